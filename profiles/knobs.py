@@ -1,0 +1,145 @@
+"""The knobs of schema.py as data: name, type, default, bounds, kind of change. (pure, but for `docstrings`)"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from msgspec import NODEFAULT, Meta
+from msgspec.structs import fields
+
+from profiles.schema import Profile, Section
+
+ChangeKind = Literal["fixed", "free", "guarded"]
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One knob. `name` is `section.key`, or the key alone for the knobs above all sections."""
+
+    section: str
+    key: str
+    annotation: Any
+    """Its type with bounds and marks, as msgspec takes it."""
+    default: Any
+    """NODEFAULT where a profile must say it."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.section}.{self.key}" if self.section else self.key
+
+    @property
+    def kind(self) -> ChangeKind:
+        """Whether it may change once a run has begun."""
+        marks = {meta.extra["change"] for meta in _metas(self.annotation) if meta.extra and "change" in meta.extra}
+        if "fixed" in marks:
+            return "fixed"
+        return "free" if "free" in marks else "guarded"
+
+    @property
+    def rule(self) -> str:
+        """What values it takes, in words that can follow "must be"."""
+        return describe(self.annotation)
+
+
+@cache
+def sections() -> dict[str, type[Section]]:
+    """Name -> class of each section, in the order of the schema."""
+    hints = get_type_hints(Profile, include_extras=True)
+    return {name: hint for name, hint in hints.items() if isinstance(hint, type) and issubclass(hint, Section)}
+
+
+@cache
+def knobs() -> dict[str, Knob]:
+    """Every knob by its full name, in the order of the schema."""
+    return {knob.name: knob for knob in _all_knobs()}
+
+
+def knobs_of(section: str) -> dict[str, Knob]:
+    """Key -> knob of one section; "" for the knobs above all sections."""
+    return {knob.key: knob for knob in knobs().values() if knob.section == section}
+
+
+def _all_knobs() -> Iterator[Knob]:
+    classes = sections()
+    for field in fields(Profile):
+        if field.name not in classes:
+            yield Knob("", field.name, field.type, field.default)
+    for section, cls in classes.items():
+        for field in fields(cls):
+            yield Knob(section, field.name, field.type, field.default)
+
+
+def describe(annotation: Any) -> str:
+    """A type in words: `an integer >= 2`, `one of azr, fake`, `a list of ...`."""
+    base = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+    bounds = [
+        f"{sign} {value}"
+        for meta in _metas(annotation)
+        for sign, value in ((">", meta.gt), (">=", meta.ge), ("<", meta.lt), ("<=", meta.le))
+        if value is not None
+    ]
+    words = _describe_base(base)
+    if any(meta.min_length for meta in _metas(annotation)):
+        words += ", not empty"
+    return " ".join([words, " and ".join(bounds)]).strip()
+
+
+def _describe_base(base: Any) -> str:
+    if get_origin(base) is Literal:
+        return "one of " + ", ".join(str(value) for value in get_args(base))
+    if get_origin(base) is tuple:
+        items = get_args(base)
+        if items[-1] is Ellipsis:
+            return f"a list, each {describe(items[0])}"
+        return f"a list of {len(items)}, each {describe(items[0])}"
+    if get_origin(base) in (Union, types.UnionType):
+        return " or ".join(describe(option) for option in get_args(base))
+    return {int: "an integer", float: "a number", bool: "true or false", str: "a text"}[base]
+
+
+def choices(annotation: Any) -> tuple[str, ...]:
+    """The values of a Literal, also inside a list; empty for other types."""
+    base = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+    if get_origin(base) is tuple:
+        return choices(get_args(base)[0])
+    return get_args(base) if get_origin(base) is Literal else ()
+
+
+def base_type(annotation: Any) -> Any:
+    """The type without bounds and marks."""
+    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+
+
+def _metas(annotation: Any) -> list[Meta]:
+    if get_origin(annotation) is not Annotated:
+        return []
+    return [meta for meta in get_args(annotation)[1:] if isinstance(meta, Meta)]
+
+
+def docstrings() -> dict[str, str]:
+    """The sentence under each knob, and under each section's name that of the section. Reads schema.py."""
+    import ast  # only help and documentation need it; a start does not pay for it
+
+    tree = ast.parse((Path(__file__).parent / "schema.py").read_text(encoding="utf-8"))
+    by_class = {cls.__name__: name for name, cls in sections().items()} | {"Profile": ""}
+    found: dict[str, str] = {}
+    for node in tree.body:
+        if not isinstance(node, ast.ClassDef) or node.name not in by_class:
+            continue
+        section = by_class[node.name]
+        found[section] = ast.get_docstring(node) or ""
+        for statement, after in zip(node.body, node.body[1:], strict=False):
+            match statement, after:
+                case ast.AnnAssign(target=ast.Name(id=key)), ast.Expr(value=ast.Constant(value=str(text))):
+                    found[f"{section}.{key}" if section else key] = " ".join(text.split())
+    return found
+
+
+def is_required(knob: Knob) -> bool:
+    """True: a profile must say it."""
+    return knob.default is NODEFAULT

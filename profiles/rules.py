@@ -1,0 +1,197 @@
+"""Checks across knobs, each returning a Problem or None; none raises. (pure)
+
+A bound of one knob belongs to its type in schema.py; here stands only what two or more knobs settle together.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from profiles.schema import Profile
+
+MAX_POSITIONS = 32_768
+"""Longest sequence that any supported model takes; a typo in a token limit shows here instead of after an hour."""
+LONGEST_NAME = 64
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A sentence about one or more knobs, `section.key`; the first is the one to look at."""
+
+    knobs: tuple[str, ...]
+    text: str
+
+
+def name_is_a_file_name(p: Profile) -> Problem | None:
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", p.name) and len(p.name) <= LONGEST_NAME:
+        return None
+    return Problem(
+        ("name",),
+        f"names a folder: at most {LONGEST_NAME} letters, digits, dots, dashes, underscores; a letter or digit first",
+    )
+
+
+def rollouts_fill_the_updates(p: Profile) -> Problem | None:
+    """Each update needs a rollout at least; found here, not after an hour of generation."""
+    if p.run.worker != "azr":
+        return None
+    # Every proposal may be invalid; old tasks from the buffer then fill the solver's share, one group at the least.
+    solved = p.azr.group_size if p.azr.train_on_estimates else (p.azr.solve_batch or p.azr.proposals_per_task)
+    fewest = len(p.azr.tasks) * (solved + (p.azr.proposals_per_task if p.azr.train_proposer else 0))
+    if fewest >= p.optimizer.updates_per_step:
+        return None
+    return Problem(
+        ("optimizer.updates_per_step", "azr.tasks", "azr.proposals_per_task", "azr.solve_batch", "azr.group_size"),
+        f"needs as many rollouts; a step of this profile may have only {fewest}",
+    )
+
+
+def solve_batch_is_used(p: Profile) -> Problem | None:
+    if p.run.worker != "azr" or p.azr.solve_batch == 0 or not p.azr.train_on_estimates:
+        return None
+    return Problem(
+        ("azr.solve_batch", "azr.train_on_estimates"),
+        "is unused while train_on_estimates = true; set that to false, or this to 0",
+    )
+
+
+def tasks_are_named_once(p: Profile) -> Problem | None:
+    if len(set(p.azr.tasks)) == len(p.azr.tasks):
+        return None
+    return Problem(("azr.tasks",), "names a task twice; each is trained once a step")
+
+
+def buffer_holds_the_seeds(p: Profile) -> Problem | None:
+    if p.azr.buffer_cap >= p.azr.seed_tasks:
+        return None
+    return Problem(("azr.buffer_cap", "azr.seed_tasks"), f"is less than the {p.azr.seed_tasks} seed tasks (seed_tasks)")
+
+
+def references_exist(p: Profile) -> Problem | None:
+    if p.azr.references <= p.azr.buffer_cap:
+        return None
+    return Problem(("azr.references", "azr.buffer_cap"), f"is more than the buffer holds ({p.azr.buffer_cap})")
+
+
+def sequences_are_possible(p: Profile) -> Problem | None:
+    total = p.sampling.max_prompt_tokens + p.sampling.max_completion_tokens
+    if total <= MAX_POSITIONS:
+        return None
+    return Problem(
+        ("sampling.max_completion_tokens", "sampling.max_prompt_tokens"),
+        f"makes sequences of {total} tokens with max_prompt_tokens; {MAX_POSITIONS} is the longest supported",
+    )
+
+
+def warmup_ends_before_decay(p: Profile) -> Problem | None:
+    warmup, decay = p.optimizer.warmup_steps, p.optimizer.decay_steps
+    if decay == 0 or warmup < decay:
+        return None
+    return Problem(
+        ("optimizer.warmup_steps", "optimizer.decay_steps"),
+        f"must be less than decay_steps ({decay}), or the learning rate never reaches its value",
+    )
+
+
+def decay_goes_down(p: Profile) -> Problem | None:
+    final, peak = p.optimizer.final_learning_rate, p.optimizer.learning_rate
+    if p.optimizer.decay_steps == 0:
+        if final == 0:
+            return None
+        return Problem(
+            ("optimizer.final_learning_rate", "optimizer.decay_steps"),
+            "is unused without decay_steps; say at which step the decay ends",
+        )
+    if final <= peak:
+        return None
+    return Problem(
+        ("optimizer.final_learning_rate", "optimizer.learning_rate"),
+        f"is more than learning_rate ({peak:g})",
+    )
+
+
+def betas_are_shares(p: Profile) -> Problem | None:
+    if all(0 <= beta < 1 for beta in p.optimizer.betas):
+        return None
+    return Problem(("optimizer.betas",), "must both be >= 0 and < 1")
+
+
+def exhaustion_has_a_source(p: Profile) -> Problem | None:
+    if p.data.tasks or p.data.on_exhausted == "reshuffle":
+        return None
+    return Problem(
+        ("data.on_exhausted", "data.tasks"),
+        "needs data.tasks: what self-play proposes has no end",
+    )
+
+
+def programs_end(p: Profile) -> Problem | None:
+    if p.sandbox.wall_s >= p.sandbox.cpu_s:
+        return None
+    return Problem(
+        ("sandbox.wall_s", "sandbox.cpu_s"),
+        f"is less than cpu_s ({p.sandbox.cpu_s:g}): a busy machine would then judge the same program differently",
+    )
+
+
+def something_required(p: Profile) -> Problem | None:
+    if p.run.worker != "azr" or p.sandbox.allow_weak or {"landlock", "seccomp"} & set(p.sandbox.require):
+        return None
+    return Problem(
+        ("sandbox.require", "sandbox.allow_weak"),
+        "needs landlock or seccomp: without both, programs of the model run unconfined (allow_weak permits it)",
+    )
+
+
+def suite_fits_the_worker(p: Profile) -> Problem | None:
+    fits = {"azr": {"pocket"}, "fake": {"fake"}}[p.run.worker]
+    wrong = [suite for suite in p.validation.suites if suite not in fits]
+    if not wrong:
+        return None
+    return Problem(
+        ("validation.suites", "run.worker"),
+        f"has {', '.join(wrong)}, which the worker {p.run.worker} cannot answer; it has {', '.join(sorted(fits))}",
+    )
+
+
+def backoff_grows(p: Profile) -> Problem | None:
+    if p.retry.backoff_s <= p.retry.backoff_max_s:
+        return None
+    return Problem(
+        ("retry.backoff_s", "retry.backoff_max_s"), f"is more than backoff_max_s ({p.retry.backoff_max_s:g} s)"
+    )
+
+
+def fault_is_for_the_fake(p: Profile) -> Problem | None:
+    if p.run.worker == "fake" or p.fake == type(p.fake)():
+        return None
+    return Problem(
+        ("run.worker", "fake.step_s", "fake.fault", "fake.state_bytes"),
+        'does not read [fake]; only worker = "fake" does',
+    )
+
+
+RULES = (
+    name_is_a_file_name,
+    rollouts_fill_the_updates,
+    solve_batch_is_used,
+    tasks_are_named_once,
+    buffer_holds_the_seeds,
+    references_exist,
+    sequences_are_possible,
+    warmup_ends_before_decay,
+    decay_goes_down,
+    betas_are_shares,
+    exhaustion_has_a_source,
+    programs_end,
+    something_required,
+    suite_fits_the_worker,
+    backoff_grows,
+    fault_is_for_the_fake,
+)
+
+
+def check(profile: Profile) -> list[Problem]:
+    """All problems of a profile, in the order of RULES."""
+    return [problem for rule in RULES if (problem := rule(profile)) is not None]

@@ -1,0 +1,274 @@
+"""Every knob of a run: type, default, unit, bounds, one sentence of why. (pure)
+
+A knob may carry `FIXED` (it cannot change once a run has begun: the checkpoint would no longer fit) or `FREE` (it may
+change on any resume). All others may change with `run --accept-changes`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+FIXED = Meta(extra={"change": "fixed"})
+FREE = Meta(extra={"change": "free"})
+
+Positive = Annotated[int, Meta(ge=1)]
+Count = Annotated[int, Meta(ge=0)]
+Seconds = Annotated[float, Meta(gt=0)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+
+
+class Section(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of all sections: immutable, and unknown keys are refused. (Type checkers want `frozen` repeated below.)"""
+
+
+class Run(Section, frozen=True):
+    """[run]: how long, in what portions, and from which seed."""
+
+    seed: Annotated[int, Meta(ge=0), FIXED] = 0
+    """Root of every random stream of the run: (seed, step, purpose) gives each stream its own."""
+    worker: Annotated[Literal["azr", "fake"], FIXED] = "azr"
+    """What a train worker does: `azr` is self-play, `fake` trains two floats and exists to prove durability."""
+    max_cycles: Annotated[Count, FREE] = 0
+    """Cycles after which the run is finished; 0: go on until stagnant, exhausted or stopped."""
+    max_hours: Annotated[float, Meta(ge=0), FREE] = 0.0
+    """Hours of training after which the run is finished at the next cycle's end; 0: no limit."""
+    steps_per_cycle: Positive = 20
+    """Optimiser steps that one train worker does before validation. Exactly so many are done."""
+    checkpoint_every: Annotated[Positive, FREE] = 5
+    """Steps between checkpoints: a crash costs at most so many. The last step of a cycle always has one."""
+    threads: Annotated[Count, FREE] = 0
+    """CPU threads of a worker's tensor library; 0: all cores. Changing it may change the last bits of results."""
+    deterministic: Annotated[bool, FREE] = True
+    """Use only kernels whose result does not depend on timing, so that a resume is bit-exact."""
+    device: Annotated[Literal["auto", "cpu", "cuda"], FREE] = "auto"
+    """Where the model lives; `auto` takes the GPU where there is one."""
+
+
+class Model(Section, frozen=True):
+    """[model]: which weights are trained, and how they are read."""
+
+    path: Annotated[str, FIXED] = "pocket"
+    """`pocket` for the built-in model, else a directory with a Hugging Face checkpoint."""
+    prompt_style: Annotated[Literal["pocket"], FIXED] = "pocket"
+    """Wording of prompts and the parser of answers that goes with it."""
+    dtype: Annotated[Literal["float32", "bfloat16"], FIXED] = "float32"
+    """Precision of weights in memory."""
+
+
+class Sampling(Section, frozen=True):
+    """[sampling]: how rollouts are drawn."""
+
+    engine: Annotated[Literal["native", "hf"], FREE] = "native"
+    """`native` decodes with a static cache of our own, `hf` with transformers' generate."""
+    temperature: Annotated[float, Meta(gt=0, le=2)] = 1.0
+    """Softmax temperature. log_probs are computed at the same temperature, or the ratio is biased."""
+    max_prompt_tokens: Positive = 96
+    """Prompts longer than this are redrawn with fewer references; never cut."""
+    max_completion_tokens: Positive = 96
+    """Tokens that a rollout may add to its prompt. Memory grows with the batch times this."""
+
+
+class Azr(Section, frozen=True):
+    """[azr]: self-play. Sources: arXiv 2505.03335, and the decision register in docs/algorithm.md."""
+
+    tasks: Annotated[tuple[Literal["abd", "ded", "ind"], ...], Meta(min_length=1), FIXED] = ("abd", "ded", "ind")
+    """Kinds of task: abduction (find an input), deduction (find the output), induction (find the program)."""
+    proposals_per_task: Positive = 12
+    """Proposer rollouts of one task in one step (B)."""
+    group_size: Annotated[int, Meta(ge=2)] = 8
+    """Solver rollouts of one proposed task; their success rate is the proposer's reward (n), so two at least."""
+    train_on_estimates: bool = True
+    """Train the solver on the rollouts that estimated the rate. False: solve a batch of its own, as in the paper."""
+    solve_batch: Count = 0
+    """Solver tasks of one kind in one step; new valid tasks first, then old ones from the buffer. 0: as proposals."""
+    references: Count = 1
+    """Earlier tasks shown to the proposer (K), drawn uniformly."""
+    proposer_zero_reward: float = -0.5
+    """Reward of a valid proposal that always or never is solved. The paper says 0, all its published runs used -0.5."""
+    repeat_reward: float = -0.5
+    """Reward of a valid proposal that the buffer already has (same normalised program and input)."""
+    train_proposer: bool = True
+    """False: the proposer's rollouts get no gradient. A control that shows what training it adds."""
+    random_rewards: bool = False
+    """True: rewards are drawn at random. A control: held-out accuracy must not rise."""
+    buffer_cap: Positive = 16384
+    """Tasks that a buffer holds; beyond it the oldest that is no seed is evicted, and new ones always enter."""
+    induction_max_statements: Count = 0
+    """Longest program, in statements, that induction is asked about; 0: any."""
+    max_output_chars: Positive = 4096
+    """Outputs with a longer repr make a proposal invalid; they are never cut."""
+    seed_tasks: Annotated[Positive, FIXED] = 1
+    """Tasks of a kind that the buffer holds before self-play begins; 1 is the identity function alone."""
+    max_seed_batches: Positive = 200
+    """Batches after which seeding gives up and says why."""
+
+
+class Optimizer(Section, frozen=True):
+    """[optimizer]: the policy update."""
+
+    learning_rate: Annotated[float, Meta(gt=0)] = 2e-4
+    """AdamW's step size after warm-up."""
+    warmup_steps: Count = 5
+    """Steps over which the learning rate rises linearly from 0."""
+    final_learning_rate: Annotated[float, Meta(ge=0)] = 0.0
+    """Learning rate at and after `decay_steps`; unused where that is 0."""
+    decay_steps: Count = 0
+    """Step at which linear decay to `final_learning_rate` ends; 0: no decay."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """AdamW's moments."""
+    weight_decay: Annotated[float, Meta(ge=0)] = 0.0
+    """AdamW's decay, per step and unit of learning rate."""
+    max_grad_norm: Annotated[float, Meta(gt=0)] = 1.0
+    """Gradients are scaled down to this norm."""
+    clip_ratio_low: Annotated[float, Meta(gt=0, lt=1)] = 0.2
+    """How far below 1 the ratio may go before its gradient is cut."""
+    clip_ratio_high: Annotated[float, Meta(gt=0)] = 0.2
+    """How far above 1 the ratio may go before its gradient is cut."""
+    entropy_coef: float = 0.0
+    """Weight of the mean token entropy that is subtracted from the loss."""
+    advantages: Literal["cell", "group"] = "cell"
+    """`cell`: TRR++, normalised over all rollouts of one (task, role). `group`: solver baseline per prompt."""
+    loss_divisor: Literal["tokens", "constant"] = "tokens"
+    """Token losses of an update are divided by its number of tokens, or by rollouts times `loss_constant`."""
+    loss_constant: Annotated[float, Meta(gt=0)] = 16.0
+    """Tokens that one rollout counts as, under loss_divisor = "constant": long answers then are not pushed less."""
+    updates_per_step: Positive = 1
+    """Minibatches a step's rollouts are split into, each with an optimiser update of its own."""
+    micro_batch_size: Positive = 128
+    """Rollouts of one forward pass. Memory grows with it; the result does not depend on it beyond rounding."""
+
+
+class Sandbox(Section, frozen=True):
+    """[sandbox]: what a program that the model wrote may use."""
+
+    jobs: Annotated[Positive, FREE] = 2
+    """Programs that run side by side."""
+    cpu_s: Seconds = 2.0
+    """CPU seconds of one program: what decides that it takes too long."""
+    wall_s: Seconds = 10.0
+    """Wall seconds of one program: the safety net for sleepers."""
+    memory_mb: Positive = 512
+    """Address space of one program, in MiB."""
+    require: Annotated[tuple[Literal["landlock", "seccomp", "userns"], ...], FREE] = ("landlock", "seccomp")
+    """Layers without which model-written programs do not run."""
+    allow_weak: Annotated[bool, FREE] = False
+    """True: run them although a required layer is missing. For machines that hold nothing of worth."""
+
+
+class Validation(Section, frozen=True):
+    """[validation]: held-out problems between cycles."""
+
+    suites: Annotated[tuple[Literal["pocket", "fake"], ...], Meta(min_length=1)] = ("pocket",)
+    """Held-out sets; none of them can enter the buffers."""
+    examples_per_task: Positive = 300
+    """Problems of each task."""
+    every: Annotated[Positive, FREE] = 1
+    """Cycles between validations; the first checkpoint and the last are always validated."""
+    sampled: bool = True
+    """Also sample one answer a problem at temperature 1: moves long before greedy, which is a step function."""
+
+
+class Stagnation(Section, frozen=True):
+    """[stagnation]: when the run no longer improves or no longer finds new tasks (docs/operations.md has the rule)."""
+
+    patience_cycles: Annotated[Positive, FREE] = 12
+    """Validated cycles without an improvement beyond noise before the run counts as a plateau."""
+    min_cycles: Annotated[Count, FREE] = 6
+    """Cycles before any verdict."""
+    min_new_share: Annotated[Share, FREE] = 0.05
+    """New valid distinct programs per proposal, under which a cycle counts as poor in data."""
+    min_learnable_share: Annotated[Share, FREE] = 0.05
+    """Proposals with a solve rate strictly between 0 and 1, under which a cycle counts as poor in data."""
+    poor_cycles: Annotated[Positive, FREE] = 3
+    """Poor cycles in a row before the run counts as out of data."""
+    on_plateau: Annotated[Literal["stop", "reseed", "continue"], FREE] = "stop"
+    """What to do on a plateau. `reseed` consolidates the buffers and starts self-play from them once more."""
+    on_no_data: Annotated[Literal["stop", "reseed", "continue"], FREE] = "reseed"
+    """What to do when new tasks dry up."""
+    max_reseeds: Annotated[Count, FREE] = 2
+    """Reseeds of one run; after them the verdict is to stop."""
+
+
+class Data(Section, frozen=True):
+    """[data]: an optional finite source of tasks that the solver trains on instead of its own proposals."""
+
+    tasks: Annotated[str, FIXED] = ""
+    """JSONL file of tasks; empty: self-play proposes them."""
+    on_exhausted: Annotated[Literal["reshuffle", "stop"], FREE] = "reshuffle"
+    """At the end of the file: a new epoch in another order, or a finished run."""
+
+
+class Retention(Section, frozen=True):
+    """[retention]: which checkpoints stay besides the head, its parents and the best."""
+
+    keep_ancestors: Annotated[int, Meta(ge=1), FREE] = 2
+    """Ancestors of the head that stay."""
+    keep_every: Annotated[Count, FREE] = 10
+    """The last checkpoint of every so manieth cycle stays for good; 0: none."""
+    keep_rollout_steps: Annotated[Count, FREE] = 0
+    """Committed steps whose rollout files stay for reading; those not yet committed always stay."""
+
+
+class Timeouts(Section, frozen=True):
+    """[timeouts]: after how long a silent worker counts as hung. Durations are of the monotonic clock."""
+
+    startup_s: Annotated[Seconds, FREE] = 180.0
+    """Start of the process to `ready`; 1 s per 100 MB of model is added."""
+    heartbeat_s: Annotated[Seconds, FREE] = 90.0
+    """Silence of the heartbeat thread."""
+    step_min_s: Annotated[Seconds, FREE] = 600.0
+    """Least deadline of a step; the deadline is max(this, step_factor * median of the last 20 steps)."""
+    step_factor: Annotated[float, Meta(ge=2), FREE] = 8.0
+    """Multiple of the median step time after which a step counts as hung."""
+    checkpoint_s: Annotated[Seconds, FREE] = 60.0
+    """Least deadline of a checkpoint; 1 s per 20 MB is added."""
+    kill_s: Annotated[Seconds, FREE] = 5.0
+    """Patience between asking a worker to abort, TERM and KILL."""
+
+
+class Retry(Section, frozen=True):
+    """[retry]: what happens after a failed attempt."""
+
+    backoff_s: Annotated[Seconds, FREE] = 2.0
+    """Wait before the second attempt; doubles for each further one."""
+    backoff_max_s: Annotated[Seconds, FREE] = 300.0
+    """Longest wait."""
+    max_without_progress: Annotated[Positive, FREE] = 5
+    """Failed attempts in a row without a new checkpoint that end the run."""
+    max_same_failure: Annotated[Positive, FREE] = 3
+    """Failures of one class at one step that end the run: such a failure is data or numbers, and will come again."""
+
+
+class Fake(Section, frozen=True):
+    """[fake]: the durability trainer's own knobs; no other worker reads them."""
+
+    step_s: Annotated[float, Meta(ge=0)] = 0.0
+    """Seconds that a step sleeps."""
+    fault: str = ""
+    """What goes wrong and where, as `name:nth`; tests/fake_worker.py lists the names."""
+    state_bytes: Count = 0
+    """Bytes of filler in a checkpoint."""
+
+
+class Profile(Section, frozen=True):
+    """What a person says they want. Read from TOML by `profiles.load`."""
+
+    name: str
+    """Name of the profile, and of the run where `--run` gives no other."""
+    description: str = ""
+    """One sentence: what it is, on which hardware, how long."""
+    run: Run = Run()
+    model: Model = Model()
+    sampling: Sampling = Sampling()
+    azr: Azr = Azr()
+    optimizer: Optimizer = Optimizer()
+    sandbox: Sandbox = Sandbox()
+    validation: Validation = Validation()
+    stagnation: Stagnation = Stagnation()
+    data: Data = Data()
+    retention: Retention = Retention()
+    timeouts: Timeouts = Timeouts()
+    retry: Retry = Retry()
+    fake: Fake = Fake()

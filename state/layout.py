@@ -1,0 +1,126 @@
+"""Every path of a run, as properties of RunDir; nobody else joins paths. (pure)
+
+Paths that are stored (in the store, in manifests, in specs) are relative to the run directory, so that a run may be
+moved or renamed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class AttemptDir:
+    """One try at a cycle: what its worker is told, what it says, what it leaves."""
+
+    path: Path
+
+    @property
+    def spec(self) -> Path:
+        return self.path / "spec.json"
+
+    @property
+    def events(self) -> Path:
+        return self.path / "events.jsonl"
+
+    @property
+    def result(self) -> Path:
+        return self.path / "result.json"
+
+    @property
+    def pid(self) -> Path:
+        return self.path / "pid.json"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "worker.log"
+
+    @property
+    def evidence(self) -> Path:
+        return self.path / "evidence"
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """One run on disk. `root` is the run directory itself, `runs/NAME`."""
+
+    root: Path
+
+    @property
+    def name(self) -> str:
+        return self.root.name
+
+    @property
+    def store(self) -> Path:
+        return self.root / "state.db"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "lock"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def quarantine(self) -> Path:
+        return self.root / "quarantine"
+
+    @property
+    def backups(self) -> Path:
+        return self.root / "backups"
+
+    @property
+    def cycles(self) -> Path:
+        return self.root / "cycles"
+
+    @property
+    def standby_logs(self) -> Path:
+        """Output of workers that were warmed and have no attempt yet."""
+        return self.root / "standby"
+
+    @property
+    def log(self) -> Path:
+        return self.root / "orchestrator.log"
+
+    @property
+    def control_socket(self) -> Path:
+        return self.root / "control.sock"
+
+    @property
+    def ballast(self) -> Path:
+        """16 MB that are given up first when the disk is full, so that the store can commit the reason."""
+        return self.root / "ballast"
+
+    @property
+    def report(self) -> Path:
+        return self.root / "report.html"
+
+    @property
+    def examples(self) -> Path:
+        return self.root / "examples"
+
+    def cycle(self, cycle: int) -> Path:
+        return self.cycles / f"{cycle:04d}"
+
+    def rollouts(self, cycle: int) -> Path:
+        """Rollouts of a cycle, shared by its attempts: what one generated, the next need not generate again."""
+        return self.cycle(cycle) / "rollouts"
+
+    def rollout_file(self, cycle: int, step: int) -> Path:
+        return self.rollouts(cycle) / f"step-{step:06d}.jsonl"
+
+    def attempt(self, cycle: int, attempt: int, role: str = "train") -> AttemptDir:
+        """role: "train" or "validate"; a validation attempt has a directory of its own."""
+        prefix = "attempt" if role == "train" else role
+        return AttemptDir(self.cycle(cycle) / f"{prefix}-{attempt}")
+
+    def relative(self, path: Path) -> str:
+        """The form in which a path is stored."""
+        return path.relative_to(self.root).as_posix()
+
+
+def runs_root(base: Path | None = None) -> Path:
+    """The folder that holds all runs: `base`, or ./runs."""
+    return base if base is not None else Path("runs")
