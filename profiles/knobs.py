@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from msgspec import NODEFAULT, Meta
+from msgspec import Meta, Struct
 from msgspec.structs import fields
 
 from profiles.schema import Profile, Section
@@ -17,8 +16,7 @@ from profiles.schema import Profile, Section
 ChangeKind = Literal["fixed", "free", "guarded"]
 
 
-@dataclass(frozen=True)
-class Knob:
+class Knob(Struct, frozen=True):
     """One knob. `name` is `section.key`, or the key alone for the knobs above all sections."""
 
     section: str
@@ -138,8 +136,3 @@ def docstrings() -> dict[str, str]:
                 case ast.AnnAssign(target=ast.Name(id=key)), ast.Expr(value=ast.Constant(value=str(text))):
                     found[f"{section}.{key}" if section else key] = " ".join(text.split())
     return found
-
-
-def is_required(knob: Knob) -> bool:
-    """True: a profile must say it."""
-    return knob.default is NODEFAULT

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-import os
-import tomllib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from profiles.errors import ExitCode, LonghaulError
-from profiles.knobs import Knob, base_type, choices, is_required, knobs, knobs_of, sections
+from profiles.knobs import Knob, base_type, choices, knobs, knobs_of, sections
+from profiles.refusal import OVERRIDE, Told, input_error, nearest, place, refusal, shown
 from profiles.rules import Problem, check
 from profiles.schema import Profile
 
 SHIPPED = Path(__file__).parent
-OVERRIDE = "--set"
 NOT_INHERITED = ("name", "description")
 """A profile that extends another is another profile: it is named after its own file."""
 
 
-@dataclass(frozen=True)
-class Loaded:
+class Loaded(Struct, frozen=True):
     """origins: knob -> `file:line`, `--set` or `default`. sources: the files read, the one asked for first."""
 
     profile: Profile
@@ -33,14 +29,12 @@ class Loaded:
     sources: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class _Value:
+class _Value(Struct, frozen=True):
     value: Any
     origin: str
 
 
-@dataclass(frozen=True)
-class _File:
+class _File(Struct, frozen=True):
     """One file of the chain."""
 
     label: str
@@ -57,7 +51,7 @@ def load_profile(name_or_path: str, overrides: Sequence[str] = ()) -> Loaded:
     Raises LonghaulError(INPUT) with every problem that was found, PERMISSION where a file may not be read.
     """
     chain = _read_chain(name_or_path)
-    problems: list[_Told] = []
+    problems: list[Told] = []
     values: dict[str, _Value] = {}
     for file in reversed(chain):
         _collect(file, values, problems, is_leaf=file is chain[0])
@@ -72,7 +66,7 @@ def load_profile(name_or_path: str, overrides: Sequence[str] = ()) -> Loaded:
         if not bad & set(problem.knobs):
             problems.append(_told(problem, good, values))
     if problems:
-        raise _refusal(chain[0], problems)
+        raise refusal(chain[0].stem, chain[0].label, problems)
     origins = {name: values[name].origin if name in values else "default" for name in knobs()}
     return Loaded(profile, origins, tuple(file.label for file in chain))
 
@@ -89,6 +83,8 @@ def resolved_json(profile: Profile) -> bytes:
 
 def profile_sha256(profile: Profile) -> str:
     """Identity of a resolved profile, in hex."""
+    import hashlib  # with tomllib below a third of this module's import; `status` needs neither
+
     return hashlib.sha256(resolved_json(profile)).hexdigest()
 
 
@@ -116,57 +112,56 @@ def _read_chain(name_or_path: str) -> list[_File]:
     folder = Path()
     while True:
         path = _locate(wanted, folder, extended_by)
+        file = _read(path, extended_by)
         if path.resolve() in seen:
-            circle = " -> ".join([*(file.label for file in chain), _label(path)])
-            raise _input_error(
+            circle = " -> ".join(link.label for link in [*chain, file])
+            raise input_error(
                 f"profiles extend each other in a circle: {circle}", f"remove one extends line from {chain[-1].label}"
             )
         seen.append(path.resolve())
-        chain.append(_read(path))
-        base = chain[-1].table.pop("extends", None)
+        chain.append(file)
+        base = file.table.pop("extends", None)
         if base is None:
             return chain
         if not isinstance(base, str) or not base:
-            raise _input_error(
-                f"{chain[-1].label}: extends must be the name of a profile or a path to a .toml, not {_shown(base)}",
-                f"correct extends in {chain[-1].label}",
+            raise input_error(
+                f"{file.label}: extends must be the name of a profile or a path to a .toml, not {shown(base)}",
+                f"correct extends in {file.label}",
             )
-        wanted, extended_by, folder = base, chain[-1].label, path.parent
+        wanted, extended_by, folder = base, file.label, path.parent
 
 
 def _locate(wanted: str, folder: Path, extended_by: str) -> Path:
     """Path of a profile by name or path; a path is relative to the file that extends it."""
-    said = f"{extended_by} extends {wanted!r}: " if extended_by else ""
     if wanted.endswith(".toml"):
-        path = folder / wanted
-        if path.is_file():
-            return path
-        stem = Path(wanted).stem
-        hint = f"python -m orchestrator run --profile {stem}" if stem in shipped_profiles() else "ls *.toml"
-        what = "is a folder, not a profile" if path.is_dir() else "there is no such profile file"
-        raise _input_error(f"{said}{path}: {what}", hint)
-    path = SHIPPED / f"{wanted}.toml"
-    if os.sep not in wanted and path.is_file():
-        return path
-    near = _nearest(wanted, shipped_profiles())
-    shipped = ", ".join(shipped_profiles())
+        return folder / wanted
+    if wanted in shipped_profiles():
+        return SHIPPED / f"{wanted}.toml"
+    near = nearest(wanted, shipped_profiles())
     guess = f"; did you mean {near}?" if near else ""
-    raise _input_error(
-        f"{said}no profile is named {wanted!r}{guess}\n  shipped: {shipped}; or give a path that ends in .toml",
+    raise input_error(
+        f"{_said(extended_by)}no profile is named {wanted!r}{guess}\n"
+        f"  shipped: {', '.join(shipped_profiles())}; or give a path that ends in .toml",
         f"python -m orchestrator run --profile {near or 'pocket'}",
     )
 
 
-def _read(path: Path) -> _File:
+def _read(path: Path, extended_by: str) -> _File:
+    import tomllib
+
     label = _label(path)
     try:
         text = path.read_bytes().decode("utf-8")
         return _File(label, path.stem, tomllib.loads(text), text)
     except tomllib.TOMLDecodeError as error:
         # Its message ends in "(at line 3, column 5)" or "(at end of document)".
-        raise _input_error(f"{label} is not valid TOML: {error}", f"correct {label}") from error
+        raise input_error(f"{label} is not valid TOML: {error}", f"correct {label}") from error
     except UnicodeDecodeError as error:
-        raise _input_error(f"{label} is not a text file in UTF-8 (byte {error.start})", f"correct {label}") from error
+        raise input_error(f"{label} is not a text file in UTF-8 (byte {error.start})", f"correct {label}") from error
+    except FileNotFoundError as error:
+        known = path.stem in shipped_profiles()
+        hint = f"python -m orchestrator run --profile {path.stem}" if known else "ls *.toml profiles/*.toml"
+        raise input_error(f"{_said(extended_by)}there is no file {label}", hint) from error
     except PermissionError as error:
         raise LonghaulError(
             f"{label} may not be read: {error.strerror}",
@@ -175,7 +170,11 @@ def _read(path: Path) -> _File:
             exit_code=ExitCode.PERMISSION,
         ) from error
     except OSError as error:
-        raise _input_error(f"{label} cannot be read: {error.strerror}", f"ls -l {label}") from error
+        raise input_error(f"{label} cannot be read: {error.strerror}", f"ls -l {label}") from error
+
+
+def _said(extended_by: str) -> str:
+    return f"{extended_by} extends another profile: " if extended_by else ""
 
 
 def _label(path: Path) -> str:
@@ -185,46 +184,46 @@ def _label(path: Path) -> str:
 # -- values --------------------------------------------------------------------------------------------------------
 
 
-def _collect(file: _File, values: dict[str, _Value], problems: list[_Told], *, is_leaf: bool) -> None:
+def _collect(file: _File, values: dict[str, _Value], problems: list[Told], *, is_leaf: bool) -> None:
     """Add a file's values over those of its base."""
     for top, value in file.table.items():
         where = _origin(file, "", top)
         if top in sections():
             if not isinstance(value, dict):
-                problems.append(_Told(f"[{top}]", f"is a section: write its knobs under a line [{top}]", where))
+                problems.append(Told(f"[{top}]", f"is a section: write its knobs under a line [{top}]", where))
                 continue
             for key, inner in value.items():
                 _put(top, key, _Value(inner, _origin(file, top, key)), values, problems)
         elif isinstance(value, dict) and top not in knobs_of(""):
-            near = _nearest(top, sections())
-            problems.append(_Told(f"[{top}]", "unknown section" + (f"; did you mean [{near}]?" if near else ""), where))
+            near = nearest(top, sections())
+            problems.append(Told(f"[{top}]", "unknown section" + (f"; did you mean [{near}]?" if near else ""), where))
         elif is_leaf or top not in NOT_INHERITED:
             _put("", top, _Value(value, where), values, problems)
 
 
-def _put(section: str, key: str, value: _Value, values: dict[str, _Value], problems: list[_Told]) -> None:
+def _put(section: str, key: str, value: _Value, values: dict[str, _Value], problems: list[Told]) -> None:
     known = knobs_of(section)
     if key in known:
         values[known[key].name] = value
         return
     elsewhere = [knob.section for knob in knobs().values() if knob.key == key and knob.section]
-    near = _nearest(key, known)
+    near = nearest(key, known)
     if elsewhere:
         text = f"unknown key; it belongs under [{elsewhere[0]}]"
     else:
         text = "unknown key" + (f"; did you mean {near}?" if near else "")
-    problems.append(_Told(_place(section, key), text, value.origin))
+    problems.append(Told(place(section, key), text, value.origin))
 
 
-def _override(override: str, values: dict[str, _Value], problems: list[_Told]) -> None:
+def _override(override: str, values: dict[str, _Value], problems: list[Told]) -> None:
     name, equals, text = override.partition("=")
     section, _, key = name.strip().rpartition(".")
     if not equals or not key:
-        problems.append(_Told(override, "must have the form section.key=value", OVERRIDE))
+        problems.append(Told(override, "must have the form section.key=value", OVERRIDE))
     elif section not in sections() and section:
-        near = _nearest(section, sections())
+        near = nearest(section, sections())
         problems.append(
-            _Told(f"[{section}]", "unknown section" + (f"; did you mean {near}.{key}?" if near else ""), OVERRIDE)
+            Told(f"[{section}]", "unknown section" + (f"; did you mean {near}.{key}?" if near else ""), OVERRIDE)
         )
     else:
         knob = knobs_of(section).get(key)
@@ -234,6 +233,8 @@ def _override(override: str, values: dict[str, _Value], problems: list[_Told]) -
 
 def _parse_override(text: str, *, is_text: bool) -> Any:
     """A TOML value, or the text itself where it is none: nobody wants to quote quotes for the shell."""
+    import tomllib
+
     if is_text and text[:1] not in ("'", '"'):
         return text
     try:
@@ -243,15 +244,12 @@ def _parse_override(text: str, *, is_text: bool) -> Any:
     return parsed["value"] if parsed.keys() == {"value"} else text
 
 
-def _convert(values: Mapping[str, _Value], problems: list[_Told]) -> tuple[dict[str, Any], set[str]]:
+def _convert(values: Mapping[str, _Value], problems: list[Told]) -> tuple[dict[str, Any], set[str]]:
     """Values as their types want them, and the names of those that do not fit."""
     good: dict[str, Any] = {}
     bad: set[str] = set()
     for name, knob in knobs().items():
         if name not in values:
-            if is_required(knob):
-                problems.append(_Told(_place(knob.section, knob.key), f"is missing: {knob.rule}", ""))
-                bad.add(name)
             continue
         value = values[name].value
         try:
@@ -263,7 +261,7 @@ def _convert(values: Mapping[str, _Value], problems: list[_Told]) -> tuple[dict[
             bad.add(name)
             good.pop(name, None)
             problems.append(
-                _Told(f"{_place(knob.section, knob.key)} = {_shown(value)}", _why(knob, value), values[name].origin)
+                Told(f"{place(knob.section, knob.key)} = {shown(value)}", _why(knob, value), values[name].origin)
             )
     return good, bad
 
@@ -274,7 +272,7 @@ def _why(knob: Knob, value: Any) -> str:
     text = f"must be {knob.rule}"
     allowed = choices(knob.annotation)
     for word in value if isinstance(value, list) else [value]:
-        if allowed and word not in allowed and (near := _nearest(str(word), allowed)):
+        if allowed and word not in allowed and (near := nearest(str(word), allowed)):
             return f"{text}; did you mean {near}?"
     return text
 
@@ -294,58 +292,13 @@ def _build(good: Mapping[str, Any]) -> Profile:
     return Profile(**{"name": "unnamed", **top, **built})
 
 
-# -- words ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Told:
-    """One line of a refusal: which knob, what about it, and where it stands."""
-
-    place: str
-    text: str
-    origin: str
-
-
-def _told(problem: Problem, good: Mapping[str, Any], values: Mapping[str, _Value]) -> _Told:
+def _told(problem: Problem, good: Mapping[str, Any], values: Mapping[str, _Value]) -> Told:
     name = problem.knobs[0]
     knob = knobs()[name]
     value = good.get(name, knob.default)
     # The first knob may be at its default: then the line to look at is that of another one.
-    origin = next((values[name].origin for name in problem.knobs if name in values), "default")
-    return _Told(f"{_place(knob.section, knob.key)} = {_shown(value)}", problem.text, origin)
-
-
-def _refusal(leaf: _File, problems: Iterable[_Told]) -> LonghaulError:
-    told = list(dict.fromkeys(problems))
-    width = min(max(len(line.place) for line in told), 48)
-    lines = [f"  {t.place:<{width}}  {t.text}" + (f"  ({t.origin})" if t.origin else "") for t in told]
-    count = "1 problem" if len(told) == 1 else f"{len(told)} problems"
-    wrong = sorted({t.origin.split(":")[0] for t in told if t.origin} or {leaf.label})
-    return _input_error(
-        "\n".join([f"profile {leaf.stem!r} has {count}", *lines]),
-        f"correct {', '.join(wrong)} (docs/profiles.md lists every knob) and type the same command again",
-    )
-
-
-def _input_error(what: str, next_command: str) -> LonghaulError:
-    return LonghaulError(what, kept="nothing was started", next_command=next_command, exit_code=ExitCode.INPUT)
-
-
-def _place(section: str, key: str) -> str:
-    return f"[{section}] {key}" if section else key
-
-
-def _shown(value: Any) -> str:
-    """A value in TOML's spelling, near enough, and never longer than a line."""
-    if isinstance(value, bool):
-        text = str(value).lower()
-    elif isinstance(value, str):
-        text = msgspec.json.encode(value).decode()
-    elif isinstance(value, list | tuple):
-        text = "[" + ", ".join(_shown(item) for item in value) + "]"
-    else:
-        text = str(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    origin = next((values[name].origin for name in problem.knobs if name in values), "")
+    return Told(f"{place(knob.section, knob.key)} = {shown(value)}", problem.text, origin)
 
 
 def _origin(file: _File, section: str, key: str) -> str:
@@ -365,9 +318,3 @@ def _line_of(text: str, section: str, key: str) -> int:
         elif current == section and stripped.partition("=")[0].strip().strip("\"'") == key:
             return number
     return 0
-
-
-def _nearest(word: str, known: Iterable[str]) -> str:
-    import difflib  # only a refusal needs it
-
-    return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)), "")

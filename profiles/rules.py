@@ -6,7 +6,8 @@ A bound of one knob belongs to its type in schema.py; here stands only what two 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from profiles.schema import Profile
 
@@ -15,8 +16,7 @@ MAX_POSITIONS = 32_768
 LONGEST_NAME = 64
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """A sentence about one or more knobs, `section.key`; the first is the one to look at."""
 
     knobs: tuple[str, ...]

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Installs the programs that some tests drive (tmux: keys in a terminal; strace: kills at system calls).
+# Where it cannot, it says so and succeeds: those tests then skip, and say why.
+set -euo pipefail
+
+missing=()
+for program in tmux strace; do
+    command -v "$program" >/dev/null || missing+=("$program")
+done
+if [ ${#missing[@]} -eq 0 ]; then
+    exit 0
+fi
+if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
+    echo "system packages: ${missing[*]} not found; the tests that need them will skip"
+    exit 0
+fi
+export DEBIAN_FRONTEND=noninteractive
+install() { apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null 2>&1; }
+if install || { apt-get update -qq >/dev/null 2>&1 && install; }; then
+    echo "system packages: installed ${missing[*]}"
+else
+    echo "system packages: could not install ${missing[*]}; the tests that need them will skip"
+fi
