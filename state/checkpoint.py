@@ -1,0 +1,329 @@
+"""The format of a checkpoint: stage, fsync, manifest last, rename, verify.
+
+A directory counts because its manifest verifies, never because it exists. What is inside the state files is not known
+here, nor which checkpoint is the head.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from profiles.errors import ExitCode, LonghaulError
+from state import durable
+from state.crash import crash_point
+from state.layout import RunDir
+
+FORMAT_VERSION = 1
+MANIFEST = "MANIFEST.json"
+STAGING_PREFIX = ".staging-"
+MARGIN_BYTES = 512 << 20
+MIN_MARGIN_BYTES = 32 << 20
+LOST_ERRORS = frozenset({errno.EIO, errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EUCLEAN})
+KEPT = "the head, as it was; the unfinished checkpoint was removed"
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_SEALED = re.compile(rb'(\{.*),"seal":"([0-9a-f]{64})"\}\n', re.DOTALL)
+
+
+class Damaged(Exception):
+    """A checkpoint directory that must not be used, and why."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path.name}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class FileEntry(Struct, frozen=True):
+    bytes: int
+    sha256: str
+
+
+class Manifest(Struct, frozen=True):
+    """`MANIFEST.json`. On disk it ends with `seal`, the sha256 of all bytes before it."""
+
+    format_version: int
+    run_id: str
+    parent: str | None
+    """checkpoint_id of the one that it continues; None: the first of its run."""
+    cycle: int
+    attempt: int
+    token: str
+    step: int
+    files: dict[str, FileEntry]
+    digest: str
+    """Over names and hashes of the files alone: equal state, equal digest, whoever wrote it and when."""
+    versions: dict[str, str]
+    profile_sha256: str
+    created_at: float
+
+    @property
+    def bytes(self) -> int:
+        return sum(entry.bytes for entry in self.files.values())
+
+    @staticmethod
+    def checkpoint_id(path: Path) -> str:
+        """Identity of the checkpoint directory `path`: the sha256 of its manifest's bytes."""
+        return hashlib.sha256((path / MANIFEST).read_bytes()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint that is durable. path: relative to the run directory, as it is stored and sent."""
+
+    path: str
+    directory: Path
+    manifest: Manifest
+    checkpoint_id: str
+
+    @property
+    def step(self) -> int:
+        return self.manifest.step
+
+    @property
+    def digest(self) -> str:
+        return self.manifest.digest
+
+
+# --- writing -------------------------------------------------------------------------------------------------------
+
+
+def stage(
+    run: RunDir,
+    *,
+    run_id: str,
+    parent: str | None,
+    cycle: int,
+    attempt: int,
+    token: str,
+    step: int,
+    profile_sha256: str,
+    versions: Mapping[str, str],
+    write: Callable[[Path], None],
+) -> Saved:
+    """Make a checkpoint out of the files that `write` puts into an empty directory; durable when this returns.
+
+    The same token and step once more: the one that is there, if it is whole. Raises what `write` raises, and
+    LonghaulError (DISK, PERMISSION); then no staging directory is left.
+    """
+    if not _TOKEN.fullmatch(token):
+        raise ValueError(f"token {token!r} cannot be part of a file name")
+    durable.make_dir(run.checkpoints)
+    target = _free_name(run.checkpoints / directory_name(cycle, step, token))
+    if target.exists():
+        return _saved(run, target)
+    staging = run.checkpoints / f"{STAGING_PREFIX}{token}"
+    durable.remove_tree(staging, run.checkpoints)
+    try:
+        with durable.explained("cannot save checkpoint", staging, KEPT):
+            staging.mkdir(mode=0o700)
+            crash_point("ckpt.staging_created")
+            write(staging)
+            files = _seal_files(staging)
+            crash_point("ckpt.files_written")
+            manifest = Manifest(
+                format_version=FORMAT_VERSION, run_id=run_id, parent=parent, cycle=cycle, attempt=attempt,
+                token=token, step=step, files=files, digest=state_digest(files), versions=dict(versions),
+                profile_sha256=profile_sha256, created_at=time.time(),
+            )  # fmt: skip
+            durable.write_new_file(staging / MANIFEST, encode_manifest(manifest))
+            crash_point("ckpt.manifest_written")
+            durable.fsync_dir(staging)
+            crash_point("ckpt.before_rename")
+            durable.rename_dir(staging, target)
+            crash_point("ckpt.after_rename")
+    except Exception as error:
+        with suppress(OSError, LonghaulError):
+            durable.remove_tree(staging, run.checkpoints)
+        failure = _explained(error, staging)
+        if failure is error:
+            raise
+        raise failure from error
+    return _saved(run, target)
+
+
+def directory_name(cycle: int, step: int, token: str) -> str:
+    return f"c{cycle:04d}-s{step:06d}-{token}"
+
+
+def _free_name(target: Path) -> Path:
+    """`target` if it is whole or free; else the first of target.2, target.3 ... A damaged one is for recovery."""
+    candidate, number = target, 1
+    while os.path.lexists(candidate) and problem_with(candidate, deep=True):
+        number += 1
+        candidate = target.with_name(f"{target.name}.{number}")
+    return candidate
+
+
+def _saved(run: RunDir, directory: Path) -> Saved:
+    return Saved(run.relative(directory), directory, read_manifest(directory), Manifest.checkpoint_id(directory))
+
+
+def _seal_files(directory: Path) -> dict[str, FileEntry]:
+    """Hash every file, make it durable and 0600; then the folders inside."""
+    files: dict[str, FileEntry] = {}
+    folders: set[Path] = set()
+    for name, status in sorted(_walk(directory)):
+        path = directory / name
+        path.chmod(0o600)
+        files[name] = FileEntry(status.st_size, _sha256(path))
+        durable.fsync_file(path)
+        folders.update(directory / folder for folder in Path(name).parents if folder != Path())
+    if not files:
+        raise Damaged(directory, "nothing was written into it")
+    for folder in sorted(folders, reverse=True):
+        folder.chmod(0o700)
+        durable.fsync_dir(folder)
+    return files
+
+
+def _explained(error: Exception, path: Path) -> Exception:
+    """Disk faults as LonghaulError, with what was kept; all else as it came. safetensors hides them in its own type."""
+    if isinstance(error, LonghaulError):
+        return LonghaulError(error.what, kept=KEPT, next_command=error.next_command, exit_code=error.exit_code)
+    if "No space left on device" in str(error):
+        full = OSError(errno.ENOSPC, "No space left on device")
+        return durable.os_failure(full, "cannot save checkpoint", path, KEPT) or error
+    return error
+
+
+def free_space_needed(last_bytes: int, margin_bytes: int = MARGIN_BYTES) -> int:
+    """Bytes that must be free before the next checkpoint; small runs on small disks get a smaller margin. (pure)"""
+    return last_bytes * 6 // 5 + min(margin_bytes, max(MIN_MARGIN_BYTES, 4 * last_bytes))
+
+
+# --- the manifest --------------------------------------------------------------------------------------------------
+
+
+def state_digest(files: Mapping[str, FileEntry]) -> str:
+    """sha256 over the sorted lines "name sha256". (pure)"""
+    lines = "".join(f"{name} {files[name].sha256}\n" for name in sorted(files))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """JSON whose last member is the seal, so that a change of any byte of the file shows. (pure)"""
+    body = msgspec.json.encode(manifest, order="deterministic").removesuffix(b"}")
+    return body + b',"seal":"' + hashlib.sha256(body).hexdigest().encode() + b'"}\n'
+
+
+def read_manifest(path: Path) -> Manifest:
+    """The manifest of the checkpoint directory `path`, its seal checked; no other file is looked at.
+
+    Raises Damaged; LonghaulError (VERSION) for a whole one that a newer program wrote.
+    """
+    raw = _read_regular(path)
+    sealed = _SEALED.fullmatch(raw)
+    if sealed is None:
+        raise Damaged(path, f"{MANIFEST} is torn or not a manifest ({len(raw)} bytes)")
+    if hashlib.sha256(sealed[1]).hexdigest() != sealed[2].decode():
+        raise Damaged(path, f"{MANIFEST} was changed: its seal does not fit")
+    try:
+        version = msgspec.json.decode(raw)["format_version"]
+        if isinstance(version, int) and version > FORMAT_VERSION:
+            raise LonghaulError(
+                f"checkpoint {path.name} has format {version}; this program knows {FORMAT_VERSION}",
+                kept="the checkpoint, as it is",
+                next_command="git pull && make setup",
+                exit_code=ExitCode.VERSION,
+            )
+        return msgspec.json.decode(raw, type=Manifest)
+    except (msgspec.DecodeError, KeyError) as error:
+        raise Damaged(path, f"{MANIFEST} lacks something: {error}") from error
+
+
+def _read_regular(path: Path) -> bytes:
+    try:
+        if not stat.S_ISDIR(path.lstat().st_mode):
+            raise Damaged(path, "it is not a directory")
+        if not stat.S_ISREG((path / MANIFEST).lstat().st_mode):
+            raise Damaged(path, f"{MANIFEST} is not a plain file")
+        return (path / MANIFEST).read_bytes()
+    except FileNotFoundError as error:
+        raise Damaged(path, f"it has no {MANIFEST}" if path.exists() else "it is not there") from error
+    except OSError as error:
+        failure = _unreadable(path, error)
+        if failure is error:
+            raise
+        raise failure from error
+
+
+# --- verifying -----------------------------------------------------------------------------------------------------
+
+
+def verify(path: Path, deep: bool) -> Manifest:
+    """The manifest, if it and all files are as they were written: names and sizes, and with `deep` every byte.
+
+    Raises Damaged; LonghaulError (VERSION) for a newer format, (DISK, PERMISSION) where files cannot be read at all.
+    """
+    manifest = read_manifest(path)
+    try:
+        _verify_files(path, manifest, deep)
+    except OSError as error:
+        failure = _unreadable(path, error)
+        if failure is error:
+            raise
+        raise failure from error
+    if state_digest(manifest.files) != manifest.digest:
+        raise Damaged(path, "the digest in its manifest is not that of its files")
+    return manifest
+
+
+def problem_with(path: Path, deep: bool) -> str:
+    """Why the checkpoint cannot be used; empty: it verifies."""
+    try:
+        verify(path, deep)
+    except Damaged as damaged:
+        return damaged.reason
+    return ""
+
+
+def _verify_files(path: Path, manifest: Manifest, deep: bool) -> None:
+    found = {name: status.st_size for name, status in _walk(path) if name != MANIFEST}
+    missing, extra = sorted(manifest.files.keys() - found), sorted(found.keys() - manifest.files)
+    if missing:
+        raise Damaged(path, f"{missing[0]} is missing")
+    if extra:
+        raise Damaged(path, f"{extra[0]} is not in the manifest")
+    for name, entry in manifest.files.items():
+        if found[name] != entry.bytes:
+            raise Damaged(path, f"{name} has {found[name]} bytes, the manifest says {entry.bytes}")
+    for name, entry in manifest.files.items() if deep else ():
+        if _sha256(path / name) != entry.sha256:
+            raise Damaged(path, f"{name} was changed: its sha256 differs from the manifest")
+
+
+def _walk(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """Every file below, by its name relative to `directory`. Raises Damaged for links, sockets and the like."""
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            status = entry.stat(follow_symlinks=False)
+            if stat.S_ISDIR(status.st_mode):
+                yield from ((f"{entry.name}/{name}", inner) for name, inner in _walk(Path(entry.path)))
+            elif stat.S_ISREG(status.st_mode):
+                yield entry.name, status
+            else:
+                raise Damaged(directory, f"{entry.name} is a symbolic link or another special file")
+
+
+def _sha256(path: Path) -> str:
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _unreadable(path: Path, error: OSError) -> Exception:
+    """EIO means that the disk lost it; no permission or too many open files must not condemn a good one. (pure)"""
+    if error.errno in LOST_ERRORS:
+        return Damaged(path, f"it cannot be read: {error.strerror}")
+    return durable.os_failure(error, "cannot read", path, "all files, as they are") or error

@@ -1,0 +1,149 @@
+"""Named places where a test may kill this process; without LONGHAUL_CRASHPOINT in the environment a call does nothing.
+
+LONGHAUL_CRASHPOINT="name:nth[:action[:argument]]": at the nth hit of `name` in this process (1 is the first) do
+    kill    SIGKILL to itself (the default)          exit    os._exit, code in the argument (70)
+    enospc  raise OSError "No space left on device"  eio     raise OSError "Input/output error"
+    stop    SIGSTOP to itself                        sleep   seconds in the argument (3600)
+LONGHAUL_CRASHPOINT_ONCE=FILE: only the first process that gets there acts; the file is the mark.
+LONGHAUL_CRASHPOINT_LOG=FILE: one line with the name at each hit, for the run that counts them.
+All three are read once, at import. Not for code that runs once a token or once a program.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+
+POINTS = frozenset(
+    {
+        # state.durable: every small file that is written by rename (specs, results, pid files)
+        "durable.before_rename",
+        "durable.after_rename",
+        # state.checkpoint, in the worker
+        "ckpt.staging_created",
+        "ckpt.files_written",
+        "ckpt.manifest_written",
+        "ckpt.before_rename",
+        "ckpt.after_rename",
+        # state.store, state.trash, state.recover and orchestrator/, in the master
+        "store.before_commit",
+        "store.in_migration",
+        "ingest.before_offset",
+        "commit.before",
+        "commit.inside",
+        "commit.after",
+        "prune.marked",
+        "prune.after_rename",
+        "prune.mid_remove",
+        "recover.before_quarantine",
+        "recover.after_quarantine",
+        # workers/
+        "worker.before_ready",
+        "worker.after_started",
+        "worker.rollouts_half",
+        "worker.rollouts_done",
+        "worker.before_update",
+        "worker.after_update",
+        "worker.after_done",
+    }
+)
+"""All names. A call with a name that is not here fails in the tests, and when crash points are armed."""
+
+VARIABLE = "LONGHAUL_CRASHPOINT"
+LOG_VARIABLE = "LONGHAUL_CRASHPOINT_LOG"
+ONCE_VARIABLE = "LONGHAUL_CRASHPOINT_ONCE"
+
+
+def _kill(argument: str) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _exit(argument: str) -> None:
+    os._exit(int(argument or 70))
+
+
+def _enospc(argument: str) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _eio(argument: str) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def _stop(argument: str) -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _sleep(argument: str) -> None:
+    time.sleep(float(argument or 3600))
+
+
+ACTIONS: dict[str, Callable[[str], None]] = {
+    "kill": _kill,
+    "exit": _exit,
+    "enospc": _enospc,
+    "eio": _eio,
+    "stop": _stop,
+    "sleep": _sleep,
+}
+
+
+class Armed:
+    """Counts hits, and acts at the one that was asked for."""
+
+    def __init__(self, order: str, log: str = "", once: str = "") -> None:
+        """Raises ValueError for an order that is not in the form above, or names no known point or action."""
+        name, nth, action, argument = (*order.split(":", 3), *[""] * 4)[:4] if order else ("", "0", "", "")
+        if order and (name not in POINTS or (action and action not in ACTIONS) or not nth.isdigit() or int(nth) < 1):
+            raise ValueError(
+                f"{VARIABLE}={order!r}: expected name:nth[:action[:argument]], a name of state.crash.POINTS, "
+                f"nth from 1, an action of {sorted(ACTIONS)}"
+            )
+        self._name, self._nth, self._argument = name, int(nth), argument
+        self._act = ACTIONS[action or "kill"]
+        self._log, self._once = log, once
+        self._hits = 0
+
+    def hit(self, name: str) -> None:
+        if name not in POINTS:
+            raise ValueError(f"crash_point({name!r}): not in state.crash.POINTS")
+        if self._log:
+            _append(self._log, name)
+        if name != self._name:
+            return
+        self._hits += 1
+        if self._hits == self._nth and self._is_first():
+            self._act(self._argument)
+
+    def _is_first(self) -> bool:
+        if not self._once:
+            return True
+        try:
+            os.close(os.open(self._once, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        except FileExistsError:
+            return False
+        return True
+
+
+def _append(path: str, name: str) -> None:
+    fd = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(fd, f"{name}\n".encode())
+    finally:
+        os.close(fd)
+
+
+def _nothing(name: str) -> None:
+    """What crash_point is in every real run."""
+
+
+def bind(environment: Mapping[str, str]) -> Callable[[str], None]:
+    """The crash_point for this environment: the no-op unless something was ordered."""
+    order, log = environment.get(VARIABLE, ""), environment.get(LOG_VARIABLE, "")
+    return Armed(order, log, environment.get(ONCE_VARIABLE, "")).hit if order or log else _nothing
+
+
+crash_point: Callable[[str], None] = bind(os.environ)
