@@ -1,0 +1,130 @@
+"""Programs through a real sandbox: statuses, order, batches, determinism."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from workers.sandbox import Case, Limits, Result, Sandbox, Status
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    with Sandbox(Limits(cpu_s=0.5, allow_weak=True)) as box:
+        yield box
+
+
+def brief(result: Result) -> tuple[Status, str | None]:
+    return result.status, result.value
+
+
+@pytest.mark.parametrize(
+    ("program", "inputs", "status", "value"),
+    [
+        ("def f(x): return x + 1", "1", Status.OK, "2"),
+        ("def f(numbers): return sum(numbers)", "numbers=[2, 3]", Status.OK, "5"),
+        ("def f(x): return None", "1", Status.OK, "None"),
+        ("def f(x): return {3, 1, 2}", "1", Status.OK, "{1, 2, 3}"),
+        ("def f(x): return float('nan')", "1", Status.OK, "nan"),
+        ("def f(x): print('noise'); return x", "b'a'", Status.OK, "b'a'"),
+        ("def f(x): return 1 / x", "0", Status.ERROR, None),
+        ("def f(x): raise StopIteration", "0", Status.ERROR, None),
+        ("def f(x): raise SystemExit", "0", Status.ERROR, None),
+        ("def f(x): return f(x)", "0", Status.ERROR, None),
+        ("def f(x): return object()", "0", Status.ERROR, None),
+        ("import os\ndef f(x): return 1", "0", Status.ERROR, None),
+        ("def f(x):\n    while True: pass", "0", Status.TIMEOUT, None),
+        ("def f(x): return [0] * (1 << 40)", "0", Status.MEMORY, None),
+        ("def f(x): return 'a' * 100_000", "0", Status.OUTPUT_TOO_LARGE, None),
+        ("def f(x) return 1", "0", Status.REJECTED, None),
+        ("def g(x): return 1", "0", Status.REJECTED, None),
+        ("f = 1", "0", Status.REJECTED, None),
+        ("def f(x): return '\0'", "0", Status.REJECTED, None),
+        ("#" * 10_000_000 + "\ndef f(x): return x", "0", Status.REJECTED, None),
+        ("def f(x): return x", "g()", Status.REJECTED, None),
+    ],
+)
+def test_each_ending_has_its_status(
+    sandbox: Sandbox, program: str, inputs: str, status: Status, value: str | None
+) -> None:
+    assert brief(sandbox.execute(program, inputs)) == (status, value)
+
+
+def test_an_error_names_its_type_and_message(sandbox: Sandbox) -> None:
+    result = sandbox.execute("class Bad(Exception): pass\ndef f(x): raise Bad('no')", "1")
+    assert (result.error_type, result.message) == ("Bad", "no")
+
+
+def test_another_entry_may_be_named(sandbox: Sandbox) -> None:
+    assert sandbox.execute("def solve(x): return x * 2", "2", entry="solve").value == "4"
+
+
+def test_results_come_in_the_order_of_cases_and_inputs(sandbox: Sandbox) -> None:
+    cases = [Case(f"def f(x): return x + {n}", tuple(str(i) for i in range(n % 5))) for n in range(40)]
+    values = [[result.value for result in results] for results in sandbox.execute_many(cases)]
+    assert values == [[str(i + n) for i in range(n % 5)] for n in range(40)]
+
+
+def test_a_program_that_dies_loses_only_its_own_remaining_inputs(sandbox: Sandbox) -> None:
+    looping = "def f(x):\n    while x == 2: pass\n    return x"
+    first, second = sandbox.execute_many([Case(looping, ("1", "2", "3")), Case("def f(x): return x", ("1", "2"))])
+    assert [result.status for result in first] == [Status.OK, Status.TIMEOUT, Status.KILLED]
+    assert first[2].message.startswith("not run")
+    assert [result.value for result in second] == ["1", "2"]
+
+
+def test_an_input_that_is_no_literal_leaves_the_others_alone(sandbox: Sandbox) -> None:
+    (results,) = sandbox.execute_many([Case("def f(x): return x", ("1", "g()", "3"))])
+    assert [brief(result) for result in results] == [
+        (Status.OK, "1"),
+        (Status.REJECTED, None),
+        (Status.OK, "3"),
+    ]
+
+
+def test_each_input_of_a_batch_meets_a_fresh_module(sandbox: Sandbox) -> None:
+    counting = "calls = []\ndef f(x):\n    calls.append(x)\n    return len(calls)"
+    (results,) = sandbox.execute_many([Case(counting, ("1", "2", "3"))])
+    assert [result.value for result in results] == ["1", "1", "1"]
+
+
+@pytest.mark.parametrize(
+    ("program", "status"),
+    [
+        pytest.param("def f(x): return x * 2", Status.OK, id="plain"),
+        pytest.param("def f(x): return {'a', 'b', 'c'}", Status.OK, id="a set has no order"),
+        pytest.param("def f(x): return 1 / 0", Status.ERROR, id="the same error each time"),
+        pytest.param("def f(x): return list({'a', 'b', 'c', 'd'})", Status.NONDETERMINISTIC, id="V5: hash order"),
+        pytest.param(
+            "n = 0\ndef f(x):\n    global n\n    n += 1\n    return n", Status.NONDETERMINISTIC, id="V4: call counter"
+        ),
+        pytest.param("def f(x): return id(f)", Status.NONDETERMINISTIC, id="address"),
+        pytest.param("def f(x): return repr(object())", Status.NONDETERMINISTIC, id="address in repr"),
+        pytest.param("def f(x): return hash('a')", Status.NONDETERMINISTIC, id="hash"),
+        pytest.param(
+            "def f(x, seen=[]):\n    seen.append(1)\n    return len(seen)", Status.NONDETERMINISTIC, id="default"
+        ),
+    ],
+)
+def test_determinism_is_checked_by_three_calls_in_two_processes(sandbox: Sandbox, program: str, status: Status) -> None:
+    assert sandbox.check_deterministic(program, "1").status is status
+
+
+def test_arguments_are_parsed_afresh_for_each_call(sandbox: Sandbox) -> None:
+    program = "def f(x):\n    x.append(1)\n    return len(x)"
+    assert brief(sandbox.check_deterministic(program, "[]")) == (Status.OK, "1")
+
+
+def test_determinism_of_many_cases_comes_in_order(sandbox: Sandbox) -> None:
+    cases = [Case("def f(x): return x", ("1", "x", "3")), Case("def f(x): return id(f)", ("1",))]
+    answers = [[result.status for result in results] for results in sandbox.check_deterministic_many(cases)]
+    assert answers == [[Status.OK, Status.REJECTED, Status.OK], [Status.NONDETERMINISTIC]]
+
+
+def test_a_closed_sandbox_says_so() -> None:
+    box = Sandbox(Limits(allow_weak=True), jobs=1)
+    box.close()
+    box.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        box.execute("def f(x): return x", "1")

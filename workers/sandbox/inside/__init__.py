@@ -1,0 +1,1 @@
+"""What runs behind the wall: zygote and children. Standard library only, no import of the package above."""

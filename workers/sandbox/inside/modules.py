@@ -1,0 +1,80 @@
+"""The modules that a program may import, loaded in the zygote with the parts that they would load late.
+
+Once the process is sealed no file can be opened: what is not loaded here cannot be imported by anybody.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from types import ModuleType
+from typing import Any
+
+_PURE = """
+    __future__ math cmath re collections collections.abc itertools functools operator heapq bisect string typing
+    dataclasses enum abc json copy statistics fractions decimal numbers textwrap unicodedata array struct base64
+    types contextlib warnings graphlib
+"""
+PURE = tuple(_PURE.split())
+"""Always importable. No clock, no randomness, no files."""
+
+_LATE = """
+    _strptime _pydecimal traceback linecache tokenize token codecs stringprep encodings.idna encodings.ascii
+    encodings.latin_1 encodings.utf_8 encodings.utf_16 encodings.utf_32 encodings.cp1252 encodings.unicode_escape
+    encodings.raw_unicode_escape encodings.hex_codec encodings.base64_codec encodings.rot_13 encodings.punycode
+    json.scanner json.decoder json.encoder copyreg reprlib keyword
+"""
+LATE = tuple(_LATE.split())
+"""Not for programs: what the pure modules load on use."""
+
+
+def load(extra: Sequence[str]) -> dict[str, str]:
+    """Import everything; the answer names what of `extra` failed, and why."""
+    failed: dict[str, str] = {}
+    for name in PURE:
+        importlib.import_module(name)
+    for name in LATE:
+        # Which private helpers exist differs between versions of Python.
+        with suppress(ImportError):
+            importlib.import_module(name)
+    for name in extra:
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            failed[name] = f"{type(error).__name__}: {error}"
+    _use_late_parts()
+    return failed
+
+
+def _use_late_parts() -> None:
+    """Call what imports or builds tables on first use, so that programs find it done."""
+    import decimal
+    import re
+    import statistics
+    import unicodedata
+
+    unicodedata.lookup("LATIN SMALL LETTER A")
+    decimal.getcontext()
+    re.compile(r"(?i)\w+\b[a-z]")
+    statistics.NormalDist(0, 1).inv_cdf(0.3)
+    statistics.quantiles([1, 2, 3])
+    for codec in ("ascii", "latin-1", "utf-16", "utf-32", "idna", "unicode_escape", "cp1252"):
+        "a".encode(codec)
+
+
+def gatekeeper(extra: Sequence[str]) -> Callable[..., ModuleType]:
+    """An `__import__` for the program's own statements: listed modules only, and a clear error for any other."""
+    allowed = frozenset([*PURE, *extra])
+    roots = frozenset(name.split(".")[0] for name in allowed)
+    real = builtins.__import__
+    loaded = sys.modules
+
+    def guarded(name: str, scope: Any = None, local: Any = None, fromlist: Any = (), level: int = 0) -> ModuleType:
+        if level == 0 and type(name) is str and (name in allowed or (name.split(".")[0] in roots and name in loaded)):
+            return real(name, scope, local, fromlist, 0)
+        raise ImportError(f"module {str(name)[:100]!r} is not available to programs")
+
+    return guarded

@@ -1,0 +1,139 @@
+"""One zygote process as the parent sees it: started by exec, fed with jobs, read without ever blocking."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import sys
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from workers.sandbox.limits import Limits
+
+HEADER = struct.Struct("!I")
+BOOT = "import sys; sys.path.insert(0, {home!r}); from inside.zygote import main; main()"
+STOP_S = 5.0
+"""Seconds that a zygote gets to leave after its pipes are closed; then it is killed."""
+
+
+class ZygoteDied(Exception):
+    """The zygote is gone or never came up."""
+
+
+class Lane:
+    """A zygote and the jobs that are on their way through it, oldest first."""
+
+    def __init__(self, limits: Limits, hash_seed: int) -> None:
+        self.limits = limits
+        self.hash_seed = hash_seed
+        self.jobs: deque[Any] = deque()
+        self._incoming = bytearray()
+        self._outgoing = bytearray()
+        command = [
+            sys.executable,
+            "-s",
+            "-S",
+            "-P",
+            "-B",
+            "-X",
+            "utf8",
+            "-c",
+            BOOT.format(home=str(Path(__file__).parent)),
+        ]
+        self.process = subprocess.Popen(
+            [sys.executable, "-s", "-S", "-P", "-B", "-X", "utf8", "-c", boot],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={"PYTHONHASHSEED": str(hash_seed)},
+            cwd="/",
+            start_new_session=True,  # Ctrl+C is for the parent, which then closes the pipes
+            close_fds=True,
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.write_fd = self.process.stdin.fileno()
+        self.read_fd = self.process.stdout.fileno()
+        os.set_blocking(self.write_fd, False)
+        self.report: dict[str, Any] = {}
+
+    def settings(self) -> dict[str, Any]:
+        """What the zygote must know, sent as its first frame."""
+        limits = self.limits
+        return {
+            "modules": list(limits.modules),
+            "memory_bytes": limits.memory_mb << 20,
+            "wall_s": limits.wall_s,
+            "without": list(limits.without),
+        }
+
+    def begin(self) -> None:
+        """Send the settings; the zygote loads its modules and seals itself while others start, too."""
+        self.send(self.settings())
+
+    def await_report(self) -> None:
+        """Wait until the zygote is ready. Raises ZygoteDied with its reason if it is not."""
+        os.set_blocking(self.write_fd, True)
+        self.flush()
+        os.set_blocking(self.write_fd, False)
+        while (frame := self.receive()) is None:
+            pass
+        self.report = json.loads(frame)
+        if "failed" in self.report:
+            raise ZygoteDied(self.report["failed"])
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Queue a message and write what the pipe takes now."""
+        body = json.dumps(message).encode()
+        self._outgoing += HEADER.pack(len(body)) + body
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what the pipe takes now. A pipe without reader is found out by `receive`."""
+        with suppress(BlockingIOError, BrokenPipeError):
+            while self._outgoing:
+                written = os.write(self.write_fd, self._outgoing)
+                del self._outgoing[:written]
+
+    @property
+    def wants_to_write(self) -> bool:
+        return bool(self._outgoing)
+
+    def receive(self) -> bytes | None:
+        """One read, then the next whole frame if there is one. Raises ZygoteDied at the end of the stream."""
+        chunk = os.read(self.read_fd, 1 << 18)
+        if not chunk:
+            raise ZygoteDied(f"zygote ended with code {self._code()}")
+        self._incoming += chunk
+        return self.next_frame()
+
+    def next_frame(self) -> bytes | None:
+        """A frame that has already come."""
+        if len(self._incoming) < HEADER.size:
+            return None
+        (size,) = HEADER.unpack_from(self._incoming)
+        end = HEADER.size + size
+        if len(self._incoming) < end:
+            return None
+        frame = bytes(self._incoming[HEADER.size : end])
+        del self._incoming[:end]
+        return frame
+
+    def _code(self) -> int | None:
+        with suppress(subprocess.TimeoutExpired):
+            return self.process.wait(STOP_S)
+        return None
+
+    def close(self) -> None:
+        """End the zygote and whatever it runs; returns when it is reaped."""
+        for stream in (self.process.stdin, self.process.stdout):
+            assert stream is not None
+            with suppress(OSError):
+                stream.close()
+        if self._code() is None:
+            self.process.kill()
+            self.process.wait()

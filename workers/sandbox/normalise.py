@@ -1,0 +1,76 @@
+"""Keys under which equal programs and equal examples meet, whatever their comments, spacing and annotations.
+
+Pure. Equality here is of syntax trees: renamed variables are another program.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import warnings
+from collections.abc import Sequence
+
+from workers.sandbox.literal import canonical_arguments
+
+
+class _Bare(ast.NodeTransformer):
+    """Removes docstrings and annotations."""
+
+    def _without_docstring(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        match body:
+            case [ast.Expr(value=ast.Constant(value=str())), *rest]:
+                return rest or [ast.Pass()]
+        return body
+
+    def visit_Module(self, node: ast.Module) -> ast.AST:
+        node.body = self._without_docstring(node.body)
+        return self.generic_visit(node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        node.body = self._without_docstring(node.body)
+        return self.generic_visit(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.body = self._without_docstring(node.body)
+        node.returns = None
+        return self.generic_visit(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
+        node.body = self._without_docstring(node.body)
+        node.returns = None
+        return self.generic_visit(node)
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        node.annotation = None
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        if node.value is None:
+            # A bare annotation still makes a name local; `name: 0` keeps that and forgets the type.
+            node.annotation = ast.Constant(value=0)
+            return self.generic_visit(node)
+        plain = ast.Assign(targets=[node.target], value=node.value)
+        return self.generic_visit(ast.copy_location(plain, node))
+
+
+def normal_form(program: str) -> str:
+    """Dump of the bare syntax tree. Raises SyntaxError or ValueError where the program has none."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tree = ast.parse(program)
+    return ast.dump(_Bare().visit(tree))
+
+
+def program_key(program: str) -> str:
+    """Hex SHA-256 of the program's normal form."""
+    return hashlib.sha256(normal_form(program).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def example_key(program: str, inputs: str | Sequence[str]) -> str:
+    """Key of a program with one argument text, or with several (a problem), whose order does not matter.
+
+    Raises `literal.Rejected` if a text is no list of literals, SyntaxError if the program does not parse.
+    """
+    texts = [inputs] if isinstance(inputs, str) else list(inputs)
+    canonical = "\0".join(sorted(canonical_arguments(text) for text in texts))
+    return hashlib.sha256(f"{normal_form(program)}\0{canonical}".encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,92 @@
+"""First look at a program's syntax tree: the rules of the task, read without running anything.
+
+Pure. This is hygiene, not protection: it rejects what may not be proposed (clocks, randomness, files) early and with a
+reason. What a program can do is decided by the process that runs it.
+"""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Iterator
+
+MAX_SOURCE = 65_536
+"""Bytes of source."""
+
+_TOLD = "logging random multiprocessing pebble subprocess threading datetime time hashlib hmac bcrypt os sys calendar"
+"""Named to the model in its prompt."""
+_UNTOLD = """
+    shutil socket ctypes importlib pathlib io tempfile signal asyncio secrets uuid gc inspect urllib http requests
+    pickle builtins
+"""
+_CALLS = "open eval exec compile input __import__ breakpoint globals locals vars id"
+BANNED_ROOTS = frozenset(_TOLD.split()) | frozenset(_UNTOLD.split())
+BANNED_CALLS = frozenset(_CALLS.split())
+
+
+def screen(program: str, entry: str = "f", *, needs_value: bool = True) -> str | None:
+    """Why the program may not run, or None. `entry`: the one top-level function that it must define.
+
+    needs_value: the entry function must have a parameter and a `return` with a value.
+    """
+    size = len(program.encode("utf-8", "surrogatepass"))
+    if size > MAX_SOURCE:
+        return f"source of {size} bytes, more than {MAX_SOURCE}"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(program)
+    except SyntaxError as error:
+        return f"syntax error: {error.msg} (line {error.lineno})"
+    except (ValueError, RecursionError, MemoryError) as error:
+        return f"cannot be parsed: {error or type(error).__name__}"
+    return _entry_reason(tree, entry, needs_value) or next(_reasons(tree), None)
+
+
+def _entry_reason(tree: ast.Module, entry: str, needs_value: bool) -> str | None:
+    found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == entry]
+    if len(found) != 1:
+        return f"needs one top-level function {entry}, has {len(found)}"
+    if not needs_value:
+        return None
+    arguments = found[0].args
+    if not (arguments.posonlyargs or arguments.args or arguments.vararg or arguments.kwonlyargs or arguments.kwarg):
+        return f"{entry} has no parameter"
+    if not any(isinstance(node, ast.Return) and node.value is not None for node in _own_nodes(found[0])):
+        return f"{entry} returns no value"
+    return None
+
+
+def _own_nodes(function: ast.FunctionDef) -> Iterator[ast.AST]:
+    """Nodes of the function itself, not of functions and classes within it."""
+    waiting: list[ast.AST] = list(function.body)
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            waiting.extend(ast.iter_child_nodes(node))
+
+
+def _reasons(tree: ast.Module) -> Iterator[str]:
+    """Every broken rule, in the order in which it is met. Names count, never substrings."""
+    waiting: list[tuple[ast.AST, bool]] = [(tree, False)]
+    while waiting:
+        node, in_class = waiting.pop()
+        in_class = in_class or isinstance(node, ast.ClassDef)
+        match node:
+            case ast.Import(names=names):
+                yield from (f"banned import: {alias.name}" for alias in names if _banned(alias.name))
+            case ast.ImportFrom(module=module, level=level):
+                if level:
+                    yield "relative import"
+                elif _banned(module or ""):
+                    yield f"banned import: {module}"
+            case ast.Call(func=ast.Name(id=name)) if name in BANNED_CALLS:
+                yield f"banned call: {name}"
+            case ast.Attribute(attr=name) if name.startswith("__") and not in_class:
+                yield f"attribute with two leading underscores outside a class: {name}"
+        waiting.extend((child, in_class) for child in reversed(list(ast.iter_child_nodes(node))))
+
+
+def _banned(module: str) -> bool:
+    return module.split(".")[0] in BANNED_ROOTS

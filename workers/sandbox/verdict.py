@@ -1,0 +1,80 @@
+"""From a zygote's reply to results: what each frame claims, and what the missing ones mean.
+
+Pure. A frame is a claim of a hostile process about its own program; it is decoded to a literal or not believed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from workers.sandbox.inside.codec import BadTree, decode
+from workers.sandbox.literal import render, same_value
+from workers.sandbox.result import Result, Status
+
+CLAIMABLE = frozenset({Status.OK, Status.ERROR, Status.MEMORY, Status.REJECTED, Status.OUTPUT_TOO_LARGE})
+
+ENDINGS = {
+    "cpu": Result(Status.TIMEOUT, message="CPU time used up"),
+    "wall": Result(Status.TIMEOUT, message="wall time used up", from_wall=True),
+    "signal 24": Result(Status.TIMEOUT, message="CPU time used up"),  # SIGXCPU
+}
+
+
+def judge(reply: bytes, expected: int) -> list[Result]:
+    """The results of one job, `expected` many, in order."""
+    header, _, rest = reply.partition(b"\n")
+    head: Mapping[str, Any] = json.loads(header)
+    results: list[Result] = []
+    for size, cpu_s in head["frames"]:
+        results.append(_claim(rest[:size], cpu_s))
+        rest = rest[size:]
+    if results and results[0].status is Status.REJECTED:
+        return [results[0]] * expected
+    if len(results) > expected:
+        return [Result(Status.KILLED, message="more results than calls")] * expected
+    if len(results) == expected:
+        return results
+    cpu_s = max(0.0, head["cpu_s"] - sum(cpu for _, cpu in head["frames"]))
+    fatal = ENDINGS.get(head["ended"], Result(Status.KILLED, message=f"the process ended: {head['ended']}"))
+    lost = Result(Status.KILLED, message=f"not run: call {len(results) + 1} ended the process")
+    return [*results, replace(fatal, cpu_s=cpu_s), *[lost] * (expected - len(results) - 1)]
+
+
+def _claim(body: bytes, cpu_s: float) -> Result:
+    try:
+        claim = json.loads(body)
+        status = Status(claim["status"])
+        if status not in CLAIMABLE:
+            raise ValueError("not for a program to say")
+        value = render(decode(claim["value"])) if status is Status.OK else None
+        error_type, message = claim.get("error_type", ""), claim.get("message", "")
+        if type(error_type) is not str or type(message) is not str:
+            raise ValueError("text expected")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, BadTree):
+        return Result(Status.KILLED, message="the process sent no valid result", cpu_s=cpu_s)
+    return Result(status, value, error_type[:100], message[:500], cpu_s=cpu_s)
+
+
+def agree(first: Sequence[Result], second: Result) -> Result:
+    """One result from two calls in one process and a third in another: nondeterministic where they differ."""
+    once, again = first
+    for result in (once, again, second):
+        if result.from_wall:
+            return result
+    for other in (again, second):
+        if other.status is not once.status or other.error_type != once.error_type:
+            return _differs(f"{_brief(once)}, then {_brief(other)}", once)
+        if once.value is not None and not same_value(once.value, other.value or "", strict_types=True):
+            return _differs(f"{_brief(once)}, then {_brief(other)}", once)
+    return once
+
+
+def _differs(message: str, once: Result) -> Result:
+    return Result(Status.NONDETERMINISTIC, message=message, cpu_s=once.cpu_s)
+
+
+def _brief(result: Result) -> str:
+    return (result.value or f"{result.status.value} {result.error_type}".strip())[:120]
