@@ -33,17 +33,7 @@ class Lane:
         self.jobs: deque[Any] = deque()
         self._incoming = bytearray()
         self._outgoing = bytearray()
-        command = [
-            sys.executable,
-            "-s",
-            "-S",
-            "-P",
-            "-B",
-            "-X",
-            "utf8",
-            "-c",
-            BOOT.format(home=str(Path(__file__).parent)),
-        ]
+        boot = BOOT.format(home=str(Path(__file__).parent))
         self.process = subprocess.Popen(
             [sys.executable, "-s", "-S", "-P", "-B", "-X", "utf8", "-c", boot],
             stdin=subprocess.PIPE,
