@@ -1,0 +1,191 @@
+"""One orchestrator a run: an flock on `lock`, held for life; it names the holder's pid and age when refused.
+
+The kernel's lock is what counts and ends with its holder, however that dies. The text in the file is for people, and
+for the one case that flock may not see: another host on a network file system.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from profiles.errors import ExitCode, LonghaulError
+from state import durable
+from state.layout import RunDir
+
+NETWORK_FILE_SYSTEMS = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "9p", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "afs", "fuse.sshfs"}
+)
+MAX_TEXT_BYTES = 4096
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_MOUNTS = Path("/proc/self/mounts")
+_held: weakref.WeakSet[RunLock] = weakref.WeakSet()
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds a lock, in the words that it left in the file."""
+
+    pid: int
+    started_at: float
+    host: str
+    boot_id: str
+
+
+class RunLock:
+    """Held from `acquire` to `release`. A forked child does not hold it; an exec closes it."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        _held.add(self)
+
+    @classmethod
+    def acquire(
+        cls,
+        run: RunDir,
+        *,
+        now: float | None = None,
+        steal: bool = False,
+        on_network: Callable[[Path], bool] | None = None,
+    ) -> RunLock:
+        """Take the lock of `run`, whose directory exists.
+
+        steal: believe the lock although another host's text is in it. Raises LonghaulError: LOCKED, PERMISSION, DISK.
+        """
+        now = time.time() if now is None else now
+        fd = _open(run.lock)
+        try:
+            _flock(fd, run, now)
+            left = _holder(fd)
+            is_foreign = left is not None and left.host != socket.gethostname()
+            if is_foreign and not steal and (on_network or is_network)(run.root):
+                raise _refusal(run, left, now, "; flock does not reach over every network file system")
+            _write(fd, run.lock, Holder(os.getpid(), now, socket.gethostname(), _boot_id()))
+        except BaseException:
+            os.close(fd)
+            raise
+        return cls(fd)
+
+    def release(self) -> None:
+        """Let go, and clear the text. The file stays: unlinking it would let two masters in. Repeats are harmless."""
+        if self._fd >= 0:
+            os.ftruncate(self._fd, 0)
+            self._close()
+
+    def _close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def read_holder(run: RunDir) -> Holder | None:
+    """Whom the lock file names; None where it names nobody. That it names somebody does not mean that they live."""
+    try:
+        fd = os.open(run.lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return _holder(fd)
+    finally:
+        os.close(fd)
+
+
+def is_network(path: Path, mounts: str | None = None) -> bool:
+    """Whether `path` lies on a network file system, by the longest mount point that contains it."""
+    text = _MOUNTS.read_text(errors="replace") if mounts is None else mounts
+    resolved = path.resolve()
+    kinds = {Path(fields[1].replace("\\040", " ")): fields[2] for fields in map(str.split, text.splitlines())}
+    around = [point for point in kinds if point == resolved or point in resolved.parents]
+    return bool(around) and kinds[max(around, key=lambda point: len(point.parts))] in NETWORK_FILE_SYSTEMS
+
+
+def age_text(seconds: float) -> str:
+    """An age for people: "40 s", "12 min", "3 h 5 min", "2 d 4 h". A clock set back gives 0 s. (pure)"""
+    left = max(0, int(seconds))
+    if left < 60:
+        return f"{left} s"
+    if left < 3600:
+        return f"{left // 60} min"
+    if left < 86400:
+        return f"{left // 3600} h {left % 3600 // 60} min"
+    return f"{left // 86400} d {left % 86400 // 3600} h"
+
+
+def _open(path: Path) -> int:
+    with durable.explained("cannot open the lock", path, kept="the run, untouched"):
+        try:
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            raise LonghaulError(
+                f"the lock {path} is a symbolic link",
+                kept="the run, untouched",
+                next_command=f"ls -l {path}   (remove the link if you did not make it)",
+                exit_code=ExitCode.PERMISSION,
+            ) from error
+
+
+def _flock(fd: int, run: RunDir, now: float) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise _refusal(run, _holder(fd), now, "") from error
+    except OSError as error:
+        raise LonghaulError(
+            f"the file system of {run.root} has no working flock: {error.strerror}",
+            kept="the run, untouched",
+            next_command="python -m orchestrator doctor   (then move the run to a local disk)",
+            exit_code=ExitCode.DISK,
+        ) from error
+
+
+def _refusal(run: RunDir, holder: Holder | None, now: float, why: str) -> LonghaulError:
+    who = "by another process"
+    if holder is not None:
+        since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(holder.started_at))
+        who = f"by pid {holder.pid} on {holder.host} for {age_text(now - holder.started_at)} (since {since})"
+    return LonghaulError(
+        f"run '{run.name}' is held {who}{why}",
+        kept="the run, untouched; its holder goes on",
+        next_command=f"python -m orchestrator status --run {run.name}",
+        exit_code=ExitCode.LOCKED,
+    )
+
+
+def _holder(fd: int) -> Holder | None:
+    try:
+        return msgspec.json.decode(os.pread(fd, MAX_TEXT_BYTES, 0), type=Holder)
+    except msgspec.DecodeError:
+        return None
+
+
+def _write(fd: int, path: Path, holder: Holder) -> None:
+    with durable.explained("cannot write", path, kept="the run, untouched"):
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, msgspec.json.format(msgspec.json.encode(holder)) + b"\n", 0)
+
+
+def _boot_id() -> str:
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _forget_in_child() -> None:
+    """An flock belongs to the open file that a fork shares: a child that outlives us would hold the run for ever."""
+    for lock in tuple(_held):
+        lock._close()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

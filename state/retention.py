@@ -1,0 +1,80 @@
+"""Which checkpoints to keep. (pure)
+
+Deleting is done elsewhere (orchestrator/commit.py marks, state/trash.py removes); what is given here is only facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+MIN_VERIFIED = 2
+"""So many checkpoints whose every byte was hashed remain, or all that there are."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A committed checkpoint as the rule sees it."""
+
+    checkpoint_id: str
+    parent: str | None
+    cycle: int
+    step: int
+    bytes: int = 0
+    verified: bool = False
+    """Every byte was hashed since it was written."""
+    pinned: bool = False
+    leased: bool = False
+    """Somebody reads it now: a validation, an export."""
+    best_for: tuple[str, ...] = ()
+    """Suites of which it holds the best validation."""
+    is_cycle_end: bool = False
+
+
+@dataclass(frozen=True)
+class Rule:
+    keep_ancestors: int = 2
+    keep_every: int = 10
+    """The end of every so manieth cycle stays; 0: none."""
+
+
+def to_delete(
+    checkpoints: Sequence[Kept], rule: Rule, head_id: str, uncommitted_parents: Collection[str] = ()
+) -> list[Kept]:
+    """Checkpoints that may go, oldest first.
+
+    uncommitted_parents: parents of directories that have no row yet. Empty while the head is not known, and while it
+    or the newest is not verified: what looks superfluous may be what we fall back to.
+    """
+    by_id = {entry.checkpoint_id: entry for entry in checkpoints}
+    ordered = sorted(by_id.values(), key=_age)
+    if head_id not in by_id or not by_id[head_id].verified or not ordered[-1].verified:
+        return []
+    keep = {entry.checkpoint_id for entry in ordered if _stays(entry, rule)}
+    keep |= {head_id, *_ancestors(by_id, head_id, rule.keep_ancestors), *uncommitted_parents}
+    for entry in reversed(ordered):
+        if sum(by_id[kept].verified for kept in keep if kept in by_id) >= MIN_VERIFIED:
+            break
+        if entry.verified:
+            keep.add(entry.checkpoint_id)
+    return [entry for entry in ordered if entry.checkpoint_id not in keep]
+
+
+def _age(entry: Kept) -> tuple[int, int, str]:
+    return entry.step, entry.cycle, entry.checkpoint_id
+
+
+def _stays(entry: Kept, rule: Rule) -> bool:
+    """Whether it stays for what it is, wherever the head may be."""
+    is_nth = rule.keep_every > 0 and entry.is_cycle_end and entry.cycle % rule.keep_every == 0
+    return entry.pinned or entry.leased or bool(entry.best_for) or is_nth
+
+
+def _ancestors(by_id: Mapping[str, Kept], head_id: str, count: int) -> list[str]:
+    """The nearest `count` ancestors that are still there."""
+    found: list[str] = []
+    parent = by_id[head_id].parent
+    while parent is not None and parent in by_id and len(found) < count and parent not in found:
+        found.append(parent)
+        parent = by_id[parent].parent
+    return found
