@@ -1,0 +1,81 @@
+"""The native engine against the model itself and against transformers' generate, on random weights."""
+
+import pytest
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from workers.rollout.engine import Request, Rollout, Sampling
+from workers.rollout.hf import HfEngine
+from workers.rollout.native import NativeEngine
+
+PROMPTS = [(3, 4, 5, 6, 7, 8, 9), (5,), (9, 8, 7), (5,), (3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3)]
+REQUESTS = [Request(prompt, seed) for seed, prompt in enumerate(PROMPTS, start=11)]
+
+
+@pytest.fixture(scope="module", params=[4, 2], ids=["as many key heads", "half the key heads"])
+def model(request: pytest.FixtureRequest) -> Qwen2ForCausalLM:
+    torch.manual_seed(1)
+    config = Qwen2Config(
+        vocab_size=29, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=request.param, tie_word_embeddings=True, eos_token_id=1, pad_token_id=0, bos_token_id=None,
+        initializer_range=0.3,
+    )  # fmt: skip
+    return Qwen2ForCausalLM(config).eval()
+
+
+def direct_log_probs(model: Qwen2ForCausalLM, rollout: Rollout, temperature: float) -> torch.Tensor:
+    ids = torch.tensor([rollout.prompt_ids + rollout.completion_ids])
+    with torch.inference_mode():
+        log_probs = torch.log_softmax(model(ids).logits[0].float() / temperature, dim=-1)
+    begin = len(rollout.prompt_ids)
+    return log_probs[begin - 1 : -1].gather(1, ids[0, begin:, None])[:, 0]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_log_probs_are_those_of_a_direct_forward_pass(model: Qwen2ForCausalLM, temperature: float) -> None:
+    for rollout in NativeEngine(model).generate(REQUESTS, Sampling(temperature=temperature, max_new_tokens=24)):
+        expected = direct_log_probs(model, rollout, temperature)
+        torch.testing.assert_close(torch.tensor(rollout.log_probs), expected, atol=1e-4, rtol=0)
+
+
+def test_a_rollout_does_not_depend_on_its_batch(model: Qwen2ForCausalLM) -> None:
+    sampling = Sampling(max_new_tokens=24)
+    together = NativeEngine(model).generate(REQUESTS, sampling)
+    alone = [NativeEngine(model).generate([request], sampling)[0] for request in REQUESTS]
+    in_turns = NativeEngine(model, max_rows=2).generate(REQUESTS[::-1], sampling)[::-1]
+    assert [r.completion_ids for r in together] == [r.completion_ids for r in alone]
+    assert [r.completion_ids for r in together] == [r.completion_ids for r in in_turns]
+
+
+@pytest.mark.parametrize("sampling", [Sampling(greedy=True, max_new_tokens=20), Sampling(max_new_tokens=20)])
+def test_it_agrees_with_transformers_generate(model: Qwen2ForCausalLM, sampling: Sampling) -> None:
+    for ours, theirs in zip(
+        NativeEngine(model).generate(REQUESTS, sampling), HfEngine(model).generate(REQUESTS, sampling), strict=True
+    ):
+        assert (ours.completion_ids, ours.finish_reason) == (theirs.completion_ids, theirs.finish_reason)
+        assert ours.log_probs == pytest.approx(theirs.log_probs, abs=1e-4)
+
+
+def test_equal_prompts_with_other_seeds_give_other_completions(model: Qwen2ForCausalLM) -> None:
+    rollouts = NativeEngine(model).generate([Request((5, 6), seed) for seed in range(8)], Sampling(max_new_tokens=16))
+    assert len({rollout.completion_ids for rollout in rollouts}) > 4
+
+
+def test_a_stop_token_ends_the_completion_and_is_its_last_id(model: Qwen2ForCausalLM) -> None:
+    rollouts = NativeEngine(model).generate([Request((5, 6), s) for s in range(64)], Sampling(max_new_tokens=12))
+    for rollout in rollouts:
+        assert 1 not in rollout.completion_ids[:-1]
+        assert (rollout.finish_reason == "stop") == (rollout.completion_ids[-1] == 1)
+        assert rollout.finish_reason == "stop" or len(rollout.completion_ids) == 12
+    assert {rollout.finish_reason for rollout in rollouts} == {"stop", "length"}
+
+
+def test_a_changed_weight_is_seen_without_a_new_engine(model: Qwen2ForCausalLM) -> None:
+    engine = NativeEngine(model)
+    before = engine.generate(REQUESTS[:1], Sampling(greedy=True, max_new_tokens=4))[0]
+    weight = model.model.layers[0].mlp.down_proj.weight
+    with torch.no_grad():
+        weight.mul_(-3.0)
+        after = engine.generate(REQUESTS[:1], Sampling(greedy=True, max_new_tokens=4))[0]
+        weight.div_(-3.0)
+    assert before.log_probs != after.log_probs

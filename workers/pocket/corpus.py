@@ -1,0 +1,175 @@
+"""Training sequences for the six cells: prompts with a direct answer or with worked steps before it.
+
+Every answer is right, and no program whose fold is held out is ever shown, asked about or answered with.
+"""
+
+from dataclasses import dataclass
+from random import Random
+
+from workers.azr.prompts.pocket import PocketStyle
+from workers.azr.tasks import Problem, Task, Triplet
+from workers.pocket.language import (
+    VARIABLES,
+    Program,
+    Statement,
+    apply,
+    is_held_out,
+    random_program,
+    random_value,
+    render,
+    run_program,
+    trace,
+)
+from workers.pocket.search import search
+
+STYLE = PocketStyle()
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a corpus is made of."""
+
+    cell_weights: tuple[float, ...] = (1.0, 1.0, 1.2, 0.15, 0.15, 0.15)
+    """ded, abd, ind, then proposing for the same three."""
+    statement_weights: tuple[float, ...] = (6, 8, 10, 12, 14, 16, 16, 16)
+    """Weight of programs of 1, 2, ... statements."""
+    worked_share: float = 0.8
+    """Share of solve sequences with worked steps; the model sees how often it should work from the style weights."""
+    induction_single: float = 0.2
+    """Share of induction programs of one statement; the others have two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One training sequence as text. `programs` are all programs in it, for the held-out test."""
+
+    cell: str
+    prompt: str
+    completion: str
+    worked: bool
+    programs: tuple[Program, ...]
+
+
+CELLS = ("ded", "abd", "ind", "pded", "pabd", "pind")
+
+
+def make_example(rng: Random, recipe: Recipe) -> Example:
+    """One random sequence, outside of the held-out fold."""
+    while True:
+        cell = rng.choices(CELLS, recipe.cell_weights)[0]
+        worked = rng.random() < recipe.worked_share
+        if cell in ("ded", "abd"):
+            example = _trace_example(rng, recipe, cell, worked)
+        elif cell == "ind":
+            example = _induction_example(rng, recipe, worked)
+        else:
+            example = _proposal_example(rng, recipe, cell)
+        if example and not any(is_held_out(render(program)) for program in example.programs):
+            return example
+
+
+def draw_program(rng: Random, recipe: Recipe, inputs: list[str]) -> Program:
+    """A program with a number of statements drawn as the recipe says."""
+    counts = range(1, len(recipe.statement_weights) + 1)
+    return random_program(rng, rng.choices(counts, recipe.statement_weights)[0], inputs)
+
+
+def _trace_example(rng: Random, recipe: Recipe, cell: Task, worked: bool) -> Example:
+    value = random_value(rng)
+    program = draw_program(rng, recipe, [value])
+    triplet = Triplet(render(program), repr(value), repr(run_program(program, value)), 0, "corpus")
+    completion = deduce(program, value, worked) if cell == "ded" else abduce(program, value, worked)
+    return Example(cell, STYLE.solve(cell, triplet), completion, worked, (program,))
+
+
+def deduce(program: Program, value: str, worked: bool) -> str:
+    """The output; worked: the value of each variable on the way."""
+    values = trace(program, value)
+    if not worked:
+        return repr(values[-1])
+    steps = "".join(f"{name}={step}" for name, step in zip(VARIABLES[1:], values[1:-1], strict=False))
+    return f"<work>{steps}{VARIABLES[len(program)]}={values[-1]!r}"
+
+
+def abduce(program: Program, value: str, worked: bool) -> str:
+    """An input with the output of `value`; worked: a preimage statement by statement, from the last to the first."""
+    chain = backwards(program, run_program(program, value))
+    if chain is None or run_program(program, chain[0]) != run_program(program, value):
+        chain = trace(program, value)
+    if not worked:
+        return repr(chain[0])
+    names = VARIABLES[1 : len(program)]
+    steps = "".join(f"{name}={step}" for name, step in zip(names[::-1], chain[-2:0:-1], strict=True))
+    return f"<work>{steps}a={chain[0]!r}"
+
+
+def backwards(program: Program, output: str) -> list[str] | None:
+    """Values of all variables found from the output alone; None where a letter to drop is missing."""
+    values = [output]
+    for statement in reversed(program):
+        if statement.kind in ("append", "prepend") and not values[0]:
+            return None
+        values.insert(0, preimage(statement, values[0]))
+    return values
+
+
+def preimage(statement: Statement, value: str) -> str:
+    """A value that the statement maps to `value`, if there is one; letters that do not matter become `u`."""
+    inverse = {"rotate_left": "rotate_right", "rotate_right": "rotate_left", "drop_first": "", "drop_last": ""}
+    match statement.kind:
+        case "reverse" | "swapcase":
+            return apply(statement, value)
+        case "rotate_left" | "rotate_right":
+            return apply(Statement(inverse[statement.kind]), value)
+        case "drop_first":
+            return "u" + value
+        case "drop_last":
+            return value + "u"
+        case "every_other":
+            return "u".join(value)
+        case "append":
+            return value[:-1]
+        case "prepend":
+            return value[1:]
+        case _:  # upper and replace leave their own results as they are
+            return value
+
+
+def draw_problem(rng: Random, num_statements: int, num_pairs: int) -> tuple[Program, list[tuple[str, str]]]:
+    """A program and input/output pairs on which every one of its statements does something at least twice."""
+    while True:
+        inputs = [random_value(rng) for _ in range(num_pairs)]
+        program = random_program(rng, num_statements, inputs)
+        traces = [trace(program, value) for value in inputs]
+        steps = range(num_statements)
+        if all(sum(values[i] != values[i + 1] for values in traces[: STYLE.num_shown]) >= 2 for i in steps):
+            return program, [(values[0], values[-1]) for values in traces]
+
+
+def _induction_example(rng: Random, recipe: Recipe, worked: bool) -> Example | None:
+    num_statements = 1 if rng.random() < recipe.induction_single else 2
+    program, pairs = draw_problem(rng, num_statements, STYLE.num_shown)
+    columns = list(zip(*pairs, strict=True))
+    problem = Problem(render(program), tuple(map(repr, columns[0])), tuple(map(repr, columns[1])), "", 0, "corpus")
+    prompt = STYLE.solve("ind", problem)
+    if not worked:
+        return Example("ind", prompt, render(program), False, (program,))
+    if num_statements == 1:
+        text = render(program)
+        line = text[text.index("\n    b") : text.index("\n    return")]
+        return Example("ind", prompt, f"<work>{line}<prog>{text}", True, (program,))
+    answer = search(rng, program, pairs)
+    return Example("ind", prompt, answer[0], True, (program, answer[1])) if answer else None
+
+
+def _proposal_example(rng: Random, recipe: Recipe, cell: str) -> Example:
+    shown_value, value = random_value(rng), random_value(rng)
+    shown = draw_program(rng, recipe, [shown_value])
+    task: Task = cell[1:]  # type: ignore[assignment]  # CELLS holds no other
+    reference = Triplet(render(shown), repr(shown_value), "", 0, "corpus")
+    prompt = STYLE.propose(task, [reference])
+    if task == "ind":
+        completion = "<sep>".join(repr(random_value(rng)) for _ in range(STYLE.num_inputs))
+        return Example(cell, prompt, completion, False, (shown,))
+    program = draw_program(rng, recipe, [value])
+    return Example(cell, prompt, f"{render(program)}<in>{value!r}", False, (shown, program))

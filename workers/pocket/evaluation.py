@@ -1,0 +1,111 @@
+"""The held-out problems of the pocket model, and who is right about them.
+
+Programs come from the fold that no corpus holds, by a fixed seed. The judge here runs only programs of the little
+language (an induction answer is parsed back into it), so that it needs no sandbox; text that is valid Python but not
+of the language is counted as wrong.
+"""
+
+import re
+from dataclasses import dataclass
+from random import Random
+
+from workers.azr.prompts.pocket import PocketStyle
+from workers.azr.tasks import Problem, Task, Triplet
+from workers.pocket.corpus import draw_problem
+from workers.pocket.language import (
+    KINDS,
+    VARIABLES,
+    Program,
+    Statement,
+    is_held_out,
+    random_program,
+    random_value,
+    render,
+    run_program,
+)
+
+EVALUATION_SEED = 20_251_121
+STATEMENTS = (5, 8)
+"""Length of deduction and abduction programs, both ends included. Induction programs have exactly two statements."""
+HIDDEN_PAIRS = 3
+STYLE = PocketStyle()
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """One held-out problem."""
+
+    task: Task
+    item: Triplet | Problem
+    program: Program
+
+    @property
+    def prompt(self) -> str:
+        """What the solver is asked."""
+        return STYLE.solve(self.task, self.item)
+
+    def is_right(self, completion: str) -> bool:
+        """Whether a completion solves it: by running the program, as a sandbox would."""
+        answer = STYLE.parse_answer(self.task, completion)
+        if answer is None:
+            return False
+        if isinstance(self.item, Problem):
+            program = parse_program(answer)
+            pairs = list(zip(self.item.inputs, self.item.outputs, strict=True))[STYLE.num_shown :]
+            return program is not None and all(repr(run_program(program, text[1:-1])) == value for text, value in pairs)
+        if self.task == "ded":
+            return answer == self.item.output
+        return repr(run_program(self.program, answer[1:-1])) == self.item.output
+
+
+def held_out_problems(num_each: int = 300, seed: int = EVALUATION_SEED) -> list[HeldOut]:
+    """`num_each` problems of abduction, deduction and induction, in this order, all with different programs."""
+    rng = Random(seed)
+    problems = []
+    seen: set[str] = set()
+    tasks: tuple[Task, ...] = ("abd", "ded", "ind")
+    for task in tasks:
+        count = 0
+        while count < num_each:
+            problem = _draw(rng, task)
+            text = render(problem.program)
+            if is_held_out(text) and text not in seen:
+                seen.add(text)
+                problems.append(problem)
+                count += 1
+    return problems
+
+
+def _draw(rng: Random, task: Task) -> HeldOut:
+    if task == "ind":
+        program, pairs = draw_problem(rng, 2, STYLE.num_shown + HIDDEN_PAIRS)
+        inputs, outputs = zip(*pairs, strict=True)
+        problem = Problem(render(program), tuple(map(repr, inputs)), tuple(map(repr, outputs)), "", 0, "held-out")
+        return HeldOut(task, problem, program)
+    value = random_value(rng)
+    program = random_program(rng, rng.randint(*STATEMENTS), [value])
+    triplet = Triplet(render(program), repr(value), repr(run_program(program, value)), 0, "held-out")
+    return HeldOut(task, triplet, program)
+
+
+def _line_pattern(kind: str) -> str:
+    template = re.escape(KINDS[kind][0])
+    for name, group in ((r"\{p\}", r"(?P<p>[a-l])"), (r"\{x\}", r"(?P<x>[a-zA-Z])"), (r"\{y\}", r"(?P<y>[a-zA-Z])")):
+        template = template.replace(name, group, 1).replace(name, "(?P=p)")
+    return template
+
+
+_LINES = [(kind, re.compile(r"(?P<name>[a-l]) = " + _line_pattern(kind))) for kind in KINDS]
+
+
+def parse_program(text: str) -> Program | None:
+    """The program that a text renders, or None if it is not of the language."""
+    statements = []
+    for line in text.split("\n    ")[1:-1]:
+        match = next(((kind, found) for kind, pattern in _LINES if (found := pattern.fullmatch(line))), None)
+        if match is None:
+            return None
+        letters = match[1].groupdict()
+        statements.append(Statement(match[0], letters.get("x", ""), letters.get("y", "")))
+    program = tuple(statements)
+    return program if len(program) < len(VARIABLES) and render(program) == text else None

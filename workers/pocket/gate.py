@@ -1,0 +1,135 @@
+"""What a pocket model must show before it is shipped: it can work step by step, it rarely does, and guessing is poor.
+
+The gap between the two is what reinforcement learning finds; without it there is nothing to elicit.
+"""
+
+from dataclasses import asdict, dataclass
+
+from torch import nn
+
+from workers.azr.prompts.pocket import PocketStyle
+from workers.azr.tasks import TASKS, Task
+from workers.pocket.evaluation import HeldOut
+from workers.pocket.tokenizer import decode, encode
+from workers.rollout.engine import Request, Sampling
+from workers.rollout.native import NativeEngine
+
+MAX_TOKENS = 128
+WORKED_START = "<work>"
+DIRECT_START: dict[Task, str] = {"abd": "'", "ded": "'", "ind": "def f(a):"}
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Limits of the gate for one task."""
+
+    min_worked: float
+    max_direct: float
+    min_worked_share: float = 0.05
+    max_worked_share: float = 0.20
+    max_malformed: float = 0.02
+
+
+BOUNDS: dict[Task, Bounds] = {
+    "abd": Bounds(min_worked=0.90, max_direct=0.45),
+    "ded": Bounds(min_worked=0.93, max_direct=0.45),
+    "ind": Bounds(min_worked=0.65, max_direct=0.35),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One task's figures. Accuracies are of one answer a problem."""
+
+    num_examples: int
+    worked: float
+    """Greedy accuracy when the first token says that work follows."""
+    direct: float
+    """Greedy accuracy when the first token is that of an answer."""
+    greedy: float
+    """Greedy accuracy, unforced."""
+    sampled: float
+    """Accuracy at temperature 1, unforced."""
+    sampled_worked: float
+    """Accuracy at temperature 1 when work is forced."""
+    worked_share: float
+    """Share of worked answers at temperature 1."""
+    malformed: float
+    """Share of answers at temperature 1 that have no answer in them."""
+    mean_tokens: float
+    """Tokens of an answer at temperature 1 when work is forced."""
+
+
+def measure(model: nn.Module, problems: list[HeldOut]) -> dict[Task, Measured]:
+    """Runs all problems in five ways."""
+    engine = NativeEngine(model, max_rows=4096)
+    greedy, sampled = Sampling(greedy=True, max_new_tokens=MAX_TOKENS), Sampling(max_new_tokens=MAX_TOKENS)
+    worked = _complete(engine, problems, greedy, [WORKED_START] * len(problems))
+    direct = _complete(engine, problems, greedy, [DIRECT_START[problem.task] for problem in problems])
+    free = _complete(engine, problems, greedy, [""] * len(problems))
+    drawn = _complete(engine, problems, sampled, [""] * len(problems))
+    drawn_worked = _complete(engine, problems, sampled, [WORKED_START] * len(problems))
+    style = PocketStyle()
+    result = {}
+    for task in TASKS:
+        mine = [i for i, problem in enumerate(problems) if problem.task == task]
+
+        def rate(texts: list[str], mine: list[int] = mine) -> float:
+            return sum(problems[i].is_right(texts[i]) for i in mine) / len(mine)
+
+        result[task] = Measured(
+            num_examples=len(mine),
+            worked=rate(worked),
+            direct=rate(direct),
+            greedy=rate(free),
+            sampled=rate(drawn),
+            sampled_worked=rate(drawn_worked),
+            worked_share=sum(style.is_worked(task, drawn[i]) for i in mine) / len(mine),
+            malformed=sum(style.parse_answer(task, drawn[i]) is None for i in mine) / len(mine),
+            mean_tokens=sum(len(encode(drawn_worked[i])) for i in mine) / len(mine),
+        )
+    return result
+
+
+def _complete(engine: NativeEngine, problems: list[HeldOut], sampling: Sampling, starts: list[str]) -> list[str]:
+    """Completions that begin with `starts`, without their stop token."""
+    prompts = [encode(problem.prompt + start) for problem, start in zip(problems, starts, strict=True)]
+    rollouts = engine.generate([Request(tuple(ids), seed) for seed, ids in enumerate(prompts)], sampling)
+    texts = [decode(list(rollout.completion_ids)) for rollout in rollouts]
+    return [(start + text).removesuffix("<eos>") for start, text in zip(starts, texts, strict=True)]
+
+
+def failures(measured: dict[Task, Measured]) -> list[str]:
+    """What keeps a model from being shipped, one sentence each with both numbers."""
+    found = []
+    for task, figures in measured.items():
+        bounds = BOUNDS[task]
+        rules = [
+            (figures.worked >= bounds.min_worked, "forced worked", figures.worked, ">=", bounds.min_worked),
+            (figures.direct <= bounds.max_direct, "forced direct", figures.direct, "<=", bounds.max_direct),
+            (figures.worked_share >= bounds.min_worked_share, "worked share", figures.worked_share, ">=",
+             bounds.min_worked_share),
+            (figures.worked_share <= bounds.max_worked_share, "worked share", figures.worked_share, "<=",
+             bounds.max_worked_share),
+            (figures.malformed <= bounds.max_malformed, "malformed", figures.malformed, "<=", bounds.max_malformed),
+        ]  # fmt: skip
+        found += [
+            f"{task}: {what} is {is_:.3f}, must be {sign} {limit}" for ok, what, is_, sign, limit in rules if not ok
+        ]
+    return found
+
+
+def table(measured: dict[Task, Measured]) -> str:
+    """The figures for a person."""
+    lines = ["task   worked  direct  greedy  T=1    T=1 worked  worked share  malformed  tokens"]
+    for task, m in measured.items():
+        lines.append(
+            f"{task}    {m.worked:.3f}   {m.direct:.3f}   {m.greedy:.3f}   {m.sampled:.3f}  {m.sampled_worked:.3f}"
+            f"       {m.worked_share:.3f}         {m.malformed:.3f}      {m.mean_tokens:.1f}"
+        )
+    return "\n".join(lines)
+
+
+def as_json(measured: dict[Task, Measured]) -> dict[str, dict[str, float]]:
+    """The figures for gate.json."""
+    return {task: {key: round(value, 4) for key, value in asdict(m).items()} for task, m in measured.items()}

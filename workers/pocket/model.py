@@ -1,0 +1,52 @@
+"""The pocket model itself: a small but real Qwen2, and the folder that `from_pretrained` reads it from."""
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from workers.pocket.tokenizer import EOS_ID, PAD_ID, TOKENS, save_tokenizer
+
+WEIGHTS = Path(__file__).parent / "weights"
+"""The shipped model."""
+
+
+def build_model(hidden: int = 96, layers: int = 4, heads: int = 4, feed_forward: int = 288) -> Qwen2ForCausalLM:
+    """An untrained model; draws its weights from torch's global generator."""
+    config = Qwen2Config(
+        vocab_size=len(TOKENS),
+        hidden_size=hidden,
+        intermediate_size=feed_forward,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=EOS_ID,
+        pad_token_id=PAD_ID,
+    )
+    return Qwen2ForCausalLM(config)
+
+
+def save_model(model: Qwen2ForCausalLM, directory: Path) -> None:
+    """Writes weights, configuration and tokenizer. The tied output head is stored once."""
+    directory.mkdir(parents=True, exist_ok=True)
+    model.config.architectures = ["Qwen2ForCausalLM"]
+    model.config.save_pretrained(directory)
+    model.generation_config.save_pretrained(directory)
+    tensors: dict[str, Tensor] = {
+        name: tensor.detach().to("cpu", torch.float32).contiguous()
+        for name, tensor in model.state_dict().items()
+        if name != "lm_head.weight"
+    }
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    save_tokenizer(directory)
+
+
+def write_gate(directory: Path, gate: dict[str, object]) -> None:
+    """Writes the measured gate beside the weights."""
+    (directory / "gate.json").write_text(json.dumps(gate, indent=2) + "\n")

@@ -1,0 +1,181 @@
+"""Makes the pocket model from nothing but this repository: corpus, training, gate, and the folder that is shipped.
+
+    python -m workers.pocket.pretrain --out DIR --device cuda --minutes 6
+
+The corpus is drawn by all cores, packed into bytes and kept on the device. How often the model works is set by weights
+on the first token of a completion, so that the corpus may be rich in worked steps while the model still rarely writes
+them. Stops early once the gate holds with room to spare; exits with 1 and writes nothing if the gate fails at the end.
+"""
+
+import argparse
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import Qwen2ForCausalLM
+
+from workers.pocket.corpus import Recipe
+from workers.pocket.evaluation import held_out_problems
+from workers.pocket.gate import as_json, failures, measure, table
+from workers.pocket.model import build_model, save_model, write_gate
+from workers.pocket.shards import Corpus, make_corpus
+
+MUON_LEARNING_RATE, ADAM_LEARNING_RATE = 0.02, 3e-3
+WARMUP_STEPS = 50
+DECAY_FROM = 0.6
+"""Share of the training after which the learning rate falls linearly to 0."""
+PROMPT_WEIGHT = 0.03
+"""Loss weight of prompt tokens."""
+MAX_GRAD_NORM = 1.0
+MEAN_WEIGHT = 32.0
+"""Constant divisor of a sequence's weighted token losses. Batches hold sequences of one length, and worked answers are
+long: divided by the batch's own sum, a first token would count more in direct answers than in worked ones."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The command line."""
+
+    out: Path
+    device: str
+    minutes: float
+    sequences: int
+    corpus_sequences: int
+    batch_size: int
+    hidden: int
+    layers: int
+    heads: int
+    feed_forward: int
+    worked_share: float
+    shown_share: float
+    direct_weight: float
+    seed: int
+    corpus: Path | None
+    ship_anyway: bool
+
+
+def parse_arguments(argv: list[str]) -> Settings:
+    """Settings from the command line; `--help` tells each."""
+    parser = argparse.ArgumentParser(prog="python -m workers.pocket.pretrain", description=__doc__)
+    add = parser.add_argument
+    add("--out", type=Path, required=True, help="folder for weights, configuration, tokenizer and gate.json")
+    add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    add("--minutes", type=float, default=60.0, help="training ends after so many minutes, corpus making excluded")
+    add("--sequences", type=int, default=20_000_000, help="or after so many sequences, whichever is first")
+    add("--corpus-sequences", type=int, default=8_000_000, help="different sequences; training goes round them")
+    add("--batch-size", type=int, default=1024)
+    add("--hidden", type=int, default=96)
+    add("--layers", type=int, default=4)
+    add("--heads", type=int, default=4)
+    add("--feed-forward", type=int, default=288)
+    add("--worked-share", type=float, default=0.8, help="share of solve sequences in the corpus that are worked")
+    add("--shown-share", type=float, default=0.11, help="how often the model shall work at temperature 1")
+    add("--direct-weight", type=float, default=1.0, help="loss weight of direct answers after their first token")
+    add("--seed", type=int, default=0)
+    add("--corpus", type=Path, help="keep the corpus in this folder, or take it from there")
+    add("--ship-anyway", action="store_true", help="write the model even if the gate fails, and still exit with 1")
+    return Settings(**vars(parser.parse_args(argv)))
+
+
+def style_weights(worked_share: float, shown_share: float) -> tuple[float, float]:
+    """Weights of the first token of worked and of direct answers, so that the model learns `shown_share`.
+
+    A cross-entropy with weights w on shares s is least at p = w_w s / (w_w s + w_d (1 - s)); the direct weight is 1.
+    """
+    return shown_share * (1 - worked_share) / ((1 - shown_share) * worked_share), 1.0
+
+
+def loss_weights(corpus: Corpus, rows: Tensor, width: int, settings: Settings) -> Tensor:
+    """Loss weight of each token as a target. [B, width]."""
+    columns = torch.arange(width, device=rows.device)[None]
+    prompts, ends = corpus.prompt_lengths[rows][:, None], corpus.lengths[rows][:, None]
+    worked, styled = corpus.worked[rows][:, None], corpus.styled[rows][:, None]
+    worked_weight, direct_weight = style_weights(settings.worked_share, settings.shown_share)
+    weights = torch.where(columns < prompts, PROMPT_WEIGHT, 1.0)
+    weights = torch.where(styled & ~worked & (columns > prompts), settings.direct_weight, weights)
+    weights = torch.where((columns == prompts) & styled & worked, worked_weight, weights)
+    weights = torch.where((columns == prompts) & styled & ~worked, direct_weight, weights)
+    return torch.where(columns < ends, weights, 0.0)
+
+
+def sequence_loss(model: Qwen2ForCausalLM, corpus: Corpus, rows: Tensor, settings: Settings) -> Tensor:
+    """Weighted sum of the token losses of a batch, per sequence and typical weight."""
+    ids = corpus.batch(rows)  # [B, T]
+    weights = loss_weights(corpus, rows, ids.shape[1], settings)[:, 1:]
+    with torch.autocast(ids.device.type, torch.bfloat16, enabled=ids.device.type == "cuda"):
+        logits = model(ids[:, :-1], use_cache=False).logits
+    losses = cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten(), reduction="none")
+    return (losses * weights.flatten()).sum() / (len(rows) * MEAN_WEIGHT)
+
+
+def make_optimizers(model: Qwen2ForCausalLM) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices of the layers, AdamW for all else."""
+    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "layers" in name]
+    others = [p for name, p in model.named_parameters() if p.ndim != 2 or "layers" not in name]
+    return [
+        torch.optim.Muon(matrices, lr=MUON_LEARNING_RATE, momentum=0.95, weight_decay=0.02),
+        torch.optim.AdamW(others, lr=ADAM_LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.0),
+    ]
+
+
+def learning_rate_factor(step: int, progress: float) -> float:
+    """Warm up, hold, then fall linearly to 0 at `progress` 1."""
+    return min(1.0, (step + 1) / WARMUP_STEPS, max(0.0, (1 - progress) / (1 - DECAY_FROM)))
+
+
+def train(model: Qwen2ForCausalLM, corpus: Corpus, settings: Settings) -> int:
+    """Trains in place; returns the number of sequences used."""
+    optimizers = make_optimizers(model)
+    rates = [optimizer.param_groups[0]["lr"] for optimizer in optimizers]
+    generator = torch.Generator().manual_seed(settings.seed)
+    began, step, progress, last_print = time.monotonic(), 0, 0.0, 0.0
+    while progress < 1:
+        for rows in corpus.shuffled_batches(settings.batch_size, generator):
+            spent = time.monotonic() - began
+            used = step * settings.batch_size
+            progress = max(spent / 60 / settings.minutes, used / settings.sequences)
+            if progress >= 1:
+                break
+            for optimizer, rate in zip(optimizers, rates, strict=True):
+                optimizer.param_groups[0]["lr"] = rate * learning_rate_factor(step, progress)
+            loss = sequence_loss(model, corpus, rows, settings)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_GRAD_NORM)
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+            step += 1
+            if spent - last_print > 45:
+                last_print = spent
+                print(f"{spent:6.0f} s  step {step}  {used:,} sequences  loss {loss.item():.4f}", flush=True)
+                if step > WARMUP_STEPS * 10:
+                    print(table(measure(model, held_out_problems(200, seed=1))), flush=True)
+    return step * settings.batch_size
+
+
+def main(argv: list[str]) -> int:
+    """Returns the exit code."""
+    settings = parse_arguments(argv)
+    recipe = Recipe(worked_share=settings.worked_share)
+    corpus = make_corpus(settings.corpus_sequences, recipe, settings.seed, settings.device, settings.corpus)
+    torch.manual_seed(settings.seed)
+    model = build_model(settings.hidden, settings.layers, settings.heads, settings.feed_forward).to(settings.device)
+    print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(corpus.lengths):,} sequences", flush=True)
+    used = train(model, corpus, settings)
+    measured = measure(model.eval(), held_out_problems())
+    print(table(measured))
+    problems = failures(measured)
+    for problem in problems:
+        print(f"gate: {problem}")
+    if not problems or settings.ship_anyway:
+        save_model(model, settings.out)
+        write_gate(settings.out, {"tasks": as_json(measured), "sequences": used, "recipe": asdict(recipe)})
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,81 @@
+"""The interface of rollout engines: requests in, sampled completions with their log-probabilities out.
+
+A request carries its own seed, and its result depends on nothing else in the batch (beyond rounding): a resumed step
+or another batch split samples the same tokens.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How completions are drawn. Top-p is always 1: cutting the tail would make log_probs those of another policy."""
+
+    temperature: float = 1.0
+    """Softmax temperature; `Rollout.log_probs` are taken at it. Not read when greedy."""
+    max_new_tokens: int = 96
+    greedy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One completion that is wanted."""
+
+    prompt_ids: tuple[int, ...]
+    seed: int
+    """Root of this completion's own random stream, 0 to 2**63 - 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """One sampled completion. A stop token, where one came, is its last id."""
+
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+    log_probs: tuple[float, ...]
+    """Of each completion id under the policy that drew it, natural logarithm, at the sampling temperature."""
+    finish_reason: Literal["stop", "length"]
+
+
+class RolloutEngine(Protocol):
+    """Anything that completes prompts."""
+
+    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Rollout]:
+        """One rollout for each request, in the order of the requests."""
+        ...
+
+
+def draw_uniforms(seeds: Sequence[int], length: int) -> Tensor:
+    """Random numbers in [0, 1) for `length` draws of each request, from its own generator. [N, length]."""
+    generator = torch.Generator()
+    return torch.stack([torch.rand(length, generator=generator.manual_seed(seed)) for seed in seeds])
+
+
+def choose(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+    """Next tokens and their log-probabilities.
+
+    logits: [N, V]; uniforms: [N]. Returns ids [N] and float32 log-probabilities [N]. The token is where the cumulated
+    probability passes the uniform number, so that one number a token is enough.
+    """
+    temperature = 1.0 if sampling.greedy else sampling.temperature
+    log_probs = torch.log_softmax(logits.float() / temperature, dim=-1)  # [N, V]
+    if sampling.greedy:
+        tokens = logits.argmax(dim=-1)
+    else:
+        cumulated = log_probs.exp().cumsum(dim=-1)
+        below = cumulated <= (uniforms * cumulated[:, -1].clamp(max=1.0))[:, None]
+        tokens = below.sum(dim=-1).clamp(max=logits.shape[-1] - 1)
+    return tokens, log_probs.gather(1, tokens[:, None]).squeeze(1)
+
+
+def stop_ids_of(model: torch.nn.Module) -> frozenset[int]:
+    """Token ids that end a completion, as the checkpoint names them."""
+    named = model.generation_config.eos_token_id  # type: ignore[union-attr]  # every checkpoint with generate has one
+    if named is None:
+        named = model.config.eos_token_id  # type: ignore[union-attr]
+    return frozenset([named] if isinstance(named, int) else named or [])

@@ -1,0 +1,63 @@
+"""Rollouts through transformers' own `generate`: slower, for any causal model, and the yardstick of the native engine.
+
+The draw itself is ours (`choose`), so that both engines sample the same tokens from the same seeds.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from transformers import LogitsProcessor, LogitsProcessorList
+
+from workers.rollout.engine import Request, Rollout, Sampling, choose, draw_uniforms, stop_ids_of
+
+
+class HfEngine:
+    """A `RolloutEngine` over `model.generate`, with the prompts padded on the left."""
+
+    def __init__(self, model: nn.Module):
+        self.model = model
+        self.stop_ids = sorted(stop_ids_of(model))
+
+    @torch.inference_mode()
+    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Rollout]:
+        """One rollout for each request, in the order of the requests."""
+        width = max(len(request.prompt_ids) for request in requests)
+        device = self.model.device
+        rows = [[0] * (width - len(request.prompt_ids)) + list(request.prompt_ids) for request in requests]
+        mask = [[0] * (width - len(request.prompt_ids)) + [1] * len(request.prompt_ids) for request in requests]
+        uniforms = draw_uniforms([request.seed for request in requests], sampling.max_new_tokens).to(device)
+        drawer = _Draw(uniforms, sampling, width)
+        output = self.model.generate(
+            torch.tensor(rows, device=device),
+            attention_mask=torch.tensor(mask, device=device),
+            logits_processor=LogitsProcessorList([drawer]),
+            do_sample=False,
+            max_new_tokens=sampling.max_new_tokens,
+            eos_token_id=self.stop_ids,
+            pad_token_id=self.stop_ids[0],
+        )
+        log_probs = torch.stack(drawer.log_probs, dim=1).tolist()  # [N][T]
+        return [
+            self._rollout(request, ids, row)
+            for request, ids, row in zip(requests, output[:, width:].tolist(), log_probs, strict=True)
+        ]
+
+    def _rollout(self, request: Request, ids: list[int], log_probs: list[float]) -> Rollout:
+        length = next((i + 1 for i, token in enumerate(ids) if token in self.stop_ids), len(ids))
+        reason = "stop" if ids[length - 1] in self.stop_ids else "length"
+        return Rollout(request.prompt_ids, tuple(ids[:length]), tuple(log_probs[:length]), reason)
+
+
+class _Draw(LogitsProcessor):
+    """Leaves only the token that `choose` draws, and keeps its log-probability."""
+
+    def __init__(self, uniforms: Tensor, sampling: Sampling, width: int):
+        self.uniforms, self.sampling, self.width = uniforms, sampling, width
+        self.log_probs: list[Tensor] = []
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """input_ids: [N, T]; scores: [N, V]."""
+        tokens, log_probs = choose(scores, self.uniforms[:, input_ids.shape[1] - self.width], self.sampling)
+        self.log_probs.append(log_probs)
+        return torch.full_like(scores, float("-inf")).scatter(1, tokens[:, None], 0.0)

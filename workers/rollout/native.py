@@ -1,0 +1,172 @@
+"""A small and fast decoder for Qwen2 models: it calls the model's own layers over a key/value cache of its own.
+
+Weights are never copied, so an optimiser step is seen by the next rollout at once. Equal prompts are read once, rows
+that have finished leave the batch. Not done: paged caches, sliding windows, other architectures.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from workers.rollout.engine import Request, Rollout, Sampling, choose, draw_uniforms, stop_ids_of
+
+COMPACT_BELOW = 0.8
+"""The batch is compacted when fewer of its rows than this share still run: a copy of the cache has a price too."""
+
+
+@dataclass
+class _Batch:
+    """The rows that still run. All prompts end at the same column; `start` is where a row's own begins."""
+
+    rows: Tensor  # [B] number of the request
+    start: Tensor  # [B] padding columns on the left
+    tokens: Tensor  # [B] to be read next
+    keys: list[Tensor]  # a layer: [B, heads, T, head_dim]
+    values: list[Tensor]
+
+    def select(self, kept: Tensor, columns: int) -> "_Batch":
+        """The kept rows; of the caches only the columns that hold something need to survive."""
+
+        def pick(cache: Tensor) -> Tensor:
+            smaller = cache.new_empty((len(kept), *cache.shape[1:]))
+            smaller[:, :, :columns] = cache[kept, :, :columns]
+            return smaller
+
+        caches = [pick(cache) for cache in self.keys], [pick(cache) for cache in self.values]
+        return _Batch(self.rows[kept], self.start[kept], self.tokens[kept], *caches)
+
+
+class NativeEngine:
+    """Rollouts from any `Qwen2ForCausalLM`, with or without adapters in its linear layers; a `RolloutEngine`."""
+
+    def __init__(self, model: nn.Module, max_rows: int = 512):
+        """`max_rows`: rollouts decoded side by side; more requests are served in turn."""
+        if getattr(model.config, "use_sliding_window", False):
+            raise ValueError("the native engine has no sliding window; use the hf engine for this model")
+        self.model = model
+        self.max_rows = max_rows
+        self.stop_ids = torch.tensor(sorted(stop_ids_of(model)), device=model.device)
+        heads = model.config.num_attention_heads
+        self.head_dim = getattr(model.config, "head_dim", None) or model.config.hidden_size // heads
+        self.group = heads // model.config.num_key_value_heads
+        self.rope = torch.empty(2, 0, self.head_dim)
+
+    @torch.inference_mode()
+    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Rollout]:
+        """One rollout for each request, in their order. Similar prompt lengths are decoded together."""
+        order = sorted(range(len(requests)), key=lambda i: len(requests[i].prompt_ids))
+        rollouts: dict[int, Rollout] = {}
+        for begin in range(0, len(order), self.max_rows):
+            chosen = order[begin : begin + self.max_rows]
+            done = self._generate_together([requests[i] for i in chosen], sampling)
+            rollouts.update(zip(chosen, done, strict=True))
+        return [rollouts[i] for i in range(len(requests))]
+
+    def _generate_together(self, requests: list[Request], sampling: Sampling) -> list[Rollout]:
+        width = max(len(request.prompt_ids) for request in requests)
+        limit = sampling.max_new_tokens
+        self._grow_rope(width + limit)
+        device = self.model.device
+        uniforms = draw_uniforms([request.seed for request in requests], limit).to(device)  # [N, limit]
+        ids = torch.zeros(len(requests), limit, dtype=torch.long, device=device)
+        log_probs = torch.zeros(len(requests), limit, device=device)
+        lengths = torch.full((len(requests),), limit, device=device)
+        batch, logits = self._read_prompts(requests, width, limit)
+        for step in range(limit):
+            tokens, drawn = choose(logits, uniforms[batch.rows, step], sampling)
+            ids[batch.rows, step], log_probs[batch.rows, step] = tokens, drawn
+            ended = batch.rows[torch.isin(tokens, self.stop_ids)]
+            lengths[ended] = lengths[ended].clamp(max=step + 1)
+            running = lengths[batch.rows] > step + 1
+            num_running = int(running.sum())
+            if num_running == 0:
+                break
+            batch.tokens = tokens
+            if num_running < COMPACT_BELOW * len(running):
+                batch = batch.select(running.nonzero().squeeze(1), width + step)
+            logits = self._decode(batch, width + step)
+        return _rollouts(requests, ids, log_probs, lengths, set(self.stop_ids.tolist()))
+
+    def _grow_rope(self, length: int) -> None:
+        """Table of rotary cosines and sines for all positions that may come. [2, T, head_dim]."""
+        if self.rope.shape[1] < length:
+            positions = torch.arange(length, device=self.model.device)[None]
+            like = next(self.model.parameters())
+            self.rope = torch.stack(self.model.model.rotary_emb(like, positions))[:, 0]
+
+    def _read_prompts(self, requests: list[Request], width: int, limit: int) -> tuple[_Batch, Tensor]:
+        """Runs each different prompt once and hands its cache to all of its requests. Logits: [B, V]."""
+        prompts = {request.prompt_ids: None for request in requests}
+        number = {prompt: i for i, prompt in enumerate(prompts)}
+        device = self.model.device
+        start = torch.tensor([width - len(prompt) for prompt in prompts], device=device)  # [U]
+        ids = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in prompts], device=device)
+        columns = torch.arange(width, device=device)
+        # A padding column may see itself: a row of the softmax without any key would be NaN.
+        visible = (columns[None, :] >= start[:, None])[:, None, :] | torch.eye(width, dtype=torch.bool, device=device)
+        mask = (visible & (columns[None, :] <= columns[:, None]))[:, None]  # [U, 1, T, T]
+        cos, sin = self.rope[:, (columns - start[:, None]).clamp(min=0)][:, :, None]  # [U, 1, T, head_dim]
+        which = torch.tensor([number[request.prompt_ids] for request in requests], device=device)
+        keys, values = [], []
+
+        def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            for cache, new in ((keys, key), (values, value)):
+                room = new.new_empty((len(requests), new.shape[1], width + limit, self.head_dim))
+                room[:, :, :width] = new[which]
+                cache.append(room)
+            return scaled_dot_product_attention(query, key, value, attn_mask=mask, enable_gqa=self.group > 1)
+
+        hidden = self._run_layers(ids, cos, sin, attend)
+        logits = self.model.lm_head(hidden[:, -1])[which]
+        rows = torch.arange(len(requests), device=device)
+        return _Batch(rows, start[which], rows, keys, values), logits
+
+    def _decode(self, batch: _Batch, column: int) -> Tensor:
+        """Reads one token a row into cache column `column`; returns the logits after it, [B, V]."""
+        cos, sin = self.rope[:, column - batch.start][:, :, None, None]  # [B, 1, 1, head_dim]
+        columns = torch.arange(column + 1, device=batch.start.device)
+        mask = (columns >= batch.start[:, None])[:, None, None]  # [B, 1, 1, T]
+        bias = torch.zeros_like(mask, dtype=cos.dtype).masked_fill_(~mask, float("-inf"))
+        layers = iter(zip(batch.keys, batch.values, strict=True))
+
+        def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            keys, values = next(layers)
+            keys[:, :, column], values[:, :, column] = key[:, :, 0], value[:, :, 0]
+            keys, values = keys[:, :, : column + 1], values[:, :, : column + 1]
+            return scaled_dot_product_attention(query, keys, values, attn_mask=bias, enable_gqa=self.group > 1)
+
+        hidden = self._run_layers(batch.tokens[:, None], cos, sin, attend)
+        return self.model.lm_head(hidden[:, -1])
+
+    def _run_layers(self, ids: Tensor, cos: Tensor, sin: Tensor, attend) -> Tensor:
+        """The model's own modules around `attend(query, key, value)`. ids: [B, T]; returns [B, T, hidden]."""
+        decoder = self.model.model
+        hidden = decoder.embed_tokens(ids)
+        shape = (*ids.shape, -1, self.head_dim)
+        for layer in decoder.layers:
+            attention, normed = layer.self_attn, layer.input_layernorm(hidden)
+            query = _rotate(attention.q_proj(normed).view(shape).transpose(1, 2), cos, sin)
+            key = _rotate(attention.k_proj(normed).view(shape).transpose(1, 2), cos, sin)
+            value = attention.v_proj(normed).view(shape).transpose(1, 2)
+            mixed = attend(query, key, value).transpose(1, 2).flatten(2)  # [B, T, heads * head_dim]
+            hidden = hidden + attention.o_proj(mixed)
+            hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+        return decoder.norm(hidden)
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary position embedding. x: [B, heads, T, head_dim]."""
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-second, first), dim=-1) * sin
+
+
+def _rollouts(requests: list[Request], ids: Tensor, log_probs: Tensor, lengths: Tensor, stop_ids: set[int]):
+    all_ids, all_log_probs, all_lengths = ids.tolist(), log_probs.tolist(), lengths.tolist()
+    rollouts = []
+    for request, row, row_log_probs, length in zip(requests, all_ids, all_log_probs, all_lengths, strict=True):
+        reason = "stop" if row[length - 1] in stop_ids else "length"
+        rollouts.append(Rollout(request.prompt_ids, tuple(row[:length]), tuple(row_log_probs[:length]), reason))
+    return rollouts
