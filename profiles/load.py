@@ -58,17 +58,22 @@ def load_profile(name_or_path: str, overrides: Sequence[str] = ()) -> Loaded:
     for override in overrides:
         _override(override, values, problems)
     values.setdefault("name", _Value(chain[0].stem, chain[0].label))
-
-    good, bad = _convert(values, problems)
-    profile = _build(good)
-    for problem in check(profile):
-        # A rule that read a refused knob would complain about a default that nobody wrote.
-        if not bad & set(problem.knobs):
-            problems.append(_told(problem, good, values))
-    if problems:
-        raise refusal(chain[0].stem, chain[0].label, problems)
+    profile = _resolve(values, problems, chain[0].stem, chain[0].label)
     origins = {name: values[name].origin if name in values else "default" for name in knobs()}
     return Loaded(profile, origins, tuple(file.label for file in chain))
+
+
+def override_profile(stored: Profile, overrides: Sequence[str]) -> Profile:
+    """A run's own profile with overrides on top. Raises LonghaulError(INPUT) as `load_profile` does."""
+    values: dict[str, _Value] = {}
+    problems: list[Told] = []
+    for section, inner in msgspec.to_builtins(stored).items():
+        pairs = inner.items() if section in sections() else [("", inner)]
+        for key, value in pairs:
+            values[f"{section}.{key}" if key else section] = _Value(value, "stored")
+    for override in overrides:
+        _override(override, values, problems)
+    return _resolve(values, problems, stored.name, "the stored profile")
 
 
 def shipped_profiles() -> list[str]:
@@ -99,6 +104,19 @@ def from_json(stored: bytes | str) -> Profile:
             next_command="python -m orchestrator run --run NEW-NAME, or install the version that made this run",
             exit_code=ExitCode.VERSION,
         ) from error
+
+
+def _resolve(values: dict[str, _Value], problems: list[Told], name: str, label: str) -> Profile:
+    """Check every value and every rule; raise all problems at once."""
+    good, bad = _convert(values, problems)
+    profile = _build(good)
+    for problem in check(profile):
+        # A rule that read a refused knob would complain about a default that nobody wrote.
+        if not bad & set(problem.knobs):
+            problems.append(_told(problem, good, values))
+    if problems:
+        raise refusal(name, label, problems)
+    return profile
 
 
 # -- files ---------------------------------------------------------------------------------------------------------
@@ -153,7 +171,7 @@ def _read(path: Path, extended_by: str) -> _File:
     try:
         text = path.read_bytes().decode("utf-8")
         return _File(label, path.stem, tomllib.loads(text), text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         # Its message ends in "(at line 3, column 5)" or "(at end of document)".
         raise input_error(f"{label} is not valid TOML: {error}", f"correct {label}") from error
     except UnicodeDecodeError as error:

@@ -1,0 +1,66 @@
+"""The argument tree. A command's module is imported when it is chosen, so that --help starts in a blink."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from orchestrator.signals import SIGNALS
+from profiles.errors import LonghaulError
+
+COMMANDS = {
+    "run": "start or resume a run; without a profile the newest unfinished one, else the pocket model",
+    "stop": "finish the step, checkpoint and stop",
+    "checkpoint": "make a durable checkpoint at the next step edge, without stopping",
+    "status": "where a run stands",
+    "top": "the dashboard of a run that another terminal started",
+    "report": "write report.html: curves, cycles, examples",
+}
+"""Name -> the first line of its module's docstring, in lower case; a test compares them."""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m orchestrator",
+        description="Longhaul: reinforcement learning of reasoning models, for days, on your own hardware.",
+        epilog="Exit codes are listed in docs/operations.md.",
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, help_line in COMMANDS.items():
+        commands.add_parser(name, help=help_line, add_help=False)
+    return parser
+
+
+def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, object]:
+    """The chosen command's arguments and its module. Exits with 2 on a wrong command line."""
+    known, rest = build_parser().parse_known_args(arguments)
+    module = importlib.import_module(f"orchestrator.commands.{known.command}")
+    parser = argparse.ArgumentParser(
+        prog=f"python -m orchestrator {known.command}",
+        description=module.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--run", metavar="NAME", help="name of the run (default: the newest, or the profile's name)")
+    parser.add_argument("--runs", metavar="DIR", type=Path, default=Path("runs"), help="folder of all runs (./runs)")
+    parser.add_argument("--json", action="store_true", help="print facts as JSON")
+    module.add_arguments(parser)
+    return parser.parse_args(rest), module
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["run"]:
+        SIGNALS.install()
+    args, module = parse(given)
+    try:
+        return int(module.run(args))  # type: ignore[attr-defined]
+    except LonghaulError as error:
+        print(error.render(), file=sys.stderr)  # noqa: T201
+        return int(error.exit_code)
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0

@@ -1,0 +1,28 @@
+"""Make a durable checkpoint at the next step edge, without stopping.
+
+Returns when the files, their directory and the store's commit are down; prints step and digest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from orchestrator.control import ask
+from orchestrator.runs import find_run
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--timeout", type=float, default=900.0, metavar="S", help="seconds to wait for it (900)")
+
+
+def run(args: argparse.Namespace) -> int:
+    answer = ask(find_run(args), "checkpoint", args.timeout)
+    if args.json:
+        sys.stdout.write(json.dumps(answer) + "\n")
+    elif answer.get("ok"):
+        sys.stdout.write(f"checkpoint: step {answer['step']}, digest {answer['digest']} ({answer['note']})\n")
+    else:
+        sys.stdout.write(f"no checkpoint: {answer.get('error')}\n")
+    return 0 if answer.get("ok") else 1

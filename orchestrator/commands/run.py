@@ -1,0 +1,281 @@
+"""Start or resume a run; without a profile the newest unfinished one, else the pocket model.
+
+Ctrl+C (SIGINT, SIGTERM) finishes the step, checkpoints and ends with 0; a second one within ten seconds stops at
+once. Ctrl+X (SIGUSR1) makes a checkpoint and goes on. SIGHUP: goes on without the terminal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import secrets
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.clock import Clock
+from orchestrator.commit import Ledger
+from orchestrator.loop import Master
+from orchestrator.plain import Plain
+from orchestrator.recovery import raise_oom_priority, recover_run
+from orchestrator.runs import newest_unfinished
+from orchestrator.schedule import Stop
+from orchestrator.screen import Display, Screen
+from orchestrator.signals import SIGNALS
+from orchestrator.summary import summary
+from orchestrator.terminal import Keyboard
+from profiles.changes import diff, refusal, render
+from profiles.errors import ExitCode, LonghaulError
+from profiles.load import from_json, load_profile, override_profile, profile_sha256, resolved_json
+from profiles.schema import Profile
+from state.crash import crash_point
+from state.layout import RunDir
+from state.lock import RunLock
+from state.reader import Reader
+from state.states import RunState
+from state.store import NewRun, Store
+
+PR_SET_CHILD_SUBREAPER = 36
+BALLAST_BYTES = 16 << 20
+DEFAULT_PROFILE = "pocket"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--profile", metavar="NAME|FILE", help="a shipped profile's name, or a TOML file")
+    parser.add_argument(
+        "--set", metavar="KEY=VALUE", action="append", default=[], dest="overrides",
+        help="override one knob, as in --set run.seed=7; may be repeated",
+    )  # fmt: skip
+    parser.add_argument("--accept-changes", action="store_true", help="resume with a profile that differs")
+    parser.add_argument("--plain", action="store_true", help="lines instead of the dashboard, also on a terminal")
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Which run, and the profile that a person asked for (None: the stored one)."""
+
+    run: RunDir
+    profile: Profile | None
+    is_new: bool
+
+
+def run(args: argparse.Namespace) -> int:
+    os.umask(0o077)
+    chosen = choose(args)
+    make_directory(chosen.run.root)
+    lock = RunLock.acquire(chosen.run)
+    try:
+        store = open_store(chosen)
+        reader = Reader.open(chosen.run)
+        try:
+            profile = settle_profile(chosen, store, args)
+            return drive(chosen.run, store, reader, profile, plain=args.plain)
+        finally:
+            reader.close()
+            store.close()
+    finally:
+        lock.release()
+
+
+# --- which run, which profile --------------------------------------------------------------------------------
+
+
+def choose(args: argparse.Namespace) -> Chosen:
+    """Find the run and the profile that the command line means.
+
+    A name that has a store is resumed, and its stored profile holds unless --profile or --set says otherwise.
+    """
+    root: Path = args.runs
+    if args.run is None and args.profile is None and (unfinished := newest_unfinished(root)) is not None:
+        return Chosen(unfinished, stored_with(unfinished, args.overrides), is_new=False)
+    if args.run is not None and args.profile is None and RunDir(root / args.run).store.exists():
+        run_dir = RunDir(root / args.run)
+        return Chosen(run_dir, stored_with(run_dir, args.overrides), is_new=False)
+    profile = load_profile(args.profile or DEFAULT_PROFILE, args.overrides).profile
+    name = args.run or (profile.name if args.profile else free_name(root, profile.name))
+    run_dir = RunDir(root / name)
+    return Chosen(run_dir, profile, is_new=not run_dir.store.exists())
+
+
+def stored_with(run_dir: RunDir, overrides: list[str]) -> Profile | None:
+    """The stored profile with overrides; None if there are none."""
+    if not overrides:
+        return None
+    reader = Reader.open(run_dir)
+    try:
+        return override_profile(from_json(reader.profile_json()), overrides)
+    finally:
+        reader.close()
+
+
+def free_name(root: Path, name: str) -> str:
+    """name, or name-2, name-3 ... : a finished run is never taken up again by accident."""
+    number, candidate = 1, name
+    while (root / candidate / "state.db").exists():
+        number += 1
+        candidate = f"{name}-{number}"
+    return candidate
+
+
+def make_directory(root: Path) -> None:
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not os.access(root, os.W_OK | os.X_OK):
+            raise PermissionError(13, "not writable", str(root))
+        if root.is_symlink() or root.stat().st_uid != os.getuid():
+            raise PermissionError(1, "not our own directory", str(root))
+    except OSError as error:
+        is_permission = isinstance(error, PermissionError)
+        raise LonghaulError(
+            f"the run directory {root} cannot be used: {error.strerror}",
+            kept="nothing was changed",
+            next_command=f"ls -ld {root.parent} {root}",
+            exit_code=ExitCode.PERMISSION if is_permission else ExitCode.DISK,
+        ) from error
+
+
+def open_store(chosen: Chosen) -> Store:
+    """The run's store; a new run gets its row, its folders and its ballast."""
+    if not chosen.is_new:
+        return Store.open(chosen.run)
+    if chosen.run.checkpoints.exists() and any(chosen.run.checkpoints.iterdir()):
+        raise LonghaulError(
+            f"{chosen.run.root} holds checkpoints but no store (state.db)",
+            kept="all files as they are",
+            next_command=f"ls {chosen.run.backups}   (copy the newest back-up to {chosen.run.store})",
+            exit_code=ExitCode.STORE,
+        )
+    assert chosen.profile is not None
+    for folder in (chosen.run.checkpoints, chosen.run.cycles, chosen.run.quarantine):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    with suppress(OSError), chosen.run.ballast.open("wb") as ballast:
+        os.posix_fallocate(ballast.fileno(), 0, BALLAST_BYTES)
+    new = NewRun(
+        run_id=secrets.token_hex(8),
+        name=chosen.run.name,
+        profile=resolved_json(chosen.profile).decode(),
+        profile_sha256=profile_sha256(chosen.profile),
+        seed=chosen.profile.run.seed,
+        program_version=program_version(),
+        now=time.time(),
+    )
+    return Store.open(chosen.run, new)
+
+
+def program_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("longhaul")
+    except PackageNotFoundError:
+        return "source"
+
+
+def settle_profile(chosen: Chosen, store: Store, args: argparse.Namespace) -> Profile:
+    """The profile to run with. A changed one is shown as a diff; what cannot change is refused."""
+    stored = from_json(store.profile_json())
+    wanted = chosen.profile
+    if wanted is None or wanted == stored:
+        return stored
+    changes = diff(stored, wanted)
+    sys.stdout.write(f"profile of run '{chosen.run.name}' changes:\n{render(changes)}\n")
+    sys.stdout.flush()
+    if (error := refusal(changes, args.accept_changes)) is not None:
+        raise error
+    store.set_profile(resolved_json(wanted).decode(), profile_sha256(wanted))
+    return wanted
+
+
+# --- running -------------------------------------------------------------------------------------------------
+
+
+def drive(run_dir: RunDir, store: Store, reader: Reader, profile: Profile, *, plain: bool) -> int:
+    """Recover, then turn the wheel until it ends; the summary stays on the terminal."""
+    become_subreaper()
+    raise_oom_priority()
+    clock = Clock()
+    ledger = Ledger(run_dir, store, reader, profile.retention)
+    repairs = recover_run(run_dir, store, reader, ledger, clock.utc())
+    screen = open_screen(run_dir, profile, plain=plain)
+    screen.reload(reader)
+    try:
+        for line in repairs:
+            screen.say(line)
+        screen.say(opening(run_dir, reader))
+        master = Master(run_dir, store, reader, profile, clock, SIGNALS, screen)
+        # Only now: a run that ended in a crash loop is forgiven once, by the Master above.
+        store.set_run_state(RunState.RUNNING, "", clock.utc())
+        crash_point("master.ready")
+        ending = master.run()
+    except LonghaulError as error:
+        screen.close("")
+        leave_reason(run_dir, store, error, clock)
+        raise
+    except BaseException:
+        screen.close("")
+        raise
+    return finish(run_dir, reader, profile, screen, ending)
+
+
+def opening(run_dir: RunDir, reader: Reader) -> str:
+    history = reader.history()
+    if history.head is None:
+        return f"run '{run_dir.name}' begins"
+    return f"run '{run_dir.name}' resumes from step {history.head.step} ({history.head.path})"
+
+
+def open_screen(run_dir: RunDir, profile: Profile, *, plain: bool) -> Screen:
+    """The dashboard on a terminal, else one-line progress."""
+    display: Display
+    if plain or not sys.stdout.isatty():
+        display = Plain(sys.stdout)
+    else:
+        from rich.console import Console
+
+        from orchestrator.dashboard import Dashboard
+
+        display = Dashboard(Console())
+    keyboard = Keyboard() if sys.stdin is not None and sys.stdin.isatty() else None
+    return Screen(run_dir, display, keyboard, profile)
+
+
+def finish(run_dir: RunDir, reader: Reader, profile: Profile, screen: Screen, ending: Stop) -> int:
+    """Report and summary. A failure is told like every error: what, what was kept, what to type."""
+    from orchestrator.report import write_report
+
+    with suppress(OSError):
+        write_report(run_dir)
+    history = reader.history()
+    screen.close(summary(history, reader.steps(), reader.validations(), profile))
+    if ending.state == RunState.FAILED:
+        head = f"head is step {history.head.step} ({history.head.path})" if history.head else "no checkpoint yet"
+        what = ending.reason + (f"\n       {ending.advice}" if ending.advice else "")
+        raise LonghaulError(
+            f"run '{run_dir.name}' stopped: {what}",
+            kept=head,
+            next_command=f"tail -n 40 {last_log(run_dir, history.current.cycle if history.current else 0)}",
+            exit_code=ending.exit_code,
+        )
+    return int(ending.exit_code)
+
+
+def last_log(run_dir: RunDir, cycle: int) -> Path:
+    logs = sorted(run_dir.cycle(cycle).glob("*/worker.log"), key=lambda path: path.stat().st_mtime)
+    return logs[-1] if logs else run_dir.log
+
+
+def leave_reason(run_dir: RunDir, store: Store, error: LonghaulError, clock: Clock) -> None:
+    """Try to write down why we end; on a full disk the ballast makes room for it."""
+    if error.exit_code == ExitCode.DISK:
+        run_dir.ballast.unlink(missing_ok=True)
+    with suppress(LonghaulError, Exception):
+        store.set_run_state(RunState.FAILED, error.what, clock.utc())
+
+
+def become_subreaper() -> None:
+    """Orphans of our workers come to us, so that none is left and none becomes a zombie."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

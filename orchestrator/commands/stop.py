@@ -1,0 +1,25 @@
+"""Finish the step, checkpoint and stop.
+
+With --now, stop at once: nothing that was committed is lost, steps since the last checkpoint are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from orchestrator.control import ask
+from orchestrator.runs import find_run
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--now", action="store_true", help="do not finish the step")
+    parser.add_argument("--timeout", type=float, default=1800.0, metavar="S", help="seconds to wait for it (1800)")
+
+
+def run(args: argparse.Namespace) -> int:
+    answer = ask(find_run(args), "abort" if args.now else "stop", args.timeout)
+    text = json.dumps(answer) if args.json else f"stopped; the head is step {answer.get('step')}"
+    sys.stdout.write(text + "\n")
+    return 0 if answer.get("ok") else 1

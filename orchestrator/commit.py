@@ -1,0 +1,240 @@
+"""How work becomes permanent: a verified checkpoint becomes the head; an ended attempt's row is closed.
+
+Order: ingest what the worker wrote, verify the files, then one FULL transaction. A kill anywhere in between leaves a
+checkpoint directory without a row, which `adopt` finds.
+"""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from orchestrator.ingest import drop_torn_line, ingest_all
+from profiles.schema import Retention
+from state import recover, retention, trash
+from state.checkpoint import Manifest, read_manifest, verify
+from state.crash import crash_point
+from state.history import AttemptFacts, CheckpointFacts
+from state.layout import AttemptDir, RunDir
+from state.reader import Reader
+from state.recover import Kind, Repair
+from state.states import AttemptState, CycleState
+from state.store import Store
+from workers.contract import Outcome, Result
+
+INLINE_BYTES = 256 << 20
+"""Checkpoints up to this size are hashed before they become the head; larger ones by a thread, before any pruning."""
+
+
+WHAT_WAS_DONE = {
+    Kind.ADOPT: "adopted",
+    Kind.QUARANTINE: "DAMAGED, moved to quarantine:",
+    Kind.DELETE: "removed",
+    Kind.WALK_BACK: "DAMAGED HEAD, going on from",
+}
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How an attempt ended, for the log line and for what follows."""
+
+    state: AttemptState
+    failure: str
+    message: str
+    exhausted: bool = False
+
+
+class Ledger:
+    """Writes what workers did into the store. One for each master; needs no process to be alive."""
+
+    def __init__(self, run: RunDir, store: Store, reader: Reader, rule: Retention) -> None:
+        self.run = run
+        self.store = store
+        self.reader = reader
+        self.rule = rule
+
+    # --- checkpoints -----------------------------------------------------------------------------------------
+
+    def commit_checkpoint(self, path: Path, end_step: int, now: float) -> CheckpointFacts:
+        """Verify the directory and make it the head. Raises state.checkpoint.Damaged. Repeating it is harmless."""
+        manifest = read_manifest(path)
+        small = manifest.bytes <= INLINE_BYTES
+        verify(path, deep=small)
+        facts = facts_of(self.run, path, manifest, end_step, verified=small)
+        crash_point("commit.before")
+        self.store.commit_checkpoint(facts, manifest.attempt, now)
+        crash_point("commit.after")
+        return facts
+
+    def adopt(self, now: float) -> list[str]:
+        """Deal with every checkpoint directory that has no row: adopt the head's whole children, quarantine the
+        rest, delete staging. Idempotent. Returns a line for each thing done."""
+        history = self.reader.history()
+        repairs = recover.plan_adoption(self.run, history.run_id, self.reader.checkpoints(), history.head)
+        return [self.repair(repair, now) for repair in repairs]
+
+    def repair(self, repair: Repair, now: float) -> str:
+        """Carry out one repair, in the store and on disk. Returns the line for the log."""
+        if repair.kind == Kind.ADOPT:
+            manifest = read_manifest(repair.path)
+            self._ingest_attempt(manifest.cycle, manifest.attempt)
+            current = self.reader.history().current
+            is_current = current is not None and current.cycle == manifest.cycle
+            self.commit_checkpoint(repair.path, current.end_step if current and is_current else -1, now)
+        elif repair.kind == Kind.WALK_BACK:
+            self.store.walk_back(repair.checkpoint_id, now)
+        elif repair.kind == Kind.QUARANTINE and repair.checkpoint_id:
+            self.store.set_checkpoint_state(repair.checkpoint_id, "quarantined")
+        recover.apply(self.run, repair)
+        return f"{WHAT_WAS_DONE[repair.kind]} {repair.path.name}: {repair.reason}"
+
+    def _ingest_attempt(self, cycle: int, attempt: int) -> None:
+        token = self.reader.token_of(cycle, "train", attempt)
+        if token:
+            ingest_all(self.store, token, self.run.attempt(cycle, attempt).events)
+
+    def prune(self) -> list[str]:
+        """Delete what the retention rule gives up, and rollout files of committed steps. Returns the paths."""
+        history = self.reader.history()
+        head = history.head
+        if head is None:
+            return []
+        known = self.reader.checkpoints()
+        best = {checkpoint_id: suite for suite, checkpoint_id in self.reader.best_checkpoints().items()}
+        doomed = retention.to_delete(
+            [kept_facts(facts, best) for facts in known if facts.state == "committed"],
+            retention.Rule(self.rule.keep_ancestors, self.rule.keep_every),
+            head.checkpoint_id,
+        )
+        by_id = {facts.checkpoint_id: facts for facts in known}
+        unfinished = [facts for facts in known if facts.state == "deleting"]
+        for facts in [*unfinished, *(by_id[entry.checkpoint_id] for entry in doomed)]:
+            self._delete(facts, head)
+        trash.empty(self.run)
+        if history.current is not None:
+            self._drop_rollouts(history.current.cycle, head.step)
+        return [facts.path for facts in (*unfinished, *(by_id[entry.checkpoint_id] for entry in doomed))]
+
+    def _delete(self, facts: CheckpointFacts, head: CheckpointFacts) -> None:
+        self.store.set_checkpoint_state(facts.checkpoint_id, "deleting")
+        crash_point("prune.marked")
+        trash.discard(self.run, self.run.root / facts.path, head=self.run.root / head.path)
+        self.store.set_checkpoint_state(facts.checkpoint_id, "deleted")
+
+    def _drop_rollouts(self, cycle: int, head_step: int) -> None:
+        """Rollouts at and before the head are never needed again."""
+        keep_from = head_step - self.rule.keep_rollout_steps
+        for file in self.run.rollouts(cycle).glob("step-*.jsonl"):
+            with suppress(ValueError):
+                if int(file.stem.removeprefix("step-")) <= keep_from:
+                    file.unlink(missing_ok=True)
+        if not self.rule.keep_rollout_steps:
+            for old in (self.run.rollouts(cycle - 1), self.run.rollouts(cycle - 2)):
+                shutil.rmtree(old, ignore_errors=True)
+
+    # --- attempts --------------------------------------------------------------------------------------------
+
+    def close(
+        self, attempt: AttemptFacts, end_step: int, *, exit_code: int | None, failure: str, lost: bool, now: float
+    ) -> Ended:
+        """Close the row of an attempt whose process is gone.
+
+        The exit code is believed less than the files: a result with a valid checkpoint counts, however it exited.
+        """
+        directory = self.run.attempt(attempt.cycle, attempt.attempt, attempt.role)
+        torn = drop_torn_line(directory.events)
+        ingest_all(self.store, attempt.token, directory.events)
+        self.adopt(now)
+        result = read_result(directory, attempt.token)
+        if attempt.role == "validate":
+            ended, cycle_state = self._validated(attempt, result, failure, lost, now)
+        else:
+            ended, cycle_state = self._trained(end_step, result, failure, lost)
+        message = ended.message + (f" ({torn} bytes of a torn event dropped)" if torn else "")
+        self.store.close_attempt(
+            attempt.token,
+            ended.state,
+            exit_code=exit_code,
+            failure=ended.failure,
+            message=message,
+            step_reached=result.last_step if result else 0,
+            cycle_state=cycle_state,
+            exhausted=ended.exhausted,
+            now=now,
+        )
+        return ended
+
+    def _trained(
+        self, end_step: int, result: Result | None, failure: str, lost: bool
+    ) -> tuple[Ended, CycleState | None]:
+        head = self.reader.history().head
+        complete = head is not None and head.step >= end_step - 1
+        exhausted = result is not None and result.outcome == Outcome.EXHAUSTED
+        if complete or (exhausted and head is not None and result is not None and head.step >= result.last_step):
+            return Ended(AttemptState.SUCCEEDED, "", "", exhausted), CycleState.TRAINED
+        if result is not None and result.outcome == Outcome.STOPPED:
+            return Ended(AttemptState.STOPPED, "", ""), None
+        return unfinished(result, failure, lost), None
+
+    def _validated(
+        self, attempt: AttemptFacts, result: Result | None, failure: str, lost: bool, now: float
+    ) -> tuple[Ended, CycleState | None]:
+        head = self.reader.history().head
+        if result is not None and result.outcome == Outcome.DONE and result.validation and head is not None:
+            self.store.commit_validation(
+                head.checkpoint_id, attempt.cycle, attempt.attempt, head.step, result.validation, now
+            )
+            return Ended(AttemptState.SUCCEEDED, "", ""), None
+        if failure == "stopped":
+            return Ended(AttemptState.STOPPED, "", "stopped as asked; it is done again on resume"), None
+        return unfinished(result, failure, lost), None
+
+
+def unfinished(result: Result | None, failure: str, lost: bool) -> Ended:
+    """The end of an attempt that did not do its work."""
+    if lost and result is None:
+        return Ended(AttemptState.LOST, "", "found open at start-up, its process was gone")
+    message = "\n".join(filter(None, [result.error, result.advice])) if result is not None else ""
+    return Ended(AttemptState.FAILED, failure or "exit:0", message)
+
+
+def read_result(directory: AttemptDir, token: str) -> Result | None:
+    """result.json, if it is whole and this attempt's own."""
+    try:
+        result = msgspec.json.decode(directory.result.read_bytes(), type=Result)
+    except (FileNotFoundError, msgspec.DecodeError, msgspec.ValidationError):
+        return None
+    return result if result.token == token else None
+
+
+def facts_of(run: RunDir, path: Path, manifest: Manifest, end_step: int, *, verified: bool) -> CheckpointFacts:
+    return CheckpointFacts(
+        checkpoint_id=manifest.checkpoint_id(path),
+        parent=manifest.parent,
+        cycle=manifest.cycle,
+        step=manifest.step,
+        path=run.relative(path),
+        digest=manifest.digest,
+        bytes=manifest.bytes,
+        verified=verified,
+        is_cycle_end=manifest.step == end_step - 1,
+    )
+
+
+def kept_facts(facts: CheckpointFacts, best: dict[str, str]) -> retention.Kept:
+    """The retention rule's view of a checkpoint. best: checkpoint_id -> suite."""
+    return retention.Kept(
+        checkpoint_id=facts.checkpoint_id,
+        parent=facts.parent,
+        cycle=facts.cycle,
+        step=facts.step,
+        bytes=facts.bytes,
+        verified=facts.verified,
+        pinned=facts.pinned,
+        is_cycle_end=facts.is_cycle_end,
+        best_for=(best[facts.checkpoint_id],) if facts.checkpoint_id in best else (),
+    )

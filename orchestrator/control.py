@@ -1,0 +1,145 @@
+"""The control socket in the run directory: `checkpoint`, `stop` and `status` from another terminal.
+
+One JSON line in, one JSON line out when it is done. 0600, and the peer's uid must be ours. The server never blocks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from profiles.errors import ExitCode, LonghaulError
+from state.layout import RunDir
+
+COMMANDS = frozenset({"checkpoint", "stop", "abort", "status"})
+MAX_LINE = 4096
+
+
+@contextmanager
+def _short_path(path: Path) -> Iterator[str]:
+    """A Unix socket's path may have 107 bytes; a run directory may be deeper. /proc/self/fd makes it short."""
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
+
+
+@dataclass
+class Client:
+    """One connection; `answer` closes it."""
+
+    connection: socket.socket
+    command: str = ""
+    buffer: bytes = field(default=b"", repr=False)
+
+    def answer(self, **facts: Any) -> None:
+        with suppress(OSError):
+            self.connection.setblocking(True)
+            self.connection.settimeout(0.2)
+            self.connection.sendall(json.dumps(facts).encode() + b"\n")
+        self.connection.close()
+
+
+class Server:
+    """Listens from its creation on; `poll` gives the clients whose command has arrived."""
+
+    def __init__(self, run: RunDir) -> None:
+        self.path = run.control_socket
+        self.path.unlink(missing_ok=True)
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        with _short_path(self.path) as short:
+            self.listener.bind(short)
+        self.path.chmod(0o600)
+        self.listener.listen(8)
+        self.waiting: list[Client] = []
+
+    def sockets(self) -> list[socket.socket]:
+        return [self.listener, *(client.connection for client in self.waiting)]
+
+    def poll(self) -> list[Client]:
+        with suppress(BlockingIOError):
+            while True:
+                connection, _ = self.listener.accept()
+                if _peer_uid(connection) != os.getuid():
+                    connection.close()
+                    continue
+                connection.setblocking(False)
+                self.waiting.append(Client(connection))
+        ready = []
+        for client in list(self.waiting):
+            if self._read(client):
+                self.waiting.remove(client)
+                if client.command in COMMANDS:
+                    ready.append(client)
+                else:
+                    client.answer(ok=False, error="unknown command")
+        return ready
+
+    def _read(self, client: Client) -> bool:
+        """True once the client's line is whole, or can never be."""
+        try:
+            chunk = client.connection.recv(MAX_LINE)
+        except BlockingIOError:
+            return False
+        except OSError:
+            chunk = b""
+        client.buffer += chunk
+        if b"\n" in client.buffer:
+            with suppress(ValueError, AttributeError):
+                client.command = str(json.loads(client.buffer.split(b"\n")[0]).get("command", ""))
+            return True
+        return not chunk or len(client.buffer) > MAX_LINE
+
+    def close(self) -> None:
+        for client in self.waiting:
+            client.connection.close()
+        self.listener.close()
+        with suppress(OSError):
+            self.path.unlink(missing_ok=True)
+
+
+def _peer_uid(connection: socket.socket) -> int:
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", credentials)[1])
+
+
+def ask(run: RunDir, command: str, timeout_s: float) -> dict[str, Any]:
+    """Send a command to the master of `run` and wait for its answer.
+
+    Raises LonghaulError(INPUT) if no master is running, STORE if it does not answer within timeout_s seconds.
+    """
+    with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as connection:
+        connection.settimeout(timeout_s)
+        try:
+            with _short_path(run.control_socket) as short:
+                connection.connect(short)
+        except OSError as error:
+            raise LonghaulError(
+                f"no master is running on '{run.name}'",
+                kept="the run as it is",
+                next_command=f"python -m orchestrator run --run {run.name}",
+                exit_code=ExitCode.INPUT,
+            ) from error
+        try:
+            connection.sendall(json.dumps({"command": command}).encode() + b"\n")
+            with connection.makefile("rb") as lines:
+                line = lines.readline()
+            if not line:
+                raise OSError("the connection was closed")
+            return dict(json.loads(line))
+        except (OSError, ValueError) as error:
+            raise LonghaulError(
+                f"the master of '{run.name}' did not answer '{command}': {error}",
+                kept="the run as it is; the master may still do what was asked",
+                next_command=f"python -m orchestrator status --run {run.name}",
+                exit_code=ExitCode.STORE,
+            ) from error

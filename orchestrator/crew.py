@@ -1,0 +1,138 @@
+"""The worker processes of a master: at most one active, at most one warm standby."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from orchestrator.launchers import local
+from orchestrator.schedule import Train, Validate
+from orchestrator.supervise import Worker
+from state import durable
+from state.history import AttemptFacts
+from state.layout import AttemptDir, RunDir
+from state.states import AttemptState
+from workers.contract import Message, WorkerSpec
+
+LOG_BYTES_KEPT = 20 << 20
+
+
+@dataclass
+class Active:
+    """The attempt under way."""
+
+    worker: Worker
+    attempt: AttemptFacts
+    action: Train | Validate
+    end_step: int
+    directory: AttemptDir
+    oom_kills_before: int
+    state: AttemptState = AttemptState.STARTING
+    hung: str = ""
+    """Name of the deadline that passed."""
+    stop_sent: bool = False
+    checkpoint_pending: bool = False
+    newest: str = ""
+    """checkpoint_id of the newest one that it made."""
+
+
+class Crew:
+    """Starts, keeps and replaces processes. `warm` names the imports that a worker does before it has a task."""
+
+    def __init__(self, run: RunDir, run_id: str, warm: str) -> None:
+        self.run = run
+        self.run_id = run_id
+        self.warm = warm
+        self.active: Active | None = None
+        self.standby: Worker | None = None
+        self.next_standby_at = 0.0
+        """After a standby died: not before this (monotonic)."""
+
+    def workers(self) -> list[Worker]:
+        active = self.active.worker if self.active is not None else None
+        return [worker for worker in (active, self.standby) if worker is not None]
+
+    def warm_up(self, now: float) -> None:
+        """Have a standby, unless one died a moment ago."""
+        if self.standby is None and now >= self.next_standby_at:
+            self.standby = self.spawn(now)
+
+    def spawn(self, now: float) -> Worker:
+        token = secrets.token_hex(6)
+        log = self.run.standby_logs / f"{token}.log"
+        return Worker(local.spawn(self.run_id, token, log, self.warm), token, log, now)
+
+    def take(self, now: float) -> Worker:
+        """The standby if there is one in good health, else a new process."""
+        worker, self.standby = self.standby, None
+        if worker is not None and not worker.reap() and worker.kill is None:
+            return worker
+        if worker is not None:
+            self.discard(worker)
+        return self.spawn(now)
+
+    def assign(self, worker: Worker, spec: WorkerSpec, directory: AttemptDir, now: float) -> None:
+        """Move the process's log into its attempt, write pid.json, and tell it to start."""
+        with suppress(FileNotFoundError):
+            worker.log.replace(directory.log)
+            worker.log = directory.log
+        pid = {"pid": worker.pid, "process_started": worker.process_started, "token": worker.token}
+        durable.write_file(directory.pid, msgspec.json.encode(pid))
+        worker.watch = replace(worker.watch, started_at=now, progress_at=now)
+        worker.send(Message(type="start", path=str(directory.spec), step=spec.first_step))
+
+    def discard(self, worker: Worker) -> None:
+        """Forget a process that has ended, and the log of one that never had an attempt."""
+        worker.close()
+        if worker.log.parent == self.run.standby_logs:
+            worker.log.unlink(missing_ok=True)
+
+    def dismiss_standby(self) -> None:
+        """Closing the lifeline ends it; it holds nothing."""
+        if self.standby is not None:
+            self.standby.start_kill("no longer needed", 0.0, 0.0, dump=False)
+            with suppress(ChildProcessError):
+                os.waitpid(self.standby.pid, 0)
+            self.discard(self.standby)
+            self.standby = None
+
+
+def rotate_log(log: Path, limit: int = LOG_BYTES_KEPT) -> None:
+    """Copy-truncate: the writer appends, so it goes on at the new end. The last `limit` bytes are kept."""
+    with suppress(OSError):
+        if log.stat().st_size <= 2 * limit:
+            return
+        with log.open("rb+") as file:
+            file.seek(-limit, os.SEEK_END)
+            tail = file.read()
+            log.with_suffix(".log.1").write_bytes(tail)
+            file.truncate(0)
+
+
+def reap_strangers(known: Iterable[int], on_reaped: Callable[[int], None] = lambda pid: None) -> None:
+    """Collect orphans that came to us as subreaper; our own workers are left to their `Worker.reap`."""
+    ours = set(known)
+    with suppress(ChildProcessError):
+        while (info := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+            if info.si_pid in ours:
+                return  # it is in front of the queue; the strangers behind it come next time
+            os.waitpid(info.si_pid, 0)
+            on_reaped(info.si_pid)
+
+
+def oom_kills() -> int:
+    """Kills by the kernel's out-of-memory killer so far, in our cgroup and on the machine."""
+    total = 0
+    for file in (Path("/sys/fs/cgroup/memory.events"), Path("/proc/vmstat")):
+        with suppress(OSError, ValueError):
+            for line in file.read_text().splitlines():
+                name, _, value = line.partition(" ")
+                if name == "oom_kill":
+                    total += int(value)
+    return total

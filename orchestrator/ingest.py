@@ -1,0 +1,72 @@
+"""events.jsonl -> rows; a torn last line waits for its rest, and is dropped once its writer is dead."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from state.facts import Line
+from state.store import Store
+from workers.contract import Event
+
+MAX_BYTES = 8 << 20
+"""Read at one time; a longer backlog takes several turns."""
+
+_decoder = msgspec.json.Decoder(Event)
+
+
+def parse(chunk: bytes, offset: int) -> list[Line]:
+    """Whole lines of events.jsonl, beginning at byte `offset`. A line that is no event becomes an `unparsed` one,
+    numbered by its negative offset, so that it is kept, shown, and ingested once."""
+    lines = []
+    for raw in chunk.splitlines(keepends=True):
+        text = raw.decode("utf-8", "replace").rstrip("\n")
+        try:
+            event = _decoder.decode(raw)
+            lines.append(Line(event.seq, event.type, event.step, event.t_wall, event.t_mono, event.data, text))
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            data = {"text": f"unreadable line at byte {offset}: {error}", "line": text[:2000]}
+            lines.append(Line(-offset - 1, "unparsed", 0, 0.0, 0.0, data, text))
+        offset += len(raw)
+    return lines
+
+
+def ingest(store: Store, token: str, events: Path) -> list[Line]:
+    """Take in what was written since the last call, up to the last newline. Returns the new lines."""
+    offset = store.ingest_offset(token)
+    try:
+        with events.open("rb") as file:
+            file.seek(offset)
+            chunk = file.read(MAX_BYTES)
+    except FileNotFoundError:
+        return []
+    whole = chunk[: chunk.rfind(b"\n") + 1]
+    if not whole:
+        return []
+    lines = parse(whole, offset)
+    store.ingest(token, lines, offset + len(whole))
+    return lines
+
+
+def ingest_all(store: Store, token: str, events: Path) -> list[Line]:
+    """As `ingest`, until nothing whole is left; for a file whose writer is dead or waits for us."""
+    taken: list[Line] = []
+    while lines := ingest(store, token, events):
+        taken += lines
+    return taken
+
+
+def drop_torn_line(events: Path) -> int:
+    """Cut a last line without newline off the file of a dead worker. Returns the bytes dropped."""
+    try:
+        with events.open("rb+") as file:
+            content = file.read()
+            torn = len(content) - (content.rfind(b"\n") + 1)
+            if torn:
+                file.truncate(len(content) - torn)
+                os.fsync(file.fileno())
+            return torn
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,334 @@
+"""The master: one turn of the wheel at a time, and the only wait.
+
+turn() hears people and workers, reaps, watches deadlines, decides and performs. What comes next is decided by pure
+functions (schedule, stagnation, deadlines); what happened is written by Attempts and the Ledger.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from orchestrator.attempts import Attempts
+from orchestrator.clock import Clock
+from orchestrator.commit import Ledger
+from orchestrator.control import Client, Server
+from orchestrator.crew import Active, Crew, reap_strangers, rotate_log
+from orchestrator.deadlines import overdue
+from orchestrator.schedule import Action, Commit, Stop, Train, Validate, Wait, next_action
+from orchestrator.screen import Screen
+from orchestrator.signals import Signals
+from orchestrator.stagnation import verdict
+from orchestrator.supervise import Worker, kill_strays
+from profiles.errors import ExitCode
+from profiles.schema import Profile
+from state.crash import crash_point
+from state.history import CheckpointFacts, History
+from state.layout import RunDir
+from state.reader import Reader
+from state.states import AttemptState, CycleState, RunState, WrongTransition
+from state.store import Store
+
+SAME_PRESS_S = 0.3
+"""Stop requests closer together than this are one: a burst of signals, or a key that bounced."""
+SECOND_PRESS_S = 10.0
+STOPPED_BY_SIGNAL_S = 600.0
+HEARTBEAT_ROW_S = 30.0
+BACKUP_EVERY_CYCLES = 10
+WARM_AHEAD_STEPS = 3
+"""A standby is started when so many steps of the cycle are left: importing takes a few seconds."""
+WAIT_S = 0.5
+WAIT_WHILE_KILLING_S = 0.05
+AWAY_S = 3.0
+"""A longer gap between two turns means that we did not run: stopped by a signal, or starved."""
+
+
+class Master:
+    """Runs one run until there is a reason to stop."""
+
+    def __init__(
+        self,
+        run: RunDir,
+        store: Store,
+        reader: Reader,
+        profile: Profile,
+        clock: Clock,
+        signals: Signals,
+        screen: Screen,
+    ) -> None:
+        self.store = store
+        self.reader = reader
+        self.profile = profile
+        self.clock = clock
+        self.signals = signals
+        self.screen = screen
+        self.history: History = reader.history()
+        self.crew = Crew(run, self.history.run_id, profile.run.worker)
+        ledger = Ledger(run, store, reader, profile.retention)
+        self.attempts = Attempts(run, store, profile, self.crew, ledger, screen)
+        self.server = Server(run)
+        # A person who starts a failed run again has looked at it: old failures no longer count.
+        was_failed = self.history.state == RunState.FAILED
+        self.forgiven = frozenset(failure.token for failure in self.history.failures if was_failed)
+        self.stop_asked_at: float | None = None
+        self.stop_at_once = False
+        self.checkpoint_clients: list[Client] = []
+        self.stop_clients: list[Client] = []
+        self.waiting_until: float | None = None
+        self.last_turn = clock.monotonic()
+        self.last_heartbeat_row = self.last_turn
+        self.held_since: float | None = None
+
+    # --- the wheel -------------------------------------------------------------------------------------------
+
+    def run(self) -> Stop:
+        """Turn until there is an ending; then write down why, and dismiss everybody."""
+        try:
+            while (ending := self.turn(self.clock.monotonic())) is None:
+                self.wait()
+            self.store.set_run_state(ending.state, ending.reason, self.clock.utc())
+            return ending
+        finally:
+            self.dismiss()
+
+    def wait(self) -> None:
+        """The only wait: for a signal, a message, an end, a command, a key, or half a second."""
+        workers = self.crew.workers()
+        sources: list[Any] = [self.signals.wake_reader, *self.server.sockets(), *self.screen.keyboard()]
+        sources += [worker.handle.control for worker in workers if worker.hears]
+        sources += [worker.handle.pidfd for worker in workers]
+        seconds = WAIT_WHILE_KILLING_S if any(worker.kill for worker in workers) else WAIT_S
+        with suppress(InterruptedError):
+            select.select(sources, [], [], seconds)
+
+    def turn(self, now: float) -> Stop | None:
+        self.forgive_our_own_absence(now)
+        self.signals.drain()
+        self.hear_people(now)
+        self.hear_workers(now)
+        self.reap(now)
+        self.watch(now)
+        ending = self.decide(now)
+        self.screen.show(self, now)
+        self.keep_house(now)
+        return ending
+
+    def forgive_our_own_absence(self, now: float) -> None:
+        """If we were stopped or starved, the silence was ours: move every deadline by the time that we were away."""
+        away, self.last_turn = now - self.last_turn, now
+        if away > AWAY_S:
+            for worker in self.crew.workers():
+                watch = worker.watch
+                worker.watch = replace(
+                    watch,
+                    spawned_at=watch.spawned_at + away,
+                    heard_at=watch.heard_at + away,
+                    progress_at=watch.progress_at + away,
+                )
+
+    def keep_house(self, now: float) -> None:
+        """Now and then: say in the store that we live, and keep logs short."""
+        if now - self.last_heartbeat_row > HEARTBEAT_ROW_S:
+            self.last_heartbeat_row = now
+            self.store.heartbeat(self.clock.utc())
+            for worker in self.crew.workers():
+                rotate_log(worker.log)
+
+    # --- people ----------------------------------------------------------------------------------------------
+
+    def hear_people(self, now: float) -> None:
+        self.screen.read_keys(self.signals)
+        for client in self.server.poll():
+            if client.command == "status":
+                client.answer(ok=True, master_pid=os.getpid(), state=self.history.state)
+            elif client.command == "checkpoint":
+                self.checkpoint_clients.append(client)
+                self.signals.checkpoint += 1
+            else:
+                self.stop_clients.append(client)
+                self.ask_to_stop(now, at_once=client.command == "abort")
+        if self.signals.hangup:
+            self.signals.hangup = 0
+            self.screen.go_headless()
+        if self.signals.stop:
+            self.signals.stop = 0
+            self.ask_to_stop(now)
+        if self.signals.checkpoint:
+            self.signals.checkpoint = 0
+            self.ask_for_checkpoint(now)
+
+    def ask_to_stop(self, now: float, *, at_once: bool = False) -> None:
+        """First: after the step. A second one within ten seconds: at once. A burst is one."""
+        first, active = self.stop_asked_at, self.crew.active
+        if first is not None and now - first < SAME_PRESS_S and not at_once:
+            return
+        self.stop_asked_at = now
+        if at_once or (first is not None and now - first <= SECOND_PRESS_S):
+            self.stop_at_once = True
+            self.screen.say("stopping at once; nothing that was committed is lost")
+            if active is not None:
+                active.worker.abort("asked twice", now, self.profile.timeouts.kill_s)
+        elif active is not None:
+            self.screen.say("stopping after this step; again within 10 s to stop at once")
+            self.attempts.ask_to_stop(active, now)
+
+    def ask_for_checkpoint(self, now: float) -> None:
+        active = self.crew.active
+        if active is not None and isinstance(active.action, Train):
+            self.attempts.ask_for_checkpoint(active, now)
+        else:
+            self.screen.say("nothing is newer than the head")
+            self.answer_checkpoint(self.history.head, "nothing is newer than the head")
+
+    def answer_checkpoint(self, head: CheckpointFacts | None, note: str) -> None:
+        clients, self.checkpoint_clients = self.checkpoint_clients, []
+        for client in clients:
+            if head is None:
+                client.answer(ok=False, error="there is no checkpoint yet")
+            else:
+                client.answer(ok=True, step=head.step, digest=head.digest, path=head.path, note=note)
+
+    # --- workers ---------------------------------------------------------------------------------------------
+
+    def hear_workers(self, now: float) -> None:
+        for worker in self.crew.workers():
+            messages = worker.receive(now)
+            worker.flush()
+            active = self.crew.active
+            if active is None or worker is not active.worker or not messages:
+                continue
+            was_pending = active.checkpoint_pending
+            saved = self.attempts.hear(active, messages, self.clock.utc())
+            if saved:
+                self.history = self.reader.history()
+            if was_pending and not active.checkpoint_pending:
+                self.answer_checkpoint(self.history.head, "durable")
+
+    def reap(self, now: float) -> None:
+        crew, active = self.crew, self.crew.active
+        if crew.standby is not None and crew.standby.reap():
+            self.screen.say(f"the warm worker ended (exit {crew.standby.exit_code}); another follows")
+            crew.discard(crew.standby)
+            crew.standby = None
+            crew.next_standby_at = now + self.profile.retry.backoff_s
+        if active is not None and active.worker.reap():
+            self.attempts.close(active, now, self.clock.utc())
+            self.history = self.reader.history()
+            self.screen.reload(self.reader)
+            if active.checkpoint_pending:
+                self.answer_checkpoint(self.history.head, "the worker ended first; this is the head")
+        reap_strangers(worker.pid for worker in crew.workers())
+
+    def watch(self, now: float) -> None:
+        """Deadlines. A worker that somebody stopped with a signal is waited for, not killed."""
+        timeouts = self.profile.timeouts
+        head_bytes = self.history.head.bytes if self.history.head else 0
+        for worker in self.crew.workers():
+            worker.continue_kill(now, timeouts.kill_s)
+            if worker.kill is not None:
+                continue
+            late = overdue(worker.watch, timeouts, self.screen.step_times, head_bytes, now)
+            if worker.is_deaf:
+                late = "message queue"
+            if late and not self.is_held(worker, now):
+                self.give_up(worker, late, now)
+
+    def give_up(self, worker: Worker, late: str, now: float) -> None:
+        active = self.crew.active
+        if active is not None and worker is active.worker:
+            active.hung = late
+            self.attempts.set_state(active, AttemptState.HUNG)
+        self.screen.say(f"worker {worker.pid} is hung ({late}): its stacks go to worker.log, then it is killed")
+        worker.start_kill(late, now, self.profile.timeouts.kill_s, dump=True)
+
+    def is_held(self, worker: Worker, now: float) -> bool:
+        """True while it is stopped by a signal; after ten minutes it is continued once, then counts as hung."""
+        if not worker.is_stopped_by_signal():
+            self.held_since = None
+            return False
+        if self.held_since is None:
+            self.held_since = now
+            self.screen.say(f"worker {worker.pid} was stopped by a signal; its deadlines pause")
+        if now - self.held_since < STOPPED_BY_SIGNAL_S:
+            return True
+        with suppress(ProcessLookupError):
+            os.kill(worker.pid, signal.SIGCONT)
+        return False
+
+    # --- decisions -------------------------------------------------------------------------------------------
+
+    def decide(self, now: float) -> Stop | None:
+        """Keep the active worker, or find out what comes next and do it."""
+        active = self.crew.active
+        if active is not None:
+            if self.stop_asked_at is None and standby_is_due(active):
+                self.crew.warm_up(now)
+            return None
+        if self.stop_asked_at is not None:
+            if self.stop_at_once:
+                return Stop("stopped at once, as asked", RunState.STOPPED, ExitCode.ABORTED)
+            return Stop("asked to stop", RunState.STOPPED, ExitCode.OK)
+        action = next_action(self.history, self.profile, self.clock.utc(), self.forgiven)
+        return self.perform(action, now)
+
+    def perform(self, action: Action, now: float) -> Stop | None:
+        self.waiting_until = None
+        match action:
+            case Train() | Validate():
+                self.screen.note = ""
+                self.attempts.start(action, self.history, now, self.clock.utc())
+                self.history = self.reader.history()
+            case Commit(cycle):
+                self.commit_cycle(cycle)
+            case Wait(seconds, reason):
+                self.waiting_until = now + seconds
+                self.screen.note = f"waiting: {reason}"
+            case Stop():
+                self.block_cycle(action)
+                return action
+        return None
+
+    def commit_cycle(self, cycle: int) -> None:
+        """Judge it, close it, and keep a back-up of the store now and then."""
+        judgement = verdict(self.history, self.profile.stagnation)
+        self.store.commit_cycle(cycle, str(judgement), judgement.evidence, self.clock.utc())
+        crash_point("cycle.committed")
+        if cycle and cycle % BACKUP_EVERY_CYCLES == 0:
+            self.store.backup(f"cycle-{cycle:06d}.db")
+        self.history = self.reader.history()
+        self.screen.reload(self.reader)
+        if judgement.kind != "go":
+            self.screen.say(f"{judgement.kind}: {judgement.evidence} -> {judgement.action}")
+
+    def block_cycle(self, ending: Stop) -> None:
+        """A cycle that was given up says so; a later `run` tries it again."""
+        if ending.state == RunState.FAILED and self.history.current is not None:
+            with suppress(WrongTransition):
+                self.store.set_cycle_state(self.history.current.cycle, CycleState.BLOCKED)
+
+    # --- the end ---------------------------------------------------------------------------------------------
+
+    def dismiss(self) -> None:
+        """End every process of ours, whatever the reason to leave, and answer everybody who waits."""
+        self.crew.dismiss_standby()
+        active = self.crew.active
+        if active is not None:
+            active.worker.close()  # the lifeline: it leaves within a second
+            kill_strays(self.crew.run_id, frozenset({active.worker.token}))
+            with suppress(ChildProcessError):
+                os.waitpid(active.worker.pid, 0)
+        for client in self.stop_clients:
+            client.answer(ok=True, step=self.history.step)
+        self.answer_checkpoint(self.history.head, "the master is leaving; this is the head")
+        self.server.close()
+
+
+def standby_is_due(active: Active) -> bool:
+    """While validating always; while training when the cycle comes to its end."""
+    if isinstance(active.action, Validate):
+        return True
+    return active.worker.step >= active.end_step - WARM_AHEAD_STEPS and active.worker.watch.steps_done > 0

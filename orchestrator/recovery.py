@@ -1,0 +1,59 @@
+"""What a crash left, put right before anything starts. Idempotent: a kill in the middle only means once more."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+from orchestrator.commit import Ledger
+from orchestrator.supervise import kill_strays
+from state import recover
+from state.crash import crash_point
+from state.history import History
+from state.layout import RunDir
+from state.reader import Reader
+from state.store import Store
+
+CHECK_BYTES = 64 << 20
+"""Stores up to this size are checked page by page at start; larger ones only where SQLite trips over damage."""
+
+
+def recover_run(run: RunDir, store: Store, reader: Reader, ledger: Ledger, now: float) -> list[str]:
+    """Bring store, checkpoints and processes of a run into agreement. Returns a line for each thing done.
+
+    Raises LonghaulError(STORE) if the store is damaged, or if it names checkpoints and none of them is valid.
+    """
+    done: list[str] = []
+    if run.store.stat().st_size <= CHECK_BYTES:
+        store.check()
+    history = reader.history()
+    if killed := kill_strays(history.run_id):
+        done.append(f"{killed} processes of an earlier master were still there; they are ended")
+    crash_point("recover.strays_killed")
+    for repair in recover.plan_recovery(run, history.run_id, reader.checkpoints(), history.head):
+        done.append(ledger.repair(repair, now))
+    crash_point("recover.adopted")
+    head = reader.history().head
+    if head is not None and not head.verified:  # the plan above hashed every byte of it
+        store.set_verified(head.checkpoint_id)
+    for attempt in reader.open_attempts():
+        end_step = end_step_of(reader.history(), attempt.cycle)
+        ended = ledger.close(attempt, end_step, exit_code=None, failure="", lost=True, now=now)
+        done.append(f"cycle {attempt.cycle}: {attempt.role} attempt {attempt.attempt}: {ended.state}")
+        crash_point("recover.attempt_closed")
+    done += [f"pruned {path}" for path in ledger.prune()]
+    for log in run.standby_logs.glob("*.log"):
+        log.unlink(missing_ok=True)
+    return done
+
+
+def end_step_of(history: History, cycle: int) -> int:
+    current = history.current
+    return current.end_step if current is not None and current.cycle == cycle else 0
+
+
+def raise_oom_priority() -> None:
+    """The kernel takes workers (500) and programs (1000) before the master."""
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123
+        if os.getuid() == 0:
+            file.write("-100")

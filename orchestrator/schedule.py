@@ -1,0 +1,184 @@
+"""next_action(history, ...): what the master does next. (pure)"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from profiles.errors import ExitCode
+from profiles.schema import Profile, Retry
+from state.history import AttemptFacts, CycleFacts, History
+from state.states import CycleState, RunState
+
+
+@dataclass(frozen=True)
+class Train:
+    """Start a train worker on the cycle's half-open interval of steps, from the head."""
+
+    cycle: int
+    attempt: int
+    phase: str
+    first_step: int
+    end_step: int
+    reseed: int = 0
+    isolate: bool = False
+    reductions: int = 0
+
+
+@dataclass(frozen=True)
+class Validate:
+    """Score the head on held-out problems."""
+
+    cycle: int
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Commit:
+    """Judge a cycle whose work is done, and close it."""
+
+    cycle: int
+
+
+@dataclass(frozen=True)
+class Wait:
+    seconds: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class Stop:
+    reason: str
+    state: RunState
+    exit_code: ExitCode
+    advice: str = ""
+
+
+Action = Train | Validate | Commit | Wait | Stop
+
+FINAL_CODES = {
+    ExitCode.SPEC, ExitCode.VERSION, ExitCode.INPUT, ExitCode.DISK, ExitCode.PERMISSION,
+}  # fmt: skip
+"""Worker exit codes that another attempt cannot cure."""
+
+
+def next_action(history: History, profile: Profile, now: float, forgiven: frozenset[str] = frozenset()) -> Action:
+    """What comes next.
+
+    now and stored times are UTC seconds. forgiven: tokens of failures from before a person started the run again.
+    Same arguments, same answer.
+    """
+    failures = [failure for failure in history.failures if failure.token not in forgiven]
+    if failures and (ending := crash_loop(failures, profile.retry)) is not None:
+        return ending
+    if failures and (left := backoff_left(failures, profile.retry, history.run_id, now)) > 0:
+        return Wait(left, f"{failures[-1].failure}: attempt {failures[-1].attempt + 1} follows")
+    current = history.current
+    if current is None:
+        return Train(cycle=0, attempt=1, phase="seed", first_step=1, end_step=1)
+    if current.state == CycleState.COMMITTED:
+        return after_cycle(history, current, profile)
+    return within_cycle(history, current, profile, failures)
+
+
+def within_cycle(history: History, current: CycleFacts, profile: Profile, failures: list[AttemptFacts]) -> Action:
+    """The next part of an open cycle: train, validate, or commit."""
+    trained = history.head is not None and (history.head.step >= current.end_step - 1 or current.exhausted)
+    if current.state in (CycleState.TRAINED, CycleState.VALIDATING) or (
+        current.state == CycleState.BLOCKED and trained
+    ):
+        if current.state == CycleState.TRAINED and not validation_is_due(current, profile):
+            return Commit(current.cycle)
+        return Validate(current.cycle, attempt=history.last_attempt.get("validate", 0) + 1)
+    if current.state == CycleState.VALIDATED:
+        return Commit(current.cycle)
+    return Train(
+        cycle=current.cycle,
+        attempt=history.last_attempt.get("train", 0) + 1,
+        phase=current.phase,
+        first_step=history.step + 1,
+        end_step=current.end_step,
+        reseed=current.reseed,
+        isolate=len(failures) >= 2 and failures[-1].failure == failures[-2].failure,
+        reductions=reductions(history, failures),
+    )
+
+
+def after_cycle(history: History, last: CycleFacts, profile: Profile) -> Action:
+    """Between two cycles: stop for one of the limits, or begin the next."""
+    if last.verdict.endswith(":stop"):
+        return Stop(last.evidence, RunState.STAGNANT, ExitCode.STAGNANT)
+    if profile.run.max_cycles and last.cycle >= profile.run.max_cycles:
+        return Stop(f"all {profile.run.max_cycles} cycles are done", RunState.FINISHED, ExitCode.OK)
+    if profile.run.max_hours and history.training_s >= profile.run.max_hours * 3600:
+        return Stop(f"{profile.run.max_hours:g} hours of training are over", RunState.FINISHED, ExitCode.OK)
+    first = history.step + 1
+    return Train(
+        cycle=last.cycle + 1,
+        attempt=1,
+        phase="train",
+        first_step=first,
+        end_step=first + profile.run.steps_per_cycle,
+        reseed=history.reseeds + (1 if last.verdict.endswith(":reseed") else 0),
+        reductions=history.reductions,
+    )
+
+
+def validation_is_due(cycle: CycleFacts, profile: Profile) -> bool:
+    last = bool(profile.run.max_cycles) and cycle.cycle >= profile.run.max_cycles
+    return cycle.cycle % profile.validation.every == 0 or last or cycle.exhausted
+
+
+def reductions(history: History, failures: list[AttemptFacts]) -> int:
+    """Halvings of the rollout batch: one more for each attempt that ran out of CUDA memory."""
+    out_of_memory = bool(failures) and failures[-1].failure == ExitCode.CUDA_OOM.name
+    return history.reductions + (1 if out_of_memory else 0)
+
+
+def crash_loop(failures: list[AttemptFacts], retry: Retry) -> Stop | None:
+    """failures: in a row since the last progress, oldest first, not empty."""
+    last = failures[-1]
+    where = f"cycle {last.cycle}, {last.role} attempt {last.attempt}, step {last.step_reached + 1}"
+    if last.exit_code in FINAL_CODES:
+        return Stop(f"{last.message or last.failure} ({where})", RunState.FAILED, ExitCode(last.exit_code or 0))
+    same = 0
+    for failure in reversed(failures):
+        if (failure.failure, failure.step_reached, failure.role) != (last.failure, last.step_reached, last.role):
+            break
+        same += 1
+    if same >= retry.max_same_failure:
+        return Stop(
+            f"{same} attempts in a row ended in {last.failure} at the same step ({where})",
+            RunState.FAILED, _code_of(last), ADVICE.get(last.failure, ADVICE[""]),
+        )  # fmt: skip
+    if len(failures) >= retry.max_without_progress:
+        return Stop(
+            f"{len(failures)} attempts in a row left no new checkpoint, the last failed with {last.failure} ({where})",
+            RunState.FAILED, _code_of(last), ADVICE.get(last.failure, ADVICE[""]),
+        )  # fmt: skip
+    return None
+
+
+def _code_of(last: AttemptFacts) -> ExitCode:
+    """72 stays 72 (no usable GPU); everything else that comes back is a crash loop."""
+    return ExitCode.GPU if last.exit_code == ExitCode.GPU else ExitCode.INTERNAL
+
+
+ADVICE = {
+    ExitCode.CUDA_OOM.name: "lower sampling.max_completion_tokens or optimizer.micro_batch_size",
+    ExitCode.NOT_FINITE.name: "lower optimizer.learning_rate; the rollouts of the step are in evidence/",
+    "host_oom": "lower optimizer.micro_batch_size or sandbox.jobs, or free memory on this machine",
+    "": "read the end of worker.log in the attempt's directory",
+}
+
+
+def backoff_left(failures: list[AttemptFacts], retry: Retry, run_id: str, now: float) -> float:
+    """Seconds until the next attempt may start; doubles per failure, with +-20 % of jitter that only depends on
+    (run, failure), so that several runs on one machine do not retry in step."""
+    last = failures[-1]
+    if last.exit_code == ExitCode.GPU and len(failures) == 1:
+        return 0.0  # a CUDA context lost in suspend is a normal retry
+    draw = hashlib.sha256(f"{run_id}/{last.token}".encode()).digest()[0] / 255
+    delay: float = min(retry.backoff_s * 2.0 ** (len(failures) - 1), retry.backoff_max_s) * (0.8 + 0.4 * draw)
+    # Clamped: after a clock set back by hours, `ended_at` lies in the future, and we must not wait for it.
+    return max(0.0, min(delay, last.ended_at + delay - now))

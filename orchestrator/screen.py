@@ -1,0 +1,164 @@
+"""What the loop shows and hears: the dashboard or plain lines, the log file, the keyboard."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol
+
+import psutil
+
+from orchestrator.schedule import Train
+from orchestrator.signals import Signals
+from orchestrator.terminal import Keyboard
+from orchestrator.view import Live, View, build_view
+from profiles.schema import Profile
+from state.facts import Line
+from state.history import EventFacts, StepFacts, ValidationFacts
+from state.layout import RunDir
+from state.reader import Reader
+
+if TYPE_CHECKING:
+    from orchestrator.loop import Master
+
+STEPS_SHOWN = 400
+EVENTS_SHOWN = 50
+LEAST_INTERVAL_S = 0.25
+IDLE_INTERVAL_S = 1.0
+MEMORY_INTERVAL_S = 2.0
+
+
+class Display(Protocol):
+    """Either of dashboard.Dashboard and plain.Plain."""
+
+    def update(self, view: View) -> None: ...
+    def say(self, text: str) -> None: ...
+    def close(self, summary: str) -> None: ...
+
+
+class Screen:
+    """Facts that change between commits, and the display that draws them."""
+
+    def __init__(self, run: RunDir, display: Display, keyboard: Keyboard | None, profile: Profile) -> None:
+        self.run = run
+        self.display = display
+        self.keys = keyboard
+        self.profile = profile
+        self.note = ""
+        self.steps: deque[StepFacts] = deque(maxlen=STEPS_SHOWN)
+        self.events: deque[EventFacts] = deque(maxlen=EVENTS_SHOWN)
+        self.validations: Sequence[ValidationFacts] = ()
+        self.dirty = True
+        self.shown_at = 0.0
+        self.memory_at = 0.0
+        self.worker_rss: int | None = None
+        self.master_rss = 0
+
+    @property
+    def step_times(self) -> list[float]:
+        """Seconds of the last steps, oldest first."""
+        return [step.seconds for step in self.steps if step.seconds]
+
+    # --- facts -----------------------------------------------------------------------------------------------
+
+    def reload(self, reader: Reader) -> None:
+        """After a commit: read again what was committed."""
+        self.steps = deque(reader.steps(STEPS_SHOWN), maxlen=STEPS_SHOWN)
+        self.validations = reader.validations(STEPS_SHOWN)
+        self.dirty = True
+
+    def take(self, lines: Sequence[Line]) -> None:
+        """Lines that were just ingested."""
+        for line in lines:
+            self.dirty = True
+            if line.type == "step":
+                metrics = {k: v for k, v in line.data.items() if isinstance(v, int | float)}
+                seconds, reward = float(metrics.get("seconds", 0.0)), float(metrics.get("reward", 0.0))
+                self.steps.append(StepFacts(line.step, 0, seconds, reward, metrics))
+            elif line.type in ("warning", "unparsed", "oom_retry", "not_finite", "exhausted", "memory"):
+                text = str(line.data.get("text", line.data))
+                self.events.append(EventFacts(line.t_wall, 0, line.step, line.type, text))
+                self._log(f"worker: {line.type} at step {line.step}: {text}")
+
+    def say(self, text: str) -> None:
+        """A line for the person at 3 a.m.: on the display and in orchestrator.log."""
+        self.events.append(EventFacts(time.time(), 0, 0, "master", text))
+        self.dirty = True
+        self._log(text)
+        self.display.say(text)
+
+    def note_pruned(self, path: str) -> None:
+        """Housekeeping: in the log, not on the display."""
+        self._log(f"pruned {path}")
+
+    def _log(self, text: str) -> None:
+        with suppress(OSError), self.run.log.open("a", encoding="utf-8") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+
+    # --- drawing ---------------------------------------------------------------------------------------------
+
+    def show(self, master: Master, now: float) -> None:
+        """Draw if something changed (at most four times a second), else once a second."""
+        since = now - self.shown_at
+        if since < LEAST_INTERVAL_S or (not self.dirty and since < IDLE_INTERVAL_S):
+            return
+        self.shown_at, self.dirty = now, False
+        self._measure_memory(master, now)
+        live = self.live(master, now)
+        self.display.update(build_view(master.history, live, self.steps, self.validations, self.events, self.profile))
+
+    def _measure_memory(self, master: Master, now: float) -> None:
+        if now - self.memory_at < MEMORY_INTERVAL_S:
+            return
+        self.memory_at = now
+        active = master.crew.active
+        self.worker_rss = active.worker.rss_bytes() if active else None
+        self.master_rss = int(psutil.Process().memory_info().rss)
+
+    def live(self, master: Master, now: float) -> Live:
+        active, standby = master.crew.active, master.crew.standby
+        times = self.step_times[-20:]
+        asked = active is not None and active.checkpoint_pending
+        note = self.note or ("stopping after this step" if master.stop_asked_at is not None else "")
+        return Live(
+            master_pid=os.getpid(),
+            worker_pid=active.worker.pid if active else None,
+            role=active.attempt.role if active else "",
+            stage=active.worker.watch.stage if active else "",
+            step=active.worker.step if active and isinstance(active.action, Train) else None,
+            step_started=active.worker.watch.progress_at if active else None,
+            cycle_step_median_s=sorted(times)[len(times) // 2] if times else None,
+            worker_rss_bytes=self.worker_rss,
+            master_rss_bytes=self.master_rss,
+            standby="" if standby is None else ("warm" if standby.watch.ready else "warming"),
+            waiting_until=master.waiting_until,
+            note=note or ("checkpoint requested" if asked else ""),
+            now=now,
+        )
+
+    # --- people ----------------------------------------------------------------------------------------------
+
+    def keyboard(self) -> list[int]:
+        return self.keys.sources() if self.keys else []
+
+    def read_keys(self, signals: Signals) -> None:
+        if self.keys is not None and (pressed := self.keys.read()):
+            signals.key(pressed)
+
+    def go_headless(self) -> None:
+        """The terminal is gone: go on into orchestrator.log alone."""
+        from orchestrator.plain import Plain
+
+        if self.keys is not None:
+            self.keys.close()
+        self.display = Plain(None)
+        self._log("the terminal is gone; going on without it")
+
+    def close(self, summary: str) -> None:
+        if self.keys is not None:
+            self.keys.close()
+        self._log(summary)
+        self.display.close(summary)

@@ -1,0 +1,59 @@
+"""Signals and keys become flags; the loop reads them. Imports nothing but os and signal: it must be first.
+
+SIGUSR1's default action is death, so its handler has to stand before the slow imports begin.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from types import FrameType
+
+CTRL_X = b"\x18"
+
+
+class Signals:
+    """Counts of what was asked for since the loop last looked."""
+
+    def __init__(self) -> None:
+        self.stop = 0
+        self.checkpoint = 0
+        self.hangup = 0
+        self.resized = 0
+        self.wake_reader, self.wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def install(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGWINCH):
+            signal.signal(number, self.handle)
+
+    def handle(self, number: int, _frame: FrameType | None) -> None:
+        # A handler can interrupt this same thread while it holds a lock: Event.set() could then deadlock and
+        # logging could re-enter its own write. A byte into a non-blocking pipe takes no lock, and wakes select().
+        if number in (signal.SIGINT, signal.SIGTERM):
+            self.stop += 1
+        elif number == signal.SIGUSR1:
+            self.checkpoint += 1
+        elif number == signal.SIGHUP:
+            self.hangup += 1
+        else:
+            self.resized += 1
+        self.wake()
+
+    def wake(self) -> None:
+        """Ends the loop's wait. Safe in a handler and in a thread."""
+        with suppress(BlockingIOError):  # pipe full: the loop is being woken already
+            os.write(self.wake_writer, b"!")
+
+    def drain(self) -> None:
+        with suppress(BlockingIOError):
+            while os.read(self.wake_reader, 4096):
+                pass
+
+    def key(self, pressed: bytes) -> None:
+        """A key read from the terminal."""
+        if CTRL_X in pressed:
+            self.checkpoint += 1
+
+
+SIGNALS = Signals()

@@ -1,0 +1,62 @@
+"""The terminal as a keyboard: cbreak mode with signals on, always restored."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+import termios
+import tty
+from contextlib import suppress
+from typing import Any
+
+
+class Keyboard:
+    """Reads single keys from standard input, if that is a terminal. Closed for good at its end."""
+
+    def __init__(self) -> None:
+        self.fd = -1
+        self._saved: list[Any] | None = None
+        with suppress(OSError, ValueError, termios.error):
+            fd = sys.stdin.fileno()
+            if os.isatty(fd):
+                # In the background, touching the terminal would stop us.
+                signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+                signal.signal(signal.SIGTTIN, signal.SIG_IGN)
+                self._saved = termios.tcgetattr(fd)
+                tty.setcbreak(fd, termios.TCSANOW)  # ISIG stays on: Ctrl+C is still a signal
+                self._free_ctrl_x(fd)
+                self.fd = fd
+                atexit.register(self.close)
+
+    @staticmethod
+    def _free_ctrl_x(fd: int) -> None:
+        """Some systems bind control characters (Ctrl+V literal-next and the like); no editing happens here."""
+        mode = termios.tcgetattr(fd)
+        mode[3] &= ~termios.IEXTEN
+        termios.tcsetattr(fd, termios.TCSANOW, mode)
+
+    def sources(self) -> list[int]:
+        return [self.fd] if self.fd >= 0 else []
+
+    def read(self) -> bytes:
+        """Keys pressed since the last call; empty if none. End of file closes the keyboard."""
+        import select
+
+        if self.fd < 0 or not select.select([self.fd], [], [], 0)[0]:
+            return b""
+        try:
+            keys = os.read(self.fd, 64)
+        except OSError:
+            keys = b""
+        if not keys:
+            self.close()
+        return keys
+
+    def close(self) -> None:
+        """Give the terminal back as it was. Repeating it is harmless."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0 and self._saved is not None:
+            with suppress(OSError, termios.error):
+                termios.tcsetattr(fd, termios.TCSANOW, self._saved)

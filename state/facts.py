@@ -1,0 +1,80 @@
+"""Facts that workers report, as rows: one that comes twice changes nothing, another in its place is an error."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from sqlite_utils import Database
+
+
+@dataclass(frozen=True)
+class Line:
+    """One parsed line of events.jsonl. text is the line itself: it decides whether a repeat is the same event."""
+
+    seq: int
+    type: str
+    step: int
+    t_wall: float
+    t_mono: float
+    data: dict[str, Any]
+    text: str
+
+
+class ConflictingEvent(Exception):
+    """The same (cycle, attempt, seq) came with another payload: a bug or a tampered file, never ignored."""
+
+
+def insert_event(db: Database, cycle: int, role: str, attempt: int, line: Line) -> None:
+    key = [cycle, role, attempt, line.seq]
+    known = db.execute("SELECT payload FROM events WHERE cycle=? AND role=? AND attempt=? AND seq=?", key).fetchone()
+    payload = json.dumps(line.data, sort_keys=True)
+    if known is not None:
+        if known[0] != payload:
+            raise ConflictingEvent(f"event {line.seq} of cycle {cycle} attempt {attempt} changed: {line.text[:200]}")
+        return
+    db.execute(
+        "INSERT INTO events VALUES (?,?,?,?,?,?,?,?,?)",
+        [*key, line.type, line.step, line.t_wall, line.t_mono, payload],
+    )
+
+
+def insert_step(db: Database, cycle: int, attempt: int, line: Line) -> None:
+    key = [line.step, cycle, attempt]
+    metrics = json.dumps(line.data, sort_keys=True)
+    known = db.execute("SELECT seq, metrics FROM steps WHERE step=? AND cycle=? AND attempt=?", key).fetchone()
+    if known is not None:
+        if tuple(known) != (line.seq, metrics):
+            raise ConflictingEvent(f"step {line.step} of cycle {cycle} attempt {attempt} came twice and differs")
+        return
+    get = line.data.get
+    db.execute(
+        "INSERT INTO steps (step, cycle, attempt, seq, seconds, reward, loss, tokens, metrics, t_wall)"
+        " VALUES (?,?,?,?,?,?,?,?,?,?)",
+        [*key, line.seq, get("seconds"), get("reward"), get("loss"), int(get("tokens") or 0), metrics, line.t_wall],
+    )
+
+
+def insert_examples(db: Database, cycle: int, attempt: int, line: Line) -> None:
+    for example in line.data.get("tasks", ()):
+        db.execute(
+            "INSERT OR IGNORE INTO examples VALUES (?,?,?,?,?,?,?,?,?)",
+            [
+                example_id(example["task"], example["program"], example["input"]),
+                example["task"],
+                cycle,
+                attempt,
+                line.step,
+                example["program"],
+                example["input"],
+                example["output"],
+                example.get("solve_rate"),
+            ],
+        )
+
+
+def example_id(task: str, program: str, inputs: str) -> str:
+    """Identity of a task; workers send each program in its normal form."""
+    return hashlib.sha256(f"{task}\0{program}\0{inputs}".encode()).hexdigest()

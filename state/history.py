@@ -1,0 +1,146 @@
+"""The frozen facts that decisions and displays read. (pure)
+
+A History is small however long the run is: the newest cycle, a window of committed ones, and running totals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from state.states import AttemptState, CycleState, RunState
+
+WINDOW = 64
+"""Committed cycles that a History holds; no rule looks further back."""
+
+
+@dataclass(frozen=True)
+class CheckpointFacts:
+    checkpoint_id: str
+    parent: str | None
+    cycle: int
+    step: int
+    path: str
+    """Relative to the run directory."""
+    digest: str
+    bytes: int
+    verified: bool = False
+    is_cycle_end: bool = False
+    pinned: bool = False
+    state: str = "committed"
+
+
+@dataclass(frozen=True)
+class ValidationFacts:
+    """Score of one checkpoint on one suite. metrics: task -> name -> value, with the key "mean" over the tasks."""
+
+    cycle: int
+    step: int
+    suite: str
+    accuracy: float
+    correct: int
+    n: int
+    metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CycleFacts:
+    cycle: int
+    phase: str
+    """"seed" or "train"."""
+    state: CycleState
+    first_step: int
+    end_step: int
+    reseed: int = 0
+    verdict: str = ""
+    evidence: str = ""
+    exhausted: bool = False
+    proposals: int = 0
+    new_examples: int = 0
+    learnable: int = 0
+    train_s: float = 0.0
+    validations: tuple[ValidationFacts, ...] = ()
+
+
+@dataclass(frozen=True)
+class AttemptFacts:
+    cycle: int
+    role: str
+    attempt: int
+    token: str
+    state: AttemptState
+    first_step: int
+    step_reached: int
+    progressed: bool
+    """It left a committed checkpoint that was not there before."""
+    exit_code: int | None = None
+    failure: str = ""
+    """Class of the failure: an ExitCode's name, `signal:N`, `host_oom`, `hung:STAGE`; empty if there was none."""
+    message: str = ""
+    reductions: int = 0
+    started_at: float = 0.0
+    ended_at: float = 0.0
+    pid: int = 0
+    process_started: float = 0.0
+
+
+@dataclass(frozen=True)
+class History:
+    """What the master knows. Steps count from 1; step 0 is the checkpoint that the seed phase ends with."""
+
+    run_id: str
+    name: str
+    state: RunState
+    head: CheckpointFacts | None = None
+    reseeds: int = 0
+    stop_reason: str = ""
+    created_at: float = 0.0
+    heartbeat_at: float = 0.0
+    """UTC seconds at which a master last said that it lives."""
+    current: CycleFacts | None = None
+    """The newest cycle, in whatever state."""
+    recent: tuple[CycleFacts, ...] = ()
+    """The last WINDOW committed cycles, oldest first."""
+    failures: tuple[AttemptFacts, ...] = ()
+    """Attempts that ended in failure since the last progress, oldest first."""
+    last_attempt: Mapping[str, int] = field(default_factory=dict)
+    """role -> number of the newest attempt at the current cycle."""
+    first_validation: ValidationFacts | None = None
+    last_validation: ValidationFacts | None = None
+    best_validation: ValidationFacts | None = None
+    """Highest accuracy; ties go to the earlier."""
+    cycles_done: int = 0
+    examples: int = 0
+    """Distinct valid tasks found in committed and current cycles."""
+    training_s: float = 0.0
+    """Seconds of training in all cycles."""
+    reductions: int = 0
+    """How often the rollout batch was halved for CUDA memory."""
+
+    @property
+    def step(self) -> int:
+        """Last step that cannot be lost."""
+        return self.head.step if self.head is not None else 0
+
+
+@dataclass(frozen=True)
+class StepFacts:
+    """One trained step, for charts. metrics: flat, as the worker reported them."""
+
+    step: int
+    cycle: int
+    seconds: float
+    reward: float
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class EventFacts:
+    """One line of the log, for people."""
+
+    at: float
+    """UTC seconds."""
+    cycle: int
+    step: int
+    type: str
+    text: str

@@ -1,0 +1,230 @@
+"""Reads state.db without a lock and without writing: History for decisions, series and events for displays."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+from profiles.errors import ExitCode, LonghaulError
+from state.history import (
+    WINDOW,
+    AttemptFacts,
+    CheckpointFacts,
+    CycleFacts,
+    EventFacts,
+    History,
+    StepFacts,
+    ValidationFacts,
+)
+from state.layout import RunDir
+from state.states import AttemptState, CycleState, RunState
+
+_CHECKPOINT = "checkpoint_id, parent, cycle, step, path, digest, bytes, verified, is_cycle_end, pinned, state"
+_VALIDATION = "cycle, step, suite, accuracy, correct, n, metrics"
+_ATTEMPT = (
+    "cycle, role, attempt, token, state, first_step, step_reached, progressed, exit_code, failure, message,"
+    " reductions, started_at, coalesce(ended_at, 0), pid, process_started"
+)
+_CYCLE = (
+    "cycle, phase, state, first_step, end_step, reseed, verdict, evidence, exhausted, proposals, new_examples,"
+    " learnable, train_s"
+)
+
+
+class Reader:
+    """A read-only view of one run's store; sees what was committed when each method was called."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+
+    @classmethod
+    def open(cls, run: RunDir) -> Reader:
+        """Raises LonghaulError(INPUT) if there is no such run, STORE if it cannot be read."""
+        if not run.store.exists():
+            raise LonghaulError(
+                f"there is no run '{run.name}' in {run.root.parent}",
+                kept="nothing was changed",
+                next_command=f"python -m orchestrator run --run {run.name}",
+                exit_code=ExitCode.INPUT,
+            )
+        try:
+            connection = sqlite3.connect(f"file:{run.store}?mode=ro", uri=True, timeout=5.0)
+            connection.execute("SELECT 1 FROM runs LIMIT 1")
+        except sqlite3.Error as error:
+            raise LonghaulError(
+                f"the store of run '{run.name}' cannot be read: {error}",
+                kept="nothing was changed",
+                next_command=f"ls -l {run.root}",
+                exit_code=ExitCode.STORE,
+            ) from error
+        return cls(connection)
+
+    def close(self) -> None:
+        self.connection.close()
+
+    def _rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
+        return self.connection.execute(sql, parameters).fetchall()
+
+    # --- for decisions ---------------------------------------------------------------------------------------
+
+    def history(self) -> History:
+        run = self._rows("SELECT run_id, name, state, head, reseeds, stop_reason, created_at, heartbeat_at FROM runs")[
+            0
+        ]
+        head = self.checkpoint(run[3]) if run[3] else None
+        newest = self._rows(f"SELECT {_CYCLE} FROM cycles ORDER BY cycle DESC LIMIT 1")
+        current = self._cycle(newest[0]) if newest else None
+        recent = self._rows(
+            f"SELECT {_CYCLE} FROM cycles WHERE state='committed' ORDER BY cycle DESC LIMIT ?", [WINDOW]
+        )
+        totals = self._rows(
+            "SELECT count(*) FILTER (WHERE state='committed'), coalesce(sum(new_examples),0),"
+            " coalesce(sum(train_s),0.0) FROM cycles"
+        )[0]
+        return History(
+            run_id=run[0],
+            name=run[1],
+            state=RunState(run[2]),
+            head=head,
+            reseeds=run[4],
+            stop_reason=run[5],
+            created_at=run[6],
+            heartbeat_at=run[7],
+            current=current,
+            recent=tuple(self._cycle(row) for row in reversed(recent)),
+            failures=self._failures(),
+            last_attempt=self._last_attempts(current.cycle) if current else {},
+            first_validation=self._validation("ORDER BY step ASC LIMIT 1"),
+            last_validation=self._validation("ORDER BY step DESC LIMIT 1"),
+            best_validation=self._validation("ORDER BY accuracy DESC, step ASC LIMIT 1"),
+            cycles_done=totals[0],
+            examples=totals[1],
+            training_s=totals[2],
+            reductions=self._reductions(),
+        )
+
+    def _cycle(self, row: Sequence[Any]) -> CycleFacts:
+        validations = self._rows(f"SELECT {_VALIDATION} FROM validations WHERE cycle=?", [row[0]])
+        (cycle, phase, state, first, end, reseed, verdict, evidence, exhausted, proposals, new, learnable, train_s) = (
+            row
+        )
+        return CycleFacts(
+            cycle, phase, CycleState(state), first, end, reseed, verdict, evidence, bool(exhausted), proposals, new,
+            learnable, train_s, tuple(_validation(v) for v in validations),
+        )  # fmt: skip
+
+    def _validation(self, order: str) -> ValidationFacts | None:
+        first = self._rows("SELECT suite FROM validations ORDER BY rowid LIMIT 1")
+        rows = self._rows(f"SELECT {_VALIDATION} FROM validations WHERE suite=? {order}", first[0]) if first else []
+        return _validation(rows[0]) if rows else None
+
+    def _failures(self) -> tuple[AttemptFacts, ...]:
+        """Failed attempts after the newest one that progressed, succeeded or stopped as asked."""
+        rows = self._rows(f"SELECT {_ATTEMPT} FROM attempts ORDER BY rowid DESC LIMIT 64")
+        failures = []
+        for row in rows:
+            facts = _attempt(row)
+            if facts.state in (AttemptState.SUCCEEDED, AttemptState.STOPPED):
+                break
+            if facts.state == AttemptState.FAILED:
+                failures.append(facts)
+            if facts.progressed:
+                break
+        return tuple(reversed(failures))
+
+    def _last_attempts(self, cycle: int) -> dict[str, int]:
+        return dict(self._rows("SELECT role, max(attempt) FROM attempts WHERE cycle=? GROUP BY role", [cycle]))
+
+    def _reductions(self) -> int:
+        return int(self._rows("SELECT coalesce(max(reductions), 0) FROM attempts")[0][0])
+
+    def open_attempts(self) -> tuple[AttemptFacts, ...]:
+        """Attempts whose row is not closed, oldest first."""
+        rows = self._rows(
+            f"SELECT {_ATTEMPT} FROM attempts WHERE state IN"
+            " ('planned','starting','running','checkpointing','stopping','hung') ORDER BY rowid"
+        )
+        return tuple(_attempt(row) for row in rows)
+
+    def token_of(self, cycle: int, role: str, attempt: int) -> str:
+        """Token of an attempt; empty if there is no such row."""
+        rows = self._rows("SELECT token FROM attempts WHERE cycle=? AND role=? AND attempt=?", [cycle, role, attempt])
+        return str(rows[0][0]) if rows else ""
+
+    def checkpoint(self, checkpoint_id: str) -> CheckpointFacts | None:
+        rows = self._rows(f"SELECT {_CHECKPOINT} FROM checkpoints WHERE checkpoint_id=?", [checkpoint_id])
+        return _checkpoint(rows[0]) if rows else None
+
+    def checkpoints(self) -> tuple[CheckpointFacts, ...]:
+        """All that are not deleted, oldest first."""
+        rows = self._rows(f"SELECT {_CHECKPOINT} FROM checkpoints WHERE state <> 'deleted' ORDER BY step, created_at")
+        return tuple(_checkpoint(row) for row in rows)
+
+    def best_checkpoints(self) -> dict[str, str]:
+        """suite -> checkpoint_id of its best validation; ties go to the earlier."""
+        rows = self._rows("SELECT suite, checkpoint_id FROM validations ORDER BY accuracy DESC, step ASC")
+        best: dict[str, str] = {}
+        for suite, checkpoint_id in rows:
+            best.setdefault(suite, checkpoint_id)
+        return best
+
+    # --- for displays ----------------------------------------------------------------------------------------
+
+    def profile_json(self) -> str:
+        return str(self._rows("SELECT profile FROM runs")[0][0])
+
+    def steps(self, limit: int = 2000) -> tuple[StepFacts, ...]:
+        """The last `limit` trained steps, and those of the open attempt beyond the head, oldest first."""
+        rows = self._rows(
+            "SELECT step, cycle, coalesce(seconds, 0), coalesce(reward, 0), metrics FROM steps WHERE trained=1"
+            " OR (step > (SELECT coalesce(max(step), 0) FROM steps WHERE trained=1) AND attempt ="
+            " (SELECT max(attempt) FROM attempts a WHERE a.cycle=steps.cycle AND a.role='train'))"
+            " ORDER BY step DESC LIMIT ?",
+            [limit],
+        )
+        return tuple(StepFacts(r[0], r[1], r[2], r[3], json.loads(r[4])) for r in reversed(rows))
+
+    def validations(self, limit: int = 2000) -> tuple[ValidationFacts, ...]:
+        """The last `limit` validations of all suites, oldest first."""
+        rows = self._rows(f"SELECT {_VALIDATION} FROM validations ORDER BY step DESC LIMIT ?", [limit])
+        return tuple(_validation(row) for row in reversed(rows))
+
+    def events(self, limit: int = 50) -> tuple[EventFacts, ...]:
+        """The newest events, oldest first. Text comes from workers: escape it where it is shown."""
+        rows = self._rows("SELECT t_wall, cycle, step, type, payload FROM events ORDER BY rowid DESC LIMIT ?", [limit])
+        return tuple(EventFacts(r[0], r[1], r[2], r[3], _event_text(json.loads(r[4]))) for r in reversed(rows))
+
+    def examples(self, limit: int = 20) -> list[dict[str, Any]]:
+        """Newest tasks found, newest first. Programs are a model's text: escape them where they are shown."""
+        names = ("task", "step", "program", "input", "output", "solve_rate")
+        rows = self._rows(f"SELECT {', '.join(names)} FROM examples ORDER BY step DESC LIMIT ?", [limit])
+        return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def _checkpoint(row: Sequence[Any]) -> CheckpointFacts:
+    identity, parent, cycle, step, path, digest, size, verified, is_end, pinned, state = row
+    return CheckpointFacts(
+        identity, parent, cycle, step, path, digest, size, bool(verified), bool(is_end), bool(pinned), state
+    )
+
+
+def _validation(row: Sequence[Any]) -> ValidationFacts:
+    cycle, step, suite, accuracy, correct, n, metrics = row
+    return ValidationFacts(cycle, step, suite, accuracy, correct, n, json.loads(metrics))
+
+
+def _attempt(row: Sequence[Any]) -> AttemptFacts:
+    (cycle, role, attempt, token, state, first, reached, progressed, code, failure, message, reductions, started, ended,
+     pid, process_started) = row  # fmt: skip
+    return AttemptFacts(
+        cycle, role, attempt, token, AttemptState(state), first, reached, bool(progressed), code, failure, message,
+        reductions, started, ended, pid, process_started,
+    )  # fmt: skip
+
+
+def _event_text(payload: dict[str, Any]) -> str:
+    if "text" in payload:
+        return str(payload["text"])
+    return ", ".join(f"{name} {value}" for name, value in payload.items() if not isinstance(value, dict | list))

@@ -1,0 +1,296 @@
+"""The one writer of a run's facts; each method is one transaction. Readers use `state.reader`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from state.crash import crash_point
+from state.database import WritingConnection
+from state.facts import Line, insert_event, insert_examples, insert_step
+from state.history import CheckpointFacts
+from state.layout import RunDir
+from state.states import AttemptState, CycleState, RunState, check_attempt, check_cycle
+
+
+@dataclass(frozen=True)
+class NewRun:
+    """What a run is born with."""
+
+    run_id: str
+    name: str
+    profile: str
+    """Resolved profile, canonical JSON."""
+    profile_sha256: str
+    seed: int
+    program_version: str
+    now: float
+
+
+class Store(WritingConnection):
+    """Owns the only writing connection. Use `Store.open`."""
+
+    @classmethod
+    def open(cls, run: RunDir, new: NewRun | None = None) -> Store:
+        """Open, or create with `new`. Raises what WritingConnection raises."""
+        store = cls(run, may_create=new is not None)
+        if new is not None:
+            store._insert_run(new)
+        return store
+
+    def _insert_run(self, new: NewRun) -> None:
+        with self.transaction():
+            self.db.table("runs").insert(
+                {
+                    "run_id": new.run_id,
+                    "name": new.name,
+                    "profile": new.profile,
+                    "profile_sha256": new.profile_sha256,
+                    "seed": new.seed,
+                    "program_version": new.program_version,
+                    "state": RunState.RUNNING,
+                    "created_at": new.now,
+                    "heartbeat_at": new.now,
+                }
+            )
+
+    # --- run -------------------------------------------------------------------------------------------------
+
+    def set_run_state(self, state: RunState, reason: str, now: float) -> None:
+        with self.transaction():
+            self.db.execute("UPDATE runs SET state=?, stop_reason=?, heartbeat_at=?", [state, reason, now])
+
+    def set_profile(self, profile: str, sha256: str) -> None:
+        with self.transaction():
+            self.db.execute("UPDATE runs SET profile=?, profile_sha256=?", [profile, sha256])
+
+    def heartbeat(self, now: float) -> None:
+        with self.transaction(durable_commit=False):
+            self.db.execute("UPDATE runs SET heartbeat_at=?", [now])
+
+    def profile_json(self) -> str:
+        return str(self.db.execute("SELECT profile FROM runs").fetchone()[0])
+
+    # --- cycles and attempts ---------------------------------------------------------------------------------
+
+    def plan_cycle(self, cycle: int, phase: str, first_step: int, end_step: int, reseed: int, now: float) -> None:
+        """The row of a new cycle; an existing one is left as it is."""
+        with self.transaction():
+            self.db.execute(
+                "INSERT OR IGNORE INTO cycles (cycle, phase, first_step, end_step, state, reseed, started_at)"
+                " VALUES (?,?,?,?,?,?,?)",
+                [cycle, phase, first_step, end_step, CycleState.PLANNED, reseed, now],
+            )
+            self.db.execute("UPDATE runs SET reseeds=max(reseeds, ?)", [reseed])
+
+    def cycle_state(self, cycle: int) -> CycleState:
+        row = self.db.execute("SELECT state FROM cycles WHERE cycle=?", [cycle]).fetchone()
+        return CycleState(row[0])
+
+    def _move_cycle(self, cycle: int, state: CycleState) -> None:
+        old = self.cycle_state(cycle)
+        if old != state:
+            check_cycle(old, state)
+            self.db.execute("UPDATE cycles SET state=? WHERE cycle=?", [state, cycle])
+
+    def set_cycle_state(self, cycle: int, state: CycleState) -> None:
+        with self.transaction():
+            self._move_cycle(cycle, state)
+
+    def plan_attempt(
+        self, cycle: int, role: str, attempt: int, token: str, first_step: int, reductions: int, now: float
+    ) -> None:
+        """PLANNED, and its cycle goes to TRAINING or VALIDATING, in one commit."""
+        with self.transaction():
+            self.db.table("attempts").insert(
+                {
+                    "cycle": cycle,
+                    "role": role,
+                    "attempt": attempt,
+                    "token": token,
+                    "state": AttemptState.PLANNED,
+                    "first_step": first_step,
+                    "step_reached": first_step - 1,
+                    "reductions": reductions,
+                    "started_at": now,
+                }
+            )
+            self._move_cycle(cycle, CycleState.TRAINING if role == "train" else CycleState.VALIDATING)
+
+    def attempt_state(self, token: str) -> AttemptState:
+        return AttemptState(self.db.execute("SELECT state FROM attempts WHERE token=?", [token]).fetchone()[0])
+
+    def set_attempt_state(self, token: str, state: AttemptState) -> None:
+        with self.transaction(durable_commit=False):
+            old = self.attempt_state(token)
+            if old != state:
+                check_attempt(old, state)
+                self.db.execute("UPDATE attempts SET state=? WHERE token=?", [state, token])
+
+    def set_attempt_process(self, token: str, pid: int, process_started: float) -> None:
+        with self.transaction(durable_commit=False):
+            self.db.execute("UPDATE attempts SET pid=?, process_started=? WHERE token=?", [pid, process_started, token])
+
+    def close_attempt(
+        self,
+        token: str,
+        state: AttemptState,
+        *,
+        exit_code: int | None,
+        failure: str,
+        message: str,
+        step_reached: int,
+        cycle_state: CycleState | None,
+        now: float,
+        exhausted: bool = False,
+    ) -> None:
+        """The attempt's final row and, where it ends one, its cycle's next state, in one commit."""
+        with self.transaction():
+            old = self.attempt_state(token)
+            check_attempt(old, state)
+            self.db.execute(
+                "UPDATE attempts SET state=?, exit_code=?, failure=?, message=?, step_reached=max(step_reached,?),"
+                " ended_at=? WHERE token=?",
+                [state, exit_code, failure, message, step_reached, now, token],
+            )
+            cycle = self.db.execute("SELECT cycle FROM attempts WHERE token=?", [token]).fetchone()[0]
+            if exhausted:
+                self.db.execute("UPDATE cycles SET exhausted=1 WHERE cycle=?", [cycle])
+            if cycle_state is not None:
+                self._move_cycle(cycle, cycle_state)
+
+    def commit_cycle(self, cycle: int, verdict: str, evidence: str, now: float) -> None:
+        with self.transaction():
+            self._move_cycle(cycle, CycleState.COMMITTED)
+            self.db.execute(
+                "UPDATE cycles SET verdict=?, evidence=?, committed_at=? WHERE cycle=?",
+                [verdict, evidence, now, cycle],
+            )
+
+    # --- facts from workers ----------------------------------------------------------------------------------
+
+    def ingest_offset(self, token: str) -> int:
+        return int(self.db.execute("SELECT ingest_offset FROM attempts WHERE token=?", [token]).fetchone()[0])
+
+    def ingest(self, token: str, lines: Sequence[Line], offset: int) -> None:
+        """Rows and the offset of the next unread byte move together. Raises ConflictingEvent."""
+        with self.transaction(durable_commit=False):
+            cycle, role, attempt = self.db.execute(
+                "SELECT cycle, role, attempt FROM attempts WHERE token=?", [token]
+            ).fetchone()
+            reached = 0
+            for line in lines:
+                if line.type == "step":
+                    insert_step(self.db, cycle, attempt, line)
+                    reached = max(reached, line.step)
+                elif line.type == "examples":
+                    insert_examples(self.db, cycle, attempt, line)
+                else:
+                    insert_event(self.db, cycle, role, attempt, line)
+            crash_point("ingest.before_offset")
+            self.db.execute(
+                "UPDATE attempts SET ingest_offset=?, step_reached=max(step_reached, ?) WHERE token=?",
+                [offset, reached, token],
+            )
+
+    # --- checkpoints -----------------------------------------------------------------------------------------
+
+    def commit_checkpoint(
+        self, checkpoint: CheckpointFacts, attempt: int, now: float, *, from_step: int | None = None
+    ) -> None:
+        """New head, its steps marked as trained, the cycle's totals: one FULL commit. Repeating it changes nothing.
+
+        from_step: last step of the parent; None: looked up.
+        """
+        with self.transaction():
+            if self.db.execute(
+                "SELECT 1 FROM checkpoints WHERE checkpoint_id=? AND state='committed'", [checkpoint.checkpoint_id]
+            ).fetchone():
+                return
+            if from_step is None:
+                row = self.db.execute(
+                    "SELECT step FROM checkpoints WHERE checkpoint_id=?", [checkpoint.parent]
+                ).fetchone()
+                from_step = int(row[0]) if row else 0
+            self.db.execute(
+                "INSERT INTO checkpoints (checkpoint_id, parent, cycle, attempt, step, path, digest, bytes,"
+                " is_cycle_end, state, verified, created_at) VALUES (?,?,?,?,?,?,?,?,?,'committed',?,?)",
+                [
+                    checkpoint.checkpoint_id,
+                    checkpoint.parent,
+                    checkpoint.cycle,
+                    attempt,
+                    checkpoint.step,
+                    checkpoint.path,
+                    checkpoint.digest,
+                    checkpoint.bytes,
+                    checkpoint.is_cycle_end,
+                    checkpoint.verified,
+                    now,
+                ],
+            )
+            crash_point("commit.inside")
+            self.db.execute("UPDATE runs SET head=?, heartbeat_at=?", [checkpoint.checkpoint_id, now])
+            self.db.execute(
+                "UPDATE steps SET trained=1 WHERE cycle=? AND attempt=? AND step>? AND step<=?",
+                [checkpoint.cycle, attempt, from_step, checkpoint.step],
+            )
+            self.db.execute(
+                "UPDATE attempts SET progressed=1 WHERE cycle=? AND role='train' AND attempt=?",
+                [checkpoint.cycle, attempt],
+            )
+            self._total_cycle(checkpoint.cycle)
+
+    def _total_cycle(self, cycle: int) -> None:
+        self.db.execute(
+            "UPDATE cycles SET (proposals, new_examples, learnable, train_s) = (SELECT"
+            " coalesce(sum(json_extract(metrics, '$.proposals')), 0),"
+            " coalesce(sum(json_extract(metrics, '$.new_examples')), 0),"
+            " coalesce(sum(json_extract(metrics, '$.learnable')), 0),"
+            " coalesce(sum(seconds), 0.0) FROM steps WHERE cycle=:c AND trained=1) WHERE cycle=:c",
+            {"c": cycle},
+        )
+
+    def walk_back(self, head: str, now: float) -> None:
+        """The head becomes an older checkpoint; later steps no longer count, and their cycles are trained again."""
+        with self.transaction():
+            step, cycle, is_end = self.db.execute(
+                "SELECT step, cycle, is_cycle_end FROM checkpoints WHERE checkpoint_id=?", [head]
+            ).fetchone()
+            self.db.execute("UPDATE runs SET head=?, heartbeat_at=?", [head, now])
+            self.db.execute("UPDATE steps SET trained=0 WHERE trained=1 AND step>?", [step])
+            self.db.execute("DELETE FROM validations WHERE step>?", [step])
+            first_undone = cycle + 1 if is_end else cycle
+            self.db.execute("DELETE FROM cycles WHERE cycle>? AND NOT EXISTS"
+                            " (SELECT 1 FROM attempts WHERE attempts.cycle=cycles.cycle)", [first_undone])  # fmt: skip
+            self.db.execute(
+                "UPDATE cycles SET state=?, verdict='', evidence='', exhausted=0 WHERE cycle>=? AND state<>'planned'",
+                [CycleState.TRAINING, first_undone],
+            )
+            for (undone,) in self.db.execute("SELECT cycle FROM cycles WHERE cycle>=?", [first_undone]).fetchall():
+                self._total_cycle(undone)
+
+    def set_verified(self, checkpoint_id: str) -> None:
+        with self.transaction():
+            self.db.execute("UPDATE checkpoints SET verified=1 WHERE checkpoint_id=?", [checkpoint_id])
+
+    def set_checkpoint_state(self, checkpoint_id: str, state: str) -> None:
+        """state: "deleting", "deleted" or "quarantined"."""
+        with self.transaction():
+            self.db.execute("UPDATE checkpoints SET state=? WHERE checkpoint_id=?", [state, checkpoint_id])
+
+    def commit_validation(
+        self, checkpoint_id: str, cycle: int, attempt: int, step: int, suites: dict[str, dict[str, Any]], now: float
+    ) -> None:
+        """First complete result wins; the cycle becomes VALIDATED."""
+        with self.transaction():
+            for suite, metrics in suites.items():
+                mean = metrics["mean"]
+                self.db.execute(
+                    "INSERT OR IGNORE INTO validations VALUES (?,?,?,?,?,?,?,?,?,?)",
+                    [checkpoint_id, suite, cycle, attempt, step, float(mean["accuracy"]), int(mean["correct"]),
+                     int(mean["n"]), json.dumps(metrics, sort_keys=True), now],
+                )  # fmt: skip
+            self._move_cycle(cycle, CycleState.VALIDATED)

@@ -1,0 +1,135 @@
+"""The schema of state.db as numbered migrations; `PRAGMA user_version` counts those applied. (pure)"""
+
+from __future__ import annotations
+
+APPLICATION_ID = 0x4C4F4E47  # "LONG"
+
+MIGRATIONS: tuple[str, ...] = (
+    """
+    CREATE TABLE runs (
+        run_id TEXT PRIMARY KEY,
+        name TEXT NOT NULL,
+        profile TEXT NOT NULL,
+        profile_sha256 TEXT NOT NULL,
+        seed INTEGER NOT NULL,
+        program_version TEXT NOT NULL,
+        state TEXT NOT NULL,
+        stop_reason TEXT NOT NULL DEFAULT '',
+        head TEXT REFERENCES checkpoints(checkpoint_id) DEFERRABLE INITIALLY DEFERRED,
+        reseeds INTEGER NOT NULL DEFAULT 0,
+        created_at REAL NOT NULL,
+        heartbeat_at REAL NOT NULL
+    ) STRICT;
+    CREATE TABLE cycles (
+        cycle INTEGER PRIMARY KEY,
+        phase TEXT NOT NULL,
+        first_step INTEGER NOT NULL,
+        end_step INTEGER NOT NULL,
+        state TEXT NOT NULL,
+        reseed INTEGER NOT NULL DEFAULT 0,
+        verdict TEXT NOT NULL DEFAULT '',
+        evidence TEXT NOT NULL DEFAULT '',
+        exhausted INTEGER NOT NULL DEFAULT 0,
+        proposals INTEGER NOT NULL DEFAULT 0,
+        new_examples INTEGER NOT NULL DEFAULT 0,
+        learnable INTEGER NOT NULL DEFAULT 0,
+        train_s REAL NOT NULL DEFAULT 0,
+        started_at REAL NOT NULL,
+        committed_at REAL
+    ) STRICT;
+    CREATE TABLE attempts (
+        cycle INTEGER NOT NULL REFERENCES cycles(cycle),
+        role TEXT NOT NULL,
+        attempt INTEGER NOT NULL,
+        token TEXT NOT NULL UNIQUE,
+        pid INTEGER NOT NULL DEFAULT 0,
+        process_started REAL NOT NULL DEFAULT 0,
+        state TEXT NOT NULL,
+        first_step INTEGER NOT NULL,
+        step_reached INTEGER NOT NULL,
+        progressed INTEGER NOT NULL DEFAULT 0,
+        exit_code INTEGER,
+        failure TEXT NOT NULL DEFAULT '',
+        message TEXT NOT NULL DEFAULT '',
+        reductions INTEGER NOT NULL DEFAULT 0,
+        ingest_offset INTEGER NOT NULL DEFAULT 0,
+        started_at REAL NOT NULL,
+        ended_at REAL,
+        PRIMARY KEY (cycle, role, attempt)
+    ) STRICT;
+    CREATE INDEX attempts_open ON attempts(state);
+    CREATE TABLE events (
+        cycle INTEGER NOT NULL,
+        role TEXT NOT NULL,
+        attempt INTEGER NOT NULL,
+        seq INTEGER NOT NULL,
+        type TEXT NOT NULL,
+        step INTEGER NOT NULL,
+        t_wall REAL NOT NULL,
+        t_mono REAL NOT NULL,
+        payload TEXT NOT NULL,
+        PRIMARY KEY (cycle, role, attempt, seq)
+    ) STRICT;
+    CREATE TABLE steps (
+        step INTEGER NOT NULL,
+        cycle INTEGER NOT NULL,
+        attempt INTEGER NOT NULL,
+        seq INTEGER NOT NULL,
+        trained INTEGER NOT NULL DEFAULT 0,
+        seconds REAL,
+        reward REAL,
+        loss REAL,
+        tokens INTEGER,
+        metrics TEXT NOT NULL,
+        t_wall REAL NOT NULL,
+        PRIMARY KEY (step, cycle, attempt)
+    ) STRICT;
+    CREATE UNIQUE INDEX steps_trained ON steps(step) WHERE trained = 1;
+    CREATE INDEX steps_of_attempt ON steps(cycle, attempt, step);
+    CREATE VIEW trained_steps AS SELECT * FROM steps WHERE trained = 1;
+    CREATE TABLE checkpoints (
+        checkpoint_id TEXT PRIMARY KEY,
+        parent TEXT REFERENCES checkpoints(checkpoint_id),
+        cycle INTEGER NOT NULL,
+        attempt INTEGER NOT NULL,
+        step INTEGER NOT NULL,
+        path TEXT NOT NULL,
+        digest TEXT NOT NULL,
+        bytes INTEGER NOT NULL,
+        is_cycle_end INTEGER NOT NULL DEFAULT 0,
+        state TEXT NOT NULL,
+        verified INTEGER NOT NULL DEFAULT 0,
+        pinned INTEGER NOT NULL DEFAULT 0,
+        created_at REAL NOT NULL
+    ) STRICT;
+    CREATE INDEX checkpoints_kept ON checkpoints(step) WHERE state <> 'deleted';
+    CREATE TABLE validations (
+        checkpoint_id TEXT NOT NULL REFERENCES checkpoints(checkpoint_id),
+        suite TEXT NOT NULL,
+        cycle INTEGER NOT NULL,
+        attempt INTEGER NOT NULL,
+        step INTEGER NOT NULL,
+        accuracy REAL NOT NULL,
+        correct INTEGER NOT NULL,
+        n INTEGER NOT NULL,
+        metrics TEXT NOT NULL,
+        created_at REAL NOT NULL,
+        PRIMARY KEY (checkpoint_id, suite)
+    ) STRICT;
+    CREATE INDEX validations_by_step ON validations(suite, step);
+    CREATE INDEX validations_by_cycle ON validations(cycle);
+    CREATE TABLE examples (
+        example_id TEXT PRIMARY KEY,
+        task TEXT NOT NULL,
+        cycle INTEGER NOT NULL,
+        attempt INTEGER NOT NULL,
+        step INTEGER NOT NULL,
+        program TEXT NOT NULL,
+        input TEXT NOT NULL,
+        output TEXT NOT NULL,
+        solve_rate REAL
+    ) STRICT, WITHOUT ROWID;
+    """,
+)
+
+SCHEMA_VERSION = len(MIGRATIONS)

@@ -1,0 +1,48 @@
+"""Which deadline has passed."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.deadlines import Watch, overdue, step_deadline_s
+from profiles.schema import Timeouts
+
+RULE = Timeouts(startup_s=10, heartbeat_s=20, step_min_s=100, step_factor=8, checkpoint_s=30)
+BUSY = Watch(spawned_at=0, ready=True, started_at=0, heard_at=1000, progress_at=1000, steps_done=3, stage="solve")
+
+
+@pytest.mark.parametrize(
+    ("watch", "now", "expected"),
+    [
+        pytest.param(Watch(spawned_at=0), 9, "", id="starting up takes a while"),
+        pytest.param(Watch(spawned_at=0), 11, "startup", id="but not for ever"),
+        pytest.param(BUSY, 1019, "", id="silence shorter than the limit"),
+        pytest.param(BUSY, 1021, "heartbeat", id="silence longer than the limit"),
+        pytest.param(
+            Watch(0, True, 0, heard_at=1100, progress_at=1000, steps_done=3, stage="solve"), 1101, "stage solve",
+            id="a heartbeat without progress proves nothing",
+        ),
+        pytest.param(
+            Watch(0, True, 0, heard_at=1300, progress_at=1000, steps_done=0, stage="solve"), 1301, "",
+            id="the first step may compile",
+        ),
+        pytest.param(
+            Watch(0, True, 0, heard_at=1040, progress_at=1000, steps_done=3, stage="checkpoint"), 1041, "checkpoint",
+            id="a checkpoint has a deadline of its own",
+        ),
+        pytest.param(
+            Watch(0, True, None, heard_at=1000, progress_at=0), 1001, "", id="a standby only has to breathe",
+        ),
+    ],
+)  # fmt: skip
+def test_deadlines(watch: Watch, now: float, expected: str) -> None:
+    assert overdue(watch, RULE, step_times=[1.0] * 20, head_bytes=0, now=now) == expected
+
+
+def test_the_step_deadline_follows_the_median_of_the_last_twenty_steps() -> None:
+    times = [1.0] * 100 + [50.0] * 20
+    assert step_deadline_s(times, RULE, is_first=False) == 400.0
+
+
+def test_one_slow_step_does_not_move_the_deadline() -> None:
+    assert step_deadline_s([20.0] * 19 + [9999.0], RULE, is_first=False) == 160.0

@@ -1,0 +1,169 @@
+"""What comes next, as a table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.schedule import Action, Commit, Stop, Train, Validate, Wait, next_action
+from profiles.errors import ExitCode
+from profiles.schema import Profile, Retry, Run, Validation
+from state.history import AttemptFacts, CheckpointFacts, CycleFacts, History
+from state.states import AttemptState, CycleState, RunState
+
+NOW = 1_000_000.0
+PROFILE = Profile(name="test", run=Run(steps_per_cycle=20, max_cycles=9), retry=Retry(backoff_s=10, backoff_max_s=60))
+
+
+def head(step: int) -> CheckpointFacts:
+    return CheckpointFacts(f"id{step}", None, 1, step, f"checkpoints/s{step}", "digest", 100)
+
+
+def cycle(number: int, state: CycleState, **changes: object) -> CycleFacts:
+    first = 1 if number == 0 else 1 + 20 * (number - 1)
+    end = 1 if number == 0 else first + 20
+    facts = CycleFacts(number, "train" if number else "seed", state, first, end)
+    return replace(facts, **changes)  # type: ignore[arg-type]
+
+
+def history(current: CycleFacts | None = None, at_step: int | None = None, **changes: object) -> History:
+    facts = History("run", "test", RunState.RUNNING, head=head(at_step) if at_step is not None else None)
+    return replace(facts, current=current, **changes)  # type: ignore[arg-type]
+
+
+def failed(
+    number: int = 1, failure: str = "INTERNAL", code: int = 70, step: int = 3, ended_at: float = NOW
+) -> AttemptFacts:
+    return AttemptFacts(
+        1, "train", number, f"token{number}", AttemptState.FAILED, 1, step, False, code, failure, ended_at=ended_at
+    )
+
+
+OPEN = cycle(1, CycleState.TRAINING)
+
+
+@pytest.mark.parametrize(
+    ("past", "expected"),
+    [
+        pytest.param(history(), Train(0, 1, "seed", 1, 1), id="a new run is seeded first"),
+        pytest.param(
+            history(cycle(0, CycleState.TRAINED), 0), Validate(0, 1), id="the seed checkpoint is validated: the start score"
+        ),
+        pytest.param(
+            history(cycle(0, CycleState.COMMITTED), 0), Train(1, 1, "train", 1, 21), id="then cycle 1 owns steps 1 to 20"
+        ),
+        pytest.param(
+            history(cycle(1, CycleState.COMMITTED), 20), Train(2, 1, "train", 21, 41), id="and cycle 2 steps 21 to 40"
+        ),
+        pytest.param(history(cycle(1, CycleState.TRAINED), 20), Validate(1, 1), id="a trained cycle is validated"),
+        pytest.param(history(cycle(1, CycleState.VALIDATED), 20), Commit(1), id="a validated cycle is committed"),
+        pytest.param(
+            history(OPEN, 7, last_attempt={"train": 1}),
+            Train(1, 2, "train", 8, 21),
+            id="a cycle stopped at step 7 goes on at step 8 and ends where it would have",
+        ),
+        pytest.param(
+            history(cycle(1, CycleState.VALIDATING), 20, last_attempt={"train": 1, "validate": 1}),
+            Validate(1, 2),
+            id="a validation that was cut off is done again; training is not",
+        ),
+        pytest.param(
+            history(cycle(9, CycleState.COMMITTED), 180),
+            Stop("all 9 cycles are done", RunState.FINISHED, ExitCode.OK),
+            id="the last cycle ends the run",
+        ),
+        pytest.param(
+            history(cycle(2, CycleState.COMMITTED, verdict="plateau:stop", evidence="flat"), 40),
+            Stop("flat", RunState.STAGNANT, ExitCode.STAGNANT),
+            id="a stagnant run stops with its evidence",
+        ),
+        pytest.param(
+            history(cycle(2, CycleState.COMMITTED, verdict="no_data:reseed"), 40),
+            Train(3, 1, "train", 41, 61, reseed=1),
+            id="a reseed is handed to the next cycle",
+        ),
+        pytest.param(
+            history(cycle(2, CycleState.COMMITTED, verdict="plateau:continue"), 40),
+            Train(3, 1, "train", 41, 61),
+            id="a plateau that may continue continues",
+        ),
+        pytest.param(
+            history(OPEN, 0, last_attempt={"train": 1}, failures=(failed(ended_at=NOW - 100),)),
+            Train(1, 2, "train", 1, 21),
+            id="after the wait the same cycle is tried again",
+        ),
+        pytest.param(
+            history(
+                OPEN, 0, last_attempt={"train": 2},
+                failures=(failed(1, ended_at=NOW - 100), failed(2, ended_at=NOW - 100)),
+            ),
+            Train(1, 3, "train", 1, 21, isolate=True),
+            id="the same failure twice is looked at in isolation",
+        ),
+        pytest.param(
+            history(OPEN, 0, last_attempt={"train": 1}, failures=(failed(1, "CUDA_OOM", 71, ended_at=NOW - 100),)),
+            Train(1, 2, "train", 1, 21, reductions=1),
+            id="out of CUDA memory halves the rollout batch",
+        ),
+    ],
+)  # fmt: skip
+def test_what_comes_next(past: History, expected: Action) -> None:
+    assert next_action(past, PROFILE, NOW) == expected
+
+
+def test_a_failure_waits_for_the_backoff() -> None:
+    action = next_action(history(OPEN, 0, failures=(failed(),)), PROFILE, NOW)
+    assert isinstance(action, Wait)
+    assert 8.0 <= action.seconds <= 12.0
+
+
+def test_the_backoff_doubles_and_has_a_limit() -> None:
+    failures = tuple(failed(n, failure=f"signal:{n}") for n in range(1, 5))
+    action = next_action(history(OPEN, 0, failures=failures), PROFILE, NOW)
+    assert isinstance(action, Wait)
+    assert 48.0 <= action.seconds <= 72.0
+
+
+def test_a_clock_set_back_never_delays_beyond_the_backoff() -> None:
+    action = next_action(history(OPEN, 0, failures=(failed(ended_at=NOW + 9e9),)), PROFILE, NOW)
+    assert isinstance(action, Wait)
+    assert action.seconds <= 12.0
+
+
+def test_three_failures_of_one_class_at_one_step_end_the_run() -> None:
+    failures = tuple(failed(n, ended_at=0) for n in range(1, 4))
+    action = next_action(history(OPEN, 0, failures=failures), PROFILE, NOW)
+    assert isinstance(action, Stop)
+    assert (action.exit_code, action.state) == (ExitCode.INTERNAL, RunState.FAILED)
+    assert "step 4" in action.reason
+
+
+def test_five_failures_without_a_checkpoint_end_the_run_whatever_they_are() -> None:
+    failures = tuple(failed(n, failure=f"signal:{n}", ended_at=0) for n in range(1, 6))
+    action = next_action(history(OPEN, 0, failures=failures), PROFILE, NOW)
+    assert isinstance(action, Stop)
+    assert action.exit_code == ExitCode.INTERNAL
+
+
+def test_failures_from_before_a_person_started_it_again_are_forgiven() -> None:
+    failures = tuple(failed(n, ended_at=0) for n in range(1, 4))
+    forgiven = frozenset(failure.token for failure in failures)
+    past = history(cycle(1, CycleState.BLOCKED), 5, failures=failures, last_attempt={"train": 3})
+    assert next_action(past, PROFILE, NOW, forgiven) == Train(1, 4, "train", 6, 21)
+
+
+@pytest.mark.parametrize("code", [64, 65, 66, 73, 77])
+def test_what_another_attempt_cannot_cure_ends_the_run_at_once(code: int) -> None:
+    failures = (failed(code=code, failure=ExitCode(code).name),)
+    action = next_action(history(OPEN, 0, failures=failures), PROFILE, NOW)
+    assert isinstance(action, Stop)
+    assert action.exit_code == code
+
+
+def test_validation_every_third_cycle_still_scores_the_first_and_the_last() -> None:
+    profile = Profile(name="t", run=Run(max_cycles=5), validation=Validation(every=3))
+    due = [
+        isinstance(next_action(history(cycle(n, CycleState.TRAINED), 20 * n), profile, NOW), Validate) for n in range(6)
+    ]
+    assert due == [True, False, False, True, False, True]
