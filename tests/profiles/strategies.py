@@ -1,0 +1,81 @@
+"""Hypothesis strategies for knobs and profiles, made from the schema, and a writer of TOML to feed them back."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args, get_origin
+
+import msgspec
+from hypothesis import strategies as st
+
+from profiles.knobs import base_type, describe, knobs
+from profiles.schema import Profile
+
+SAFE_TEXT = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=20)
+
+
+def values(annotation: Any) -> st.SearchStrategy[Any]:
+    """Values that fit the type; its bounds are asked of msgspec itself, so that they are not written twice."""
+    return _of_type(base_type(annotation)).filter(lambda value: _fits(value, annotation))
+
+
+def _of_type(base: Any) -> st.SearchStrategy[Any]:
+    if get_origin(base) is Literal:
+        return st.sampled_from(get_args(base))
+    if get_origin(base) is tuple:
+        items = get_args(base)
+        if items[-1] is Ellipsis:
+            return st.lists(values(items[0]), max_size=4, unique=True).map(tuple)
+        return st.tuples(*(values(item) for item in items))
+    return {
+        int: st.integers(0, 10**6),
+        float: st.floats(0, 10, allow_nan=False) | st.floats(-10, 1e6, allow_nan=False),
+        bool: st.booleans(),
+        str: SAFE_TEXT,
+    }[base]
+
+
+def _fits(value: Any, annotation: Any) -> bool:
+    try:
+        msgspec.convert(value, annotation)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+@st.composite
+def settings_of_knobs(draw: st.DrawFn) -> dict[str, Any]:
+    """Some knobs, by full name, with values that each are within bounds; together they may still contradict."""
+    chosen = draw(st.lists(st.sampled_from(sorted(set(knobs()) - {"name"})), max_size=6, unique=True))
+    return {name: draw(values(knobs()[name].annotation), label=describe(knobs()[name].annotation)) for name in chosen}
+
+
+def profile_with(name: str, settings: dict[str, Any]) -> Profile:
+    """The profile that these settings ask for, made without the loader."""
+    profile = Profile(name=name)
+    for knob, value in settings.items():
+        section, _, key = knob.rpartition(".")
+        if section:
+            inner = msgspec.structs.replace(getattr(profile, section), **{key: value})
+            profile = msgspec.structs.replace(profile, **{section: inner})
+        else:
+            profile = msgspec.structs.replace(profile, **{key: value})
+    return profile
+
+
+def as_toml(settings: dict[str, Any]) -> str:
+    """A file that says these settings."""
+    top = [f"{knob} = {toml_value(value)}" for knob, value in settings.items() if "." not in knob]
+    lines = list(top)
+    for section in dict.fromkeys(knob.split(".")[0] for knob in settings if "." in knob):
+        lines.append(f"[{section}]")
+        lines += [
+            f"{knob.split('.')[1]} = {toml_value(value)}"
+            for knob, value in settings.items()
+            if knob.startswith(f"{section}.")
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def toml_value(value: Any) -> str:
+    """JSON's spelling of these types is also TOML's."""
+    return msgspec.json.encode(value).decode()

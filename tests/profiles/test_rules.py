@@ -1,0 +1,168 @@
+"""Knobs that are fine one by one and wrong together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from profiles.knobs import knobs
+from profiles.load import load_profile, shipped_profiles
+from profiles.rules import RULES, check
+from profiles.schema import Profile
+from tests.profiles.strategies import profile_with
+
+Knobs = dict[str, Any]
+
+
+@pytest.mark.parametrize(
+    ("rule", "wrong", "right"),
+    [
+        pytest.param("name_is_a_file_name", {"name": ".hidden"}, {"name": "night-2.b_c"}, id="hidden"),
+        pytest.param("name_is_a_file_name", {"name": "a/b"}, {"name": "a"}, id="a folder in a folder"),
+        pytest.param("name_is_a_file_name", {"name": "n" * 65}, {"name": "n" * 64}, id="a long name"),
+        pytest.param("name_is_a_file_name", {"name": "a\n"}, {"name": "a"}, id="a line's end"),
+        pytest.param(
+            "rollouts_fill_the_updates",
+            # One task, no proposer: a step may have no more than one group of 8 solver rollouts.
+            {"azr.tasks": ("ded",), "azr.train_proposer": False, "optimizer.updates_per_step": 9},
+            {"azr.tasks": ("ded",), "azr.train_proposer": False, "optimizer.updates_per_step": 8},
+            id="more updates than rollouts",
+        ),
+        pytest.param(
+            "rollouts_fill_the_updates",
+            # 2 tasks * (3 proposals + 4 solved).
+            {
+                "azr.tasks": ("abd", "ded"),
+                "azr.proposals_per_task": 3,
+                "azr.train_on_estimates": False,
+                "azr.solve_batch": 4,
+                "optimizer.updates_per_step": 15,
+            },
+            {
+                "azr.tasks": ("abd", "ded"),
+                "azr.proposals_per_task": 3,
+                "azr.train_on_estimates": False,
+                "azr.solve_batch": 4,
+                "optimizer.updates_per_step": 14,
+            },
+            id="more updates than proposals and solves",
+        ),
+        pytest.param(
+            "solve_batch_is_used",
+            {"azr.solve_batch": 4},
+            {"azr.solve_batch": 4, "azr.train_on_estimates": False},
+            id="a solve batch that nothing reads",
+        ),
+        pytest.param("tasks_are_named_once", {"azr.tasks": ("ded", "ded")}, {"azr.tasks": ("ded",)}, id="a task twice"),
+        pytest.param(
+            "buffer_holds_the_seeds",
+            {"azr.buffer_cap": 3, "azr.seed_tasks": 4},
+            {"azr.buffer_cap": 4, "azr.seed_tasks": 4},
+            id="more seeds than room",
+        ),
+        pytest.param(
+            "references_exist",
+            {"azr.buffer_cap": 3, "azr.references": 4},
+            {"azr.buffer_cap": 4, "azr.references": 4},
+            id="more references than tasks",
+        ),
+        pytest.param(
+            "sequences_are_possible",
+            {"sampling.max_prompt_tokens": 32_000, "sampling.max_completion_tokens": 769},
+            {"sampling.max_prompt_tokens": 32_000, "sampling.max_completion_tokens": 768},
+            id="a sequence that no model takes",
+        ),
+        pytest.param(
+            "warmup_ends_before_decay",
+            {"optimizer.warmup_steps": 10, "optimizer.decay_steps": 10},
+            {"optimizer.warmup_steps": 9, "optimizer.decay_steps": 10},
+            id="warm-up as long as the decay",
+        ),
+        pytest.param(
+            "decay_goes_down",
+            {"optimizer.decay_steps": 100, "optimizer.final_learning_rate": 3e-4},
+            {"optimizer.decay_steps": 100, "optimizer.final_learning_rate": 2e-4},
+            id="a decay upwards",
+        ),
+        pytest.param(
+            "decay_goes_down",
+            {"optimizer.final_learning_rate": 1e-5},
+            {"optimizer.final_learning_rate": 1e-5, "optimizer.decay_steps": 100},
+            id="a decay without an end",
+        ),
+        pytest.param(
+            "betas_are_shares",
+            {"optimizer.betas": (0.9, 1.0)},
+            {"optimizer.betas": (0.0, 0.999)},
+            id="a moment that never forgets",
+        ),
+        pytest.param(
+            "exhaustion_has_a_source",
+            {"data.on_exhausted": "stop"},
+            {"data.on_exhausted": "stop", "data.tasks": "tasks.jsonl"},
+            id="the end of what has no end",
+        ),
+        pytest.param(
+            "programs_end",
+            {"sandbox.cpu_s": 2.0, "sandbox.wall_s": 1.9},
+            {"sandbox.cpu_s": 2.0, "sandbox.wall_s": 2.0},
+            id="a wall clock that judges",
+        ),
+        pytest.param(
+            "something_required",
+            {"sandbox.require": ("userns",)},
+            {"sandbox.require": ("userns",), "sandbox.allow_weak": True},
+            id="no sandbox at all",
+        ),
+        pytest.param(
+            "something_required",
+            {"sandbox.require": ()},
+            {"sandbox.require": ("seccomp",)},
+            id="one layer at least",
+        ),
+        pytest.param(
+            "suite_fits_the_worker",
+            {"validation.suites": ("pocket", "fake")},
+            {"validation.suites": ("fake",), "run.worker": "fake"},
+            id="a suite of another worker",
+        ),
+        pytest.param(
+            "backoff_grows",
+            {"retry.backoff_s": 301.0},
+            {"retry.backoff_s": 300.0},
+            id="a first wait over the longest",
+        ),
+        pytest.param(
+            "fault_is_for_the_fake",
+            {"fake.step_s": 1.0},
+            {"fake.step_s": 1.0, "run.worker": "fake", "validation.suites": ("fake",)},
+            id="a fault that nobody would make",
+        ),
+    ],
+)
+def test_knobs_that_contradict_each_other_are_refused(rule: str, wrong: Knobs, right: Knobs) -> None:
+    broken = [each.__name__ for each in RULES if each(profile_with("mine", wrong)) is not None]
+    assert broken == [rule]
+    assert check(profile_with("mine", right)) == []
+
+
+def test_every_rule_has_its_row_above() -> None:
+    (mark,) = test_knobs_that_contradict_each_other_are_refused.pytestmark
+    assert {row.values[0] for row in mark.args[1]} == {rule.__name__ for rule in RULES}
+
+
+@pytest.mark.parametrize("name", shipped_profiles())
+def test_the_shipped_profiles_break_no_rule(name: str) -> None:
+    assert check(load_profile(name).profile) == []
+
+
+def test_the_defaults_break_no_rule() -> None:
+    assert check(Profile(name="x")) == []
+
+
+def test_a_problem_names_knobs_that_exist() -> None:
+    (mark,) = test_knobs_that_contradict_each_other_are_refused.pytestmark
+    for row in mark.args[1]:
+        for problem in check(profile_with("mine", row.values[1])):
+            assert set(problem.knobs) <= set(knobs())

@@ -1,0 +1,94 @@
+"""Each knob is said once, explained, read by something, and documented."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+from msgspec import NODEFAULT
+
+from profiles.__main__ import reference
+from profiles.knobs import describe, docstrings, knobs, sections
+from profiles.schema import Profile
+
+ROOT = Path(__file__).parents[2]
+NOT_READ_YET: frozenset[str] = frozenset()
+"""Knobs that no code reads, each with a promise to remove it or its entry here. A test keeps the list minimal."""
+
+
+@pytest.mark.parametrize("name", [*knobs(), *sections()])
+def test_every_knob_and_section_says_what_it_does(name: str) -> None:
+    assert docstrings()[name].endswith(".")
+
+
+def test_every_knob_but_the_name_has_a_default() -> None:
+    assert [name for name, knob in knobs().items() if knob.default is NODEFAULT] == ["name"]
+
+
+def test_the_defaults_are_within_their_own_bounds() -> None:
+    import msgspec
+
+    for knob in knobs().values():
+        if knob.default is not NODEFAULT:
+            assert msgspec.convert(knob.default, knob.annotation) == knob.default
+
+
+@pytest.mark.parametrize(
+    ("knob", "said"),
+    [
+        ("run.seed", "an integer >= 0"),
+        ("sampling.temperature", "a number > 0 and <= 2"),
+        ("run.device", "one of auto, cpu, cuda"),
+        ("azr.tasks", "a list, each one of abd, ded, ind, not empty"),
+        ("optimizer.betas", "a list of 2, each a number"),
+        ("run.deterministic", "true or false"),
+        ("model.path", "a text"),
+    ],
+)
+def test_a_type_is_told_in_words(knob: str, said: str) -> None:
+    assert describe(knobs()[knob].annotation) == said
+
+
+def test_a_profile_cannot_be_changed_after_it_is_read() -> None:
+    profile = Profile(name="x")
+    with pytest.raises(AttributeError):
+        profile.azr.group_size = 3  # type: ignore[misc]
+
+
+@cache
+def reads() -> set[str]:
+    """Knobs that code outside `profiles` reads: `.key` in a file that also has `.section` or the section's class."""
+    found: set[str] = set()
+    for folder in ("state", "orchestrator", "workers"):
+        for path in (ROOT / folder).rglob("*.py"):
+            names = {
+                node.attr if isinstance(node, ast.Attribute) else node.id
+                for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+                if isinstance(node, ast.Attribute | ast.Name)
+            }
+            for section, cls in sections().items():
+                if section in names or cls.__name__ in names:
+                    found |= {name for name, knob in knobs().items() if knob.section == section and knob.key in names}
+    return found
+
+
+def test_every_knob_is_read_somewhere() -> None:
+    """A knob that nothing reads is a promise that nothing keeps."""
+    never = {name for name, knob in knobs().items() if knob.section} - reads()
+    assert never == NOT_READ_YET
+
+
+def test_the_reference_of_all_knobs_is_the_one_made_from_the_schema() -> None:
+    written = (ROOT / "docs/profiles.md").read_text(encoding="utf-8")
+    assert written == reference(), "run: .venv/bin/python -m profiles > docs/profiles.md"
+
+
+def test_reading_profiles_imports_nothing_heavy() -> None:
+    code = "import profiles.load, sys; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    heavy = {"torch", "numpy", "transformers", "dataclasses", "tomllib", "difflib"}
+    assert heavy & set(loaded.stdout.split()) == set()

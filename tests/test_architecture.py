@@ -1,0 +1,202 @@
+"""What holds for the whole tree: who may import whom, what nobody may do, and how long a file may be."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+CODE = ("profiles", "state", "workers", "orchestrator", "benchmarks")
+HEAVY = {"torch", "transformers", "numpy", "safetensors", "tokenizers", "bitsandbytes", "peft", "vllm"}
+LONGEST_FILE = 350
+
+
+def sources(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    """Dotted name of a module."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def imports(path: Path) -> Iterator[tuple[str, int]]:
+    """(module or module.name, line) of every import, those inside functions too."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            package = name_of(path) if path.name == "__init__.py" else name_of(path).rpartition(".")[0]
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            yield from ((f"{module}.{alias.name}", node.lineno) for alias in node.names)
+
+
+def within(module: str, *packages: str) -> bool:
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
+
+
+def allowed(importer: str) -> tuple[str, ...]:
+    """profiles <- state <- workers.contract <- { orchestrator, the rest of workers }."""
+    if within(importer, "profiles"):
+        return ("profiles",)
+    if within(importer, "state"):
+        return ("profiles", "state")
+    if importer == "workers.contract":
+        return ("profiles", "state", "workers.contract")
+    if within(importer, "orchestrator"):
+        return ("profiles", "state", "workers.contract", "orchestrator")
+    return ("profiles", "state", "workers")
+
+
+def test_imports_point_down_only() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} imports {module}"
+        for path in sources("profiles", "state", "workers", "orchestrator")
+        for module, line in imports(path)
+        if within(module, *CODE, "tests") and not within(module, *allowed(name_of(path)))
+    ]
+    assert wrong == []
+
+
+def test_the_master_s_side_names_no_heavy_library() -> None:
+    light = [*sources("profiles", "state", "orchestrator"), ROOT / "workers/contract.py"]
+    # state.checkpoint writes what workers hand over, and is the one place below them that may know safetensors.
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} imports {module}"
+        for path in light
+        for module, line in imports(path)
+        if within(module, *HEAVY) and not (within(name_of(path), "state.checkpoint") and within(module, "safetensors"))
+    ]
+    assert wrong == []
+
+
+def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=60)
+
+
+def test_importing_every_module_of_the_master_leaves_heavy_libraries_unimported() -> None:
+    names = [name_of(path) for path in sources("orchestrator") if path.name != "__main__.py"]
+    code = f"import importlib, sys\nfor name in {names!r}: importlib.import_module(name)\nprint(*sys.modules)"
+    done = run_python("-c", code)
+    assert done.returncode == 0, done.stderr
+    assert HEAVY & set(done.stdout.split()) == set()
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("run", "--help"), ("status", "--help")])
+def test_help_imports_nothing_heavy(arguments: tuple[str, ...]) -> None:
+    done = run_python("-X", "importtime", "-m", "orchestrator", *arguments)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "usage: " in done.stdout
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    assert "argparse" in loaded  # the list is read at all
+    assert HEAVY & loaded == set()
+    if arguments == ("--help",):
+        assert {"rich", "sqlite3", "asyncio"} & loaded == set()
+
+
+DANGEROUS_IMPORTS = ("pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve")
+DANGEROUS_CALLS = {"eval", "exec", "os.system", "os.popen", "pty.spawn", "torch.save"}
+
+
+def dangers(path: Path) -> Iterator[str]:
+    """What could run a text as code, with its place."""
+    where = path.relative_to(ROOT)
+    for module, line in imports(path):
+        if within(module, *DANGEROUS_IMPORTS):
+            yield f"{where}:{line} imports {module}"
+    for node in ast.walk(tree_of(path)):
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func)
+        said = {word.arg: ast.unparse(word.value) for word in node.keywords}
+        if called in DANGEROUS_CALLS:
+            yield f"{where}:{node.lineno} calls {called}"
+        if said.get("shell", "False") != "False":
+            yield f"{where}:{node.lineno} calls {called} with a shell"
+        if said.get("trust_remote_code", "False") != "False":
+            yield f"{where}:{node.lineno} trusts remote code"
+        if called == "torch.load" and said.get("weights_only") != "True":
+            yield f"{where}:{node.lineno} loads a pickle (say weights_only=True)"
+
+
+def test_nothing_outside_the_sandbox_runs_a_text_as_code() -> None:
+    outside = [path for path in sources(*CODE) if not within(name_of(path), "workers.sandbox")]
+    assert [danger for path in outside for danger in dangers(path)] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "is_danger"),
+    [
+        ("import pickle", True),
+        ("def f():\n    from pickle import loads", True),
+        ("eval(text)", True),
+        ("model.eval()", False),
+        ("subprocess.run(words, shell=True)", True),
+        ("subprocess.run(words, shell=False)", False),
+        ("torch.load(path)", True),
+        ("torch.load(path, weights_only=True)", False),
+        ("AutoModel.from_pretrained(path, trust_remote_code=True)", True),
+    ],
+)
+def test_the_search_for_dangers_finds_them(
+    tmp_path: Path, line: str, is_danger: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    (tmp_path / "module.py").write_text(line)
+    assert bool(list(dangers(tmp_path / "module.py"))) == is_danger
+
+
+@pytest.mark.parametrize(
+    ("importer", "imported", "is_allowed"),
+    [
+        ("profiles.load", "profiles.schema", True),
+        ("profiles.load", "state.layout", False),
+        ("state.store", "workers.contract", False),
+        ("workers.contract", "state.layout", True),
+        ("workers.contract", "workers.runtime", False),
+        ("orchestrator.loop", "workers.contract.Message", True),
+        ("orchestrator.loop", "workers.runtime", False),
+        ("workers.train", "orchestrator.clock", False),
+        ("workers.train", "workers.azr.rewards", True),
+    ],
+)
+def test_the_import_order_is_the_one_of_the_design(importer: str, imported: str, is_allowed: bool) -> None:
+    assert within(imported, *allowed(importer)) == is_allowed
+
+
+@pytest.mark.parametrize("path", sources(*CODE, "tests"), ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_file_is_short_and_says_its_job_first(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert text.count("\n") <= LONGEST_FILE
+    if text.strip() and not path.is_relative_to(ROOT / "tests"):
+        assert ast.get_docstring(tree_of(path)), "the first line says what the file is for"
+
+
+def test_no_file_knows_the_home_of_the_one_who_wrote_it() -> None:
+    homes = re.compile(r"(?<![\w.])/(?:home|Users|root)/\w")
+    folders = (*CODE, "tests", "docs", "scripts", ".ci")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix not in (".pyc", ".png")]
+    files += [
+        path for path in ROOT.iterdir() if path.suffix in (".md", ".toml", ".txt", ".yaml") or path.name == "Makefile"
+    ]
+    wrong = [
+        f"{path.relative_to(ROOT)}: {found.group()}"
+        for path in files
+        if path.is_file() and "weights" not in path.parts and "__pycache__" not in path.parts
+        for found in homes.finditer(path.read_text(encoding="utf-8", errors="replace"))
+    ]
+    assert wrong == []
