@@ -65,7 +65,9 @@ class Registry:
         or that no object reads; then nothing was loaded.
         """
         held = manifest_filenames
-        missing = [name for name in self._items if not (directory / name).is_file() or (held and name not in held)]
+        missing = [
+            name for name in self._items if not (directory / name).is_file() or (held is not None and name not in held)
+        ]
         if missing:
             raise _mismatch(directory, f"has no {missing[0]}, which this program needs to go on")
         extra = sorted(set(held or ()) - set(self._items) - set(static))

@@ -19,7 +19,7 @@ from state.checkpoint import (
     verify,
 )
 from state.layout import RunDir
-from tests.state.samples import SAVE_CODE, ROOT, python, save, write_state
+from tests.state.samples import ROOT, SAVE_CODE, python, save, write_state
 
 CKPT_POINTS = ["staging_created", "files_written", "manifest_written", "before_rename", "after_rename"]
 MB = 1 << 20

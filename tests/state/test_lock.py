@@ -1,0 +1,130 @@
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from profiles.errors import ExitCode, LonghaulError
+from state.layout import RunDir
+from state.lock import Holder, RunLock, age_text, is_network, read_holder
+from tests.state.samples import ROOT
+
+HOLD_CODE = """
+import sys
+from pathlib import Path
+from state.layout import RunDir
+from state.lock import RunLock
+lock = RunLock.acquire(RunDir(Path(sys.argv[1])))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    return RunDir(tmp_path)
+
+
+def holder_process(run: RunDir) -> subprocess.Popen[str]:
+    child = subprocess.Popen(
+        [sys.executable, "-c", HOLD_CODE, str(run.root)],
+        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert child.stdout is not None and child.stdout.readline() == "held\n"
+    return child
+
+
+def test_e1_a_second_master_is_refused_and_told_who_holds_the_run(run: RunDir) -> None:
+    with holder_process(run) as child:
+        started = read_holder(run)
+        assert started is not None
+        with pytest.raises(LonghaulError) as error:
+            RunLock.acquire(run, now=started.started_at + 300)
+        child.kill()
+    assert error.value.exit_code == ExitCode.LOCKED
+    assert f"pid {child.pid}" in error.value.what and "for 5 min" in error.value.what
+    assert error.value.next_command == f"python -m orchestrator status --run {run.name}"
+
+
+def test_a_lock_ends_with_its_holder_however_that_dies(run: RunDir) -> None:
+    with holder_process(run) as child:
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    RunLock.acquire(run).release()
+
+
+def test_a_forked_child_does_not_hold_the_run(run: RunDir) -> None:
+    lock = RunLock.acquire(run)
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(writer)
+        os.read(reader, 1)  # lives until the parent has tried
+        os._exit(0)
+    try:
+        lock.release()
+        RunLock.acquire(run).release()
+    finally:
+        os.close(reader)
+        os.close(writer)
+        os.waitpid(pid, 0)
+
+
+def test_a_started_program_does_not_inherit_the_lock(run: RunDir) -> None:
+    lock = RunLock.acquire(run)
+    listed = subprocess.run(["ls", "-l", "/proc/self/fd"], capture_output=True, text=True, close_fds=False, check=True)
+    lock.release()
+    assert str(run.lock) not in listed.stdout
+
+
+def test_the_file_names_the_holder_and_is_private(run: RunDir) -> None:
+    lock = RunLock.acquire(run, now=5.0)
+    holder = read_holder(run)
+    assert holder is not None
+    assert (holder.pid, holder.started_at, holder.host) == (os.getpid(), 5.0, socket.gethostname())
+    assert run.lock.stat().st_mode & 0o777 == 0o600
+    lock.release()
+    assert read_holder(run) is None
+
+
+def test_a_lock_file_that_is_a_symbolic_link_is_refused(run: RunDir, tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("precious")
+    run.lock.symlink_to(tmp_path / "victim")
+    with pytest.raises(LonghaulError) as error:
+        RunLock.acquire(run)
+    assert error.value.exit_code == ExitCode.PERMISSION
+    assert (tmp_path / "victim").read_text() == "precious"
+
+
+def test_another_hosts_text_on_a_network_disk_needs_a_deliberate_theft(run: RunDir) -> None:
+    import msgspec
+
+    text = msgspec.json.encode(Holder(7, 0.0, "other-host", "b"))
+    run.lock.write_bytes(text)
+    with pytest.raises(LonghaulError) as error:
+        RunLock.acquire(run, on_network=lambda path: True)
+    assert error.value.exit_code == ExitCode.LOCKED and "other-host" in error.value.what
+    RunLock.acquire(run, on_network=lambda path: True, steal=True).release()
+    run.lock.write_bytes(text)
+    RunLock.acquire(run, on_network=lambda path: False).release()
+
+
+def test_garbage_in_the_lock_file_keeps_nobody_out(run: RunDir) -> None:
+    run.lock.write_bytes(b"\xff\x00 not json")
+    RunLock.acquire(run).release()
+
+
+@pytest.mark.parametrize(("path", "expected"), [("/mnt/share/runs", True), ("/mnt/shared", False), ("/tmp", False)])
+def test_the_longest_mount_point_decides(path: str, expected: bool) -> None:
+    mounts = "dev / ext4 rw 0 0\nhost:/x /mnt/share nfs4 rw 0 0\n"
+    assert is_network(Path(path), mounts) is expected
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(-9, "0 s"), (59, "59 s"), (720, "12 min"), (11100, "3 h 5 min"), (187200, "2 d 4 h")]
+)
+def test_ages_are_for_people(seconds: float, text: str) -> None:
+    assert age_text(seconds) == text
