@@ -1,0 +1,75 @@
+"""Which tile stands where on a terminal of a given size. (pure)"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SMALL_WIDTH, SMALL_HEIGHT = 60, 20
+"""Under either: one line a fact, no frames."""
+WIDE, TALL = 110, 32
+"""From here on: two columns, and the chart."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A tile and the room that it gets, frame included."""
+
+    tile: str
+    width: int
+    height: int
+
+
+@dataclass(frozen=True)
+class Band:
+    """Columns side by side; each is a stack of places, and all stacks are equally high."""
+
+    columns: tuple[tuple[Place, ...], ...]
+
+
+def arrange(width: int, height: int) -> tuple[Band, ...]:
+    """Bands from top to bottom, together `height` high and `width` wide."""
+    if width < SMALL_WIDTH or height < SMALL_HEIGHT:
+        return (_row(Place("small", width, height)),)
+    if width >= WIDE and height >= TALL:
+        return _large(width, height)
+    return _medium(width, height)
+
+
+def _row(*places: Place) -> Band:
+    return Band(tuple((place,) for place in places))
+
+
+def _medium(width: int, height: int) -> tuple[Band, ...]:
+    """Everything under each other; what does not fit is left out from below. 80 x 24 shows all but the newest task."""
+    bands = [_row(Place("header", width, 5)), _row(Place("scores", width, 7))]
+    left = height - 13  # header, scores, keys
+    half = width // 2
+    if left >= 6:
+        bands.append(_row(Place("play", half, 6), Place("data", width - half, 6)))
+        left -= 6
+    if left >= 16:
+        example = min(10, left - 8)
+        bands.append(_row(Place("example", width, example)))
+        left -= example
+    if left:
+        bands.append(_row(Place("events" if left >= 3 else "gap", width, left)))
+    return (*bands, _row(Place("keys", width, 1)))
+
+
+def _large(width: int, height: int) -> tuple[Band, ...]:
+    """Progress on top; what the run is worth at the left, what it does at the right."""
+    body = height - 6  # header, keys
+    left_width = width * 11 // 20
+    events = max(6, body // 4)
+    left = [
+        Place("scores", left_width, 7),
+        Place("chart", left_width, body - 7 - events),
+        Place("events", left_width, events),
+    ]
+    right_width = width - left_width
+    signals = min(8, max(0, body - 6 - 6 - 8))
+    signals = signals if signals >= 4 else 0
+    right = [Place("play", right_width, 6), Place("data", right_width, 6)]
+    right += [Place("signals", right_width, signals)] if signals else []
+    right += [Place("example", right_width, body - 12 - signals)]
+    return _row(Place("header", width, 5)), Band((tuple(left), tuple(right))), _row(Place("keys", width, 1))

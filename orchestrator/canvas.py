@@ -1,0 +1,120 @@
+"""The alternate screen of a terminal: lines in, only changed lines out, never waiting for the terminal.
+
+A terminal that takes nothing (Ctrl+S, a stalled ssh) must not stop the master: writes go through a non-blocking
+descriptor of our own, frames are dropped while one is still on its way, and any error turns the canvas off for good.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import select
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import IO
+
+ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
+"""Alternate screen, no cursor, no wrapping at the right edge (a full last line would scroll)."""
+LEAVE = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"
+BEGIN, END = "\x1b[?2026h", "\x1b[?2026l"
+"""Synchronised output: terminals that know it show the frame at once; the others ignore it."""
+LAST_WORDS_S = 1.0
+"""How long closing waits for a terminal that takes nothing."""
+
+
+class Canvas:
+    """Owns the terminal between `open` and `close`. After an error `is_open` is False and nothing is written."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self.encoding = getattr(stream, "encoding", None) or "utf-8"
+        self.is_open = False
+        self._shown: list[str] = []
+        self._size = (0, 0)
+        self._pending = b""
+        self._owned = -1
+        try:
+            self._fd = stream.fileno()
+        except (OSError, ValueError, AttributeError):
+            self._fd = -1
+
+    def open(self) -> None:
+        """Enter the alternate screen. A stream that is no terminal leaves the canvas off."""
+        try:
+            if not os.isatty(self._fd):
+                return
+            self._owned = _own_descriptor(self._fd)
+        except OSError:
+            return
+        self.is_open = True
+        atexit.register(self.close)
+        self._send(ENTER)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(columns, lines) as they are now; the last known ones where the terminal does not say."""
+        with suppress(OSError, ValueError):
+            columns, lines = os.get_terminal_size(self._fd)
+            if columns > 0 and lines > 0:
+                return columns, lines
+        return self._size if self._size != (0, 0) else (80, 24)
+
+    def draw(self, lines: Sequence[str], size: tuple[int, int]) -> bool:
+        """Show `lines` (already cut to `size`); False if the terminal is not ready for another frame."""
+        if not self.is_open or not self._flush():
+            return False
+        out = []
+        if size != self._size:
+            self._size, self._shown = size, []
+            out.append("\x1b[0m\x1b[2J")
+        old = self._shown
+        for row, line in enumerate(lines[: size[1]]):
+            if row >= len(old) or old[row] != line:
+                out.append(f"\x1b[{row + 1};1H{line}\x1b[0m\x1b[K")
+        out += [f"\x1b[{row + 1};1H\x1b[K" for row in range(len(lines), min(len(old), size[1]))]
+        self._shown = list(lines[: size[1]])
+        if out:
+            self._send(BEGIN + "".join(out) + END)
+        return True
+
+    def close(self) -> None:
+        """Back to the normal screen, as it was. Safe to call twice, and after the terminal is gone."""
+        if self.is_open:
+            self._send(LEAVE)
+            deadline = time.monotonic() + LAST_WORDS_S
+            while self.is_open and not self._flush() and time.monotonic() < deadline:
+                select.select([], [self._owned], [], 0.05)
+        self._off()
+
+    def _send(self, text: str) -> None:
+        self._pending += text.encode(self.encoding, "replace")
+        self._flush()
+
+    def _flush(self) -> bool:
+        """Write what the terminal takes now; True if nothing is left."""
+        try:
+            while self._pending and self.is_open:
+                if not select.select([], [self._owned], [], 0)[1]:
+                    return False
+                # In portions: where the descriptor could not be made non-blocking, a small write still rarely waits.
+                written = os.write(self._owned, self._pending[:2048])
+                self._pending = self._pending[written:]
+        except BlockingIOError:
+            return False
+        except (OSError, ValueError):  # EIO, EPIPE, closed: the terminal is gone
+            self._off()
+        return not self._pending
+
+    def _off(self) -> None:
+        if self._owned >= 0 and self._owned != self._fd:
+            with suppress(OSError):
+                os.close(self._owned)
+        self._owned, self.is_open, self._pending = -1, False, b""
+        atexit.unregister(self.close)
+
+
+def _own_descriptor(fd: int) -> int:
+    """The same terminal, opened anew: O_NONBLOCK then belongs to us, and not to the shell that shares `fd`."""
+    with suppress(OSError):
+        return os.open(os.ttyname(fd), os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    return fd

@@ -1,0 +1,184 @@
+"""Where a run stands.
+
+Reads the store without a lock, so it can be asked at any time; process ids are shown only of processes that live.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.alive import master_pid, worker_pid
+from orchestrator.exactness import exactness
+from orchestrator.runs import find_run
+from orchestrator.scores import task_scores
+from orchestrator.wording import TASK_NAMES, count, duration, harmless, score
+from state.history import History
+from state.layout import RunDir
+from state.reader import Reader
+from state.states import CycleState, RunState
+
+INTERRUPTED = "interrupted"
+"""The store says running, but nobody holds the lock: the master died. `run` goes on from the head."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Nothing but what every command has."""
+
+
+def run(args: argparse.Namespace) -> int:
+    facts = collect(find_run(args), time.time())
+    sys.stdout.write(json.dumps(facts, indent=2) + "\n" if args.json else render(facts))
+    return 0
+
+
+def collect(run_dir: RunDir, now: float) -> dict[str, Any]:
+    """Everything that is printed, as JSON types. now: UTC seconds."""
+    reader = Reader.open(run_dir)
+    try:
+        history = reader.history()
+        profile = json.loads(reader.profile_json())
+        versions = started_versions(reader)
+        age = max(0.0, now - history.heartbeat_at)
+        master = master_pid(run_dir, age)
+        worker = worker_pid(reader.open_attempts(), master) if master is not None else None
+        trained = newest_step(reader, history.step)
+    finally:
+        reader.close()
+    exact, reason = exactness(profile, versions)
+    current = history.current
+    return {
+        "run": history.name,
+        "profile": profile.get("name", ""),
+        "phase": phase(history),
+        "state": INTERRUPTED if history.state == RunState.RUNNING and master is None else history.state.value,
+        "cycle": current.cycle if current else 0,
+        "step": trained,
+        "steps_total": steps_total(history, profile),
+        "head": head(history),
+        "validation": validation(history),
+        "master_pid": master,
+        "worker_pid": worker,
+        "stop_reason": history.stop_reason,
+        "exactness": exact,
+        "exactness_reason": reason,
+        "cycles_done": history.cycles_done,
+        "examples": history.examples,
+        "training_s": round(history.training_s, 3),
+        "heartbeat_age_s": round(age, 3),
+        "reseeds": history.reseeds,
+        "failures": len(history.failures),
+    }
+
+
+def phase(history: History) -> str:
+    current = history.current
+    if current is None:
+        return "seed"
+    is_validated = current.state in (CycleState.VALIDATING, CycleState.VALIDATED)
+    return "validate" if is_validated else current.phase
+
+
+def steps_total(history: History, profile: Mapping[str, Any]) -> int | None:
+    """Last step of the run's last cycle; None where it has no limit of cycles. (pure)"""
+    current, run = history.current, profile.get("run", {})
+    if not run.get("max_cycles"):
+        return None
+    if current is None:
+        return int(run["max_cycles"]) * int(run.get("steps_per_cycle", 0))
+    left = max(0, int(run["max_cycles"]) - current.cycle)
+    return current.end_step - 1 + left * int(run.get("steps_per_cycle", 0))
+
+
+def head(history: History) -> dict[str, Any] | None:
+    if history.head is None:
+        return None
+    return {"path": history.head.path, "step": history.head.step, "digest": history.head.digest}
+
+
+def validation(history: History) -> dict[str, Any] | None:
+    last = history.last_validation
+    return None if last is None else {"step": last.step, "suite": last.suite, "metrics": dict(last.metrics)}
+
+
+def newest_step(reader: Reader, step: int) -> int:
+    """Last finished step, in a checkpoint or not."""
+    row = reader.connection.execute("SELECT max(step_reached) FROM (SELECT step_reached FROM attempts"
+                                    " WHERE role='train' ORDER BY rowid DESC LIMIT 1)").fetchone()  # fmt: skip
+    return max(step, int(row[0] or 0)) if row else step
+
+
+def started_versions(reader: Reader) -> list[dict[str, str]]:
+    """Versions that the first and the newest train worker reported."""
+    found = []
+    for order in ("ASC", "DESC"):
+        row = reader.connection.execute(
+            f"SELECT payload FROM events WHERE type='started' AND role='train' ORDER BY rowid {order} LIMIT 1"
+        ).fetchone()
+        versions = json.loads(row[0]).get("versions") if row else None
+        if isinstance(versions, dict):
+            found.append({str(name): str(value) for name, value in versions.items()})
+    return found
+
+
+# --- for people ------------------------------------------------------------------------------------------------------
+
+
+def render(facts: Mapping[str, Any]) -> str:
+    """A few lines; the run's own texts are made harmless."""
+    total = f" of {count(facts['steps_total'])}" if facts["steps_total"] else ""
+    lines = [
+        f"run         {facts['run']} (profile {facts['profile']})",
+        f"state       {facts['state']}" + (f": {facts['stop_reason']}" if facts["stop_reason"] else ""),
+        f"at          {facts['phase']}, cycle {facts['cycle']}, step {count(facts['step'])}{total}",
+    ]
+    if facts["head"]:
+        lines.append(
+            f"head        step {facts['head']['step']}, {facts['head']['path']}, {facts['head']['digest'][:12]}"
+        )
+    lines += [f"accuracy    {line}" for line in _scores(facts)]
+    lines += [
+        f"work        {duration(facts['training_s'])} of training, {count(facts['examples'])} distinct tasks found",
+        f"resume      {facts['exactness']}: {facts['exactness_reason']}",
+        f"processes   {_processes(facts)}",
+    ]
+    if facts["failures"]:
+        lines.append(f"failures    {facts['failures']} since the last progress")
+    lines.append(f"next        {_next(facts)}")
+    return "".join(harmless(line) + "\n" for line in lines)
+
+
+def _scores(facts: Mapping[str, Any]) -> list[str]:
+    if not facts["validation"]:
+        return ["not validated yet"]
+    from state.history import ValidationFacts
+
+    metrics, step = facts["validation"]["metrics"], facts["validation"]["step"]
+    rows = task_scores([ValidationFacts(0, step, "", 0.0, 0, 0, metrics)], None)
+    lines = []
+    for row in rows:
+        last = row.last
+        text = f"{TASK_NAMES.get(row.task, row.task):<10} {score(last.greedy)} [{last.low:.2f}, {last.high:.2f}]"
+        lines.append(text + (f", sampled {score(last.sampled)}" if last.sampled is not None else ""))
+    lines[0] += f"   (step {step})"
+    return lines
+
+
+def _processes(facts: Mapping[str, Any]) -> str:
+    if facts["master_pid"] is None:
+        return f"none; a master last spoke {duration(facts['heartbeat_age_s'])} ago"
+    worker = f"worker {facts['worker_pid']}" if facts["worker_pid"] else "no worker at the moment"
+    return f"master {facts['master_pid']}, {worker}"
+
+
+def _next(facts: Mapping[str, Any]) -> str:
+    name = facts["run"]
+    if facts["master_pid"] is not None:
+        return f"python -m orchestrator top --run {name}"
+    if facts["state"] in (INTERRUPTED, RunState.STOPPED, RunState.FAILED):
+        return f"python -m orchestrator run --run {name}"
+    return f"python -m orchestrator report --run {name}"

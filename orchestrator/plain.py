@@ -1,0 +1,173 @@
+"""One line a fact, where there is no terminal: files, pipes, logs of a scheduler."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+from typing import IO
+
+from orchestrator.scores import TaskScores
+from orchestrator.view import View
+from orchestrator.wording import TASK_NAMES, count, duration, harmless, percent, points, score
+
+STEP_EVERY_S = 5.0
+"""Least time between two lines about steps."""
+SLOW_AFTER_S = 30.0
+"""A run that says nothing for so long tells what it waits for."""
+MAX_LINE_BYTES = 4000
+"""A pipe that select calls ready takes PIPE_BUF (4096) bytes without blocking the master."""
+GONE = frozenset({errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO, errno.ECONNRESET})
+EVENTS_SHOWN = frozenset({"warning", "oom_retry", "not_finite", "exhausted", "unparsed", "reseed"})
+
+
+class Plain:
+    """Same interface as the dashboard. A reader that is gone (EPIPE, EIO) or too slow costs lines, never the run."""
+
+    def __init__(self, stream: IO[str] | None) -> None:
+        self.stream = stream
+        self.dropped = 0
+        self._last: View | None = None
+        self._line_at = float("-inf")
+        self._step_line_at = float("-inf")
+        self._step_said = -1
+        self._stage: tuple[str, str, int | None] = ("", "", None)
+        self._stage_since = 0.0
+        self._has_said = False
+
+    def update(self, view: View) -> None:
+        """Say what has changed since the last call."""
+        if (stage := (view.phase, view.stage, view.step_now)) != self._stage:
+            self._stage, self._stage_since = stage, view.now
+        for line in self._news(view, self._last):
+            self._write(line, view.now)
+        self._last, self._has_said = view, False
+
+    def say(self, text: str) -> None:
+        """A message of the master."""
+        self._has_said = True
+        for line in text.splitlines():
+            self._write(line, None)
+
+    def close(self, summary_text: str) -> None:
+        self.say(summary_text)
+
+    def _news(self, view: View, last: View | None) -> list[str]:
+        lines = events_news(view, last)
+        if last is None or (view.cycle, view.phase) != (last.cycle, last.phase):
+            lines.append(phase_line(view))
+        if _validated_at(view) != _validated_at(last):
+            lines += validation_lines(view)
+        if view.note and not self._has_said and (last is None or view.note != last.note):
+            lines.append(view.note)
+        cycle_over = view.step_in_cycle == view.steps_in_cycle
+        if view.step > max(self._step_said, 0) and (cycle_over or view.now - self._step_line_at >= STEP_EVERY_S):
+            if self._step_said >= 0 or view.step_in_cycle:
+                lines.append(step_line(view))
+            self._step_said, self._step_line_at = view.step, view.now
+        if not lines and view.now - self._line_at >= SLOW_AFTER_S:
+            lines.append(slow_line(view, view.now - self._stage_since))
+        return lines
+
+    def _write(self, line: str, now: float | None) -> None:
+        if now is not None:
+            self._line_at = now
+        if self.stream is None:
+            return
+        missing = f"({self.dropped} lines could not be shown)\n" if self.dropped else ""
+        try:
+            self.dropped = 0 if write_line(self.stream, missing + harmless(line)) else self.dropped + 1
+        except OSError as error:
+            self.dropped += 1
+            if error.errno in GONE:
+                self.stream = None
+        except ValueError:  # closed
+            self.stream = None
+
+
+def write_line(stream: IO[str], line: str) -> bool:
+    """False if the reader takes nothing now. Past the stream's buffer, where it has a descriptor: what stays in the
+    buffer of a broken pipe would fail once more at the interpreter's exit, and change the exit code."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    encoded = line.encode(encoding, "replace")[:MAX_LINE_BYTES] + b"\n"
+    try:
+        fd = stream.fileno()
+    except (AttributeError, OSError, ValueError):
+        stream.write(encoded.decode(encoding, "replace"))
+        return True
+    stream.flush()
+    if not select.select([], [fd], [], 0)[1]:
+        return False
+    while encoded:
+        encoded = encoded[os.write(fd, encoded) :]
+    return True
+
+
+def _validated_at(view: View | None) -> int:
+    return view.scores[-1].last.step if view and view.scores else -1
+
+
+def events_news(view: View, last: View | None) -> list[str]:
+    """Warnings and their like that `last` did not have."""
+    known = set(last.events) if last is not None else set(view.events)
+    return [f"{event.type}: {event.text}" for event in view.events if event.type in EVENTS_SHOWN and event not in known]
+
+
+def phase_line(view: View) -> str:
+    """A cycle or a phase begins."""
+    if view.phase == "waiting":
+        return f"waiting {duration(view.waiting_left_s)}: {view.last_failure or view.note or 'before the next attempt'}"
+    where = f"cycle {view.cycle}" + (f" of {view.max_cycles}" if view.max_cycles else "")
+    steps = f", {view.steps_in_cycle} steps from step {view.step - view.step_in_cycle + 1}"
+    return f"{where}: {view.phase}" + (steps if view.phase == "self-play" else f" at step {view.step}")
+
+
+def step_line(view: View) -> str:
+    """A step is done."""
+    parts = [f"step {view.step}", f"{view.step_in_cycle} of {view.steps_in_cycle} in cycle {view.cycle}"]
+    if view.last_reward is not None:
+        parts.append(f"reward {view.last_reward:+.3f}")
+    if view.worked:
+        parts.append("worked " + " ".join(f"{c.task} {percent(c.last)}" for c in view.worked))
+    if view.tokens:
+        parts.append("tokens " + " ".join(f"{c.task} {c.last:.0f}" for c in view.tokens))
+    parts.append(f"{count(view.examples)} tasks found")
+    if view.last_seconds is not None:
+        parts.append(f"{view.last_seconds:.2f} s")
+    if view.cycle_left_s is not None:
+        parts.append(f"{duration(view.cycle_left_s)} left in cycle")
+    return " · ".join(parts)
+
+
+def validation_lines(view: View) -> list[str]:
+    """The newest validation: a line for each task, and the mean."""
+    return [f"validation at step {row.last.step}: {score_text(row)}" for row in view.scores]
+
+
+def score_text(row: TaskScores) -> str:
+    """`deduction greedy 0.753 [0.70, 0.80] (+52 since the start), sampled 0.480, worked 88 %, 31 tokens`."""
+    last = row.last
+    text = f"{TASK_NAMES.get(row.task, harmless(row.task))} greedy {score(last.greedy)}"
+    text += f" [{last.low:.2f}, {last.high:.2f}]"
+    if len(row.scores) > 1:
+        text += f" ({points(row.change)} since the start)"
+    if last.sampled is not None:
+        text += f", sampled {score(last.sampled)}"
+    if last.worked is not None:
+        text += f", worked {percent(last.worked)}"
+    if last.tokens is not None:
+        text += f", {last.tokens:.0f} tokens"
+    return text
+
+
+def slow_line(view: View, stage_s: float) -> str:
+    """What the run does while nothing finishes. stage_s: seconds in the same step and stage."""
+    if view.phase == "waiting":
+        return phase_line(view)
+    text = f"still in {view.phase}, cycle {view.cycle}"
+    if view.step_now is not None and view.role == "train":
+        text += f", step {view.step_now}"
+    text += f": {harmless(view.stage) or 'starting the worker'} for {duration(stage_s)}"
+    if view.step_elapsed_s is not None and view.step_median_s is not None:
+        text += f" (step: {duration(view.step_elapsed_s)}, usually {duration(view.step_median_s)})"
+    return text + (f", worker {view.worker_pid}" if view.worker_pid else "")

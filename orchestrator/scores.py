@@ -1,0 +1,89 @@
+"""Validations by task: accuracy with its interval, and what moves before greedy accuracy does. (pure)
+
+Greedy is a step function: it can stay flat for a hundred steps while the policy moves. Sampled accuracy, the share of
+worked answers and their mean length move from the first steps, so they are always shown beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from state.history import ValidationFacts
+
+TASK_ORDER = ("ded", "abd", "ind")
+
+
+@dataclass(frozen=True)
+class Score:
+    """One validation of one task; None where it was not measured."""
+
+    step: int
+    greedy: float
+    low: float
+    high: float
+    sampled: float | None = None
+    worked: float | None = None
+    tokens: float | None = None
+
+
+@dataclass(frozen=True)
+class TaskScores:
+    """Validations of one task, or of the mean, oldest first and never empty."""
+
+    task: str
+    scores: tuple[Score, ...]
+
+    @property
+    def first(self) -> Score:
+        return self.scores[0]
+
+    @property
+    def last(self) -> Score:
+        return self.scores[-1]
+
+    @property
+    def change(self) -> float:
+        """Greedy accuracy since the start of the run."""
+        return self.last.greedy - self.first.greedy
+
+    @property
+    def is_certain(self) -> bool:
+        """The intervals of start and now are disjoint."""
+        return self.last.low > self.first.high or self.last.high < self.first.low
+
+
+def task_scores(validations: Sequence[ValidationFacts], first: ValidationFacts | None) -> tuple[TaskScores, ...]:
+    """By task, then the mean, of the suite that the run was first validated on.
+
+    first: the run's first validation; put in front where `validations` are only the last ones.
+    """
+    suite = first.suite if first else (validations[0].suite if validations else "")
+    chosen = [facts for facts in validations if facts.suite == suite]
+    if first is not None and (not chosen or chosen[0].step > first.step):
+        chosen.insert(0, first)
+    tasks = [*TASK_ORDER, "mean"] if chosen else []
+    rows = ((task, tuple(_score(facts, task) for facts in chosen if task in facts.metrics)) for task in tasks)
+    return tuple(TaskScores(task, scores) for task, scores in rows if scores)
+
+
+def _score(facts: ValidationFacts, task: str) -> Score:
+    metrics = facts.metrics[task]
+    greedy = float(metrics["accuracy"])
+    worked, tokens = metrics.get("worked_share"), metrics.get("mean_tokens")
+    if task == "mean" and worked is None:
+        worked, tokens = _mean_of_tasks(facts, "worked_share"), _mean_of_tasks(facts, "mean_tokens")
+    return Score(
+        step=facts.step,
+        greedy=greedy,
+        low=float(metrics.get("low", greedy)),
+        high=float(metrics.get("high", greedy)),
+        sampled=metrics.get("sampled_accuracy"),
+        worked=worked,
+        tokens=tokens,
+    )
+
+
+def _mean_of_tasks(facts: ValidationFacts, name: str) -> float | None:
+    found = [values[name] for task, values in facts.metrics.items() if task != "mean" and values.get(name) is not None]
+    return sum(found) / len(found) if found else None

@@ -1,0 +1,92 @@
+"""What a person is told when a run ends: what it was worth, why it ended, where to look, what to type. (pure)"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orchestrator.scores import TaskScores, task_scores
+from orchestrator.wording import TASK_NAMES, count, duration, harmless, percent, points, score
+from profiles.schema import Profile
+from state.history import History, StepFacts, ValidationFacts
+from state.states import RunState
+
+_ENDINGS = {
+    RunState.RUNNING: "still running",
+    RunState.STOPPED: "stopped",
+    RunState.FINISHED: "finished",
+    RunState.STAGNANT: "stagnant",
+    RunState.FAILED: "failed",
+}
+
+
+def summary(
+    history: History,
+    steps: Sequence[StepFacts],
+    validations: Sequence[ValidationFacts],
+    profile: Profile,
+    report: str = "",
+) -> str:
+    """Lines without colour. report: path of report.html; empty: its usual place under ./runs."""
+    reason = harmless(history.stop_reason)
+    lines = [
+        f"run '{history.name}' (profile {profile.name}): {_ENDINGS[history.state]}" + (f", {reason}" if reason else "")
+    ]
+    rows = task_scores(validations, history.first_validation)
+    if rows:
+        lines += ["", *_score_lines(rows), *_beside(rows[-1])]
+    else:
+        lines += ["", "no checkpoint was validated yet"]
+    lines += ["", *_work_lines(history, steps)]
+    lines.append(f"report     {report or f'runs/{history.name}/report.html'}")
+    lines.append(f"next       {next_command(history)}")
+    return "\n".join(lines)
+
+
+def _score_lines(rows: Sequence[TaskScores]) -> list[str]:
+    """A table: greedy accuracy at the start and now, with 95 % intervals and whether they are apart."""
+    lines = [f"held-out, greedy   step {rows[0].first.step:<18} step {rows[0].last.step:<18} points"]
+    for row in rows:
+        first, last = row.first, row.last
+        change = points(row.change) if len(row.scores) > 1 else ""
+        if len(row.scores) > 1 and not row.is_certain:
+            change += "  (within noise)"
+        start = f"{score(first.greedy)} [{first.low:.2f}, {first.high:.2f}]"
+        now = f"{score(last.greedy)} [{last.low:.2f}, {last.high:.2f}]"
+        lines.append(f"  {TASK_NAMES.get(row.task, row.task):<16} {start:<23} {now:<23} {change}".rstrip())
+    return lines
+
+
+def _beside(mean: TaskScores) -> list[str]:
+    """What moves before greedy accuracy: sampled accuracy, worked share, length, each from the start to now."""
+    first, last = mean.first, mean.last
+    parts = []
+    if first.sampled is not None and last.sampled is not None:
+        parts.append(f"sampled {score(first.sampled)} -> {score(last.sampled)}")
+    if first.worked is not None and last.worked is not None:
+        parts.append(f"worked answers {percent(first.worked)} -> {percent(last.worked)}")
+    if first.tokens is not None and last.tokens is not None:
+        parts.append(f"length {first.tokens:.0f} -> {last.tokens:.0f} tokens")
+    return [f"  {', '.join(parts)}"] if parts else []
+
+
+def _work_lines(history: History, steps: Sequence[StepFacts]) -> list[str]:
+    head = f"head {history.head.path}, {history.head.digest[:12]}" if history.head else "no checkpoint yet"
+    lines = [
+        f"trained    {duration(history.training_s)}: {count(history.step)} steps in {count(history.cycles_done)} cycles"
+        + (f", reseeded {history.reseeds} times" if history.reseeds else ""),
+        f"found      {count(history.examples)} distinct tasks",
+        f"kept       {head}",
+    ]
+    beyond = steps[-1].step - history.step if steps else 0
+    if beyond > 0:
+        lines.append(f"repeated   {beyond} steps beyond the head will be trained again, from the same rollouts")
+    return lines
+
+
+def next_command(history: History) -> str:
+    """What one would type now."""
+    if history.state in (RunState.STOPPED, RunState.FAILED):
+        return f"python -m orchestrator run --run {history.name}"
+    if history.state == RunState.RUNNING:
+        return f"python -m orchestrator top --run {history.name}"
+    return f"python -m orchestrator status --run {history.name}"

@@ -1,0 +1,251 @@
+"""The dashboard's tiles: a View and some room in, styled lines out. (pure)
+
+Text from outside comes in through View, which made it harmless, and is appended to Text, which reads no markup.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import localtime, strftime
+
+from rich.text import Text
+
+from orchestrator.arrange import SMALL_WIDTH
+from orchestrator.columns import Column, table
+from orchestrator.glyphs import bar, chart, sparkline
+from orchestrator.play_tiles import BAD, CALM, GOOD, TASK_COLOURS, data, example, named, play, signals
+from orchestrator.scores import Score, TaskScores
+from orchestrator.view import View
+from orchestrator.wording import duration, harmless, percent, points, score, size
+
+STATE_STYLES = {"running": f"bold {GOOD}", "failed": f"bold {BAD}", "stagnant": "bold #f0902a"}
+CHART_COLOURS = (("greedy", "#2fae71"), ("sampled", "#3b9eff"), ("worked share", "#f0902a"))
+KEYS: tuple[tuple[str, str], ...] = (
+    ("Ctrl+X", "checkpoint"),
+    ("Ctrl+C", "stop after the step"),
+    ("Ctrl+C twice", "stop at once"),
+)
+TOP_KEYS: tuple[tuple[str, str], ...] = (("q", "quit"), ("", "the run goes on in its own terminal"))
+
+
+# --- what the run does ---------------------------------------------------------------------------------------------
+
+
+def header(view: View, width: int, height: int) -> list[Text]:
+    return [_status_line(view, width), _cycle_line(view, width), _step_line(view, width)][:height]
+
+
+def _status_line(view: View, width: int) -> Text:
+    left = Text()
+    left.append("● ", STATE_STYLES.get(view.state, "bold")).append(view.phase, "bold")
+    cycles = f" of {view.max_cycles}" if view.max_cycles else ""
+    left.append(f"   cycle {view.cycle}{cycles}   step {view.step}")
+    if view.failures:
+        left.append(f"   {view.failures} failed attempt{'s' if view.failures > 1 else ''}", BAD)
+    if view.reseeds:
+        left.append(f"   reseeded {view.reseeds}×")
+    if view.note or view.stop_reason:
+        left.append("   " + (view.note or view.stop_reason), "bold #f0902a")
+    right = Text(f"trained {duration(view.training_s)}", "dim")
+    return _spread(left, right, width)
+
+
+def _cycle_line(view: View, width: int) -> Text:
+    share = view.step_in_cycle / view.steps_in_cycle if view.steps_in_cycle else 0.0
+    right = f"{view.step_in_cycle} of {view.steps_in_cycle} steps"
+    if view.phase == "waiting":
+        right = f"{duration(view.waiting_left_s)} to the next attempt"
+    elif view.cycle_left_s is not None:
+        right += f", {duration(view.cycle_left_s)} left"
+    return _bar_line("cycle", share, right, width, GOOD)
+
+
+def _step_line(view: View, width: int) -> Text:
+    if view.step_elapsed_s is None:
+        what = harmless(view.stage) or ("between two workers" if view.state == "running" else view.state)
+        return _bar_line("step", 0.0, what, width, CALM)
+    share = view.step_elapsed_s / view.step_median_s if view.step_median_s else 0.0
+    right = f"{harmless(view.stage)} {duration(view.step_elapsed_s)}"
+    if view.step_median_s is not None:
+        right += f" of ~{duration(view.step_median_s)}"
+    return _bar_line("step", min(share, 1.0), right, width, CALM if share < 4 else "#f0902a")
+
+
+def _bar_line(name: str, share: float, right: str, width: int, colour: str) -> Text:
+    room = max(4, width - 6 - 2 - max(24, len(right)))
+    done, rest = bar(share, room)
+    line = Text(f"{name:<6}", "dim").append(done, colour).append(rest, "dim")
+    return line.append("  ").append(right.rjust(width - 8 - room) if width >= 60 else right)
+
+
+def _spread(left: Text, right: Text, width: int) -> Text:
+    gap = width - left.cell_len - right.cell_len
+    if gap < 2:
+        return left
+    return left.append(" " * gap).append_text(right)
+
+
+# --- what it is worth ----------------------------------------------------------------------------------------------
+
+
+def scores(view: View, width: int, height: int) -> list[Text]:
+    if not view.scores:
+        return [Text("the first validation comes when the seed is done", "dim")]
+    return table(_SCORE_COLUMNS, view.scores, width)[:height]
+
+
+def _spark_of(name: str) -> Callable[[TaskScores, int], Text]:
+    def cell(row: TaskScores, width: int) -> Text:
+        values = [value for point in row.scores if (value := getattr(point, name)) is not None]
+        high = 1.0 if name != "tokens" else max([1.0, *values])
+        return Text(sparkline(values, width, 0.0, high), TASK_COLOURS.get(row.task, ""))
+
+    return cell
+
+
+def _last_of(name: str, words: Callable[[float | None], str], style: str = "") -> Callable[[TaskScores, int], Text]:
+    return lambda row, _width: Text(words(getattr(row.last, name)), style)
+
+
+def _change(row: TaskScores, _width: int) -> Text:
+    if len(row.scores) < 2:
+        return Text("")
+    style = (GOOD if row.change > 0 else BAD) if row.is_certain else "dim"
+    return Text(points(row.change), style)
+
+
+def _interval(row: TaskScores, _width: int) -> Text:
+    return Text(f"{row.last.low:.2f} – {row.last.high:.2f}", "dim")
+
+
+def _tokens(value: float | None) -> str:
+    return "?" if value is None else f"{value:.0f}"
+
+
+_SCORE_COLUMNS: tuple[Column[TaskScores], ...] = (
+    Column("", 9, lambda row, width: named(row.task, width)),
+    Column("greedy", 6, _last_of("greedy", score, "bold")),
+    Column("95 %", 11, _interval, rank=5),
+    Column("gain", 4, _change, rank=1, right=True),
+    Column("", 5, _spark_of("greedy"), rank=4, flex=True),
+    Column("sampled", 7, _last_of("sampled", score), rank=2, right=True),
+    Column("", 5, _spark_of("sampled"), rank=6, flex=True),
+    Column("worked", 6, _last_of("worked", percent), rank=3, right=True),
+    Column("", 5, _spark_of("worked"), rank=7, flex=True),
+    Column("tokens", 6, _last_of("tokens", _tokens), rank=4, right=True),
+    Column("", 5, _spark_of("tokens"), rank=8, flex=True),
+)
+
+
+def accuracy_chart(view: View, width: int, height: int) -> list[Text]:
+    """Mean over the tasks by step: greedy, sampled, worked share."""
+    mean = next((row for row in view.scores if row.task == "mean"), None)
+    rows, room = height - 2, width - 5
+    if mean is None or rows < 3 or room < 10:
+        return [Text("a curve appears with the second validation", "dim")][:height]
+    curves = [_curve_points(mean.scores, name) for name in ("greedy", "sampled", "worked")]
+    last_step = max(mean.last.step, mean.first.step + 1)
+    top = _scale_top(max(value for curve in curves for _step, value in curve))
+    cells = chart(curves, room, rows, (mean.first.step, last_step), (0.0, top))
+    legend = Text(" " * 5)
+    for name, colour in CHART_COLOURS:
+        legend.append("● ", colour).append(f"{name}   ")
+    lines = [legend]
+    for number, row in enumerate(cells):
+        mark = {0: f"{top:.2f}", rows // 2: f"{top / 2:.2f}", rows - 1: "0"}.get(number, "")
+        line = Text(f"{mark:>4}│", "dim")
+        for character, who in row:
+            line.append(character, CHART_COLOURS[who][1] if who >= 0 else "")
+        lines.append(line)
+    right = f"step {mean.last.step}"
+    axis = f"step {mean.first.step}"
+    lines.append(Text(" " * 5 + axis + right.rjust(room - len(axis)), "dim"))
+    return lines
+
+
+def _scale_top(highest: float) -> float:
+    """The quarter above: the curve fills its room, and the scale rarely changes."""
+    return min(1.0, max(0.25, math.ceil(highest * 4) / 4))
+
+
+def _curve_points(points_: Sequence[Score], name: str) -> list[tuple[float, float]]:
+    return [(point.step, value) for point in points_ if (value := getattr(point, name)) is not None]
+
+
+# --- the machine ---------------------------------------------------------------------------------------------------
+
+
+def events(view: View, width: int, height: int) -> list[Text]:
+    """Memory and head first, then the newest events that fit, newest last."""
+    lines = [machine(view)]
+    room = height - 1
+    for event in view.events[-room:] if room > 0 else ():
+        style = BAD if event.type in ("not_finite", "oom_retry", "unparsed") else ""
+        when = strftime("%H:%M:%S ", localtime(event.at))
+        lines.append(Text(when, "dim").append(f"{event.type} ", style or "bold").append(event.text))
+    return lines
+
+
+def machine(view: View) -> Text:
+    line = Text("worker ", "dim").append(size(view.worker_rss_bytes) if view.worker_pid else "none")
+    line.append("  master ", "dim").append(size(view.master_rss_bytes))
+    if view.standby:
+        line.append("  next worker ", "dim").append(view.standby)
+    if view.head_path:
+        line.append("  head ", "dim").append(f"step {view.head_step} {view.head_digest[:8]}")
+    return line
+
+
+def keys_line(keys: Sequence[tuple[str, str]], width: int) -> Text:
+    """Keys and what they do; in few columns the shortest words for it."""
+    line = Text(" " if width >= SMALL_WIDTH else "")
+    for key, what in keys:
+        shown, words = (key, what) if width >= SMALL_WIDTH else (key.replace("Ctrl+", "^"), what.partition(" ")[0])
+        line.append(shown, "bold").append((" " if key else "") + words + "   ", "dim")
+    return line
+
+
+# --- a small terminal ----------------------------------------------------------------------------------------------
+
+
+def small(view: View, width: int, height: int, keys: Sequence[tuple[str, str]] = KEYS) -> list[Text]:
+    """One line a fact, the most important first; `height` of them, the keys last."""
+    lines = [_status_line(view, width), _cycle_line(view, width), _step_line(view, width)]
+    if view.scores:
+        lines += table(_SCORE_COLUMNS, view.scores, width)
+    for curve in view.rewards[-1:]:
+        spark = sparkline(curve.values, max(4, width - 14), -1, 1)
+        lines.append(Text("reward ", "dim").append(spark).append(f" {curve.last:+.2f}"))
+    lines.append(machine(view))
+    lines += [Text(event.text) for event in view.events[-1:]]
+    lines = lines[: max(1, height - 1)]
+    lines += [Text()] * (height - 1 - len(lines))
+    return [*lines, keys_line(keys, width)][:height]
+
+
+@dataclass(frozen=True)
+class Tile:
+    title: str
+    draw: Callable[[View, int, int], list[Text]]
+    facts: tuple[str, ...]
+    """Fields of View that it shows: it is drawn again only when one of them has changed."""
+
+
+_TIMERS = (
+    "state", "phase", "cycle", "max_cycles", "step", "failures", "reseeds", "note", "stop_reason", "training_s",
+    "step_in_cycle", "steps_in_cycle", "cycle_left_s", "stage", "step_elapsed_s", "step_median_s", "waiting_left_s",
+)  # fmt: skip
+_MACHINE = ("worker_pid", "worker_rss_bytes", "master_rss_bytes", "standby", "head_path", "head_step", "events")
+
+TILES = {
+    "header": Tile("", header, (*_TIMERS, "run", "profile")),
+    "scores": Tile("held-out accuracy", scores, ("scores",)),
+    "chart": Tile("held-out, mean of the tasks", accuracy_chart, ("scores",)),
+    "play": Tile("self-play", play, ("rewards", "worked", "tokens")),
+    "data": Tile("buffers", data, ("buffers", "examples")),
+    "signals": Tile("training", signals, ("signals",)),
+    "example": Tile("newest task", example, ("example",)),
+    "events": Tile("events", events, _MACHINE),
+}

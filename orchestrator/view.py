@@ -1,0 +1,279 @@
+"""build_view(history, live, ...): everything that is shown of a run, as one value. (pure)
+
+The dashboard, the plain lines and `top` draw a View and decide nothing but how.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.scores import TASK_ORDER, TaskScores, task_scores
+from orchestrator.wording import harmless
+from profiles.schema import Profile
+from state.history import EventFacts, History, StepFacts, ValidationFacts
+from state.states import RunState
+
+CURVE_STEPS = 480
+"""Steps that a curve of the live view covers; the report shows all."""
+EVENTS = 24
+ROLES = ("propose", "solve")
+
+
+@dataclass(frozen=True)
+class Live:
+    """What only the master knows, and only now. Moments are of the monotonic clock."""
+
+    master_pid: int
+    worker_pid: int | None = None
+    role: str = ""
+    """"train", "validate", or empty between two workers."""
+    stage: str = ""
+    step: int | None = None
+    """The step in progress."""
+    step_started: float | None = None
+    cycle_step_median_s: float | None = None
+    worker_rss_bytes: int | None = None
+    master_rss_bytes: int = 0
+    standby: str = ""
+    """"", "warming" or "warm"."""
+    waiting_until: float | None = None
+    note: str = ""
+    now: float = 0.0
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One number of the steps, oldest first. task and role are empty where it has none."""
+
+    name: str
+    task: str
+    role: str
+    values: tuple[float, ...]
+
+    @property
+    def last(self) -> float:
+        return self.values[-1]
+
+
+@dataclass(frozen=True)
+class Example:
+    """A task that self-play found. Text is harmless: one line each, no controls."""
+
+    task: str
+    step: int
+    program: tuple[str, ...]
+    """Lines."""
+    input: str
+    output: str
+    solve_rate: float | None = None
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An event as a line. at: UTC seconds."""
+
+    at: float
+    type: str
+    text: str
+
+
+@dataclass(frozen=True)
+class View:
+    run: str
+    profile: str
+    state: str
+    phase: str
+    cycle: int
+    max_cycles: int
+    """0: no limit."""
+    step: int
+    """Last finished step."""
+    step_in_cycle: int
+    steps_in_cycle: int
+    cycle_left_s: float | None
+    step_now: int | None
+    step_elapsed_s: float | None
+    step_median_s: float | None
+    last_seconds: float | None
+    last_reward: float | None
+    role: str
+    stage: str
+    note: str
+    waiting_left_s: float | None
+    now: float
+    scores: tuple[TaskScores, ...] = ()
+    """Deduction, abduction, induction, then the mean, of the run's first suite."""
+    rewards: tuple[Curve, ...] = ()
+    buffers: tuple[Curve, ...] = ()
+    worked: tuple[Curve, ...] = ()
+    tokens: tuple[Curve, ...] = ()
+    signals: tuple[Curve, ...] = ()
+    """accept_rate, learnable, entropy, clip_fraction, loss, learning_rate."""
+    example: Example | None = None
+    examples: int = 0
+    training_s: float = 0.0
+    head_path: str = ""
+    head_step: int = 0
+    head_digest: str = ""
+    """First 12 digits."""
+    worker_pid: int | None = None
+    worker_rss_bytes: int | None = None
+    master_rss_bytes: int = 0
+    standby: str = ""
+    reseeds: int = 0
+    failures: int = 0
+    last_failure: str = ""
+    stop_reason: str = ""
+    events: tuple[Shown, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Progress:
+    done: int
+    total: int
+    left_s: float | None
+    median_s: float | None
+    elapsed_s: float | None
+
+
+def build_view(
+    history: History,
+    live: Live,
+    steps: Sequence[StepFacts],
+    validations: Sequence[ValidationFacts],
+    events: Sequence[EventFacts],
+    profile: Profile,
+    examples: Sequence[Mapping[str, Any]] = (),
+) -> View:
+    """Everything shown. steps, validations and events: oldest first; examples: newest first. Changes nothing."""
+    steps = in_order(steps)
+    last = steps[-1] if steps else None
+    step = max(history.step, last.step if last else 0)
+    progress = _progress(history, live, steps, step)
+    curves = _curves(steps[-CURVE_STEPS:])
+    current, head = history.current, history.head
+    failure = history.failures[-1] if history.failures else None
+    return View(
+        run=history.name,
+        profile=profile.name,
+        state=history.state.value,
+        phase=_phase(history, live),
+        cycle=current.cycle if current else 0,
+        max_cycles=profile.run.max_cycles,
+        step=step,
+        step_in_cycle=progress.done,
+        steps_in_cycle=progress.total,
+        cycle_left_s=progress.left_s,
+        step_now=live.step,
+        step_elapsed_s=progress.elapsed_s,
+        step_median_s=progress.median_s,
+        last_seconds=last.seconds if last else None,
+        last_reward=last.reward if last else None,
+        role=live.role,
+        stage=live.stage,
+        note=harmless(live.note),
+        waiting_left_s=None if live.waiting_until is None else max(0.0, live.waiting_until - live.now),
+        now=live.now,
+        scores=task_scores(validations, history.first_validation),
+        rewards=curves["reward"],
+        buffers=curves["buffer"],
+        worked=curves["worked"],
+        tokens=curves["tokens_mean"],
+        signals=curves[""],
+        example=_example(examples[0]) if examples else None,
+        examples=history.examples,
+        training_s=history.training_s,
+        head_path=head.path if head else "",
+        head_step=history.step,
+        head_digest=head.digest[:12] if head else "",
+        worker_pid=live.worker_pid,
+        worker_rss_bytes=live.worker_rss_bytes,
+        master_rss_bytes=live.master_rss_bytes,
+        standby=live.standby,
+        reseeds=history.reseeds,
+        failures=len(history.failures),
+        last_failure=harmless(f"{failure.failure} {failure.message}".strip()) if failure else "",
+        stop_reason=harmless(history.stop_reason),
+        events=tuple(Shown(event.at, event.type, harmless(event.text)) for event in tuple(events)[-EVENTS:]),
+    )
+
+
+def in_order(steps: Sequence[StepFacts]) -> tuple[StepFacts, ...]:
+    """Without what a dead attempt had done beyond the step that its successor is at."""
+    kept: list[StepFacts] = []
+    for facts in reversed(steps):
+        if not kept or facts.step < kept[-1].step:
+            kept.append(facts)
+    return tuple(reversed(kept))
+
+
+def _phase(history: History, live: Live) -> str:
+    """In the words of a person: what the run does now."""
+    if history.state != RunState.RUNNING:
+        return history.state.value
+    if live.waiting_until is not None:
+        return "waiting"
+    if live.role == "validate":
+        return "validating"
+    if history.current is not None and history.current.phase == "seed":
+        return "seeding"
+    return "self-play"
+
+
+def _progress(history: History, live: Live, steps: Sequence[StepFacts], step: int) -> _Progress:
+    current = history.current
+    median = live.cycle_step_median_s
+    if median is None and steps:
+        median = statistics.median(facts.seconds for facts in steps[-20:])
+    elapsed = None if live.step_started is None else max(0.0, live.now - live.step_started)
+    if current is None:
+        return _Progress(0, 0, None, median, elapsed)
+    total = max(0, current.end_step - current.first_step)
+    done = min(total, max(0, step - current.first_step + 1))
+    left = None
+    if median is not None and done < total:
+        # A step that takes longer than usual leaves the estimate standing, rather than letting it go below the rest.
+        left = (total - done) * median - min(elapsed or 0.0, median)
+    return _Progress(done, total, left, median, elapsed)
+
+
+# --- steps ---------------------------------------------------------------------------------------------------------
+
+_SIGNALS = ("accept_rate", "learnable", "entropy", "clip_fraction", "loss", "learning_rate")
+
+
+def _curves(steps: Sequence[StepFacts]) -> dict[str, tuple[Curve, ...]]:
+    """Family -> its curves. Names of metrics come from the newest step: what stopped being reported is not shown."""
+    families: dict[str, list[Curve]] = {"reward": [], "buffer": [], "worked": [], "tokens_mean": [], "": []}
+    names = steps[-1].metrics if steps else {}
+    for name in names:
+        family, _, rest = name.rpartition("/")
+        if family not in families or (not family and name not in _SIGNALS):
+            continue
+        role, _, task = rest.rpartition("_") if family else ("", "", "")
+        values = tuple(
+            float(value) for facts in steps if (value := facts.metrics.get(name)) is not None and value == value
+        )
+        if values:
+            families[family].append(Curve(name, task, role, values))
+    return {family: tuple(sorted(curves, key=_order)) for family, curves in families.items()}
+
+
+def _order(curve: Curve) -> tuple[int, int, str]:
+    role = ROLES.index(curve.role) if curve.role in ROLES else len(ROLES)
+    task = TASK_ORDER.index(curve.task) if curve.task in TASK_ORDER else len(TASK_ORDER)
+    return role, task, curve.name
+
+
+def _example(row: Mapping[str, Any]) -> Example:
+    return Example(
+        task=harmless(str(row["task"])),
+        step=int(row["step"]),
+        program=tuple(harmless(line) for line in str(row["program"]).split("\n")),
+        input=harmless(str(row["input"])),
+        output=harmless(str(row["output"])),
+        solve_rate=row.get("solve_rate"),
+    )

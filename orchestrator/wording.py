@@ -1,0 +1,85 @@
+"""Numbers and foreign text as a person should see them: short, and harmless to the terminal. (pure)"""
+
+from __future__ import annotations
+
+import unicodedata
+
+TASK_NAMES = {"abd": "abduction", "ded": "deduction", "ind": "induction", "mean": "mean"}
+
+_HARMFUL = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+"""Categories that steer a terminal, reorder a line or cannot be encoded: controls, formats, surrogates, unassigned."""
+
+
+def harmless(text: str) -> str:
+    """One line of text that cannot steer a terminal: controls become visible signs, the rest of them `�`.
+
+    Model-written programs pass through here before anything shows them. An escape becomes `␛`, a newline `⏎`.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_harmless_character(character) for character in text)
+
+
+def _harmless_character(character: str) -> str:
+    if character == "\n":
+        return "⏎"
+    if character == "\t":
+        return " "
+    if unicodedata.category(character) not in _HARMFUL:
+        return character
+    code = ord(character)
+    if code < 0x20:
+        return chr(0x2400 + code)
+    return "␡" if code == 0x7F else "�"
+
+
+def duration(seconds: float | None) -> str:
+    """`0.8 s`, `42 s`, `3 m 05 s`, `2 h 10 m`, `3 d 04 h`; `?` if unknown. Never negative."""
+    if seconds is None or seconds != seconds or seconds == float("inf"):
+        return "?"
+    seconds = max(0.0, seconds)
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} m {whole % 60:02d} s"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} m"
+    return f"{whole // 86400} d {whole % 86400 // 3600:02d} h"
+
+
+def size(num_bytes: int | None) -> str:
+    """`512 kB`, `48 MB`, `1.9 GB` (of 1,000), `?` if unknown."""
+    if num_bytes is None:
+        return "?"
+    value = float(num_bytes)
+    for unit in ("B", "kB", "MB"):
+        if value < 999.5:
+            return f"{value:.0f} {unit}"
+        value /= 1000
+    return f"{value:.1f} GB"
+
+
+def count(number: float | None) -> str:
+    """`7`, `950`, `12,400`; `?` if unknown."""
+    return "?" if number is None else f"{number:,.0f}"
+
+
+def percent(share: float | None) -> str:
+    """`61 %`; `?` if unknown."""
+    return "?" if share is None else f"{share * 100:.0f} %"
+
+
+def score(accuracy: float | None) -> str:
+    """`0.753`; `?` if unknown."""
+    return "?" if accuracy is None else f"{accuracy:.3f}"
+
+
+def points(change: float | None) -> str:
+    """A change of a share in percentage points: `+52`, `-3`, `±0`; empty if unknown."""
+    if change is None:
+        return ""
+    rounded = round(change * 100)
+    return f"{rounded:+d}" if rounded else "±0"
