@@ -57,5 +57,5 @@ def test_an_order_that_cannot_be_met_is_refused_at_import(order: str) -> None:
 
 
 def test_an_unknown_name_is_a_bug_that_shows() -> None:
-    with pytest.raises(ValueError, match="commit.befor"):
+    with pytest.raises(ValueError, match="not in state"):
         Armed("commit.before:1").hit("commit.befor")
