@@ -1,0 +1,162 @@
+"""The verified tasks found so far, in order, and how references and solver tasks are drawn from them.
+
+A buffer never holds a task twice: equal means equal syntax tree and equal arguments, whatever the comments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from workers.azr.tasks import Problem, Task, Triplet
+from workers.sandbox.normalise import example_key, program_key
+
+Item = TypeVar("Item")
+
+SEED = "seed"
+UNKNOWN_RATE = -1.0
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """One task with what is known about it."""
+
+    task: Task
+    program: str
+    inputs: tuple[str, ...]
+    """Argument lists as source text: one for deduction and abduction."""
+    outputs: tuple[str, ...]
+    step: int
+    source: str
+    """`seed`, `selfplay` or `import`."""
+    message: str = ""
+    solve_rate: float = UNKNOWN_RATE
+    """Share of solver rollouts that were right when it was new."""
+    key: str
+    """Equal for equal tasks."""
+    program_key: str
+
+    @property
+    def item(self) -> Triplet | Problem:
+        """What prompt styles know."""
+        if self.task == "ind":
+            return Problem(self.program, self.inputs, self.outputs, self.message, self.step, self.source)
+        return Triplet(self.program, self.inputs[0], self.outputs[0], self.step, self.source)
+
+
+def make_entry(
+    task: Task, program: str, inputs: Sequence[str], outputs: Sequence[str], *, step: int, source: str,
+    message: str = "", solve_rate: float = UNKNOWN_RATE,
+) -> Entry:  # fmt: skip
+    """An entry with its keys. Raises what `example_key` raises for text that is no program or no literals."""
+    return Entry(
+        task=task,
+        program=program,
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+        step=step,
+        source=source,
+        message=message,
+        solve_rate=solve_rate,
+        key=example_key(program, list(inputs)),
+        program_key=program_key(program),
+    )
+
+
+class Buffer:
+    """Tasks of one kind, oldest first."""
+
+    def __init__(self, cap: int) -> None:
+        self.cap = cap
+        self.entries: list[Entry] = []
+        self._keys: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._keys
+
+    def add(self, entry: Entry) -> bool:
+        """Append unless it is there; beyond the cap the oldest that is no seed leaves. Whether it was new."""
+        if entry.key in self._keys:
+            return False
+        self.entries.append(entry)
+        self._keys.add(entry.key)
+        if len(self.entries) > self.cap:
+            self._evict()
+        return True
+
+    def remove(self, keys: frozenset[str]) -> None:
+        self.replace([entry for entry in self.entries if entry.key not in keys])
+
+    def replace(self, entries: Sequence[Entry]) -> None:
+        self.entries = list(entries)
+        self._keys = {entry.key for entry in self.entries}
+
+    def _evict(self) -> None:
+        place = next((i for i, entry in enumerate(self.entries) if entry.source != SEED), 0)
+        self._keys.discard(self.entries.pop(place).key)
+
+
+class Buffers:
+    """One buffer a task. Registered: a checkpoint holds all rows in order."""
+
+    filename = "buffers.jsonl"
+
+    def __init__(self, tasks: Sequence[Task], cap: int) -> None:
+        self.of: dict[Task, Buffer] = {task: Buffer(cap) for task in tasks}
+
+    def save(self, path: Path) -> None:
+        rows = (entry for buffer in self.of.values() for entry in buffer.entries)
+        path.write_bytes(b"".join(msgspec.json.encode(entry) + b"\n" for entry in rows))
+
+    def load(self, path: Path) -> None:
+        entries = [msgspec.json.decode(line, type=Entry) for line in path.read_bytes().splitlines()]
+        for task, buffer in self.of.items():
+            buffer.replace([entry for entry in entries if entry.task == task])
+
+    def sizes(self) -> dict[str, float]:
+        return {f"buffer/{task}": float(len(buffer)) for task, buffer in self.of.items()}
+
+    def programs(self) -> list[Entry]:
+        """One entry for each distinct program of the deduction and abduction buffers, in order of appearance."""
+        found: dict[str, Entry] = {}
+        for task, buffer in self.of.items():
+            if task != "ind":
+                for entry in buffer.entries:
+                    found.setdefault(entry.program_key, entry)
+        return list(found.values())
+
+
+def draw_references(entries: Sequence[Item], count: int, rng: Random) -> list[Item]:
+    """Up to `count` different ones, uniformly."""
+    return rng.sample(entries, min(count, len(entries)))
+
+
+def solver_batch(new: Sequence[Item], old: Sequence[Item], size: int, rng: Random) -> tuple[list[Item], int]:
+    """`size` tasks: new ones first, then different old ones, then repeats. Second: how many were repeats.
+
+    Never fails and never shrinks while there is one task at all. `old` must not contain `new`.
+    """
+    if len(new) >= size:
+        return rng.sample(new, size), 0
+    chosen = list(new)
+    chosen += rng.sample(old, min(size - len(new), len(old)))
+    repeats = size - len(chosen) if chosen else 0
+    return chosen + [rng.choice(chosen) for _ in range(repeats)], repeats
+
+
+def consolidate(entries: Sequence[Entry], keep_share: float) -> list[Entry]:
+    """Seeds, and of the rest the newest `keep_share` of what is learnable, each once, in the old order. (pure)
+
+    Learnable: solved sometimes but not always; tasks of unknown rate count, as nothing speaks against them.
+    """
+    distinct = list({entry.key: entry for entry in entries}.values())
+    learnable = [e for e in distinct if e.source != SEED and (e.solve_rate == UNKNOWN_RATE or 0 < e.solve_rate < 1)]
+    kept = {entry.key for entry in learnable[len(learnable) - round(keep_share * len(learnable)) :]}
+    return [entry for entry in distinct if entry.source == SEED or entry.key in kept]

@@ -1,0 +1,50 @@
+"""What a proposal and an answer earn. (pure)
+
+Source: arXiv 2505.03335, section 3; where paper and code differ, the published runs' choice is the default.
+Infrastructure failures earn nothing here: such rows are dropped before rewards are given, never counted as wrong.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+INVALID = -1.0
+"""Malformed text, or a proposal that is not a valid task."""
+WRONG = -0.5
+CORRECT = 1.0
+
+InductionScore = Literal["binary", "accuracy", "if_one_correct"]
+
+
+def learnability(successes: int, n: int) -> float:
+    """1 - p for a solve rate p strictly between 0 and 1, else 0: always or never solved teaches nothing."""
+    if n < 2 or not 0 <= successes <= n:
+        raise ValueError(f"{successes} successes of {n} rollouts: a solve rate needs at least 2 rollouts")
+    return 1.0 - successes / n if 0 < successes < n else 0.0
+
+
+def proposer_reward(successes: int, n: int, *, is_well_formed: bool = True, zero_reward: float = -0.5) -> float:
+    """Reward of a *valid* proposal; an invalid one earns INVALID. Malformed wording costs the reward, not the task."""
+    if not is_well_formed:
+        return INVALID
+    learn = learnability(successes, n)
+    return learn if learn > 0 else zero_reward
+
+
+def solver_reward(*, is_well_formed: bool, is_correct: bool) -> float:
+    if not is_well_formed:
+        return INVALID
+    return CORRECT if is_correct else WRONG
+
+
+def validation_score(*, is_well_formed: bool, is_correct: bool) -> float:
+    """Held-out answers are right or not; a right value in the wrong form is not."""
+    return 1.0 if is_well_formed and is_correct else 0.0
+
+
+def induction_reward(passed: int, checked: int, kind: InductionScore = "binary") -> float:
+    """Reward of a well-formed program that passed so many of the hidden pairs; the pairs it was shown do not count."""
+    if kind == "accuracy":
+        return passed / checked
+    is_correct = passed == checked if kind == "binary" else passed > 0
+    return CORRECT if is_correct else WRONG

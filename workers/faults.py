@@ -1,0 +1,128 @@
+"""What goes wrong in the fake trainer, on request: `profile.fake.fault`, a comma-separated list of `name:step[:argument]`.
+
+| name | at that step |
+| --- | --- |
+| hang | busy loop; the control thread still obeys `abort` |
+| no_progress | sleeps for ever, heartbeats go on |
+| hang_native | native call that keeps the interpreter lock, TERM blocked: nothing is heard any more |
+| ignore_term | sleeps for ever, deaf to `abort` and TERM |
+| nan | loss is not finite; argument: for how many steps (1) |
+| oom | out of memory; argument: how many times (1: the retry works) |
+| exit | exits with the code in the argument (70) |
+| kill | SIGKILL to itself |
+| zombie | leaves a zombie and a stray in a session of its own, and goes on |
+| enospc, eio | a write fails like that |
+| error | an exception of ours |
+| exhausted | the source of tasks ends (no fault: happens in every attempt) |
+| slow | every step sleeps; the number is seconds |
+
+A fault strikes in the first attempt of a cycle only, unless its text ends in `!`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from workers.control import Control
+
+FOREVER_S = 86400
+ALWAYS = frozenset({"exhausted", "slow"})
+
+
+class OutOfMemoryError(RuntimeError):
+    """Named like torch's, which is how the runtime knows it."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    name: str
+    at: float
+    argument: int | None = None
+    is_persistent: bool = False
+
+    def strikes(self, step: int, attempt: int) -> bool:
+        """Whether it happens now. (pure)"""
+        if attempt > 1 and not self.is_persistent and self.name not in ALWAYS:
+            return False
+        return self.at <= step < self.at + (self.argument or 1) if self.name == "nan" else step == self.at
+
+
+def parse(text: str) -> tuple[Fault, ...]:
+    """Faults in `text`. Raises ValueError for a name that is not in the table. (pure)"""
+    found = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, at, *rest = part.rstrip("!").split(":")
+        if name not in EFFECTS and name not in {"nan", "oom", "exhausted", "slow"}:
+            raise ValueError(f"unknown fault {name!r} in {text!r}")
+        found.append(Fault(name, float(at), int(rest[0]) if rest else None, part.endswith("!")))
+    return tuple(found)
+
+
+def _hang(control: Control, argument: int | None) -> None:
+    while True:
+        pass
+
+
+def _no_progress(control: Control, argument: int | None) -> None:
+    while True:
+        time.sleep(FOREVER_S)
+
+
+def _hang_native(control: Control, argument: int | None) -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP})
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    ctypes.PyDLL(None).sleep(FOREVER_S)  # PyDLL, unlike CDLL, keeps the interpreter lock
+
+
+def _ignore_term(control: Control, argument: int | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    control.deafen()
+    _no_progress(control, argument)
+
+
+def _exit(control: Control, argument: int | None) -> None:
+    os._exit(70 if argument is None else argument)
+
+
+def _kill(control: Control, argument: int | None) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _zombie(control: Control, argument: int | None) -> None:
+    if os.fork() == 0:
+        os._exit(0)
+    subprocess.Popen([sys.executable, "-S", "-c", f"import time; time.sleep({FOREVER_S})"], start_new_session=True)
+
+
+def _enospc(control: Control, argument: int | None) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _eio(control: Control, argument: int | None) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def _error(control: Control, argument: int | None) -> None:
+    raise RuntimeError("the fake trainer was asked to fail")
+
+
+EFFECTS: dict[str, Callable[[Control, int | None], None]] = {
+    "hang": _hang,
+    "no_progress": _no_progress,
+    "hang_native": _hang_native,
+    "ignore_term": _ignore_term,
+    "exit": _exit,
+    "kill": _kill,
+    "zombie": _zombie,
+    "enospc": _enospc,
+    "eio": _eio,
+    "error": _error,
+}

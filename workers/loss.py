@@ -1,0 +1,46 @@
+"""Clipped policy loss on token ratios, and its diagnostics. (pure) No value function, no reward model, no reference.
+
+Tensors are flat over the completion tokens of a micro-batch, [T]: there is no padding that could leak into a mean.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class TokenLoss(NamedTuple):
+    """losses: [T], before any mean. is_clipped: [T], where the bound was the larger loss, so no gradient flows."""
+
+    losses: Tensor
+    is_clipped: Tensor
+
+
+def clipped_token_loss(
+    log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, *, clip_ratio_low: float, clip_ratio_high: float
+) -> TokenLoss:
+    """max(-A r, -A clip(r)) for each token; r = exp(log_probs - old_log_probs). All arguments: [T].
+
+    Source: PPO, arXiv 1707.06347, Eq. 7, with a bound of its own for each side.
+    """
+    ratio = torch.exp(log_probs - old_log_probs)
+    plain = -advantages * ratio
+    bounded = -advantages * ratio.clamp(1.0 - clip_ratio_low, 1.0 + clip_ratio_high)
+    return TokenLoss(torch.maximum(plain, bounded), bounded > plain)
+
+
+def token_entropy(logits: Tensor) -> Tensor:
+    """Entropy of each token's distribution in nats. logits: [T, V]; returns [T]."""
+    log_p = torch.log_softmax(logits, dim=-1)
+    return -(log_p.exp() * log_p).sum(-1)
+
+
+def k3(log_probs: Tensor, other_log_probs: Tensor) -> Tensor:
+    """Estimate of KL(policy that drew the tokens || other) for each token, never negative. [T] -> [T].
+
+    log_probs: of the policy that drew them. Source: J. Schulman, "Approximating KL divergence", estimator k3.
+    """
+    log_ratio = other_log_probs - log_probs
+    return torch.expm1(log_ratio) - log_ratio

@@ -1,0 +1,74 @@
+"""What a worker process owes its master from its first line on: signals, lifeline, dumps, a modest OOM score.
+
+No heavy import here: it runs before anything that takes time, so that no early signal can kill and no orphan can stay.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import os
+import signal
+import sys
+import threading
+
+from profiles.errors import ExitCode
+
+PR_SET_PDEATHSIG = 1
+OOM_SCORE_ADJ = 500
+"""Above the master's 0 and below the programs' 1000: the kernel takes the master last."""
+
+
+def ignore_signals() -> None:
+    """USR1's default action is death, and INT is for the master alone: both may come at any time, so this is first."""
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def dump_on_usr2() -> None:
+    """USR2 writes the stacks of all threads to worker.log: the master sends it before it ends a hung worker."""
+    faulthandler.enable(file=sys.stderr)
+    faulthandler.register(signal.SIGUSR2, file=sys.stderr, all_threads=True, chain=False)
+
+
+def inherited_fd(variable: str) -> int | None:
+    """The file descriptor that `variable` names, not passed on to children; None where there is none."""
+    text = os.environ.get(variable, "")
+    if not text:
+        return None
+    fd = int(text)
+    os.set_inheritable(fd, False)
+    return fd
+
+
+def watch_lifeline(fd: int) -> None:
+    """End this process when the master is gone: only the master holds the pipe's other end."""
+
+    def wait_for_eof() -> None:
+        while True:
+            try:
+                if not os.read(fd, 4096):
+                    break
+            except InterruptedError:
+                continue
+            except OSError:
+                break
+        os._exit(ExitCode.STORE)
+
+    threading.Thread(target=wait_for_eof, name="lifeline", daemon=True).start()
+
+
+def die_with_parent() -> None:
+    """The second line behind the lifeline: a native call that keeps the GIL would keep the lifeline thread too."""
+    parent = os.getppid()
+    libc = ctypes.CDLL(None, use_errno=True)
+    with contextlib.suppress(AttributeError):  # not Linux
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it died between the two lines: no signal will come
+            os._exit(ExitCode.STORE)
+
+
+def offer_to_oom_killer() -> None:
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123 - before pathlib
+        file.write(str(OOM_SCORE_ADJ))

@@ -1,0 +1,33 @@
+"""How far training has come, and what must not be forgotten across a resume besides the weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+
+class Progress(Struct):
+    """The counters of a run. Registered: all of it is in every checkpoint."""
+
+    step: int = 0
+    """Last step that is done."""
+    tokens: int = 0
+    """Completion tokens trained on."""
+    not_finite_in_row: int = 0
+    """Updates skipped one after another, because loss or gradients were NaN or infinite."""
+    shrinks: int = 0
+    """How often the micro-batch was halved for memory; resume repeats it, as rounding depends on it."""
+    reseeds: int = 0
+    """How often the buffers were consolidated."""
+
+    filename = "progress.json"
+
+    def save(self, path: Path) -> None:
+        path.write_bytes(msgspec.json.encode(self))
+
+    def load(self, path: Path) -> None:
+        stored = msgspec.json.decode(path.read_bytes(), type=Progress)
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(stored, name))

@@ -1,0 +1,173 @@
+"""Life of one attempt, from its spec to result.json: events, stages and their seconds, the way it ends.
+
+What is trained or validated is given as a function; this module knows neither.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from profiles.errors import ExitCode, LonghaulError
+from state.durable import Appender, write_file
+from state.layout import AttemptDir, RunDir
+from workers.contract import CONTRACT_VERSION, CheckpointRef, Event, Message, Outcome, Result, WorkerSpec
+from workers.control import Control
+
+log = logging.getLogger("worker")
+
+DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
+PERMISSION_ERRORS = frozenset({errno.EACCES, errno.EPERM})
+LIMIT_ERRORS = {errno.EMFILE: "open files (ulimit -n)", errno.ENFILE: "open files of the machine (fs.file-max)"}
+
+
+class Attempt:
+    """What a trainer sees of the outside: its spec, where it may write, and how it tells what happens."""
+
+    def __init__(self, spec: WorkerSpec, control: Control) -> None:
+        self.spec = spec
+        self.profile = spec.profile
+        self.control = control
+        self.run = RunDir(Path(spec.run_dir))
+        self.dir = AttemptDir(self.run.root / spec.attempt_dir)
+        self.saved: CheckpointRef | None = spec.head
+        """The newest checkpoint that this attempt knows to be durable."""
+        self.step = 0
+        self._seq = 0
+        self._seconds: dict[str, float] = {}
+        self._events = Appender(self.dir.events)
+
+    def event(self, type_: str, step: int | None = None, **data: Any) -> None:
+        """Append one line to events.jsonl, and tell the master that there is one."""
+        self._seq += 1
+        at = self.step if step is None else step
+        event = Event(seq=self._seq, type=type_, step=at, t_wall=time.time(), t_mono=time.monotonic(), data=data)
+        self._events.append(msgspec.json.encode(event))
+        self.control.hint()
+
+    def warn(self, text: str) -> None:
+        log.warning(text)
+        self.event("warning", text=text)
+
+    def at(self, step: int, stage: str) -> None:
+        """Say where the work is. The master's deadlines are measured between these."""
+        self.step = step
+        self.control.at(step, stage)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Report `name` while the block runs, and add its seconds to those of the step."""
+        self.control.at(self.step, name)
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._seconds[name] = self._seconds.get(name, 0.0) + time.monotonic() - began
+
+    def take_seconds(self) -> dict[str, float]:
+        """Seconds by stage since the last call."""
+        seconds, self._seconds = self._seconds, {}
+        return seconds
+
+    def finish(self, result: Result) -> None:
+        """Make the result durable, then say so. Nothing may follow but the exit."""
+        self.event("done", outcome=result.outcome.value, exit_code=result.exit_code)
+        self._events.close()
+        write_file(self.dir.result, msgspec.json.encode(result))
+        self.control.send(Message(type="done", step=result.last_step, reason=result.outcome.value))
+
+
+class SpecError(Exception):
+    """spec.json cannot be used; nobody can be told but the log, as the attempt's directory is not known."""
+
+    def __init__(self, text: str, exit_code: ExitCode) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code
+
+
+def read_spec(path: Path, token: str) -> WorkerSpec:
+    """The spec at `path`. Raises SpecError: 64 where it cannot be decoded or is another's, 65 for another contract."""
+    try:
+        raw = msgspec.json.decode(path.read_bytes())
+        version = raw["version"] if isinstance(raw, dict) and "version" in raw else CONTRACT_VERSION
+        if version != CONTRACT_VERSION:
+            raise SpecError(f"{path}: contract {version}, this worker speaks {CONTRACT_VERSION}", ExitCode.VERSION)
+        spec = msgspec.convert(raw, WorkerSpec)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise SpecError(f"{path}: {error}", ExitCode.SPEC) from error
+    if spec.token != token:
+        raise SpecError(f"{path}: meant for the attempt {spec.token!r}, this one is {token!r}", ExitCode.SPEC)
+    return spec
+
+
+def carry_out(spec: WorkerSpec, control: Control, job: Callable[[Attempt], Result]) -> int:
+    """Run one attempt to its result, whatever happens, and return the exit code."""
+    attempt: Attempt | None = None
+    try:
+        attempt = Attempt(spec, control)
+        result = job(attempt)
+    except Exception as error:
+        log.error("attempt failed: %s\n%s", error, traceback.format_exc())
+        saved = attempt.saved if attempt else spec.head
+        result = failure(spec, error, saved)
+    if attempt is None:
+        return result.exit_code
+    try:
+        attempt.finish(result)
+    except (OSError, LonghaulError) as error:
+        log.error("the result could not be written: %s", error)
+        return result.exit_code or exit_code_of(error)
+    return result.exit_code
+
+
+def failure(spec: WorkerSpec, error: Exception, saved: CheckpointRef | None) -> Result:
+    """The result of an attempt that ended by an exception. (pure)"""
+    advice = error.next_command if isinstance(error, LonghaulError) else ""
+    if isinstance(error, OSError) and error.errno in LIMIT_ERRORS:
+        advice = f"raise the limit of {LIMIT_ERRORS[error.errno]}"
+    return Result(
+        token=spec.token,
+        role=spec.role,
+        outcome=Outcome.FAILED,
+        exit_code=exit_code_of(error),
+        last_step=saved.step if saved else 0,
+        checkpoint=saved,
+        error=f"{type(error).__name__}: {error}" if not isinstance(error, LonghaulError) else error.what,
+        advice=advice,
+    )
+
+
+def exit_code_of(error: BaseException) -> int:
+    """The class of a failure. (pure)"""
+    if isinstance(error, LonghaulError):
+        return int(error.exit_code)
+    if is_out_of_memory(error):
+        return int(ExitCode.CUDA_OOM)
+    if is_gpu_lost(error):
+        return int(ExitCode.GPU)
+    if isinstance(error, OSError) and error.errno in DISK_ERRORS:
+        return int(ExitCode.DISK)
+    if isinstance(error, OSError) and error.errno in PERMISSION_ERRORS:
+        return int(ExitCode.PERMISSION)
+    return int(ExitCode.INTERNAL)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """CUDA ran out of memory. By name, so that nothing here imports torch. (pure)"""
+    if type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and "out of memory" in str(error).lower()
+
+
+def is_gpu_lost(error: BaseException) -> bool:
+    """The device or its context is broken: nothing in this process can use it again. (pure)"""
+    lost = type(error).__name__ == "AcceleratorError" or "CUDA error" in str(error)
+    return lost and isinstance(error, RuntimeError)

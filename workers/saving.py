@@ -1,0 +1,114 @@
+"""From a trainer's registry to a durable checkpoint, and back from a verified one."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from profiles.errors import ExitCode, LonghaulError
+from state import checkpoint
+from state.checkpoint import Manifest
+from state.layout import RunDir
+from state.registry import Registry
+from workers.contract import CheckpointRef, Message
+from workers.runtime import Attempt
+
+EXACTNESS = ("torch", "transformers", "safetensors", "numpy", "msgspec")
+"""Libraries whose version decides whether a resume is bit-exact."""
+
+
+def versions() -> dict[str, str]:
+    """What the results depend on. Read from package metadata: nothing is imported for it."""
+    found = {"python": platform.python_version(), "machine": platform.machine()}
+    for name in EXACTNESS:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def open_head(run: RunDir, run_id: str, head: CheckpointRef | None) -> tuple[Path, Manifest] | None:
+    """Directory and manifest of the head, every byte of it checked. Raises LonghaulError (INPUT) where it differs."""
+    if head is None:
+        return None
+    directory = run.root / head.path
+    try:
+        manifest = checkpoint.verify(directory, deep=True)
+        problem = ""
+        if Manifest.checkpoint_id(directory) != head.checkpoint_id:
+            problem = "it is not the one that was committed under this name"
+        elif manifest.run_id != run_id:
+            problem = f"it belongs to the run {manifest.run_id}"
+    except checkpoint.Damaged as damaged:
+        problem = damaged.reason
+    if problem:
+        raise LonghaulError(
+            f"checkpoint {head.path} cannot be used: {problem}",
+            kept="all files, as they are",
+            next_command="python -m orchestrator run   (falls back to the newest checkpoint that verifies)",
+            exit_code=ExitCode.INPUT,
+        )
+    return directory, manifest
+
+
+class Saver:
+    """Writes checkpoints of one attempt, and answers those who asked for one."""
+
+    def __init__(self, attempt: Attempt, registry: Registry, write_static: Callable[[Path], None]) -> None:
+        self._attempt = attempt
+        self._registry = registry
+        self._write_static = write_static
+
+    @property
+    def step(self) -> int:
+        """Step of the newest checkpoint; -1: there is none."""
+        return self._attempt.saved.step if self._attempt.saved else -1
+
+    def save(self, step: int) -> None:
+        """Stage, make durable, tell. When this returns, power may fail."""
+        spec, parent = self._attempt.spec, self._attempt.saved
+        with self._attempt.stage("checkpoint"):
+            saved = checkpoint.stage(
+                self._attempt.run,
+                run_id=spec.run_id,
+                parent=parent.checkpoint_id if parent else None,
+                cycle=spec.cycle,
+                attempt=spec.attempt,
+                token=spec.token,
+                step=step,
+                profile_sha256=spec.profile_sha256,
+                versions=versions(),
+                write=self._write,
+            )
+        self._attempt.saved = CheckpointRef(
+            path=saved.path, step=step, checkpoint_id=saved.checkpoint_id, digest=saved.digest
+        )
+        self._attempt.event("checkpoint", step=step, path=saved.path, checkpoint_id=saved.checkpoint_id,
+                            digest=saved.digest)  # fmt: skip
+        self._attempt.control.send(self._message(0))
+
+    def answer(self, ids: Sequence[int]) -> None:
+        """One reply each; ten requests in one step get the same checkpoint."""
+        if self._attempt.saved is None:
+            return
+        for id_ in ids:
+            self._attempt.control.send(self._message(id_))
+
+    def _write(self, directory: Path) -> None:
+        self._registry.save(directory)
+        self._write_static(directory)
+
+    def _message(self, id_: int) -> Message:
+        saved = self._attempt.saved
+        assert saved is not None
+        return Message(
+            type="checkpointed",
+            id=id_,
+            step=saved.step,
+            path=saved.path,
+            digest=saved.digest,
+            manifest_sha256=saved.checkpoint_id,
+        )

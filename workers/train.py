@@ -1,0 +1,275 @@
+"""One cycle of training: load the head, do exactly its steps, checkpoint, and say how it ended.
+
+What a step *is* belongs to the trainer. This module decides when: resume, persist, retry, save, stop.
+"""
+
+from __future__ import annotations
+
+import logging
+import resource
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from profiles.errors import ExitCode, LonghaulError
+from state.crash import crash_point
+from state.registry import Registry
+from workers import rollout_file
+from workers.contract import Outcome, Result
+from workers.data.cursor import Exhausted
+from workers.progress import Progress
+from workers.rollout_file import Header, Record
+from workers.runtime import Attempt, is_out_of_memory
+from workers.saving import Saver, open_head, versions
+
+log = logging.getLogger("worker")
+
+MAX_NOT_FINITE = 3
+"""Skipped updates in a row after which the numbers will not recover by themselves."""
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What an update did. metrics: flat. examples: new valid tasks. finite: False if the update was skipped."""
+
+    metrics: dict[str, float]
+    tokens: int = 0
+    examples: Sequence[Record] = ()
+    finite: bool = True
+    warnings: Sequence[str] = field(default=())
+
+
+class Trainer(Protocol):
+    """What is trained. All state that outlives a step is in the registry, or resume is not exact."""
+
+    static_files: Collection[str]
+    """Names of the files that `write_static` may write."""
+
+    def build(self, head: Path | None) -> None:
+        """Make every object. Weights come from `head` (a verified checkpoint), or as the profile names them."""
+
+    def registry(self, progress: Progress) -> Registry:
+        """All stateful objects, `progress` among them."""
+
+    def seed(self, stop_asked: Callable[[], bool]) -> Sequence[Record]:
+        """Fill empty buffers before the first step; returns the tasks found. May end early when asked to stop."""
+
+    def reseed(self) -> dict[str, float]:
+        """Consolidate the buffers and start self-play from them once more; returns what was kept and dropped."""
+
+    def worst_case(self, *, first_attempt: bool) -> dict[str, float]:
+        """Run the largest shapes without touching any state; returns memory figures, empty if it was not needed."""
+
+    def shrink(self, times: int = 1) -> None:
+        """Halve the micro-batches so many times more."""
+
+    def collect(self, step: int) -> list[Record]:
+        """Rollouts of `step` with their rewards, as JSON records. Changes no state. May raise Exhausted."""
+
+    def update(self, step: int, records: Sequence[Record]) -> StepReport:
+        """Learn from the records. Where it raises out-of-memory, a second call goes on where the first stopped."""
+
+    def write_static(self, directory: Path) -> None:
+        """Files that a checkpoint needs beside the state, so that other tools can load it: config, tokenizer."""
+
+
+def train(attempt: Attempt, trainer: Trainer) -> Result:
+    """The story of a cycle."""
+    cycle = Cycle(attempt, trainer)
+    cycle.load()
+    cycle.rehearse()
+    cycle.prepare_buffers()
+    outcome = cycle.run_steps()
+    cycle.save_end(outcome)
+    return cycle.result(outcome)
+
+
+class Cycle:
+    """State of the story: where it is, and whether it was asked to save or stop."""
+
+    def __init__(self, attempt: Attempt, trainer: Trainer) -> None:
+        self.attempt, self.trainer, self.spec = attempt, trainer, attempt.spec
+        self.progress = Progress()
+        self.requests = attempt.control.requests
+        self.is_seeded = False
+        self.saver: Saver
+
+    def load(self) -> None:
+        """Verify the head, build the trainer, restore every registered object from it."""
+        self.attempt.event("started", step=self.spec.first_step - 1, versions=versions())
+        with self.attempt.stage("loading"):
+            head = open_head(self.attempt.run, self.spec.run_id, self.spec.head)
+            self.trainer.build(head[0] if head else None)
+            registry = self.trainer.registry(self.progress)
+            if head is not None:
+                registry.load(head[0], head[1].files, static=self.trainer.static_files)
+            self.saver = Saver(self.attempt, registry, self.trainer.write_static)
+            self.trainer.shrink(self.progress.shrinks)
+        if self.progress.step != self.spec.first_step - 1:
+            raise LonghaulError(
+                f"the head holds step {self.progress.step}, but the cycle begins at step {self.spec.first_step}",
+                kept="the head, as it is",
+                next_command="python -m orchestrator doctor",
+                exit_code=ExitCode.SPEC,
+            )
+        self.attempt.at(self.progress.step, "loading")
+
+    def rehearse(self) -> None:
+        """Largest shapes first: running out of memory shows in the first minute, not at the longest answer."""
+        first = self.spec.head is None
+        with self.attempt.stage("worst_case"):
+            memory = self.with_less_memory(lambda: self.trainer.worst_case(first_attempt=first))
+        if memory:
+            self.attempt.event("memory", **memory)
+
+    def prepare_buffers(self) -> None:
+        """Seed a new run; consolidate where the master decided to reseed."""
+        self.is_seeded = self.spec.head is not None
+        if not self.is_seeded:
+            with self.attempt.stage("seeding"):
+                found = self.with_less_memory(lambda: self.trainer.seed(self.requests.stop.is_set))
+            if found:
+                self.attempt.event("examples", tasks=list(found))
+            if self.requests.stop.is_set() and self.spec.end_step > self.spec.first_step:
+                log.info("asked to stop while seeding")
+            self.is_seeded = True
+        if self.spec.reseed > self.progress.reseeds:
+            with self.attempt.stage("reseeding"):
+                kept = self.trainer.reseed()
+            self.progress.reseeds = self.spec.reseed
+            self.attempt.event("reseed", **kept)
+        self.attempt.take_seconds()
+
+    def run_steps(self) -> Outcome:
+        """Exactly the steps of the cycle that are not done yet, unless stopped or out of data."""
+        self.edge()
+        while self.progress.step + 1 < self.spec.end_step:
+            if self.requests.stop.is_set():
+                return Outcome.STOPPED
+            try:
+                self.one_step(self.progress.step + 1)
+            except Exhausted as end:
+                self.attempt.event("exhausted", text=str(end))
+                return Outcome.EXHAUSTED
+            self.edge()
+        assert self.progress.step == self.spec.end_step - 1, (self.progress.step, self.spec.end_step)
+        return Outcome.DONE
+
+    def one_step(self, step: int) -> None:
+        """Rollouts, then the update, then the report; only the update changes state."""
+        began = time.monotonic()
+        self.attempt.at(step, "propose")
+        records = self.rollouts(step)
+        crash_point("worker.before_update")
+        report = self.with_less_memory(lambda: self.trainer.update(step, records))
+        self.progress.step = step
+        self.progress.tokens += report.tokens
+        crash_point("worker.after_update")
+        self.report(report, time.monotonic() - began)
+        self.count_not_finite(report)
+
+    def rollouts(self, step: int) -> list[Record]:
+        """From the file that an earlier attempt left, else generated and made durable. Either way: as read back."""
+        path = self.attempt.run.rollout_file(self.spec.cycle, step)
+        header = Header(
+            run_id=self.spec.run_id,
+            profile_sha256=self.spec.profile_sha256,
+            step=step,
+            reseeds=self.progress.reseeds,
+            reductions=self.spec.reductions,
+        )
+        records = rollout_file.read(path, header)
+        if records is not None:
+            log.info("step %d: rollouts of an earlier attempt are reused", step)
+            return records
+        collected = self.with_less_memory(lambda: self.trainer.collect(step))
+        rollout_file.write(path, header, collected)
+        crash_point("worker.rollouts_done")
+        stored = rollout_file.read(path, header)
+        assert stored is not None, f"{path}: does not read back"
+        return stored
+
+    def with_less_memory(self, work: Callable[[], Value]) -> Value:
+        """`work()`, once more with half the micro-batch where the device ran out of memory the first time."""
+        try:
+            return work()
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            text = str(error)
+        # Outside the handler: the exception's traceback held the tensors that the retry needs the room of.
+        self.trainer.shrink()
+        self.progress.shrinks += 1
+        self.attempt.event("oom_retry", shrinks=self.progress.shrinks, text=text[:500])
+        return work()
+
+    def report(self, report: StepReport, seconds: float) -> None:
+        metrics = dict(report.metrics)
+        metrics |= {f"seconds/{name}": value for name, value in self.attempt.take_seconds().items()}
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        metrics |= {"seconds": seconds, "tokens": report.tokens, "peak_rss_bytes": peak}
+        self.attempt.event("step", **metrics)
+        if report.examples:
+            self.attempt.event("examples", tasks=list(report.examples))
+        for text in report.warnings:
+            self.attempt.warn(text)
+
+    def count_not_finite(self, report: StepReport) -> None:
+        """Rule N1: a skipped update is told; the third in a row ends the attempt."""
+        if report.finite:
+            self.progress.not_finite_in_row = 0
+            return
+        self.progress.not_finite_in_row += 1
+        self.attempt.event("not_finite", in_row=self.progress.not_finite_in_row)
+        if self.progress.not_finite_in_row >= MAX_NOT_FINITE:
+            raise LonghaulError(
+                f"step {self.progress.step}: loss or gradients were not finite {MAX_NOT_FINITE} times in a row",
+                kept="the head; none of these updates was applied",
+                next_command="python -m orchestrator run --set optimizer.learning_rate=... --accept-changes",
+                exit_code=ExitCode.NOT_FINITE,
+            )
+
+    def edge(self) -> None:
+        """Between two steps: save where due or asked, and answer every request so far with that checkpoint."""
+        step = self.progress.step
+        asked = self.requests.checkpoints_wanted()
+        due = checkpoint_is_due(
+            step,
+            saved=self.saver.step,
+            last=self.spec.end_step - 1,
+            every=self.attempt.profile.run.checkpoint_every,
+            asked=bool(asked) or self.requests.stop.is_set(),
+        )
+        if due:
+            self.saver.save(step)
+        self.saver.answer(asked)
+
+    def save_end(self, outcome: Outcome) -> None:
+        if self.is_seeded and self.saver.step != self.progress.step:
+            self.saver.save(self.progress.step)
+        self.saver.answer(self.requests.checkpoints_wanted() + self.requests.stops_wanted())
+        log.info("cycle %d: %s at step %d", self.spec.cycle, outcome.value, self.progress.step)
+
+    def result(self, outcome: Outcome) -> Result:
+        return Result(
+            token=self.spec.token,
+            role="train",
+            outcome=outcome,
+            exit_code=ExitCode.OK,
+            last_step=self.progress.step,
+            checkpoint=self.attempt.saved,
+        )
+
+
+def checkpoint_is_due(step: int, *, saved: int, last: int, every: int, asked: bool) -> bool:
+    """Whether the edge after `step` writes a checkpoint. saved: step of the newest one, -1 if none. (pure)
+
+    A checkpoint that holds this very step answers every request: writing the same state twice proves nothing.
+    """
+    if step == saved:
+        return False
+    return asked or step == last or step % every == 0
