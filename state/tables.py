@@ -118,6 +118,8 @@ MIGRATIONS: tuple[str, ...] = (
     ) STRICT;
     CREATE INDEX validations_by_step ON validations(suite, step);
     CREATE INDEX validations_by_cycle ON validations(cycle);
+    CREATE INDEX validations_by_accuracy ON validations(suite, accuracy DESC, step);
+    CREATE INDEX validations_by_cycle ON validations(cycle);
     CREATE TABLE examples (
         example_id TEXT PRIMARY KEY,
         task TEXT NOT NULL,
@@ -129,6 +131,7 @@ MIGRATIONS: tuple[str, ...] = (
         output TEXT NOT NULL,
         solve_rate REAL
     ) STRICT, WITHOUT ROWID;
+    CREATE INDEX examples_by_step ON examples(step);
     """,
 )
 
