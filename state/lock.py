@@ -79,6 +79,7 @@ class RunLock:
         """Let go, and clear the text. The file stays: unlinking it would let two masters in. Repeats are harmless."""
         if self._fd >= 0:
             os.ftruncate(self._fd, 0)
+            fcntl.flock(self._fd, fcntl.LOCK_UN)  # a child forked this instant may still have the file open
             self._close()
 
     def _close(self) -> None:

@@ -56,21 +56,40 @@ def test_a_lock_ends_with_its_holder_however_that_dies(run: RunDir) -> None:
     RunLock.acquire(run).release()
 
 
-def test_a_forked_child_does_not_hold_the_run(run: RunDir) -> None:
-    lock = RunLock.acquire(run)
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.close(writer)
-        os.read(reader, 1)  # lives until the parent has tried
-        os._exit(0)
-    try:
-        lock.release()
+FORK_CODE = HOLD_CODE.replace(
+    "sys.stdin.read()",
+    """
+import os
+reader, writer = os.pipe()
+pid = os.fork()
+if pid == 0:
+    os.close(reader)
+    os.write(writer, b"!")  # it runs, so it has let go
+    sys.stdin.read()  # and lives until the test has tried
+    os._exit(0)
+os.read(reader, 1)
+print("forked", flush=True)
+os.kill(os.getpid(), 9)
+""",
+)
+
+
+def test_a_forked_child_that_outlives_the_master_does_not_hold_the_run(run: RunDir) -> None:
+    command = [sys.executable, "-c", FORK_CODE, str(run.root)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as master:
+        assert master.stdout is not None and master.stdin is not None
+        assert [master.stdout.readline() for _ in range(2)] == ["held\n", "forked\n"]
+        assert master.wait() == -signal.SIGKILL
         RunLock.acquire(run).release()
-    finally:
-        os.close(reader)
-        os.close(writer)
-        os.waitpid(pid, 0)
+        master.stdin.close()  # lets the child go
+
+
+def test_letting_go_is_at_once_even_if_a_child_is_just_being_forked(run: RunDir) -> None:
+    lock = RunLock.acquire(run)
+    copy = os.dup(lock._fd)
+    lock.release()
+    RunLock.acquire(run).release()
+    os.close(copy)
 
 
 def test_a_started_program_does_not_inherit_the_lock(run: RunDir) -> None:
