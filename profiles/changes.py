@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from profiles.errors import ExitCode, LonghaulError
-from profiles.knobs import ChangeKind, knobs
+from profiles.knobs import ChangeKind, knobs, value_of
 from profiles.refusal import shown
 from profiles.schema import Profile
 
@@ -38,12 +38,6 @@ def diff(old: Profile, new: Profile) -> list[Change]:
         for name, knob in knobs().items()
         if name not in NOT_A_CHANGE and (before := value_of(old, name)) != (after := value_of(new, name))
     ]
-
-
-def value_of(profile: Profile, name: str) -> Any:
-    """Value of a knob by its full name."""
-    section, _, key = name.rpartition(".")
-    return getattr(getattr(profile, section) if section else profile, key)
 
 
 def render(changes: Iterable[Change]) -> str:

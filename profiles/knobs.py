@@ -119,6 +119,12 @@ def _metas(annotation: Any) -> list[Meta]:
     return [meta for meta in get_args(annotation)[1:] if isinstance(meta, Meta)]
 
 
+def value_of(profile: Profile, name: str) -> Any:
+    """Value of a knob by its full name."""
+    section, _, key = name.rpartition(".")
+    return getattr(getattr(profile, section) if section else profile, key)
+
+
 def docstrings() -> dict[str, str]:
     """The sentence under each knob, and under each section's name that of the section. Reads schema.py."""
     import ast  # only help and documentation need it; a start does not pay for it

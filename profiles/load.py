@@ -11,12 +11,13 @@ import msgspec
 from msgspec import Struct
 
 from profiles.errors import ExitCode, LonghaulError
-from profiles.knobs import Knob, base_type, choices, knobs, knobs_of, sections
+from profiles.knobs import Knob, base_type, choices, knobs, knobs_of, sections, value_of
 from profiles.refusal import OVERRIDE, Told, input_error, nearest, place, refusal, shown
 from profiles.rules import Problem, check
 from profiles.schema import Profile
 
 SHIPPED = Path(__file__).parent
+STORED = "the stored profile"
 NOT_INHERITED = ("name", "description")
 """A profile that extends another is another profile: it is named after its own file."""
 
@@ -58,22 +59,31 @@ def load_profile(name_or_path: str, overrides: Sequence[str] = ()) -> Loaded:
     for override in overrides:
         _override(override, values, problems)
     values.setdefault("name", _Value(chain[0].stem, chain[0].label))
-    profile = _resolve(values, problems, chain[0].stem, chain[0].label)
+    profile = _settle(values, problems, chain[0].stem, chain[0].label)
     origins = {name: values[name].origin if name in values else "default" for name in knobs()}
     return Loaded(profile, origins, tuple(file.label for file in chain))
 
 
-def override_profile(stored: Profile, overrides: Sequence[str]) -> Profile:
-    """A run's own profile with overrides on top. Raises LonghaulError(INPUT) as `load_profile` does."""
-    values: dict[str, _Value] = {}
+def override_profile(profile: Profile, overrides: Sequence[str]) -> Profile:
+    """A stored profile with `section.key=value` overrides. Raises LonghaulError(INPUT) with every problem."""
     problems: list[Told] = []
-    for section, inner in msgspec.to_builtins(stored).items():
-        pairs = inner.items() if section in sections() else [("", inner)]
-        for key, value in pairs:
-            values[f"{section}.{key}" if key else section] = _Value(value, "stored")
+    values = {name: _Value(value_of(profile, name), STORED) for name in knobs()}
     for override in overrides:
         _override(override, values, problems)
-    return _resolve(values, problems, stored.name, "the stored profile")
+    return _settle(values, problems, profile.name, STORED)
+
+
+def _settle(values: Mapping[str, _Value], problems: list[Told], name: str, label: str) -> Profile:
+    """The profile that the values make; raises with `problems` and all that are found here."""
+    good, bad = _convert(values, problems)
+    profile = _build(good)
+    for problem in check(profile):
+        # A rule that read a refused knob would complain about a default that nobody wrote.
+        if not bad & set(problem.knobs):
+            problems.append(_told(problem, good, values))
+    if problems:
+        raise refusal(name, label, problems)
+    return profile
 
 
 def shipped_profiles() -> list[str]:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from profiles.changes import Change, diff, refusal, render, value_of
+from profiles.changes import Change, diff, refusal, render
 from profiles.errors import ExitCode
+from profiles.knobs import value_of
 from profiles.schema import Profile
 from tests.profiles.strategies import profile_with, settings_of_knobs
 

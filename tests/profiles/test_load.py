@@ -12,7 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import ExitCode, LonghaulError
-from profiles.load import Loaded, from_json, load_profile, profile_sha256, resolved_json, shipped_profiles
+from profiles.load import (
+    Loaded,
+    from_json,
+    load_profile,
+    override_profile,
+    profile_sha256,
+    resolved_json,
+    shipped_profiles,
+)
 from profiles.rules import check
 from profiles.schema import Profile
 from tests.profiles.strategies import as_toml, profile_with, settings_of_knobs, toml_value
@@ -111,6 +119,20 @@ def test_set_wins_over_the_file_and_the_last_set_wins() -> None:
 
 def test_set_can_name_the_profile() -> None:
     assert load_profile("pocket", ["name=night"]).profile.name == "night"
+
+
+def test_a_stored_profile_can_be_overridden() -> None:
+    stored = load_profile("pocket").profile
+    assert override_profile(stored, ["azr.group_size=5"]) == load_profile("pocket", ["azr.group_size=5"]).profile
+    assert override_profile(stored, []) == stored
+
+
+def test_a_wrong_override_of_a_stored_profile_is_refused() -> None:
+    with pytest.raises(LonghaulError) as caught:
+        override_profile(load_profile("pocket").profile, ["azr.group_size=1", "optimizer.decay_steps=3"])
+    assert "[azr] group_size = 1" in caught.value.what
+    assert "warmup_steps = 5  must be less than decay_steps (3)" in caught.value.what
+    assert "(the stored profile)" in caught.value.what
 
 
 # -- what is refused --
