@@ -1,0 +1,24 @@
+"""Write report.html: curves, cycles, examples.
+
+The file needs nothing else: no network, no other file. Prints its path.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from orchestrator.report import write_report
+from orchestrator.runs import find_run
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Nothing but what every command has."""
+
+
+def run(args: argparse.Namespace) -> int:
+    run_dir = find_run(args)
+    path = write_report(run_dir)
+    sys.stdout.write(json.dumps({"run": run_dir.name, "report": str(path)}) + "\n" if args.json else f"{path}\n")
+    return 0

@@ -1,0 +1,149 @@
+"""The dashboard of a run that another terminal started.
+
+Reads the store once a second and changes nothing; `q` or Ctrl+C leaves, and the run goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import select
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+
+from orchestrator.alive import master_pid, worker_pid
+from orchestrator.runs import find_run
+from orchestrator.view import Live, View, build_view
+from profiles.errors import ExitCode, LonghaulError
+from profiles.load import from_json
+from profiles.schema import Profile
+from state.history import AttemptFacts, EventFacts, History, StepFacts, ValidationFacts
+from state.layout import RunDir
+from state.reader import Reader
+from state.states import RunState
+
+STEPS, VALIDATIONS, EVENTS = 480, 400, 24
+POLL_S = 1.0
+QUIT = b"qQ\x03\x04"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Nothing but what every command has."""
+
+
+def run(args: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from orchestrator.dashboard import Dashboard, suits
+    from orchestrator.terminal import Keyboard
+    from orchestrator.tiles import TOP_KEYS
+
+    run_dir = find_run(args)
+    console = Console()
+    if not suits(console):
+        raise LonghaulError(
+            "top needs a terminal that can move its cursor and shows UTF-8",
+            kept="the run, which this command only reads",
+            next_command=f"python -m orchestrator status --run {run_dir.name}",
+            exit_code=ExitCode.USAGE,
+        )
+    watched = Watched(run_dir, Reader.open(run_dir))
+    keyboard = Keyboard()
+    display = Dashboard(console, TOP_KEYS)
+    try:
+        while display.is_open:
+            display.update(watched.view(time.time(), time.monotonic()))
+            if wants_to_quit(keyboard.sources()):
+                break
+    except KeyboardInterrupt:
+        pass
+    finally:
+        display.close("")
+        keyboard.close()
+        watched.reader.close()
+    return 0
+
+
+def wants_to_quit(sources: list[int]) -> bool:
+    """Wait for a key or the next poll. Without a keyboard only Ctrl+C leaves."""
+    with suppress(OSError):
+        ready = select.select(sources, [], [], POLL_S)[0]
+        return any(key in QUIT for fd in ready for key in os.read(fd, 64))
+    return False
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """What was read of the store at one moment."""
+
+    history: History
+    profile: Profile
+    steps: tuple[StepFacts, ...]
+    validations: tuple[ValidationFacts, ...]
+    events: tuple[EventFacts, ...]
+    examples: tuple[dict[str, object], ...]
+    attempts: tuple[AttemptFacts, ...]
+
+
+class Watched:
+    """A run seen from outside: its store, read again only when it has changed, and its processes."""
+
+    def __init__(self, run_dir: RunDir, reader: Reader) -> None:
+        self.run_dir = run_dir
+        self.reader = reader
+        self._version = -1
+        self._rows: _Rows | None = None
+
+    def view(self, utc: float, monotonic: float) -> View:
+        rows = self.rows()
+        history = rows.history
+        master = master_pid(self.run_dir, max(0.0, utc - history.heartbeat_at))
+        worker = worker_pid(rows.attempts, master) if master is not None else None
+        role = rows.attempts[-1].role if worker is not None else ""
+        live = Live(
+            master_pid=master or 0,
+            worker_pid=worker,
+            role=role,
+            stage=rows.attempts[-1].state.value if worker is not None else "",
+            worker_rss_bytes=memory(worker),
+            master_rss_bytes=memory(master) or 0,
+            note="interrupted: no master holds this run" if is_interrupted(history, master) else "",
+            now=monotonic,
+        )
+        return build_view(
+            history, live, rows.steps, rows.validations, rows.events, rows.profile, examples=rows.examples
+        )
+
+    def rows(self) -> _Rows:
+        """The store's rows; SQLite's own counter tells whether another process has written since."""
+        version = int(self.reader.connection.execute("PRAGMA data_version").fetchone()[0])
+        if self._rows is None or version != self._version:
+            reader = self.reader
+            self._rows = _Rows(
+                history=reader.history(),
+                profile=from_json(reader.profile_json()),
+                steps=reader.steps(STEPS),
+                validations=reader.validations(VALIDATIONS),
+                events=reader.events(EVENTS),
+                examples=tuple(reader.examples(1)),
+                attempts=reader.open_attempts(),
+            )
+            self._version = version
+        return self._rows
+
+
+def is_interrupted(history: History, master: int | None) -> bool:
+    return history.state == RunState.RUNNING and master is None
+
+
+def memory(pid: int | None) -> int | None:
+    """Resident bytes of a process, None if it is not there."""
+    if pid is None:
+        return None
+    import psutil
+
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:
+        return None

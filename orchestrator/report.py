@@ -1,0 +1,288 @@
+"""report.html: the whole story of a run in one file that needs nothing else.
+
+No remote resource, a content security policy that forbids any, every text escaped: programs are a model's text.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from time import gmtime, strftime
+from typing import Any
+
+from orchestrator.report_facts import Facts, read_facts
+from orchestrator.report_page import SCRIPT, STYLE
+from orchestrator.scores import TaskScores, task_scores
+from orchestrator.svg import LEFT, RIGHT, WIDTH, Area, Chart, Line, draw, scale_of
+from orchestrator.wording import TASK_NAMES, count, duration, harmless, percent, points, score, size
+from state.durable import write_file
+from state.history import StepFacts
+from state.layout import RunDir
+
+TASKS = ("ded", "abd", "ind")
+
+
+def write_report(run: RunDir) -> Path:
+    """Write run.report from the store, and return its path. Raises LonghaulError if the run cannot be read."""
+    page = render(read_facts(run))
+    write_file(run.report, page.encode("utf-8", "replace"))
+    return run.report
+
+
+def render(facts: Facts) -> str:
+    """The page. (pure)"""
+    rows = task_scores(facts.validations, facts.history.first_validation)
+    charts = {f"c{number}": chart for number, chart in enumerate((*score_charts(rows), *step_charts(facts)))}
+    body = [
+        headline(facts),
+        cards(facts, rows),
+        section("Curves", f'<div class="charts">{"".join(chart_card(*item) for item in charts.items())}</div>'),
+        section("Newest tasks that self-play found", examples(facts)),
+        section("Cycles", cycles(facts)),
+        section("Checkpoints", checkpoints(facts)),
+        section("Failed attempts", failures(facts)),
+        section("Profile, as resolved", profile(facts)),
+    ]
+    return page(f"Longhaul: {facts.history.name}", "\n".join(body), data_of(charts))
+
+
+def page(title: str, body: str, data: dict[str, Any]) -> str:
+    digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'"
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="referrer" content="no-referrer">
+<title>{text(title)}</title><style>{STYLE}</style></head>
+<body>
+{body}
+<script type="application/json" id="data">{embedded(data)}</script>
+<script>{SCRIPT}</script>
+</body></html>
+"""
+
+
+def text(value: object) -> str:
+    """Text for HTML, without controls."""
+    return escape(harmless(str(value)))
+
+
+def embedded(data: object) -> str:
+    """JSON that cannot end the element it stands in."""
+    plain = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return plain.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+# --- the head of the page --------------------------------------------------------------------------------------------
+
+
+def headline(facts: Facts) -> str:
+    history = facts.history
+    began = strftime("%Y-%m-%d %H:%M UTC", gmtime(history.created_at))
+    reason = f": {history.stop_reason}" if history.stop_reason else ""
+    return (
+        f"<h1>{text(history.name)}</h1>"
+        f'<p class="sub">profile {text(facts.profile.get("name", "?"))}, begun {began}, '
+        f"<b>{text(history.state.value)}</b>{text(reason)}</p>"
+    )
+
+
+def cards(facts: Facts, rows: Sequence[TaskScores]) -> str:
+    history = facts.history
+    shown = []
+    if rows:
+        first, last = rows[-1].first, rows[-1].last
+        shown.append((
+            f"{score(first.greedy)} → {score(last.greedy)}",
+            f"greedy accuracy, mean of the tasks; {points(rows[-1].change)} points, "
+            f"95 % [{first.low:.2f}, {first.high:.2f}] → [{last.low:.2f}, {last.high:.2f}]",
+        ))  # fmt: skip
+        if first.sampled is not None and last.sampled is not None:
+            shown.append((f"{score(first.sampled)} → {score(last.sampled)}", "sampled accuracy (temperature 1)"))
+        if first.worked is not None and last.worked is not None:
+            shown.append((f"{percent(first.worked)} → {percent(last.worked)}", "answers that work before they answer"))
+    shown += [
+        (count(history.step), f"steps in {count(history.cycles_done)} cycles"),
+        (duration(history.training_s), "of training"),
+        (count(history.examples), "distinct tasks found"),
+    ]
+    inner = "".join(
+        f'<div class="card"><div class="big">{text(a)}</div><div class="note">{text(b)}</div></div>' for a, b in shown
+    )
+    return f'<div class="cards">{inner}</div>'
+
+
+def section(title: str, inner: str) -> str:
+    return f"<h2>{text(title)}</h2>\n{inner}"
+
+
+# --- charts ----------------------------------------------------------------------------------------------------------
+
+
+def score_charts(rows: Sequence[TaskScores]) -> list[Chart]:
+    """A chart for each task and the mean; then the length of answers."""
+    charts = [score_chart(row) for row in (*rows[-1:], *rows[:-1])]
+    lengths = tuple(
+        Line(
+            TASK_NAMES.get(row.task, row.task),
+            row.task,
+            tuple((p.step, p.tokens) for p in row.scores if p.tokens is not None),
+        )
+        for row in rows
+        if row.task != "mean"
+    )
+    if any(line.points for line in lengths):
+        charts.append(Chart("Length of sampled answers", "tokens, held-out problems", lengths))
+    return charts
+
+
+def score_chart(row: TaskScores) -> Chart:
+    scores = row.scores
+    lines = [Line("greedy", row.task, tuple((p.step, p.greedy) for p in scores))]
+    sampled = tuple((p.step, p.sampled) for p in scores if p.sampled is not None)
+    worked = tuple((p.step, p.worked) for p in scores if p.worked is not None)
+    lines += [Line("sampled", f"{row.task} sampled", sampled)] if sampled else []
+    lines += [Line("worked share", "worked", worked)] if worked else []
+    band = Area(row.task, tuple((p.step, p.low) for p in scores), tuple((p.step, p.high) for p in scores))
+    title = f"Held-out: {TASK_NAMES.get(row.task, row.task)}"
+    return Chart(title, "accuracy by step; band: 95 % interval of greedy", tuple(lines), (band,), (0.0, 1.0))
+
+
+def step_charts(facts: Facts) -> list[Chart]:
+    steps, every = facts.steps, "" if facts.stride == 1 else f", every {facts.stride}th step"
+    return [
+        Chart(
+            "Solver's reward",
+            f"in training, by task{every}; not a measure of progress",
+            by_task(steps, "reward/solve_"),
+        ),
+        Chart("Proposer's reward", f"in training, by task{every}", by_task(steps, "reward/propose_")),
+        Chart("Buffers", f"tasks by kind{every}", by_task(steps, "buffer/")),
+        Chart(
+            "Step time",
+            f"seconds{every}",
+            (Line("step", "other", tuple((s.step, s.seconds) for s in steps)),),
+            unit=" s",
+        ),
+    ]
+
+
+def by_task(steps: Sequence[StepFacts], prefix: str) -> tuple[Line, ...]:
+    """A line for each task that reports `prefix` + task."""
+    names = steps[-1].metrics if steps else {}
+    tasks = sorted(
+        {name[len(prefix) :] for name in names if name.startswith(prefix)}, key=lambda t: (t not in TASKS, t)
+    )
+    return tuple(
+        Line(TASK_NAMES.get(task, task), task if task in TASKS else "other",
+             tuple((s.step, s.metrics[prefix + task]) for s in steps if _is_number(s.metrics.get(prefix + task))))
+        for task in tasks
+    )  # fmt: skip
+
+
+def _is_number(value: float | None) -> bool:
+    return isinstance(value, int | float) and value == value and abs(value) != float("inf")
+
+
+def chart_card(key: str, chart: Chart) -> str:
+    mark = '<svg viewBox="0 0 20 8"><line class="line {}" x1="0" x2="20" y1="4" y2="4"/></svg>'
+    legend = "".join(
+        f"<span>{mark.format(escape(line.style))}{text(line.name)}<b></b></span>" for line in chart.lines if line.points
+    )
+    return (
+        f'<div class="card"><h3>{text(chart.title)}</h3>'
+        f'<div class="note">{text(chart.note)}<span class="at"></span></div>'
+        f'<div class="legend">{legend}</div>{draw(chart, key)}</div>'
+    )
+
+
+def data_of(charts: dict[str, Chart]) -> dict[str, Any]:
+    """Numbers for the pointer, by chart."""
+    data: dict[str, Any] = {}
+    for key, chart in charts.items():
+        lines = [line for line in chart.lines if line.points]
+        if lines:
+            scale, _x, _y = scale_of(chart)
+            data[key] = {
+                "x": [scale.x_low, scale.x_high], "plot": [LEFT, RIGHT, WIDTH], "unit": chart.unit,
+                "lines": [{"points": [[x, round(y, 6)] for x, y in line.points]} for line in lines],
+            }  # fmt: skip
+    return data
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+
+def table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    if not rows:
+        return '<p class="none">none</p>'
+    head = "".join(f"<th>{text(title)}</th>" for title in titles)
+    body = "".join("<tr>" + "".join(f"<td>{text(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f'<div class="card scroll"><table><tr>{head}</tr>{body}</table></div>'
+
+
+def cycles(facts: Facts) -> str:
+    return table(
+        ("cycle", "phase", "steps", "state", "greedy", "sampled", "new tasks", "learnable", "training", "verdict"),
+        [
+            (c.cycle, c.phase, f"{c.first_step} – {c.end_step - 1}" if c.end_step > c.first_step else "", c.state.value,
+             _mean(c.validations, "accuracy"), _mean(c.validations, "sampled_accuracy"), count(c.new_examples),
+             percent(c.learnable / c.proposals) if c.proposals else "", duration(c.train_s),
+             f"{c.verdict} {c.evidence}".strip())
+            for c in facts.cycles
+        ],
+    )  # fmt: skip
+
+
+def _mean(validations: Sequence[Any], name: str) -> str:
+    value = validations[0].metrics.get("mean", {}).get(name) if validations else None
+    return "" if value is None else score(value)
+
+
+def checkpoints(facts: Facts) -> str:
+    head = facts.history.head
+    return table(
+        ("step", "cycle", "path", "digest", "size", "verified", ""),
+        [
+            (c.step, c.cycle, c.path, c.digest[:12], size(c.bytes), "yes" if c.verified else "sizes only",
+             "head" if head is not None and c.checkpoint_id == head.checkpoint_id else "")
+            for c in facts.checkpoints
+        ],
+    )  # fmt: skip
+
+
+def failures(facts: Facts) -> str:
+    return table(
+        ("when", "cycle", "role", "attempt", "at step", "failure", "exit code", "message"),
+        [
+            (strftime("%Y-%m-%d %H:%M:%S", gmtime(a.at)), a.cycle, a.role, a.attempt,
+             a.step_reached, a.failure, "" if a.exit_code is None else a.exit_code, a.message[:400])
+            for a in facts.failures
+        ],
+    )  # fmt: skip
+
+
+def examples(facts: Facts) -> str:
+    if not facts.examples:
+        return '<p class="none">none yet</p>'
+    return f'<div class="charts">{"".join(map(example, facts.examples))}</div>'
+
+
+def example(row: dict[str, Any]) -> str:
+    rate = row.get("solve_rate")
+    solved = f", solved {percent(rate)}" if rate is not None else ""
+    program = "\n".join(text(line) for line in str(row["program"]).split("\n"))
+    return (
+        f'<div class="card"><h3>{text(TASK_NAMES.get(row["task"], row["task"]))}</h3>'
+        f'<div class="note">step {text(row["step"])}{text(solved)}</div><pre>{program}</pre>'
+        f"<code>f({text(row['input'])}) → {text(row['output'])}</code></div>"
+    )
+
+
+def profile(facts: Facts) -> str:
+    shown = "\n".join(text(line) for line in json.dumps(facts.profile, indent=2, ensure_ascii=False).split("\n"))
+    return f"<details><summary>all knobs</summary><pre>{shown}</pre></details>"

@@ -1,0 +1,73 @@
+"""Style sheet and script of report.html: constants, so that the page needs nothing but itself."""
+
+from __future__ import annotations
+
+STYLE = """
+:root { color-scheme: light dark;
+  --page: #fbfbfa; --card: #ffffff; --ink: #1c1d20; --soft: #63666d; --rule: #e4e4e1; --code: #f3f3f0;
+  --ded: #1f77d0; --abd: #8452d8; --ind: #d9731a; --mean: #158a52; --worked: #c2417c; --bad: #c8322c; }
+@media (prefers-color-scheme: dark) { :root {
+  --page: #131417; --card: #1b1d21; --ink: #e9e9e6; --soft: #9a9da5; --rule: #2d3036; --code: #23262b;
+  --ded: #5ba8f5; --abd: #b592f5; --ind: #f09a4c; --mean: #4cc38a; --worked: #ee86b3; --bad: #f2736d; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 1240px; padding: 28px 22px 60px; background: var(--page); color: var(--ink);
+  font: 15px/1.5 system-ui, sans-serif; }
+h1 { font-size: 26px; margin: 0; letter-spacing: -.01em; }
+h2 { font-size: 18px; margin: 40px 0 12px; }
+.sub, .note, .none { color: var(--soft); }
+.sub { margin: 4px 0 22px; }
+.note { font-size: 13px; margin: 2px 0 6px; }
+.cards, .charts { display: grid; gap: 14px; }
+.cards { grid-template-columns: repeat(auto-fit, minmax(160px, 1fr)); }
+.charts { grid-template-columns: repeat(auto-fit, minmax(min(100%, 380px), 1fr)); }
+.card { background: var(--card); border: 1px solid var(--rule); border-radius: 10px; padding: 14px 16px; min-width: 0; }
+.card h3 { margin: 0; font-size: 14px; font-weight: 600; }
+.big { font-size: 25px; font-weight: 650; font-variant-numeric: tabular-nums; letter-spacing: -.01em; }
+.legend { display: flex; flex-wrap: wrap; gap: 2px 14px; font-size: 12.5px; color: var(--soft); }
+.legend svg { width: 20px; height: 8px; margin-right: 5px; display: inline; }
+.legend b { color: var(--ink); font-weight: 600; font-variant-numeric: tabular-nums; }
+svg { display: block; width: 100%; height: auto; }
+.grid { stroke: var(--rule); stroke-width: 1; }
+.tick { fill: var(--soft); font-size: 11px; }
+.end { text-anchor: end; } .mid { text-anchor: middle; }
+.line { fill: none; stroke-width: 2; stroke-linejoin: round; }
+.ded { stroke: var(--ded); } .abd { stroke: var(--abd); } .ind { stroke: var(--ind); } .mean { stroke: var(--mean); }
+.other { stroke: var(--soft); } .worked { stroke: var(--worked); }
+.sampled { stroke-dasharray: 6 4; } .worked { stroke-dasharray: 2 3.5; }
+.band { stroke: none; opacity: .17; }
+.band.ded, .dot.ded { fill: var(--ded); } .band.abd, .dot.abd { fill: var(--abd); }
+.band.ind, .dot.ind { fill: var(--ind); } .band.mean, .dot.mean { fill: var(--mean); }
+.dot.other { fill: var(--soft); } .dot.worked { fill: var(--worked); }
+.cursor { stroke: var(--soft); stroke-width: 1; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-size: 13.5px; font-variant-numeric: tabular-nums; }
+th, td { text-align: left; padding: 5px 12px 5px 0; border-bottom: 1px solid var(--rule); vertical-align: top; }
+th { color: var(--soft); font-weight: 500; white-space: nowrap; }
+pre, code { font: 12.5px/1.5 ui-monospace, monospace; }
+pre { background: var(--code); border-radius: 8px; padding: 10px 12px; overflow-x: auto; margin: 8px 0; }
+details summary { cursor: pointer; color: var(--soft); }
+.bad { color: var(--bad); }
+"""
+
+SCRIPT = """
+const data = JSON.parse(document.getElementById('data').textContent);
+for (const svg of document.querySelectorAll('svg[data-chart]')) {
+  const chart = data[svg.dataset.chart], cursor = svg.querySelector('.cursor');
+  const marks = svg.closest('.card').querySelectorAll('.legend b'), note = svg.closest('.card').querySelector('.at');
+  const nearest = (points, x) => points.reduce((a, b) => Math.abs(b[0] - x) < Math.abs(a[0] - x) ? b : a);
+  svg.addEventListener('pointermove', event => {
+    const box = svg.getBoundingClientRect(), [left, right, width] = chart.plot;
+    const share = ((event.clientX - box.left) / box.width * width - left) / (width - left - right);
+    const wanted = chart.x[0] + Math.min(1, Math.max(0, share)) * (chart.x[1] - chart.x[0]);
+    const step = nearest(chart.lines.flatMap(line => line.points), wanted)[0];
+    const at = left + (step - chart.x[0]) / ((chart.x[1] - chart.x[0]) || 1) * (width - left - right);
+    cursor.setAttribute('x1', at); cursor.setAttribute('x2', at); cursor.setAttribute('visibility', 'visible');
+    note.textContent = ' · step ' + step;
+    chart.lines.forEach((line, i) => { const point = nearest(line.points, step);
+      marks[i].textContent = point[0] === step ? ' ' + Number(point[1].toPrecision(3)) + chart.unit : ''; });
+  });
+  svg.addEventListener('pointerleave', () => { cursor.setAttribute('visibility', 'hidden'); note.textContent = '';
+    marks.forEach(mark => { mark.textContent = ''; }); });
+}
+"""
+"""Shows the numbers under the pointer. Reads only the page's own data, writes only textContent and attributes."""
