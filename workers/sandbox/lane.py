@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from workers.sandbox.job import Job
 from workers.sandbox.limits import Limits
 
 HEADER = struct.Struct("!I")
@@ -30,7 +31,7 @@ class Lane:
     def __init__(self, limits: Limits, hash_seed: int) -> None:
         self.limits = limits
         self.hash_seed = hash_seed
-        self.jobs: deque[Any] = deque()
+        self.jobs: deque[Job] = deque()
         self._incoming = bytearray()
         self._outgoing = bytearray()
         boot = BOOT.format(home=str(Path(__file__).parent))
@@ -50,8 +51,10 @@ class Lane:
         self.read_fd = self.process.stdout.fileno()
         os.set_blocking(self.write_fd, False)
         self.report: dict[str, Any] = {}
+        self._head_since = 0.0
+        self.send(json.dumps(self._settings()))  # it loads its modules and seals itself while others start, too
 
-    def settings(self) -> dict[str, Any]:
+    def _settings(self) -> dict[str, Any]:
         """What the zygote must know, sent as its first frame."""
         limits = self.limits
         return {
@@ -59,26 +62,36 @@ class Lane:
             "memory_bytes": limits.memory_mb << 20,
             "wall_s": limits.wall_s,
             "without": list(limits.without),
+            "deny_clock": limits.deny_clock,
         }
-
-    def begin(self) -> None:
-        """Send the settings; the zygote loads its modules and seals itself while others start, too."""
-        self.send(self.settings())
 
     def await_report(self) -> None:
         """Wait until the zygote is ready. Raises ZygoteDied with its reason if it is not."""
-        os.set_blocking(self.write_fd, True)
-        self.flush()
-        os.set_blocking(self.write_fd, False)
         while (frame := self.receive()) is None:
             pass
         self.report = json.loads(frame)
         if "failed" in self.report:
             raise ZygoteDied(self.report["failed"])
 
-    def send(self, message: dict[str, Any]) -> None:
-        """Queue a message and write what the pipe takes now."""
-        body = json.dumps(message).encode()
+    def give(self, job: Job, now: float) -> None:
+        """Queue a job. `now` is monotonic time."""
+        if not self.jobs:
+            self._head_since = now
+        self.jobs.append(job)
+        self.send(job.message(self.limits.cpu_s))
+
+    def take(self, now: float) -> Job:
+        """The oldest job: its answer has come."""
+        self._head_since = now
+        return self.jobs.popleft()
+
+    def is_lost(self, now: float, grace_s: float) -> bool:
+        """Whether the oldest job is unanswered beyond all that its wall limits allow."""
+        return bool(self.jobs) and now - self._head_since > self.jobs[0].expected * self.limits.wall_s + grace_s
+
+    def send(self, message: str) -> None:
+        """Queue a JSON text and write what the pipe takes now."""
+        body = message.encode()
         self._outgoing += HEADER.pack(len(body)) + body
         self.flush()
 
@@ -127,3 +140,8 @@ class Lane:
         if self._code() is None:
             self.process.kill()
             self.process.wait()
+
+    def kill(self) -> None:
+        """`close` for a zygote that need not get the time to leave."""
+        self.process.kill()
+        self.close()

@@ -17,8 +17,6 @@ from workers.sandbox.inside.codec import (
     MAX_TEXT,
     NotLiteral,
     TooLarge,
-    Tree,
-    decode,
     encode,
 )
 
@@ -26,8 +24,6 @@ __all__ = [
     "Arguments",
     "Rejected",
     "canonical_arguments",
-    "decode",
-    "encode",
     "output_reason",
     "parse_arguments",
     "parse_value",
@@ -59,9 +55,11 @@ class Arguments:
         )
 
     @property
-    def tree(self) -> Tree:
-        """What is sent to the child."""
-        return [[encode(value) for value in self.positional], {name: encode(value) for name, value in self.keywords}]
+    def json(self) -> str:
+        """What is sent to the child. Raises TooLarge."""
+        positional = ",".join([encode(value) for value in self.positional])
+        keywords = ",".join([f"{encode(name)}:{encode(value)}" for name, value in self.keywords])
+        return f"[[{positional}],{{{keywords}}}]"
 
 
 def parse_arguments(text: str) -> Arguments:
@@ -85,7 +83,7 @@ def parse_arguments(text: str) -> Arguments:
         keywords=tuple((str(keyword.arg), _value(keyword.value, 0, special=False)) for keyword in call.keywords),
     )
     try:
-        _ = arguments.tree
+        _ = arguments.json
     except (NotLiteral, TooLarge) as error:
         raise Rejected(str(error)) from error
     return arguments

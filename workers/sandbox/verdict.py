@@ -45,15 +45,12 @@ def judge(reply: bytes, expected: int) -> list[Result]:
 
 def _claim(body: bytes, cpu_s: float) -> Result:
     try:
-        claim = json.loads(body)
-        status = Status(claim["status"])
-        if status not in CLAIMABLE:
+        name, tree, error_type, message = json.loads(body)
+        status = Status(name)
+        if status not in CLAIMABLE or type(error_type) is not str or type(message) is not str:
             raise ValueError("not for a program to say")
-        value = render(decode(claim["value"])) if status is Status.OK else None
-        error_type, message = claim.get("error_type", ""), claim.get("message", "")
-        if type(error_type) is not str or type(message) is not str:
-            raise ValueError("text expected")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, BadTree):
+        value = render(decode(tree)) if status is Status.OK else None
+    except (ValueError, TypeError, RecursionError, BadTree):
         return Result(Status.KILLED, message="the process sent no valid result", cpu_s=cpu_s)
     return Result(status, value, error_type[:100], message[:500], cpu_s=cpu_s)
 

@@ -10,16 +10,17 @@ import builtins
 import gc
 import json
 import os
-import resource
 import select
 import signal
 import struct
 import sys
 import time
+import warnings
 from contextlib import suppress
 from typing import Any
 
 from . import child, modules
+from .seal import Seal, seal_child, seal_zygote
 
 JOBS_FD, REPLIES_FD, RESULT_FD = 3, 4, 3
 NONCE_BYTES = 32
@@ -28,6 +29,14 @@ MAX_PENDING = NONCE_BYTES + HEADER.size + child.MAX_BODY
 CPUCLOCK_SCHED = 2
 """Kind of clock in `clock_gettime` of another process: its scheduled time, exact to the nanosecond."""
 
+WARM_UP = """
+def f(items, text):
+    found = {}
+    for place, item in enumerate(sorted(items)):
+        found[place] = [item, text * 2, (item > 1, None)]
+    return found
+"""
+
 
 def main() -> None:
     """Serve until the parent goes away. Standard input carries jobs, standard output replies."""
@@ -35,14 +44,16 @@ def main() -> None:
     settings = _read_frame(JOBS_FD)
     if settings is None:
         return
+    seal = Seal(tuple(settings["without"]), settings["memory_bytes"], settings["deny_clock"])
     try:
-        program_builtins, report = _prepare(settings)
+        program_builtins, failed = _prepare(settings)
+        seal_zygote(seal)
     except BaseException as error:
         _write_frame(REPLIES_FD, json.dumps({"failed": f"{type(error).__name__}: {error}"}).encode())
         return
-    _write_frame(REPLIES_FD, json.dumps(report).encode())
+    _write_frame(REPLIES_FD, json.dumps({"modules_failed": failed, "layers": seal.layers}).encode())
     while (job := _read_frame(JOBS_FD)) is not None:
-        _write_frame(REPLIES_FD, _serve(job, program_builtins, settings))
+        _write_frame(REPLIES_FD, _serve(job, program_builtins, seal, settings["wall_s"]))
 
 
 def _move_descriptors() -> None:
@@ -55,8 +66,12 @@ def _move_descriptors() -> None:
     os.closerange(REPLIES_FD + 1, 1 << 16)
 
 
-def _prepare(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _prepare(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Load all that programs may import, then forget where it came from."""
+    # Hooks after fork re-seed generators and repair locks that a process of one thread cannot have broken.
+    os.register_at_fork = lambda **_: None
     failed = modules.load(settings["modules"])
+    warnings.simplefilter("ignore")
     program_builtins = dict(vars(builtins))
     program_builtins["__import__"] = modules.gatekeeper(settings["modules"])
     sys.path[:] = []
@@ -64,13 +79,22 @@ def _prepare(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     sys.path_hooks[:] = []
     sys.argv[:] = [""]
     os.environ.clear()
+    _warm_up(program_builtins)
     gc.collect()
-    gc.disable()
     gc.freeze()
-    return program_builtins, {"modules_failed": failed, "layers": {}}
+    return program_builtins, failed
 
 
-def _serve(job: dict[str, Any], program_builtins: dict[str, Any], settings: dict[str, Any]) -> bytes:
+def _warm_up(program_builtins: dict[str, Any]) -> None:
+    """Run a harmless job in this process: what its first run builds or specialises, children then share."""
+    job = {"program": WARM_UP, "entry": "f", "repeat": 8, "inputs": [[[["l", 1, ["f", "0x1p0"]], "a"], {}]]}
+    null = os.open(os.devnull, os.O_WRONLY)
+    child.run(job, program_builtins, bytes(NONCE_BYTES), null)
+    os.close(null)
+    sys.modules.pop("program")
+
+
+def _serve(job: dict[str, Any], program_builtins: dict[str, Any], seal: Seal, wall_s: float) -> bytes:
     """Fork, watch, reap; the reply is a header line followed by the bodies of the frames that came."""
     nonce = os.urandom(NONCE_BYTES)
     result_r, result_w = os.pipe()
@@ -78,19 +102,20 @@ def _serve(job: dict[str, Any], program_builtins: dict[str, Any], settings: dict
     if pid == 0:
         code = 70
         try:
-            _seal(result_w, job, settings)
+            seal_child(seal, result_w, RESULT_FD, int(job["cpu_s"] * len(job["inputs"]) * job["repeat"]) + 2)
             child.run(job, program_builtins, nonce, RESULT_FD)
             code = 0
         finally:
             os._exit(code)
     os.close(result_w)
     try:
-        frames, ending = Watch(pid, result_r, nonce, job, settings).run()
+        frames, ending = Watch(pid, result_r, nonce, job, wall_s).run()
     finally:
         os.close(result_r)
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         _, status, usage = os.wait4(pid, 0)
+        _kill_strays(pid, seal)
     ended = ending or (f"signal {-code}" if (code := os.waitstatus_to_exitcode(status)) < 0 else f"exit {code}")
     head = {
         "id": job["id"],
@@ -101,30 +126,25 @@ def _serve(job: dict[str, Any], program_builtins: dict[str, Any], settings: dict
     return json.dumps(head).encode() + b"\n" + b"".join(body for body, _ in frames)
 
 
-def _seal(pipe: int, job: dict[str, Any], settings: dict[str, Any]) -> None:
-    """Give up everything but the result pipe; the order matters, the strictest comes last."""
-    os.dup2(pipe, RESULT_FD)
-    os.closerange(RESULT_FD + 1, 1 << 16)
-    cpu = int(job["cpu_s"] * len(job["inputs"]) * job["repeat"]) + 2
-    for limit, value in (
-        (resource.RLIMIT_AS, settings["memory_bytes"]),
-        (resource.RLIMIT_CPU, cpu),
-        (resource.RLIMIT_FSIZE, 0),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_STACK, 8 << 20),
-        (resource.RLIMIT_NOFILE, 8),
-        (resource.RLIMIT_NPROC, 0),
-    ):
-        resource.setrlimit(limit, (value, value))
+def _kill_strays(pid: int, seal: Seal) -> None:
+    """End what a child without seccomp may have left. As pid 1 we can name everything but ourselves."""
+    with suppress(ProcessLookupError, PermissionError):
+        if seal.holds("pidns"):
+            os.kill(-1, signal.SIGKILL)
+        elif not seal.holds("seccomp"):
+            os.killpg(pid, signal.SIGKILL)
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, 0 if seal.holds("pidns") else os.WNOHANG)[0]:
+            pass
 
 
 class Watch:
     """One child, from its fork to the moment when nothing more is wanted from it."""
 
-    def __init__(self, pid: int, pipe: int, nonce: bytes, job: dict[str, Any], settings: dict[str, Any]) -> None:
+    def __init__(self, pid: int, pipe: int, nonce: bytes, job: dict[str, Any], wall_s: float) -> None:
         self.pipe, self.nonce = pipe, nonce
         self.clock = (~pid << 3) | CPUCLOCK_SCHED
-        self.cpu_s, self.wall_s = job["cpu_s"], settings["wall_s"]
+        self.cpu_s, self.wall_s = job["cpu_s"], wall_s
         self.expected = len(job["inputs"]) * job["repeat"]
         self.pending = bytearray()
         self.frames: list[tuple[bytes, float]] = []

@@ -1,0 +1,76 @@
+"""A case on its way to a zygote: what can be refused beforehand, and the message that is sent.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from workers.sandbox.literal import Rejected, parse_arguments
+from workers.sandbox.result import Case, Result, Status
+from workers.sandbox.screen import MAX_SOURCE
+
+
+@dataclass
+class Job:
+    """One process to be: a program and the calls that it makes."""
+
+    number: int
+    case: Case
+    inputs: list[str]
+    """Arguments as JSON."""
+    repeat: int
+    hash_seed: int
+    tries: int = 0
+    results: list[Result] = field(default_factory=list)
+
+    @property
+    def expected(self) -> int:
+        """Results that its process owes."""
+        return len(self.inputs) * self.repeat
+
+    def message(self, cpu_s: float) -> str:
+        """JSON for the zygote. No expected answer is in it: what the child has not, it cannot copy."""
+        head = {"id": self.number, "program": self.case.program, "entry": self.case.entry}
+        settings = {"repeat": self.repeat, "cpu_s": cpu_s}
+        return f'{json.dumps(head | settings)[:-1]}, "inputs": [{",".join(self.inputs)}]}}'
+
+
+@dataclass
+class Prepared:
+    """A case with its arguments read: JSON of those that are literals, results of those that are not."""
+
+    case: Case
+    inputs: list[str]
+    rejected: dict[int, Result]
+
+    @classmethod
+    def of(cls, case: Case) -> Prepared:
+        """Read the arguments; refuse all of them if the source cannot be sent."""
+        inputs: list[str] = []
+        rejected: dict[int, Result] = {}
+        reason = _source_reason(case.program)
+        for place, text in enumerate(case.inputs):
+            try:
+                if reason is not None:
+                    raise Rejected(reason)
+                inputs.append(parse_arguments(text).json)
+            except Rejected as error:
+                rejected[place] = Result(Status.REJECTED, message=str(error))
+        return cls(case, inputs, rejected)
+
+    def merge(self, results: Sequence[Result]) -> list[Result]:
+        """Results of the inputs that ran, with the rejected ones in their places."""
+        ran = iter(results)
+        return [self.rejected[place] if place in self.rejected else next(ran) for place in range(len(self.case.inputs))]
+
+
+def _source_reason(program: str) -> str | None:
+    if len(program) > MAX_SOURCE or len(program.encode("utf-8", "surrogatepass")) > MAX_SOURCE:
+        return f"source of more than {MAX_SOURCE} bytes"
+    if "\0" in program:
+        return "source contains a null byte"
+    return None
