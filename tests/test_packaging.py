@@ -1,0 +1,165 @@
+"""What a person meets first: two commands, pinned versions, documents that tell the truth."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from orchestrator.cli import COMMANDS
+from profiles.errors import ExitCode
+from profiles.load import shipped_profiles
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PINS = {
+    pin.name: pin
+    for line in (ROOT / "constraints.txt").read_text().splitlines()
+    if line and not line.startswith("#")
+    for pin in [Requirement(line)]
+}
+
+
+def text_of(path: str) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+def dry_run(*arguments: str) -> str:
+    """What make would do, without the set-up."""
+    command = ["make", "-n", "-o", ".venv/.ready", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+
+
+@pytest.mark.parametrize("line", [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]])
+def test_every_dependency_is_pinned_within_its_range(line: str) -> None:
+    wanted = Requirement(line)
+    (pin,) = PINS[wanted.name].specifier
+    assert pin.operator == "=="
+    assert wanted.specifier.contains(pin.version)
+
+
+def test_every_pin_is_a_direct_dependency_and_torch_is_the_tested_one() -> None:
+    direct = {Requirement(line).name for line in PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"]}
+    assert set(PINS) == direct
+    assert str(PINS["torch"].specifier) == "==2.13.0"
+
+
+@pytest.mark.parametrize("name", sorted(set(PINS) - {"torch"}))
+def test_the_tests_run_with_the_pinned_versions(name: str) -> None:
+    assert PINS[name].specifier.contains(version(name))
+
+
+def test_the_readme_begins_with_the_two_commands() -> None:
+    (first, *_) = re.findall(r"```\n(.*?)```", text_of("README.md"), flags=re.DOTALL)
+    assert [line.split("#")[0].strip() for line in first.splitlines()] == ["make run", "make test"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        pytest.param(["run"], "exec .venv/bin/python -m orchestrator run", id="alone"),
+        pytest.param(["run", "PROFILE=fake"], "exec .venv/bin/python -m orchestrator run --profile fake", id="named"),
+        pytest.param(
+            ["run", "ARGS=--set run.seed=7 --plain"],
+            "exec .venv/bin/python -m orchestrator run  --set run.seed=7 --plain",
+            id="arguments",
+        ),
+        pytest.param(["test", "ARGS=-k typo"], "exec .venv/bin/python -m pytest -n 2 -k typo", id="tests"),
+    ],
+)
+def test_make_passes_on_what_it_is_given(arguments: list[str], expected: str) -> None:
+    assert dry_run(*arguments).split() == expected.split()
+
+
+def test_make_alone_lists_the_targets() -> None:
+    listed = subprocess.run(["make"], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    assert {line.split()[0] for line in listed.splitlines()} == set(
+        ["help", "setup", "run", "test", "lint", "bench", "clean"]
+    )
+
+
+@pytest.mark.parametrize("path", ["scripts/setup.sh", "scripts/system-packages.sh", ".ci/run"])
+def test_scripts_stop_at_the_first_failure_and_can_be_started(path: str) -> None:
+    assert text_of(path).startswith("#!/usr/bin/env bash\n")
+    assert "\nset -euo pipefail\n" in text_of(path)
+    assert os.access(ROOT / path, os.X_OK)
+    subprocess.run(["bash", "-n", str(ROOT / path)], check=True)
+
+
+def copy_of_setup(tmp_path: Path) -> Path:
+    (tmp_path / "scripts").mkdir()
+    for name in ("scripts/setup.sh", "constraints.txt", "pyproject.toml"):
+        (tmp_path / name).write_text(text_of(name))
+    return tmp_path / "scripts/setup.sh"
+
+
+def test_set_up_that_is_done_is_not_done_again(tmp_path: Path) -> None:
+    script = copy_of_setup(tmp_path)
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv/.ready").touch()
+    os.utime(tmp_path / ".venv/.ready", (2**32, 2**32))
+    done = subprocess.run(["bash", str(script)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert list((tmp_path / ".venv").iterdir()) == [tmp_path / ".venv/.ready"]
+
+
+def test_set_up_without_python_says_what_to_install(tmp_path: Path) -> None:
+    script = copy_of_setup(tmp_path)
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("bash", "dirname", "sed", "mktemp", "rm"):
+        (tools / name).symlink_to(subprocess.check_output(["which", name], text=True).strip())
+    done = subprocess.run([tools / "bash", str(script)], capture_output=True, text=True, env={"PATH": str(tools)})
+    assert done.returncode == 1
+    assert "error: no Python 3.11 or newer was found\n" in done.stderr
+    assert "\nnext:  " in done.stderr
+    assert not (tmp_path / ".venv").exists()
+
+
+def test_the_exit_code_table_is_the_enum() -> None:
+    rows = re.findall(r"^\| (\d+) \| `(\w+)` \|", text_of("docs/operations.md"), flags=re.MULTILINE)
+    assert [(int(code), name) for code, name in rows] == [(code.value, code.name) for code in ExitCode]
+
+
+def test_the_readme_lists_every_command_and_every_profile() -> None:
+    rows = re.findall(r"^\| `([\w-]+)` \|", text_of("README.md"), flags=re.MULTILINE)
+    assert set(rows) == {*COMMANDS, *shipped_profiles()}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_links_between_documents_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", path.read_text(encoding="utf-8")):
+        name, _, anchor = target.partition("#")
+        if name.startswith("http"):
+            continue
+        linked = path.parent / name if name else path
+        assert linked.exists(), target
+        headings = re.findall(r"^#+ (.+)$", linked.read_text(encoding="utf-8"), flags=re.MULTILINE) if anchor else []
+        assert not anchor or anchor in {heading.lower().replace(" ", "-") for heading in headings}, target
+
+
+def said_by_the_program() -> str:
+    """All texts in code and scripts, the fixed parts of f-strings among them."""
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "scripts").glob("*.sh")]
+    for folder in ("profiles", "state", "orchestrator", "workers"):
+        for path in (ROOT / folder).rglob("*.py"):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            texts += [
+                node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+            ]
+    return "\n".join(texts)
+
+
+def test_every_message_in_the_troubleshooting_page_is_one_that_the_program_says() -> None:
+    said = said_by_the_program()
+    headings = re.findall(r"^### `(.+)`$", text_of("docs/troubleshooting.md"), flags=re.MULTILINE)
+    assert len(headings) > 20
+    assert [heading for heading in headings if heading not in said] == []
