@@ -93,6 +93,11 @@ def empty_root() -> None:
     os.chdir("/")
 
 
+def set_host_name(name: bytes) -> None:
+    """Name the machine, in this namespace."""
+    _check(_libc.sethostname(name, ctypes.c_size_t(len(name))), "sethostname")
+
+
 def landlock_abi() -> int:
     """Version of Landlock that the kernel offers. Raises OSError where it offers none."""
     return _syscall("landlock", LANDLOCK_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(LANDLOCK_VERSION))

@@ -60,16 +60,19 @@ class Seal:
 
 def seal_zygote(seal: Seal) -> None:
     """Close what can be closed before any program is there. May return in another process: the new pid 1."""
-    was_root = os.geteuid() == 0
-    userns_works = "userns" not in seal.without and _possible(_new_user_namespace)
-    if was_root and userns_works:
-        kernel.become_nobody()
-    if userns_works:
+    is_root = os.geteuid() == 0
+    may_drop = is_root and _trial(kernel.become_nobody) is None
+    before: tuple[Callable[[], None], ...] = (kernel.become_nobody,) if may_drop else ()
+    refused = LEFT_OUT if "userns" in seal.without else _trial(*before, _new_user_namespace)
+    if refused is None:
+        # Root becomes nobody first, and then it is the same story for everybody.
+        for step in before:
+            step()
         seal.attempt("userns", _new_user_namespace)
     else:
-        seal.attempt("userns", _no_user_namespace)
-    _enter_namespaces(seal, allowed=userns_works or (was_root and "userns" not in seal.without))
-    if was_root and not userns_works and _possible(kernel.become_nobody):
+        seal.layers["userns"] = refused
+    _enter_namespaces(seal, allowed=refused is None or (is_root and "userns" not in seal.without))
+    if may_drop and refused is not None:
         kernel.become_nobody()
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
     kernel.drop_capabilities()
@@ -89,30 +92,31 @@ def seal_zygote(seal: Seal) -> None:
         resource.setrlimit(limit, (value, value))
 
 
-def _possible(step: Callable[[], None]) -> bool:
-    """Whether a process like this one can take the step: a child tries it."""
+def _trial(*steps: Callable[[], None]) -> str | None:
+    """Why a process like this one cannot take the steps, or None: a child tries them."""
+    reason_r, reason_w = os.pipe()
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
-            if os.geteuid() == 0:
-                kernel.become_nobody()
-            step()
+            for step in steps:
+                step()
             code = 0
+        except OSError as error:
+            os.write(reason_w, str(error).encode()[:1000])
         finally:
             os._exit(code)
-    return os.waitpid(pid, 0)[1] == 0
+    os.close(reason_w)
+    reason = os.read(reason_r, 1000).decode(errors="replace")
+    os.close(reason_r)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return None if code == 0 else reason or f"the trial ended with code {code}"
 
 
 def _new_user_namespace() -> None:
     uid, gid = os.geteuid(), os.getegid()
     kernel.unshare(kernel.CLONE_NEWUSER)
     kernel.map_own_ids(uid, gid)
-
-
-def _no_user_namespace() -> None:
-    kernel.unshare(kernel.CLONE_NEWUSER)
-    raise OSError("user namespace without id maps")
 
 
 def _enter_namespaces(seal: Seal, *, allowed: bool) -> None:
@@ -126,6 +130,8 @@ def _enter_namespaces(seal: Seal, *, allowed: bool) -> None:
         _become_pid_one()
     if seal.holds("mountns"):
         seal.attempt("mountns", kernel.empty_root)
+    if seal.holds("utsns"):
+        seal.attempt("utsns", lambda: kernel.set_host_name(b"sandbox"))
 
 
 def _become_pid_one() -> None:
@@ -145,9 +151,9 @@ def _prepare_filter(seal: Seal) -> None:
     if not seccomp.supported(machine := os.uname().machine):
         raise OSError(f"no filter for {machine}")
     seal.filter = kernel.Filter(seccomp.assemble(allow_clock=not seal.deny_clock))
-    if not _possible(seal.filter.install):
+    if reason := _trial(seal.filter.install):
         seal.filter = None
-        raise OSError("the kernel does not take the filter")
+        raise OSError(reason)
 
 
 def _landlock(seal: Seal) -> None:

@@ -51,7 +51,9 @@ def main() -> None:
     except BaseException as error:
         _write_frame(REPLIES_FD, json.dumps({"failed": f"{type(error).__name__}: {error}"}).encode())
         return
-    _write_frame(REPLIES_FD, json.dumps({"modules_failed": failed, "layers": seal.layers}).encode())
+    _write_frame(
+        REPLIES_FD, json.dumps({"modules_failed": failed, "layers": seal.layers, "uid": os.geteuid()}).encode()
+    )
     while (job := _read_frame(JOBS_FD)) is not None:
         _write_frame(REPLIES_FD, _serve(job, program_builtins, seal, settings["wall_s"]))
 
