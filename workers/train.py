@@ -210,8 +210,7 @@ class Cycle:
     def report(self, report: StepReport, seconds: float) -> None:
         metrics = dict(report.metrics)
         metrics |= {f"seconds/{name}": value for name, value in self.attempt.take_seconds().items()}
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        metrics |= {"seconds": seconds, "tokens": report.tokens, "peak_rss_bytes": peak}
+        metrics |= {"seconds": seconds, "tokens": report.tokens} | resident_bytes()
         self.attempt.event("step", **metrics)
         if report.examples:
             self.attempt.event("examples", tasks=list(report.examples))
@@ -263,6 +262,14 @@ class Cycle:
             last_step=self.progress.step,
             checkpoint=self.attempt.saved,
         )
+
+
+def resident_bytes() -> dict[str, float]:
+    """Memory of this process: now, and at its highest."""
+    with open("/proc/self/statm") as file:  # noqa: PTH123 - read at every step
+        pages = int(file.read().split()[1])
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {"rss_bytes": pages * resource.getpagesize(), "peak_rss_bytes": peak}
 
 
 def checkpoint_is_due(step: int, *, saved: int, last: int, every: int, asked: bool) -> bool:

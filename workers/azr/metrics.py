@@ -1,0 +1,94 @@
+"""What is counted in a step of self-play, as a flat dict of floats. (pure)
+
+| name | meaning |
+| --- | --- |
+| reward, reward/ROLE_TASK | mean reward of all rollouts, of one cell |
+| proposals, proposals_dropped | proposer rollouts; those without a fair judgement |
+| new_examples | valid tasks that were not known |
+| learnable | new tasks with a solve rate strictly between 0 and 1 |
+| accept_rate, accept_rate/TASK, dup_rate | share of proposals that are valid and new; valid and known |
+| learnable_share/TASK, solve_rate/TASK | of new tasks: share with 0 < rate < 1; mean rate |
+| accuracy/TASK | share of the solver's rollouts that were right. Of own tasks: no measure of progress |
+| worked/TASK | share of the solver's rollouts that work before they answer |
+| truncated | share of rollouts that ran into the length limit |
+| tokens_mean, tokens_mean/TASK, proposal_tokens/TASK | mean length in tokens: of all, of answers, of proposals |
+| statements | mean length of new programs, in statements |
+| distinct_share | distinct texts among the rollouts of a new task, averaged: 1 is all different |
+| invalid/REASON | proposals that are no new valid task, by first reason |
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from workers.azr.proposing import num_statements
+from workers.azr.rows import Row
+from workers.azr.tasks import ROLES, Task
+from workers.azr.validate_proposals import REPEAT
+
+if TYPE_CHECKING:
+    from workers.azr.selfplay import Solved
+
+Metrics = dict[str, float]
+
+
+def mean(values: Iterable[float]) -> float:
+    """0 for nothing: a chart needs a number, and a count beside it tells that there was none."""
+    found = list(values)
+    return fmean(found) if found else 0.0
+
+
+def collected_metrics(
+    rows: Sequence[Row], reasons: Counter[str], solved: Sequence[Solved], tasks: Sequence[Task]
+) -> Metrics:
+    fair = [row for row in rows if row.reward is not None]
+    proposals = [row for row in rows if row.role == "propose"]
+    new = [one for one in solved if one.wanted.is_new]
+    metrics: Metrics = {
+        "reward": mean(row.reward or 0.0 for row in fair),
+        "proposals": float(len(proposals)),
+        "proposals_dropped": float(sum(row.reward is None for row in proposals)),
+        "rows_dropped": float(len(rows) - len(fair)),
+        "new_examples": float(len(new)),
+        "learnable": float(sum(map(is_learnable, new))),
+        "truncated": mean(row.finish_reason == "length" for row in rows),
+        "tokens_mean": mean(len(row.completion_ids) for row in rows),
+        "statements": mean(num_statements(one.wanted.entry.program) for one in new if one.wanted.entry.task != "ind"),
+        "distinct_share": mean(len(set(one.texts)) / len(one.texts) for one in new),
+        "distinct_programs": float(len({one.wanted.entry.program_key for one in new})),
+        "accept_rate": len(new) / len(proposals) if proposals else 0.0,
+        "dup_rate": reasons[REPEAT] / len(proposals) if proposals else 0.0,
+    }
+    metrics |= {f"invalid/{reason}": float(count) for reason, count in sorted(reasons.items())}
+    for task in tasks:
+        metrics |= _task_metrics(task, rows, new)
+    return metrics
+
+
+def _task_metrics(task: Task, rows: Sequence[Row], new: Sequence[Solved]) -> Metrics:
+    metrics: Metrics = {}
+    for role in ROLES:
+        cell = [row for row in rows if row.task == task and row.role == role]
+        if not cell:
+            continue
+        metrics[f"reward/{role}_{task}"] = mean(row.reward for row in cell if row.reward is not None)
+        length = f"tokens_mean/{task}" if role == "solve" else f"proposal_tokens/{task}"
+        metrics[length] = mean(len(row.completion_ids) for row in cell)
+        metrics[f"malformed/{role}_{task}"] = mean(not row.is_well_formed for row in cell)
+        if role == "propose":
+            metrics[f"accept_rate/{task}"] = mean(row.is_correct for row in cell)
+        else:
+            metrics[f"accuracy/{task}"] = mean(row.is_correct for row in cell)
+            metrics[f"worked/{task}"] = mean(row.is_worked for row in cell)
+    of_task = [one for one in new if one.wanted.entry.task == task]
+    metrics[f"new_examples/{task}"] = float(len(of_task))
+    metrics[f"learnable_share/{task}"] = mean(map(is_learnable, of_task))
+    metrics[f"solve_rate/{task}"] = mean(one.successes / len(one.judged) for one in of_task if one.judged)
+    return metrics
+
+
+def is_learnable(solved: Solved) -> bool:
+    return 0 < solved.successes < len(solved.judged)

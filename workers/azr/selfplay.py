@@ -1,0 +1,213 @@
+"""One step of self-play before its update: propose, verify, solve, judge, reward. Changes no state.
+
+All proposals come first, then all solutions, with the same weights (arXiv 2505.03335, algorithm 1; docs/algorithm.md
+has the decision register).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from workers.azr import rewards
+from workers.azr.buffers import Buffers, Entry, solver_batch
+from workers.azr.judge import Answer, Judge, Verdict
+from workers.azr.metrics import collected_metrics
+from workers.azr.proposing import Proposed, Tools, propose, verify
+from workers.azr.rows import Collected, Row
+from workers.azr.tasks import Task
+from workers.azr.validate_proposals import REPEAT, UNFAIR
+from workers.data.cursor import Place
+from workers.rng import derive, stream
+from workers.rollout.engine import Request, Rollout
+
+Stage = Callable[[str], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A task to be solved `count` times. is_trained: its rollouts are for the update, not for an estimate alone."""
+
+    entry: Entry
+    count: int
+    is_new: bool
+    is_trained: bool
+
+
+@dataclass
+class Solved:
+    """Rollouts of one wanted task, with their verdicts."""
+
+    wanted: Wanted
+    group: int
+    rollouts: list[Rollout]
+    texts: list[str]
+    verdicts: list[Verdict] = field(default_factory=list)
+
+    @property
+    def judged(self) -> list[Verdict]:
+        return [verdict for verdict in self.verdicts if verdict is not Verdict.UNKNOWN]
+
+    @property
+    def successes(self) -> int:
+        return sum(verdict is Verdict.CORRECT for verdict in self.verdicts)
+
+
+class SelfPlay:
+    """Collects the rollouts of a step."""
+
+    def __init__(self, tools: Tools, buffers: Buffers, stage: Stage) -> None:
+        self._tools, self._buffers, self._stage = tools, buffers, stage
+        self._azr = tools.profile.azr
+        self._seed = tools.profile.run.seed
+
+    def collect(self, step: int) -> Collected:
+        """A step in which the model makes its own tasks."""
+        reasons: Counter[str] = Counter()
+        with self._stage("propose"):
+            drawn = propose(self._tools, self._buffers, self._azr.tasks, self._azr.proposals_per_task, step)
+        with self._stage("validate_proposals"):
+            proposed = verify(self._tools, self._buffers, drawn, step, reasons)
+        wanted, repeats = self._wanted(step, proposed)
+        solved, retired, executions = self.solve(step, wanted)
+        rates = {one.wanted.entry.key: one for one in solved if one.wanted.is_new}
+        rows = [self._proposer_row(one, rates) for one in proposed]
+        rows += [row for one in solved if one.wanted.is_trained for row in self._solver_rows(one)]
+        found = [with_rate(one.wanted.entry, one) for one in solved if one.wanted.is_new]
+        metrics = collected_metrics(rows, reasons, solved, self._azr.tasks)
+        metrics |= {"executions": float(executions), "fill_with_replacement": float(repeats)}
+        return Collected(rows=self._finish(step, rows), found=found, retired=sorted(retired), metrics=metrics)
+
+    def collect_from(self, step: int, entries: Sequence[Entry], place: Place) -> Collected:
+        """A step in which the tasks come from a finite source; nothing is proposed."""
+        wanted = [Wanted(entry, self._azr.group_size, is_new=False, is_trained=True) for entry in entries]
+        solved, retired, executions = self.solve(step, wanted)
+        rows = [row for one in solved for row in self._solver_rows(one)]
+        metrics = collected_metrics(rows, Counter(), solved, self._azr.tasks) | {"executions": float(executions)}
+        return Collected(
+            rows=self._finish(step, rows), found=[], retired=sorted(retired), metrics=metrics, place=place
+        )
+
+    def solve(self, step: int, wanted: Sequence[Wanted]) -> tuple[list[Solved], frozenset[str], int]:
+        """Rollouts and verdicts of all wanted tasks; the keys of old tasks that no longer hold; programs run."""
+        tools = self._tools
+        requests, solved = [], []
+        for number, one in enumerate(wanted):
+            prompt = tools.encode(tools.style.solve(one.entry.task, one.entry.item))
+            seeds = (derive(self._seed, step, f"solve {number}", i) for i in range(one.count))
+            requests += [Request(prompt, seed) for seed in seeds]
+            solved.append(Solved(one, number, [], []))
+        with self._stage("solve"):
+            rollouts = iter(tools.engine.generate(requests, tools.sampling))
+        for one in solved:
+            one.rollouts = [next(rollouts) for _ in range(one.wanted.count)]
+            one.texts = [tools.text_of(rollout) for rollout in one.rollouts]
+        with self._stage("judge"):
+            judge = Judge(tools.sandbox, tools.style.num_shown)
+            answers = [
+                Answer(one.wanted.entry, tools.style.parse_answer(one.wanted.entry.task, text))
+                for one in solved
+                for text in one.texts
+            ]
+            old = [one.wanted.entry for one in solved if not one.wanted.is_new]
+            found, retired = judge.judge(answers, recheck=old)
+        verdicts = iter(found)
+        for one in solved:
+            one.verdicts = [next(verdicts) for _ in range(one.wanted.count)]
+        return solved, retired, judge.executions
+
+    def _wanted(self, step: int, proposed: Sequence[Proposed]) -> tuple[list[Wanted], int]:
+        """Every new valid task, which must be estimated, and what fills the solver's batch. Second: repeats in it."""
+        wanted: list[Wanted] = []
+        repeats = 0
+        size = self._azr.solve_batch or self._azr.proposals_per_task
+        group, trains = self._azr.group_size, self._azr.train_on_estimates
+        for task in self._azr.tasks:
+            new = [one.checked.entry for one in proposed if one.task == task and one.checked.entry and not
+                   one.checked.reason]  # fmt: skip
+            wanted += [Wanted(entry, group, is_new=True, is_trained=trains) for entry in new]
+            missing = size - len(new) if trains else size
+            if missing > 0:
+                rng = stream(self._seed, step, f"solver batch {task}")
+                pool = self._buffers.of[task].entries
+                chosen, again = solver_batch([] if trains else new, pool, missing, rng)
+                count = group if trains else 1
+                wanted += [Wanted(entry, count, is_new=False, is_trained=True) for entry in chosen]
+                repeats += again
+        return wanted, repeats
+
+    def _proposer_row(self, proposed: Proposed, rates: dict[str, Solved]) -> Row:
+        checked = proposed.checked
+        is_new = checked.entry is not None and not checked.reason
+        return Row(
+            task=proposed.task,
+            role="propose",
+            group=proposed.group,
+            prompt_ids=proposed.rollout.prompt_ids,
+            completion_ids=proposed.rollout.completion_ids,
+            log_probs=proposed.rollout.log_probs,
+            finish_reason=proposed.rollout.finish_reason,
+            reward=self._proposer_reward(proposed, rates),
+            is_correct=is_new,
+            is_well_formed=checked.entry is not None,
+        )
+
+    def _proposer_reward(self, proposed: Proposed, rates: dict[str, Solved]) -> float | None:
+        checked = proposed.checked
+        if checked.reason in UNFAIR:
+            return None
+        if checked.entry is None:
+            return rewards.INVALID
+        if checked.reason == REPEAT:
+            return self._azr.repeat_reward
+        solved = rates[checked.entry.key]
+        if len(solved.judged) < 2:
+            return None
+        return rewards.proposer_reward(
+            solved.successes, len(solved.judged), zero_reward=self._azr.proposer_zero_reward
+        )
+
+    def _solver_rows(self, solved: Solved) -> list[Row]:
+        style, task = self._tools.style, solved.wanted.entry.task
+        rows = []
+        for rollout, text, verdict in zip(solved.rollouts, solved.texts, solved.verdicts, strict=True):
+            is_well_formed = style.parse_answer(task, text) is not None
+            is_correct = verdict is Verdict.CORRECT
+            reward = rewards.solver_reward(is_well_formed=is_well_formed, is_correct=is_correct)
+            rows.append(
+                Row(
+                    task=task,
+                    role="solve",
+                    group=solved.group,
+                    prompt_ids=rollout.prompt_ids,
+                    completion_ids=rollout.completion_ids,
+                    log_probs=rollout.log_probs,
+                    finish_reason=rollout.finish_reason,
+                    reward=None if verdict is Verdict.UNKNOWN else reward,
+                    is_correct=is_correct,
+                    is_well_formed=is_well_formed,
+                    is_worked=style.is_worked(task, text),
+                )
+            )
+        return rows
+
+    def _finish(self, step: int, rows: list[Row]) -> list[Row]:
+        """Under the control of random rewards, every fair reward is replaced by a coin."""
+        if not self._azr.random_rewards:
+            return rows
+        coin = stream(self._seed, step, "random rewards")
+        return [
+            row if row.reward is None else replace(row, reward=coin.choice((rewards.CORRECT, rewards.WRONG)))
+            for row in rows
+        ]
+
+
+def with_rate(entry: Entry, solved: Solved) -> Entry:
+    """The entry with the share of its rollouts that were right; unknown where none could be judged. (pure)"""
+    if not solved.judged:
+        return entry
+    return replace(entry, solve_rate=solved.successes / len(solved.judged))

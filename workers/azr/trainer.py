@@ -1,0 +1,199 @@
+"""Self-play as a `Trainer`: owns model, optimiser, buffers and random state, and lets the modules beside it work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from profiles.schema import Profile
+from state.registry import Registry
+from workers import rng
+from workers.azr.buffers import Buffers, Entry, consolidate
+from workers.azr.judge import Judge
+from workers.azr.proposing import Tools
+from workers.azr.rows import Collected
+from workers.azr.seeding import grow
+from workers.azr.seeds import seed_entries
+from workers.azr.selfplay import SelfPlay
+from workers.azr.styles import held_out_of, style_of
+from workers.azr.update import PolicyUpdate, advantages_of
+from workers.azr.worst_case import rehearse
+from workers.data.cursor import Cursor
+from workers.data.tasks import read_tasks
+from workers.models import load, optimizer
+from workers.progress import Progress
+from workers.rollout.native import NativeEngine
+from workers.rollout_file import Record
+from workers.runtime import Attempt
+from workers.sandbox import Sandbox
+from workers.train import StepReport
+
+KEEP_SHARE = 0.5
+"""Of the learnable tasks, the newest part that a reseed keeps: old ones were made for a weaker model."""
+
+
+class AzrTrainer:
+    """A `Trainer`; `train.py` says what each method is for."""
+
+    static_files = load.STATIC_FILES
+
+    def __init__(self, attempt: Attempt, sandbox: Sandbox) -> None:
+        self._attempt = attempt
+        self._sandbox = sandbox
+        self._profile: Profile = attempt.profile
+        self._model: Any = None
+        self._static_source = Path()
+        self._cursor: Cursor | None = None
+
+    def build(self, head: Path | None) -> None:
+        profile = self._profile
+        device = device_of(profile)
+        set_up_torch(profile, isolate=self._attempt.spec.isolate)
+        if head is None:
+            self._static_source = load.model_directory(profile.model)
+            self._model = load.load_model(self._static_source, profile.model.dtype, device)
+            rng.seed_globals(profile.run.seed)
+        else:
+            self._static_source = head
+            self._model = load.empty_model(head, profile.model.dtype, device)
+        self._optimizer = optimizer.build(self._model, profile.optimizer)
+        self._update = PolicyUpdate(
+            self._model, self._optimizer, profile.optimizer, profile.sampling.temperature
+        )
+        self._buffers = Buffers(profile.azr.tasks, profile.azr.buffer_cap)
+        self._engine = NativeEngine(self._model)
+        self._engine.max_rows >>= self._attempt.spec.reductions
+        style = style_of(profile.model.prompt_style)
+        self._tools = Tools(
+            profile=profile,
+            style=style,
+            tokenizer=load.load_tokenizer(self._static_source),
+            engine=self._engine,
+            sandbox=self._sandbox,
+            is_held_out=held_out_of(style.name),
+        )
+        self._selfplay = SelfPlay(self._tools, self._buffers, self._attempt.stage)
+        if profile.data.tasks:
+            self._source = read_tasks(Path(profile.data.tasks), self._sandbox, profile.azr.tasks)
+            self._cursor = Cursor(len(self._source), profile.run.seed, profile.data.on_exhausted)
+
+    def registry(self, progress: Progress) -> Registry:
+        registry = Registry()
+        registry.register(progress)
+        registry.register(load.Weights(self._model))
+        registry.register(optimizer.OptimizerState(self._optimizer, self._model))
+        registry.register(self._buffers)
+        if self._cursor is not None:
+            registry.register(self._cursor)
+        registry.register(rng.GlobalGenerators())  # last: reading the others may draw from them
+        return registry
+
+    def seed(self, stop_asked: Callable[[], bool]) -> Sequence[Record]:
+        style = self._tools.style
+        for entry in seed_entries(self._profile.azr.tasks, style.name):
+            self._buffers.of[entry.task].add(entry)
+        grow(self._tools, self._buffers, stop_asked)
+        return [example(entry) for buffer in self._buffers.of.values() for entry in buffer.entries]
+
+    def reseed(self) -> dict[str, float]:
+        """Each task once, the newest learnable ones, and only those that still give what they gave."""
+        before = kept = 0
+        for buffer in self._buffers.of.values():
+            entries = consolidate(buffer.entries, KEEP_SHARE)
+            _, changed = Judge(self._sandbox, self._tools.style.num_shown).judge([], recheck=entries)
+            before += len(buffer)
+            buffer.replace([entry for entry in entries if entry.key not in changed])
+            kept += len(buffer)
+        return {"kept": kept, "dropped": before - kept}
+
+    def worst_case(self, *, first_attempt: bool) -> dict[str, float]:
+        if not first_attempt and self._model.device.type != "cuda":
+            return {}
+        return rehearse(self._model, self._engine, self._update, self._profile)
+
+    def shrink(self, times: int = 1) -> None:
+        for _ in range(times):
+            self._update.micro_batch_size = max(1, self._update.micro_batch_size // 2)
+            self._engine.max_rows = max(1, self._engine.max_rows // 2)
+        if self._model is not None and self._model.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def collect(self, step: int) -> list[Record]:
+        if self._cursor is None:
+            return self._selfplay.collect(step).records()
+        numbers, place = self._cursor.peek(self._profile.azr.solve_batch or self._profile.azr.proposals_per_task)
+        return self._selfplay.collect_from(step, [self._source[number] for number in numbers], place).records()
+
+    def update(self, step: int, records: Sequence[Record]) -> StepReport:
+        collected = Collected.of(records)
+        rows = [row for row in collected.rows if row.reward is not None]
+        if not self._profile.azr.train_proposer:
+            rows = [row for row in rows if row.role == "solve"]
+        advantages = advantages_of(rows, self._profile.optimizer.advantages)
+        with self._attempt.stage("update"):
+            is_finite, learned = self._update.apply(step, rows, advantages.values)
+        self._store(collected)
+        metrics = collected.metrics | learned | self._buffers.sizes()
+        metrics["cell_degenerate"] = float(advantages.degenerate)
+        return StepReport(
+            metrics=metrics,
+            tokens=sum(len(row.completion_ids) for row in rows),
+            examples=[example(entry) for entry in collected.found],
+            finite=is_finite,
+            warnings=warnings_of(collected, metrics),
+        )
+
+    def write_static(self, directory: Path) -> None:
+        load.copy_static(self._static_source, directory)
+
+    def _store(self, collected: Collected) -> None:
+        """The step's tasks enter the buffers; nothing before this changed them, so a step may be repeated."""
+        if collected.retired:
+            for buffer in self._buffers.of.values():
+                buffer.remove(frozenset(collected.retired))
+        for entry in collected.found:
+            self._buffers.of[entry.task].add(entry)
+        if self._cursor is not None and collected.place is not None:
+            self._cursor.place = collected.place
+
+
+def warnings_of(collected: Collected, metrics: dict[str, float]) -> list[str]:
+    """What a person should know at once. (pure)"""
+    texts = []
+    if collected.retired:
+        texts.append(f"{len(collected.retired)} tasks gave another value than before and were retired")
+    if metrics.get("new_examples", 0) >= 2 and metrics.get("distinct_share", 1.0) <= 1.0 / 2:
+        texts.append("at least half of the estimation rollouts are repeats: is the sampler greedy?")
+    return texts
+
+
+def example(entry: Entry) -> Record:
+    """One row of an `examples` event. (pure)"""
+    several = entry.task == "ind"
+    return {
+        "task": entry.task,
+        "program": entry.program,
+        "input": "\n".join(entry.inputs) if several else entry.inputs[0],
+        "output": "\n".join(entry.outputs) if several else entry.outputs[0],
+        "step": entry.step,
+        "solve_rate": entry.solve_rate if entry.solve_rate >= 0 else None,
+        "key": entry.key,
+    }
+
+
+def device_of(profile: Profile) -> torch.device:
+    wanted = profile.run.device
+    if wanted == "auto":
+        wanted = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(wanted)
+
+
+def set_up_torch(profile: Profile, *, isolate: bool) -> None:
+    if profile.run.threads:
+        torch.set_num_threads(profile.run.threads)
+    if profile.run.deterministic or isolate:
+        torch.use_deterministic_algorithms(True)
+    torch.autograd.set_detect_anomaly(isolate)  # type: ignore[no-untyped-call]

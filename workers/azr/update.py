@@ -1,0 +1,158 @@
+"""The policy update of one step: rows to minibatches to gradients, and what is worth knowing about them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from profiles.schema import Optimizer as Knobs
+from workers.azr.advantages import Advantages, cell_advantages, group_advantages
+from workers.azr.rows import Row
+from workers.azr.tasks import ROLES, TASKS
+from workers.loss import clipped_token_loss, k3
+from workers.models import packing
+from workers.models.log_probs import score
+from workers.models.optimizer import learning_rate_at, trainable
+
+
+def advantages_of(rows: Sequence[Row], kind: str) -> Advantages:
+    """TRR++ over (task, role) cells, or with the mean of the prompt's group as the baseline. (pure)"""
+    cells = [(row.task, row.role) for row in rows]
+    rewards = [row.reward or 0.0 for row in rows]
+    if kind == "group":
+        # A proposer's prompt is asked once or a few times by chance: its baseline is the task's, not the prompt's.
+        groups = [row.group if row.role == "solve" else -1 for row in rows]
+        return group_advantages(cells, groups, rewards)
+    return cell_advantages(cells, rewards)
+
+
+def minibatches(rows: Sequence[Row], count: int) -> list[list[int]]:
+    """`count` lists of row numbers in the order abd, ded, ind, each proposals first. Equal sizes, or one apart. (pure)"""
+    if count > len(rows):
+        raise ValueError(f"{len(rows)} rollouts cannot be split into {count} updates (optimizer.updates_per_step)")
+    order = sorted(range(len(rows)), key=lambda i: (TASKS.index(rows[i].task), ROLES.index(rows[i].role)))
+    bounds = [len(order) * part // count for part in range(count + 1)]
+    return [order[begin:end] for begin, end in zip(bounds, bounds[1:], strict=False)]
+
+
+@dataclass
+class Sums:
+    """Sums over the tokens of a step; means are taken once, at the end."""
+
+    tokens: int = 0
+    loss: float = 0.0
+    entropy: float = 0.0
+    clipped: float = 0.0
+    mismatch: float = 0.0
+    mismatch_max: float = 0.0
+    kl: float = 0.0
+    grad_norms: list[float] = field(default_factory=list)
+
+    def add(self, delta: Tensor, kl: Tensor, entropy: Tensor, clipped: Tensor) -> None:
+        self.tokens += len(delta)
+        self.entropy += float(entropy.sum())
+        self.clipped += float(clipped.sum())
+        self.mismatch += float(delta.sum())
+        self.mismatch_max = max(self.mismatch_max, float(delta.max()))
+        self.kl += float(kl.sum())
+
+    def metrics(self) -> dict[str, float]:
+        tokens = max(self.tokens, 1)
+        return {
+            "loss": self.loss,
+            "entropy": self.entropy / tokens,
+            "clip_fraction": self.clipped / tokens,
+            "mismatch_mean": self.mismatch / tokens,
+            "mismatch_max": self.mismatch_max,
+            "mismatch_kl": self.kl / tokens,
+            "grad_norm": max(self.grad_norms, default=0.0),
+        }
+
+
+class PolicyUpdate:
+    """Applies one step's rows to the model.
+
+    A minibatch is applied as a whole or not at all: after running out of memory, calling again with the same rows goes
+    on at the minibatch that failed.
+    """
+
+    def __init__(self, model: Any, optimizer: torch.optim.Optimizer, knobs: Knobs, temperature: float) -> None:
+        self._model, self._optimizer, self._knobs, self._temperature = model, optimizer, knobs, temperature
+        self.micro_batch_size = knobs.micro_batch_size
+        self._applied: tuple[int, int] = (0, 0)  # step, minibatches that are done
+        self._sums = Sums()
+
+    def apply(self, step: int, rows: Sequence[Row], advantages: Sequence[float]) -> tuple[bool, dict[str, float]]:
+        """Whether all numbers were finite, and the step's metrics. Where one was not, that minibatch is skipped."""
+        if self._applied[0] != step:
+            self._applied, self._sums = (step, 0), Sums()
+        rate = learning_rate_at(step, self._knobs)
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        batches = minibatches(rows, self._knobs.updates_per_step)
+        is_finite = True
+        for number in range(self._applied[1], len(batches)):
+            chosen = batches[number]
+            is_finite &= self._one([rows[i] for i in chosen], [advantages[i] for i in chosen])
+            self._applied = (step, number + 1)
+        return is_finite, self._sums.metrics() | {"learning_rate": rate}
+
+    def _one(self, rows: Sequence[Row], advantages: Sequence[float]) -> bool:
+        sums = Sums(**{**vars(self._sums), "grad_norms": list(self._sums.grad_norms)})
+        self._optimizer.zero_grad(set_to_none=True)
+        sums.loss += self.accumulate(rows, advantages, sums)
+        norm = torch.nn.utils.clip_grad_norm_(trainable(self._model).values(), self._knobs.max_grad_norm)
+        is_finite = bool(torch.isfinite(norm)) and sums.loss == sums.loss and abs(sums.loss) != float("inf")
+        if is_finite:
+            self._optimizer.step()
+            sums.grad_norms.append(float(norm))
+        self._optimizer.zero_grad(set_to_none=True)
+        self._sums = sums
+        return is_finite
+
+    def accumulate(self, rows: Sequence[Row], advantages: Sequence[float], sums: Sums) -> float:
+        """Add the gradient of the minibatch's loss to the parameters; returns the loss.
+
+        The divisor is that of the whole minibatch: means of micro-batches would weigh short ones more.
+        """
+        divisor = divisor_of(rows, self._knobs)
+        units = packing.units_of([row.prompt_ids for row in rows], [row.completion_ids for row in rows])
+        total = 0.0
+        for batch in packing.micro_batches(units, self.micro_batch_size):
+            total += self._micro_batch(batch, rows, advantages, divisor, sums)
+        return total
+
+    def _micro_batch(
+        self, batch: list[list[packing.Unit]], rows: Sequence[Row], advantages: Sequence[float], divisor: float,
+        sums: Sums,
+    ) -> float:  # fmt: skip
+        knobs = self._knobs
+        device = self._model.device
+        members = [member for row in batch for unit in row for member in unit.members]
+        old = torch.tensor([value for i in members for value in rows[i].log_probs]).to(device)  # [N]
+        pack = packing.pack(batch).to(device)
+        weights = torch.tensor(advantages, dtype=torch.float32, device=device)[pack.owners]  # [N]
+        scored = score(self._model, pack, self._temperature, entropy_needs_grad=knobs.entropy_coef != 0.0)
+        losses, is_clipped = clipped_token_loss(
+            scored.log_probs, old, weights, clip_ratio_low=knobs.clip_ratio_low, clip_ratio_high=knobs.clip_ratio_high
+        )
+        loss = losses.sum() / divisor
+        if knobs.entropy_coef != 0.0:
+            loss = loss - knobs.entropy_coef * scored.entropy.sum() / sum(len(row.completion_ids) for row in rows)
+        loss.backward()  # type: ignore[no-untyped-call]
+        now = scored.log_probs.detach()
+        sums.add((now - old).abs(), k3(old, now), scored.entropy.detach(), is_clipped.float())
+        return float(loss.detach())
+
+
+def divisor_of(rows: Sequence[Row], knobs: Knobs) -> float:
+    """What the sum of token losses is divided by. (pure)"""
+    if knobs.loss_divisor == "constant":
+        return len(rows) * knobs.loss_constant
+    return float(sum(len(row.completion_ids) for row in rows))
+
+

@@ -1,0 +1,56 @@
+"""Warming a worker for self-play, and the jobs it can do: the one module of this package that knows the runtime."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from profiles.schema import Sandbox as SandboxKnobs
+from workers.contract import Result, WorkerSpec
+from workers.sandbox import Limits, Sandbox
+
+if TYPE_CHECKING:
+    from workers.runtime import Attempt
+
+
+def limits_of(knobs: SandboxKnobs) -> Limits:
+    return Limits(
+        cpu_s=knobs.cpu_s, wall_s=knobs.wall_s, memory_mb=knobs.memory_mb, require=knobs.require,
+        allow_weak=knobs.allow_weak,
+    )  # fmt: skip
+
+
+def start() -> Sandbox:
+    """Zygotes with the default limits, then the imports that take seconds. No profile is known yet, no GPU is used."""
+    # A library that finds no GPU must not take seconds to look for one, and nothing may be downloaded.
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("TRANSFORMERS_OFFLINE", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    knobs = SandboxKnobs()
+    sandbox = Sandbox(limits_of(knobs), knobs.jobs)
+    import transformers.models.qwen2.modeling_qwen2  # noqa: F401
+
+    import workers.azr.trainer  # noqa: F401
+
+    return sandbox
+
+
+def job(spec: WorkerSpec, warmed: Sandbox | None) -> Callable[[Attempt], Result]:
+    """What to do for `spec`. A sandbox with other limits than the profile's is replaced."""
+    from workers import train, validate
+    from workers.azr.evaluation import pocket_suites
+    from workers.azr.trainer import AzrTrainer
+
+    if spec.role == "validate":
+        return lambda attempt: validate.validate(attempt, pocket_suites(attempt))
+
+    def run(attempt: Attempt) -> Result:
+        knobs = spec.profile.sandbox
+        if warmed is not None and knobs == SandboxKnobs():
+            return train.train(attempt, AzrTrainer(attempt, warmed))
+        with Sandbox(limits_of(knobs), knobs.jobs) as sandbox:
+            return train.train(attempt, AzrTrainer(attempt, sandbox))
+
+    return run

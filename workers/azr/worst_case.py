@@ -1,0 +1,74 @@
+"""The largest shapes of a step, once, before anything else: running out of memory shows in the first minute."""
+
+from __future__ import annotations
+
+import random
+import resource
+from typing import Any
+
+import torch
+
+from profiles.schema import Profile
+from workers.azr.rows import Row
+from workers.azr.update import PolicyUpdate, Sums
+from workers.models.optimizer import trainable
+from workers.rollout.engine import Request, Sampling
+from workers.rollout.native import NativeEngine
+
+
+def rehearse(model: Any, engine: NativeEngine, update: PolicyUpdate, profile: Profile) -> dict[str, float]:
+    """Full rollout batch and largest micro-batch at full length. Weights, optimiser and generators stay as they are."""
+    draws = random.Random(0)
+    vocabulary = model.config.vocab_size
+    devices = [model.device] if model.device.type == "cuda" else []
+    if devices:
+        torch.cuda.reset_peak_memory_stats()
+    with torch.random.fork_rng(devices=devices):
+        _longest_rollouts(engine, profile, vocabulary, draws)
+        rows = _longest_rows(update.micro_batch_size, profile, vocabulary, draws)
+        update.accumulate(rows, [1.0] * len(rows), Sums())
+        model.zero_grad(set_to_none=True)
+    moments = 2 * sum(parameter.numel() * parameter.element_size() for parameter in trainable(model).values())
+    if devices:
+        measured = float(torch.cuda.max_memory_allocated())
+    else:
+        measured = float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    return {"measured_bytes": measured, "expected_peak_bytes": measured + moments}
+
+
+def _longest_rollouts(engine: NativeEngine, profile: Profile, vocabulary: int, draws: random.Random) -> None:
+    """As many rollouts as decode side by side, none of which ends before the limit."""
+    azr, sampling = profile.azr, profile.sampling
+    in_a_step = len(azr.tasks) * azr.proposals_per_task * azr.group_size
+    stop_ids = engine.stop_ids
+    engine.stop_ids = stop_ids.new_empty(0)
+    try:
+        prompts = [_ids(sampling.max_prompt_tokens, vocabulary, draws) for _ in range(min(in_a_step, engine.max_rows))]
+        engine.generate(
+            [Request(prompt, seed) for seed, prompt in enumerate(prompts)],
+            Sampling(temperature=sampling.temperature, max_new_tokens=sampling.max_completion_tokens),
+        )
+    finally:
+        engine.stop_ids = stop_ids
+
+
+def _longest_rows(count: int, profile: Profile, vocabulary: int, draws: random.Random) -> list[Row]:
+    """Different prompts, so that no part is shared."""
+    length = profile.sampling.max_completion_tokens
+    return [
+        Row(
+            task=profile.azr.tasks[0],
+            role="solve",
+            group=number,
+            prompt_ids=_ids(profile.sampling.max_prompt_tokens, vocabulary, draws),
+            completion_ids=_ids(length, vocabulary, draws),
+            log_probs=(-1.0,) * length,
+            finish_reason="length",
+            reward=0.0,
+        )
+        for number in range(count)
+    ]
+
+
+def _ids(length: int, vocabulary: int, draws: random.Random) -> tuple[int, ...]:
+    return tuple(draws.randrange(vocabulary) for _ in range(length))

@@ -1,0 +1,151 @@
+"""Sequences side by side in one row, so that a prompt is read once for all its completions and nothing is padding.
+
+A row holds units: a prompt and some completions of it. A completion sees its prompt and itself, never a sibling or
+another unit; positions are those it would have alone. So the result is that of separate sequences, up to rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+ROW_TOKENS = 256
+"""Tokens that a row is filled to, where sequences are short. Attention cost grows with it, waste shrinks with it."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One prompt with completions of it. members: their numbers in the list that was packed."""
+
+    prompt_ids: tuple[int, ...]
+    completions: tuple[tuple[int, ...], ...]
+    members: tuple[int, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens read: nothing follows a completion's last one, so it is not."""
+        return len(self.prompt_ids) + sum(len(ids) - 1 for ids in self.completions)
+
+
+@dataclass(frozen=True)
+class Pack:
+    """One forward pass. R rows of T tokens; N completion tokens in all."""
+
+    ids: Tensor  # [R, T]
+    positions: Tensor  # [R, T]
+    mask: Tensor  # [R, 1, T, T] bool, True: may be seen
+    predictors: Tensor  # [N] place in the flattened [R * T] whose output predicts the token
+    targets: Tensor  # [N] the completion tokens
+    owners: Tensor  # [N] number of the rollout that the token belongs to
+
+    def to(self, device: torch.device) -> Pack:
+        return Pack(*(getattr(self, name).to(device) for name in self.__dataclass_fields__))
+
+
+def units_of(
+    prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], row_tokens: int = ROW_TOKENS
+) -> list[Unit]:
+    """Rollouts of equal prompts together, as many as fit into a row; a single one may be longer than the row. (pure)"""
+    members: dict[tuple[int, ...], list[int]] = {}
+    for number, prompt in enumerate(prompts):
+        members.setdefault(tuple(prompt), []).append(number)
+    units: list[Unit] = []
+    for prompt, numbers in members.items():
+        chosen: list[int] = []
+        room = row_tokens - len(prompt)
+        for number in numbers:
+            need = len(completions[number]) - 1
+            if chosen and need > room:
+                units.append(_unit(prompt, chosen, completions))
+                chosen, room = [], row_tokens - len(prompt)
+            chosen.append(number)
+            room -= need
+        units.append(_unit(prompt, chosen, completions))
+    return units
+
+
+def _unit(prompt: tuple[int, ...], members: Sequence[int], completions: Sequence[Sequence[int]]) -> Unit:
+    return Unit(prompt, tuple(tuple(completions[number]) for number in members), tuple(members))
+
+
+def rows_of(units: Sequence[Unit], row_tokens: int = ROW_TOKENS) -> list[list[Unit]]:
+    """Units to rows of at most `row_tokens`, longest first into the first row with room. (pure)"""
+    rows: list[list[Unit]] = []
+    room: list[int] = []
+    for unit in sorted(units, key=lambda unit: -unit.tokens):
+        place = next((i for i, left in enumerate(room) if left >= unit.tokens), None)
+        if place is None:
+            rows.append([unit])
+            room.append(max(row_tokens, unit.tokens) - unit.tokens)
+        else:
+            rows[place].append(unit)
+            room[place] -= unit.tokens
+    return rows
+
+
+def micro_batches(units: Sequence[Unit], rollouts: int, row_tokens: int = ROW_TOKENS) -> list[list[list[Unit]]]:
+    """Lists of rows, each list with at most `rollouts` rollouts where a unit is not larger by itself. (pure)
+
+    Units of like length come together, as the longest decides the width of a batch.
+    """
+    batches: list[list[Unit]] = []
+    held = 0
+    for unit in sorted(units, key=lambda unit: unit.tokens):
+        if not batches or held + len(unit.members) > rollouts:
+            batches.append([])
+            held = 0
+        batches[-1].append(unit)
+        held += len(unit.members)
+    return [rows_of(batch, row_tokens) for batch in batches]
+
+
+def pack(rows: Sequence[Sequence[Unit]]) -> Pack:
+    """Tensors of one forward pass. (pure)"""
+    width = max(sum(unit.tokens for unit in row) for row in rows)
+    # A padding column belongs to unit -1, completion 0: it sees other padding, so no softmax row is empty.
+    ids = torch.zeros(len(rows), width, dtype=torch.long)
+    positions = torch.zeros_like(ids)
+    unit_of = torch.full_like(ids, -1)
+    completion_of = torch.zeros_like(ids)
+    predictors: list[int] = []
+    targets: list[int] = []
+    owners: list[int] = []
+    for number, row in enumerate(rows):
+        column = 0
+        for unit_number, unit in enumerate(row):
+            line = _Line(unit, number * width + column)
+            end = column + unit.tokens
+            ids[number, column:end] = torch.tensor(line.ids)
+            positions[number, column:end] = torch.tensor(line.positions)
+            completion_of[number, column:end] = torch.tensor(line.completion_of)
+            unit_of[number, column:end] = unit_number
+            predictors += line.predictors
+            targets += [token for ids_ in unit.completions for token in ids_]
+            owners += [owner for owner, ids_ in zip(unit.members, unit.completions, strict=True) for _ in ids_]
+            column = end
+    columns = torch.arange(width)
+    same_unit = unit_of[:, :, None] == unit_of[:, None, :]
+    visible = (completion_of[:, None, :] == 0) | (completion_of[:, :, None] == completion_of[:, None, :])
+    mask = same_unit & visible & (columns[None, :] <= columns[:, None])
+    return Pack(ids, positions, mask[:, None], torch.tensor(predictors), torch.tensor(targets), torch.tensor(owners))
+
+
+class _Line:
+    """A unit written out: ids, positions, and where each completion token is predicted from."""
+
+    def __init__(self, unit: Unit, offset: int) -> None:
+        prompt = len(unit.prompt_ids)
+        self.ids = list(unit.prompt_ids)
+        self.positions = list(range(prompt))
+        self.completion_of = [0] * prompt
+        self.predictors: list[int] = []
+        for number, completion in enumerate(unit.completions, start=1):
+            begin = len(self.ids)
+            read = len(completion) - 1
+            self.ids += completion[:read]
+            self.positions += range(prompt, prompt + read)
+            self.completion_of += [number] * read
+            self.predictors += [offset + prompt - 1, *range(offset + begin, offset + begin + read)]
