@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from workers.azr.tasks import TASKS, Task
 from workers.azr.trainer import device_of, set_up_torch
@@ -29,7 +28,7 @@ def pocket_suites(attempt: Attempt) -> dict[str, Suite]:
         set_up_torch(profile, isolate=attempt.spec.isolate)
         with attempt.stage("loading"):
             model = load.load_model(head, profile.model.dtype, device_of(profile))
-            tokenizer = load.load_tokenizer(head)
+            tokenizer = load.Tokenizer(head)
         problems = held_out_problems(profile.validation.examples_per_task)
         engine = NativeEngine(model)
         with attempt.stage("validate_greedy"):
@@ -48,15 +47,15 @@ def limit_of(attempt: Attempt) -> int:
 
 
 def answer(
-    engine: NativeEngine, tokenizer: Any, problems: Sequence[HeldOut], sampling: Sampling
+    engine: NativeEngine, tokenizer: load.Tokenizer, problems: Sequence[HeldOut], sampling: Sampling
 ) -> list[tuple[Rollout, str]]:
     """One completion a problem with its text. Seeds belong to the problem, so every checkpoint draws the same."""
     requests = [
-        Request(tuple(tokenizer.encode(problem.prompt, add_special_tokens=False)), derive(0, 0, "validation", number))
+        Request(tokenizer.encode(problem.prompt), derive(0, 0, "validation", number))
         for number, problem in enumerate(problems)
     ]
     rollouts = engine.generate(requests, sampling)
-    return [(rollout, tokenizer.decode(rollout.completion_ids, skip_special_tokens=False)) for rollout in rollouts]
+    return [(rollout, tokenizer.decode(rollout.completion_ids)) for rollout in rollouts]
 
 
 def measure(

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any
 
 from profiles.schema import Profile
 from workers.azr.buffers import Buffers, Entry, draw_references
 from workers.azr.prompts.style import PromptStyle
 from workers.azr.tasks import Task
 from workers.azr.validate_proposals import TOO_LONG, Candidate, Checked, check
+from workers.models.load import Tokenizer
 from workers.rng import derive, stream
 from workers.rollout.engine import Request, Rollout, RolloutEngine, Sampling
 from workers.sandbox import Sandbox
@@ -27,10 +27,11 @@ class Tools:
 
     profile: Profile
     style: PromptStyle
-    tokenizer: Any
+    tokenizer: Tokenizer
     engine: RolloutEngine
     sandbox: Sandbox
     is_held_out: Callable[[str], bool]
+    is_output_allowed: Callable[[str], bool]
 
     @property
     def sampling(self) -> Sampling:
@@ -38,12 +39,12 @@ class Tools:
         return Sampling(temperature=knobs.temperature, max_new_tokens=knobs.max_completion_tokens)
 
     def encode(self, text: str) -> tuple[int, ...]:
-        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+        return self.tokenizer.encode(text)
 
     def text_of(self, rollout: Rollout) -> str:
         """The completion alone; what stops it is not part of it."""
         ids = rollout.completion_ids[:-1] if rollout.finish_reason == "stop" else rollout.completion_ids
-        return str(self.tokenizer.decode(ids))
+        return self.tokenizer.decode(ids)
 
     def fits(self, prompt_ids: Sequence[int]) -> bool:
         return len(prompt_ids) <= self.profile.sampling.max_prompt_tokens
@@ -124,6 +125,7 @@ def verify(
         step=step,
         max_output_chars=tools.profile.azr.max_output_chars,
         is_held_out=tools.is_held_out,
+        is_output_allowed=tools.is_output_allowed,
         num_inputs=style.num_inputs,
     )
     proposed = []

@@ -18,7 +18,7 @@ from workers.azr.rows import Collected
 from workers.azr.seeding import grow
 from workers.azr.seeds import seed_entries
 from workers.azr.selfplay import SelfPlay
-from workers.azr.styles import held_out_of, style_of
+from workers.azr.styles import held_out_of, output_rule_of, style_of
 from workers.azr.update import PolicyUpdate, advantages_of
 from workers.azr.worst_case import rehearse
 from workers.data.cursor import Cursor
@@ -70,10 +70,11 @@ class AzrTrainer:
         self._tools = Tools(
             profile=profile,
             style=style,
-            tokenizer=load.load_tokenizer(self._static_source),
+            tokenizer=load.Tokenizer(self._static_source),
             engine=self._engine,
             sandbox=self._sandbox,
             is_held_out=held_out_of(style.name),
+            is_output_allowed=output_rule_of(style.name),
         )
         self._selfplay = SelfPlay(self._tools, self._buffers, self._attempt.stage)
         if profile.data.tasks:

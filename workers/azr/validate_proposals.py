@@ -49,6 +49,7 @@ def check(
     max_output_chars: int,
     is_held_out: Callable[[str], bool],
     num_inputs: int,
+    is_output_allowed: Callable[[str], bool] = lambda value: True,
 ) -> list[Checked]:
     """A verdict for each candidate, in order. `known`: keys of the tasks that there are. Runs programs three times."""
     looked = [_look(candidate, is_held_out, num_inputs) for candidate in candidates]
@@ -62,6 +63,8 @@ def check(
             checked.append(Checked(None, case))
             continue
         reason = _reason(outcome[case], max_output_chars)
+        if not reason and not all(is_output_allowed(result.value or "") for result in outcome[case]):
+            reason = "output_rule"
         if reason:
             checked.append(Checked(None, reason))
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,10 +83,21 @@ def empty_model(directory: Path, dtype: str, device: torch.device) -> Any:
     return model.to(device).eval()
 
 
-def load_tokenizer(directory: Path) -> Any:
-    from transformers import AutoTokenizer
+class Tokenizer:
+    """`tokenizer.json` as it is. transformers' automatic class puts rules of its own in place of a custom file's."""
 
-    return AutoTokenizer.from_pretrained(directory)
+    def __init__(self, directory: Path) -> None:
+        from tokenizers import Tokenizer as Backend
+
+        self._backend = Backend.from_file(str(directory / "tokenizer.json"))
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Ids of exactly this text: nothing is put before or after it."""
+        return tuple(self._backend.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text with its marks: an answer that holds one in the wrong place must show it."""
+        return str(self._backend.decode(list(ids), skip_special_tokens=False))
 
 
 def copy_static(source: Path, target: Path) -> None:
