@@ -19,6 +19,9 @@ ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
 LEAVE = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"
 BEGIN, END = "\x1b[?2026h", "\x1b[?2026l"
 """Synchronised output: terminals that know it show the frame at once; the others ignore it."""
+PATIENCE_S = 0.05
+"""How long one frame may wait for a terminal that reads; a kernel buffers only some kilobytes of it. A terminal that
+let us wait in vain is not waited for again until it takes something."""
 LAST_WORDS_S = 1.0
 """How long closing waits for a terminal that takes nothing."""
 
@@ -32,6 +35,7 @@ class Canvas:
         self._shown: list[str] = []
         self._size = (0, 0)
         self._pending = b""
+        self._is_stalled = False
         self._owned = -1
         try:
             self._fd = stream.fileno()
@@ -61,7 +65,7 @@ class Canvas:
 
     def draw(self, lines: Sequence[str], size: tuple[int, int]) -> bool:
         """Show `lines` (already cut to `size`); False if the terminal is not ready for another frame."""
-        if not self.is_open or not self._flush():
+        if not self.flush():
             return False
         out = []
         if size != self._size:
@@ -82,28 +86,31 @@ class Canvas:
         if self.is_open:
             self._send(LEAVE)
             deadline = time.monotonic() + LAST_WORDS_S
-            while self.is_open and not self._flush() and time.monotonic() < deadline:
-                select.select([], [self._owned], [], 0.05)
+            while self.is_open and not self.flush() and time.monotonic() < deadline:
+                select.select([], [self._owned], [], PATIENCE_S)
         self._off()
 
-    def _send(self, text: str) -> None:
-        self._pending += text.encode(self.encoding, "replace")
-        self._flush()
-
-    def _flush(self) -> bool:
-        """Write what the terminal takes now; True if nothing is left."""
+    def flush(self) -> bool:
+        """Write on what is still on its way; True if nothing is left and the canvas is open."""
+        deadline = time.monotonic() + (0.0 if self._is_stalled else PATIENCE_S)
         try:
             while self._pending and self.is_open:
-                if not select.select([], [self._owned], [], 0)[1]:
+                if select.select([], [self._owned], [], max(0.0, deadline - time.monotonic()))[1]:
+                    # In portions: where the descriptor is not ours to make non-blocking, a small write rarely waits.
+                    written = os.write(self._owned, self._pending[:2048])
+                    self._pending, self._is_stalled = self._pending[written:], False
+                elif time.monotonic() >= deadline:
+                    self._is_stalled = True
                     return False
-                # In portions: where the descriptor could not be made non-blocking, a small write still rarely waits.
-                written = os.write(self._owned, self._pending[:2048])
-                self._pending = self._pending[written:]
         except BlockingIOError:
             return False
         except (OSError, ValueError):  # EIO, EPIPE, closed: the terminal is gone
             self._off()
-        return not self._pending
+        return self.is_open
+
+    def _send(self, text: str) -> None:
+        self._pending += text.encode(self.encoding, "replace")
+        self.flush()
 
     def _off(self) -> None:
         if self._owned >= 0 and self._owned != self._fd:

@@ -63,7 +63,7 @@ class Dashboard:
         """Draw what has changed, at most four times a second, and running clocks once a second."""
         self._began = view.now if self._began is None else self._began
         self._view = view
-        if self._is_worth_a_frame(view):
+        if self.canvas.flush() and self._is_worth_a_frame(view):
             self._draw(view)
 
     def say(self, text: str) -> None:
@@ -82,7 +82,7 @@ class Dashboard:
 
     def _is_worth_a_frame(self, view: View) -> bool:
         since = view.now - self._drawn_at
-        if not self.is_open or since < FRAME_EVERY_S:
+        if since < FRAME_EVERY_S:
             return False
         if since >= TIMER_EVERY_S:
             return True

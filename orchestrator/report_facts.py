@@ -6,7 +6,6 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.wording import harmless
 from state.history import CheckpointFacts, CycleFacts, History, StepFacts, ValidationFacts
 from state.layout import RunDir
 from state.reader import Reader
@@ -20,7 +19,7 @@ EXAMPLES_SHOWN = 12
 
 @dataclass(frozen=True)
 class Failure:
-    """An attempt that failed or was lost. at: UTC seconds. message: harmless."""
+    """An attempt that failed or was lost. at: UTC seconds. message: a worker's text."""
 
     at: float
     cycle: int

@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from orchestrator.view import Live, View, build_view
 from profiles.schema import Profile
-from state.history import StepFacts, ValidationFacts
+from state.history import CheckpointFacts, CycleFacts, EventFacts, History, StepFacts, ValidationFacts
 from state.layout import RunDir
+from state.states import CycleState, RunState
 from state.tables import APPLICATION_ID, MIGRATIONS, SCHEMA_VERSION
 from workers.intervals import wilson
 
@@ -77,6 +79,44 @@ def validation_facts(step: int, cycle: int = 1, suite: str = "pocket", n: int = 
 
 def a_profile(**changes: Any) -> Profile:
     return Profile(**{"name": "pocket", **changes})
+
+
+PROGRAM = "def f(a):\n    b = a[::-1]\n    c = b.swapcase()\n    return c"
+
+
+def a_history(**changes: Any) -> History:
+    """Cycle 3 of a run that trains: steps 41 to 60, of which 50 are in the head."""
+    given: dict[str, Any] = {
+        "run_id": "r0", "name": "night", "state": RunState.RUNNING,
+        "head": CheckpointFacts("c", None, 3, 50, "checkpoints/c0003-s000050", "9f3ca1b2c3d4e5f6", 6_000_000),
+        "current": CycleFacts(3, "train", CycleState.TRAINING, 41, 61),
+        "first_validation": validation_facts(0), "examples": 1240, "training_s": 75.0, "cycles_done": 3,
+        "created_at": NOW - 3600, "heartbeat_at": NOW,
+    }  # fmt: skip
+    return History(**{**given, **changes})
+
+
+def a_live(**changes: Any) -> Live:
+    given: dict[str, Any] = {
+        "master_pid": 4700, "worker_pid": 4711, "role": "train", "stage": "update", "step": 55, "step_started": 99.5,
+        "worker_rss_bytes": 812_000_000, "master_rss_bytes": 41_000_000, "standby": "warm", "now": 100.0,
+    }  # fmt: skip
+    return Live(**{**given, **changes})
+
+
+def a_view(
+    history: History | None = None, program: str = PROGRAM, event: str = "run 'night' begins", **live: Any
+) -> View:
+    """Step 55 of `a_history`, with all that a dashboard can show."""
+    return build_view(
+        history or a_history(),
+        a_live(**live),
+        [step_facts(step) for step in range(1, 55)],
+        [validation_facts(step) for step in range(0, 41, 10)],
+        [EventFacts(NOW, 3, 50, "master", event)],
+        a_profile(),
+        [{"task": "ded", "step": 54, "program": program, "input": "'uvX'", "output": "'xVU'", "solve_rate": 0.375}],
+    )
 
 
 # --- whole stores ----------------------------------------------------------------------------------------------------

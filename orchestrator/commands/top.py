@@ -8,9 +8,10 @@ from __future__ import annotations
 import argparse
 import os
 import select
+import signal
 import time
-from contextlib import suppress
 from dataclasses import dataclass
+from types import FrameType
 
 from orchestrator.alive import master_pid, worker_pid
 from orchestrator.runs import find_run
@@ -49,6 +50,8 @@ def run(args: argparse.Namespace) -> int:
             exit_code=ExitCode.USAGE,
         )
     watched = Watched(run_dir, Reader.open(run_dir))
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, leave)
     keyboard = Keyboard()
     display = Dashboard(console, TOP_KEYS)
     try:
@@ -66,11 +69,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def wants_to_quit(sources: list[int]) -> bool:
-    """Wait for a key or the next poll. Without a keyboard only Ctrl+C leaves."""
-    with suppress(OSError):
-        ready = select.select(sources, [], [], POLL_S)[0]
-        return any(key in QUIT for fd in ready for key in os.read(fd, 64))
-    return False
+    """Wait for a key or the next poll; a keyboard that is gone means yes. Without one, only Ctrl+C leaves."""
+    try:
+        pressed = [os.read(fd, 64) for fd in select.select(sources, [], [], POLL_S)[0]]
+    except OSError:
+        return True
+    return any(not keys or set(keys) & set(QUIT) for keys in pressed)
+
+
+def leave(_number: int, _frame: FrameType | None) -> None:
+    """TERM and HUP leave by the same door as Ctrl+C, or the terminal would stay on the alternate screen."""
+    raise KeyboardInterrupt
 
 
 @dataclass(frozen=True)
