@@ -61,9 +61,9 @@ def warm_up(kind: str) -> Sandbox | None:
     """Start the zygotes, then import what takes long. The zygotes come first: they must not hold a copy of torch."""
     if kind != "azr":
         return None
-    from workers.azr import warm
+    from workers.azr.warm import start
 
-    return warm.start()
+    return start()
 
 
 def wait_and_work(control: Control, token: str, sandbox: Sandbox | None) -> int:
@@ -95,9 +95,9 @@ def job_of(spec: WorkerSpec, sandbox: Sandbox | None) -> Callable[[Attempt], Res
         if spec.role == "validate":
             return lambda attempt: validate.validate(attempt, fake_suites(attempt))
         return lambda attempt: train.train(attempt, FakeTrainer(attempt))
-    from workers.azr import warm
+    from workers.azr.warm import job
 
-    return warm.job(spec, sandbox)
+    return job(spec, sandbox)
 
 
 if __name__ == "__main__":

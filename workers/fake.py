@@ -9,9 +9,9 @@ import json
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from state.registry import Registry
 from workers import faults
@@ -46,7 +46,7 @@ class JsonFile:
 class FakeTrainer:
     """Moves `weight` towards 1 by noisy gradients with momentum."""
 
-    static_files = ("filler.bin",)
+    static_files: ClassVar[Collection[str]] = ("filler.bin",)
 
     def __init__(self, attempt: Attempt) -> None:
         self.attempt = attempt

@@ -1,4 +1,4 @@
-"""What goes wrong in the fake trainer, on request: `profile.fake.fault`, a comma-separated list of `name:step[:argument]`.
+"""What goes wrong in the fake trainer, on request: `profile.fake.fault`, a list of `name:step[:argument]` with commas.
 
 | name | at that step |
 | --- | --- |

@@ -45,11 +45,10 @@ class Attempt:
         self._seconds: dict[str, float] = {}
         self._events = Appender(self.dir.events)
 
-    def event(self, type_: str, step: int | None = None, **data: Any) -> None:
-        """Append one line to events.jsonl, and tell the master that there is one."""
+    def event(self, type_: str, /, **data: Any) -> None:
+        """Append one line to events.jsonl, of the step that the work is at, and tell the master that there is one."""
         self._seq += 1
-        at = self.step if step is None else step
-        event = Event(seq=self._seq, type=type_, step=at, t_wall=time.time(), t_mono=time.monotonic(), data=data)
+        event = Event(seq=self._seq, type=type_, step=self.step, t_wall=time.time(), t_mono=time.monotonic(), data=data)
         self._events.append(msgspec.json.encode(event))
         self.control.hint()
 

@@ -86,7 +86,7 @@ class Saver:
         self._attempt.saved = CheckpointRef(
             path=saved.path, step=step, checkpoint_id=saved.checkpoint_id, digest=saved.digest
         )
-        self._attempt.event("checkpoint", step=step, path=saved.path, checkpoint_id=saved.checkpoint_id,
+        self._attempt.event("checkpoint", path=saved.path, checkpoint_id=saved.checkpoint_id,
                             digest=saved.digest)  # fmt: skip
         self._attempt.control.send(self._message(0))
 

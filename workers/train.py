@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 from profiles.errors import ExitCode, LonghaulError
 from state.crash import crash_point
@@ -46,7 +46,7 @@ class StepReport:
 class Trainer(Protocol):
     """What is trained. All state that outlives a step is in the registry, or resume is not exact."""
 
-    static_files: Collection[str]
+    static_files: ClassVar[Collection[str]]
     """Names of the files that `write_static` may write."""
 
     def build(self, head: Path | None) -> None:
@@ -100,7 +100,8 @@ class Cycle:
 
     def load(self) -> None:
         """Verify the head, build the trainer, restore every registered object from it."""
-        self.attempt.event("started", step=self.spec.first_step - 1, versions=versions())
+        self.attempt.at(self.spec.first_step - 1, "loading")
+        self.attempt.event("started", versions=versions())
         with self.attempt.stage("loading"):
             head = open_head(self.attempt.run, self.spec.run_id, self.spec.head)
             self.trainer.build(head[0] if head else None)
@@ -116,7 +117,6 @@ class Cycle:
                 next_command="python -m orchestrator doctor",
                 exit_code=ExitCode.SPEC,
             )
-        self.attempt.at(self.progress.step, "loading")
 
     def rehearse(self) -> None:
         """Largest shapes first: running out of memory shows in the first minute, not at the longest answer."""

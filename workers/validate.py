@@ -1,4 +1,4 @@
-"""Score one committed checkpoint on held-out problems. Reads the checkpoint and writes metrics; changes nothing else."""
+"""Score one committed checkpoint on held-out problems. Reads the checkpoint, writes metrics, changes nothing else."""
 
 from __future__ import annotations
 

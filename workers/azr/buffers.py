@@ -78,7 +78,7 @@ class Buffer:
     def __len__(self) -> int:
         return len(self.entries)
 
-    def __contains__(self, key: str) -> bool:
+    def __contains__(self, key: object) -> bool:
         return key in self._keys
 
     def add(self, entry: Entry) -> bool:

@@ -1,4 +1,4 @@
-"""What one step of self-play leaves on disk: rollouts with their rewards, the tasks found, and what is to be counted."""
+"""What one step of self-play leaves on disk: rollouts with their rewards, the tasks found, what is counted."""
 
 from __future__ import annotations
 

@@ -19,7 +19,6 @@ from workers.azr.judge import Answer, Judge, Verdict
 from workers.azr.metrics import collected_metrics
 from workers.azr.proposing import Proposed, Tools, propose, verify
 from workers.azr.rows import Collected, Row
-from workers.azr.tasks import Task
 from workers.azr.validate_proposals import REPEAT, UNFAIR
 from workers.data.cursor import Place
 from workers.rng import derive, stream
@@ -96,11 +95,11 @@ class SelfPlay:
         """Rollouts and verdicts of all wanted tasks; the keys of old tasks that no longer hold; programs run."""
         tools = self._tools
         requests, solved = [], []
-        for number, one in enumerate(wanted):
-            prompt = tools.encode(tools.style.solve(one.entry.task, one.entry.item))
-            seeds = (derive(self._seed, step, f"solve {number}", i) for i in range(one.count))
+        for number, task in enumerate(wanted):
+            prompt = tools.encode(tools.style.solve(task.entry.task, task.entry.item))
+            seeds = (derive(self._seed, step, f"solve {number}", i) for i in range(task.count))
             requests += [Request(prompt, seed) for seed in seeds]
-            solved.append(Solved(one, number, [], []))
+            solved.append(Solved(task, number, [], []))
         with self._stage("solve"):
             rollouts = iter(tools.engine.generate(requests, tools.sampling))
         for one in solved:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -38,7 +38,7 @@ KEEP_SHARE = 0.5
 class AzrTrainer:
     """A `Trainer`; `train.py` says what each method is for."""
 
-    static_files = load.STATIC_FILES
+    static_files: ClassVar[Collection[str]] = load.STATIC_FILES
 
     def __init__(self, attempt: Attempt, sandbox: Sandbox) -> None:
         self._attempt = attempt
@@ -197,4 +197,4 @@ def set_up_torch(profile: Profile, *, isolate: bool) -> None:
         torch.set_num_threads(profile.run.threads)
     if profile.run.deterministic or isolate:
         torch.use_deterministic_algorithms(True)
-    torch.autograd.set_detect_anomaly(isolate)  # type: ignore[no-untyped-call]
+    torch.autograd.set_detect_anomaly(isolate)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -31,12 +32,12 @@ def advantages_of(rows: Sequence[Row], kind: str) -> Advantages:
 
 
 def minibatches(rows: Sequence[Row], count: int) -> list[list[int]]:
-    """`count` lists of row numbers in the order abd, ded, ind, each proposals first. Equal sizes, or one apart. (pure)"""
+    """`count` lists of row numbers in the order abd, ded, ind, proposals first; sizes differ by 1 at most. (pure)"""
     if count > len(rows):
         raise ValueError(f"{len(rows)} rollouts cannot be split into {count} updates (optimizer.updates_per_step)")
     order = sorted(range(len(rows)), key=lambda i: (TASKS.index(rows[i].task), ROLES.index(rows[i].role)))
     bounds = [len(order) * part // count for part in range(count + 1)]
-    return [order[begin:end] for begin, end in zip(bounds, bounds[1:], strict=False)]
+    return [order[begin:end] for begin, end in pairwise(bounds)]
 
 
 @dataclass

@@ -42,7 +42,7 @@ def read_tasks(path: Path, sandbox: Sandbox, tasks: Sequence[Task]) -> list[Entr
     for (number, line), outcome in zip(lines, results, strict=True):
         failed = next((one for one in outcome if one.status is not Status.OK), None)
         if failed is not None:
-            raise _bad(path, f"line {number}: the program does not give a value: {failed.status.value} {failed.message}")
+            raise _bad(path, f"line {number}: the program gives no value: {failed.status.value} {failed.message}")
         if line.task in tasks:
             try:
                 values = [one.value or "" for one in outcome]

@@ -69,7 +69,7 @@ def load_model(directory: Path, dtype: str, device: torch.device) -> Any:
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, dtype), attn_implementation="sdpa")
-    return model.to(device).eval()
+    return _placed(model, device)
 
 
 def empty_model(directory: Path, dtype: str, device: torch.device) -> Any:
@@ -77,9 +77,14 @@ def empty_model(directory: Path, dtype: str, device: torch.device) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
     config = AutoConfig.from_pretrained(directory)
-    model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype), attn_implementation="sdpa")
+    make: Any = AutoModelForCausalLM.from_config
+    model = make(config, dtype=getattr(torch, dtype), attn_implementation="sdpa")
     if (directory / "generation_config.json").exists():
         model.generation_config = GenerationConfig.from_pretrained(directory)
+    return _placed(model, device)
+
+
+def _placed(model: Any, device: torch.device) -> Any:
     return model.to(device).eval()
 
 
