@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import struct
 import subprocess
 import sys
 from collections import deque
@@ -12,10 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from workers.sandbox.inside.frames import HEADER
 from workers.sandbox.job import Job
 from workers.sandbox.limits import Limits
 
-HEADER = struct.Struct("!I")
 BOOT = "import sys; sys.path.insert(0, {home!r}); from inside.zygote import main; main()"
 STOP_S = 5.0
 """Seconds that a zygote gets to leave after its pipes are closed; then it is killed."""

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from workers.sandbox.inside.codec import BadTree, decode
+from workers.sandbox.inside.frames import bodies
 from workers.sandbox.literal import render, same_value
 from workers.sandbox.result import Result, Status
 
@@ -19,6 +20,7 @@ CLAIMABLE = frozenset({Status.OK, Status.ERROR, Status.MEMORY, Status.REJECTED, 
 ENDINGS = {
     "cpu": Result(Status.TIMEOUT, message="CPU time used up"),
     "wall": Result(Status.TIMEOUT, message="wall time used up", from_wall=True),
+    "flood": Result(Status.OUTPUT_TOO_LARGE, message="all results together are too large"),
     "signal 24": Result(Status.TIMEOUT, message="CPU time used up"),  # SIGXCPU
 }
 
@@ -27,17 +29,15 @@ def judge(reply: bytes, expected: int) -> list[Result]:
     """The results of one job, `expected` many, in order."""
     header, _, rest = reply.partition(b"\n")
     head: Mapping[str, Any] = json.loads(header)
-    results: list[Result] = []
-    for size, cpu_s in head["frames"]:
-        results.append(_claim(rest[:size], cpu_s))
-        rest = rest[size:]
+    spent = [*head["cpu_spent"], *[0.0] * len(head["sizes"])]
+    results = [_claim(body, cpu_s) for body, cpu_s in zip(bodies(rest, head["sizes"]), spent, strict=False)]
     if results and results[0].status is Status.REJECTED:
         return [results[0]] * expected
     if len(results) > expected:
         return [Result(Status.KILLED, message="more results than calls")] * expected
     if len(results) == expected:
         return results
-    cpu_s = max(0.0, head["cpu_s"] - sum(cpu for _, cpu in head["frames"]))
+    cpu_s = max(0.0, head["cpu_s"] - sum(head["cpu_spent"]))
     fatal = ENDINGS.get(head["ended"], Result(Status.KILLED, message=f"the process ended: {head['ended']}"))
     lost = Result(Status.KILLED, message=f"not run: call {len(results) + 1} ended the process")
     return [*results, replace(fatal, cpu_s=cpu_s), *[lost] * (expected - len(results) - 1)]

@@ -13,9 +13,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from . import codec
-
-MAX_BODY = 1 << 20
-"""Bytes of one result."""
+from .frames import HEADER, MAX_BODY
 
 
 class Outcome:
@@ -50,7 +48,7 @@ def _send(outcome: Outcome, nonce: bytes, pipe: int) -> None:
     body = outcome.body()
     if len(body) > MAX_BODY:
         body = Outcome("output_too_large", message=f"{len(body)} bytes").body()
-    frame = nonce + len(body).to_bytes(4, "big") + body
+    frame = nonce + HEADER.pack(len(body)) + body
     sent = os.write(pipe, frame)
     while sent < len(frame):
         sent += os.write(pipe, frame[sent:])
