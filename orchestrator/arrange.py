@@ -47,8 +47,8 @@ def _medium(width: int, height: int) -> tuple[Band, ...]:
     if left >= 6:
         bands.append(_row(Place("play", half, 6), Place("data", width - half, 6)))
         left -= 6
-    if left >= 16:
-        example = min(10, left - 8)
+    if left >= 11:
+        example = min(10, left - 5)
         bands.append(_row(Place("example", width, example)))
         left -= example
     if left:

@@ -18,7 +18,7 @@ SLOW_AFTER_S = 30.0
 MAX_LINE_BYTES = 4000
 """A pipe that select calls ready takes PIPE_BUF (4096) bytes without blocking the master."""
 GONE = frozenset({errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO, errno.ECONNRESET})
-EVENTS_SHOWN = frozenset({"warning", "oom_retry", "not_finite", "exhausted", "unparsed", "reseed"})
+EVENTS_SHOWN = frozenset({"warning", "oom_retry", "not_finite", "exhausted", "unparsed", "conflict", "reseed"})
 
 
 class Plain:
@@ -54,10 +54,10 @@ class Plain:
 
     def _news(self, view: View, last: View | None) -> list[str]:
         lines = events_news(view, last)
-        if last is None or (view.cycle, view.phase) != (last.cycle, last.phase):
-            lines.append(phase_line(view))
         if _validated_at(view) != _validated_at(last):
             lines += validation_lines(view)
+        if last is None or (view.cycle, view.phase) != (last.cycle, last.phase):
+            lines.append(phase_line(view))
         if view.note and not self._has_said and (last is None or view.note != last.note):
             lines.append(view.note)
         cycle_over = view.step_in_cycle == view.steps_in_cycle

@@ -54,7 +54,7 @@ def _status_line(view: View, width: int) -> Text:
 
 def _cycle_line(view: View, width: int) -> Text:
     share = view.step_in_cycle / view.steps_in_cycle if view.steps_in_cycle else 0.0
-    right = f"{view.step_in_cycle} of {view.steps_in_cycle} steps"
+    right = f"{view.step_in_cycle} of {view.steps_in_cycle} steps" if view.steps_in_cycle else "the first buffers"
     if view.phase == "waiting":
         right = f"{duration(view.waiting_left_s)} to the next attempt"
     elif view.cycle_left_s is not None:

@@ -111,7 +111,7 @@ class View:
     worked: tuple[Curve, ...] = ()
     tokens: tuple[Curve, ...] = ()
     signals: tuple[Curve, ...] = ()
-    """accept_rate, learnable, entropy, clip_fraction, loss, learning_rate."""
+    """Numbers of the step as a whole: acceptance, entropy, loss and their like."""
     example: Example | None = None
     examples: int = 0
     training_s: float = 0.0
@@ -242,7 +242,10 @@ def _progress(history: History, live: Live, steps: Sequence[StepFacts], step: in
 
 # --- steps ---------------------------------------------------------------------------------------------------------
 
-_SIGNALS = ("accept_rate", "learnable", "entropy", "clip_fraction", "loss", "learning_rate")
+_SIGNALS = (
+    "accept_rate", "learnable", "statements", "entropy", "clip_fraction", "loss", "grad_norm", "learning_rate",
+)  # fmt: skip
+"""The first of them are those that a small tile shows."""
 
 
 def _curves(steps: Sequence[StepFacts]) -> dict[str, tuple[Curve, ...]]:
@@ -262,10 +265,10 @@ def _curves(steps: Sequence[StepFacts]) -> dict[str, tuple[Curve, ...]]:
     return {family: tuple(sorted(curves, key=_order)) for family, curves in families.items()}
 
 
-def _order(curve: Curve) -> tuple[int, int, str]:
+def _order(curve: Curve) -> tuple[int, int, int]:
     role = ROLES.index(curve.role) if curve.role in ROLES else len(ROLES)
     task = TASK_ORDER.index(curve.task) if curve.task in TASK_ORDER else len(TASK_ORDER)
-    return role, task, curve.name
+    return role, task, _SIGNALS.index(curve.name) if curve.name in _SIGNALS else 0
 
 
 def _example(row: Mapping[str, Any]) -> Example:
