@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 
 from orchestrator import crew as crew_module
-from orchestrator.commit import Ended, Ledger
+from orchestrator.commit import STOPPED, Ended, Ledger
 from orchestrator.crew import Active, Crew
-from orchestrator.ingest import ingest
+from orchestrator.ingest import ingest, ingest_all
 from orchestrator.schedule import Train, Validate
 from orchestrator.screen import Screen
 from orchestrator.supervise import failure_class, kill_strays
@@ -29,9 +29,6 @@ from state.layout import RunDir
 from state.states import AttemptState
 from state.store import Store
 from workers.contract import CheckpointRef, Message, WorkerSpec
-
-STOPPED = "stopped"
-"""Failure class of a worker that we ended on request: no failure, nothing to count."""
 
 
 class Attempts:
@@ -58,9 +55,10 @@ class Attempts:
         durable.write_file(directory.spec, msgspec.json.encode(spec))
         self.store.plan_attempt(action.cycle, role, action.attempt, worker.token, spec.first_step, spec.reductions, utc)
         crash_point("attempt.planned")
-        self.crew.assign(worker, spec, directory, now)
+        # Before it is told to start: what a planned attempt did would be work that its row does not allow.
         self.store.set_attempt_process(worker.token, worker.pid, worker.process_started)
         self.store.set_attempt_state(worker.token, AttemptState.STARTING)
+        self.crew.assign(worker, spec, directory, now)
         crash_point("attempt.started")
         facts = AttemptFacts(
             action.cycle, role, action.attempt, worker.token, AttemptState.STARTING, spec.first_step,
@@ -97,7 +95,9 @@ class Attempts:
         types = {message.type for message in messages}
         if "started" in types:
             self.set_state(active, AttemptState.RUNNING)
-        if types & {"event_hint", "done", "checkpointed"}:
+        if types & {"done", "checkpointed"}:  # all of it: the steps of a checkpoint come before the checkpoint
+            self.screen.take(ingest_all(self.store, active.worker.token, active.directory.events))
+        elif "event_hint" in types:
             self.screen.take(ingest(self.store, active.worker.token, active.directory.events))
         saved = [message for message in messages if message.type == "checkpointed" and message.path]
         return [facts for message in saved if (facts := self.take_checkpoint(active, message, utc)) is not None]

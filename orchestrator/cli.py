@@ -6,6 +6,7 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.signals import SIGNALS
@@ -59,8 +60,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(module.run(args))  # type: ignore[attr-defined]
     except LonghaulError as error:
-        print(error.render(), file=sys.stderr)  # noqa: T201
+        with suppress(OSError):  # the terminal may be gone; the exit code still says it
+            print(error.render(), file=sys.stderr)  # noqa: T201
         return int(error.exit_code)
+    except KeyboardInterrupt:
+        return 130
     except BrokenPipeError:
         sys.stderr.close()
         return 0

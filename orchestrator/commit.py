@@ -26,6 +26,9 @@ from state.states import AttemptState, CycleState
 from state.store import Store
 from workers.contract import Outcome, Result
 
+STOPPED = "stopped"
+"""Failure class of a worker that we ended on request: no failure, nothing to count."""
+
 INLINE_BYTES = 256 << 20
 """Checkpoints up to this size are hashed before they become the head; larger ones by a thread, before any pruning."""
 
@@ -178,6 +181,8 @@ class Ledger:
             return Ended(AttemptState.SUCCEEDED, "", "", exhausted), CycleState.TRAINED
         if result is not None and result.outcome == Outcome.STOPPED:
             return Ended(AttemptState.STOPPED, "", ""), None
+        if failure == STOPPED:
+            return Ended(AttemptState.STOPPED, "", "stopped at once, as asked"), None
         return unfinished(result, failure, lost), None
 
     def _validated(
@@ -189,7 +194,7 @@ class Ledger:
                 head.checkpoint_id, attempt.cycle, attempt.attempt, head.step, result.validation, now
             )
             return Ended(AttemptState.SUCCEEDED, "", ""), None
-        if failure == "stopped":
+        if failure == STOPPED:
             return Ended(AttemptState.STOPPED, "", "stopped as asked; it is done again on resume"), None
         return unfinished(result, failure, lost), None
 

@@ -41,12 +41,16 @@ class Client:
     command: str = ""
     buffer: bytes = field(default=b"", repr=False)
 
-    def answer(self, **facts: Any) -> None:
+    def answer(self, *, until_exit: bool = False, **facts: Any) -> None:
+        """Send the answer and close. until_exit: the kernel closes, when this process is gone and its lock free."""
         with suppress(OSError):
             self.connection.setblocking(True)
             self.connection.settimeout(0.2)
             self.connection.sendall(json.dumps(facts).encode() + b"\n")
-        self.connection.close()
+        if until_exit:
+            self.connection.detach()
+        else:
+            self.connection.close()
 
 
 class Server:
@@ -133,6 +137,7 @@ def ask(run: RunDir, command: str, timeout_s: float) -> dict[str, Any]:
             connection.sendall(json.dumps({"command": command}).encode() + b"\n")
             with connection.makefile("rb") as lines:
                 line = lines.readline()
+                lines.read()  # to its end: after `stop` that is the end of the master
             if not line:
                 raise OSError("the connection was closed")
             return dict(json.loads(line))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from collections.abc import Callable, Iterable
@@ -14,6 +15,7 @@ import msgspec
 from orchestrator.launchers import local
 from orchestrator.schedule import Train, Validate
 from orchestrator.supervise import Worker
+from profiles.errors import ExitCode, LonghaulError
 from state import durable
 from state.history import AttemptFacts
 from state.layout import AttemptDir, RunDir
@@ -66,7 +68,10 @@ class Crew:
     def spawn(self, now: float) -> Worker:
         token = secrets.token_hex(6)
         log = self.run.standby_logs / f"{token}.log"
-        return Worker(local.spawn(self.run_id, token, log, self.warm), token, log, now)
+        try:
+            return Worker(local.spawn(self.run_id, token, log, self.warm), token, log, now)
+        except OSError as error:
+            raise no_worker(error, log) from error
 
     def take(self, now: float) -> Worker:
         """The standby if there is one in good health, else a new process."""
@@ -101,6 +106,26 @@ class Crew:
                 os.waitpid(self.standby.pid, 0)
             self.discard(self.standby)
             self.standby = None
+
+
+LIMITS = {
+    errno.EMFILE: "ulimit -n   (open files of this process)",
+    errno.ENFILE: "sysctl fs.file-max   (open files of this machine)",
+    errno.EAGAIN: "ulimit -u   (processes of this user)",
+    errno.ENOMEM: "free -h   (memory of this machine)",
+}
+"""What a refused start ran into, as the command that shows it."""
+
+
+def no_worker(error: OSError, log: Path) -> LonghaulError:
+    """What a person is told when the system does not let us start a process."""
+    kept = "the head and everything that was committed"
+    return durable.os_failure(error, "cannot start a worker with the log", log, kept) or LonghaulError(
+        f"cannot start a worker: {error.strerror}",
+        kept=kept,
+        next_command=LIMITS.get(error.errno or 0, "python -m orchestrator doctor"),
+        exit_code=ExitCode.INTERNAL,
+    )
 
 
 def rotate_log(log: Path, limit: int = LOG_BYTES_KEPT) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from profiles.schema import Timeouts
 
@@ -34,6 +34,19 @@ class Watch:
     stage: str = ""
     checkpoint_asked_at: float | None = None
     stop_asked_at: float | None = None
+
+    def later_by(self, seconds: float) -> Watch:
+        """As if everything had happened so much later: time in which the worker, or we, did not run."""
+        asked, stop = self.checkpoint_asked_at, self.stop_asked_at
+        return replace(
+            self,
+            spawned_at=self.spawned_at + seconds,
+            heard_at=self.heard_at + seconds,
+            progress_at=self.progress_at + seconds,
+            started_at=None if self.started_at is None else self.started_at + seconds,
+            checkpoint_asked_at=None if asked is None else asked + seconds,
+            stop_asked_at=None if stop is None else stop + seconds,
+        )
 
 
 def step_deadline_s(step_times: Sequence[float], timeouts: Timeouts, *, is_first: bool) -> float:

@@ -40,14 +40,15 @@ def ingest(store: Store, token: str, events: Path) -> list[Line]:
         with events.open("rb") as file:
             file.seek(offset)
             chunk = file.read(MAX_BYTES)
+            if len(chunk) == MAX_BYTES and b"\n" not in chunk:
+                chunk += file.readline()
     except FileNotFoundError:
         return []
     whole = chunk[: chunk.rfind(b"\n") + 1]
     if not whole:
         return []
     lines = parse(whole, offset)
-    store.ingest(token, lines, offset + len(whole))
-    return lines
+    return store.ingest(token, lines, offset + len(whole))
 
 
 def ingest_all(store: Store, token: str, events: Path) -> list[Line]:

@@ -10,7 +10,6 @@ import os
 import select
 import signal
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 from orchestrator.attempts import Attempts
@@ -81,7 +80,8 @@ class Master:
         self.waiting_until: float | None = None
         self.last_turn = clock.monotonic()
         self.last_heartbeat_row = self.last_turn
-        self.held_since: float | None = None
+        self.is_checkpoint_owed = False
+        """Asked for when there was nothing to save yet, or its worker died: the next attempt is asked at once."""
 
     # --- the wheel -------------------------------------------------------------------------------------------
 
@@ -102,6 +102,8 @@ class Master:
         sources += [worker.handle.control for worker in workers if worker.hears]
         sources += [worker.handle.pidfd for worker in workers]
         seconds = WAIT_WHILE_KILLING_S if any(worker.kill for worker in workers) else WAIT_S
+        if self.waiting_until is not None:
+            seconds = min(seconds, max(0.0, self.waiting_until - self.clock.monotonic()))
         with suppress(InterruptedError):
             select.select(sources, [], [], seconds)
 
@@ -122,13 +124,7 @@ class Master:
         away, self.last_turn = now - self.last_turn, now
         if away > AWAY_S:
             for worker in self.crew.workers():
-                watch = worker.watch
-                worker.watch = replace(
-                    watch,
-                    spawned_at=watch.spawned_at + away,
-                    heard_at=watch.heard_at + away,
-                    progress_at=watch.progress_at + away,
-                )
+                worker.watch = worker.watch.later_by(away)
 
     def keep_house(self, now: float) -> None:
         """Now and then: say in the store that we live, and keep logs short."""
@@ -148,15 +144,15 @@ class Master:
             elif client.command == "checkpoint":
                 self.checkpoint_clients.append(client)
                 self.signals.checkpoint += 1
-            else:
+            else:  # said as often as one likes: only `abort` is at once
                 self.stop_clients.append(client)
-                self.ask_to_stop(now, at_once=client.command == "abort")
+                if client.command == "abort" or self.stop_asked_at is None:
+                    self.ask_to_stop(now, at_once=client.command == "abort")
         if self.signals.hangup:
             self.signals.hangup = 0
             self.screen.go_headless()
-        if self.signals.stop:
-            self.signals.stop = 0
-            self.ask_to_stop(now)
+        for pressed_at in self.signals.take_stops():
+            self.ask_to_stop(pressed_at)
         if self.signals.checkpoint:
             self.signals.checkpoint = 0
             self.ask_for_checkpoint(now)
@@ -180,15 +176,20 @@ class Master:
         active = self.crew.active
         if active is not None and isinstance(active.action, Train):
             self.attempts.ask_for_checkpoint(active, now)
+        elif self.history.head is None:
+            self.screen.say("there is nothing to save yet; the first checkpoint answers this")
+            self.is_checkpoint_owed = True
         else:
             self.screen.say("nothing is newer than the head")
             self.answer_checkpoint(self.history.head, "nothing is newer than the head")
 
-    def answer_checkpoint(self, head: CheckpointFacts | None, note: str) -> None:
+    def answer_checkpoint(self, head: CheckpointFacts | None, note: str, *, ok: bool = True) -> None:
         clients, self.checkpoint_clients = self.checkpoint_clients, []
         for client in clients:
             if head is None:
                 client.answer(ok=False, error="there is no checkpoint yet")
+            elif not ok:
+                client.answer(ok=False, error=f"{note}; the head is still step {head.step} ({head.path})")
             else:
                 client.answer(ok=True, step=head.step, digest=head.digest, path=head.path, note=note)
 
@@ -216,11 +217,13 @@ class Master:
             crew.standby = None
             crew.next_standby_at = now + self.profile.retry.backoff_s
         if active is not None and active.worker.reap():
-            self.attempts.close(active, now, self.clock.utc())
+            ended = self.attempts.close(active, now, self.clock.utc())
             self.history = self.reader.history()
             self.screen.reload(self.reader)
-            if active.checkpoint_pending:
-                self.answer_checkpoint(self.history.head, "the worker ended first; this is the head")
+            if active.checkpoint_pending and (ended.failure or ended.state == AttemptState.LOST):
+                self.is_checkpoint_owed = True
+            elif active.checkpoint_pending:
+                self.answer_checkpoint(self.history.head, "durable")
         reap_strangers(worker.pid for worker in crew.workers())
 
     def watch(self, now: float) -> None:
@@ -248,12 +251,15 @@ class Master:
     def is_held(self, worker: Worker, now: float) -> bool:
         """True while it is stopped by a signal; after ten minutes it is continued once, then counts as hung."""
         if not worker.is_stopped_by_signal():
-            self.held_since = None
-            return False
-        if self.held_since is None:
-            self.held_since = now
+            if worker.held_since is None:
+                return False
+            # It runs again: it had no chance to speak, so every deadline begins anew.
+            worker.watch, worker.held_since = worker.watch.later_by(now - worker.watch.heard_at), None
+            return True
+        if worker.held_since is None:
+            worker.held_since = now
             self.screen.say(f"worker {worker.pid} was stopped by a signal; its deadlines pause")
-        if now - self.held_since < STOPPED_BY_SIGNAL_S:
+        if now - worker.held_since < STOPPED_BY_SIGNAL_S:
             return True
         with suppress(ProcessLookupError):
             os.kill(worker.pid, signal.SIGCONT)
@@ -282,6 +288,7 @@ class Master:
                 self.screen.note = ""
                 self.attempts.start(action, self.history, now, self.clock.utc())
                 self.history = self.reader.history()
+                self.pay_checkpoint(now)
             case Commit(cycle):
                 self.commit_cycle(cycle)
             case Wait(seconds, reason):
@@ -291,6 +298,13 @@ class Master:
                 self.block_cycle(action)
                 return action
         return None
+
+    def pay_checkpoint(self, now: float) -> None:
+        """Pass on a request that could not be met before."""
+        active = self.crew.active
+        if self.is_checkpoint_owed and active is not None and isinstance(active.action, Train):
+            self.is_checkpoint_owed = False
+            self.attempts.ask_for_checkpoint(active, now)
 
     def commit_cycle(self, cycle: int) -> None:
         """Judge it, close it, and keep a back-up of the store now and then."""
@@ -322,8 +336,8 @@ class Master:
             with suppress(ChildProcessError):
                 os.waitpid(active.worker.pid, 0)
         for client in self.stop_clients:
-            client.answer(ok=True, step=self.history.step)
-        self.answer_checkpoint(self.history.head, "the master is leaving; this is the head")
+            client.answer(ok=True, step=self.history.step, until_exit=True)
+        self.answer_checkpoint(self.history.head, "the run ended first", ok=False)
         self.server.close()
 
 

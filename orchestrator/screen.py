@@ -42,11 +42,14 @@ class Display(Protocol):
 class Screen:
     """Facts that change between commits, and the display that draws them."""
 
-    def __init__(self, run: RunDir, display: Display, keyboard: Keyboard | None, profile: Profile) -> None:
+    def __init__(
+        self, run: RunDir, display: Display, keyboard: Keyboard | None, profile: Profile, *, on_terminal: bool = False
+    ) -> None:
         self.run = run
         self.display = display
         self.keys = keyboard
         self.profile = profile
+        self.on_terminal = on_terminal
         self.note = ""
         self.steps: deque[StepFacts] = deque(maxlen=STEPS_SHOWN)
         self.events: deque[EventFacts] = deque(maxlen=EVENTS_SHOWN)
@@ -78,7 +81,7 @@ class Screen:
                 metrics = {k: v for k, v in line.data.items() if isinstance(v, int | float)}
                 seconds, reward = float(metrics.get("seconds", 0.0)), float(metrics.get("reward", 0.0))
                 self.steps.append(StepFacts(line.step, 0, seconds, reward, metrics))
-            elif line.type in ("warning", "unparsed", "oom_retry", "not_finite", "exhausted", "memory"):
+            elif line.type in ("warning", "unparsed", "conflict", "oom_retry", "not_finite", "exhausted", "memory"):
                 text = str(line.data.get("text", line.data))
                 self.events.append(EventFacts(line.t_wall, 0, line.step, line.type, text))
                 self._log(f"worker: {line.type} at step {line.step}: {text}")
@@ -149,11 +152,14 @@ class Screen:
             signals.key(pressed)
 
     def go_headless(self) -> None:
-        """The terminal is gone: go on into orchestrator.log alone."""
+        """The terminal is gone: go on into orchestrator.log alone. A file or a pipe takes its lines as before."""
         from orchestrator.plain import Plain
 
         if self.keys is not None:
             self.keys.close()
+        if not self.on_terminal:
+            return
+        self.display.close("")
         self.display = Plain(None)
         self._log("the terminal is gone; going on without it")
 

@@ -1,4 +1,4 @@
-"""Signals and keys become flags; the loop reads them. Imports nothing but os and signal: it must be first.
+"""Signals and keys become flags; the loop reads them. Imports next to nothing: it must be first.
 
 SIGUSR1's default action is death, so its handler has to stand before the slow imports begin.
 """
@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from contextlib import suppress
 from types import FrameType
 
 CTRL_X = b"\x18"
+MAX_STOPS = 1000
 
 
 class Signals:
     """Counts of what was asked for since the loop last looked."""
 
     def __init__(self) -> None:
-        self.stop = 0
+        self.stops: list[float] = []
+        """When each stop was asked for (monotonic): a burst is one, however late the loop comes to look."""
         self.checkpoint = 0
         self.hangup = 0
         self.resized = 0
@@ -31,7 +34,8 @@ class Signals:
         # A handler can interrupt this same thread while it holds a lock: Event.set() could then deadlock and
         # logging could re-enter its own write. A byte into a non-blocking pipe takes no lock, and wakes select().
         if number in (signal.SIGINT, signal.SIGTERM):
-            self.stop += 1
+            if len(self.stops) < MAX_STOPS:
+                self.stops.append(time.monotonic())
         elif number == signal.SIGUSR1:
             self.checkpoint += 1
         elif number == signal.SIGHUP:
@@ -49,6 +53,12 @@ class Signals:
         with suppress(BlockingIOError):
             while os.read(self.wake_reader, 4096):
                 pass
+
+    def take_stops(self) -> list[float]:
+        """Moments of the stops since the last call. A signal between the two lines goes into the new list or the old
+        one, and is counted once."""
+        taken, self.stops = self.stops, []
+        return taken
 
     def key(self, pressed: bytes) -> None:
         """A key read from the terminal."""

@@ -55,6 +55,8 @@ class Worker:
         """False once the worker closed its end."""
         self.is_deaf = False
         """Its queue overflowed, or its socket broke while it lives: treated as hung."""
+        self.held_since: float | None = None
+        """Since when it has been seen stopped by a signal."""
         self.process_started = _process_started(self.pid)
 
     # --- messages --------------------------------------------------------------------------------------------
@@ -217,6 +219,7 @@ def failure_class(exit_code: int, *, hung: str, oom_killed: bool) -> str:
 
 def strays(run_id: str, tokens: frozenset[str] | None = None) -> list[psutil.Process]:
     """Living processes that carry the run's mark (and one of the tokens). Found by environment, never by name."""
+    assert run_id, "without a run's id every process would carry its mark"
     found = []
     me = os.getpid()
     for process in psutil.process_iter():

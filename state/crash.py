@@ -5,8 +5,9 @@ LONGHAUL_CRASHPOINT="name:nth[:action[:argument]]": at the nth hit of `name` in 
     enospc  raise OSError "No space left on device"  eio     raise OSError "Input/output error"
     stop    SIGSTOP to itself                        sleep   seconds in the argument (3600)
 LONGHAUL_CRASHPOINT_ONCE=FILE: only the first process that gets there acts; the file is the mark.
+LONGHAUL_CRASHPOINT_COUNT=FILE: hits are counted over all processes (one byte a hit), so the nth one comes only once.
 LONGHAUL_CRASHPOINT_LOG=FILE: one line with the name at each hit, for the run that counts them.
-All three are read once, at import. Not for code that runs once a token or once a program.
+All four are read once, at import. Not for code that runs once a token or once a program.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ POINTS = frozenset(
 VARIABLE = "LONGHAUL_CRASHPOINT"
 LOG_VARIABLE = "LONGHAUL_CRASHPOINT_LOG"
 ONCE_VARIABLE = "LONGHAUL_CRASHPOINT_ONCE"
+COUNT_VARIABLE = "LONGHAUL_CRASHPOINT_COUNT"
 
 
 def _kill(argument: str) -> None:
@@ -103,7 +105,7 @@ ACTIONS: dict[str, Callable[[str], None]] = {
 class Armed:
     """Counts hits, and acts at the one that was asked for."""
 
-    def __init__(self, order: str, log: str = "", once: str = "") -> None:
+    def __init__(self, order: str, log: str = "", once: str = "", count: str = "") -> None:
         """Raises ValueError for an order that is not in the form above, or names no known point or action."""
         name, nth, action, argument = (*order.split(":", 3), *[""] * 4)[:4] if order else ("", "0", "", "")
         if order and (name not in POINTS or (action and action not in ACTIONS) or not nth.isdigit() or int(nth) < 1):
@@ -113,17 +115,17 @@ class Armed:
             )
         self._name, self._nth, self._argument = name, int(nth), argument
         self._act = ACTIONS[action or "kill"]
-        self._log, self._once = log, once
+        self._log, self._once, self._count = log, once, count
         self._hits = 0
 
     def hit(self, name: str) -> None:
         if name not in POINTS:
             raise ValueError(f"crash_point({name!r}): not in state.crash.POINTS")
         if self._log:
-            _append(self._log, name)
+            _append(self._log, f"{name}\n")
         if name != self._name:
             return
-        self._hits += 1
+        self._hits = _append(self._count, ".") if self._count else self._hits + 1
         if self._hits == self._nth and self._is_first():
             self._act(self._argument)
 
@@ -137,10 +139,12 @@ class Armed:
         return True
 
 
-def _append(path: str, name: str) -> None:
+def _append(path: str, text: str) -> int:
+    """The size of the file afterwards; right also where several processes append at once."""
     fd = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     try:
-        os.write(fd, f"{name}\n".encode())
+        os.write(fd, text.encode())
+        return os.lseek(fd, 0, os.SEEK_CUR)
     finally:
         os.close(fd)
 
@@ -152,7 +156,9 @@ def _nothing(name: str) -> None:
 def bind(environment: Mapping[str, str]) -> Callable[[str], None]:
     """The crash_point for this environment: the no-op unless something was ordered."""
     order, log = environment.get(VARIABLE, ""), environment.get(LOG_VARIABLE, "")
-    return Armed(order, log, environment.get(ONCE_VARIABLE, "")).hit if order or log else _nothing
+    if not order and not log:
+        return _nothing
+    return Armed(order, log, environment.get(ONCE_VARIABLE, ""), environment.get(COUNT_VARIABLE, "")).hit
 
 
 crash_point: Callable[[str], None] = bind(os.environ)

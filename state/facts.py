@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sqlite_utils import Database
+if TYPE_CHECKING:
+    from sqlite_utils import Database
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,26 @@ class Line:
 class ConflictingEvent(Exception):
     """The same (cycle, attempt, seq) came with another payload: a bug or a tampered file, never ignored."""
 
+    def __init__(self, what: str, line: Line) -> None:
+        super().__init__(what)
+        self.what, self.line = what, line
+
+    def as_line(self) -> Line:
+        """What is kept in its place. Numbered by its content, so that it comes once, and apart from all others."""
+        number = -(1 << 62) + int.from_bytes(hashlib.sha256(self.line.text.encode()).digest()[:6])
+        data = {"text": self.what, "line": self.line.text[:2000]}
+        return Line(number, "conflict", self.line.step, self.line.t_wall, self.line.t_mono, data, self.line.text)
+
+
+def insert_line(db: Database, cycle: int, role: str, attempt: int, line: Line) -> None:
+    """Into the table that its type belongs to. Raises ConflictingEvent; then nothing was changed."""
+    if line.type == "step":
+        insert_step(db, cycle, attempt, line)
+    elif line.type == "examples":
+        insert_examples(db, cycle, attempt, line)
+    else:
+        insert_event(db, cycle, role, attempt, line)
+
 
 def insert_event(db: Database, cycle: int, role: str, attempt: int, line: Line) -> None:
     key = [cycle, role, attempt, line.seq]
@@ -33,7 +54,7 @@ def insert_event(db: Database, cycle: int, role: str, attempt: int, line: Line) 
     payload = json.dumps(line.data, sort_keys=True)
     if known is not None:
         if known[0] != payload:
-            raise ConflictingEvent(f"event {line.seq} of cycle {cycle} attempt {attempt} changed: {line.text[:200]}")
+            raise ConflictingEvent(f"event {line.seq} came twice and differs; the first is kept", line)
         return
     db.execute(
         "INSERT INTO events VALUES (?,?,?,?,?,?,?,?,?)",
@@ -47,7 +68,7 @@ def insert_step(db: Database, cycle: int, attempt: int, line: Line) -> None:
     known = db.execute("SELECT seq, metrics FROM steps WHERE step=? AND cycle=? AND attempt=?", key).fetchone()
     if known is not None:
         if tuple(known) != (line.seq, metrics):
-            raise ConflictingEvent(f"step {line.step} of cycle {cycle} attempt {attempt} came twice and differs")
+            raise ConflictingEvent(f"step {line.step} came twice and differs; the first is kept", line)
         return
     get = line.data.get
     db.execute(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 from profiles.errors import ExitCode, LonghaulError
@@ -31,6 +32,19 @@ _CYCLE = (
     "cycle, phase, state, first_step, end_step, reseed, verdict, evidence, exhausted, proposals, new_examples,"
     " learnable, train_s"
 )
+
+
+def is_born(run: RunDir) -> bool:
+    """False where there is no store, or a crash left one before the run's row was in it. Damage is told elsewhere."""
+    if not run.store.exists():
+        return False
+    try:
+        with closing(sqlite3.connect(f"file:{run.store}?mode=ro", uri=True, timeout=5.0)) as connection:
+            if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
+                return bool(connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone())
+            return bool(connection.execute("SELECT 1 FROM runs").fetchone())
+    except sqlite3.Error:
+        return True
 
 
 class Reader:
@@ -74,7 +88,9 @@ class Reader:
             0
         ]
         head = self.checkpoint(run[3]) if run[3] else None
-        newest = self._rows(f"SELECT {_CYCLE} FROM cycles ORDER BY cycle DESC LIMIT 1")
+        # The oldest open one: after a walk back over several cycles each of them is done again, in order.
+        newest = self._rows(f"SELECT {_CYCLE} FROM cycles ORDER BY state='committed', CASE state WHEN 'committed'"
+                            " THEN -cycle ELSE cycle END LIMIT 1")  # fmt: skip
         current = self._cycle(newest[0]) if newest else None
         recent = self._rows(
             f"SELECT {_CYCLE} FROM cycles WHERE state='committed' ORDER BY cycle DESC LIMIT ?", [WINDOW]

@@ -67,7 +67,8 @@ ATTEMPT_EDGES: dict[AttemptState, frozenset[AttemptState]] = {
     _A.RUNNING: frozenset({_A.CHECKPOINTING, _A.STOPPING, _A.HUNG, _A.SUCCEEDED, _A.STOPPED, _A.FAILED, _A.LOST}),
     _A.CHECKPOINTING: frozenset({_A.RUNNING, _A.STOPPING, _A.HUNG, _A.SUCCEEDED, _A.STOPPED, _A.FAILED, _A.LOST}),
     _A.STOPPING: frozenset({_A.HUNG, _A.SUCCEEDED, _A.STOPPED, _A.FAILED, _A.LOST}),
-    _A.HUNG: frozenset({_A.FAILED, _A.LOST}),
+    # It may have done its work and hung on the way out: result and checkpoint count, not how it ended.
+    _A.HUNG: frozenset({_A.SUCCEEDED, _A.STOPPED, _A.FAILED, _A.LOST}),
     _A.SUCCEEDED: frozenset(),
     _A.STOPPED: frozenset(),
     _A.FAILED: frozenset(),

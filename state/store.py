@@ -9,7 +9,7 @@ from typing import Any
 
 from state.crash import crash_point
 from state.database import WritingConnection
-from state.facts import Line, insert_event, insert_examples, insert_step
+from state.facts import ConflictingEvent, Line, insert_event, insert_line
 from state.history import CheckpointFacts
 from state.layout import RunDir
 from state.states import AttemptState, CycleState, RunState, check_attempt, check_cycle
@@ -34,9 +34,10 @@ class Store(WritingConnection):
 
     @classmethod
     def open(cls, run: RunDir, new: NewRun | None = None) -> Store:
-        """Open, or create with `new`. Raises what WritingConnection raises."""
+        """Open, or create with `new`; so too where a crash left tables without a run. Raises what WritingConnection
+        raises."""
         store = cls(run, may_create=new is not None)
-        if new is not None:
+        if new is not None and not store.db.execute("SELECT 1 FROM runs").fetchone():
             store._insert_run(new)
         return store
 
@@ -174,26 +175,29 @@ class Store(WritingConnection):
     def ingest_offset(self, token: str) -> int:
         return int(self.db.execute("SELECT ingest_offset FROM attempts WHERE token=?", [token]).fetchone()[0])
 
-    def ingest(self, token: str, lines: Sequence[Line], offset: int) -> None:
-        """Rows and the offset of the next unread byte move together. Raises ConflictingEvent."""
+    def ingest(self, token: str, lines: Sequence[Line], offset: int) -> list[Line]:
+        """Rows and the offset of the next unread byte move together. Returns what is to be shown: the lines, and a
+        `conflict` for each that came before with other content; then the first version stays."""
+        taken: list[Line] = []
         with self.transaction(durable_commit=False):
             cycle, role, attempt = self.db.execute(
                 "SELECT cycle, role, attempt FROM attempts WHERE token=?", [token]
             ).fetchone()
             reached = 0
             for line in lines:
-                if line.type == "step":
-                    insert_step(self.db, cycle, attempt, line)
-                    reached = max(reached, line.step)
-                elif line.type == "examples":
-                    insert_examples(self.db, cycle, attempt, line)
-                else:
+                try:
+                    insert_line(self.db, cycle, role, attempt, line)
+                except ConflictingEvent as conflict:
+                    line = conflict.as_line()
                     insert_event(self.db, cycle, role, attempt, line)
+                taken.append(line)
+                reached = max(reached, line.step if line.type == "step" else 0)
             crash_point("ingest.before_offset")
             self.db.execute(
                 "UPDATE attempts SET ingest_offset=?, step_reached=max(step_reached, ?) WHERE token=?",
                 [offset, reached, token],
             )
+        return taken
 
     # --- checkpoints -----------------------------------------------------------------------------------------
 

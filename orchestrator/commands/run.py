@@ -27,6 +27,7 @@ from orchestrator.screen import Display, Screen
 from orchestrator.signals import SIGNALS
 from orchestrator.summary import summary
 from orchestrator.terminal import Keyboard
+from orchestrator.wording import harmless
 from profiles.changes import diff, refusal, render
 from profiles.errors import ExitCode, LonghaulError
 from profiles.load import from_json, load_profile, override_profile, profile_sha256, resolved_json
@@ -34,7 +35,7 @@ from profiles.schema import Profile
 from state.crash import crash_point
 from state.layout import RunDir
 from state.lock import RunLock
-from state.reader import Reader
+from state.reader import Reader, is_born
 from state.states import RunState
 from state.store import NewRun, Store
 
@@ -91,13 +92,13 @@ def choose(args: argparse.Namespace) -> Chosen:
     root: Path = args.runs
     if args.run is None and args.profile is None and (unfinished := newest_unfinished(root)) is not None:
         return Chosen(unfinished, stored_with(unfinished, args.overrides), is_new=False)
-    if args.run is not None and args.profile is None and RunDir(root / args.run).store.exists():
+    if args.run is not None and args.profile is None and is_born(RunDir(root / args.run)):
         run_dir = RunDir(root / args.run)
         return Chosen(run_dir, stored_with(run_dir, args.overrides), is_new=False)
     profile = load_profile(args.profile or DEFAULT_PROFILE, args.overrides).profile
     name = args.run or (profile.name if args.profile else free_name(root, profile.name))
     run_dir = RunDir(root / name)
-    return Chosen(run_dir, profile, is_new=not run_dir.store.exists())
+    return Chosen(run_dir, profile, is_new=not is_born(run_dir))
 
 
 def stored_with(run_dir: RunDir, overrides: list[str]) -> Profile | None:
@@ -229,34 +230,33 @@ def opening(run_dir: RunDir, reader: Reader) -> str:
 
 def open_screen(run_dir: RunDir, profile: Profile, *, plain: bool) -> Screen:
     """The dashboard on a terminal, else one-line progress."""
-    display: Display
-    if plain or not sys.stdout.isatty():
-        display = Plain(sys.stdout)
-    else:
-        from rich.console import Console
+    display: Display = Plain(sys.stdout)
+    if not plain and sys.stdout.isatty():
+        from orchestrator.dashboard import open_dashboard
 
-        from orchestrator.dashboard import Dashboard
-
-        display = Dashboard(Console())
+        display = open_dashboard(sys.stdout) or display
     keyboard = Keyboard() if sys.stdin is not None and sys.stdin.isatty() else None
-    return Screen(run_dir, display, keyboard, profile)
+    return Screen(run_dir, display, keyboard, profile, on_terminal=sys.stdout.isatty())
 
 
 def finish(run_dir: RunDir, reader: Reader, profile: Profile, screen: Screen, ending: Stop) -> int:
     """Report and summary. A failure is told like every error: what, what was kept, what to type."""
     from orchestrator.report import write_report
 
-    with suppress(OSError):
+    try:
         write_report(run_dir)
+    except Exception as error:  # whatever is wrong with a picture, the run ended as it ended
+        screen.say(f"the report could not be written: {error!r}")
     history = reader.history()
     screen.close(summary(history, reader.steps(), reader.validations(), profile))
     if ending.state == RunState.FAILED:
         head = f"head is step {history.head.step} ({history.head.path})" if history.head else "no checkpoint yet"
-        what = ending.reason + (f"\n       {ending.advice}" if ending.advice else "")
+        log = last_log(run_dir, history.current.cycle if history.current else 0)
+        lines = [ending.reason, *filter(None, [ending.advice]), *last_lines(log)]
         raise LonghaulError(
-            f"run '{run_dir.name}' stopped: {what}",
+            f"run '{run_dir.name}' stopped: " + "\n       ".join(lines),
             kept=head,
-            next_command=f"tail -n 40 {last_log(run_dir, history.current.cycle if history.current else 0)}",
+            next_command=f"tail -n 40 {log}",
             exit_code=ending.exit_code,
         )
     return int(ending.exit_code)
@@ -265,6 +265,14 @@ def finish(run_dir: RunDir, reader: Reader, profile: Profile, screen: Screen, en
 def last_log(run_dir: RunDir, cycle: int) -> Path:
     logs = sorted(run_dir.cycle(cycle).glob("*/worker.log"), key=lambda path: path.stat().st_mtime)
     return logs[-1] if logs else run_dir.log
+
+
+def last_lines(log: Path, count: int = 5) -> list[str]:
+    """The end of a worker's log, for the person who need not open it then."""
+    try:
+        return [f"| {harmless(line)}" for line in log.read_text(errors="replace").splitlines()[-count:]]
+    except OSError:
+        return []
 
 
 def leave_reason(run_dir: RunDir, store: Store, error: LonghaulError, clock: Clock) -> None:
