@@ -16,7 +16,7 @@ from profiles.schema import Profile
 from state.history import EventFacts, History, StepFacts, ValidationFacts
 from state.states import RunState
 
-CURVE_STEPS = 480
+CURVE_STEPS = 240
 """Steps that a curve of the live view covers; the report shows all."""
 EVENTS = 24
 ROLES = ("propose", "solve")

@@ -1,0 +1,141 @@
+"""Master: start-up, status and history of a run of a million steps, memory and CPU of what it shows.
+
+The run is simulated: its rows are inserted in bulk. The dashboard path is measured on a pseudo-terminal that somebody
+reads, with a step finished every second: read the store, build the view, draw, as the loop does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import pty
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from state.layout import RunDir
+from state.reader import Reader
+from tests.builders import build_store
+
+REPEATS = 7
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks master", description=__doc__)
+    parser.add_argument("--cycles", type=int, default=10_000)
+    parser.add_argument("--steps", type=int, default=1_000_000)
+    parser.add_argument("--seconds", type=float, default=30.0, help="how long the dashboard is watched (30)")
+    parser.add_argument("--of", type=Path, metavar="RUN_DIR", help="a run that was simulated before")
+    parser.add_argument("--draw", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args(arguments)
+    if args.draw:
+        draw(args.draw, args.seconds)
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        run = RunDir(args.of) if args.of else build_store(Path(folder) / "long", cycles=args.cycles, steps=args.steps)
+        print(f"reproduce: python -m benchmarks master {' '.join(arguments)}\n")
+        print(f"{'figure':<52} {'measured':>12}   limit")
+        tell("--help, median of 7", seconds_of(["--help"]), "0.2 s")
+        named = ["--runs", str(run.root.parent), "--run", run.name]
+        tell(f"status of {args.cycles:,} cycles and {args.steps:,} steps", seconds_of(["status", *named]), "0.3 s")
+        tell("the same with --json", seconds_of(["status", *named, "--json"]), "0.3 s")
+        tell("what a resume reads: history, steps, validations", median(lambda: resume(run)), "1 s")
+        for columns, lines in ((80, 24), (200, 60)):
+            share, rss = watch(run, args.seconds, columns, lines)
+            print(f"{f'dashboard at {columns} x {lines}: share of one core':<52} {share:>10.2%}     1 %")
+            print(f"{f'dashboard at {columns} x {lines}: resident memory':<52} {rss / 1e6:>9.1f} MB    60 MB")
+    return 0
+
+
+def tell(what: str, seconds: float, limit: str) -> None:
+    print(f"{what:<52} {seconds:>10.3f} s   {limit}")
+
+
+def median(work: Callable[[], object]) -> float:
+    times = []
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)
+
+
+def seconds_of(arguments: list[str]) -> float:
+    """Wall time of the command, interpreter start included."""
+    command = [sys.executable, "-m", "orchestrator", *arguments]
+    return median(lambda: subprocess.run(command, stdout=subprocess.DEVNULL, check=True))
+
+
+def resume(run: RunDir) -> None:
+    reader = Reader.open(run)
+    reader.history()
+    reader.steps(400)
+    reader.validations(400)
+    reader.close()
+
+
+# --- the dashboard -----------------------------------------------------------------------------------------------
+
+
+def watch(run: RunDir, seconds: float, columns: int, lines: int) -> tuple[float, int]:
+    """(share of one core, resident bytes) of a process that shows `run`, after its start-up."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+    command = [sys.executable, "-m", "benchmarks", "master", "--draw", str(run.root), "--seconds", str(seconds)]
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=slave, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"},
+    )  # fmt: skip
+    os.close(slave)
+    threading.Thread(target=drain, args=(master,), daemon=True).start()
+    _, told = process.communicate()
+    os.close(master)
+    share, rss = told.split()[-2:]
+    return float(share), int(rss)
+
+
+def drain(fd: int) -> None:
+    try:
+        while os.read(fd, 65536):
+            pass
+    except OSError:
+        return
+
+
+def draw(root: Path, seconds: float) -> None:
+    """The child: what the loop does between two commits. The first two seconds are start-up, and not counted."""
+    import psutil
+    import sqlite_utils  # noqa: F401  (the master has it loaded: it counts as memory)
+    from rich.console import Console
+
+    from orchestrator.dashboard import Dashboard
+    from orchestrator.view import build_view
+    from tests.builders import a_live, a_profile, step_facts
+
+    reader = Reader.open(RunDir(root))
+    history, steps, validations = reader.history(), list(reader.steps(400)), reader.validations(400)
+    events, last = reader.events(), steps[-1].step
+    dashboard = Dashboard(Console())
+    process, began, counted = psutil.Process(), time.monotonic(), (0.0, 0.0)
+    for turn in range(int((seconds + 2) * 2)):  # the loop turns twice a second, more often when workers speak
+        now = time.monotonic()
+        if turn % 2 == 0:
+            steps.append(step_facts(last + turn))
+            del steps[:-400]
+        live = a_live(step=last + turn, step_started=now - 0.5 * (turn % 2), now=now)
+        dashboard.update(build_view(history, live, steps, validations, events, a_profile()))
+        if turn == 3:
+            counted = time.monotonic(), sum(process.cpu_times()[:2])
+        time.sleep(max(0.0, began + (turn + 1) * 0.5 - time.monotonic()))
+    share = (sum(process.cpu_times()[:2]) - counted[1]) / (time.monotonic() - counted[0])
+    rss = process.memory_info().rss
+    dashboard.close("")
+    sys.stderr.write(f"{share} {rss}\n")
