@@ -19,6 +19,7 @@ import termios
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from state.layout import RunDir
@@ -42,12 +43,14 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         run = RunDir(args.of) if args.of else build_store(Path(folder) / "long", cycles=args.cycles, steps=args.steps)
         print(f"reproduce: python -m benchmarks master {' '.join(arguments)}\n")
+        busy = f"{os.getloadavg()[0]:.1f} processes are running on {os.cpu_count()} cores"
+        print(f"median of {REPEATS}; {busy}")
         print(f"{'figure':<52} {'measured':>12}   limit")
-        tell("--help, median of 7", seconds_of(["--help"]), "0.2 s")
+        tell("--help", command(["--help"]), "0.2 s")
         named = ["--runs", str(run.root.parent), "--run", run.name]
-        tell(f"status of {args.cycles:,} cycles and {args.steps:,} steps", seconds_of(["status", *named]), "0.3 s")
-        tell("the same with --json", seconds_of(["status", *named, "--json"]), "0.3 s")
-        tell("what a resume reads: history, steps, validations", median(lambda: resume(run)), "1 s")
+        tell(f"status of {args.cycles:,} cycles and {args.steps:,} steps", command(["status", *named]), "0.3 s")
+        tell("the same with --json", command(["status", *named, "--json"]), "0.3 s")
+        tell("what a resume reads: history, steps, validations", cost_of(lambda: resume(run)), "1 s")
         for columns, lines in ((80, 24), (200, 60)):
             share, rss = watch(run, args.seconds, columns, lines)
             print(f"{f'dashboard at {columns} x {lines}: share of one core':<52} {share:>10.2%}     1 %")
@@ -55,23 +58,37 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def tell(what: str, seconds: float, limit: str) -> None:
-    print(f"{what:<52} {seconds:>10.3f} s   {limit}")
+@dataclass(frozen=True)
+class Cost:
+    """Medians of one piece of work: seconds that pass, and seconds of a core, which other processes change less."""
+
+    wall_s: float
+    cpu_s: float
 
 
-def median(work: Callable[[], object]) -> float:
-    times = []
+def tell(what: str, cost: Cost, limit: str) -> None:
+    print(f"{what:<52} {cost.wall_s:>10.3f} s   {limit}   (of a core: {cost.cpu_s:.3f} s)")
+
+
+def cost_of(work: Callable[[], object]) -> Cost:
+    walls, cores = [], []
     for _ in range(REPEATS):
-        began = time.perf_counter()
+        began, used = time.perf_counter(), cpu_seconds()
         work()
-        times.append(time.perf_counter() - began)
-    return statistics.median(times)
+        walls.append(time.perf_counter() - began)
+        cores.append(cpu_seconds() - used)
+    return Cost(statistics.median(walls), statistics.median(cores))
 
 
-def seconds_of(arguments: list[str]) -> float:
-    """Wall time of the command, interpreter start included."""
-    command = [sys.executable, "-m", "orchestrator", *arguments]
-    return median(lambda: subprocess.run(command, stdout=subprocess.DEVNULL, check=True))
+def cpu_seconds() -> float:
+    """Of this process and of its children that have ended."""
+    return sum(os.times()[:4])
+
+
+def command(arguments: list[str]) -> Cost:
+    """Of the command, interpreter start included."""
+    given = [sys.executable, "-m", "orchestrator", *arguments]
+    return cost_of(lambda: subprocess.run(given, stdout=subprocess.DEVNULL, check=True))
 
 
 def resume(run: RunDir) -> None:
@@ -89,9 +106,9 @@ def watch(run: RunDir, seconds: float, columns: int, lines: int) -> tuple[float,
     """(share of one core, resident bytes) of a process that shows `run`, after its start-up."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
-    command = [sys.executable, "-m", "benchmarks", "master", "--draw", str(run.root), "--seconds", str(seconds)]
+    given = [sys.executable, "-m", "benchmarks", "master", "--draw", str(run.root), "--seconds", str(seconds)]
     process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=slave, stderr=subprocess.PIPE, text=True,
+        given, stdin=subprocess.DEVNULL, stdout=slave, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"},
     )  # fmt: skip
     os.close(slave)

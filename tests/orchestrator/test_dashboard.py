@@ -143,7 +143,7 @@ def test_a_terminal_that_takes_nothing_never_blocks(opened: Opener) -> None:
     terminal.is_reading = False
     for number in range(40):
         terminal.resize(200 - number % 2, 60)  # whole frames, far more than a terminal's buffer
-        assert do(terminal, "update", now=100.0 + number) == "open"
+        assert do(terminal, "update", now=100.0 + number, is_read=False) == "open"
     terminal.is_reading = True
     do(terminal, "update", now=200.0)
     do(terminal, "update", now=202.0)
