@@ -23,6 +23,8 @@ from workers.pocket.language import (
 from workers.pocket.search import search
 
 STYLE = PocketStyle()
+INDUCTION_LETTERS = (3, 5)
+"""Length of inputs in induction: short, because a search writes them many times."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +37,10 @@ class Recipe:
     """Weight of programs of 1, 2, ... statements."""
     worked_share: float = 0.8
     """Share of solve sequences with worked steps; the model sees how often it should work from the style weights."""
-    induction_single: float = 0.2
-    """Share of induction programs of one statement; the others have two."""
+    induction_weights: tuple[float, ...] = (1, 4, 5)
+    """Weight of induction programs of 1, 2 and 3 statements."""
+    direct_induction: int = 1
+    """Statements up to which the corpus answers induction without work. Longer ones it only begins to answer so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,8 @@ class Example:
     completion: str
     worked: bool
     programs: tuple[Program, ...]
+    complete: bool = True
+    """False: only the start of the completion is shown, without a stop token."""
 
 
 CELLS = ("ded", "abd", "ind", "pded", "pabd", "pind")
@@ -138,7 +144,7 @@ def preimage(statement: Statement, value: str) -> str:
 def draw_problem(rng: Random, num_statements: int, num_pairs: int) -> tuple[Program, list[tuple[str, str]]]:
     """A program and input/output pairs on which every one of its statements does something at least twice."""
     while True:
-        inputs = [random_value(rng) for _ in range(num_pairs)]
+        inputs = [random_value(rng, *INDUCTION_LETTERS) for _ in range(num_pairs)]
         program = random_program(rng, num_statements, inputs)
         traces = [trace(program, value) for value in inputs]
         steps = range(num_statements)
@@ -147,29 +153,30 @@ def draw_problem(rng: Random, num_statements: int, num_pairs: int) -> tuple[Prog
 
 
 def _induction_example(rng: Random, recipe: Recipe, worked: bool) -> Example | None:
-    num_statements = 1 if rng.random() < recipe.induction_single else 2
+    num_statements = rng.choices((1, 2, 3), recipe.induction_weights)[0]
     program, pairs = draw_problem(rng, num_statements, STYLE.num_shown)
-    columns = list(zip(*pairs, strict=True))
-    problem = Problem(render(program), tuple(map(repr, columns[0])), tuple(map(repr, columns[1])), "", 0, "corpus")
+    inputs, outputs = zip(*pairs, strict=True)
+    problem = Problem(render(program), tuple(map(repr, inputs)), tuple(map(repr, outputs)), "", 0, "corpus")
     prompt = STYLE.solve("ind", problem)
     if not worked:
-        return Example("ind", prompt, render(program), False, (program,))
-    if num_statements == 1:
-        text = render(program)
-        line = text[text.index("\n    b") : text.index("\n    return")]
-        return Example("ind", prompt, f"<work>{line}<prog>{text}", True, (program,))
+        # What is not seen at a glance is begun and never finished here: work alone teaches the longer programs.
+        at_a_glance = num_statements <= recipe.direct_induction
+        return Example("ind", prompt, render(program) if at_a_glance else "def f(a):", False, (program,), at_a_glance)
     answer = search(rng, program, pairs)
     return Example("ind", prompt, answer[0], True, (program, answer[1])) if answer else None
 
 
 def _proposal_example(rng: Random, recipe: Recipe, cell: str) -> Example:
     shown_value, value = random_value(rng), random_value(rng)
-    shown = draw_program(rng, recipe, [shown_value])
     task: Task = cell[1:]  # type: ignore[assignment]  # CELLS holds no other
+    if task == "ind":  # asked about short programs only, as induction itself is
+        shown = random_program(rng, rng.randint(1, 3), [shown_value])
+    else:
+        shown = draw_program(rng, recipe, [shown_value])
     reference = Triplet(render(shown), repr(shown_value), "", 0, "corpus")
     prompt = STYLE.propose(task, [reference])
     if task == "ind":
-        completion = "<sep>".join(repr(random_value(rng)) for _ in range(STYLE.num_inputs))
+        completion = "<sep>".join(repr(random_value(rng, *INDUCTION_LETTERS)) for _ in range(STYLE.num_inputs))
         return Example(cell, prompt, completion, False, (shown,))
     program = draw_program(rng, recipe, [value])
     return Example(cell, prompt, f"{render(program)}<in>{value!r}", False, (shown, program))

@@ -26,7 +26,8 @@ from workers.pocket.language import (
 
 EVALUATION_SEED = 20_251_121
 STATEMENTS = (5, 8)
-"""Length of deduction and abduction programs, both ends included. Induction programs have exactly two statements."""
+"""Length of deduction and abduction programs, both ends included."""
+INDUCTION_STATEMENTS = (2, 3)
 HIDDEN_PAIRS = 3
 STYLE = PocketStyle()
 
@@ -78,7 +79,7 @@ def held_out_problems(num_each: int = 300, seed: int = EVALUATION_SEED) -> list[
 
 def _draw(rng: Random, task: Task) -> HeldOut:
     if task == "ind":
-        program, pairs = draw_problem(rng, 2, STYLE.num_shown + HIDDEN_PAIRS)
+        program, pairs = draw_problem(rng, rng.randint(*INDUCTION_STATEMENTS), STYLE.num_shown + HIDDEN_PAIRS)
         inputs, outputs = zip(*pairs, strict=True)
         problem = Problem(render(program), tuple(map(repr, inputs)), tuple(map(repr, outputs)), "", 0, "held-out")
         return HeldOut(task, problem, program)

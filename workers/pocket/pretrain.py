@@ -22,6 +22,7 @@ from workers.pocket.corpus import Recipe
 from workers.pocket.evaluation import held_out_problems
 from workers.pocket.gate import as_json, failures, measure, table
 from workers.pocket.model import build_model, save_model, write_gate
+from workers.pocket.muon import Muon
 from workers.pocket.shards import Corpus, make_corpus
 
 MUON_LEARNING_RATE, ADAM_LEARNING_RATE = 0.02, 3e-3
@@ -74,7 +75,7 @@ def parse_arguments(argv: list[str]) -> Settings:
     add("--feed-forward", type=int, default=288)
     add("--worked-share", type=float, default=0.8, help="share of solve sequences in the corpus that are worked")
     add("--shown-share", type=float, default=0.11, help="how often the model shall work at temperature 1")
-    add("--direct-weight", type=float, default=1.0, help="loss weight of direct answers after their first token")
+    add("--direct-weight", type=float, default=0.05, help="loss weight of direct answers after their first token")
     add("--seed", type=int, default=0)
     add("--corpus", type=Path, help="keep the corpus in this folder, or take it from there")
     add("--ship-anyway", action="store_true", help="write the model even if the gate fails, and still exit with 1")
@@ -117,7 +118,7 @@ def make_optimizers(model: Qwen2ForCausalLM) -> list[torch.optim.Optimizer]:
     matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "layers" in name]
     others = [p for name, p in model.named_parameters() if p.ndim != 2 or "layers" not in name]
     return [
-        torch.optim.Muon(matrices, lr=MUON_LEARNING_RATE, momentum=0.95, weight_decay=0.02),
+        Muon(matrices, lr=MUON_LEARNING_RATE, momentum=0.95, weight_decay=0.02),
         torch.optim.AdamW(others, lr=ADAM_LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.0),
     ]
 

@@ -58,7 +58,7 @@ def make_shard(seed: int, size: int, recipe: Recipe) -> tuple[np.ndarray, np.nda
     for i in range(size):
         example = make_example(rng, recipe)
         prompt = encode(example.prompt)
-        completion = [*encode(example.completion), EOS_ID]
+        completion = encode(example.completion) + [EOS_ID] * example.complete
         tokens += prompt + completion
         facts[i] = (len(prompt) + len(completion), len(prompt), example.worked, not example.cell.startswith("p"))
     return np.array(tokens, dtype=np.uint8), facts
