@@ -81,6 +81,12 @@ class Canvas:
             self._send(BEGIN + "".join(out) + END)
         return True
 
+    def start_anew(self) -> None:
+        """The next frame is drawn whole: somebody else may have written here (Ctrl+Z, fg)."""
+        if self.flush():
+            self._size, self._shown = (0, 0), []
+            self._send(ENTER)
+
     def close(self) -> None:
         """Back to the normal screen, as it was. Safe to call twice, and after the terminal is gone."""
         if self.is_open:

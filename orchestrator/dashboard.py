@@ -29,6 +29,8 @@ FRAME_EVERY_S = 0.25
 """Least time between two redraws."""
 TIMER_EVERY_S = 1.0
 """Redraws for nothing but running clocks are this rare: the master has one percent of a core."""
+AWAY_S = 5.0
+"""After a longer pause the master was stopped (Ctrl+Z), and the terminal belonged to others."""
 _COLOURS = {"standard": ColorSystem.STANDARD, "256": ColorSystem.EIGHT_BIT, "truecolor": ColorSystem.TRUECOLOR}
 _CLOCKS = ("now", "cycle_left_s", "step_elapsed_s", "waiting_left_s", "worker_rss_bytes", "master_rss_bytes")
 
@@ -89,6 +91,8 @@ class Dashboard:
         return self._key != (_without_clocks(view), len(self._said), self.canvas.size)
 
     def _draw(self, view: View) -> None:
+        if view.now - self._drawn_at > AWAY_S:
+            self.canvas.start_anew()
         width, height = size = self.canvas.size
         self._key = (_without_clocks(view), len(self._said), size)
         self._drawn_at = view.now

@@ -122,5 +122,6 @@ def example(view: View, width: int, height: int) -> list[Text]:
     program = [Text(line) for line in task.program[:room]]
     if len(task.program) > room:
         program[-1] = Text(f"… {len(task.program) - room + 1} more lines", "dim")
-    last = Text("f(", "dim").append(task.input).append(") → ", "dim").append(task.output)
-    return [top, *program, last][:height]
+    shown = task.pairs[: max(1, height - 1 - len(program))]
+    calls = [Text("f(", "dim").append(given).append(") → ", "dim").append(wanted) for given, wanted in shown]
+    return [top, *program, *calls][:height]

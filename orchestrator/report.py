@@ -18,7 +18,7 @@ from orchestrator.report_facts import Facts, read_facts
 from orchestrator.report_page import SCRIPT, STYLE
 from orchestrator.scores import TaskScores, task_scores
 from orchestrator.svg import LEFT, RIGHT, WIDTH, Area, Chart, Line, draw, scale_of
-from orchestrator.wording import TASK_NAMES, count, duration, harmless, percent, points, score, size
+from orchestrator.wording import TASK_NAMES, count, duration, harmless, pairs, percent, points, score, size
 from state.durable import write_file
 from state.history import StepFacts
 from state.layout import RunDir
@@ -276,10 +276,11 @@ def example(row: dict[str, Any]) -> str:
     rate = row.get("solve_rate")
     solved = f", solved {percent(rate)}" if rate is not None else ""
     program = "\n".join(text(line) for line in str(row["program"]).split("\n"))
+    calls = "<br>".join(f"f({text(a)}) → {text(b)}" for a, b in pairs(str(row["input"]), str(row["output"])))
     return (
         f'<div class="card"><h3>{text(TASK_NAMES.get(row["task"], row["task"]))}</h3>'
         f'<div class="note">step {text(row["step"])}{text(solved)}</div><pre>{program}</pre>'
-        f"<code>f({text(row['input'])}) → {text(row['output'])}</code></div>"
+        f"<code>{calls}</code></div>"
     )
 
 

@@ -22,7 +22,7 @@ h2 { font-size: 18px; margin: 40px 0 12px; }
 .charts { grid-template-columns: repeat(auto-fit, minmax(min(100%, 380px), 1fr)); }
 .card { background: var(--card); border: 1px solid var(--rule); border-radius: 10px; padding: 14px 16px; min-width: 0; }
 .card h3 { margin: 0; font-size: 14px; font-weight: 600; }
-.big { font-size: 25px; font-weight: 650; font-variant-numeric: tabular-nums; letter-spacing: -.01em; }
+.big { font-size: 21px; white-space: nowrap; font-weight: 650; font-variant-numeric: tabular-nums; }
 .legend { display: flex; flex-wrap: wrap; gap: 2px 14px; font-size: 12.5px; color: var(--soft); }
 .legend svg { width: 20px; height: 8px; margin-right: 5px; display: inline; }
 .legend b { color: var(--ink); font-weight: 600; font-variant-numeric: tabular-nums; }

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.scores import TASK_ORDER, TaskScores, task_scores
-from orchestrator.wording import harmless
+from orchestrator.wording import harmless, pairs
 from profiles.schema import Profile
 from state.history import EventFacts, History, StepFacts, ValidationFacts
 from state.states import RunState
@@ -66,8 +66,8 @@ class Example:
     step: int
     program: tuple[str, ...]
     """Lines."""
-    input: str
-    output: str
+    pairs: tuple[tuple[str, str], ...]
+    """(input, output); several for induction."""
     solve_rate: float | None = None
 
 
@@ -276,7 +276,6 @@ def _example(row: Mapping[str, Any]) -> Example:
         task=harmless(str(row["task"])),
         step=int(row["step"]),
         program=tuple(harmless(line) for line in str(row["program"]).split("\n")),
-        input=harmless(str(row["input"])),
-        output=harmless(str(row["output"])),
+        pairs=tuple(pairs(str(row["input"]), str(row["output"]))),
         solve_rate=row.get("solve_rate"),
     )

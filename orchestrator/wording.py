@@ -83,3 +83,11 @@ def points(change: float | None) -> str:
         return ""
     rounded = round(change * 100)
     return f"{rounded:+d}" if rounded else "±0"
+
+
+def pairs(input_: str, output: str) -> list[tuple[str, str]]:
+    """Harmless (input, output) of a task; an induction task has one pair on each line."""
+    inputs, outputs = input_.split("\n"), output.split("\n")
+    if len(inputs) != len(outputs):
+        inputs, outputs = [input_], [output]
+    return [(harmless(given), harmless(wanted)) for given, wanted in zip(inputs, outputs, strict=True)]

@@ -93,6 +93,19 @@ def test_clocks_alone_redraw_once_a_second_and_only_their_lines(opened: Opener) 
     assert len(terminal.raw) - before < 4000
 
 
+def test_after_a_pause_everything_is_drawn_again(opened: Opener) -> None:
+    """Ctrl+Z and fg: the shell has written on our lines meanwhile."""
+    terminal = opened()
+    do(terminal, "update", now=100.0)
+    shown = terminal.text
+    terminal.screen.erase_in_display(2)
+    terminal.screen.reset_mode(1049, private=True)
+    do(terminal, "update", now=160.0)
+    terminal.until(lambda: "Ctrl+X" in terminal.text)
+    assert terminal.screen.is_alternate
+    assert terminal.text.splitlines()[5:] == shown.splitlines()[5:]
+
+
 def test_hostile_text_steers_nothing(opened: Opener) -> None:
     terminal = opened(120, 40)
     hostile = "x = '[bold red]no markup[/]'\x1b[2J\x1b[?1049l\x1b]0;owned\x07\n\ty = '\u202e\x9b5A'"

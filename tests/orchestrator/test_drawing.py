@@ -11,7 +11,7 @@ from orchestrator.arrange import arrange
 from orchestrator.columns import Column, fit, table
 from orchestrator.glyphs import bar, chart, resample, sparkline
 from orchestrator.svg import nice_ticks
-from orchestrator.wording import duration, harmless, points, size
+from orchestrator.wording import duration, harmless, pairs, points, size
 
 
 @pytest.mark.parametrize(
@@ -57,6 +57,18 @@ def test_no_text_keeps_a_control_character(text) -> None:
     assert harmless(text).isprintable() or all(c.isprintable() or c.isspace() for c in harmless(text))
     assert not set(harmless(text)) & set(map(chr, [*range(32), *range(127, 160)]))
     harmless(text).encode("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted", "shown"),
+    [
+        ("'uv'", "'vu'", [("'uv'", "'vu'")]),
+        ("'a'\n'b'", "'x'\n'y'", [("'a'", "'x'"), ("'b'", "'y'")]),
+        ("'a'\n'b'", "'x'", [("'a'⏎'b'", "'x'")]),
+    ],
+)
+def test_an_induction_task_has_a_pair_on_each_line(given, wanted, shown) -> None:
+    assert pairs(given, wanted) == shown
 
 
 def test_a_sparkline_grows_from_the_lowest_to_the_highest_block() -> None:
