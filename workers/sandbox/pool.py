@@ -53,6 +53,8 @@ class Sandbox:
                 lane.await_report()
             self.layers = dict(self._lanes[0].report["layers"])
             """Layer -> "ok", or why it is missing, as the first zygote found them."""
+            self.modules_failed = dict(self._lanes[0].report["modules_failed"])
+            """Module of the limits -> why it could not be loaded. Programs cannot import it."""
             if reason := refusal(self.limits, self.layers):
                 raise SandboxRefused(reason)
         except BaseException:

@@ -22,10 +22,8 @@ PURE = tuple(_PURE.split())
 """Always importable. No clock, no randomness, no files."""
 
 _LATE = """
-    _strptime _pydecimal traceback linecache tokenize token codecs stringprep encodings.idna encodings.ascii
-    encodings.latin_1 encodings.utf_8 encodings.utf_16 encodings.utf_32 encodings.cp1252 encodings.unicode_escape
-    encodings.raw_unicode_escape encodings.hex_codec encodings.base64_codec encodings.rot_13 encodings.punycode
-    json.scanner json.decoder json.encoder copyreg reprlib keyword
+    _strptime _pydecimal traceback linecache tokenize token codecs stringprep json.scanner json.decoder json.encoder
+    copyreg reprlib keyword
 """
 LATE = tuple(_LATE.split())
 """Not for programs: what the pure modules load on use."""
@@ -36,7 +34,7 @@ def load(extra: Sequence[str]) -> dict[str, str]:
     failed: dict[str, str] = {}
     for name in PURE:
         importlib.import_module(name)
-    for name in LATE:
+    for name in [*LATE, *_text_codecs()]:
         # Which private helpers exist differs between versions of Python.
         with suppress(ImportError):
             importlib.import_module(name)
@@ -47,6 +45,14 @@ def load(extra: Sequence[str]) -> dict[str, str]:
             failed[name] = f"{type(error).__name__}: {error}"
     _use_late_parts()
     return failed
+
+
+def _text_codecs() -> list[str]:
+    """Every codec of the standard library: `str.encode` looks its module up on first use."""
+    import encodings
+    import pkgutil
+
+    return [f"encodings.{found.name}" for found in pkgutil.iter_modules(encodings.__path__)]
 
 
 def _use_late_parts() -> None:
@@ -61,7 +67,7 @@ def _use_late_parts() -> None:
     re.compile(r"(?i)\w+\b[a-z]")
     statistics.NormalDist(0, 1).inv_cdf(0.3)
     statistics.quantiles([1, 2, 3])
-    for codec in ("ascii", "latin-1", "utf-16", "utf-32", "idna", "unicode_escape", "cp1252"):
+    for codec in ("ascii", "latin-1", "utf-16", "utf-32", "idna", "unicode_escape", "cp1252", "shift_jis"):
         "a".encode(codec)
 
 
