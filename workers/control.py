@@ -43,6 +43,10 @@ class Requests:
         return _drain(self.stop_ids)
 
 
+_MOVED = Message(type="moved")
+"""Wakes the writer; never sent."""
+
+
 def _drain(source: queue.SimpleQueue[int]) -> list[int]:
     found: list[int] = []
     while True:
@@ -62,7 +66,7 @@ class Control:
         self._outbox: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._hint = False
         self._step, self._stage = 0, "starting"
-        self._told_at = 0.0
+        self._has_moved = False
         self._is_deaf = False
         self._writer = threading.Thread(target=self._write, name="heartbeat", daemon=True)
         if self._socket is not None:
@@ -84,11 +88,10 @@ class Control:
 
     def at(self, step: int, stage: str) -> None:
         """Where the worker is, for the next heartbeat; a new stage is told soon, as it moves the master's deadline."""
-        changed = (step, stage) != (self._step, self._stage)
         self._step, self._stage = step, stage
-        if changed and time.monotonic() - self._told_at > STAGE_HEARTBEAT_S:
-            self._told_at = time.monotonic()
-            self._outbox.put(self._heartbeat())
+        if not self._has_moved:
+            self._has_moved = True
+            self._outbox.put(_MOVED)
 
     def close(self) -> None:
         """Send what is queued, for at most FLUSH_S seconds."""
@@ -105,16 +108,19 @@ class Control:
 
     def _write(self) -> None:
         assert self._socket is not None
-        next_heartbeat = time.monotonic() + HEARTBEAT_EVERY_S
+        told_at = time.monotonic() - STAGE_HEARTBEAT_S
         while True:
+            patience = STAGE_HEARTBEAT_S if self._has_moved else HEARTBEAT_EVERY_S
             try:
-                message = self._outbox.get(timeout=max(0.0, next_heartbeat - time.monotonic()))
+                message = self._outbox.get(timeout=max(0.0, told_at + patience - time.monotonic()))
             except queue.Empty:
+                self._has_moved = False
                 message = self._heartbeat()
-                self._told_at = time.monotonic()
-                next_heartbeat = self._told_at + HEARTBEAT_EVERY_S
+                told_at = time.monotonic()
             if message is None:
                 return
+            if message is _MOVED:
+                continue
             if message.type == "event_hint":
                 self._hint = False
             line = msgspec.json.encode(msgspec.structs.replace(message, attempt=self._token)) + b"\n"

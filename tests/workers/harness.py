@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,11 @@ class Worker:
                 return message
         raise TimeoutError(type_)
 
+    def wait_for_step(self, step: int) -> None:
+        """Until a heartbeat tells of this step or a later one."""
+        while self.wait_for("heartbeat").step < step:
+            pass
+
     def _next(self, deadline: float) -> Message:
         while b"\n" not in self._buffer:
             self.control.settimeout(max(0.01, deadline - time.monotonic()))
@@ -143,7 +149,34 @@ class Worker:
             self.lifeline = -1
 
 
-def spawn(token: str, log: Path, *, warm: str = "fake", **environment: str) -> Worker:
+WORKER = ("-m", "workers")
+
+
+def without_restoring(name: str) -> tuple[str, str]:
+    """A worker that forgets to restore one registered item: resume must notice."""
+    code = (
+        "import runpy; from state.registry import Registry\n"
+        "load = Registry.load\n"
+        "def forgetful(self, directory, *args, **kwargs):\n"
+        f"    self._items[{name!r}].load = lambda path: None\n"
+        "    load(self, directory, *args, **kwargs)\n"
+        "Registry.load = forgetful\n"
+        "runpy.run_module('workers', run_name='__main__')\n"
+    )
+    return ("-c", code)
+
+
+def wait_until(is_true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_true():
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        time.sleep(0.01)
+
+
+def spawn(
+    token: str, log: Path, *, warm: str = "fake", program: tuple[str, ...] = WORKER, **environment: str
+) -> Worker:
     ours, theirs = socket.socketpair()
     read_end, write_end = os.pipe()
     variables = {
@@ -158,7 +191,7 @@ def spawn(token: str, log: Path, *, warm: str = "fake", **environment: str) -> W
     }
     with log.open("ab") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "workers"],
+            [sys.executable, *program],
             cwd=REPOSITORY,
             env=variables,
             stdin=subprocess.DEVNULL,
@@ -172,18 +205,22 @@ def spawn(token: str, log: Path, *, warm: str = "fake", **environment: str) -> W
     return Worker(process, ours, write_end, token, log)
 
 
-def start(spec: WorkerSpec, *, warm: str = "fake", **environment: str) -> Worker:
+def start(
+    spec: WorkerSpec, *, warm: str = "fake", program: tuple[str, ...] = WORKER, **environment: str
+) -> Worker:
     """Spawn a worker and hand it the spec."""
     directory = Path(spec.run_dir) / spec.attempt_dir
-    worker = spawn(spec.token, directory / "worker.log", warm=warm, **environment)
+    worker = spawn(spec.token, directory / "worker.log", warm=warm, program=program, **environment)
     worker.wait_for("ready")
     worker.send("start", path=str(directory / "spec.json"))
     return worker
 
 
-def run(spec: WorkerSpec, *, warm: str = "fake", **environment: str) -> int:
+def run(
+    spec: WorkerSpec, *, warm: str = "fake", program: tuple[str, ...] = WORKER, **environment: str
+) -> int:
     """Start, wait for the end, return the exit code."""
-    worker = start(spec, warm=warm, **environment)
+    worker = start(spec, warm=warm, program=program, **environment)
     try:
         return worker.exit_code()
     finally:
@@ -199,7 +236,8 @@ def events_of(spec: WorkerSpec, type_: str = "") -> list[Event]:
 
 
 def events_at(directory: Path, type_: str = "") -> list[Event]:
-    lines = (directory / "events.jsonl").read_bytes().splitlines()
+    path = directory / "events.jsonl"
+    lines = path.read_bytes().splitlines() if path.exists() else []
     events = [msgspec.json.decode(line, type=Event) for line in lines]
     return [event for event in events if not type_ or event.type == type_]
 

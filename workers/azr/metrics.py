@@ -14,6 +14,7 @@
 | tokens_mean, tokens_mean/TASK, proposal_tokens/TASK | mean length in tokens: of all, of answers, of proposals |
 | statements | mean length of new programs, in statements |
 | distinct_share | distinct texts among the rollouts of a new task, averaged: 1 is all different |
+| identical_share | share of new tasks whose rollouts are all the same text: 1 in a whole step is an alarm |
 | invalid/REASON | proposals that are no new valid task, by first reason |
 """
 
@@ -58,6 +59,7 @@ def collected_metrics(
         "tokens_mean": mean(len(row.completion_ids) for row in rows),
         "statements": mean(num_statements(one.wanted.entry.program) for one in new if one.wanted.entry.task != "ind"),
         "distinct_share": mean(len(set(one.texts)) / len(one.texts) for one in new),
+        "identical_share": mean(len(set(one.texts)) == 1 for one in new),
         "distinct_programs": float(len({one.wanted.entry.program_key for one in new})),
         "accept_rate": len(new) / len(proposals) if proposals else 0.0,
         "dup_rate": reasons[REPEAT] / len(proposals) if proposals else 0.0,

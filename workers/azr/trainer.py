@@ -166,8 +166,8 @@ def warnings_of(collected: Collected, metrics: dict[str, float]) -> list[str]:
     texts = []
     if collected.retired:
         texts.append(f"{len(collected.retired)} tasks gave another value than before and were retired")
-    if metrics.get("new_examples", 0) >= 2 and metrics.get("distinct_share", 1.0) <= 1.0 / 2:
-        texts.append("at least half of the estimation rollouts are repeats: is the sampler greedy?")
+    if metrics.get("new_examples", 0) >= 2 and metrics.get("identical_share", 0.0) == 1.0:
+        texts.append("all estimation rollouts of every new task are the same: does the sampler draw at all?")
     return texts
 
 

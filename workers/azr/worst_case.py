@@ -37,11 +37,15 @@ def rehearse(model: Any, engine: NativeEngine, update: PolicyUpdate, profile: Pr
 
 
 def _longest_rollouts(engine: NativeEngine, profile: Profile, vocabulary: int, draws: random.Random) -> None:
-    """As many rollouts as decode side by side, none of which ends before the limit."""
+    """As many rollouts as decode side by side. On a GPU none ends before the limit; on a CPU all end at once.
+
+    The cache has its full size from the first token on, and on a CPU the tokens after it would only take seconds.
+    """
     azr, sampling = profile.azr, profile.sampling
     in_a_step = len(azr.tasks) * azr.proposals_per_task * azr.group_size
     stop_ids = engine.stop_ids
-    engine.stop_ids = stop_ids.new_empty(0)
+    every = torch.arange(vocabulary, device=stop_ids.device)
+    engine.stop_ids = every[:0] if stop_ids.device.type == "cuda" else every
     try:
         prompts = [_ids(sampling.max_prompt_tokens, vocabulary, draws) for _ in range(min(in_a_step, engine.max_rows))]
         engine.generate(
