@@ -161,6 +161,8 @@ class Attempts:
         ended = self.ledger.close(active.attempt, active.end_step, exit_code=code, failure=failure, lost=False, now=utc)
         self.crew.active = None
         self.crew.discard(worker)
+        for line in ended.repairs:
+            self.screen.say(line)
         self.screen.say(end_line(active, ended, code))
         return ended
 

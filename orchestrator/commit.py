@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -49,6 +49,8 @@ class Ended:
     failure: str
     message: str
     exhausted: bool = False
+    repairs: tuple[str, ...] = ()
+    """A line for each thing that was put right in checkpoints/."""
 
 
 class Ledger:
@@ -151,7 +153,7 @@ class Ledger:
         directory = self.run.attempt(attempt.cycle, attempt.attempt, attempt.role)
         torn = drop_torn_line(directory.events)
         ingest_all(self.store, attempt.token, directory.events)
-        self.adopt(now)
+        repairs = tuple(self.adopt(now))
         result = read_result(directory, attempt.token)
         if attempt.role == "validate":
             ended, cycle_state = self._validated(attempt, result, failure, lost, now)
@@ -169,7 +171,7 @@ class Ledger:
             exhausted=ended.exhausted,
             now=now,
         )
-        return ended
+        return replace(ended, repairs=repairs)
 
     def _trained(
         self, end_step: int, result: Result | None, failure: str, lost: bool

@@ -89,7 +89,7 @@ class Crew:
             worker.log = directory.log
         pid = {"pid": worker.pid, "process_started": worker.process_started, "token": worker.token}
         durable.write_file(directory.pid, msgspec.json.encode(pid))
-        worker.watch = replace(worker.watch, started_at=now, progress_at=now)
+        worker.watch = replace(worker.watch, started_at=now, progress_at=now, first_step=spec.first_step)
         worker.send(Message(type="start", path=str(directory.spec), step=spec.first_step))
 
     def discard(self, worker: Worker) -> None:

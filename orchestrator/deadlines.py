@@ -29,6 +29,8 @@ class Watch:
     """Last heartbeat or other message."""
     progress_at: float = 0.0
     """Last change of step or stage."""
+    first_step: int = 0
+    """First step of this attempt."""
     steps_done: int = 0
     """Steps finished in this attempt."""
     stage: str = ""

@@ -119,8 +119,8 @@ class Worker:
             changes["is_ready"] = True
         if message.type == "heartbeat" and (message.step, message.stage) != (self.step, self.watch.stage):
             changes |= {"progress_at": now, "stage": message.stage}
-            if self.watch.started_at is not None and message.step > self.step > 0:
-                changes["steps_done"] = self.watch.steps_done + 1
+            if self.watch.started_at is not None:  # heartbeats are fewer than quick steps
+                changes["steps_done"] = max(self.watch.steps_done, message.step - self.watch.first_step)
             self.step = message.step
         if "is_ready" in changes:
             changes.pop("is_ready")

@@ -79,7 +79,8 @@ def _no_progress(control: Control, argument: int | None) -> None:
 def _hang_native(control: Control, argument: int | None) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP})
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    ctypes.PyDLL(None).sleep(FOREVER_S)  # PyDLL, unlike CDLL, keeps the interpreter lock
+    while True:  # the signal that dumps the stacks also ends a sleep
+        ctypes.PyDLL(None).sleep(FOREVER_S)  # PyDLL, unlike CDLL, keeps the interpreter lock
 
 
 def _ignore_term(control: Control, argument: int | None) -> None:

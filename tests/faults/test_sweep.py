@@ -1,0 +1,43 @@
+"""A kill at every named point, first, middle and last hit of it; then once more inside the recovery from it."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from state.crash import POINTS
+from tests.faults.conftest import Clean
+from tests.faults.harness import KNOBS, scene
+from tests.faults.invariants import check_invariants, check_recovery
+
+KILLED = -signal.SIGKILL
+LOST_AT_MOST = KNOBS["run.checkpoint_every"]
+
+IN_RECOVERY = frozenset(name for name in POINTS if name.startswith("recover."))
+"""Hit only where something is to be repaired."""
+IN_MIGRATION = frozenset({"store.in_migration"})
+
+
+def chosen(hits: int) -> list[int]:
+    """First, middle and last."""
+    return sorted({1, (hits + 1) // 2, hits})
+
+
+@pytest.mark.parametrize("name", sorted(POINTS - IN_RECOVERY))
+def test_a_kill_at_any_point_changes_nothing_in_the_end(name: str, clean: Clean, tmp_path: Path) -> None:
+    assert clean.hits[name], f"{name} is not reached by a clean run"
+    for nth in chosen(clean.hits[name]):
+        with scene(tmp_path / f"at-{nth}") as run:
+            master = run.start(f"{name}:{nth}")
+            code = master.end()
+            assert code in (0, KILLED), f"{name}:{nth}\n{master.text()}"
+            if code == KILLED:
+                check_recovery(run, tmp_path / "copy", LOST_AT_MOST)
+                run.finish()
+            check_invariants(run, clean.ending)
+
+
+MOST_TO_DO = ("ckpt.after_rename", "ckpt.files_written", "prune.after_rename", "attempt.before_close")
+"""Where a kill of the master leaves the most for recovery: a child to adopt, staging, trash, an open attempt."""
