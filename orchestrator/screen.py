@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import psutil
 
@@ -54,6 +54,10 @@ class Screen:
         self.steps: deque[StepFacts] = deque(maxlen=STEPS_SHOWN)
         self.events: deque[EventFacts] = deque(maxlen=EVENTS_SHOWN)
         self.validations: Sequence[ValidationFacts] = ()
+        self.newest: Sequence[dict[str, Any]] = ()
+        """The newest task found, as a row of `reader.examples`."""
+        self.step_began: tuple[int, float] = (-1, 0.0)
+        """Step in progress, and when it was first seen (monotonic): a stage's start is not the step's."""
         self.dirty = True
         self.shown_at = 0.0
         self.memory_at = 0.0
@@ -71,6 +75,7 @@ class Screen:
         """After a commit: read again what was committed."""
         self.steps = deque(reader.steps(STEPS_SHOWN), maxlen=STEPS_SHOWN)
         self.validations = reader.validations(STEPS_SHOWN)
+        self.newest = reader.examples(1)
         self.dirty = True
 
     def take(self, lines: Sequence[Line]) -> None:
@@ -81,6 +86,8 @@ class Screen:
                 metrics = {k: v for k, v in line.data.items() if isinstance(v, int | float)}
                 seconds, reward = float(metrics.get("seconds", 0.0)), float(metrics.get("reward", 0.0))
                 self.steps.append(StepFacts(line.step, 0, seconds, reward, metrics))
+            elif line.type == "examples" and line.data.get("tasks"):
+                self.newest = [{"step": line.step, **line.data["tasks"][-1]}]
             elif line.type in ("warning", "unparsed", "conflict", "oom_retry", "not_finite", "exhausted", "memory"):
                 text = str(line.data.get("text", line.data))
                 self.events.append(EventFacts(line.t_wall, 0, line.step, line.type, text))
@@ -111,7 +118,8 @@ class Screen:
         self.shown_at, self.dirty = now, False
         self._measure_memory(master, now)
         live = self.live(master, now)
-        self.display.update(build_view(master.history, live, self.steps, self.validations, self.events, self.profile))
+        facts = (self.steps, self.validations, self.events)
+        self.display.update(build_view(master.history, live, *facts, self.profile, self.newest))
 
     def _measure_memory(self, master: Master, now: float) -> None:
         if now - self.memory_at < MEMORY_INTERVAL_S:
@@ -125,6 +133,8 @@ class Screen:
         active, standby = master.crew.active, master.crew.standby
         times = self.step_times[-20:]
         asked = active is not None and active.checkpoint_pending
+        if active is not None and active.worker.step != self.step_began[0]:
+            self.step_began = (active.worker.step, active.worker.watch.progress_at)
         note = self.note or ("stopping after this step" if master.stop_asked_at is not None else "")
         return Live(
             master_pid=os.getpid(),
@@ -132,7 +142,7 @@ class Screen:
             role=active.attempt.role if active else "",
             stage=active.worker.watch.stage if active else "",
             step=active.worker.step if active and isinstance(active.action, Train) else None,
-            step_started=active.worker.watch.progress_at if active else None,
+            step_started=self.step_began[1] if active else None,
             cycle_step_median_s=sorted(times)[len(times) // 2] if times else None,
             worker_rss_bytes=self.worker_rss,
             master_rss_bytes=self.master_rss,

@@ -117,6 +117,7 @@ MIGRATIONS: tuple[str, ...] = (
         PRIMARY KEY (checkpoint_id, suite)
     ) STRICT;
     CREATE INDEX validations_by_step ON validations(suite, step);
+    CREATE INDEX validations_by_cycle ON validations(cycle);
     CREATE INDEX validations_by_accuracy ON validations(suite, accuracy DESC, step);
     CREATE TABLE examples (
         example_id TEXT PRIMARY KEY,

@@ -248,7 +248,7 @@ def finish(run_dir: RunDir, reader: Reader, profile: Profile, screen: Screen, en
     except Exception as error:  # whatever is wrong with a picture, the run ended as it ended
         screen.say(f"the report could not be written: {error!r}")
     history = reader.history()
-    screen.close(summary(history, reader.steps(), reader.validations(), profile))
+    screen.close(summary(history, reader.steps(), reader.validations(), profile, report=str(run_dir.report)))
     if ending.state == RunState.FAILED:
         head = f"head is step {history.head.step} ({history.head.path})" if history.head else "no checkpoint yet"
         log = last_log(run_dir, history.current.cycle if history.current else 0)
