@@ -45,7 +45,7 @@ class AzrTrainer:
         self._sandbox = sandbox
         self._profile: Profile = attempt.profile
         self._model: Any = None
-        self._static_source = Path()
+        self._static: load.StaticFiles
         self._cursor: Cursor | None = None
 
     def build(self, head: Path | None) -> None:
@@ -53,12 +53,13 @@ class AzrTrainer:
         device = device_of(profile)
         set_up_torch(profile, isolate=self._attempt.spec.isolate)
         if head is None:
-            self._static_source = load.model_directory(profile.model)
-            self._model = load.load_model(self._static_source, profile.model.dtype, device)
+            source = load.model_directory(profile.model)
+            self._model = load.load_model(source, profile.model.dtype, device)
             rng.seed_globals(profile.run.seed)
         else:
-            self._static_source = head
-            self._model = load.empty_model(head, profile.model.dtype, device)
+            source = head
+            self._model = load.empty_model(source, profile.model.dtype, device)
+        self._static = load.StaticFiles(source)
         self._optimizer = optimizer.build(self._model, profile.optimizer)
         self._update = PolicyUpdate(
             self._model, self._optimizer, profile.optimizer, profile.sampling.temperature
@@ -70,7 +71,7 @@ class AzrTrainer:
         self._tools = Tools(
             profile=profile,
             style=style,
-            tokenizer=load.Tokenizer(self._static_source),
+            tokenizer=load.Tokenizer(source),
             engine=self._engine,
             sandbox=self._sandbox,
             is_held_out=held_out_of(style.name),
@@ -148,7 +149,7 @@ class AzrTrainer:
         )
 
     def write_static(self, directory: Path) -> None:
-        load.copy_static(self._static_source, directory)
+        self._static.write(directory)
 
     def _store(self, collected: Collected) -> None:
         """The step's tasks enter the buffers; nothing before this changed them, so a step may be repeated."""
@@ -197,4 +198,6 @@ def set_up_torch(profile: Profile, *, isolate: bool) -> None:
         torch.set_num_threads(profile.run.threads)
     if profile.run.deterministic or isolate:
         torch.use_deterministic_algorithms(True)
+        # Without it every new tensor is filled with NaN first: a search for bugs, and a tenth of a step.
+        torch.utils.deterministic.fill_uninitialized_memory = isolate  # type: ignore[attr-defined]
     torch.autograd.set_detect_anomaly(isolate)

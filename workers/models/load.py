@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -105,10 +104,15 @@ class Tokenizer:
         return str(self._backend.decode(list(ids), skip_special_tokens=False))
 
 
-def copy_static(source: Path, target: Path) -> None:
-    for name in STATIC_FILES:
-        if (source / name).is_file():
-            shutil.copyfile(source / name, target / name)
+class StaticFiles:
+    """Config and tokenizer, held in memory: the checkpoint that they came from may be pruned while we train."""
+
+    def __init__(self, source: Path) -> None:
+        self._contents = {name: (source / name).read_bytes() for name in STATIC_FILES if (source / name).is_file()}
+
+    def write(self, directory: Path) -> None:
+        for name, content in self._contents.items():
+            (directory / name).write_bytes(content)
 
 
 class Weights:
