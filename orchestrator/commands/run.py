@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import errno
 import os
 import secrets
 import sys
@@ -124,6 +125,8 @@ def free_name(root: Path, name: str) -> str:
 def make_directory(root: Path) -> None:
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if os.statvfs(root).f_flag & os.ST_RDONLY:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
         if not os.access(root, os.W_OK | os.X_OK):
             raise PermissionError(13, "not writable", str(root))
         if root.is_symlink() or root.stat().st_uid != os.getuid():
@@ -252,7 +255,8 @@ def finish(run_dir: RunDir, reader: Reader, profile: Profile, screen: Screen, en
     if ending.state == RunState.FAILED:
         head = f"head is step {history.head.step} ({history.head.path})" if history.head else "no checkpoint yet"
         log = last_log(run_dir, history.current.cycle if history.current else 0)
-        lines = [ending.reason, *filter(None, [ending.advice]), *last_lines(log)]
+        seen = last_lines(log) if ending.exit_code == ExitCode.INTERNAL else []
+        lines = [ending.reason, *filter(None, [ending.advice]), *seen]
         raise LonghaulError(
             f"run '{run_dir.name}' stopped: " + "\n       ".join(lines),
             kept=head,

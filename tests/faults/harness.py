@@ -139,7 +139,10 @@ class Scene:
 
     def finish(self, crash: str = "", *arguments: str, code: int = 0, **knobs: Any) -> Master:
         """Start a master and wait until it ends with `code`."""
-        master = self.start(crash, *arguments, **knobs)
+        return self.launch_and_end(self.command("--plain", *arguments, **knobs), crash, code=code)
+
+    def launch_and_end(self, command: list[str], crash: str = "", *, code: int) -> Master:
+        master = self.launch(command, crash)
         ended = master.end()
         assert ended == code, f"exit {ended}, not {code}\n{master.text()}"
         return master
@@ -156,11 +159,11 @@ class Scene:
     # --- facts -----------------------------------------------------------------------------------------------
 
     def rows(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        """Rows of the store as committed now; none while there is no store yet."""
+        """Rows of the store as committed now; none while there is no store, or none that can be read."""
         try:
             with closing(sqlite3.connect(f"file:{self.run.store}?mode=ro", uri=True, timeout=10)) as db:
                 return db.execute(sql, parameters).fetchall()
-        except sqlite3.OperationalError:
+        except sqlite3.DatabaseError:
             return []
 
     def one(self, sql: str, *parameters: Any) -> Any:

@@ -1,0 +1,225 @@
+"""Rows E1, E7, E8, D10 to D13 and what a person gets wrong: a clear message, its exit code, and nothing lost."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.faults.conftest import Clean
+from tests.faults.harness import REPOSITORY, Master, Scene, scene
+from tests.faults.invariants import check_invariants, ending, recover_here
+
+KILLED = -signal.SIGKILL
+
+
+def told(master: Master, *parts: str) -> None:
+    """The three lines that every error ends with, and no traceback."""
+    error = master.err.read_text()
+    assert "Traceback" not in error, error
+    lines = [line.split(":")[0] for line in error.splitlines() if line[:5] in ("error", "kept:", "next:")]
+    assert lines == ["error", "kept", "next"], error
+    for part in parts:
+        assert part in error, error
+
+
+def test_E1_second_master_is_refused_and_the_first_goes_on(clean: Clean, tmp_path: Path) -> None:
+    with scene(tmp_path / "run", fake__fault="no_progress:4") as run:
+        first = run.start()
+        first.wait_for_line("checkpoint of step 2 is durable")
+        told(run.finish(code=69), f"held by pid {first.pid}")
+        os.kill(first.worker_pid(), signal.SIGKILL)
+        assert first.end() == 0
+        check_invariants(run, clean.ending)
+
+
+def test_E7_profile_typo_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
+    with scene(tmp_path / "run") as run:
+        told(run.finish("", "--set", "run.max_cyles=3", code=66), "max_cyles", "max_cycles")
+        told(run.launch_and_end([*run.command()[:5], "faek"], code=66), "faek", "fake")
+        assert not run.run.root.exists(), "nothing was started"
+
+
+def test_E7_changed_profile_is_shown_and_refused_where_it_cannot_change(clean: Clean, tmp_path: Path) -> None:
+    with scene(tmp_path / "run") as run:
+        run.finish("commit.after:3", code=KILLED)
+        told(run.finish(code=66, run__seed=7), "seed")
+        told(run.finish(code=66, run__steps_per_cycle=9), "--accept-changes")
+        assert run.head_step() == 4
+        master = run.finish("", "--accept-changes", run__checkpoint_every=3)
+        assert "checkpoint_every" in master.out.read_text()
+        recover_here(run.run)
+        assert ending(run) == clean.ending
+
+
+def test_store_of_a_newer_version_is_untouched(tmp_path: Path) -> None:
+    with scene(tmp_path / "run") as run:
+        run.finish()
+        with closing(sqlite3.connect(run.run.store)) as db:
+            db.execute("PRAGMA user_version=99")
+        before = run.run.store.read_bytes()
+        told(run.finish(code=65), "newer", "99")
+        assert run.run.store.read_bytes() == before
+
+
+def test_D6_store_deleted_while_checkpoints_are_there_is_refused(tmp_path: Path) -> None:
+    with scene(tmp_path / "run") as run:
+        run.finish()
+        run.run.store.unlink()
+        told(run.finish(code=74), "holds checkpoints but no store")
+        assert len(list(run.run.checkpoints.iterdir())) == 3
+
+
+def test_D7_store_damaged_is_refused_and_checkpoints_stay(tmp_path: Path) -> None:
+    with scene(tmp_path / "run") as run:
+        run.finish()
+        content = bytearray(run.run.store.read_bytes())
+        content[4096 : 4096 * 6] = os.urandom(4096 * 5)
+        run.run.store.write_bytes(content)
+        told(run.finish(code=74), "damaged")
+        run.run.store.write_bytes(b"no database at all, " * 100)
+        told(run.finish(code=74), "damaged")
+        assert len(list(run.run.checkpoints.iterdir())) == 3
+
+
+def test_D13_checkpoint_of_another_run_is_quarantined(clean: Clean, tmp_path: Path) -> None:
+    with scene(tmp_path / "other", run__seed=5) as other, scene(tmp_path / "run") as run:
+        other.finish()
+        run.finish("commit.after:3", code=KILLED)
+        shutil.copytree(other.head_dir(), run.run.checkpoints / other.head_dir().name)
+        assert "it belongs to another run" in run.finish().out.read_text()
+        check_invariants(run, clean.ending)
+
+
+def test_D14_run_directory_renamed_goes_on(clean: Clean, tmp_path: Path) -> None:
+    with scene(tmp_path / "run") as run:
+        run.finish("commit.after:3", code=KILLED)
+        run.wait_until_nobody_is_left()
+        run.run.root.rename(run.run.root.with_name("moved"))
+        run.name = "moved"
+        run.finish()
+        check_invariants(run, clean.ending)
+
+
+# --- full and failing disks -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("action", ["enospc", "eio"])
+@pytest.mark.parametrize("point", ["ckpt.files_written:3", "durable.before_rename:7"])
+def test_D10_D11_failing_write_ends_with_73_and_keeps_the_head(
+    point: str, action: str, clean: Clean, tmp_path: Path
+) -> None:
+    with scene(tmp_path / "run") as run:
+        told(run.finish(f"{point}:{action}", code=73), "No space left" if action == "enospc" else "Input/output error")
+        assert run.one("SELECT state FROM runs") == "failed"
+        run.finish()
+        check_invariants(run, clean.ending)
+
+
+@contextmanager
+def tiny_disk(at: Path, megabytes: int) -> Iterator[None]:
+    """A file system of its own; skips where this user may not mount."""
+    at.mkdir(parents=True)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(at)]
+    if os.getuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a file system needs root and its capabilities")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(at)], check=True)
+
+
+def test_D10_full_disk_ends_with_73_and_goes_on_once_there_is_room(clean: Clean, tmp_path: Path) -> None:
+    with tiny_disk(tmp_path / "run", 24), scene(tmp_path / "run", fake__step_s=0.2) as run:
+        master = run.start()
+        master.wait_for_line("checkpoint of step 2 is durable")
+        room = tmp_path / "run" / "filler"
+        with room.open("wb", buffering=0) as file:
+            fill(file.fileno())
+        assert master.end() == 73, master.text()
+        told(master, "full" if "is full" in master.err.read_text() else "No space left")
+        room.unlink()
+        run.finish()
+        check_invariants(run, clean.ending)
+
+
+def fill(fd: int) -> None:
+    """Write until there is no room at all."""
+    for size in (1 << 20, 4096, 1):
+        try:
+            while True:
+                os.write(fd, b"x" * size)
+        except OSError:
+            continue
+
+
+def test_D11_read_only_file_system_ends_with_73(tmp_path: Path) -> None:
+    with tiny_disk(tmp_path / "disk", 40), scene(tmp_path / "disk" / "run") as run:
+        run.finish()
+        subprocess.run(["mount", "-o", "remount,ro", str(tmp_path / "disk")], check=True)
+        outside = Scene(tmp_path / "outside")
+        command = run.command("--plain", run__max_cycles=2)
+        master = outside.launch(command)
+        assert master.end() == 73, master.text()
+        told(master, "Read-only file system")
+        subprocess.run(["mount", "-o", "remount,rw", str(tmp_path / "disk")], check=True)
+
+
+def test_D12_permission_denied_ends_with_77_before_any_change(tmp_path: Path) -> None:
+    with scene(tmp_path / "run") as run:
+        run.finish()
+        before = sorted(path.name for path in run.run.root.rglob("*"))
+        run.run.root.chmod(0o500)
+        command = [*bound_by_permissions(), *run.command("--plain", run__max_cycles=2)]
+        master = run.launch(command)
+        assert master.end() == 77, master.text()
+        told(master)
+        run.run.root.chmod(0o700)
+        assert sorted(path.name for path in run.run.root.rglob("*")) == before
+
+
+def bound_by_permissions() -> list[str]:
+    """What to put before a command so that permission bits bind it: root without its capabilities."""
+    if os.getuid():
+        return []
+    bare = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
+    if shutil.which("setpriv") is None or subprocess.run([*bare, "true"], check=False).returncode:
+        pytest.skip("permission bits do not bind root, and setpriv cannot take its capabilities away")
+    return bare
+
+
+# --- the model --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def broken_model(tmp_path: Path) -> Path:
+    """The built-in model, its weights cut in the middle."""
+    model = tmp_path / "model"
+    shutil.copytree(REPOSITORY / "workers/pocket/weights", model)
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
+    return model
+
+
+def test_E8_model_missing_is_refused_by_name(tmp_path: Path) -> None:
+    with scene(tmp_path / "run") as run:
+        told(azr(run, tmp_path / "nowhere"), str(tmp_path / "nowhere"))
+
+
+def test_E8_model_torn_is_refused_by_name(broken_model: Path, tmp_path: Path) -> None:
+    with scene(tmp_path / "run") as run:
+        told(azr(run, broken_model), "model.safetensors")
+
+
+def azr(run: Scene, model: Path) -> Master:
+    command = [sys.executable, "-m", "orchestrator", "run", "--profile", "pocket", "--run", run.name, "--plain",
+               "--runs", str(run.root / "runs"), "--set", f"model.path={model}"]  # fmt: skip
+    return run.launch_and_end(command, code=66)
