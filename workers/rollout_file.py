@@ -55,7 +55,9 @@ def read(path: Path, header: Header) -> list[Record] | None:
         content = path.read_bytes()
     except FileNotFoundError:
         return None
-    body, _, trailer = content.rstrip(b"\n").rpartition(b"\n")
+    if not content.endswith(b"\n"):
+        return None
+    body, _, trailer = content[:-1].rpartition(b"\n")
     try:
         stated = msgspec.json.decode(trailer)["sha256"]
         if stated != hashlib.sha256(body + b"\n").hexdigest():
