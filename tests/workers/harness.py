@@ -260,6 +260,14 @@ def log_of(spec: WorkerSpec) -> str:
 
 def newest_checkpoint(root: Path) -> CheckpointRef:
     """The checkpoint that a master would adopt after a crash: the highest step with a manifest."""
+    return max(checkpoints_of(root), key=lambda reference: reference.step)
+
+
+def first_checkpoint(root: Path) -> CheckpointRef:
+    return min(checkpoints_of(root), key=lambda reference: reference.step)
+
+
+def checkpoints_of(root: Path) -> list[CheckpointRef]:
     found = []
     for manifest in (root / "checkpoints").glob("c*/MANIFEST.json"):
         content = json.loads(manifest.read_text())
@@ -270,4 +278,4 @@ def newest_checkpoint(root: Path) -> CheckpointRef:
             digest=content["digest"],
         )
         found.append(reference)
-    return max(found, key=lambda reference: reference.step)
+    return found
