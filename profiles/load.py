@@ -281,7 +281,7 @@ def _convert(values: Mapping[str, _Value], problems: list[Told]) -> tuple[dict[s
             continue
         value = values[name].value
         try:
-            good[name] = msgspec.convert(value, knob.annotation)
+            good[name] = _plain_zero(msgspec.convert(value, knob.annotation))
             fits = _is_finite(good[name])
         except msgspec.ValidationError:
             fits = False
@@ -303,6 +303,11 @@ def _why(knob: Knob, value: Any) -> str:
         if allowed and word not in allowed and (near := nearest(str(word), allowed)):
             return f"{text}; did you mean {near}?"
     return text
+
+
+def _plain_zero(value: Any) -> Any:
+    """-0.0 as 0.0: they are equal, but spelt and so hashed differently."""
+    return value + 0.0 if isinstance(value, float) else value
 
 
 def _is_finite(value: Any) -> bool:

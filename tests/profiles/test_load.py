@@ -135,6 +135,12 @@ def test_a_wrong_override_of_a_stored_profile_is_refused() -> None:
     assert "(the stored profile)" in caught.value.what
 
 
+def test_minus_zero_is_zero() -> None:
+    assert resolved_json(load_profile("pocket", ["run.max_hours=-0.0"]).profile) == resolved_json(
+        load_profile("pocket").profile
+    )
+
+
 # -- what is refused --
 
 
