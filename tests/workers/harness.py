@@ -205,9 +205,7 @@ def spawn(
     return Worker(process, ours, write_end, token, log)
 
 
-def start(
-    spec: WorkerSpec, *, warm: str = "fake", program: tuple[str, ...] = WORKER, **environment: str
-) -> Worker:
+def start(spec: WorkerSpec, *, warm: str = "fake", program: tuple[str, ...] = WORKER, **environment: str) -> Worker:
     """Spawn a worker and hand it the spec."""
     directory = Path(spec.run_dir) / spec.attempt_dir
     worker = spawn(spec.token, directory / "worker.log", warm=warm, program=program, **environment)
@@ -216,9 +214,7 @@ def start(
     return worker
 
 
-def run(
-    spec: WorkerSpec, *, warm: str = "fake", program: tuple[str, ...] = WORKER, **environment: str
-) -> int:
+def run(spec: WorkerSpec, *, warm: str = "fake", program: tuple[str, ...] = WORKER, **environment: str) -> int:
     """Start, wait for the end, return the exit code."""
     worker = start(spec, warm=warm, program=program, **environment)
     try:

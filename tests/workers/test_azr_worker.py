@@ -145,9 +145,9 @@ def test_mutation_every_registered_item_is_needed(
     spec = h.make_spec(root, h.tiny_profile(), head=middle, end_step=STEPS + 1, attempt=2)
     # Rollouts of the unbroken run would hide what a wrong state generates: there are none of these steps here.
     result = do(spec, sandbox)
-    is_equal = result.outcome is Outcome.DONE and checkpoint_of(result).digest == h.newest_checkpoint(
-        base / "whole"
-    ).digest
+    is_equal = (
+        result.outcome is Outcome.DONE and checkpoint_of(result).digest == h.newest_checkpoint(base / "whole").digest
+    )
     assert not is_equal
 
 

@@ -71,7 +71,9 @@ def test_equal_runs_end_on_equal_digests(tmp_path: Path) -> None:
 
 
 def test_the_fake_is_ready_in_a_blink_and_imports_no_torch(tmp_path: Path) -> None:
-    code = "import workers.__main__, workers.fake, sys; assert not {'torch', 'numpy', 'transformers'} & set(sys.modules)"
+    code = (
+        "import workers.__main__, workers.fake, sys; assert not {'torch', 'numpy', 'transformers'} & set(sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], cwd=h.REPOSITORY, check=True)
 
 
@@ -192,7 +194,7 @@ def test_a_worker_holds_no_file_of_its_master(tmp_path: Path) -> None:
     os.set_inheritable(secret, True)
     worker = h.spawn("x", tmp_path / "log")
     worker.wait_for("ready")
-    links = {os.readlink(f"/proc/{worker.process.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{worker.process.pid}/fd")}
+    links = {str(link.readlink()) for link in Path(f"/proc/{worker.process.pid}/fd").iterdir()}
     assert str(tmp_path) not in links
     worker.close()
     os.close(secret)
@@ -323,9 +325,7 @@ def test_one_oom_is_retried_with_smaller_micro_batches_and_the_factor_is_kept(tm
         ("kill:3", -signal.SIGKILL),
     ],
 )
-def test_every_fault_has_its_exit_code_and_the_next_attempt_goes_on(
-    fault: str, code: int, tmp_path: Path
-) -> None:
+def test_every_fault_has_its_exit_code_and_the_next_attempt_goes_on(fault: str, code: int, tmp_path: Path) -> None:
     profile = h.fake_profile(fault, every=1)
     first = cycle(tmp_path, profile, end_step=5)
     assert h.run(first) == code

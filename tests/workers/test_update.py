@@ -32,8 +32,9 @@ def model() -> Any:
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     torch.manual_seed(0)
-    config = Qwen2Config(vocab_size=31, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
-                         num_key_value_heads=2, max_position_embeddings=128, tie_word_embeddings=True)  # fmt: skip
+    config = Qwen2Config(vocab_size=31, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
+                         num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=128,
+                         tie_word_embeddings=True)  # fmt: skip
     return Qwen2ForCausalLM(config).eval()
 
 

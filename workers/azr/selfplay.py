@@ -87,9 +87,7 @@ class SelfPlay:
         solved, retired, executions = self.solve(step, wanted)
         rows = [row for one in solved for row in self._solver_rows(one)]
         metrics = collected_metrics(rows, Counter(), solved, self._azr.tasks) | {"executions": float(executions)}
-        return Collected(
-            rows=self._finish(step, rows), found=[], retired=sorted(retired), metrics=metrics, place=place
-        )
+        return Collected(rows=self._finish(step, rows), found=[], retired=sorted(retired), metrics=metrics, place=place)
 
     def solve(self, step: int, wanted: Sequence[Wanted]) -> tuple[list[Solved], frozenset[str], int]:
         """Rollouts and verdicts of all wanted tasks; the keys of old tasks that no longer hold; programs run."""
@@ -166,9 +164,7 @@ class SelfPlay:
         solved = rates[checked.entry.key]
         if len(solved.judged) < 2:
             return None
-        return rewards.proposer_reward(
-            solved.successes, len(solved.judged), zero_reward=self._azr.proposer_zero_reward
-        )
+        return rewards.proposer_reward(solved.successes, len(solved.judged), zero_reward=self._azr.proposer_zero_reward)
 
     def _solver_rows(self, solved: Solved) -> list[Row]:
         style, task = self._tools.style, solved.wanted.entry.task

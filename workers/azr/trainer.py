@@ -61,9 +61,7 @@ class AzrTrainer:
             self._model = load.empty_model(source, profile.model.dtype, device)
         self._static = load.StaticFiles(source)
         self._optimizer = optimizer.build(self._model, profile.optimizer)
-        self._update = PolicyUpdate(
-            self._model, self._optimizer, profile.optimizer, profile.sampling.temperature
-        )
+        self._update = PolicyUpdate(self._model, self._optimizer, profile.optimizer, profile.sampling.temperature)
         self._buffers = Buffers(profile.azr.tasks, profile.azr.buffer_cap)
         self._engine = NativeEngine(self._model)
         self._engine.max_rows >>= self._attempt.spec.reductions

@@ -155,5 +155,3 @@ def divisor_of(rows: Sequence[Row], knobs: Knobs) -> float:
     if knobs.loss_divisor == "constant":
         return len(rows) * knobs.loss_constant
     return float(sum(len(row.completion_ids) for row in rows))
-
-

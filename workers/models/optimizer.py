@@ -61,8 +61,6 @@ class OptimizerState:
             state = {key[len(name) + 1 :]: stored.pop(key) for key in keys}
             if state:
                 # AdamW keeps `step` in float32 and the moments where, and as precise as, the parameter is.
-                self._optimizer.state[parameter] = {
-                    key: value.to(parameter.device) for key, value in state.items()
-                }
+                self._optimizer.state[parameter] = {key: value.to(parameter.device) for key, value in state.items()}
         if stored:
             raise ValueError(f"{path.name} holds {next(iter(stored))}, which is no parameter of this model")

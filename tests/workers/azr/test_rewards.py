@@ -7,9 +7,7 @@ import pytest
 from workers.azr import rewards
 
 
-@pytest.mark.parametrize(
-    ("successes", "expected"), [(0, -0.5), (1, 0.875), (2, 0.75), (4, 0.5), (7, 0.125), (8, -0.5)]
-)
+@pytest.mark.parametrize(("successes", "expected"), [(0, -0.5), (1, 0.875), (2, 0.75), (4, 0.5), (7, 0.125), (8, -0.5)])
 def test_r1_a_valid_proposal_earns_what_it_teaches(successes: int, expected: float) -> None:
     assert rewards.proposer_reward(successes, 8) == expected
 

@@ -1,0 +1,197 @@
+"""Proposals and answers against the real sandbox: rows R, B, P and V of the checklist that need both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from workers.azr.buffers import Buffer, Entry, make_entry
+from workers.azr.judge import Answer, Judge, Verdict
+from workers.azr.prompts.style import Proposal
+from workers.azr.styles import held_out_of, output_rule_of
+from workers.azr.tasks import Task
+from workers.azr.validate_proposals import Candidate, Checked, check
+from workers.pocket.evaluation import held_out_problems
+from workers.sandbox import Case, Limits, Result, Sandbox, Status
+
+IDENTITY = "def f(a):\n    return a"
+ABS = "def f(a):\n    return abs(a)"
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    with Sandbox(Limits(cpu_s=1.0, allow_weak=True), jobs=1) as box:
+        yield box
+
+
+def verdicts(sandbox: Sandbox, proposals: Sequence[tuple[Task, str, tuple[str, ...]]], **knobs: Any) -> list[Checked]:
+    candidates = [
+        Candidate(task, Proposal("" if task == "ind" else program, inputs), program)
+        for task, program, inputs in proposals
+    ]
+    settings: dict[str, Any] = {"step": 3, "max_output_chars": 200, "is_held_out": lambda text: False, "num_inputs": 4}
+    empty: dict[Task, Buffer] = {task: Buffer(9) for task in ("abd", "ded", "ind")}
+    return check(candidates, sandbox, knobs.pop("known", empty), **(settings | knobs))
+
+
+def reasons(found: list[Checked]) -> list[str]:
+    return [one.reason for one in found]
+
+
+def test_a_valid_proposal_becomes_a_task_with_canonical_arguments_and_its_output(sandbox: Sandbox) -> None:
+    (found,) = verdicts(sandbox, [("ded", "def f(a, b):\n    return [a, b]", ("[1,\n 2],'x'",))])
+    assert found.entry is not None and not found.reason
+    assert (found.entry.inputs, found.entry.outputs, found.entry.step) == (("[1, 2], 'x'",), ("[[1, 2], 'x']",), 3)
+
+
+@pytest.mark.parametrize(
+    ("program", "argument", "reason"),
+    [
+        pytest.param("def f(a):\n    return 1 / 0", "1", "run", id="R4 V6 raises"),
+        pytest.param("class Bad(Exception): pass\ndef f(a):\n    raise Bad", "1", "screen", id="no value returned"),
+        pytest.param("import random\ndef f(a):\n    return random.random()", "1", "screen", id="V8 banned"),
+        pytest.param("def g(a):\n    return a", "1", "screen", id="no f"),
+        pytest.param(IDENTITY, "1) or f(1", "input_literal", id="V2 injection"),
+        pytest.param(IDENTITY, "__import__('os')", "input_literal", id="V2 call"),
+        pytest.param(IDENTITY, "None", "output_literal", id="V7 None"),
+        pytest.param("def f(a):\n    return float('nan')", "1", "output_literal", id="V7 NaN"),
+        pytest.param("def f(a):\n    return 'x' * 5000", "1", "output_size", id="V7 long"),
+        pytest.param("def f(a):\n    return list({'a', 'b', 'c', 'd'})", "1", "determinism", id="V5 hash order"),
+        pytest.param("n = 0\ndef f(a):\n    global n\n    n += 1\n    return n", "1", "determinism", id="V4 counter"),
+        pytest.param("def f(a):\n    while True: pass\n    return a", "1", "run", id="V10 endless"),
+        pytest.param(
+            "def parse_input(x): return x\ndef f(a):\n    return parse_input(a)", "1", "", id="V9 a name is no call"
+        ),
+    ],
+)
+def test_the_first_reason_why_a_proposal_is_no_task(sandbox: Sandbox, program: str, argument: str, reason: str) -> None:
+    assert reasons(verdicts(sandbox, [("ded", program, (argument,))])) == [reason]
+
+
+def test_b10_the_same_task_twice_in_a_batch_is_found_once(sandbox: Sandbox) -> None:
+    same = ("ded", IDENTITY, ("1",))
+    again = ("ded", "def f(a):  # the same\n    return (a)", ("1",))
+    other = ("abd", IDENTITY, ("1",))
+    assert reasons(verdicts(sandbox, [same, again, other])) == ["", "repeat", ""]
+
+
+def test_a_task_of_the_buffer_is_a_repeat(sandbox: Sandbox) -> None:
+    known = {task: Buffer(9) for task in ("abd", "ded", "ind")}
+    known["ded"].add(make_entry("ded", IDENTITY, ["1"], ["1"], step=1, source="selfplay"))
+    assert reasons(verdicts(sandbox, [("ded", IDENTITY, ("1",)), ("ded", IDENTITY, ("2",))], known=known)) == [
+        "repeat",
+        "",
+    ]
+
+
+def test_an_induction_proposal_needs_all_its_inputs_to_run_and_half_of_them_to_differ(sandbox: Sandbox) -> None:
+    found = verdicts(
+        sandbox,
+        [
+            ("ind", IDENTITY, ("1", "2", "3", "3")),
+            ("ind", IDENTITY, ("1", "1", "1", "1")),
+            ("ind", IDENTITY, ("1", "2", "3")),
+            ("ind", "def f(a):\n    return 6 // a", ("1", "2", "3", "0")),
+        ],
+    )
+    assert reasons(found) == ["", "inputs", "inputs", "run"]
+
+
+def test_malformed_text_runs_nothing(sandbox: Sandbox) -> None:
+    found = check([Candidate("ded", None)], sandbox, {"ded": Buffer(1)}, step=1, max_output_chars=9,
+                  is_held_out=lambda text: False, num_inputs=4)  # fmt: skip
+    assert reasons(found) == ["malformed"]
+
+
+def test_held_out_programs_are_refused_whatever_their_spacing(sandbox: Sandbox) -> None:
+    is_held_out = held_out_of("pocket")
+    for problem in held_out_problems(20):
+        assert is_held_out(problem.item.program) and is_held_out(problem.item.program + "  # mine\n")
+    program = held_out_problems(1)[1].item.program
+    assert reasons(verdicts(sandbox, [("ded", program, ("'uvw'",))], is_held_out=is_held_out)) == ["held_out"]
+
+
+def test_the_pocket_model_is_not_asked_about_empty_outputs(sandbox: Sandbox) -> None:
+    rule = output_rule_of("pocket")
+    found = verdicts(sandbox, [("ded", "def f(a):\n    return a[1:]", (text,)) for text in ("'u'", "'uv'")],
+                     is_output_allowed=rule)  # fmt: skip
+    assert reasons(found) == ["output_rule", ""]
+
+
+def task(kind: Task, program: str, inputs: list[str], outputs: list[str]) -> Entry:
+    return make_entry(kind, program, inputs, outputs, step=1, source="selfplay")
+
+
+def judged(sandbox: Sandbox, entry: Entry, *texts: str | None, shown: int = 3) -> list[str]:
+    found, _ = Judge(sandbox, shown).judge([Answer(entry, text) for text in texts])
+    return [verdict.value for verdict in found]
+
+
+def test_v11_any_input_that_gives_the_output_is_right(sandbox: Sandbox) -> None:
+    entry = task("abd", ABS, ["3"], ["3"])
+    answers = ("-3", "3", "4", "'3'", "-3) or f(3", None)
+    assert judged(sandbox, entry, *answers) == ["correct", "correct", "wrong", "wrong", "wrong", "wrong"]
+
+
+def test_one_answer_that_ends_its_process_does_not_spoil_the_others(sandbox: Sandbox) -> None:
+    entry = task("abd", "def f(a):\n    while a == 0: pass\n    return abs(a)", ["3"], ["3"])
+    assert judged(sandbox, entry, "0", "-3", "3", "5") == ["wrong", "correct", "correct", "wrong"]
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "verdict"),
+    [
+        ("{1, 2}", "{2, 1}", "correct"),
+        ("1", "1.0", "correct"),
+        ("(1, 2)", "[1, 2]", "wrong"),
+        ("'2'", "'1+1'", "wrong"),
+        ("'2'", "1+1", "wrong"),
+        ("5", "Always()", "wrong"),
+    ],
+)
+def test_v12_deduction_compares_values(sandbox: Sandbox, gold: str, answer: str, verdict: str) -> None:
+    assert judged(sandbox, task("ded", IDENTITY, [gold], [gold]), answer) == [verdict]
+
+
+def test_r6_v13_induction_is_judged_by_hidden_pairs_alone(sandbox: Sandbox) -> None:
+    entry = task("ind", "def f(a):\n    return a + 1", ["1", "2", "3", "4"], ["2", "3", "4", "5"])
+    only_hidden = "def f(a):\n    return 5 if a == 4 else 0"
+    banned = "import subprocess\ndef f(a):\n    return a + 1"
+    assert judged(sandbox, entry, only_hidden, entry.program, IDENTITY, banned) == [
+        "correct",
+        "correct",
+        "wrong",
+        "wrong",
+    ]
+
+
+def test_b14_half_of_few_pairs_is_hidden(sandbox: Sandbox) -> None:
+    entries = [task("ind", IDENTITY, [str(i) for i in range(n)], [str(i) for i in range(n)]) for n in (10, 6, 2)]
+    assert [Judge(sandbox, 5).shown_of(entry) for entry in entries] == [5, 5, 1]
+
+
+def test_r10_the_same_answer_runs_once_and_counts_each_time(sandbox: Sandbox) -> None:
+    judge = Judge(sandbox, 3)
+    found, _ = judge.judge([Answer(task("abd", ABS, ["3"], ["3"]), "-3")] * 5)
+    assert found == [Verdict.CORRECT] * 5 and judge.executions == 1
+
+
+class Slow:
+    """A sandbox on a machine so busy that the wall clock decides."""
+
+    def execute_many(self, cases: Sequence[Case]) -> list[list[Result]]:
+        return [[Result(Status.TIMEOUT, from_wall=True)] * len(case.inputs) for case in cases]
+
+
+def test_r8_what_the_machine_decided_is_unknown_and_not_wrong() -> None:
+    judge = Judge(Slow(), 3)  # type: ignore[arg-type]
+    found, retired = judge.judge([Answer(task("abd", ABS, ["3"], ["3"]), "-3")], [task("ded", ABS, ["1"], ["1"])])
+    assert found == [Verdict.UNKNOWN] and not retired
+
+
+def test_n4_a_stored_task_that_gives_another_value_is_retired_and_pays_nobody(sandbox: Sandbox) -> None:
+    wrong, right = task("ded", ABS, ["-3"], ["-3"]), task("ded", ABS, ["-2"], ["2"])
+    found, retired = Judge(sandbox, 3).judge([Answer(wrong, "-3"), Answer(right, "2")], recheck=[wrong, right])
+    assert found == [Verdict.UNKNOWN, Verdict.CORRECT] and retired == {wrong.key}
