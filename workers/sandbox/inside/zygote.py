@@ -94,6 +94,7 @@ def _serve(job: dict[str, Any], program_builtins: dict[str, Any], seal: Seal, in
     inbox.open(nonce)
     expected = len(job["inputs"]) * job["repeat"]
     result_r, result_w = os.pipe()
+    watch = Watch(inbox, result_r, JOBS_FD, expected=expected, cpu_s=job["cpu_s"], wall_s=wall_s)
     pid = os.fork()
     if pid == 0:
         code = 70
@@ -104,9 +105,8 @@ def _serve(job: dict[str, Any], program_builtins: dict[str, Any], seal: Seal, in
         finally:
             os._exit(code)
     os.close(result_w)
-    watch = Watch(pid, cpu_s=job["cpu_s"], wall_s=wall_s)
     try:
-        ending = watch.run(inbox, result_r, JOBS_FD, expected)
+        ending = watch.run(pid)
     finally:
         os.close(result_r)
         with suppress(ProcessLookupError):
