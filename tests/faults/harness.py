@@ -131,8 +131,7 @@ class Scene:
                 command,
                 cwd=REPOSITORY,
                 env={**os.environ, "PYTHONPATH": str(REPOSITORY), **(orders if crash else {}), **(env or {})},
-                stdin=subprocess.DEVNULL,
-                **{"stdout": stdout, "stderr": stderr, **more},
+                **{"stdin": subprocess.DEVNULL, "stdout": stdout, "stderr": stderr, **more},
             )
         self.masters.append(Master(process, out, err))
         return self.masters[-1]

@@ -16,11 +16,13 @@ from tests.faults.invariants import check_invariants
 KILLED = -signal.SIGKILL
 QUIET = {"run__checkpoint_every": 100, "fake__step_s": 0.2}
 """Steps that last, and no checkpoint but those that are asked for and the last."""
+SLEEP_IN_STEP_4 = "worker.before_update:4:sleep"
+"""The worker's threads go on, its step does not."""
 
 
-def in_step(run: Scene, step: int) -> Master:
-    """A master whose worker is in that step."""
-    master = run.start()
+def in_step(run: Scene, step: int, crash: str = "") -> Master:
+    """A master whose worker has the rollouts of that step, and is about to learn from them."""
+    master = run.start(crash)
     master.wait_for(run.run.rollout_file(1, step).exists)
     return master
 
@@ -118,8 +120,9 @@ def test_INT_during_validation_repeats_it_on_resume(clean: Clean, tmp_path: Path
 
 
 def test_a_second_INT_stops_at_once_with_75(clean: Clean, tmp_path: Path) -> None:
-    with scene(tmp_path / "run", fake__fault="no_progress:4") as run:
-        master = in_step(run, 3)
+    with scene(tmp_path / "run") as run:
+        master = in_step(run, 4, SLEEP_IN_STEP_4)
+        master.wait_for(lambda: run.head_step() == 2)
         master.signal(signal.SIGINT)
         master.wait_for_line("stopping after this step")
         second = subprocess.run(["sleep", "0.5"], check=False)  # the time between two presses is what is tested
@@ -164,8 +167,8 @@ def test_checkpoint_command_returns_step_and_digest_of_what_is_durable(clean: Cl
 
 
 def test_checkpoint_asked_of_a_worker_that_dies_is_made_by_the_next(clean: Clean, tmp_path: Path) -> None:
-    with scene(tmp_path / "run", **QUIET | {"fake__fault": "no_progress:3"}) as run:
-        master = in_step(run, 2)
+    with scene(tmp_path / "run", **QUIET) as run:
+        master = in_step(run, 4, SLEEP_IN_STEP_4)
         asking = subprocess.Popen(
             [sys.executable, "-m", "orchestrator", "checkpoint", "--json", "--run", "fake", "--runs",
              str(run.root / "runs")], cwd=REPOSITORY, stdout=subprocess.PIPE,
@@ -190,16 +193,17 @@ def test_stop_command_returns_when_the_next_master_may_start(clean: Clean, tmp_p
 
 
 def test_stop_now_command_ends_with_75(tmp_path: Path) -> None:
-    with scene(tmp_path / "run", fake__fault="no_progress:4") as run:
-        master = in_step(run, 3)
+    with scene(tmp_path / "run") as run:
+        master = in_step(run, 4, SLEEP_IN_STEP_4)
         assert run.ask("stop", "--now").returncode == 0
         assert master.end() == 75
         check_invariants(run)
 
 
 def test_status_command_tells_of_the_live_master_and_its_worker(tmp_path: Path) -> None:
-    with scene(tmp_path / "run", fake__fault="no_progress:4") as run:
-        master = in_step(run, 3)
+    with scene(tmp_path / "run") as run:
+        master = in_step(run, 4, SLEEP_IN_STEP_4)
+        master.wait_for(lambda: run.head_step() == 2)
         facts = json.loads(run.ask("status", "--json").stdout)
         assert (facts["state"], facts["cycle"], facts["master_pid"]) == ("running", 1, master.pid)
         assert facts["worker_pid"] == master.worker_pid()

@@ -1,4 +1,4 @@
-"""A kill at every named point, first, middle and last hit of it; then once more inside the recovery from it."""
+"""A kill at every named point, first, middle and last hit of it: resumed, it ends as if nothing had happened."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ from state.crash import POINTS
 from tests.faults.conftest import Clean
 from tests.faults.harness import KNOBS, scene
 from tests.faults.invariants import check_invariants, check_recovery
+from tests.faults.test_master import IN_RECOVERY
 
 KILLED = -signal.SIGKILL
 LOST_AT_MOST = KNOBS["run.checkpoint_every"]
-
-IN_RECOVERY = frozenset(name for name in POINTS if name.startswith("recover."))
-"""Hit only where something is to be repaired."""
-IN_MIGRATION = frozenset({"store.in_migration"})
 
 
 def chosen(hits: int) -> list[int]:
@@ -39,5 +36,6 @@ def test_a_kill_at_any_point_changes_nothing_in_the_end(name: str, clean: Clean,
             check_invariants(run, clean.ending)
 
 
-MOST_TO_DO = ("ckpt.after_rename", "ckpt.files_written", "prune.after_rename", "attempt.before_close")
-"""Where a kill of the master leaves the most for recovery: a child to adopt, staging, trash, an open attempt."""
+def test_every_point_is_reached(clean: Clean) -> None:
+    """By the sweep above, or by the one through recovery in test_master (which checks that it reaches all of its)."""
+    assert set(clean.hits) | IN_RECOVERY == POINTS

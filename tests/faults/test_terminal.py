@@ -1,0 +1,168 @@
+"""A person at a terminal: Ctrl+X saves, Ctrl+C stops, it is given back; and a terminal that goes away (E5)."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import shlex
+import shutil
+import subprocess
+import termios
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.conftest import Clean
+from tests.faults.harness import REPOSITORY, Master, Scene, scene
+from tests.faults.invariants import check_invariants
+
+CTRL_X, CTRL_C = b"\x18", b"\x03"
+ALTERNATE_SCREEN, NORMAL_SCREEN = b"\x1b[?1049h", b"\x1b[?1049l"
+LONG_STEPS = {"run__checkpoint_every": 100, "fake__step_s": 0.2, "run__steps_per_cycle": 40}
+
+
+@dataclass
+class Terminal:
+    """A pseudo-terminal: what a person types goes into `keyboard`, what is shown is read by a thread."""
+
+    keyboard: int
+    program: int
+    shown: bytearray = field(default_factory=bytearray)
+
+    def read(self) -> None:
+        with suppress(OSError):
+            while chunk := os.read(self.keyboard, 65536):
+                self.shown += chunk
+
+    def press(self, key: bytes) -> None:
+        os.write(self.keyboard, key)
+
+    def modes(self) -> list[Any]:
+        return termios.tcgetattr(self.program)
+
+    def close(self) -> None:
+        """Pull the plug."""
+        for fd in (self.keyboard, self.program):
+            with suppress(OSError):
+                os.close(fd)
+        self.keyboard = self.program = -1
+
+
+@contextmanager
+def terminal() -> Iterator[Terminal]:
+    made = Terminal(*pty.openpty())
+    termios.tcsetwinsize(made.program, (40, 120))
+    thread = threading.Thread(target=made.read, daemon=True)
+    thread.start()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def start_on(run: Scene, screen: Terminal, crash: str = "") -> Master:
+    """A master with the dashboard, whose controlling terminal it is."""
+    return run.launch(
+        run.command(),
+        crash,
+        env={"TERM": "xterm-256color", "LANG": "C.UTF-8"},
+        stdin=screen.program,
+        stdout=screen.program,
+        stderr=screen.program,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+
+
+def in_log(run: Scene, part: str) -> bool:
+    return run.run.log.exists() and part in run.run.log.read_text()
+
+
+def test_ctrl_x_saves_and_ctrl_c_stops_and_the_terminal_is_given_back(tmp_path: Path) -> None:
+    with scene(tmp_path / "run", **LONG_STEPS) as run, terminal() as screen:
+        before = screen.modes()
+        master = start_on(run, screen)
+        master.wait_for(run.run.rollout_file(1, 2).exists)
+        assert ALTERNATE_SCREEN in screen.shown
+        assert screen.modes() != before, "keys come one by one"
+        screen.press(CTRL_X)
+        step = master.wait_for(lambda: max(run.head_step(), 0))
+        screen.press(CTRL_C)
+        assert master.end() == 0, screen.shown.decode(errors="replace")
+        assert step <= run.head_step() < 40
+        assert run.one("SELECT stop_reason FROM runs") == "asked to stop"
+        assert screen.modes() == before
+        check_invariants(run)
+    assert NORMAL_SCREEN in screen.shown
+
+
+def test_a_stop_at_once_gives_the_terminal_back_too(tmp_path: Path) -> None:
+    with scene(tmp_path / "run") as run, terminal() as screen:
+        before = screen.modes()
+        master = start_on(run, screen, "worker.before_update:4:sleep")
+        master.wait_for(run.run.rollout_file(1, 4).exists)
+        master.wait_for(lambda: in_log(run, "checkpoint of step 2 is durable"))
+        screen.press(CTRL_C)
+        master.wait_for(lambda: in_log(run, "stopping after this step"))
+        assert run.ask("stop", "--now").returncode == 0
+        assert master.end() == 75
+        assert screen.modes() == before
+        check_invariants(run)
+
+
+def test_E5_terminal_lost_in_a_step_goes_on_without_it(clean: Clean, tmp_path: Path) -> None:
+    with scene(tmp_path / "run", fake__step_s=0.2, run__checkpoint_every=100) as run, terminal() as screen:
+        master = start_on(run, screen)
+        master.wait_for(run.run.rollout_file(1, 2).exists)
+        screen.close()
+        assert master.end() == 0
+        assert in_log(run, "the terminal is gone; going on without it")
+        assert in_log(run, "finished, all 1 cycles are done")
+        check_invariants(run, clean.ending)
+
+
+def test_E5_terminal_lost_and_then_an_error_still_has_its_exit_code(tmp_path: Path) -> None:
+    with scene(tmp_path / "run", fake__fault="error:4!") as run, terminal() as screen:
+        master = start_on(run, screen)
+        master.wait_for(lambda: in_log(run, "checkpoint of step 2 is durable"))
+        screen.close()
+        assert master.end() == 70
+        check_invariants(run)
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+def test_in_tmux_ctrl_x_saves_and_ctrl_c_stops(tmp_path: Path) -> None:
+    with scene(tmp_path / "run", **LONG_STEPS) as run, tmux(tmp_path) as keys:
+        run.root.mkdir()
+        code = run.root / "code"
+        command = f"{shlex.join(run.command())}; echo $? > {shlex.quote(str(code))}"
+        keys("new-session", "-d", "-x", "120", "-y", "40", "-c", str(REPOSITORY), command)
+        watcher = run.launch(["sleep", "600"])  # what is waited for has one deadline, as everywhere
+        watcher.wait_for(run.run.rollout_file(1, 2).exists)
+        assert "longhaul" in keys("capture-pane", "-p")
+        keys("send-keys", "C-x")
+        watcher.wait_for(lambda: run.head_step() > 0)
+        keys("send-keys", "C-c")
+        watcher.wait_for(lambda: code.exists() and code.read_text().strip())
+        assert code.read_text().strip() == "0"
+        check_invariants(run)
+
+
+@contextmanager
+def tmux(folder: Path) -> Iterator[Any]:
+    """A tmux server of its own."""
+    server = ["tmux", "-S", str(folder / "tmux"), "-f", "/dev/null"]
+
+    def keys(*arguments: str) -> str:
+        return subprocess.run([*server, *arguments], capture_output=True, text=True, check=True).stdout
+
+    try:
+        yield keys
+    finally:
+        subprocess.run([*server, "kill-server"], capture_output=True, check=False)
