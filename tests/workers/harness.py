@@ -9,7 +9,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -275,3 +276,25 @@ def checkpoints_of(root: Path) -> list[CheckpointRef]:
         )
         found.append(reference)
     return found
+
+
+@contextmanager
+def worker_of(spec: WorkerSpec, **environment: str) -> Iterator[Worker]:
+    worker = start(spec, **environment)
+    try:
+        yield worker
+    finally:
+        worker.close()
+
+
+def seeded(root: Path, profile: Profile) -> CheckpointRef:
+    root.mkdir(parents=True, exist_ok=True)
+    spec = make_spec(root, profile, head=None, end_step=1, cycle=0)
+    assert run(spec) == 0, log_of(spec)
+    checkpoint = result_of(spec).checkpoint
+    assert checkpoint is not None
+    return checkpoint
+
+
+def cycle(root: Path, profile: Profile, end_step: int = 9, **fields: object) -> WorkerSpec:
+    return make_spec(root, profile, head=seeded(root, profile), end_step=end_step, **fields)  # type: ignore[arg-type]
