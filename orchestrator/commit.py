@@ -87,9 +87,7 @@ class Ledger:
         if repair.kind == Kind.ADOPT:
             manifest = read_manifest(repair.path)
             self._ingest_attempt(manifest.cycle, manifest.attempt)
-            current = self.reader.history().current
-            is_current = current is not None and current.cycle == manifest.cycle
-            self.commit_checkpoint(repair.path, current.end_step if current and is_current else -1, now)
+            self.commit_checkpoint(repair.path, self.reader.end_step(manifest.cycle), now)
         elif repair.kind == Kind.WALK_BACK:
             self.store.walk_back(repair.checkpoint_id, now)
         elif repair.kind == Kind.QUARANTINE and repair.checkpoint_id:
@@ -191,7 +189,10 @@ class Ledger:
         self, attempt: AttemptFacts, result: Result | None, failure: str, lost: bool, now: float
     ) -> tuple[Ended, CycleState | None]:
         head = self.reader.history().head
-        if result is not None and result.outcome == Outcome.DONE and result.validation and head is not None:
+        scored = result.checkpoint.checkpoint_id if result is not None and result.checkpoint is not None else ""
+        is_of_head = head is not None and head.checkpoint_id == scored  # recovery may have walked back from it
+        if result is not None and result.outcome == Outcome.DONE and result.validation and is_of_head:
+            assert head is not None
             self.store.commit_validation(
                 head.checkpoint_id, attempt.cycle, attempt.attempt, head.step, result.validation, now
             )

@@ -9,7 +9,6 @@ from orchestrator.commit import Ledger
 from orchestrator.supervise import kill_strays
 from state import recover
 from state.crash import crash_point
-from state.history import History
 from state.layout import RunDir
 from state.reader import Reader
 from state.store import Store
@@ -37,7 +36,7 @@ def recover_run(run: RunDir, store: Store, reader: Reader, ledger: Ledger, now: 
     if head is not None and not head.verified:  # the plan above hashed every byte of it
         store.set_verified(head.checkpoint_id)
     for attempt in reader.open_attempts():
-        end_step = end_step_of(reader.history(), attempt.cycle)
+        end_step = reader.end_step(attempt.cycle)
         ended = ledger.close(attempt, end_step, exit_code=None, failure="", lost=True, now=now)
         done.append(f"cycle {attempt.cycle}: {attempt.role} attempt {attempt.attempt}: {ended.state}")
         crash_point("recover.attempt_closed")
@@ -45,11 +44,6 @@ def recover_run(run: RunDir, store: Store, reader: Reader, ledger: Ledger, now: 
     for log in run.standby_logs.glob("*.log"):
         log.unlink(missing_ok=True)
     return done
-
-
-def end_step_of(history: History, cycle: int) -> int:
-    current = history.current
-    return current.end_step if current is not None and current.cycle == cycle else 0
 
 
 def raise_oom_priority() -> None:

@@ -164,6 +164,11 @@ class Reader:
         )
         return tuple(_attempt(row) for row in rows)
 
+    def end_step(self, cycle: int) -> int:
+        """One past the last step of a cycle; -1 if there is no such row."""
+        rows = self._rows("SELECT end_step FROM cycles WHERE cycle=?", [cycle])
+        return int(rows[0][0]) if rows else -1
+
     def token_of(self, cycle: int, role: str, attempt: int) -> str:
         """Token of an attempt; empty if there is no such row."""
         rows = self._rows("SELECT token FROM attempts WHERE cycle=? AND role=? AND attempt=?", [cycle, role, attempt])

@@ -138,6 +138,26 @@ def test_D4_killed_during_the_walk_back_walks_back_all_the_same(point: str, clea
         check_invariants(run, clean.ending)
 
 
+def test_D4_damage_found_with_a_finished_validation_does_not_score_the_ancestor(clean: Clean, tmp_path: Path) -> None:
+    with scene(tmp_path / "run") as run:
+        run.finish("attempt.before_close:4", code=KILLED)
+        run.wait_until_nobody_is_left()
+        flip_a_bit(run.head_dir())
+        run.finish()
+        check_invariants(run, clean.ending)
+
+
+def test_D4_damage_found_with_an_attempt_of_the_next_cycle_open(tmp_path: Path) -> None:
+    with scene(tmp_path / "other", run__max_cycles=2) as other, scene(tmp_path / "run", run__max_cycles=2) as run:
+        other.finish()
+        run.finish("attempt.started:5", code=KILLED)
+        run.wait_until_nobody_is_left()
+        flip_a_bit(run.head_dir())
+        run.finish()
+        assert [state for state, *_ in run.attempts(cycle=2)][-1] == "succeeded"
+        check_invariants(run, ending(other))
+
+
 def test_D5_all_checkpoints_damaged_is_refused_and_nothing_is_touched(tmp_path: Path) -> None:
     with scene(tmp_path / "run") as run:
         run.finish()
