@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import resource
+import shutil
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,10 @@ MAX_NOT_FINITE = 3
 """Skipped updates in a row after which the numbers will not recover by themselves."""
 
 Value = TypeVar("Value")
+
+
+class Interrupted(Exception):
+    """Seeding ended early because it was asked to; the buffers are not what the profile wants."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ class Trainer(Protocol):
         """All stateful objects, `progress` among them."""
 
     def seed(self, stop_asked: Callable[[], bool]) -> Sequence[Record]:
-        """Fill empty buffers before the first step; returns the tasks found. May end early when asked to stop."""
+        """Fill empty buffers before the first step; returns the tasks found. Raises Interrupted when asked to stop."""
 
     def reseed(self) -> dict[str, float]:
         """Consolidate the buffers and start self-play from them once more; returns what was kept and dropped."""
@@ -82,8 +87,11 @@ def train(attempt: Attempt, trainer: Trainer) -> Result:
     cycle = Cycle(attempt, trainer)
     cycle.load()
     cycle.rehearse()
-    cycle.prepare_buffers()
-    outcome = cycle.run_steps()
+    try:
+        cycle.prepare_buffers()
+        outcome = cycle.run_steps()
+    except Interrupted:
+        outcome = Outcome.STOPPED
     cycle.save_end(outcome)
     return cycle.result(outcome)
 
@@ -134,8 +142,6 @@ class Cycle:
                 found = self.with_less_memory(lambda: self.trainer.seed(self.requests.stop.is_set))
             if found:
                 self.attempt.event("examples", tasks=list(found))
-            if self.requests.stop.is_set() and self.spec.end_step > self.spec.first_step:
-                log.info("asked to stop while seeding")
             self.is_seeded = True
         if self.spec.reseed > self.progress.reseeds:
             with self.attempt.stage("reseeding"):
@@ -175,6 +181,13 @@ class Cycle:
     def rollouts(self, step: int) -> list[Record]:
         """From the file that an earlier attempt left, else generated and made durable. Either way: as read back."""
         path = self.attempt.run.rollout_file(self.spec.cycle, step)
+        records = self.reuse_or_collect(path, step)
+        if self.spec.isolate:
+            self.attempt.dir.evidence.mkdir(exist_ok=True)
+            shutil.copyfile(path, self.attempt.dir.evidence / path.name)
+        return records
+
+    def reuse_or_collect(self, path: Path, step: int) -> list[Record]:
         header = Header(
             run_id=self.spec.run_id,
             profile_sha256=self.spec.profile_sha256,

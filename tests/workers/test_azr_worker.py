@@ -15,9 +15,10 @@ import torch
 from safetensors import safe_open
 
 from profiles.errors import ExitCode, LonghaulError
-from profiles.schema import Azr, Data, Model, Optimizer, Profile, Run
+from profiles.schema import Azr, Data, Model, Optimizer, Profile, Run, Sampling
 from state.registry import Registry
 from tests.workers import harness as h
+from workers.azr.evaluation import pocket_suites
 from workers.azr.trainer import AzrTrainer
 from workers.contract import CheckpointRef, Outcome, Result, WorkerSpec
 from workers.control import Control
@@ -25,6 +26,7 @@ from workers.progress import Progress
 from workers.runtime import Attempt, carry_out
 from workers.sandbox import Limits, Sandbox
 from workers.train import train
+from workers.validate import validate
 
 STEPS = 4
 
@@ -40,6 +42,7 @@ def leave_torch_as_it_was() -> Iterator[None]:
     threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     yield
     torch.set_num_threads(threads)
+    torch.autograd.set_detect_anomaly(False)
     torch.use_deterministic_algorithms(deterministic)
 
 
@@ -248,6 +251,26 @@ def test_a_bad_line_of_the_source_is_named(tmp_path: Path, sandbox: Sandbox) -> 
     assert result.exit_code == ExitCode.INPUT and "line 1" in result.error
 
 
+def test_a_stop_while_seeding_leaves_no_half_filled_checkpoint(tmp_path: Path, sandbox: Sandbox) -> None:
+    profile = h.tiny_profile(azr=Azr(proposals_per_task=4, group_size=2, seed_tasks=500))
+    spec = h.make_spec(tmp_path, profile, head=None, end_step=1, cycle=0)
+    control = Control(None, spec.token)
+    control.requests.stop.set()
+    carry_out(spec, control, lambda attempt: train(attempt, AzrTrainer(attempt, sandbox)))
+    result = h.result_of(spec)
+    assert (result.outcome, result.exit_code, result.checkpoint) == (Outcome.STOPPED, 0, None)
+
+
+def test_the_other_engine_trains_too(base: Path, tmp_path: Path, sandbox: Sandbox) -> None:
+    profile = h.tiny_profile(sampling=Sampling(engine="hf", max_completion_tokens=24))
+    root = copied(base, tmp_path / "run")
+    spec = h.make_spec(root, profile, head=h.newest_checkpoint(root), end_step=2, isolate=True)
+    assert do(spec, sandbox).outcome is Outcome.DONE, h.result_of(spec).error
+    assert h.events_of(spec, "step")[0].data["mismatch_max"] < 1e-3
+    evidence = root / spec.attempt_dir / "evidence" / "step-000001.jsonl"
+    assert evidence.read_bytes() == (root / "cycles/0001/rollouts/step-000001.jsonl").read_bytes()
+
+
 @pytest.mark.parametrize("damage", ["missing", "torn"])
 def test_e8_a_missing_or_torn_model_file_is_named(damage: str, tmp_path: Path, sandbox: Sandbox) -> None:
     weights = Path(__file__).parents[2] / "workers/pocket/weights"
@@ -292,3 +315,17 @@ def test_seeding_grows_the_buffers_by_the_models_own_proposals(tmp_path: Path, s
     tasks = [row["task"] for row in rows]
     assert {task: tasks.count(task) for task in ("abd", "ded", "ind")} == {"abd": 5, "ded": 5, "ind": 5}
     assert all(row["source"] == "seed" and row["step"] == 0 for row in rows)
+
+
+def test_validation_scores_a_real_checkpoint_by_task(base: Path, tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    shutil.copytree(base / "whole", root)
+    spec = h.make_spec(root, h.tiny_profile(), head=h.newest_checkpoint(root), end_step=STEPS + 1, role="validate")
+    carry_out(spec, Control(None, ""), lambda attempt: validate(attempt, pocket_suites(attempt)))
+    scores = h.result_of(spec).validation["pocket"]
+    assert set(scores) == {"abd", "ded", "ind", "mean"}
+    for name in ("abd", "ded", "ind"):
+        assert set(scores[name]) == {"n", "correct", "accuracy", "low", "high", "sampled_accuracy", "worked_share",
+                                     "mean_tokens", "malformed"}  # fmt: skip
+        assert scores[name]["n"] == 8
+    assert scores["mean"]["n"] == 24

@@ -13,7 +13,7 @@ from workers.models import load
 from workers.pocket.evaluation import STYLE, HeldOut, held_out_problems
 from workers.rng import derive
 from workers.rollout.engine import Request, Rollout, Sampling
-from workers.rollout.native import NativeEngine
+from workers.rollout.select import Portions, engine_of
 from workers.runtime import Attempt
 from workers.validate import Suite
 
@@ -30,7 +30,7 @@ def pocket_suites(attempt: Attempt) -> dict[str, Suite]:
             model = load.load_model(head, profile.model.dtype, device_of(profile))
             tokenizer = load.Tokenizer(head)
         problems = held_out_problems(profile.validation.examples_per_task)
-        engine = NativeEngine(model)
+        engine = engine_of(model, profile.sampling)
         with attempt.stage("validate_greedy"):
             greedy = answer(engine, tokenizer, problems, Sampling(greedy=True, max_new_tokens=limit_of(attempt)))
         sampled = None
@@ -47,7 +47,7 @@ def limit_of(attempt: Attempt) -> int:
 
 
 def answer(
-    engine: NativeEngine, tokenizer: load.Tokenizer, problems: Sequence[HeldOut], sampling: Sampling
+    engine: Portions, tokenizer: load.Tokenizer, problems: Sequence[HeldOut], sampling: Sampling
 ) -> list[tuple[Rollout, str]]:
     """One completion a problem with its text. Seeds belong to the problem, so every checkpoint draws the same."""
     requests = [

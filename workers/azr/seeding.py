@@ -19,8 +19,13 @@ Draw = Callable[[Buffers, Task, int], list[Proposed]]
 """(buffers, task, number of the batch) -> one batch of verified proposals."""
 
 
-def grow(tools: Tools, buffers: Buffers, stop_asked: Callable[[], bool]) -> None:
-    """Bring every buffer to `azr.seed_tasks` tasks. Ends early when asked to stop.
+def grow(
+    tools: Tools,
+    buffers: Buffers,
+    stop_asked: Callable[[], bool],
+    on_batch: Callable[[int], None] = lambda number: None,
+) -> None:
+    """Bring every buffer to `azr.seed_tasks` tasks, fewer only when asked to stop. on_batch: told each batch's number.
 
     Raises LonghaulError (INTERNAL) `seed_stalled` after `azr.max_seed_batches` batches, with the reasons counted.
     """
@@ -28,6 +33,7 @@ def grow(tools: Tools, buffers: Buffers, stop_asked: Callable[[], bool]) -> None
     reasons: Counter[str] = Counter()
 
     def draw(known: Buffers, task: Task, number: int) -> list[Proposed]:
+        on_batch(number)
         drawn = propose(tools, known, [task], azr.proposals_per_task, step=0, purpose=f"seed {number}")
         return verify(tools, known, drawn, 0, reasons)
 

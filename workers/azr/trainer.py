@@ -25,11 +25,11 @@ from workers.data.cursor import Cursor
 from workers.data.tasks import read_tasks
 from workers.models import load, optimizer
 from workers.progress import Progress
-from workers.rollout.native import NativeEngine
+from workers.rollout.select import engine_of
 from workers.rollout_file import Record
 from workers.runtime import Attempt
 from workers.sandbox import Sandbox
-from workers.train import StepReport
+from workers.train import Interrupted, StepReport
 
 KEEP_SHARE = 0.5
 """Of the learnable tasks, the newest part that a reseed keeps: old ones were made for a weaker model."""
@@ -63,8 +63,7 @@ class AzrTrainer:
         self._optimizer = optimizer.build(self._model, profile.optimizer)
         self._update = PolicyUpdate(self._model, self._optimizer, profile.optimizer, profile.sampling.temperature)
         self._buffers = Buffers(profile.azr.tasks, profile.azr.buffer_cap)
-        self._engine = NativeEngine(self._model)
-        self._engine.max_rows >>= self._attempt.spec.reductions
+        self._engine = engine_of(self._model, profile.sampling, self._attempt.spec.reductions)
         style = style_of(profile.model.prompt_style)
         self._tools = Tools(
             profile=profile,
@@ -95,7 +94,9 @@ class AzrTrainer:
         style = self._tools.style
         for entry in seed_entries(self._profile.azr.tasks, style.name):
             self._buffers.of[entry.task].add(entry)
-        grow(self._tools, self._buffers, stop_asked)
+        grow(self._tools, self._buffers, stop_asked, lambda number: self._attempt.at(0, f"seeding, batch {number}"))
+        if any(len(buffer) < self._profile.azr.seed_tasks for buffer in self._buffers.of.values()):
+            raise Interrupted
         return [example(entry) for buffer in self._buffers.of.values() for entry in buffer.entries]
 
     def reseed(self) -> dict[str, float]:
@@ -117,7 +118,7 @@ class AzrTrainer:
     def shrink(self, times: int = 1) -> None:
         for _ in range(times):
             self._update.micro_batch_size = max(1, self._update.micro_batch_size // 2)
-            self._engine.max_rows = max(1, self._engine.max_rows // 2)
+            self._engine.shrink()
         if self._model is not None and self._model.device.type == "cuda":
             torch.cuda.empty_cache()
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from profiles.errors import LonghaulError
 from profiles.schema import Sandbox as SandboxKnobs
 from workers.contract import Result, WorkerSpec
 from workers.sandbox import Limits, Sandbox
@@ -21,8 +23,11 @@ def limits_of(knobs: SandboxKnobs) -> Limits:
     )  # fmt: skip
 
 
-def start() -> Sandbox:
-    """Zygotes with the default limits, then the imports that take seconds. No profile is known yet, no GPU is used."""
+def start() -> Sandbox | None:
+    """Zygotes with the default limits, then the imports that take seconds. No profile is known yet, no GPU is used.
+
+    None where the default limits cannot be had here: whether the profile's can is seen when it is known.
+    """
     # A library that finds no GPU must not take seconds to look for one, and nothing may be downloaded.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TRANSFORMERS_OFFLINE", "1")
@@ -32,7 +37,9 @@ def start() -> Sandbox:
     # overbooked, a step took 5 s without spinning and up to 37 s with it.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     knobs = SandboxKnobs()
-    sandbox = Sandbox(limits_of(knobs), knobs.jobs)
+    sandbox: Sandbox | None = None
+    with suppress(LonghaulError):
+        sandbox = Sandbox(limits_of(knobs), knobs.jobs)
     import transformers.models.qwen2.modeling_qwen2  # noqa: F401
 
     import workers.azr.trainer  # noqa: F401

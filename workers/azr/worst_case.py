@@ -14,9 +14,10 @@ from workers.azr.update import PolicyUpdate, Sums
 from workers.models.optimizer import trainable
 from workers.rollout.engine import Request, Sampling
 from workers.rollout.native import NativeEngine
+from workers.rollout.select import Portions
 
 
-def rehearse(model: Any, engine: NativeEngine, update: PolicyUpdate, profile: Profile) -> dict[str, float]:
+def rehearse(model: Any, engine: Portions, update: PolicyUpdate, profile: Profile) -> dict[str, float]:
     """Full rollout batch and largest micro-batch at full length. Weights, optimiser and generators stay as they are."""
     draws = random.Random(0)
     vocabulary = model.config.vocab_size
@@ -36,22 +37,25 @@ def rehearse(model: Any, engine: NativeEngine, update: PolicyUpdate, profile: Pr
     return {"measured_bytes": measured, "expected_peak_bytes": measured + moments}
 
 
-def _longest_rollouts(engine: NativeEngine, profile: Profile, vocabulary: int, draws: random.Random) -> None:
+def _longest_rollouts(portions: Portions, profile: Profile, vocabulary: int, draws: random.Random) -> None:
     """As many rollouts as decode side by side. On a GPU none ends before the limit; on a CPU all end at once.
 
     The cache has its full size from the first token on, and on a CPU the tokens after it would only take seconds.
     """
     azr, sampling = profile.azr, profile.sampling
     in_a_step = len(azr.tasks) * azr.proposals_per_task * azr.group_size
+    count = min(in_a_step, portions.max_rows)
+    requests = [Request(_ids(sampling.max_prompt_tokens, vocabulary, draws), seed) for seed in range(count)]
+    how = Sampling(temperature=sampling.temperature, max_new_tokens=sampling.max_completion_tokens)
+    engine = portions.engine
+    if not isinstance(engine, NativeEngine):
+        portions.generate(requests, how)
+        return
     stop_ids = engine.stop_ids
     every = torch.arange(vocabulary, device=stop_ids.device)
     engine.stop_ids = every[:0] if stop_ids.device.type == "cuda" else every
     try:
-        prompts = [_ids(sampling.max_prompt_tokens, vocabulary, draws) for _ in range(min(in_a_step, engine.max_rows))]
-        engine.generate(
-            [Request(prompt, seed) for seed, prompt in enumerate(prompts)],
-            Sampling(temperature=sampling.temperature, max_new_tokens=sampling.max_completion_tokens),
-        )
+        portions.generate(requests, how)
     finally:
         engine.stop_ids = stop_ids
 
