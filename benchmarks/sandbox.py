@@ -1,8 +1,8 @@
 """What running a program costs: the sandbox against `multiprocessing` and one `subprocess` each, in the same run.
 
-    python -m benchmarks.sandbox                      the table
-    python -m benchmarks.sandbox --soak 1000000       memory, processes and descriptors over many programs
-    LONGHAUL_DATA=folder python -m benchmarks.sandbox --cruxeval 5     800 published functions, five times
+    python -m benchmarks sandbox                      the table
+    python -m benchmarks sandbox --soak 1000000       memory, processes and descriptors over many programs
+    LONGHAUL_DATA=folder python -m benchmarks sandbox --cruxeval 5     800 published functions, five times
 
 CPU is user and system time of this process and all its descendants, start and end of the pools taken off. It is what
 the figures are judged by: programs per second depend on who else uses the machine.
@@ -132,9 +132,7 @@ def table(jobs: int, scale: float, repeats: int) -> None:
         for name, work, count, cases in ways:
             loads.append(os.getloadavg()[0])
             found[name].append(measure(work, max(8, int(count * scale)), cases))
-    print(
-        f"Python {platform.python_version()}, Linux {platform.release()}, {os.cpu_count()} CPUs, {jobs} jobs, ", end=""
-    )
+    system = f"Python {platform.python_version()}, Linux {platform.release()}, {len(os.sched_getaffinity(0))} CPUs"
     print(f"{system}, {jobs} jobs, load {min(loads):.1f} to {max(loads):.1f} when each began, {repeats} repeats\n")
     print("| way | cases/s | CPU ms per program | CPU ms per case |\n| --- | --- | --- | --- |")
     for name, measures in found.items():
@@ -195,15 +193,15 @@ def published_case(program: str, text: str) -> Case:
     return Case(program, (text,))
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Run what was asked for."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.sandbox", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks sandbox", description=__doc__)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--scale", type=float, default=1.0, help="fewer or more programs than usual")
     parser.add_argument("--soak", type=int, default=0, metavar="N", help="run N programs and watch what is held")
     parser.add_argument("--cruxeval", type=int, default=0, metavar="N", help="run the published functions N times")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if options.soak:
         soak(options.jobs, options.soak)
     elif options.cruxeval:

@@ -44,7 +44,7 @@ class Sandbox:
         self.limits = limits or Limits()
         self._lock = RLock()
         self._numbers = count()
-        self._closed = False
+        self._closed = self._busy = False
         self._lanes: list[Lane] = []
         try:
             for seed in HASH_SEEDS:
@@ -132,6 +132,9 @@ class Sandbox:
         with self._lock:
             if self._closed:
                 raise RuntimeError("the sandbox is closed")
+            if self._busy:
+                raise RuntimeError("a stream of this sandbox is still open in this thread")
+            self._busy = True
             waiting: Waiting = {seed: deque(job for job in jobs if job.hash_seed == seed) for seed in HASH_SEEDS}
             left = len(jobs)
             try:
@@ -144,6 +147,7 @@ class Sandbox:
                 # The caller left early (an exception, Ctrl+C): answers on their way would meet the next call.
                 for lane in [lane for lane in self._lanes if lane.jobs]:
                     self._replace(lane)
+                self._busy = False
 
     def _feed(self, waiting: Waiting) -> None:
         for depth in range(1, AHEAD + 1):
@@ -180,7 +184,7 @@ class Sandbox:
             return self._revive(lane, waiting, str(death))
         while frame is not None:
             job = lane.take(time.monotonic())
-            job.results = judge(frame, job.expected)
+            job.results = judge(frame, job.expected, self.limits.cpu_s)
             done.append(job)
             frame = lane.next_frame()
         return done

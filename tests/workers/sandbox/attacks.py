@@ -222,7 +222,7 @@ REWARD = [
         """
 frame = sys._getframe()
 while 'nonce' not in frame.f_locals: frame = frame.f_back
-body = b'["ok",42,"",""]'
+body = b'["ok",42,"","",null]'
 os.write(3, frame.f_locals['nonce'] + len(body).to_bytes(4, 'big') + body)
 return 1
 """,
@@ -250,7 +250,7 @@ return 1
         47,
         "encoder that claims a status",
         """
-sys.modules['inside.child'].Outcome.body = lambda self: b'["nondeterministic",1,"",""]'
+sys.modules['inside.child'].Outcome.body = lambda *_: b'["nondeterministic",1,"","",null]'
 return 1
 """,
         KILLED,

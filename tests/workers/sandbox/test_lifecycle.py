@@ -96,6 +96,15 @@ def test_a_stream_that_is_left_early_does_not_disturb_the_next_call(sandbox: San
     assert sandbox.execute(ECHO, "'next'").value == "'next'"
 
 
+def test_a_call_within_an_open_stream_is_refused(sandbox: Sandbox) -> None:
+    stream = sandbox.stream([Case(ECHO, (str(n),)) for n in range(5)])
+    next(stream)
+    with pytest.raises(RuntimeError, match="still open"):
+        sandbox.execute(ECHO, "1")
+    assert len(list(stream)) == 4
+    assert sandbox.execute(ECHO, "1").value == "1"
+
+
 def test_results_are_streamed_as_they_are_completed(sandbox: Sandbox) -> None:
     places = [place for place, _ in sandbox.stream([Case(ECHO, ("x",)), Case(ECHO, ("1",)), Case(ECHO, ())])]
     assert sorted(places) == [0, 1, 2]

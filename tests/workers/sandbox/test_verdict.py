@@ -19,8 +19,8 @@ def reply(bodies: list[bytes], ended: str = "exit 0", cpu_s: float = 0.5) -> byt
     return json.dumps(head).encode() + b"\n" + b"".join(bytes(FRAME_HEAD) + body for body in bodies)
 
 
-def claim(status: str, value: Any = None, error_type: str = "", message: str = "") -> bytes:
-    return json.dumps([status, value, error_type, message]).encode()
+def claim(status: str, value: Any = None, error_type: str = "", message: str = "", cpu_s: Any = None) -> bytes:
+    return json.dumps([status, value, error_type, message, cpu_s]).encode()
 
 
 @pytest.mark.parametrize(
@@ -37,18 +37,18 @@ def claim(status: str, value: Any = None, error_type: str = "", message: str = "
         (claim("ok", 1.5), Status.KILLED, None),
         (claim("ok", ["x", 1]), Status.KILLED, None),
         (claim("ok", ["l"] * 10_001), Status.KILLED, None),
-        (b'["ok", NaN, "", ""]', Status.KILLED, None),
-        (b'["ok", 1e999, "", ""]', Status.KILLED, None),
-        (b'["error", null, 5, ""]', Status.KILLED, None),
+        (b'["ok", NaN, "", "", null]', Status.KILLED, None),
+        (b'["ok", 1e999, "", "", null]', Status.KILLED, None),
+        (b'["error", null, 5, "", null]', Status.KILLED, None),
         (b"[" * 100_000, Status.KILLED, None),
         (b"\xff", Status.KILLED, None),
         (b"{}", Status.KILLED, None),
         (b"", Status.KILLED, None),
-        (b'["ok", ' + b"9" * 5000 + b', "", ""]', Status.KILLED, None),
+        (b'["ok", ' + b"9" * 5000 + b', "", "", null]', Status.KILLED, None),
     ],
 )
 def test_a_claim_is_decoded_to_a_literal_or_not_believed(body: bytes, status: Status, value: str | None) -> None:
-    (result,) = judge(reply([body]), 1)
+    (result,) = judge(reply([body]), 1, 1.0)
     assert (result.status, result.value) == (status, value)
 
 
@@ -66,25 +66,40 @@ def test_a_claim_is_decoded_to_a_literal_or_not_believed(body: bytes, status: St
     ],
 )
 def test_the_first_missing_result_tells_how_the_process_ended(ended: str, status: Status, from_wall: bool) -> None:
-    good, fatal, lost = judge(reply([claim("ok", 1)], ended), 3)
+    good, fatal, lost = judge(reply([claim("ok", 1)], ended), 3, 1.0)
     assert good.value == "1"
     assert (fatal.status, fatal.from_wall) == (status, from_wall)
     assert lost.status is Status.KILLED
     assert lost.message == "not run: call 2 ended the process"
 
 
+@pytest.mark.parametrize(
+    ("cpu_s", "status"),
+    [
+        pytest.param(0.9, Status.OK, id="within the limit"),
+        pytest.param(1.1, Status.TIMEOUT, id="beyond it, though the zygote came too late to kill"),
+        pytest.param(None, Status.OK, id="not told"),
+        pytest.param(-5.0, Status.OK, id="nonsense is not believed"),
+        pytest.param("1", Status.OK, id="nor another type"),
+    ],
+)
+def test_a_call_that_took_too_long_is_late_whenever_it_is_looked_at(cpu_s: Any, status: Status) -> None:
+    (result,) = judge(reply([claim("ok", 1, cpu_s=cpu_s)]), 1, 1.0)
+    assert (result.status, result.from_wall) == (status, False)
+
+
 def test_more_results_than_calls_are_none_at_all() -> None:
-    assert [result.status for result in judge(reply([claim("ok", 1)] * 3), 2)] == [Status.KILLED] * 2
+    assert [result.status for result in judge(reply([claim("ok", 1)] * 3), 2, 1.0)] == [Status.KILLED] * 2
 
 
 def test_a_rejected_program_is_rejected_for_every_input() -> None:
-    results = judge(reply([claim("rejected", None, "", "syntax error")]), 3)
+    results = judge(reply([claim("rejected", None, "", "syntax error")]), 3, 1.0)
     assert [result.status for result in results] == [Status.REJECTED] * 3
 
 
 @given(st.lists(st.binary(max_size=50), max_size=4), st.integers(1, 4))
 def test_whatever_comes_there_are_as_many_results_as_calls(bodies: list[bytes], expected: int) -> None:
-    assert len(judge(reply(bodies), expected)) == expected
+    assert len(judge(reply(bodies), expected, 1.0)) == expected
 
 
 OK_1, OK_TRUE = Result(Status.OK, "1"), Result(Status.OK, "True")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from json.encoder import encode_basestring_ascii
+from time import process_time
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -24,30 +25,43 @@ class Outcome:
     def __init__(self, status: str, value: str = "null", error_type: str = "", message: str = "") -> None:
         self.status, self.value, self.error_type, self.message = status, value, error_type, message
 
-    def body(self) -> bytes:
+    def body(self, cpu_s: float | None) -> bytes:
         quote = encode_basestring_ascii
-        return f'["{self.status}",{self.value},{quote(self.error_type)},{quote(self.message)}]'.encode()
+        spent = "null" if cpu_s is None else f"{cpu_s:.6f}"
+        return f'["{self.status}",{self.value},{quote(self.error_type)},{quote(self.message)},{spent}]'.encode()
 
 
 def run(job: dict[str, Any], program_builtins: dict[str, Any], nonce: bytes, pipe: int) -> None:
     """Run every call of the job. Returns when all frames are sent."""
     code = _compile(job["program"])
     if isinstance(code, Outcome):
-        _send(code, nonce, pipe)
+        _send(code, None, nonce, pipe)
         return
     inputs = job["inputs"]
     # One input: this process ends with it, and the builtins may be the zygote's own. Copying them touches 60 pages.
     alone = len(inputs) == 1
     for tree in inputs:
+        began = _cpu_now()
         entry = _load(code, job["entry"], program_builtins if alone else program_builtins.copy())
         for _ in range(job["repeat"]):
-            _send(entry if isinstance(entry, Outcome) else _call(entry, tree), nonce, pipe)
+            outcome = entry if isinstance(entry, Outcome) else _call(entry, tree)
+            ended = _cpu_now()
+            _send(outcome, ended - began if began is not None and ended is not None else None, nonce, pipe)
+            began = ended
 
 
-def _send(outcome: Outcome, nonce: bytes, pipe: int) -> None:
-    body = outcome.body()
+def _cpu_now() -> float | None:
+    """CPU seconds of this process; None where the filter denies clocks."""
+    try:
+        return process_time()
+    except OSError:
+        return None
+
+
+def _send(outcome: Outcome, cpu_s: float | None, nonce: bytes, pipe: int) -> None:
+    body = outcome.body(cpu_s)
     if len(body) > MAX_BODY:
-        body = Outcome("output_too_large", message=f"{len(body)} bytes").body()
+        body = Outcome("output_too_large", message=f"{len(body)} bytes").body(cpu_s)
     frame = nonce + HEADER.pack(len(body)) + body
     sent = os.write(pipe, frame)
     while sent < len(frame):

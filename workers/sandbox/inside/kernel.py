@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
-from pathlib import Path
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
@@ -58,9 +57,12 @@ def unshare(flags: int) -> None:
 
 def map_own_ids(uid: int, gid: int) -> None:
     """Give the new user namespace one user and one group: ours."""
-    Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
-    Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1", encoding="ascii")
-    Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1", encoding="ascii")
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+        fd = os.open(f"/proc/self/{name}", os.O_WRONLY)
+        try:
+            os.write(fd, text.encode())
+        finally:
+            os.close(fd)
 
 
 def become_nobody() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import builtins
 import importlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -22,8 +23,7 @@ PURE = tuple(_PURE.split())
 """Always importable. No clock, no randomness, no files."""
 
 _LATE = """
-    _strptime _pydecimal traceback linecache tokenize token codecs stringprep json.scanner json.decoder json.encoder
-    copyreg reprlib keyword
+    traceback linecache tokenize token codecs stringprep json.scanner json.decoder json.encoder copyreg reprlib keyword
 """
 LATE = tuple(_LATE.split())
 """Not for programs: what the pure modules load on use."""
@@ -48,11 +48,15 @@ def load(extra: Sequence[str]) -> dict[str, str]:
 
 
 def _text_codecs() -> list[str]:
-    """Every codec of the standard library: `str.encode` looks its module up on first use."""
-    import encodings
-    import pkgutil
+    """The codecs of text, which `str.encode` looks up on first use. The compressors stay out, with their libraries.
 
-    return [f"encodings.{found.name}" for found in pkgutil.iter_modules(encodings.__path__)]
+    Each module makes every fork dearer: the kernel copies a table entry for each of its pages.
+    """
+    import encodings
+
+    files = os.listdir(encodings.__path__[0])  # noqa: PTH208  pathlib would be one more module in every fork
+    names = {name.removesuffix(".py") for name in files if name.endswith(".py")}
+    return [f"encodings.{name}" for name in sorted(names - {"__init__", "zlib_codec", "bz2_codec", "quopri_codec"})]
 
 
 def _use_late_parts() -> None:
