@@ -196,7 +196,8 @@ def set_up_torch(profile: Profile, *, isolate: bool) -> None:
     if profile.run.threads:
         torch.set_num_threads(profile.run.threads)
     if profile.run.deterministic or isolate:
-        torch.use_deterministic_algorithms(True)
+        # Sampling needs a cumulated sum, which CUDA has in no deterministic form: there it warns instead of failing.
+        torch.use_deterministic_algorithms(True, warn_only=device_of(profile).type == "cuda")
         # Without it every new tensor is filled with NaN first: a search for bugs, and a tenth of a step.
         torch.utils.deterministic.fill_uninitialized_memory = isolate  # type: ignore[attr-defined]
     torch.autograd.set_detect_anomaly(isolate)

@@ -16,6 +16,20 @@ if TYPE_CHECKING:
     from workers.runtime import Attempt
 
 
+ENVIRONMENT = {
+    # Nothing may be downloaded by a worker, nor waited for.
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    # Without it CUDA's matrix products differ from run to run.
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+    # Tensor threads that wait by spinning take the cores from those they wait for: measured on a machine five times
+    # overbooked, a step took 5 s without spinning and up to 37 s with it.
+    "OMP_WAIT_POLICY": "passive",
+}
+
+
 def limits_of(knobs: SandboxKnobs) -> Limits:
     return Limits(
         cpu_s=knobs.cpu_s, wall_s=knobs.wall_s, memory_mb=knobs.memory_mb, require=knobs.require,
@@ -23,19 +37,18 @@ def limits_of(knobs: SandboxKnobs) -> Limits:
     )  # fmt: skip
 
 
+def set_environment() -> None:
+    """What tensor libraries read once, when they are loaded."""
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+
+
 def start() -> Sandbox | None:
     """Zygotes with the default limits, then the imports that take seconds. No profile is known yet, no GPU is used.
 
     None where the default limits cannot be had here: whether the profile's can is seen when it is known.
     """
-    # A library that finds no GPU must not take seconds to look for one, and nothing may be downloaded.
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    os.environ.setdefault("TRANSFORMERS_OFFLINE", "1")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    # Tensor threads that wait by spinning take the cores from those they wait for: measured on a machine five times
-    # overbooked, a step took 5 s without spinning and up to 37 s with it.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    set_environment()
     knobs = SandboxKnobs()
     sandbox: Sandbox | None = None
     with suppress(LonghaulError):
@@ -49,6 +62,7 @@ def start() -> Sandbox | None:
 
 def job(spec: WorkerSpec, warmed: Sandbox | None) -> Callable[[Attempt], Result]:
     """What to do for `spec`. A sandbox with other limits than the profile's is replaced."""
+    set_environment()
     from workers import train, validate
     from workers.azr.evaluation import pocket_suites
     from workers.azr.trainer import AzrTrainer

@@ -66,7 +66,9 @@ def _unusable(path: Path, why: str) -> LonghaulError:
 def load_model(directory: Path, dtype: str, device: torch.device) -> Any:
     """The model with its weights, in evaluation mode: no dropout, as rollouts and updates must agree."""
     from transformers import AutoModelForCausalLM
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()  # type: ignore[no-untyped-call]
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, dtype), attn_implementation="sdpa")
     return _placed(model, device)
 
