@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from profiles.errors import ExitCode, LonghaulError
 from profiles.knobs import Knob, base_type, choices, knobs, knobs_of, sections, value_of
-from profiles.refusal import OVERRIDE, Told, input_error, nearest, place, refusal, shown
+from profiles.refusal import OVERRIDE, Told, input_error, line_of, nearest, place, refusal, shown
 from profiles.rules import Problem, check
 from profiles.schema import Profile
 
@@ -80,9 +80,9 @@ def _settle(values: Mapping[str, _Value], problems: list[Told], name: str, label
     for problem in check(profile):
         # A rule that read a refused knob would complain about a default that nobody wrote.
         if not bad & set(problem.knobs):
-            problems.append(_told(problem, good, values))
+            problems.append(_told(problem, good, values, label))
     if problems:
-        raise refusal(name, label, problems)
+        raise refusal(name, problems)
     return profile
 
 
@@ -114,19 +114,6 @@ def from_json(stored: bytes | str) -> Profile:
             next_command="python -m orchestrator run --run NEW-NAME, or install the version that made this run",
             exit_code=ExitCode.VERSION,
         ) from error
-
-
-def _resolve(values: dict[str, _Value], problems: list[Told], name: str, label: str) -> Profile:
-    """Check every value and every rule; raise all problems at once."""
-    good, bad = _convert(values, problems)
-    profile = _build(good)
-    for problem in check(profile):
-        # A rule that read a refused knob would complain about a default that nobody wrote.
-        if not bad & set(problem.knobs):
-            problems.append(_told(problem, good, values))
-    if problems:
-        raise refusal(name, label, problems)
-    return profile
 
 
 # -- files ---------------------------------------------------------------------------------------------------------
@@ -325,29 +312,15 @@ def _build(good: Mapping[str, Any]) -> Profile:
     return Profile(**{"name": "unnamed", **top, **built})
 
 
-def _told(problem: Problem, good: Mapping[str, Any], values: Mapping[str, _Value]) -> Told:
+def _told(problem: Problem, good: Mapping[str, Any], values: Mapping[str, _Value], label: str) -> Told:
     name = problem.knobs[0]
     knob = knobs()[name]
     value = good.get(name, knob.default)
     # The first knob may be at its default: then the line to look at is that of another one.
-    origin = next((values[name].origin for name in problem.knobs if name in values), "")
+    origin = next((values[name].origin for name in problem.knobs if name in values), label)
     return Told(f"{place(knob.section, knob.key)} = {shown(value)}", problem.text, origin)
 
 
 def _origin(file: _File, section: str, key: str) -> str:
-    line = _line_of(file.text, section, key)
+    line = line_of(file.text, section, key)
     return f"{file.label}:{line}" if line else file.label
-
-
-def _line_of(text: str, section: str, key: str) -> int:
-    """Line of a key, counted from 1; 0 where it is written in a way that this simple look does not see."""
-    current = ""
-    for number, line in enumerate(text.splitlines(), start=1):
-        stripped = line.strip()
-        if stripped.startswith("["):
-            current = stripped.strip("[] ").split("]")[0].strip()
-            if not section and current == key:
-                return number
-        elif current == section and stripped.partition("=")[0].strip().strip("\"'") == key:
-            return number
-    return 0

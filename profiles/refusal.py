@@ -21,13 +21,13 @@ class Told(Struct, frozen=True):
     origin: str
 
 
-def refusal(name: str, label: str, problems: Iterable[Told]) -> LonghaulError:
-    """All problems of the profile `name`, read from the file `label`, as the one error that is raised."""
+def refusal(name: str, problems: Iterable[Told]) -> LonghaulError:
+    """All problems of the profile `name` as the one error that is raised."""
     told = list(dict.fromkeys(problems))
     width = min(max(len(line.place) for line in told), 48)
-    lines = [f"  {t.place:<{width}}  {t.text}" + (f"  ({t.origin})" if t.origin else "") for t in told]
+    lines = [f"  {t.place:<{width}}  {t.text}  ({t.origin})" for t in told]
     count = "1 problem" if len(told) == 1 else f"{len(told)} problems"
-    wrong = sorted({t.origin.split(":")[0] for t in told if t.origin} or {label})
+    wrong = sorted({t.origin.split(":")[0] for t in told})
     return input_error(
         "\n".join([f"profile {name!r} has {count}", *lines]),
         f"correct {', '.join(wrong)} (docs/profiles.md lists every knob) and type the same command again",
@@ -62,3 +62,17 @@ def nearest(word: str, known: Iterable[str]) -> str:
     import difflib  # only a refusal needs it
 
     return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)), "")
+
+
+def line_of(text: str, section: str, key: str) -> int:
+    """Line of a key, counted from 1; 0 where it is written in a way that this simple look does not see."""
+    current = ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        stripped = line.strip()
+        if stripped.startswith("["):
+            current = stripped.strip("[] ").split("]")[0].strip()
+            if not section and current == key:
+                return number
+        elif current == section and stripped.partition("=")[0].strip().strip("\"'") == key:
+            return number
+    return 0

@@ -134,7 +134,8 @@ def dangers(path: Path) -> Iterator[str]:
 
 
 def test_nothing_outside_the_sandbox_runs_a_text_as_code() -> None:
-    outside = [path for path in sources(*CODE) if not within(name_of(path), "workers.sandbox")]
+    # benchmarks.sandbox times the unprotected way beside ours, on programs that stand in that very file.
+    outside = [path for path in sources(*CODE) if not within(name_of(path), "workers.sandbox", "benchmarks.sandbox")]
     assert [danger for path in outside for danger in dangers(path)] == []
 
 
