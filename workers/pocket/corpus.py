@@ -5,6 +5,7 @@ Every answer is right, and no program whose fold is held out is ever shown, aske
 
 from dataclasses import dataclass
 from random import Random
+from typing import Literal
 
 from workers.azr.prompts.pocket import PocketStyle
 from workers.azr.tasks import Problem, Task, Triplet
@@ -56,7 +57,8 @@ class Example:
     """False: only the start of the completion is shown, without a stop token."""
 
 
-CELLS = ("ded", "abd", "ind", "pded", "pabd", "pind")
+Cell = Literal["ded", "abd", "ind", "pded", "pabd", "pind"]
+CELLS: tuple[Cell, ...] = ("ded", "abd", "ind", "pded", "pabd", "pind")
 
 
 def make_example(rng: Random, recipe: Recipe) -> Example:
@@ -64,7 +66,8 @@ def make_example(rng: Random, recipe: Recipe) -> Example:
     while True:
         cell = rng.choices(CELLS, recipe.cell_weights)[0]
         worked = rng.random() < recipe.worked_share
-        if cell in ("ded", "abd"):
+        example: Example | None
+        if cell == "ded" or cell == "abd":  # two comparisons narrow the type, `in` does not
             example = _trace_example(rng, recipe, cell, worked)
         elif cell == "ind":
             example = _induction_example(rng, recipe, worked)

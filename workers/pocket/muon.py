@@ -5,6 +5,7 @@ Source: Keller Jordan, "Muon: an optimizer for hidden layers", 2024; same rule a
 
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,7 +23,8 @@ def orthogonalise(matrices: Tensor) -> Tensor:
     for _ in range(ITERATIONS):
         square = x @ x.mT
         x = a * x + (b * square + c * square @ square) @ x
-    return x.mT if tall else x
+    result: Tensor = x.mT if tall else x
+    return result
 
 
 class Muon(torch.optim.Optimizer):
@@ -42,8 +44,8 @@ class Muon(torch.optim.Optimizer):
             for shape, matrices in by_shape.items():
                 self._update(matrices, group["lr"] * max(1.0, shape[0] / shape[1]) ** 0.5, group)
 
-    def _update(self, matrices: list[Tensor], rate: float, group: dict) -> None:
-        gradients = [matrix.grad for matrix in matrices]
+    def _update(self, matrices: list[Tensor], rate: float, group: dict[str, Any]) -> None:
+        gradients = [matrix.grad for matrix in matrices if matrix.grad is not None]
         buffers = [self.state[m].setdefault("momentum_buffer", torch.zeros_like(m)) for m in matrices]
         torch._foreach_lerp_(buffers, gradients, 1 - group["momentum"])
         ahead = torch._foreach_lerp(gradients, buffers, group["momentum"])

@@ -144,7 +144,7 @@ def train(model: Qwen2ForCausalLM, corpus: Corpus, settings: Settings) -> int:
             for optimizer, rate in zip(optimizers, rates, strict=True):
                 optimizer.param_groups[0]["lr"] = rate * learning_rate_factor(step, progress)
             loss = sequence_loss(model, corpus, rows, settings)
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]  # torch has no annotation here
             torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_GRAD_NORM)
             for optimizer in optimizers:
                 optimizer.step()
@@ -164,10 +164,11 @@ def main(argv: list[str]) -> int:
     recipe = Recipe(worked_share=settings.worked_share)
     corpus = make_corpus(settings.corpus_sequences, recipe, settings.seed, settings.device, settings.corpus)
     torch.manual_seed(settings.seed)
-    model = build_model(settings.hidden, settings.layers, settings.heads, settings.feed_forward).to(settings.device)
+    model = build_model(settings.hidden, settings.layers, settings.heads, settings.feed_forward)
+    torch.nn.Module.to(model, settings.device)
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(corpus.lengths):,} sequences", flush=True)
     used = train(model, corpus, settings)
-    measured = measure(model.eval(), held_out_problems())
+    measured = measure(model, held_out_problems())
     print(table(measured))
     problems = failures(measured)
     for problem in problems:

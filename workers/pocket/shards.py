@@ -45,7 +45,7 @@ class Corpus:
         for begin in range(0, len(order), span):
             together = order[begin : begin + span]
             together = together[self.lengths[together].argsort()]
-            batches = list(together.split(batch_size))
+            batches = list(torch.split(together, batch_size))
             for i in torch.randperm(len(batches), generator=generator).tolist():
                 yield batches[i]
 

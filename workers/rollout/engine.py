@@ -6,10 +6,12 @@ or another batch split samples the same tokens.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
+
+FinishReason = Literal["stop", "length"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class Rollout:
     completion_ids: tuple[int, ...]
     log_probs: tuple[float, ...]
     """Of each completion id under the policy that drew it, natural logarithm, at the sampling temperature."""
-    finish_reason: Literal["stop", "length"]
+    finish_reason: FinishReason
 
 
 class RolloutEngine(Protocol):
@@ -73,9 +75,9 @@ def choose(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> tuple[Tensor
     return tokens, log_probs.gather(1, tokens[:, None]).squeeze(1)
 
 
-def stop_ids_of(model: torch.nn.Module) -> frozenset[int]:
+def stop_ids_of(model: Any) -> frozenset[int]:
     """Token ids that end a completion, as the checkpoint names them."""
-    named = model.generation_config.eos_token_id  # type: ignore[union-attr]  # every checkpoint with generate has one
+    named = model.generation_config.eos_token_id
     if named is None:
-        named = model.config.eos_token_id  # type: ignore[union-attr]
+        named = model.config.eos_token_id
     return frozenset([named] if isinstance(named, int) else named or [])

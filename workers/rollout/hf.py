@@ -4,18 +4,19 @@ The draw itself is ours (`choose`), so that both engines sample the same tokens 
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from workers.rollout.engine import Request, Rollout, Sampling, choose, draw_uniforms, stop_ids_of
+from workers.rollout.engine import FinishReason, Request, Rollout, Sampling, choose, draw_uniforms, stop_ids_of
 
 
 class HfEngine:
     """A `RolloutEngine` over `model.generate`, with the prompts padded on the left."""
 
-    def __init__(self, model: nn.Module):
+    def __init__(self, model: Any):
         self.model = model
         self.stop_ids = sorted(stop_ids_of(model))
 
@@ -45,7 +46,7 @@ class HfEngine:
 
     def _rollout(self, request: Request, ids: list[int], log_probs: list[float]) -> Rollout:
         length = next((i + 1 for i, token in enumerate(ids) if token in self.stop_ids), len(ids))
-        reason = "stop" if ids[length - 1] in self.stop_ids else "length"
+        reason: FinishReason = "stop" if ids[length - 1] in self.stop_ids else "length"
         return Rollout(request.prompt_ids, tuple(ids[:length]), tuple(log_probs[:length]), reason)
 
 

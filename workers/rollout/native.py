@@ -4,15 +4,17 @@ Weights are never copied, so an optimiser step is seen by the next rollout at on
 that have finished leave the batch. Not done: paged caches, sliding windows, other architectures.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from workers.rollout.engine import Request, Rollout, Sampling, choose, draw_uniforms, stop_ids_of
+from workers.rollout.engine import FinishReason, Request, Rollout, Sampling, choose, draw_uniforms, stop_ids_of
 
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 COMPACT_BELOW = 0.8
 """The batch is compacted when fewer of its rows than this share still run: a copy of the cache has a price too."""
 
@@ -42,7 +44,7 @@ class _Batch:
 class NativeEngine:
     """Rollouts from any `Qwen2ForCausalLM`, with or without adapters in its linear layers; a `RolloutEngine`."""
 
-    def __init__(self, model: nn.Module, max_rows: int = 512):
+    def __init__(self, model: Any, max_rows: int = 512):
         """`max_rows`: rollouts decoded side by side; more requests are served in turn."""
         if getattr(model.config, "use_sliding_window", False):
             raise ValueError("the native engine has no sliding window; use the hf engine for this model")
@@ -110,7 +112,8 @@ class NativeEngine:
         mask = (visible & (columns[None, :] <= columns[:, None]))[:, None]  # [U, 1, T, T]
         cos, sin = self.rope[:, (columns - start[:, None]).clamp(min=0)][:, :, None]  # [U, 1, T, head_dim]
         which = torch.tensor([number[request.prompt_ids] for request in requests], device=device)
-        keys, values = [], []
+        keys: list[Tensor] = []
+        values: list[Tensor] = []
 
         def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             for cache, new in ((keys, key), (values, value)):
@@ -139,9 +142,10 @@ class NativeEngine:
             return scaled_dot_product_attention(query, keys, values, attn_mask=bias, enable_gqa=self.group > 1)
 
         hidden = self._run_layers(batch.tokens[:, None], cos, sin, attend)
-        return self.model.lm_head(hidden[:, -1])
+        logits: Tensor = self.model.lm_head(hidden[:, -1])
+        return logits
 
-    def _run_layers(self, ids: Tensor, cos: Tensor, sin: Tensor, attend) -> Tensor:
+    def _run_layers(self, ids: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
         """The model's own modules around `attend(query, key, value)`. ids: [B, T]; returns [B, T, hidden]."""
         decoder = self.model.model
         hidden = decoder.embed_tokens(ids)
@@ -154,7 +158,8 @@ class NativeEngine:
             mixed = attend(query, key, value).transpose(1, 2).flatten(2)  # [B, T, heads * head_dim]
             hidden = hidden + attention.o_proj(mixed)
             hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
-        return decoder.norm(hidden)
+        last: Tensor = decoder.norm(hidden)
+        return last
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -163,10 +168,12 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos + torch.cat((-second, first), dim=-1) * sin
 
 
-def _rollouts(requests: list[Request], ids: Tensor, log_probs: Tensor, lengths: Tensor, stop_ids: set[int]):
+def _rollouts(
+    requests: list[Request], ids: Tensor, log_probs: Tensor, lengths: Tensor, stop_ids: set[int]
+) -> list[Rollout]:
     all_ids, all_log_probs, all_lengths = ids.tolist(), log_probs.tolist(), lengths.tolist()
     rollouts = []
     for request, row, row_log_probs, length in zip(requests, all_ids, all_log_probs, all_lengths, strict=True):
-        reason = "stop" if row[length - 1] in stop_ids else "length"
+        reason: FinishReason = "stop" if row[length - 1] in stop_ids else "length"
         rollouts.append(Rollout(request.prompt_ids, tuple(row[:length]), tuple(row_log_probs[:length]), reason))
     return rollouts
