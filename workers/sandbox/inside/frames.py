@@ -1,12 +1,13 @@
 """Frames on pipes: length and body between parent and zygote; nonce, length and body from a child.
 
-The zygote holds the children's results in one buffer that it wipes after each job, so that nothing of an earlier
-program's answers lies in the memory that the next child inherits.
+The zygote holds the children's results in one mapping that it wipes after each job and that no child inherits: nothing
+of an earlier program's answers lies in the memory of a later one.
 """
 
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import struct
 from typing import Any
@@ -24,7 +25,9 @@ class Inbox:
     """What a child has sent, checked frame by frame where it lies."""
 
     def __init__(self) -> None:
-        self._buffer = bytearray(MAX_REPLY)
+        # Not a bytearray: that touches all of its pages, and every fork would copy their table entries.
+        self._buffer = mmap.mmap(-1, MAX_REPLY, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._buffer.madvise(mmap.MADV_DONTFORK)
         self._nonce = b""
         self._used = self._checked = 0
         self.sizes: list[int] = []
