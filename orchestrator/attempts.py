@@ -17,7 +17,7 @@ from orchestrator.crew import Active, Crew
 from orchestrator.ingest import ingest, ingest_all
 from orchestrator.schedule import Train, Validate
 from orchestrator.screen import Screen
-from orchestrator.supervise import failure_class, kill_strays
+from orchestrator.supervise import failure_class, has_orphans, kill_strays
 from profiles.errors import ExitCode
 from profiles.load import profile_sha256
 from profiles.schema import Profile
@@ -148,7 +148,8 @@ class Attempts:
         """Its process is gone: take what it left, close its row, and say how it ended."""
         worker = active.worker
         self.hear(active, worker.receive(now), utc)
-        kill_strays(self.crew.run_id, frozenset({worker.token}))
+        if has_orphans(other.pid for other in self.crew.workers()):
+            kill_strays(self.crew.run_id, frozenset({worker.token}))
         code = worker.exit_code or 0
         on_request = worker.kill is not None and not active.hung
         failure = ""

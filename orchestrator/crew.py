@@ -23,6 +23,8 @@ from state.states import AttemptState
 from workers.contract import Message, WorkerSpec
 
 LOG_BYTES_KEPT = 20 << 20
+WARM_AHEAD_STEPS = 3
+"""A standby is started when so many steps of the cycle are left: importing takes a few seconds."""
 
 
 @dataclass
@@ -161,3 +163,10 @@ def oom_kills() -> int:
                 if name == "oom_kill":
                     total += int(value)
     return total
+
+
+def standby_is_due(active: Active) -> bool:
+    """While validating or seeding always; while training when the cycle comes to its end."""
+    if isinstance(active.action, Validate) or active.action.phase == "seed":
+        return True
+    return active.worker.step >= active.end_step - WARM_AHEAD_STEPS and active.worker.watch.steps_done > 0

@@ -16,7 +16,7 @@ from orchestrator.attempts import Attempts
 from orchestrator.clock import Clock
 from orchestrator.commit import Ledger
 from orchestrator.control import Client, Server
-from orchestrator.crew import Active, Crew, reap_strangers, rotate_log
+from orchestrator.crew import Crew, reap_strangers, rotate_log, standby_is_due
 from orchestrator.deadlines import overdue
 from orchestrator.schedule import Action, Commit, Stop, Train, Validate, Wait, next_action
 from orchestrator.screen import Screen
@@ -38,8 +38,6 @@ SECOND_PRESS_S = 10.0
 STOPPED_BY_SIGNAL_S = 600.0
 HEARTBEAT_ROW_S = 30.0
 BACKUP_EVERY_CYCLES = 10
-WARM_AHEAD_STEPS = 3
-"""A standby is started when so many steps of the cycle are left: importing takes a few seconds."""
 WAIT_S = 0.5
 WAIT_WHILE_KILLING_S = 0.05
 AWAY_S = 3.0
@@ -278,8 +276,13 @@ class Master:
             if self.stop_at_once:
                 return Stop("stopped at once, as asked", RunState.STOPPED, ExitCode.ABORTED)
             return Stop("asked to stop", RunState.STOPPED, ExitCode.OK)
-        action = next_action(self.history, self.profile, self.clock.utc(), self.forgiven)
-        return self.perform(action, now)
+        ending: Stop | None = None
+        while self.crew.active is None and ending is None:  # closing a cycle leads straight to the next: no wait
+            action = next_action(self.history, self.profile, self.clock.utc(), self.forgiven)
+            ending = self.perform(action, now)
+            if isinstance(action, Wait):
+                break
+        return ending
 
     def perform(self, action: Action, now: float) -> Stop | None:
         self.waiting_until = None
@@ -339,10 +342,3 @@ class Master:
             client.answer(ok=True, step=self.history.step, until_exit=True)
         self.answer_checkpoint(self.history.head, "the run ended first", ok=False)
         self.server.close()
-
-
-def standby_is_due(active: Active) -> bool:
-    """While validating always; while training when the cycle comes to its end."""
-    if isinstance(active.action, Validate):
-        return True
-    return active.worker.step >= active.end_step - WARM_AHEAD_STEPS and active.worker.watch.steps_done > 0

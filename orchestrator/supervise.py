@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections import deque
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -231,6 +232,18 @@ def strays(run_id: str, tokens: frozenset[str] | None = None) -> list[psutil.Pro
             if owner == run_id and (tokens is None or token in tokens):
                 found.append(process)
     return found
+
+
+def has_orphans(known: Iterable[int]) -> bool:
+    """Whether anything that a dead worker started may still live: as subreaper, its orphans are children of ours.
+
+    Far cheaper than reading every process's environment; True where the kernel does not tell.
+    """
+    try:
+        lists = [Path(task.path, "children").read_text() for task in os.scandir("/proc/self/task")]
+    except OSError:
+        return True
+    return bool({int(pid) for children in lists for pid in children.split()} - set(known))
 
 
 def kill_strays(run_id: str, tokens: frozenset[str] | None = None) -> int:
