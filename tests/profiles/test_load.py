@@ -231,6 +231,16 @@ def test_an_unknown_name_lists_the_shipped_ones_and_the_nearest() -> None:
     assert error.exit_code == ExitCode.INPUT
 
 
+def test_a_name_like_no_other_leads_to_the_built_in_model() -> None:
+    assert refusal("zzz").next_command == "python -m orchestrator run --profile pocket"
+
+
+def test_an_unknown_section_is_found_at_its_line(tmp_path: Path) -> None:
+    error = refusal_of_text(tmp_path, "[run]\nseed = 1\n\n[optimiser]\nlr = 1\n[azr]\nlr = 2\n")
+    assert f"[optimiser]  unknown section; did you mean [optimizer]?  ({tmp_path}/mine.toml:4)" in error.what
+    assert f"[azr] lr     unknown key  ({tmp_path}/mine.toml:7)" in error.what
+
+
 @pytest.mark.parametrize("name", ["", "..", "../pocket", "/", "pocket/", "a\0b", "schema"])
 def test_a_name_is_never_a_way_out_of_the_shipped_profiles(name: str) -> None:
     assert "no profile is named" in refusal(name).what
