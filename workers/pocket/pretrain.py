@@ -4,7 +4,8 @@
 
 The corpus is drawn by all cores, packed into bytes and kept on the device. How often the model works is set by weights
 on the first token of a completion, so that the corpus may be rich in worked steps while the model still rarely writes
-them. Stops early once the gate holds with room to spare; exits with 1 and writes nothing if the gate fails at the end.
+them. The gate is measured on the way: once it holds, only the decay of the learning rate is left (early stop). Exits
+with 1 and writes nothing if the gate fails at the end.
 """
 
 import argparse
@@ -56,6 +57,7 @@ class Settings:
     direct_weight: float
     seed: int
     corpus: Path | None
+    full_length: bool
     ship_anyway: bool
 
 
@@ -78,6 +80,7 @@ def parse_arguments(argv: list[str]) -> Settings:
     add("--direct-weight", type=float, default=0.05, help="loss weight of direct answers after their first token")
     add("--seed", type=int, default=0)
     add("--corpus", type=Path, help="keep the corpus in this folder, or take it from there")
+    add("--full-length", action="store_true", help="use all minutes and sequences, though the gate holds before")
     add("--ship-anyway", action="store_true", help="write the model even if the gate fails, and still exit with 1")
     return Settings(**vars(parser.parse_args(argv)))
 
@@ -128,21 +131,34 @@ def learning_rate_factor(step: int, progress: float) -> float:
     return min(1.0, (step + 1) / WARMUP_STEPS, max(0.0, (1 - progress) / (1 - DECAY_FROM)))
 
 
+def end_after_gate(end: float, progress: float, *, holds: bool) -> float:
+    """Share of the planned training at which it ends. The first time that the gate holds, the decay begins at once,
+    with its usual share of the whole. (pure)"""
+    return min(end, progress / DECAY_FROM) if holds and progress / end < DECAY_FROM else end
+
+
+def gate_holds(model: Qwen2ForCausalLM) -> bool:
+    """Measure and print the gate, on other problems than it is judged on at the end."""
+    measured = measure(model, held_out_problems(200, seed=1))
+    print(table(measured), flush=True)
+    return not failures(measured)
+
+
 def train(model: Qwen2ForCausalLM, corpus: Corpus, settings: Settings) -> int:
     """Trains in place; returns the number of sequences used."""
     optimizers = make_optimizers(model)
     rates = [optimizer.param_groups[0]["lr"] for optimizer in optimizers]
     generator = torch.Generator().manual_seed(settings.seed)
-    began, step, progress, last_print = time.monotonic(), 0, 0.0, 0.0
-    while progress < 1:
+    began, step, progress, end, last_print = time.monotonic(), 0, 0.0, 1.0, 0.0
+    while progress < end:
         for rows in corpus.shuffled_batches(settings.batch_size, generator):
             spent = time.monotonic() - began
             used = step * settings.batch_size
             progress = max(spent / 60 / settings.minutes, used / settings.sequences)
-            if progress >= 1:
+            if progress >= end:
                 break
             for optimizer, rate in zip(optimizers, rates, strict=True):
-                optimizer.param_groups[0]["lr"] = rate * learning_rate_factor(step, progress)
+                optimizer.param_groups[0]["lr"] = rate * learning_rate_factor(step, progress / end)
             loss = sequence_loss(model, corpus, rows, settings)
             loss.backward()  # type: ignore[no-untyped-call]  # torch has no annotation here
             torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_GRAD_NORM)
@@ -154,7 +170,8 @@ def train(model: Qwen2ForCausalLM, corpus: Corpus, settings: Settings) -> int:
                 last_print = spent
                 print(f"{spent:6.0f} s  step {step}  {used:,} sequences  loss {loss.item():.4f}", flush=True)
                 if step > WARMUP_STEPS * 10:
-                    print(table(measure(model, held_out_problems(200, seed=1))), flush=True)
+                    holds = gate_holds(model) and not settings.full_length
+                    end = end_after_gate(end, progress, holds=holds)
     return step * settings.batch_size
 
 
