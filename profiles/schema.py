@@ -138,6 +138,8 @@ class Optimizer(Section, frozen=True):
     """Minibatches a step's rollouts are split into, each with an optimiser update of its own."""
     micro_batch_size: Positive = 128
     """Rollouts of one forward pass. Memory grows with it; the result does not depend on it beyond rounding."""
+    row_tokens: Positive = 128
+    """Tokens of a row that sequences are packed into. Rollouts in it share their prompt: raise it for long ones."""
 
 
 class Sandbox(Section, frozen=True):

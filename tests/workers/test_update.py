@@ -97,8 +97,8 @@ def test_every_rollout_is_packed_once_and_prompts_are_shared() -> None:
 
 def test_micro_batches_hold_no_more_rollouts_than_allowed() -> None:
     prompts = [(number,) for number in range(10)]
-    units = packing.units_of(prompts, [(1, 2)] * 10)
-    sizes = [sum(len(u.members) for row in batch for u in row) for batch in packing.micro_batches(units, 4)]
+    units = packing.units_of(prompts, [(1, 2)] * 10, 64)
+    sizes = [sum(len(u.members) for row in batch for u in row) for batch in packing.micro_batches(units, 4, 64)]
     assert sizes == [4, 4, 2]
 
 

@@ -121,9 +121,10 @@ class PolicyUpdate:
         The divisor is that of the whole minibatch: means of micro-batches would weigh short ones more.
         """
         divisor = divisor_of(rows, self._knobs)
-        units = packing.units_of([row.prompt_ids for row in rows], [row.completion_ids for row in rows])
+        row_tokens = self._knobs.row_tokens
+        units = packing.units_of([row.prompt_ids for row in rows], [row.completion_ids for row in rows], row_tokens)
         total = 0.0
-        for batch in packing.micro_batches(units, self.micro_batch_size):
+        for batch in packing.micro_batches(units, self.micro_batch_size, row_tokens):
             total += self._micro_batch(batch, rows, advantages, divisor, sums)
         return total
 

@@ -12,9 +12,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-ROW_TOKENS = 256
-"""Tokens that a row is filled to, where sequences are short. Attention cost grows with it, waste shrinks with it."""
-
 
 @dataclass(frozen=True)
 class Unit:
@@ -45,9 +42,7 @@ class Pack:
         return Pack(*(getattr(self, name).to(device) for name in self.__dataclass_fields__))
 
 
-def units_of(
-    prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], row_tokens: int = ROW_TOKENS
-) -> list[Unit]:
+def units_of(prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], row_tokens: int) -> list[Unit]:
     """Rollouts of equal prompts together, as many as fit into a row; a single one may be longer than the row. (pure)"""
     members: dict[tuple[int, ...], list[int]] = {}
     for number, prompt in enumerate(prompts):
@@ -71,7 +66,7 @@ def _unit(prompt: tuple[int, ...], members: Sequence[int], completions: Sequence
     return Unit(prompt, tuple(tuple(completions[number]) for number in members), tuple(members))
 
 
-def rows_of(units: Sequence[Unit], row_tokens: int = ROW_TOKENS) -> list[list[Unit]]:
+def rows_of(units: Sequence[Unit], row_tokens: int) -> list[list[Unit]]:
     """Units to rows of at most `row_tokens`, longest first into the first row with room. (pure)"""
     rows: list[list[Unit]] = []
     room: list[int] = []
@@ -86,7 +81,7 @@ def rows_of(units: Sequence[Unit], row_tokens: int = ROW_TOKENS) -> list[list[Un
     return rows
 
 
-def micro_batches(units: Sequence[Unit], rollouts: int, row_tokens: int = ROW_TOKENS) -> list[list[list[Unit]]]:
+def micro_batches(units: Sequence[Unit], rollouts: int, row_tokens: int) -> list[list[list[Unit]]]:
     """Lists of rows, each list with at most `rollouts` rollouts where a unit is not larger by itself. (pure)
 
     Units of like length come together, as the longest decides the width of a batch.
