@@ -1,8 +1,7 @@
-"""Rows M1 to M9: the master dies, at every kind of moment."""
+"""Rows M1 to M7 and M9: the master dies, at every kind of moment. (M8: test_recovery.)"""
 
 from __future__ import annotations
 
-import shutil
 import signal
 import sys
 from collections import Counter
@@ -10,15 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from state.crash import POINTS
 from tests.faults.conftest import Clean
 from tests.faults.harness import KNOBS, Scene, scene
 from tests.faults.invariants import check_invariants, check_recovery, ending
 
 KILLED = -signal.SIGKILL
 N = KNOBS["run.checkpoint_every"]
-IN_RECOVERY = frozenset(name for name in POINTS if name.startswith("recover."))
-"""Hit only where something is to be repaired."""
 
 
 def killed_at(run: Scene, crash: str, beside: Path) -> None:
@@ -92,50 +88,6 @@ def test_M7_master_killed_during_ingest_moves_offset_and_rows_together(nth: int,
         killed_at(run, f"ingest.before_offset:{nth}", tmp_path / "copy")
         run.finish()
         check_invariants(run, clean.ending)
-
-
-def left_in_the_worst_state(root: Path) -> Scene:
-    """A dead master that left: an open attempt, two children (one whole), staging, trash, a damaged directory."""
-    run = Scene(root)
-    run.finish("commit.before:4", code=KILLED)
-    run.wait_until_nobody_is_left()
-    newest = next(run.run.checkpoints.glob("c0001-s000006-*"))
-    damaged = newest.with_name("c0001-s000005-damaged")
-    shutil.copytree(newest, damaged)
-    (damaged / "weights.json").write_text("[0.0]")
-    shutil.copytree(newest, newest.with_name(".staging-dead"))
-    shutil.copytree(newest, newest.with_name(".trash-c0000-s000000-old"))
-    return run
-
-
-def hits_of_recovery(run: Scene, log: Path) -> Counter[str]:
-    """Crash points that a master hits from its start to the end of recovery."""
-    master = run.launch(run.command("--plain"), "master.ready:1", {"LONGHAUL_CRASHPOINT_LOG": str(log)})
-    assert master.end() == KILLED, master.text()
-    return Counter(log.read_text().splitlines())
-
-
-def test_M8_master_killed_during_recovery_at_any_point_repeatedly_recovers_all_the_same(
-    clean: Clean, tmp_path: Path
-) -> None:
-    worst = left_in_the_worst_state(tmp_path / "worst")
-
-    def copy(name: str) -> Scene:
-        shutil.copytree(worst.root, tmp_path / name, ignore=shutil.ignore_patterns("ballast", "*.sock", "count-*"))
-        return Scene(tmp_path / name)
-
-    hits = hits_of_recovery(copy("hits"), tmp_path / "log")
-    assert {name for name in hits if name in IN_RECOVERY} == IN_RECOVERY
-    for name, count in sorted(hits.items()):
-        for nth in {1, count}:
-            run = copy(f"{name}-{nth}")
-            assert run.start(f"{name}:{nth}").end() == KILLED, f"{name}:{nth}"
-            assert run.start(f"{name}:1").end() in (0, KILLED), f"{name}: once more"
-            check_recovery(run, tmp_path / "copy", N)
-            run.finish()
-            check_invariants(run, clean.ending)
-            shutil.rmtree(run.root)
-    shutil.rmtree(worst.root)
 
 
 MIGRATED = """
