@@ -1,7 +1,7 @@
 """The pocket model's tokenizer: a fixed vocabulary, the longest match first, and an exact way back.
 
 `\\n    c = b` is one token: then looking a statement up by the variable that it binds is one attention hop, and worked
-steps are learned fast. The files made here are read by `AutoTokenizer`.
+steps are learned fast. The files made here are read by `PreTrainedTokenizerFast`.
 """
 
 import json
@@ -45,7 +45,8 @@ def decode(ids: list[int]) -> str:
 
 
 def save_tokenizer(directory: Path) -> None:
-    """Writes tokenizer.json and tokenizer_config.json, which `AutoTokenizer.from_pretrained` reads."""
+    """Writes tokenizer.json and tokenizer_config.json, which `PreTrainedTokenizerFast.from_pretrained` reads: in a folder whose
+    config says Qwen2, `AutoTokenizer` takes Qwen2's own tokenizer, which does not know our marks."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
     tokenizer = Tokenizer(models.WordLevel(vocab=IDS, unk_token=UNKNOWN))

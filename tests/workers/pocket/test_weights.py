@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from workers.azr.tasks import TASKS, Task
 from workers.pocket.evaluation import held_out_problems
@@ -24,7 +24,7 @@ def measured(model: PreTrainedModel) -> dict[Task, Measured]:
 def test_it_is_small_and_of_the_size_that_the_code_builds(model: PreTrainedModel) -> None:
     assert (WEIGHTS / "model.safetensors").stat().st_size <= 12_000_000
     assert model.num_parameters() == build_model().num_parameters()
-    assert len(AutoTokenizer.from_pretrained(WEIGHTS)) == model.config.vocab_size
+    assert len(PreTrainedTokenizerFast.from_pretrained(WEIGHTS)) == model.config.vocab_size
 
 
 @pytest.mark.parametrize("task", TASKS)
