@@ -45,8 +45,10 @@ def decode(ids: list[int]) -> str:
 
 
 def save_tokenizer(directory: Path) -> None:
-    """Writes tokenizer.json and tokenizer_config.json, which `PreTrainedTokenizerFast.from_pretrained` reads: in a folder whose
-    config says Qwen2, `AutoTokenizer` takes Qwen2's own tokenizer, which does not know our marks."""
+    """Writes tokenizer.json and tokenizer_config.json, which `PreTrainedTokenizerFast.from_pretrained` reads.
+
+    Not `AutoTokenizer`: where the config says Qwen2, it takes Qwen2's own tokenizer, which does not know our marks.
+    """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
     tokenizer = Tokenizer(models.WordLevel(vocab=IDS, unk_token=UNKNOWN))
