@@ -48,10 +48,10 @@ OPEN = cycle(1, CycleState.TRAINING)
     [
         pytest.param(history(), Train(0, 1, "seed", 1, 1), id="a new run is seeded first"),
         pytest.param(
-            history(cycle(0, CycleState.TRAINED), 0), Validate(0, 1), id="the seed checkpoint is validated: the start score"
+            history(cycle(0, CycleState.TRAINED), 0), Validate(0, 1), id="the seed checkpoint is the start score"
         ),
         pytest.param(
-            history(cycle(0, CycleState.COMMITTED), 0), Train(1, 1, "train", 1, 21), id="then cycle 1 owns steps 1 to 20"
+            history(cycle(0, CycleState.COMMITTED), 0), Train(1, 1, "train", 1, 21), id="cycle 1 owns steps 1 to 20"
         ),
         pytest.param(
             history(cycle(1, CycleState.COMMITTED), 20), Train(2, 1, "train", 21, 41), id="and cycle 2 steps 21 to 40"
