@@ -125,7 +125,7 @@ def no_worker(error: OSError, log: Path) -> LonghaulError:
     return durable.os_failure(error, "cannot start a worker with the log", log, kept) or LonghaulError(
         f"cannot start a worker: {error.strerror}",
         kept=kept,
-        next_command=LIMITS.get(error.errno or 0, "python -m orchestrator doctor"),
+        next_command=LIMITS.get(error.errno or 0, "dmesg | tail"),
         exit_code=ExitCode.INTERNAL,
     )
 

@@ -145,7 +145,7 @@ def _flock(fd: int, run: RunDir, now: float) -> None:
         raise LonghaulError(
             f"the file system of {run.root} has no working flock: {error.strerror}",
             kept="the run, untouched",
-            next_command="python -m orchestrator doctor   (then move the run to a local disk)",
+            next_command=f"findmnt -T {run.root}   (then move the run to a local disk)",
             exit_code=ExitCode.DISK,
         ) from error
 

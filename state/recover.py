@@ -199,7 +199,7 @@ def _fall_back(
     if is_replaced or (head is None and not known) or (head is not None and not _problem(at, head)):
         return damaged, []
     if not usable:
-        raise _refusal(at, known)
+        raise _refusal(run, at, known)
     new = _nearest(usable, known, head)
     broken = f"the head {head.path} cannot be used: {_problem(at, head)}" if head else "the store names no head"
     return damaged, [Repair(Kind.WALK_BACK, run.root / new.path, broken, new.checkpoint_id)]
@@ -228,12 +228,12 @@ def _nearest(
     return max(before or usable, key=lambda facts: (facts.step, facts.cycle, facts.checkpoint_id))
 
 
-def _refusal(at: Mapping[str, FoundDir], known: Sequence[CheckpointFacts]) -> LonghaulError:
+def _refusal(run: RunDir, at: Mapping[str, FoundDir], known: Sequence[CheckpointFacts]) -> LonghaulError:
     lines = [f"{facts.path}: {_problem(at, facts) or facts.state}" for facts in known]
     return LonghaulError(
         f"none of the {len(known)} checkpoints of this run can be used ({'; '.join(lines[-5:])})",
         kept="all files, as they are; nothing was started afresh",
-        next_command="python -m orchestrator doctor   (or restore checkpoints/ from a back-up, then: "
+        next_command=f"ls -l {run.checkpoints} {run.quarantine}   (restore one from a back-up of yours, then: "
         "python -m orchestrator run)",
         exit_code=ExitCode.STORE,
     )

@@ -51,7 +51,7 @@ class Registry:
                 raise LonghaulError(
                     f"{type(item).__name__} was asked to save its state as {name}, and wrote no such file",
                     kept="the head; this checkpoint was not made",
-                    next_command="python -m orchestrator doctor",
+                    next_command="python -m orchestrator status",
                     exit_code=ExitCode.INTERNAL,
                 )
 
@@ -81,6 +81,6 @@ def _mismatch(directory: Path, text: str) -> LonghaulError:
     return LonghaulError(
         f"checkpoint {directory.name} {text}",
         kept="the checkpoint, as it is; nothing was loaded",
-        next_command="python -m orchestrator doctor",
+        next_command="python -m orchestrator status",
         exit_code=ExitCode.INPUT,
     )

@@ -122,7 +122,7 @@ class Cycle:
             raise LonghaulError(
                 f"the head holds step {self.progress.step}, but the cycle begins at step {self.spec.first_step}",
                 kept="the head, as it is",
-                next_command="python -m orchestrator doctor",
+                next_command="python -m orchestrator status",
                 exit_code=ExitCode.SPEC,
             )
 

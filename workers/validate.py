@@ -29,7 +29,7 @@ def validate(attempt: Attempt, suites: Mapping[str, Suite]) -> Result:
         raise LonghaulError(
             "a validation was asked for without a checkpoint",
             kept="everything",
-            next_command="python -m orchestrator doctor",
+            next_command="python -m orchestrator status",
             exit_code=ExitCode.SPEC,
         )
     attempt.at(spec.head.step, "loading")
