@@ -52,6 +52,10 @@ class Attempt:
         self._events.append(msgspec.json.encode(event))
         self.control.hint()
 
+    def sync(self) -> None:
+        """All events so far are on disk when this returns: no checkpoint may outlive the rows of its steps."""
+        self._events.sync()
+
     def warn(self, text: str) -> None:
         log.warning(text)
         self.event("warning", text=text)

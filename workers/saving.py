@@ -71,6 +71,7 @@ class Saver:
         """Stage, make durable, tell. When this returns, power may fail."""
         spec, parent = self._attempt.spec, self._attempt.saved
         with self._attempt.stage("checkpoint"):
+            self._attempt.sync()
             saved = checkpoint.stage(
                 self._attempt.run,
                 run_id=spec.run_id,

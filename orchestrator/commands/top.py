@@ -8,13 +8,12 @@ from __future__ import annotations
 import argparse
 import os
 import select
-import signal
 import time
 from dataclasses import dataclass
-from types import FrameType
 
 from orchestrator.alive import master_pid, worker_pid
 from orchestrator.runs import find_run
+from orchestrator.signals import Signals
 from orchestrator.view import Live, View, build_view
 from profiles.errors import ExitCode, LonghaulError
 from profiles.load import from_json
@@ -50,17 +49,16 @@ def run(args: argparse.Namespace) -> int:
             exit_code=ExitCode.USAGE,
         )
     watched = Watched(run_dir, Reader.open(run_dir))
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, leave)
+    # Flags, not exceptions: one that is raised inside a destructor is dropped, and the key press with it.
+    signals = Signals()
+    signals.install()
     keyboard = Keyboard()
     display = Dashboard(console, TOP_KEYS)
     try:
         while display.is_open:
             display.update(watched.view(time.time(), time.monotonic()))
-            if wants_to_quit(keyboard.sources()):
+            if wants_to_quit(keyboard.sources(), signals):
                 break
-    except KeyboardInterrupt:
-        pass
     finally:
         display.close("")
         keyboard.close()
@@ -68,18 +66,17 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def wants_to_quit(sources: list[int]) -> bool:
-    """Wait for a key or the next poll; a keyboard that is gone means yes. Without one, only Ctrl+C leaves."""
+def wants_to_quit(sources: list[int], signals: Signals) -> bool:
+    """Wait for a key, a signal or the next poll; a keyboard that is gone means yes. Without one, only Ctrl+C leaves."""
     try:
-        pressed = [os.read(fd, 64) for fd in select.select(sources, [], [], POLL_S)[0]]
+        ready = select.select([*sources, signals.wake_reader], [], [], POLL_S)[0]
+        signals.drain()
+        pressed = [os.read(fd, 64) for fd in ready if fd != signals.wake_reader]
     except OSError:
         return True
+    if signals.stops or signals.hangup:
+        return True
     return any(not keys or set(keys) & set(QUIT) for keys in pressed)
-
-
-def leave(_number: int, _frame: FrameType | None) -> None:
-    """TERM and HUP leave by the same door as Ctrl+C, or the terminal would stay on the alternate screen."""
-    raise KeyboardInterrupt
 
 
 @dataclass(frozen=True)

@@ -166,6 +166,8 @@ class Sandbox:
                 if lane.wants_to_write:
                     selector.register(lane.write_fd, selectors.EVENT_WRITE, lane)
             for key, events in selector.select(GRACE_S):
+                if key.data not in self._lanes:
+                    continue  # it died while its other pipe was served: replaced, and its descriptors are closed
                 if events & selectors.EVENT_WRITE:
                     key.data.flush()
                 else:
