@@ -185,10 +185,10 @@ def settle_profile(chosen: Chosen, store: Store, args: argparse.Namespace) -> Pr
     if wanted is None or wanted == stored:
         return stored
     changes = diff(stored, wanted)
+    if (error := refusal(changes, args.accept_changes)) is not None:
+        raise error  # it shows the changes itself
     sys.stdout.write(f"profile of run '{chosen.run.name}' changes:\n{render(changes)}\n")
     sys.stdout.flush()
-    if (error := refusal(changes, args.accept_changes)) is not None:
-        raise error
     store.set_profile(resolved_json(wanted).decode(), profile_sha256(wanted))
     return wanted
 
