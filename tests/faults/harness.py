@@ -6,7 +6,6 @@ import json
 import os
 import select
 import shutil
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -204,8 +203,8 @@ class Scene:
         for master in self.masters:
             master.kill()
         for process in self.processes():
-            with suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGKILL)
+            with suppress(psutil.Error):
+                process.kill()  # unlike os.kill, not if the number belongs to somebody else by now
 
 
 @contextmanager
