@@ -44,8 +44,6 @@ def clean_environment(run_id: str, token: str, warm: str) -> dict[str, str]:
     here = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [here, kept.get("PYTHONPATH", "")]))
     return {
-        # Threads that wait asleep: a spinning barrier slows a step tenfold as soon as another program wants the CPU.
-        "OMP_WAIT_POLICY": "PASSIVE",
         **kept,
         "PYTHONPATH": path,
         "PYTHONUNBUFFERED": "1",

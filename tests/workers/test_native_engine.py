@@ -2,11 +2,14 @@
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from workers.rollout.engine import Request, Rollout, Sampling
 from workers.rollout.hf import HfEngine
-from workers.rollout.native import NativeEngine
+from workers.rollout.native import NativeEngine, share_out
+from workers.rollout.select import Portions
 
 PROMPTS = [(3, 4, 5, 6, 7, 8, 9), (5,), (9, 8, 7), (5,), (3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3)]
 REQUESTS = [Request(prompt, seed) for seed, prompt in enumerate(PROMPTS, start=11)]
@@ -42,9 +45,33 @@ def test_a_rollout_does_not_depend_on_its_batch(model: Qwen2ForCausalLM) -> None
     sampling = Sampling(max_new_tokens=24)
     together = NativeEngine(model).generate(REQUESTS, sampling)
     alone = [NativeEngine(model).generate([request], sampling)[0] for request in REQUESTS]
-    in_turns = NativeEngine(model, max_rows=2).generate(REQUESTS[::-1], sampling)[::-1]
+    in_turns = Portions(NativeEngine(model), max_rows=2).generate(REQUESTS[::-1], sampling)[::-1]
     assert [r.completion_ids for r in together] == [r.completion_ids for r in alone]
     assert [r.completion_ids for r in together] == [r.completion_ids for r in in_turns]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_a_rollout_does_not_depend_on_the_threads(model: Qwen2ForCausalLM, threads: int) -> None:
+    sampling = Sampling(max_new_tokens=24)
+    before = torch.get_num_threads()
+    expected = [NativeEngine(model).generate([request], sampling)[0].completion_ids for request in REQUESTS]
+    try:
+        torch.set_num_threads(threads)
+        rollouts = NativeEngine(model).generate(REQUESTS, sampling)
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert [rollout.completion_ids for rollout in rollouts] == expected
+
+
+@given(st.lists(st.integers(1, 5), max_size=30), st.integers(1, 4))
+def test_shares_hold_every_request_once_and_equal_prompts_together(lengths: list[int], count: int) -> None:
+    requests = [Request(tuple(range(length)), seed) for seed, length in enumerate(lengths)]
+    shares = share_out(requests, count)
+    assert sorted(number for share in shares for number in share) == list(range(len(requests)))
+    assert len(shares) <= count
+    homes = [{number for number, share in enumerate(shares) for i in share if lengths[i] == n} for n in set(lengths)]
+    assert all(len(home) == 1 for home in homes)
 
 
 @pytest.mark.parametrize("sampling", [Sampling(greedy=True, max_new_tokens=20), Sampling(max_new_tokens=20)])

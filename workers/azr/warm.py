@@ -24,9 +24,9 @@ ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
     # Without it CUDA's matrix products differ from run to run.
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
-    # Tensor threads that wait by spinning take the cores from those they wait for: measured on a machine five times
-    # overbooked, a step took 5 s without spinning and up to 37 s with it.
-    "OMP_WAIT_POLICY": "passive",
+    # How long tensor threads wait awake. Awake for ever they take the cores from those they wait for, and a step is up
+    # to ten times slower as soon as another program wants a core; asleep at once they lose a third of a quiet step.
+    "GOMP_SPINCOUNT": "1000",
 }
 
 

@@ -13,6 +13,7 @@ from workers.pocket.evaluation import HeldOut
 from workers.pocket.tokenizer import decode, encode
 from workers.rollout.engine import Request, Sampling
 from workers.rollout.native import NativeEngine
+from workers.rollout.select import Portions
 
 MAX_TOKENS = 128
 WORKED_START = "<work>"
@@ -62,7 +63,7 @@ class Measured:
 
 def measure(model: nn.Module, problems: list[HeldOut]) -> dict[Task, Measured]:
     """Runs all problems in five ways."""
-    engine = NativeEngine(model, max_rows=4096)
+    engine = Portions(NativeEngine(model), max_rows=4096)
     greedy, sampled = Sampling(greedy=True, max_new_tokens=MAX_TOKENS), Sampling(max_new_tokens=MAX_TOKENS)
     worked = _complete(engine, problems, greedy, [WORKED_START] * len(problems))
     direct = _complete(engine, problems, greedy, [DIRECT_START[problem.task] for problem in problems])

@@ -1,11 +1,16 @@
 """A small and fast decoder for Qwen2 models: it calls the model's own layers over a key/value cache of its own.
 
 Weights are never copied, so an optimiser step is seen by the next rollout at once. Equal prompts are read once, rows
-that have finished leave the batch. Not done: paged caches, sliding windows, other architectures.
+that have finished leave the batch. On a CPU two threads decode requests of their own: a token's tensors are so small
+that threads which share one spend their time waiting for each other. Not done: paged caches, sliding windows, other
+architectures.
 """
 
+import math
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -17,6 +22,8 @@ from workers.rollout.engine import FinishReason, Request, Rollout, Sampling, cho
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 COMPACT_BELOW = 0.8
 """The batch is compacted when fewer of its rows than this share still run: a copy of the cache has a price too."""
+MAX_SHARES = 2
+"""Threads that decode on a CPU: more would wait for Python's lock."""
 
 
 @dataclass
@@ -29,48 +36,46 @@ class _Batch:
     keys: list[Tensor]  # a layer: [B, heads, T, head_dim]
     values: list[Tensor]
 
-    def select(self, kept: Tensor, columns: int) -> "_Batch":
-        """The kept rows; of the caches only the columns that hold something need to survive."""
-
-        def pick(cache: Tensor) -> Tensor:
-            smaller = cache.new_empty((len(kept), *cache.shape[1:]))
-            smaller[:, :, :columns] = cache[kept, :, :columns]
-            return smaller
-
-        caches = [pick(cache) for cache in self.keys], [pick(cache) for cache in self.values]
+    def select(self, kept: Tensor) -> "_Batch":
+        caches = [[cache.index_select(0, kept) for cache in caches] for caches in (self.keys, self.values)]
         return _Batch(self.rows[kept], self.start[kept], self.tokens[kept], *caches)
 
 
 class NativeEngine:
     """Rollouts from any `Qwen2ForCausalLM`, with or without adapters in its linear layers; a `RolloutEngine`."""
 
-    def __init__(self, model: Any, max_rows: int = 512):
-        """`max_rows`: rollouts decoded side by side; more requests are served in turn."""
+    def __init__(self, model: Any) -> None:
         if getattr(model.config, "use_sliding_window", False):
             raise ValueError("the native engine has no sliding window; use the hf engine for this model")
         self.model = model
-        self.max_rows = max_rows
         self.stop_ids = torch.tensor(sorted(stop_ids_of(model)), device=model.device)
         heads = model.config.num_attention_heads
         self.head_dim = getattr(model.config, "head_dim", None) or model.config.hidden_size // heads
         self.group = heads // model.config.num_key_value_heads
         self.rope = torch.empty(2, 0, self.head_dim)
 
-    @torch.inference_mode()
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Rollout]:
-        """One rollout for each request, in their order. Similar prompt lengths are decoded together."""
-        order = sorted(range(len(requests)), key=lambda i: len(requests[i].prompt_ids))
-        rollouts: dict[int, Rollout] = {}
-        for begin in range(0, len(order), self.max_rows):
-            chosen = order[begin : begin + self.max_rows]
-            done = self._generate_together([requests[i] for i in chosen], sampling)
-            rollouts.update(zip(chosen, done, strict=True))
-        return [rollouts[i] for i in range(len(requests))]
+        """One rollout for each request, in their order."""
+        if not requests:
+            return []
+        self._grow_rope(max(len(request.prompt_ids) for request in requests) + sampling.max_new_tokens)
+        threads = torch.get_num_threads() if self.model.device.type == "cpu" else 1
+        shares = share_out(requests, min(threads, MAX_SHARES))
+        if len(shares) == 1:
+            return self._generate_together(requests, sampling)
+        try:
+            with ThreadPoolExecutor(len(shares), "rollout", torch.set_num_threads, (threads // len(shares),)) as pool:
+                chosen = [[requests[number] for number in share] for share in shares]
+                done = list(pool.map(self._generate_together, chosen, [sampling] * len(shares)))
+        finally:
+            torch.set_num_threads(threads)  # the libraries below keep one number for all threads
+        pairs = zip(chain(*shares), chain(*done), strict=True)
+        return [rollout for _, rollout in sorted(pairs, key=lambda pair: pair[0])]
 
-    def _generate_together(self, requests: list[Request], sampling: Sampling) -> list[Rollout]:
+    @torch.inference_mode()
+    def _generate_together(self, requests: Sequence[Request], sampling: Sampling) -> list[Rollout]:
         width = max(len(request.prompt_ids) for request in requests)
         limit = sampling.max_new_tokens
-        self._grow_rope(width + limit)
         device = self.model.device
         uniforms = draw_uniforms([request.seed for request in requests], limit).to(device)  # [N, limit]
         ids = torch.zeros(len(requests), limit, dtype=torch.long, device=device)
@@ -88,10 +93,11 @@ class NativeEngine:
                 break
             batch.tokens = tokens
             if num_running < COMPACT_BELOW * len(running):
-                batch = batch.select(running.nonzero().squeeze(1), width + step)
+                batch = batch.select(running.nonzero().squeeze(1))
             logits = self._decode(batch, width + step)
         return _rollouts(requests, ids, log_probs, lengths, set(self.stop_ids.tolist()))
 
+    @torch.inference_mode()
     def _grow_rope(self, length: int) -> None:
         """Table of rotary cosines and sines for all positions that may come. [2, T, head_dim]."""
         if self.rope.shape[1] < length:
@@ -99,7 +105,7 @@ class NativeEngine:
             like = next(self.model.parameters())
             self.rope = torch.stack(self.model.model.rotary_emb(like, positions))[:, 0]
 
-    def _read_prompts(self, requests: list[Request], width: int, limit: int) -> tuple[_Batch, Tensor]:
+    def _read_prompts(self, requests: Sequence[Request], width: int, limit: int) -> tuple[_Batch, Tensor]:
         """Runs each different prompt once and hands its cache to all of its requests. Logits: [B, V]."""
         prompts = {request.prompt_ids: None for request in requests}
         number = {prompt: i for i, prompt in enumerate(prompts)}
@@ -162,6 +168,25 @@ class NativeEngine:
         return last
 
 
+def share_out(requests: Sequence[Request], count: int) -> list[list[int]]:
+    """Numbers of the requests in at most `count` like shares; equal prompts stay together. (pure)
+
+    Prompts of like length come together: a share is as wide as its longest.
+    """
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for number, request in enumerate(requests):
+        groups.setdefault(request.prompt_ids, []).append(number)
+    shares: list[list[int]] = []
+    room = 0
+    for prompt in sorted(groups, key=len):
+        if room <= 0:
+            shares.append([])
+            room = math.ceil(len(requests) / count)
+        shares[-1] += groups[prompt]
+        room -= len(groups[prompt])
+    return shares
+
+
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotary position embedding. x: [B, heads, T, head_dim]."""
     first, second = x.chunk(2, dim=-1)
@@ -169,7 +194,7 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def _rollouts(
-    requests: list[Request], ids: Tensor, log_probs: Tensor, lengths: Tensor, stop_ids: set[int]
+    requests: Sequence[Request], ids: Tensor, log_probs: Tensor, lengths: Tensor, stop_ids: set[int]
 ) -> list[Rollout]:
     all_ids, all_log_probs, all_lengths = ids.tolist(), log_probs.tolist(), lengths.tolist()
     rollouts = []

@@ -41,5 +41,5 @@ def engine_of(model: Any, knobs: Knobs, reductions: int = 0) -> Portions:
 
         engine = HfEngine(model)
     else:
-        engine = NativeEngine(model, MAX_ROWS)
+        engine = NativeEngine(model)
     return Portions(engine, max(1, MAX_ROWS >> reductions))
