@@ -11,7 +11,7 @@ from workers.azr.prompts.pocket import PocketStyle
 from workers.azr.tasks import TASKS, Task
 from workers.pocket.evaluation import HeldOut
 from workers.pocket.tokenizer import decode, encode
-from workers.rollout.engine import Request, Sampling
+from workers.rollout.engine import Request, RolloutEngine, Sampling
 from workers.rollout.native import NativeEngine
 from workers.rollout.select import Portions
 
@@ -92,7 +92,7 @@ def measure(model: nn.Module, problems: list[HeldOut]) -> dict[Task, Measured]:
     return result
 
 
-def _complete(engine: NativeEngine, problems: list[HeldOut], sampling: Sampling, starts: list[str]) -> list[str]:
+def _complete(engine: RolloutEngine, problems: list[HeldOut], sampling: Sampling, starts: list[str]) -> list[str]:
     """Completions that begin with `starts`, without their stop token."""
     prompts = [encode(problem.prompt + start) for problem, start in zip(problems, starts, strict=True)]
     rollouts = engine.generate([Request(tuple(ids), seed) for seed, ids in enumerate(prompts)], sampling)
