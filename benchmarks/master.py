@@ -133,8 +133,8 @@ def draw(root: Path, seconds: float) -> None:
     import sqlite_utils  # noqa: F401  (the master has it loaded: it counts as memory)
     from rich.console import Console
 
-    from orchestrator.dashboard import Dashboard
-    from orchestrator.view import build_view
+    from orchestrator.display.dashboard import Dashboard
+    from orchestrator.display.view import build_view
     from tests.builders import a_live, a_profile, step_facts
 
     reader = Reader.open(RunDir(root))

@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from orchestrator.svg import HEIGHT, WIDTH, Chart, Line, Points, draw
+from orchestrator.report.svg import HEIGHT, WIDTH, Chart, Line, Points, draw
 
 TASKS = ("ded", "abd", "ind")
 STYLE = """

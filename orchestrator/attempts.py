@@ -14,9 +14,9 @@ import msgspec
 from orchestrator import crew as crew_module
 from orchestrator.commit import STOPPED, Ended, Ledger
 from orchestrator.crew import Active, Crew
+from orchestrator.display.screen import Screen
 from orchestrator.ingest import ingest, ingest_all
 from orchestrator.schedule import Train, Validate
-from orchestrator.screen import Screen
 from orchestrator.supervise import failure_class, has_orphans, kill_strays
 from profiles.errors import ExitCode
 from profiles.load import profile_sha256

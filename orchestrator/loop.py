@@ -18,8 +18,8 @@ from orchestrator.commit import Ledger
 from orchestrator.control import Client, Server
 from orchestrator.crew import Crew, reap_strangers, rotate_log, standby_is_due
 from orchestrator.deadlines import overdue
+from orchestrator.display.screen import Screen
 from orchestrator.schedule import Action, Commit, Stop, Train, Validate, Wait, next_action
-from orchestrator.screen import Screen
 from orchestrator.signals import Signals
 from orchestrator.stagnation import verdict
 from orchestrator.supervise import Worker, kill_strays

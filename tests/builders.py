@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from orchestrator.view import Live, View, build_view
+from orchestrator.display.view import Live, View, build_view
 from profiles.schema import Profile
 from state.history import CheckpointFacts, CycleFacts, EventFacts, History, StepFacts, ValidationFacts
 from state.layout import RunDir

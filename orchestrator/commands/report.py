@@ -9,7 +9,7 @@ import argparse
 import json
 import sys
 
-from orchestrator.report import write_report
+from orchestrator.report.page import write_report
 from orchestrator.runs import find_run
 
 

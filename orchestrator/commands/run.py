@@ -19,16 +19,16 @@ from pathlib import Path
 
 from orchestrator.clock import Clock
 from orchestrator.commit import Ledger
+from orchestrator.display.plain import Plain
+from orchestrator.display.screen import Display, Screen
+from orchestrator.display.summary import summary
+from orchestrator.display.terminal import Keyboard
+from orchestrator.display.wording import harmless
 from orchestrator.loop import Master
-from orchestrator.plain import Plain
 from orchestrator.recovery import raise_oom_priority, recover_run
 from orchestrator.runs import newest_unfinished
 from orchestrator.schedule import Stop
-from orchestrator.screen import Display, Screen
 from orchestrator.signals import SIGNALS
-from orchestrator.summary import summary
-from orchestrator.terminal import Keyboard
-from orchestrator.wording import harmless
 from profiles.changes import diff, refusal, render
 from profiles.errors import ExitCode, LonghaulError
 from profiles.load import from_json, load_profile, override_profile, profile_sha256, resolved_json
@@ -235,7 +235,7 @@ def open_screen(run_dir: RunDir, profile: Profile, *, plain: bool) -> Screen:
     """The dashboard on a terminal, else one-line progress."""
     display: Display = Plain(sys.stdout)
     if not plain and sys.stdout.isatty():
-        from orchestrator.dashboard import open_dashboard
+        from orchestrator.display.dashboard import open_dashboard
 
         display = open_dashboard(sys.stdout) or display
     keyboard = Keyboard() if sys.stdin is not None and sys.stdin.isatty() else None
@@ -244,7 +244,7 @@ def open_screen(run_dir: RunDir, profile: Profile, *, plain: bool) -> Screen:
 
 def finish(run_dir: RunDir, reader: Reader, profile: Profile, screen: Screen, ending: Stop) -> int:
     """Report and summary. A failure is told like every error: what, what was kept, what to type."""
-    from orchestrator.report import write_report
+    from orchestrator.report.page import write_report
 
     try:
         write_report(run_dir)

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.alive import master_pid, worker_pid
+from orchestrator.display.scores import task_scores
+from orchestrator.display.wording import TASK_NAMES, count, duration, harmless, score
 from orchestrator.exactness import exactness
 from orchestrator.runs import find_run
-from orchestrator.scores import task_scores
-from orchestrator.wording import TASK_NAMES, count, duration, harmless, score
 from state.history import History
 from state.layout import RunDir
 from state.reader import Reader

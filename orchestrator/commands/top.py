@@ -12,9 +12,9 @@ import time
 from dataclasses import dataclass
 
 from orchestrator.alive import master_pid, worker_pid
+from orchestrator.display.view import Live, View, build_view
 from orchestrator.runs import find_run
 from orchestrator.signals import Signals
-from orchestrator.view import Live, View, build_view
 from profiles.errors import ExitCode, LonghaulError
 from profiles.load import from_json
 from profiles.schema import Profile
@@ -35,9 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from orchestrator.dashboard import Dashboard, suits
-    from orchestrator.terminal import Keyboard
-    from orchestrator.tiles import TOP_KEYS
+    from orchestrator.display.dashboard import Dashboard, suits
+    from orchestrator.display.terminal import Keyboard
+    from orchestrator.display.tiles import TOP_KEYS
 
     run_dir = find_run(args)
     console = Console()

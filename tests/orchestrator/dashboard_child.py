@@ -7,7 +7,7 @@ import sys
 
 from rich.console import Console
 
-from orchestrator.dashboard import Dashboard
+from orchestrator.display.dashboard import Dashboard
 from tests.builders import a_view
 
 

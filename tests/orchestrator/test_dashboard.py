@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from rich.console import Console
 
-from orchestrator.canvas import BEGIN, LEAVE
-from orchestrator.dashboard import Dashboard, suits
+from orchestrator.display.canvas import BEGIN, LEAVE
+from orchestrator.display.dashboard import Dashboard, suits
 from tests.builders import a_view
 from tests.terminal import Terminal
 

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
 
-from orchestrator.arrange import arrange
-from orchestrator.columns import Column, fit, table
-from orchestrator.glyphs import bar, chart, resample, sparkline
-from orchestrator.svg import nice_ticks
-from orchestrator.wording import duration, harmless, pairs, points, size
+from orchestrator.display.arrange import arrange
+from orchestrator.display.columns import Column, fit, table
+from orchestrator.display.glyphs import bar, chart, resample, sparkline
+from orchestrator.display.wording import duration, harmless, pairs, points, size
+from orchestrator.report.svg import nice_ticks
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.plain import Plain
-from orchestrator.view import Shown
+from orchestrator.display.plain import Plain
+from orchestrator.display.view import Shown
 from tests.builders import NOW, a_history, a_view, validation_facts
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from orchestrator.display.summary import next_command, summary
 from orchestrator.exactness import exactness
-from orchestrator.summary import next_command, summary
 from state.states import RunState
 from tests.builders import a_history, a_profile, step_facts, validation_facts
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.canvas import LEAVE
 from orchestrator.commands.top import Watched
+from orchestrator.display.canvas import LEAVE
 from state.reader import Reader
 from tests.builders import build_store
 from tests.terminal import Terminal

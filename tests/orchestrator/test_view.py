@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.view import build_view, in_order
+from orchestrator.display.view import build_view, in_order
 from state.history import CycleFacts, EventFacts
 from state.states import CycleState, RunState
 from tests.builders import a_history, a_live, a_profile, a_view, step_facts, validation_facts

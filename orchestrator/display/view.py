@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.scores import TASK_ORDER, TaskScores, task_scores
-from orchestrator.wording import harmless, pairs
+from orchestrator.display.scores import TASK_ORDER, TaskScores, task_scores
+from orchestrator.display.wording import harmless, pairs
 from profiles.schema import Profile
 from state.history import EventFacts, History, StepFacts, ValidationFacts
 from state.states import RunState

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import psutil
 
+from orchestrator.display.terminal import Keyboard
+from orchestrator.display.view import Live, View, build_view
 from orchestrator.schedule import Train
 from orchestrator.signals import Signals
-from orchestrator.terminal import Keyboard
-from orchestrator.view import Live, View, build_view
 from profiles.schema import Profile
 from state.facts import Line
 from state.history import EventFacts, StepFacts, ValidationFacts
@@ -163,7 +163,7 @@ class Screen:
 
     def go_headless(self) -> None:
         """The terminal is gone: go on into orchestrator.log alone. A file or a pipe takes its lines as before."""
-        from orchestrator.plain import Plain
+        from orchestrator.display.plain import Plain
 
         if self.keys is not None:
             self.keys.close()

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from orchestrator.columns import Column, table
-from orchestrator.glyphs import sparkline
-from orchestrator.view import Curve, View
-from orchestrator.wording import TASK_NAMES, count, harmless, percent
+from orchestrator.display.columns import Column, table
+from orchestrator.display.glyphs import sparkline
+from orchestrator.display.view import Curve, View
+from orchestrator.display.wording import TASK_NAMES, count, harmless, percent
 
 # Mid-tones: legible on black and on white.
 TASK_COLOURS = {"ded": "#3b9eff", "abd": "#b07cff", "ind": "#f0902a", "mean": "#2fae71"}

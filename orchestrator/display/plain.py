@@ -7,9 +7,9 @@ import os
 import select
 from typing import IO
 
-from orchestrator.scores import TaskScores
-from orchestrator.view import View
-from orchestrator.wording import TASK_NAMES, count, duration, harmless, percent, points, score
+from orchestrator.display.scores import TaskScores
+from orchestrator.display.view import View
+from orchestrator.display.wording import TASK_NAMES, count, duration, harmless, percent, points, score
 
 STEP_EVERY_S = 5.0
 """Least time between two lines about steps."""

@@ -14,11 +14,11 @@ from pathlib import Path
 from time import gmtime, strftime
 from typing import Any
 
-from orchestrator.report_facts import Facts, read_facts
-from orchestrator.report_page import SCRIPT, STYLE
-from orchestrator.scores import TaskScores, task_scores
-from orchestrator.svg import LEFT, RIGHT, WIDTH, Area, Chart, Line, draw, scale_of
-from orchestrator.wording import TASK_NAMES, count, duration, harmless, pairs, percent, points, score, size
+from orchestrator.display.scores import TaskScores, task_scores
+from orchestrator.display.wording import TASK_NAMES, count, duration, harmless, pairs, percent, points, score, size
+from orchestrator.report.facts import Facts, read_facts
+from orchestrator.report.style import SCRIPT, STYLE
+from orchestrator.report.svg import LEFT, RIGHT, WIDTH, Area, Chart, Line, draw, scale_of
 from state.durable import write_file
 from state.history import StepFacts
 from state.layout import RunDir

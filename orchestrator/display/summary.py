@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestrator.scores import TaskScores, task_scores
-from orchestrator.wording import TASK_NAMES, count, duration, harmless, percent, points, score
+from orchestrator.display.scores import TaskScores, task_scores
+from orchestrator.display.wording import TASK_NAMES, count, duration, harmless, percent, points, score
 from profiles.schema import Profile
 from state.history import History, StepFacts, ValidationFacts
 from state.states import RunState

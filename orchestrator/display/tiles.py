@@ -12,13 +12,13 @@ from time import localtime, strftime
 
 from rich.text import Text
 
-from orchestrator.arrange import SMALL_WIDTH
-from orchestrator.columns import Column, table
-from orchestrator.glyphs import bar, chart, sparkline
-from orchestrator.play_tiles import BAD, CALM, GOOD, TASK_COLOURS, data, example, named, play, signals
-from orchestrator.scores import Score, TaskScores
-from orchestrator.view import View
-from orchestrator.wording import duration, harmless, percent, points, score, size
+from orchestrator.display.arrange import SMALL_WIDTH
+from orchestrator.display.columns import Column, table
+from orchestrator.display.glyphs import bar, chart, sparkline
+from orchestrator.display.play_tiles import BAD, CALM, GOOD, TASK_COLOURS, data, example, named, play, signals
+from orchestrator.display.scores import Score, TaskScores
+from orchestrator.display.view import View
+from orchestrator.display.wording import duration, harmless, percent, points, score, size
 
 STATE_STYLES = {"running": f"bold {GOOD}", "failed": f"bold {BAD}", "stagnant": "bold #f0902a"}
 CHART_COLOURS = (("greedy", "#2fae71"), ("sampled", "#3b9eff"), ("worked share", "#f0902a"))

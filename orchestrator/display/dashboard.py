@@ -17,13 +17,13 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
-from orchestrator.arrange import Band, Place, arrange
-from orchestrator.canvas import Canvas
 from orchestrator.clock import Clock
-from orchestrator.plain import write_line
-from orchestrator.tiles import KEYS, TILES, keys_line, small
-from orchestrator.view import Shown, View
-from orchestrator.wording import duration, harmless
+from orchestrator.display.arrange import Band, Place, arrange
+from orchestrator.display.canvas import Canvas
+from orchestrator.display.plain import write_line
+from orchestrator.display.tiles import KEYS, TILES, keys_line, small
+from orchestrator.display.view import Shown, View
+from orchestrator.display.wording import duration, harmless
 
 FRAME_EVERY_S = 0.25
 """Least time between two redraws."""
