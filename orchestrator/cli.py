@@ -18,6 +18,7 @@ COMMANDS = {
     "checkpoint": "make a durable checkpoint at the next step edge, without stopping",
     "status": "where a run stands",
     "top": "the dashboard of a run that another terminal started",
+    "doctor": "whether this machine can carry a run, check by check, each with its remedy",
     "report": "write report.html: curves, cycles, examples",
 }
 """Name -> the first line of its module's docstring, in lower case; a test compares them."""

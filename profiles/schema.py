@@ -153,6 +153,8 @@ class Sandbox(Section, frozen=True):
     """Wall seconds of one program: the safety net for sleepers."""
     memory_mb: Positive = 512
     """Address space of one program, in MiB."""
+    modules: tuple[str, ...] = ()
+    """Modules that programs may import beyond the pure ones that docs/sandbox.md names. Each is trusted code."""
     require: Annotated[tuple[Literal["landlock", "seccomp", "userns"], ...], FREE] = ("landlock", "seccomp")
     """Layers without which model-written programs do not run."""
     allow_weak: Annotated[bool, FREE] = False

@@ -25,6 +25,7 @@ from workers.control import Control
 from workers.progress import Progress
 from workers.runtime import Attempt, carry_out
 from workers.sandbox import Limits, Sandbox
+from workers.sandbox.limits import LAYERS
 from workers.train import train
 from workers.validate import validate
 
@@ -98,6 +99,19 @@ def test_a_checkpoint_loads_as_any_model_does(base: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(directory)
     with safe_open(directory / "model.safetensors", "pt") as stored:
         assert torch.equal(model.model.norm.weight, stored.get_tensor("model.norm.weight"))
+
+
+def test_a_run_tells_which_layers_hold_its_programs(base: Path) -> None:
+    told = h.events_at(base / "whole/cycles/0001/attempt-1", "sandbox")
+    assert [set(event.data["layers"]) for event in told] == [set(LAYERS)]
+
+
+def test_a_module_of_the_profile_that_cannot_be_loaded_is_refused(tmp_path: Path) -> None:
+    with Sandbox(Limits(modules=("no_such_module",), allow_weak=True), jobs=1) as box:
+        result = do(h.make_spec(tmp_path, h.tiny_profile(), head=None, end_step=1, cycle=0), box)
+    assert (result.outcome, result.exit_code) == (Outcome.FAILED, ExitCode.INPUT)
+    assert "no_such_module" in result.error
+    assert "import no_such_module" in result.advice
 
 
 def test_training_changes_weights_and_fills_buffers(base: Path) -> None:

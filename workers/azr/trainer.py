@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 
+from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Profile
 from state.registry import Registry
 from workers import rng
@@ -29,6 +31,7 @@ from workers.rollout.select import engine_of
 from workers.rollout_file import Record
 from workers.runtime import Attempt
 from workers.sandbox import Sandbox
+from workers.sandbox.limits import OK
 from workers.train import Interrupted, StepReport
 
 KEEP_SHARE = 0.5
@@ -50,6 +53,7 @@ class AzrTrainer:
 
     def build(self, head: Path | None) -> None:
         profile = self._profile
+        self._tell_sandbox()
         device = device_of(profile)
         set_up_torch(profile, isolate=self._attempt.spec.isolate)
         if head is None:
@@ -78,6 +82,20 @@ class AzrTrainer:
         if profile.data.tasks:
             self._source = read_tasks(Path(profile.data.tasks), self._sandbox, profile.azr.tasks)
             self._cursor = Cursor(len(self._source), profile.run.seed, profile.data.on_exhausted)
+
+    def _tell_sandbox(self) -> None:
+        """Raises LonghaulError (INPUT) where the profile names modules that cannot be loaded."""
+        self._attempt.event("sandbox", layers=self._sandbox.layers)
+        required = {*self._profile.sandbox.require, "landlock", "seccomp"}
+        if missing := sorted(name for name in required if self._sandbox.layers.get(name) != OK):
+            self._attempt.warn(f"model-written programs run without {' and '.join(missing)}: the profile allows it")
+        for name, reason in self._sandbox.modules_failed.items():
+            raise LonghaulError(
+                f"[sandbox] modules names {name!r}, which cannot be loaded: {reason}",
+                kept="the run, as it is",
+                next_command=f"{sys.executable} -c 'import {name}'   or take it out of the profile",
+                exit_code=ExitCode.INPUT,
+            )
 
     def registry(self, progress: Progress) -> Registry:
         registry = Registry()

@@ -32,8 +32,8 @@ ENVIRONMENT = {
 
 def limits_of(knobs: SandboxKnobs) -> Limits:
     return Limits(
-        cpu_s=knobs.cpu_s, wall_s=knobs.wall_s, memory_mb=knobs.memory_mb, require=knobs.require,
-        allow_weak=knobs.allow_weak,
+        cpu_s=knobs.cpu_s, wall_s=knobs.wall_s, memory_mb=knobs.memory_mb, modules=knobs.modules,
+        require=knobs.require, allow_weak=knobs.allow_weak,
     )  # fmt: skip
 
 

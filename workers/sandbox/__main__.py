@@ -18,7 +18,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Exit code 0, or that of the refusal."""
     options = _parser().parse_args(arguments)
     if options.layers:
-        probe.table(probe.layers(), sys.stdout.write)
+        (probe.as_json if options.json else probe.table)(probe.layers(), sys.stdout.write)
         return 0
     try:
         limits = Limits(
@@ -58,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--allow-weak", action="store_true", help="run although a required layer is missing")
     add("--stats", action="store_true", help="one line of counts at the end, on standard error")
     add("--layers", action="store_true", help="try each layer of this machine, print the table and leave")
+    add("--json", action="store_true", help="with --layers: as JSON")
     return parser
 
 

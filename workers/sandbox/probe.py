@@ -5,11 +5,12 @@ A version number or a successful system call proves nothing; a refused attack do
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from workers.sandbox.lane import ZygoteDied
 from workers.sandbox.limits import LAYERS, OK, Limits
@@ -105,3 +106,8 @@ def table(found: list[Layer], write: Callable[[str], object]) -> None:
     """Print the layers for a person."""
     for layer in found:
         write(f"{layer.name:10} {'yes' if layer.holds else 'NO ':3}  {layer.reason}\n")
+
+
+def as_json(found: list[Layer], write: Callable[[str], object]) -> None:
+    """Print the layers for a program."""
+    write(json.dumps([asdict(layer) for layer in found], indent=2) + "\n")

@@ -72,7 +72,8 @@ def agree(first: Sequence[Result], second: Result) -> Result:
     """One result from two calls in one process and a third in another: nondeterministic where they differ."""
     once, again = first
     for result in (once, again, second):
-        if result.from_wall:
+        # A second call that was cut off, or never made because the first was, says nothing about what it would give.
+        if result.from_wall or result.status is Status.TIMEOUT:
             return result
     for other in (again, second):
         if other.status is not once.status or other.error_type != once.error_type:

@@ -104,7 +104,8 @@ def test_whatever_comes_there_are_as_many_results_as_calls(bodies: list[bytes], 
 
 OK_1, OK_TRUE = Result(Status.OK, "1"), Result(Status.OK, "True")
 FAILED, OTHER = Result(Status.ERROR, error_type="A", message="at 0x1"), Result(Status.ERROR, error_type="B")
-WALL = Result(Status.TIMEOUT, from_wall=True)
+WALL, LATE = Result(Status.TIMEOUT, from_wall=True), Result(Status.TIMEOUT)
+LOST = Result(Status.KILLED, message="not run: call 1 ended the process")
 
 
 @pytest.mark.parametrize(
@@ -116,6 +117,7 @@ WALL = Result(Status.TIMEOUT, from_wall=True)
         pytest.param((FAILED, FAILED, OTHER), Status.NONDETERMINISTIC, id="another error"),
         pytest.param((FAILED, FAILED, FAILED), Status.ERROR, id="the same error"),
         pytest.param((OK_1, OK_1, WALL), Status.TIMEOUT, id="the wall clock decides nothing"),
+        pytest.param((LATE, LOST, LATE), Status.TIMEOUT, id="the second call was never made"),
     ],
 )
 def test_three_calls_must_agree(calls: tuple[Result, Result, Result], status: Status) -> None:

@@ -1,0 +1,195 @@
+"""Checks of the machine before a run: each finding says what was tried, what came of it, and how to mend it.
+
+No torch is imported here; what needs the worker's libraries is tried in a process of its own.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+
+from profiles.errors import ExitCode, LonghaulError
+from profiles.schema import Profile
+from state import durable
+from state.lock import is_network
+
+State = Literal["ok", "warn", "fail"]
+
+PYTHON = (3, 11)
+SQLITE = (3, 37, 0)
+"""The first version with STRICT tables."""
+FREE_MB = 2048
+"""Free disk for the pocket model's checkpoints, logs and reserve; larger models need more."""
+MEMORY_MB = 2048
+SLOW_FSYNC_S = 0.1
+PACKAGES = ("torch", "transformers", "safetensors", "tokenizers", "msgspec", "sqlite-utils", "psutil", "rich")
+PROBE_TIMEOUT_S = 60.0
+SANDBOX_COMMAND = (sys.executable, "-m", "workers.sandbox", "--layers", "--json")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """fail: a run with this profile will not start or not last. fix: what to do, empty where nothing is wrong."""
+
+    check: str
+    state: State
+    detail: str
+    fix: str = ""
+    exit_code: ExitCode = ExitCode.OK
+    """What a run would end with."""
+
+
+def examine(profile: Profile, runs: Path) -> Iterator[Finding]:
+    """All checks, in the order in which a run would meet them. Takes some seconds."""
+    yield python_version(sys.version_info[:3])
+    yield from packages()
+    yield from disk(runs)
+    yield memory(psutil.virtual_memory().available >> 20)
+    yield gpu(profile.run.device)
+    yield from sandbox_layers(profile)
+
+
+def python_version(version: tuple[int, ...]) -> Finding:
+    """(pure)"""
+    text = ".".join(map(str, version))
+    if version >= PYTHON:
+        return Finding("python", "ok", text)
+    return Finding(
+        "python", "fail", f"{text} is too old", "install Python 3.11 or newer, then: make setup", ExitCode.INPUT
+    )
+
+
+def packages() -> Iterator[Finding]:
+    """Installed versions, by their metadata alone; and SQLite's own."""
+    found, missing = [], []
+    for name in PACKAGES:
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            missing.append(name)
+    if missing:
+        yield Finding("packages", "fail", f"not installed: {', '.join(missing)}", "make setup", ExitCode.INPUT)
+    else:
+        yield Finding("packages", "ok", ", ".join(found))
+    if sqlite3.sqlite_version_info < SQLITE:
+        fix = "use a Python that was built with SQLite 3.37 or newer"
+        yield Finding("sqlite", "fail", f"{sqlite3.sqlite_version} is too old", fix, ExitCode.INPUT)
+    else:
+        yield Finding("sqlite", "ok", sqlite3.sqlite_version)
+
+
+def disk(runs: Path) -> Iterator[Finding]:
+    """Whether runs can be kept there: written durably, renamed, locked, and with room."""
+    place = next(path for path in (runs.absolute(), *runs.absolute().parents) if path.is_dir())
+    probe = place / f".longhaul-doctor-{os.getpid()}"
+    try:
+        probe.mkdir()
+        began = time.monotonic()
+        durable.write_file(probe / "file", b"x" * (1 << 20))
+        seconds = time.monotonic() - began
+        locks = _lock_excludes(probe / "file")
+    except LonghaulError as error:
+        yield Finding("disk", "fail", error.what, error.next_command.partition(", then:")[0], error.exit_code)
+        return
+    except OSError as error:
+        fix = f"ls -ld {place}   (it must belong to you and be writable)"
+        yield Finding("disk", "fail", f"{place}: {error.strerror}", fix, ExitCode.PERMISSION)
+        return
+    finally:
+        shutil.rmtree(probe, ignore_errors=True)
+    slow = seconds > SLOW_FSYNC_S
+    yield Finding(
+        "disk", "warn" if slow else "ok", f"{place}: 1 MiB is durable after {seconds * 1000:.0f} ms",
+        "checkpoints will take long; keep runs on a local disk (--runs)" if slow else "",
+    )  # fmt: skip
+    if not locks:
+        fix = "keep runs on a local disk (--runs): two masters could otherwise write one run"
+        yield Finding("locks", "fail", f"{place}: a lock does not exclude a second one", fix, ExitCode.LOCKED)
+    elif is_network(place):
+        fix = "keep runs on a local disk (--runs): SQLite's log and locks are not safe on every network file system"
+        yield Finding("locks", "warn", f"{place} is on a network file system", fix)
+    free = shutil.disk_usage(place).free >> 20
+    if free < FREE_MB:
+        yield Finding("space", "warn", f"{free} MiB free, {FREE_MB} wanted", f"df -h {place}   (free some space)")
+    else:
+        yield Finding("space", "ok", f"{free / 1024:.1f} GiB free")
+
+
+def _lock_excludes(path: Path) -> bool:
+    with path.open("rb") as first, path.open("rb") as second:
+        fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def memory(available_mb: int) -> Finding:
+    """(pure)"""
+    if available_mb >= MEMORY_MB:
+        return Finding("memory", "ok", f"{available_mb / 1024:.1f} GiB available")
+    return Finding("memory", "warn", f"{available_mb} MiB available, {MEMORY_MB} wanted", "end other programs")
+
+
+def gpu(device: str) -> Finding:
+    """What the driver says; whether torch can use it is seen when a worker starts."""
+    command = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    fix = "install the driver, or use a profile for the CPU: python -m orchestrator run --set run.device=cpu"
+    missing: State = "fail" if device == "cuda" else "ok"
+    code = ExitCode.GPU if device == "cuda" else ExitCode.OK
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=True)
+    except FileNotFoundError:
+        return Finding("gpu", missing, "none (no nvidia-smi)", fix if device == "cuda" else "", code)
+    except (OSError, subprocess.SubprocessError) as error:
+        return Finding("gpu", "fail" if device == "cuda" else "warn", f"nvidia-smi failed: {error}", fix, code)
+    return Finding("gpu", "ok", "; ".join(answer.stdout.split("\n")).strip("; "))
+
+
+def sandbox_layers(profile: Profile) -> Iterator[Finding]:
+    """Each layer of the sandbox, tried by an attack, in a process of its own."""
+    try:
+        answer = subprocess.run(SANDBOX_COMMAND, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=True)
+        found = json.loads(answer.stdout)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        fix = " ".join(SANDBOX_COMMAND[1:])
+        yield Finding(
+            "sandbox", "fail", f"the layers could not be tried: {error}", f"python {fix}", ExitCode.PERMISSION
+        )
+        return
+    yield from judge_layers(found, profile)
+
+
+def judge_layers(found: Sequence[dict[str, Any]], profile: Profile) -> Iterator[Finding]:
+    """found: {"name", "holds", "reason"} of each layer. A required layer that is missing fails. (pure)"""
+    required = profile.sandbox.require
+    barriers = [layer["holds"] for layer in found if layer["name"] in ("landlock", "seccomp")]
+    for layer in found:
+        name, reason = f"sandbox {layer['name']}", layer["reason"]
+        is_barrier = layer["name"] in ("landlock", "seccomp") and not any(barriers)
+        if layer["holds"]:
+            yield Finding(name, "ok", reason)
+        elif profile.sandbox.allow_weak:
+            yield Finding(name, "warn", reason, "model-written programs run all the same: [sandbox] allow_weak = true")
+        elif layer["name"] in required or is_barrier:
+            fix = (
+                "run outside a container or on a newer kernel; on a machine that holds nothing of worth: "
+                "--set sandbox.allow_weak=true"
+            )
+            yield Finding(name, "fail", reason, fix, ExitCode.PERMISSION)
+        else:
+            yield Finding(name, "warn", reason, "nothing, if the profile does not require it: other layers hold")

@@ -1,0 +1,97 @@
+"""doctor: what was tried, what came of it, how to mend it; its exit code is the one that a run would end with."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import doctor
+from orchestrator.commands.doctor import closing, line
+from orchestrator.doctor import Finding
+from profiles.errors import ExitCode
+from profiles.schema import Profile, Sandbox
+
+
+def profile(**sandbox: Any) -> Profile:
+    return Profile(name="mine", sandbox=Sandbox(**sandbox))
+
+
+def layers(*missing: str) -> list[dict[str, Any]]:
+    names = ("landlock", "seccomp", "userns", "netns")
+    return [{"name": name, "holds": name not in missing, "reason": "tried"} for name in names]
+
+
+@pytest.mark.parametrize(
+    ("missing", "knobs", "failed"),
+    [
+        pytest.param((), {}, [], id="all hold"),
+        pytest.param(("netns",), {}, [], id="not required"),
+        pytest.param(("seccomp",), {}, ["sandbox seccomp"], id="required"),
+        pytest.param(("userns",), {"require": ("userns",)}, ["sandbox userns"], id="required by this profile"),
+        pytest.param(
+            ("landlock", "seccomp"), {"require": ()}, ["sandbox landlock", "sandbox seccomp"], id="one of them always"
+        ),
+        pytest.param(("landlock",), {"require": ()}, [], id="the other one holds"),
+        pytest.param(("landlock", "seccomp"), {"allow_weak": True}, [], id="the profile takes the risk"),
+    ],
+)
+def test_a_missing_layer_fails_where_a_run_would_refuse(
+    missing: tuple[str, ...], knobs: dict[str, Any], failed: list[str]
+) -> None:
+    findings = list(doctor.judge_layers(layers(*missing), profile(**knobs)))
+    assert [finding.check for finding in findings if finding.state == "fail"] == failed
+    assert all(finding.exit_code == ExitCode.PERMISSION for finding in findings if finding.state == "fail")
+    assert [finding.check.split()[1] for finding in findings if finding.state != "ok"] == list(missing)
+    assert all(finding.fix for finding in findings if finding.state != "ok")
+
+
+def test_this_machine_is_examined_without_leaving_a_trace(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "orchestrator", "doctor", "--runs", str(tmp_path / "runs"), "--json"]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    findings = json.loads(answer.stdout)
+    checks = {finding["check"]: finding for finding in findings}
+    assert checks["python"]["state"] == checks["packages"]["state"] == checks["disk"]["state"] == "ok"
+    assert {"sandbox landlock", "sandbox seccomp", "sandbox netns"} <= set(checks)
+    failed = [finding["exit_code"] for finding in findings if finding["state"] == "fail"]
+    assert answer.returncode == (failed[0] if failed else 0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_fails_with_its_remedy() -> None:
+    (finding,) = doctor.disk(Path("/proc/self/runs"))
+    assert finding.state == "fail"
+    assert finding.exit_code in (ExitCode.DISK, ExitCode.PERMISSION)
+    assert "/proc" in finding.detail
+    assert finding.fix
+
+
+@pytest.mark.parametrize(("version", "state"), [((3, 10, 9), "fail"), ((3, 11, 0), "ok"), ((3, 14, 1), "ok")])
+def test_an_old_python_fails(version: tuple[int, ...], state: str) -> None:
+    assert doctor.python_version(version).state == state
+
+
+def test_little_memory_is_a_warning() -> None:
+    assert [doctor.memory(mib).state for mib in (500, 4096)] == ["warn", "ok"]
+
+
+@pytest.mark.parametrize(("device", "state"), [("cuda", "fail"), ("cpu", "ok"), ("auto", "ok")])
+def test_no_driver_fails_only_where_a_gpu_is_asked_for(
+    device: str, state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    finding = doctor.gpu(device)
+    assert (finding.state, finding.exit_code) == (state, ExitCode.GPU if state == "fail" else ExitCode.OK)
+
+
+def test_each_finding_is_a_line_with_its_remedy_below() -> None:
+    bad = Finding("disk", "fail", "read-only \x1b[2J", "remount it", ExitCode.DISK)
+    text = line(bad)
+    assert text.startswith("FAIL  disk")
+    assert "\x1b" not in text
+    assert text.splitlines()[1].strip() == "-> remount it"
+    assert "1 of 1 checks failed" in closing([bad], "pocket")
