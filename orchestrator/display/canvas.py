@@ -74,7 +74,8 @@ class Canvas:
         old = self._shown
         for row, line in enumerate(lines[: size[1]]):
             if row >= len(old) or old[row] != line:
-                out.append(f"\x1b[{row + 1};1H{line}\x1b[0m\x1b[K")
+                # Cleared before, not after: behind the last column the cursor still stands on it.
+                out.append(f"\x1b[{row + 1};1H\x1b[0m\x1b[K{line}\x1b[0m")
         out += [f"\x1b[{row + 1};1H\x1b[K" for row in range(len(lines), min(len(old), size[1]))]
         self._shown = list(lines[: size[1]])
         if out:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from time import localtime, strftime
 from typing import IO, Any
 
 from rich.color import ColorSystem
@@ -23,7 +24,7 @@ from orchestrator.display.canvas import Canvas
 from orchestrator.display.plain import write_line
 from orchestrator.display.tiles import KEYS, TILES, keys_line, small
 from orchestrator.display.view import Shown, View
-from orchestrator.display.wording import duration, harmless
+from orchestrator.display.wording import harmless
 
 FRAME_EVERY_S = 0.25
 """Least time between two redraws."""
@@ -52,7 +53,6 @@ class Dashboard:
         self._tiles: dict[Place, tuple[Any, list[str]]] = {}
         self._key: tuple[View, int, tuple[int, int]] | None = None
         self._drawn_at = float("-inf")
-        self._began: float | None = None
         self._view: View | None = None
         self.canvas.open()
 
@@ -63,7 +63,6 @@ class Dashboard:
 
     def update(self, view: View) -> None:
         """Draw what has changed, at most four times a second, and running clocks once a second."""
-        self._began = view.now if self._began is None else self._began
         self._view = view
         if self.canvas.flush() and self._is_worth_a_frame(view):
             self._draw(view)
@@ -125,15 +124,11 @@ class Dashboard:
         if known is None or known[0] != facts:
             title, note = tile.title, ""
             if place.tile == "header":
-                title, note = f"longhaul · {view.run}", self._uptime(view)
+                title, note = f"longhaul · {view.run}", state_of(view)
             inner = _filled(tile.draw(view, place.width - 4, place.height - 2), place.height - 2)
             known = (facts, self._framed(title, note, inner, place.width))
         used[place] = known
         return known[1]
-
-    def _uptime(self, view: View) -> str:
-        up = duration(view.now - (self._began or view.now))
-        return f"profile {harmless(view.profile)} · {view.state} · up {up}"
 
     def _framed(self, title: str, note: str, inner: Sequence[Text], width: int) -> list[str]:
         head = Text("╭─", "dim")
@@ -170,3 +165,9 @@ def open_dashboard(stream: IO[str]) -> Dashboard | None:
     """A dashboard on `stream`, or None where the terminal cannot show one."""
     console = Console(file=stream)
     return Dashboard(console) if suits(console) else None
+
+
+def state_of(view: View) -> str:
+    """(pure, but for the machine's time zone)"""
+    begun = strftime("%a %H:%M", localtime(view.created_at))
+    return f"profile {harmless(view.profile)} · {view.state} · begun {begun}"

@@ -104,6 +104,8 @@ class View:
     note: str
     waiting_left_s: float | None
     now: float
+    created_at: float = 0.0
+    """When the run began, UTC seconds."""
     scores: tuple[TaskScores, ...] = ()
     """Deduction, abduction, induction, then the mean, of the run's first suite."""
     rewards: tuple[Curve, ...] = ()
@@ -177,6 +179,7 @@ def build_view(
         note=harmless(live.note),
         waiting_left_s=None if live.waiting_until is None else max(0.0, live.waiting_until - live.now),
         now=live.now,
+        created_at=history.created_at,
         scores=task_scores(validations, history.first_validation),
         rewards=curves["reward"],
         buffers=curves["buffer"],
@@ -197,8 +200,30 @@ def build_view(
         failures=len(history.failures),
         last_failure=harmless(f"{failure.failure} {failure.message}".strip()) if failure else "",
         stop_reason=harmless(history.stop_reason),
-        events=tuple(Shown(event.at, event.type, harmless(event.text)) for event in tuple(events)[-EVENTS:]),
+        events=told(events),
     )
+
+
+EVENT_WORDS = {
+    "checkpoint": "of step {step}",
+    "validation": "of step {step}",
+    "started": "cycle {cycle}, after step {step}",
+    "done": "cycle {cycle}: {text}",
+}
+"""What is said of an event instead of its payload's numbers, which are for programs."""
+QUIET_EVENTS = frozenset({"sandbox", "memory"})
+"""Asked for by those who need them; the report and the store have them."""
+
+
+def told(events: Sequence[EventFacts]) -> tuple[Shown, ...]:
+    """The newest events in the words of a person, oldest first."""
+    loud = [event for event in events if event.type not in QUIET_EVENTS][-EVENTS:]
+    return tuple(
+        Shown(event.at, event.type, EVENT_WORDS.get(event.type, "{text}").format(
+            step=event.step, cycle=event.cycle, text=harmless(event.text).replace("exit_code 0, outcome ", "")
+        ))
+        for event in loud
+    )  # fmt: skip
 
 
 def in_order(steps: Sequence[StepFacts]) -> tuple[StepFacts, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -68,12 +69,21 @@ def test_a_resize_is_followed_and_leaves_no_rest(opened: Opener) -> None:
         terminal.resize(columns, lines)
         do(terminal, "update", now=101.0 + number)
         fresh = opened(columns, lines)
-        do(fresh, "update", now=100.0)
         do(fresh, "update", now=101.0 + number)
         for one in (terminal, fresh):
             one.until(lambda one=one: "^X" in one.text or "Ctrl+X" in one.text)
-        # Uptime aside: the first was opened at 100 too.
         assert terminal.text == fresh.text
+
+
+def test_lines_are_cleared_before_they_are_written(opened: Opener) -> None:
+    """Behind the last column a terminal's cursor still stands on it: clearing from there takes the border away."""
+    terminal = opened(120, 40)
+    do(terminal, "update", now=100.0)
+    do(terminal, "update", now=102.0, note="something else")
+    terminal.until(lambda: "something else" in terminal.text)
+    clears = [match.start() for match in re.finditer(rb"\x1b\[K", bytes(terminal.raw))]
+    assert len(clears) >= 40
+    assert all(re.search(rb"\x1b\[\d+;1H(\x1b\[0m)?$", bytes(terminal.raw)[:place]) for place in clears)
 
 
 def test_at_most_four_frames_a_second(opened: Opener) -> None:
