@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
+from orchestrator.display.wording import duration
 from profiles.errors import ExitCode
 from profiles.schema import Profile, Retry
 from state.history import AttemptFacts, CycleFacts, History
@@ -111,7 +112,7 @@ def after_cycle(history: History, last: CycleFacts, profile: Profile) -> Action:
     if profile.run.max_cycles and last.cycle >= profile.run.max_cycles:
         return Stop(f"all {profile.run.max_cycles} cycles are done", RunState.FINISHED, ExitCode.OK)
     if profile.run.max_hours and history.training_s >= profile.run.max_hours * 3600:
-        return Stop(f"{profile.run.max_hours:g} hours of training are over", RunState.FINISHED, ExitCode.OK)
+        return Stop(f"{duration(profile.run.max_hours * 3600)} of training are over", RunState.FINISHED, ExitCode.OK)
     first = history.step + 1
     return Train(
         cycle=last.cycle + 1,

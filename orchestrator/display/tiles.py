@@ -190,7 +190,7 @@ def events(view: View, width: int, height: int) -> list[Text]:
 
 def machine(view: View) -> Text:
     line = Text("worker ", "dim").append(size(view.worker_rss_bytes) if view.worker_pid else "none")
-    line.append("  master ", "dim").append(size(view.master_rss_bytes))
+    line.append("  master ", "dim").append(size(view.master_rss_bytes) if view.master_rss_bytes else "none")
     if view.standby:
         line.append("  next worker ", "dim").append(view.standby)
     if view.head_path:
