@@ -195,7 +195,9 @@ def published_case(program: str, text: str) -> Case:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run what was asked for."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks sandbox", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks sandbox", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--scale", type=float, default=1.0, help="fewer or more programs than usual")
