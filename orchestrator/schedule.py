@@ -6,7 +6,9 @@ import hashlib
 from dataclasses import dataclass
 
 from orchestrator.display.wording import duration
+from orchestrator.goal import names_of, score_of
 from profiles.errors import ExitCode
+from profiles.goal import Goal, parse_goal
 from profiles.schema import Profile, Retry
 from state.history import AttemptFacts, CycleFacts, History
 from state.states import CycleState, RunState
@@ -107,12 +109,18 @@ def within_cycle(history: History, current: CycleFacts, profile: Profile, failur
 
 def after_cycle(history: History, last: CycleFacts, profile: Profile) -> Action:
     """Between two cycles: stop for one of the limits, or begin the next."""
+    if profile.run.until and last.validations and (ending := goal_ending(last, parse_goal(profile.run.until))):
+        return ending
     if last.verdict.endswith(":stop"):
         return Stop(last.evidence, RunState.STAGNANT, ExitCode.STAGNANT)
     if profile.run.max_cycles and last.cycle >= profile.run.max_cycles:
         return Stop(f"all {profile.run.max_cycles} cycles are done", RunState.FINISHED, ExitCode.OK)
     if profile.run.max_hours and history.training_s >= profile.run.max_hours * 3600:
         return Stop(f"{duration(profile.run.max_hours * 3600)} of training are over", RunState.FINISHED, ExitCode.OK)
+    if "train" not in profile.run.phases:
+        return Stop(
+            f"seeding is done: {history.examples} tasks; run --full-pipeline goes on", RunState.STOPPED, ExitCode.OK
+        )
     first = history.step + 1
     return Train(
         cycle=last.cycle + 1,
@@ -123,6 +131,20 @@ def after_cycle(history: History, last: CycleFacts, profile: Profile) -> Action:
         reseed=history.reseeds + (1 if last.verdict.endswith(":reseed") else 0),
         reductions=history.reductions,
     )
+
+
+def goal_ending(last: CycleFacts, goal: Goal) -> Stop | None:
+    """The run is finished where the score has been reached; a goal that no suite can meet is an error."""
+    score = score_of(goal, last.validations)
+    if score is None:
+        names = ", ".join(names_of(last.validations))
+        return Stop(
+            f"run.until = {goal} names a score that no validation has", RunState.FAILED, ExitCode.INPUT,
+            f"there are: {names}",
+        )  # fmt: skip
+    if goal.is_met_by(score):
+        return Stop(f"{goal} is reached: {score:.3f} in cycle {last.cycle}", RunState.FINISHED, ExitCode.OK)
+    return None
 
 
 def validation_is_due(cycle: CycleFacts, profile: Profile) -> bool:

@@ -9,6 +9,7 @@ import re
 
 from msgspec import Struct
 
+from profiles.goal import parse_goal
 from profiles.schema import Profile
 
 MAX_POSITIONS = 32_768
@@ -44,6 +45,24 @@ def rollouts_fill_the_updates(p: Profile) -> Problem | None:
     return Problem(
         ("optimizer.updates_per_step", "azr.tasks", "azr.proposals_per_task", "azr.solve_batch", "azr.group_size"),
         f"needs as many rollouts; a step of this profile may have only {fewest}",
+    )
+
+
+def goal_can_be_read(p: Profile) -> Problem | None:
+    if not p.run.until:
+        return None
+    try:
+        parse_goal(p.run.until)
+    except ValueError as error:
+        return Problem(("run.until",), str(error))
+    return None
+
+
+def a_run_begins_with_seeding(p: Profile) -> Problem | None:
+    if p.run.phases in (("seed",), ("seed", "train")):
+        return None
+    return Problem(
+        ("run.phases",), 'is ["seed"] or ["seed", "train"]: a run that is seeded goes on with training under the latter'
     )
 
 
@@ -175,6 +194,8 @@ def fault_is_for_the_fake(p: Profile) -> Problem | None:
 RULES = (
     name_is_a_file_name,
     rollouts_fill_the_updates,
+    goal_can_be_read,
+    a_run_begins_with_seeding,
     solve_batch_is_used,
     tasks_are_named_once,
     buffer_holds_the_seeds,

@@ -34,6 +34,10 @@ class Run(Section, frozen=True):
     """Cycles after which the run is finished; 0: go on until stagnant, exhausted or stopped."""
     max_hours: Annotated[float, Meta(ge=0), FREE] = 0.0
     """Hours of training after which the run is finished at the next cycle's end; 0: no limit."""
+    until: Annotated[str, FREE] = ""
+    """Held-out score that finishes the run, as in `mean>=0.9` or `pocket/ind.sampled_accuracy>0.8`; empty: none."""
+    phases: Annotated[tuple[Literal["seed", "train"], ...], FREE] = ("seed", "train")
+    """`seed` fills the buffers, `train` follows. A run with `seed` alone stops there, and goes on when it has both."""
     steps_per_cycle: Positive = 20
     """Optimiser steps that one train worker does before validation. Exactly so many are done."""
     checkpoint_every: Annotated[Positive, FREE] = 5

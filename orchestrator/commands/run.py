@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import errno
+import json
 import os
 import secrets
 import sys
@@ -51,6 +52,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--set", metavar="KEY=VALUE", action="append", default=[], dest="overrides",
         help="override one knob, as in --set run.seed=7; may be repeated",
     )  # fmt: skip
+    phases = parser.add_mutually_exclusive_group()
+    phases.add_argument("--phases", metavar="LIST", help="seed, or seed,train (run.phases)")
+    phases.add_argument("--seeding-only", action="store_const", const="seed", dest="phases", help="--phases seed")
+    phases.add_argument(
+        "--full-pipeline", action="store_const", const="seed,train", dest="phases", help="--phases seed,train"
+    )
+    parser.add_argument("--max-hours", metavar="H", help="training hours after which the run is finished")
+    parser.add_argument("--max-cycles", metavar="N", help="cycles after which the run is finished")
+    parser.add_argument("--until", metavar="GOAL", help="score at which the run is finished, as in 'mean>=0.9'")
     parser.add_argument("--accept-changes", action="store_true", help="resume with a profile that differs")
     parser.add_argument("--plain", action="store_true", help="lines instead of the dashboard, also on a terminal")
 
@@ -66,6 +76,7 @@ class Chosen:
 
 def run(args: argparse.Namespace) -> int:
     os.umask(0o077)
+    args.overrides += shorthands(args)
     chosen = choose(args)
     make_directory(chosen.run.root)
     lock = RunLock.acquire(chosen.run)
@@ -80,6 +91,16 @@ def run(args: argparse.Namespace) -> int:
             store.close()
     finally:
         lock.release()
+
+
+def shorthands(args: argparse.Namespace) -> list[str]:
+    """Options that are knobs under a shorter name, as overrides. (pure)"""
+    phases = None if args.phases is None else str([part.strip() for part in args.phases.split(",")]).replace("'", '"')
+    knobs = {
+        "phases": phases, "max_hours": args.max_hours, "max_cycles": args.max_cycles,
+        "until": args.until if args.until is None else json.dumps(args.until),
+    }  # fmt: skip
+    return [f"run.{name}={value}" for name, value in knobs.items() if value is not None]
 
 
 # --- which run, which profile --------------------------------------------------------------------------------

@@ -22,6 +22,10 @@ Knobs = dict[str, Any]
         pytest.param("name_is_a_file_name", {"name": "a/b"}, {"name": "a"}, id="a folder in a folder"),
         pytest.param("name_is_a_file_name", {"name": "n" * 65}, {"name": "n" * 64}, id="a long name"),
         pytest.param("name_is_a_file_name", {"name": "a\n"}, {"name": "a"}, id="a line's end"),
+        pytest.param("goal_can_be_read", {"run.until": "mean"}, {"run.until": "mean>=0.9"}, id="half a goal"),
+        pytest.param(
+            "a_run_begins_with_seeding", {"run.phases": ("train",)}, {"run.phases": ("seed",)}, id="training alone"
+        ),
         pytest.param(
             "rollouts_fill_the_updates",
             # One task, no proposer: a step may have no more than one group of 8 solver rollouts.

@@ -1,0 +1,29 @@
+"""Whether a held-out score has reached what `run.until` asks for. (pure)"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from profiles.goal import Goal
+from state.history import ValidationFacts
+
+
+def score_of(goal: Goal, validations: Sequence[ValidationFacts]) -> float | None:
+    """The score that the goal is about, mean over the suites that have it; None where none has."""
+    found = [
+        float(validation.metrics[goal.task][goal.field])
+        for validation in validations
+        if goal.suite in ("", validation.suite) and goal.field in validation.metrics.get(goal.task, {})
+    ]
+    return sum(found) / len(found) if found else None
+
+
+def names_of(validations: Sequence[ValidationFacts]) -> list[str]:
+    """Accuracies that a goal may be about, as they would be written."""
+    return sorted(
+        f"{validation.suite}/{task}.{field}"
+        for validation in validations
+        for task, fields in validation.metrics.items()
+        for field in fields
+        if field.endswith("accuracy")
+    )
