@@ -3,6 +3,9 @@
 Each line is one run of `python -m orchestrator run --profile pocket`, on the CPUs given with --cpus (two by default).
 Training minutes exclude validation, as in `run.max_hours`; wall minutes are everything.
 
+`statements` is the mean length of the programs proposed in the 20 steps before, `learnable` how many proposals of a step
+were solved sometimes, but not always.
+
 Controls: `random_rewards` must not rise; `untrained_proposer` shows what training the proposer adds;
 `plateau` runs on with the stagnation rule switched off.
 """
@@ -17,6 +20,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import mean
 
 from state.history import StepFacts, ValidationFacts
 from state.layout import RunDir
@@ -32,7 +36,9 @@ TASKS = ("ded", "abd", "ind")
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks learning", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks learning", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--minutes", type=float, default=10.0, help="training minutes of each run (10)")
     parser.add_argument("--control", choices=CONTROLS, default="none")
@@ -84,8 +90,9 @@ def read_curve(directory: Path) -> dict[str, object]:
     reader = Reader.open(RunDir(directory))
     try:
         history = reader.history()
-        seconds = training_seconds(reader.steps(1_000_000))
-        points = [point(validation, seconds) for validation in reader.validations(100_000)]
+        steps = reader.steps(1_000_000)
+        seconds = training_seconds(steps)
+        points = [point(validation, seconds, steps) for validation in reader.validations(100_000)]
     finally:
         reader.close()
     return {
@@ -106,14 +113,22 @@ def training_seconds(steps: tuple[StepFacts, ...]) -> dict[int, float]:
     return at
 
 
-def point(validation: ValidationFacts, seconds: dict[int, float]) -> dict[str, object]:
-    return {"step": validation.step, "training_s": seconds.get(validation.step, 0.0), "metrics": validation.metrics}
+def point(validation: ValidationFacts, seconds: dict[int, float], steps: tuple[StepFacts, ...]) -> dict[str, object]:
+    """A validation, with what was proposed in the 20 steps before it."""
+    before = [step.metrics for step in steps if validation.step - 20 < step.step <= validation.step]
+    proposed = {name: mean([metrics.get(name, 0.0) for metrics in before]) for name in ("statements", "learnable")}
+    return {
+        "step": validation.step, "training_s": seconds.get(validation.step, 0.0), "metrics": validation.metrics,
+        "proposed": proposed if before else {},
+    }  # fmt: skip
 
 
 def show(curves: dict[int, dict[str, object]], args: argparse.Namespace) -> None:
     print(f"control: {args.control}; {args.minutes:g} training minutes; CPUs {args.cpus}")
     print(f"reproduce: python -m benchmarks learning {' '.join(sys.argv[2:])}\n")
-    print("seed  step  train s  ded               abd               ind               mean              T=1    worked")
+    print(
+        "seed  step  train s  ded               abd               ind               mean              T=1    worked          statements  learnable"
+    )
     for seed, curve in sorted(curves.items()):
         points: list[dict[str, object]] = curve["points"]  # type: ignore[assignment]
         for entry in chosen(points):
@@ -139,7 +154,12 @@ def line(seed: int, entry: dict[str, object]) -> str:
         cells.append(f"{score['accuracy']:.3f} [{score['low']:.2f}, {score['high']:.2f}]")
     worked = "/".join(f"{metrics[task].get('worked_share', 0):.2f}" for task in TASKS)
     sampled = metrics["mean"].get("sampled_accuracy", 0.0)
-    return f"{seed:>4} {entry['step']:>5} {entry['training_s']:>8.0f}  {'  '.join(cells)}  {sampled:.3f}  {worked}"
+    proposed: dict[str, float] = entry.get("proposed", {})  # type: ignore[assignment]
+    made = f"{proposed['statements']:>10.2f}  {proposed['learnable']:>9.1f}" if proposed else ""
+    scores = "  ".join(cells)
+    return (
+        f"{seed:>4} {entry['step']:>5} {entry['training_s']:>8.0f}  {scores}  {sampled:.3f}  {worked}  {made}".rstrip()
+    )
 
 
 if __name__ == "__main__":
