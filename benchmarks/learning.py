@@ -3,8 +3,8 @@
 Each line is one run of `python -m orchestrator run --profile pocket`, on the CPUs given with --cpus (two by default).
 Training minutes exclude validation, as in `run.max_hours`; wall minutes are everything.
 
-`statements` is the mean length of the programs proposed in the 20 steps before, `learnable` how many proposals of a step
-were solved sometimes, but not always.
+`statements` is the mean length of the programs proposed in the 20 steps before, `learnable` how many proposals of a
+step were solved sometimes, but not always.
 
 Controls: `random_rewards` must not rise; `untrained_proposer` shows what training the proposer adds;
 `plateau` runs on with the stagnation rule switched off.
@@ -49,7 +49,8 @@ def main(arguments: list[str]) -> int:
     args = parser.parse_args(arguments)
     root = args.runs or Path(tempfile.mkdtemp(prefix="longhaul-learning-"))
     lanes = [[int(cpu) for cpu in lane.split(",")] for lane in args.cpus.split(":")]
-    waiting, running, curves = list(args.seeds), {}, {}
+    waiting, curves = list(args.seeds), {}
+    running: dict[int, tuple[int, subprocess.Popen[bytes]]] = {}
     while waiting or running:
         while waiting and len(running) < len(lanes):
             lane = next(n for n in range(len(lanes)) if n not in running)
@@ -116,19 +117,19 @@ def training_seconds(steps: tuple[StepFacts, ...]) -> dict[int, float]:
 def point(validation: ValidationFacts, seconds: dict[int, float], steps: tuple[StepFacts, ...]) -> dict[str, object]:
     """A validation, with what was proposed in the 20 steps before it."""
     before = [step.metrics for step in steps if validation.step - 20 < step.step <= validation.step]
-    proposed = {name: mean([metrics.get(name, 0.0) for metrics in before]) for name in ("statements", "learnable")}
+    names = ("statements", "learnable") if before else ()
+    proposed = {name: mean([metrics.get(name, 0.0) for metrics in before]) for name in names}
     return {
         "step": validation.step, "training_s": seconds.get(validation.step, 0.0), "metrics": validation.metrics,
-        "proposed": proposed if before else {},
+        "proposed": proposed,
     }  # fmt: skip
 
 
 def show(curves: dict[int, dict[str, object]], args: argparse.Namespace) -> None:
     print(f"control: {args.control}; {args.minutes:g} training minutes; CPUs {args.cpus}")
     print(f"reproduce: python -m benchmarks learning {' '.join(sys.argv[2:])}\n")
-    print(
-        "seed  step  train s  ded               abd               ind               mean              T=1    worked          statements  learnable"
-    )
+    tasks = "".join(f"{name:<19}" for name in (*TASKS, "mean"))
+    print(f"seed  step  train s  {tasks}T=1    worked          statements  learnable")
     for seed, curve in sorted(curves.items()):
         points: list[dict[str, object]] = curve["points"]  # type: ignore[assignment]
         for entry in chosen(points):
