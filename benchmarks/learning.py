@@ -128,7 +128,7 @@ def point(validation: ValidationFacts, seconds: dict[int, float], steps: tuple[S
 def show(curves: dict[int, dict[str, object]], args: argparse.Namespace) -> None:
     print(f"control: {args.control}; {args.minutes:g} training minutes; CPUs {args.cpus}")
     print(f"reproduce: python -m benchmarks learning {' '.join(sys.argv[2:])}\n")
-    tasks = "".join(f"{name:<19}" for name in (*TASKS, "mean"))
+    tasks = "".join(f"{name:<20}" for name in (*TASKS, "mean"))
     print(f"seed  step  train s  {tasks}T=1    worked          statements  learnable")
     for seed, curve in sorted(curves.items()):
         points: list[dict[str, object]] = curve["points"]  # type: ignore[assignment]
