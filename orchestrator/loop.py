@@ -178,7 +178,7 @@ class Master:
             self.screen.say("there is nothing to save yet; the first checkpoint answers this")
             self.is_checkpoint_owed = True
         else:
-            self.screen.say("nothing is newer than the head")
+            self.screen.say(f"nothing is newer than the checkpoint of step {self.history.head.step}")
             self.answer_checkpoint(self.history.head, "nothing is newer than the head")
 
     def answer_checkpoint(self, head: CheckpointFacts | None, note: str, *, ok: bool = True) -> None:

@@ -66,10 +66,11 @@ def _step_line(view: View, width: int) -> Text:
     if view.step_elapsed_s is None:
         what = harmless(view.stage) or ("between two workers" if view.state == "running" else view.state)
         return _bar_line("step", 0.0, what, width, CALM)
-    share = view.step_elapsed_s / view.step_median_s if view.step_median_s else 0.0
+    usual = view.step_median_s if view.role != "validate" else None  # a validation is no step
+    share = view.step_elapsed_s / usual if usual else 0.0
     right = f"{harmless(view.stage)} {duration(view.step_elapsed_s)}"
-    if view.step_median_s is not None:
-        right += f" of ~{duration(view.step_median_s)}"
+    if usual is not None:
+        right += f" of ~{duration(usual)}"
     return _bar_line("step", min(share, 1.0), right, width, CALM if share < 4 else "#f0902a")
 
 
@@ -235,7 +236,8 @@ class Tile:
 
 _TIMERS = (
     "state", "phase", "cycle", "max_cycles", "step", "failures", "reseeds", "note", "stop_reason", "training_s",
-    "step_in_cycle", "steps_in_cycle", "cycle_left_s", "stage", "step_elapsed_s", "step_median_s", "waiting_left_s",
+    "step_in_cycle", "steps_in_cycle", "cycle_left_s", "stage", "role", "step_elapsed_s", "step_median_s",
+    "waiting_left_s",
 )  # fmt: skip
 _MACHINE = ("worker_pid", "worker_rss_bytes", "master_rss_bytes", "standby", "head_path", "head_step", "events")
 

@@ -61,6 +61,16 @@ def test_a_wide_terminal_shows_everything(opened: Opener) -> None:
         assert part in terminal.text, part
 
 
+def test_a_validation_is_not_measured_by_the_time_of_a_step(opened: Opener) -> None:
+    terminal = opened(120, 40)
+    do(terminal, "update", now=100.0, role="validate", stage="validating")
+    terminal.until(lambda: "validating" in terminal.text)
+    (line,) = [line for line in terminal.text.splitlines() if line.startswith("│ step ")]
+    assert "of ~" not in line
+    do(terminal, "update", now=102.0)
+    terminal.until(lambda: "of ~" in terminal.text)
+
+
 def test_a_resize_is_followed_and_leaves_no_rest(opened: Opener) -> None:
     terminal = opened(120, 40)
     do(terminal, "update", now=100.0)
