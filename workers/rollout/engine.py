@@ -1,17 +1,18 @@
 """The interface of rollout engines: requests in, sampled completions with their log-probabilities out.
 
 A request carries its own seed, and its result depends on nothing else in the batch (beyond rounding): a resumed step
-or another batch split samples the same tokens.
+or another batch split samples the same tokens. Engines that keep this only in part say so where they are defined.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "stop_text", "length"]
+"""`stop`: the last id is a stop token. `stop_text`: the last id completed a stop text, which belongs to the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,8 @@ class Sampling:
     """Softmax temperature; `Rollout.log_probs` are taken at it. Not read when greedy."""
     max_new_tokens: int = 96
     greedy: bool = False
+    stop: tuple[str, ...] = ()
+    """Texts that end a completion, at the token that completes one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +51,27 @@ class RolloutEngine(Protocol):
     """Anything that completes prompts."""
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Rollout]:
-        """One rollout for each request, in the order of the requests."""
+        """One rollout for each request, in the order of the requests, with the weights as they are now.
+
+        Raises EngineUnavailable where the engine cannot work any more and another one should.
+        """
         ...
+
+    def rest(self) -> None:
+        """An update follows: give memory back; weights that were copied are stale from now on."""
+        ...
+
+    def close(self) -> None:
+        """Give everything back. The engine is not used again."""
+        ...
+
+
+class EngineUnavailable(Exception):
+    """An engine that cannot start, or not go on; the text is the reason, for a person."""
+
+
+Decode = Callable[[Sequence[int]], str]
+"""Ids to their text, special tokens included."""
 
 
 def draw_uniforms(seeds: Sequence[int], length: int) -> Tensor:

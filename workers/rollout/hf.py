@@ -8,16 +8,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor, LogitsProcessorList
+from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
-from workers.rollout.engine import FinishReason, Request, Rollout, Sampling, choose, draw_uniforms, stop_ids_of
+from workers.rollout.engine import Decode, Request, Rollout, Sampling, choose, draw_uniforms, stop_ids_of
+from workers.rollout.stopping import StopTexts, rollout_of
 
 
 class HfEngine:
     """A `RolloutEngine` over `model.generate`, with the prompts padded on the left."""
 
-    def __init__(self, model: Any):
+    def __init__(self, model: Any, decode: Decode | None = None):
+        """decode: needed where a sampling has stop texts."""
         self.model = model
+        self.decode = decode
         self.stop_ids = sorted(stop_ids_of(model))
 
     @torch.inference_mode()
@@ -29,25 +32,28 @@ class HfEngine:
         mask = [[0] * (width - len(request.prompt_ids)) + [1] * len(request.prompt_ids) for request in requests]
         uniforms = draw_uniforms([request.seed for request in requests], sampling.max_new_tokens).to(device)
         drawer = _Draw(uniforms, sampling, width)
+        stops = StopTexts(self.decode, sampling.stop, self.stop_ids)
         output = self.model.generate(
             torch.tensor(rows, device=device),
             attention_mask=torch.tensor(mask, device=device),
             logits_processor=LogitsProcessorList([drawer]),
+            stopping_criteria=StoppingCriteriaList([_Stop(stops, width)] if stops else []),
             do_sample=False,
             max_new_tokens=sampling.max_new_tokens,
-            eos_token_id=self.stop_ids,
-            pad_token_id=self.stop_ids[0],
+            eos_token_id=self.stop_ids or None,
+            pad_token_id=self.stop_ids[0] if self.stop_ids else 0,
         )
         log_probs = torch.stack(drawer.log_probs, dim=1).tolist()  # [N][T]
         return [
-            self._rollout(request, ids, row)
+            rollout_of(request, ids, row, stops, sampling.max_new_tokens)
             for request, ids, row in zip(requests, output[:, width:].tolist(), log_probs, strict=True)
         ]
 
-    def _rollout(self, request: Request, ids: list[int], log_probs: list[float]) -> Rollout:
-        length = next((i + 1 for i, token in enumerate(ids) if token in self.stop_ids), len(ids))
-        reason: FinishReason = "stop" if ids[length - 1] in self.stop_ids else "length"
-        return Rollout(request.prompt_ids, tuple(ids[:length]), tuple(log_probs[:length]), reason)
+    def rest(self) -> None:
+        """Nothing to give back: the cache lives as long as a call, weights are the model's own."""
+
+    def close(self) -> None:
+        pass
 
 
 class _Draw(LogitsProcessor):
@@ -62,3 +68,15 @@ class _Draw(LogitsProcessor):
         tokens, log_probs = choose(scores, self.uniforms[:, input_ids.shape[1] - self.width], self.sampling)
         self.log_probs.append(log_probs)
         return torch.full_like(scores, float("-inf")).scatter(1, tokens[:, None], 0.0)
+
+
+class _Stop(StoppingCriteria):
+    """Ends a row at the token that completes a stop text."""
+
+    def __init__(self, stops: StopTexts, width: int):
+        self.stops, self.width = stops, width
+
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
+        """input_ids: [N, T]; returns [N] bool."""
+        tails = input_ids[:, self.width :][:, -self.stops.window :].tolist()
+        return torch.tensor([self.stops.end_in(tail) for tail in tails], device=input_ids.device)

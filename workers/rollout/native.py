@@ -17,7 +17,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from workers.rollout.engine import FinishReason, Request, Rollout, Sampling, choose, draw_uniforms, stop_ids_of
+from workers.rollout.engine import (
+    Decode,
+    EngineUnavailable,
+    Request,
+    Rollout,
+    Sampling,
+    choose,
+    draw_uniforms,
+    stop_ids_of,
+)
+from workers.rollout.stopping import StopTexts, rollout_of
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 COMPACT_BELOW = 0.8
@@ -44,10 +54,12 @@ class _Batch:
 class NativeEngine:
     """Rollouts from any `Qwen2ForCausalLM`, with or without adapters in its linear layers; a `RolloutEngine`."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, decode: Decode | None = None) -> None:
+        """decode: needed where a sampling has stop texts. Raises EngineUnavailable for a model that it cannot run."""
         if getattr(model.config, "use_sliding_window", False):
-            raise ValueError("the native engine has no sliding window; use the hf engine for this model")
+            raise EngineUnavailable("the native engine has no sliding window; use the hf engine for this model")
         self.model = model
+        self.decode = decode
         self.stop_ids = torch.tensor(sorted(stop_ids_of(model)), device=model.device)
         heads = model.config.num_attention_heads
         self.head_dim = getattr(model.config, "head_dim", None) or model.config.hidden_size // heads
@@ -81,12 +93,15 @@ class NativeEngine:
         ids = torch.zeros(len(requests), limit, dtype=torch.long, device=device)
         log_probs = torch.zeros(len(requests), limit, device=device)
         lengths = torch.full((len(requests),), limit, device=device)
+        stops = StopTexts(self.decode, sampling.stop, self.stop_ids.tolist())
         batch, logits = self._read_prompts(requests, width, limit)
         for step in range(limit):
             tokens, drawn = choose(logits, uniforms[batch.rows, step], sampling)
             ids[batch.rows, step], log_probs[batch.rows, step] = tokens, drawn
-            ended = batch.rows[torch.isin(tokens, self.stop_ids)]
-            lengths[ended] = lengths[ended].clamp(max=step + 1)
+            ended = torch.isin(tokens, self.stop_ids)
+            if stops:
+                ended |= self._completed(stops, ids, batch.rows, step)
+            lengths[batch.rows[ended]] = lengths[batch.rows[ended]].clamp(max=step + 1)
             running = lengths[batch.rows] > step + 1
             num_running = int(running.sum())
             if num_running == 0:
@@ -95,7 +110,26 @@ class NativeEngine:
             if num_running < COMPACT_BELOW * len(running):
                 batch = batch.select(running.nonzero().squeeze(1))
             logits = self._decode(batch, width + step)
-        return _rollouts(requests, ids, log_probs, lengths, set(self.stop_ids.tolist()))
+        rows = zip(requests, ids.tolist(), log_probs.tolist(), lengths.tolist(), strict=True)
+        return [
+            rollout_of(request, row[:length], drawn, stops, sampling.max_new_tokens)
+            for request, row, drawn, length in rows
+        ]
+
+    def _completed(self, stops: StopTexts, ids: Tensor, rows: Tensor, step: int) -> Tensor:
+        """Which rows have a stop text now that their token of this step is there. [B] bool."""
+        last = ids[rows, step].tolist()
+        found = torch.zeros(len(last), dtype=torch.bool, device=ids.device)
+        for place in [place for place, token in enumerate(last) if stops.may_end_in(token)]:
+            tail = ids[rows[place], max(0, step + 1 - stops.window) : step + 1].tolist()
+            found[place] = stops.are_in(tail)
+        return found
+
+    def rest(self) -> None:
+        """Nothing to give back: caches live as long as a call, weights are the model's own."""
+
+    def close(self) -> None:
+        pass
 
     @torch.inference_mode()
     def _grow_rope(self, length: int) -> None:
@@ -191,14 +225,3 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotary position embedding. x: [B, heads, T, head_dim]."""
     first, second = x.chunk(2, dim=-1)
     return x * cos + torch.cat((-second, first), dim=-1) * sin
-
-
-def _rollouts(
-    requests: Sequence[Request], ids: Tensor, log_probs: Tensor, lengths: Tensor, stop_ids: set[int]
-) -> list[Rollout]:
-    all_ids, all_log_probs, all_lengths = ids.tolist(), log_probs.tolist(), lengths.tolist()
-    rollouts = []
-    for request, row, row_log_probs, length in zip(requests, all_ids, all_log_probs, all_lengths, strict=True):
-        reason: FinishReason = "stop" if row[length - 1] in stop_ids else "length"
-        rollouts.append(Rollout(request.prompt_ids, tuple(row[:length]), tuple(row_log_probs[:length]), reason))
-    return rollouts

@@ -1,0 +1,94 @@
+"""What every engine promises, against a direct forward pass on a tiny random model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from tests.workers.rollout.models import LETTERS, PROMPTS, REQUESTS, decode, direct_log_probs, tiny_model
+from workers.rollout.continuous import ContinuousEngine
+from workers.rollout.engine import Request, RolloutEngine, Sampling
+from workers.rollout.hf import HfEngine
+from workers.rollout.native import NativeEngine
+
+Make = Callable[..., RolloutEngine]
+MODEL = tiny_model()
+
+
+@pytest.fixture(params=[NativeEngine, HfEngine, ContinuousEngine], ids=["native", "hf", "continuous"])
+def engine(request: pytest.FixtureRequest) -> RolloutEngine:
+    made: Any = request.param
+    return made(MODEL, decode)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_log_probs_are_those_of_a_direct_forward_pass(engine: RolloutEngine, temperature: float) -> None:
+    rollouts = engine.generate(REQUESTS, Sampling(temperature=temperature, max_new_tokens=24))
+    assert [rollout.prompt_ids for rollout in rollouts] == PROMPTS
+    for rollout in rollouts:
+        expected = direct_log_probs(MODEL, rollout, temperature)
+        torch.testing.assert_close(torch.tensor(rollout.log_probs), expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(max_new_tokens=24), Sampling(greedy=True, max_new_tokens=24)])
+def test_seeds_decide_the_tokens_in_every_engine(engine: RolloutEngine, sampling: Sampling) -> None:
+    expected = NativeEngine(MODEL).generate(REQUESTS, sampling)
+    found = engine.generate(REQUESTS, sampling)
+    assert [one.completion_ids for one in found] == [one.completion_ids for one in expected]
+    assert [one.finish_reason for one in found] == [one.finish_reason for one in expected]
+
+
+def test_a_rollout_does_not_depend_on_its_batch(engine: RolloutEngine) -> None:
+    sampling = Sampling(max_new_tokens=16)
+    together = engine.generate(REQUESTS, sampling)
+    alone = [engine.generate([request], sampling)[0] for request in REQUESTS]
+    assert [one.completion_ids for one in together] == [one.completion_ids for one in alone]
+
+
+def test_a_stop_text_ends_the_completion_and_belongs_to_it(engine: RolloutEngine) -> None:
+    requests = [Request((5, 6), seed) for seed in range(40)]
+    free = engine.generate(requests, Sampling(max_new_tokens=24))
+    text = decode(free[3].completion_ids)
+    stop = (text[1:3], "Q.")
+    stopped = engine.generate(requests, Sampling(max_new_tokens=24, stop=stop))
+    for before, after in zip(free, stopped, strict=True):
+        ends = [
+            decode(before.completion_ids).find(one) + len(one) for one in stop if one in decode(before.completion_ids)
+        ]
+        length = min(ends, default=len(before.completion_ids))
+        assert after.completion_ids == before.completion_ids[:length]
+        assert after.log_probs == pytest.approx(before.log_probs[:length], abs=1e-4)
+        assert after.finish_reason == ("stop_text" if ends else before.finish_reason)
+    assert stopped[3].finish_reason == "stop_text"
+
+
+def test_stop_tokens_end_completions_and_the_limit_the_others(engine: RolloutEngine) -> None:
+    rollouts = engine.generate([Request((5, 6), seed) for seed in range(64)], Sampling(max_new_tokens=12))
+    for rollout in rollouts:
+        assert LETTERS.index("$") not in rollout.completion_ids[:-1]
+        assert (rollout.finish_reason == "stop") == (decode(rollout.completion_ids)[-1] == "$")
+        assert rollout.finish_reason == "stop" or len(rollout.completion_ids) == 12
+    assert {rollout.finish_reason for rollout in rollouts} == {"stop", "length"}
+
+
+def test_a_changed_weight_is_seen_without_a_new_engine(engine: RolloutEngine) -> None:
+    before = engine.generate(REQUESTS[:1], Sampling(greedy=True, max_new_tokens=4))[0]
+    engine.rest()
+    weight = MODEL.model.layers[0].mlp.down_proj.weight
+    with torch.no_grad():
+        weight.mul_(-3.0)
+        after = engine.generate(REQUESTS[:1], Sampling(greedy=True, max_new_tokens=4))[0]
+        weight.div_(-3.0)
+    assert before.log_probs != after.log_probs
+
+
+def test_the_model_is_left_as_it_was(engine: RolloutEngine) -> None:
+    before = MODEL.config._attn_implementation, MODEL.training, torch.is_grad_enabled()
+    engine.generate(REQUESTS, Sampling(max_new_tokens=4))
+    assert (MODEL.config._attn_implementation, MODEL.training, torch.is_grad_enabled()) == before
+    loss = MODEL(torch.tensor([[3, 4, 5]]), labels=torch.tensor([[3, 4, 5]])).loss
+    loss.backward()
+    MODEL.zero_grad(set_to_none=True)

@@ -1,0 +1,165 @@
+"""Rollouts through transformers' continuous batching: a paged cache, and a new request in the place of a finished one.
+
+The draw is ours (`choose`, through a logits processor), so that a request's seed decides its tokens and log_probs are
+those of the policy that drew them. That needs one batch at a time on the host's side: without CUDA graphs, and without
+preparing a batch before the last one is known. Its speed depends on flash attention; without it, it is slow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from workers.rollout.engine import (
+    Decode,
+    EngineUnavailable,
+    Request,
+    Rollout,
+    Sampling,
+    choose,
+    draw_uniforms,
+    stop_ids_of,
+)
+from workers.rollout.stopping import StopTexts, rollout_of
+
+PAGE_TOKENS = 32
+"""Tokens of a cache page."""
+MAX_BATCH_TOKENS = 4096
+"""Prompt tokens read in one pass, at most."""
+ENDED = -1.0
+"""In place of a uniform number: the completion has its stop text, so a stop token follows and is dropped."""
+
+
+class ContinuousEngine:
+    """A `RolloutEngine` over `model.continuous_batching_context_manager`; for any model that it supports."""
+
+    def __init__(self, model: Any, decode: Decode | None = None) -> None:
+        """decode: needed where a sampling has stop texts. Raises EngineUnavailable where transformers lacks a part."""
+        try:
+            from transformers import ContinuousBatchingConfig, GenerationConfig
+            from transformers.generation.continuous_batching import cb_logits_processors  # noqa: F401
+        except ImportError as error:
+            raise EngineUnavailable(f"this transformers has no continuous batching that fits: {error}") from error
+        if not hasattr(model, "continuous_batching_context_manager"):
+            raise EngineUnavailable(f"{type(model).__name__} has no continuous batching in this transformers")
+        self._make_config, self._make_generation_config = ContinuousBatchingConfig, GenerationConfig
+        self.model = model
+        self.decode = decode
+        self.stop_ids = sorted(stop_ids_of(model))
+
+    @torch.inference_mode()
+    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Rollout]:
+        """One rollout for each request, in their order. Raises EngineUnavailable where a request failed."""
+        if not requests:
+            return []
+        limit = sampling.max_new_tokens
+        stops = StopTexts(self.decode, sampling.stop, self.stop_ids)
+        drawer = _drawer(requests, sampling, stops)
+        how = self._make_generation_config(max_new_tokens=limit, do_sample=False, eos_token_id=self.stop_ids or -1)
+        answers = {}
+        with self.model.continuous_batching_context_manager(
+            generation_config=how, continuous_batching_config=self._config(requests, limit), warmup=False
+        ) as manager:
+            manager.logit_processor.logits_processor.append(drawer)
+            manager.logit_processor.tensors_required += 1
+            manager.logit_processor.do_processing = True
+            for number, request in enumerate(requests):
+                manager.add_request(
+                    list(request.prompt_ids), str(number), max_new_tokens=limit, eos_token_id=self.stop_ids or -1
+                )
+            while len(answers) < len(requests):
+                answer = manager.get_result(timeout=1)
+                if answer is None:
+                    if not manager.is_running():
+                        raise EngineUnavailable("continuous batching ended before all requests were done")
+                elif answer.error is not None:
+                    raise as_error(answer.error)
+                elif answer.is_finished():
+                    answers[int(answer.request_id)] = list(answer.generated_tokens)
+        log_probs = drawer.log_probs_by_request()
+        return [
+            rollout_of(request, answers[number], log_probs[number], stops, limit)
+            for number, request in enumerate(requests)
+        ]
+
+    def _config(self, requests: Sequence[Request], limit: int) -> Any:
+        """A cache that holds all requests at once, and no more: left to itself it takes most of the memory."""
+        pages = sum(math.ceil((len(request.prompt_ids) + limit) / PAGE_TOKENS) + 1 for request in requests)
+        longest = max(len(request.prompt_ids) for request in requests)
+        return self._make_config(
+            page_size=PAGE_TOKENS,
+            num_blocks=pages,
+            max_batch_tokens=max(MAX_BATCH_TOKENS, longest, len(requests)),
+            max_requests_per_batch=len(requests),
+            max_memory_percent=0.9,
+            use_cuda_graph=False,
+            use_async_batching=False,
+        )
+
+    def rest(self) -> None:
+        """Nothing to give back: the cache lives as long as a call, weights are the model's own."""
+
+    def close(self) -> None:
+        pass
+
+
+def as_error(text: str) -> Exception:
+    """What a request's failure is: without memory less may be tried; all else ends the engine. (pure)"""
+    if "out of memory" in text or "Memory footprint" in text or "allocate memory" in text:
+        return torch.OutOfMemoryError(text)
+    return EngineUnavailable(f"continuous batching failed: {text}")
+
+
+def _drawer(requests: Sequence[Request], sampling: Sampling, stops: StopTexts) -> Any:
+    """A logits processor that leaves only the token that `choose` draws for each request, and keeps its log_prob."""
+    from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessor
+
+    uniforms = draw_uniforms([request.seed for request in requests], sampling.max_new_tokens)
+    stop_id = min(stops.stop_ids, default=0)
+
+    class Drawer(ContinuousBatchingLogitsProcessor):
+        supported_kwargs: dict[str, type] = {}  # noqa: RUF012 - as its base declares it
+        ignored_kwargs = ()
+
+        def __init__(self) -> None:
+            self.asked: list[list[int]] = []
+            """Numbers of the requests that each pass draws a token for."""
+            self.drawn: list[Tensor] = []
+
+        def fill_defaults(self, int32_tensor: Tensor) -> None:
+            int32_tensor.zero_()
+
+        def prepare_tensor_args(self, requests_with_new_token: list[Any]) -> Tensor:
+            states = [future.state for future in requests_with_new_token]
+            self.asked.append([int(state.request_id) for state in states])
+            numbers = torch.tensor([self._uniform(state) for state in states], dtype=torch.float32)
+            return numbers.view(torch.int32)
+
+        def _uniform(self, state: Any) -> float:
+            """The request's next random number. One that was evicted has its first tokens behind its prompt."""
+            number = int(state.request_id)
+            so_far = [*state.initial_tokens[len(requests[number].prompt_ids) :], *state.generated_tokens]
+            if stops and stops.end_in(so_far[-stops.window :]):
+                return ENDED
+            return float(uniforms[number, len(so_far)])
+
+        def __call__(self, scores: Tensor, tensor_arg: Tensor) -> Tensor:
+            """scores: [N, V]; tensor_arg: [>= N]."""
+            numbers = tensor_arg[: scores.shape[0]].view(torch.float32)
+            tokens, log_probs = choose(scores, numbers.clamp(min=0.0), sampling)
+            tokens = torch.where(numbers == ENDED, stop_id, tokens)
+            self.drawn.append(log_probs)
+            return torch.full_like(scores, float("-inf")).scatter(1, tokens[:, None], 0.0)
+
+        def log_probs_by_request(self) -> list[list[float]]:
+            found: list[list[float]] = [[] for _ in requests]
+            for numbers, row in zip(self.asked, torch.cat(self.drawn).split([len(n) for n in self.asked]), strict=True):
+                for number, value in zip(numbers, row.tolist(), strict=True):
+                    found[number].append(value)
+            return found
+
+    return Drawer()
