@@ -66,6 +66,52 @@ def a_run_begins_with_seeding(p: Profile) -> Problem | None:
     )
 
 
+def adapter_has_no_dropout(p: Profile) -> Problem | None:
+    if p.adapter.dropout == 0:
+        return None
+    return Problem(
+        ("adapter.dropout",),
+        "must be 0: rollouts and old log-probs are made without it, so every ratio would be noise before any update",
+    )
+
+
+def adapter_has_targets(p: Profile) -> Problem | None:
+    if p.adapter.rank == 0 or p.adapter.targets:
+        return None
+    return Problem(("adapter.targets", "adapter.rank"), "is empty, so that nothing would be trained; or set rank to 0")
+
+
+def quantized_weights_are_frozen(p: Profile) -> Problem | None:
+    if p.model.quantization == "none" or p.adapter.rank > 0:
+        return None
+    return Problem(
+        ("model.quantization", "adapter.rank"), "needs an adapter: weights of 4 bits cannot be trained themselves"
+    )
+
+
+def moments_have_one_home(p: Profile) -> Problem | None:
+    if not p.optimizer.offload or p.optimizer.kind == "adamw":
+        return None
+    return Problem(
+        ("optimizer.offload", "optimizer.kind"),
+        f'needs kind = "adamw": in host memory the 8 bits of {p.optimizer.kind} save little and round every moment',
+    )
+
+
+def pages_need_a_gpu(p: Profile) -> Problem | None:
+    if p.optimizer.kind != "paged_adamw8bit" or p.run.device != "cpu":
+        return None
+    return Problem(("optimizer.kind", "run.device"), 'pages memory of a GPU; on a CPU say "adamw8bit"')
+
+
+def random_weights_need_no_path(p: Profile) -> Problem | None:
+    if p.model.random_init == "off" or p.model.path == "pocket":
+        return None
+    return Problem(
+        ("model.path", "model.random_init"), f'is not read with random_init = "{p.model.random_init}"; take one out'
+    )
+
+
 def solve_batch_is_used(p: Profile) -> Problem | None:
     if p.run.worker != "azr" or p.azr.solve_batch == 0 or not p.azr.train_on_estimates:
         return None
@@ -196,6 +242,12 @@ RULES = (
     rollouts_fill_the_updates,
     goal_can_be_read,
     a_run_begins_with_seeding,
+    adapter_has_no_dropout,
+    adapter_has_targets,
+    quantized_weights_are_frozen,
+    moments_have_one_home,
+    pages_need_a_gpu,
+    random_weights_need_no_path,
     solve_batch_is_used,
     tasks_are_named_once,
     buffer_holds_the_seeds,

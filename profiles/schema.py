@@ -58,7 +58,28 @@ class Model(Section, frozen=True):
     prompt_style: Annotated[Literal["pocket"], FIXED] = "pocket"
     """Wording of prompts and the parser of answers that goes with it."""
     dtype: Annotated[Literal["float32", "bfloat16"], FIXED] = "float32"
-    """Precision of weights in memory."""
+    """Precision of weights in memory. What is trained in `bfloat16` has a float32 copy that the optimiser works on."""
+    random_init: Annotated[Literal["off", "qwen2-tiny", "qwen2.5-0.5b", "qwen2.5-3b"], FIXED] = "off"
+    """Instead of `path`: weights of that shape drawn from the seed, and a tokenizer of bytes. For rehearsals."""
+    quantization: Annotated[Literal["none", "nf4"], FIXED] = "none"
+    """`nf4`: frozen linear layers in 4 bits (bitsandbytes), about 0.52 bytes a weight instead of 2 (QLoRA)."""
+    gradient_checkpointing: Annotated[bool, FREE] = False
+    """Compute a layer's activations again in the backward pass: a third slower, memory of one layer instead of all."""
+
+
+class Adapter(Section, frozen=True):
+    """[adapter]: LoRA, small trained matrices beside frozen weights; a checkpoint then holds these alone."""
+
+    rank: Annotated[Count, FIXED] = 0
+    """Columns of each pair of matrices (r); 0: no adapter, all weights are trained. Memory grows with it."""
+    alpha: Annotated[float, Meta(gt=0), FIXED] = 64.0
+    """The pair's product is scaled by alpha / rank; 2 is usual."""
+    targets: Annotated[tuple[str, ...], FIXED] = (
+        "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj",
+    )  # fmt: skip
+    """Linear layers that get one, by the last part of their name; a name that the model has not is refused."""
+    dropout: Annotated[Share, FIXED] = 0.0
+    """Must stay 0: rollouts are drawn without it, so it would make the ratio noise before any update."""
 
 
 class Sampling(Section, frozen=True):
@@ -111,6 +132,11 @@ class Azr(Section, frozen=True):
 
 class Optimizer(Section, frozen=True):
     """[optimizer]: the policy update."""
+
+    kind: Annotated[Literal["adamw", "adamw8bit", "paged_adamw8bit"], FIXED] = "adamw"
+    """Moments in float32 (8 bytes a weight), in 8 bits (2 bytes; bitsandbytes), or these in pages that leave a GPU."""
+    offload: Annotated[bool, FIXED] = False
+    """Keep moments and the float32 copy of the weights in host memory, and update there: slower, frees the GPU."""
 
     learning_rate: Annotated[float, Meta(gt=0)] = 2e-4
     """AdamW's step size after warm-up."""
@@ -269,6 +295,7 @@ class Profile(Section, frozen=True):
     """One sentence: what it is, on which hardware, how long."""
     run: Run = Run()
     model: Model = Model()
+    adapter: Adapter = Adapter()
     sampling: Sampling = Sampling()
     azr: Azr = Azr()
     optimizer: Optimizer = Optimizer()

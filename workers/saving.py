@@ -15,7 +15,7 @@ from state.registry import Registry
 from workers.contract import CheckpointRef, Message
 from workers.runtime import Attempt
 
-EXACTNESS = ("torch", "transformers", "safetensors", "numpy", "msgspec")
+EXACTNESS = ("torch", "transformers", "safetensors", "numpy", "msgspec", "peft", "bitsandbytes")
 """Libraries whose version decides whether a resume is bit-exact."""
 
 

@@ -52,6 +52,37 @@ Knobs = dict[str, Any]
             },
             id="more updates than proposals and solves",
         ),
+        pytest.param("adapter_has_no_dropout", {"adapter.dropout": 0.1}, {"adapter.dropout": 0.0}, id="f17: dropout"),
+        pytest.param(
+            "adapter_has_targets",
+            {"adapter.rank": 8, "adapter.targets": ()},
+            {"adapter.rank": 8, "adapter.targets": ("q_proj",)},
+            id="an adapter of nothing",
+        ),
+        pytest.param(
+            "quantized_weights_are_frozen",
+            {"model.quantization": "nf4"},
+            {"model.quantization": "nf4", "adapter.rank": 8},
+            id="weights of 4 bits that train",
+        ),
+        pytest.param(
+            "moments_have_one_home",
+            {"optimizer.kind": "adamw8bit", "optimizer.offload": True},
+            {"optimizer.kind": "adamw", "optimizer.offload": True},
+            id="8 bits where memory is plenty",
+        ),
+        pytest.param(
+            "pages_need_a_gpu",
+            {"optimizer.kind": "paged_adamw8bit", "run.device": "cpu"},
+            {"optimizer.kind": "paged_adamw8bit", "run.device": "cuda"},
+            id="pages of no GPU",
+        ),
+        pytest.param(
+            "random_weights_need_no_path",
+            {"model.random_init": "qwen2-tiny", "model.path": "models/mine"},
+            {"model.random_init": "qwen2-tiny"},
+            id="a path that nothing reads",
+        ),
         pytest.param(
             "solve_batch_is_used",
             {"azr.solve_batch": 4},

@@ -310,7 +310,7 @@ def test_a_reseed_keeps_what_still_holds(base: Path, tmp_path: Path, sandbox: Sa
 
 
 def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
-    from workers.models.load import Weights
+    from workers.models.weights import Weights
 
     module = torch.nn.Linear(2, 2)
     with torch.no_grad():

@@ -10,6 +10,7 @@ from workers.azr.tasks import TASKS, Task
 from workers.azr.trainer import device_of, set_up_torch
 from workers.intervals import wilson
 from workers.models import load
+from workers.models.policy import restored_policy
 from workers.pocket.evaluation import STYLE, HeldOut, held_out_problems
 from workers.rng import derive
 from workers.rollout.engine import Request, Rollout, Sampling
@@ -27,16 +28,16 @@ def pocket_suites(attempt: Attempt) -> dict[str, Suite]:
         profile = attempt.profile
         set_up_torch(profile, isolate=attempt.spec.isolate)
         with attempt.stage("loading"):
-            model = load.load_model(head, profile.model.dtype, device_of(profile))
-            tokenizer = load.Tokenizer(head)
+            assert attempt.spec.head is not None
+            policy = restored_policy(profile, head, attempt.spec.head.step, device_of(profile))
         problems = held_out_problems(profile.validation.examples_per_task)
-        engine = engine_of(model, profile.sampling)
+        engine = engine_of(policy.model, profile.sampling)
         with attempt.stage("validate_greedy"):
-            greedy = answer(engine, tokenizer, problems, Sampling(greedy=True, max_new_tokens=limit_of(attempt)))
+            greedy = answer(engine, policy.tokenizer, problems, Sampling(greedy=True, max_new_tokens=limit_of(attempt)))
         sampled = None
         if profile.validation.sampled:
             with attempt.stage("validate_sampled"):
-                sampled = answer(engine, tokenizer, problems, Sampling(max_new_tokens=limit_of(attempt)))
+                sampled = answer(engine, policy.tokenizer, problems, Sampling(max_new_tokens=limit_of(attempt)))
         return {task: measure(task, problems, greedy, sampled) for task in TASKS}
 
     return {"pocket": evaluate}

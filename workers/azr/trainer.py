@@ -26,6 +26,7 @@ from workers.azr.worst_case import rehearse
 from workers.data.cursor import Cursor
 from workers.data.tasks import read_tasks
 from workers.models import load, optimizer
+from workers.models.policy import open_policy
 from workers.progress import Progress
 from workers.rollout.select import engine_of
 from workers.rollout_file import Record
@@ -48,7 +49,6 @@ class AzrTrainer:
         self._sandbox = sandbox
         self._profile: Profile = attempt.profile
         self._model: Any = None
-        self._static: load.StaticFiles
         self._cursor: Cursor | None = None
 
     def build(self, head: Path | None) -> None:
@@ -56,14 +56,10 @@ class AzrTrainer:
         self._tell_sandbox()
         device = device_of(profile)
         set_up_torch(profile, isolate=self._attempt.spec.isolate)
+        self._policy = open_policy(profile, head, device)
+        self._model = self._policy.model
         if head is None:
-            source = load.model_directory(profile.model)
-            self._model = load.load_model(source, profile.model.dtype, device)
             rng.seed_globals(profile.run.seed)
-        else:
-            source = head
-            self._model = load.empty_model(source, profile.model.dtype, device)
-        self._static = load.StaticFiles(source)
         self._optimizer = optimizer.build(self._model, profile.optimizer)
         self._update = PolicyUpdate(self._model, self._optimizer, profile.optimizer, profile.sampling.temperature)
         self._buffers = Buffers(profile.azr.tasks, profile.azr.buffer_cap)
@@ -72,7 +68,7 @@ class AzrTrainer:
         self._tools = Tools(
             profile=profile,
             style=style,
-            tokenizer=load.Tokenizer(source),
+            tokenizer=self._policy.tokenizer,
             engine=self._engine,
             sandbox=self._sandbox,
             is_held_out=held_out_of(style.name),
@@ -100,7 +96,8 @@ class AzrTrainer:
     def registry(self, progress: Progress) -> Registry:
         registry = Registry()
         registry.register(progress)
-        registry.register(load.Weights(self._model))
+        for item in self._policy.items:
+            registry.register(item)
         registry.register(optimizer.OptimizerState(self._optimizer, self._model))
         registry.register(self._buffers)
         if self._cursor is not None:
@@ -166,7 +163,7 @@ class AzrTrainer:
         )
 
     def write_static(self, directory: Path) -> None:
-        self._static.write(directory)
+        self._policy.static.write(directory)
 
     def _store(self, collected: Collected) -> None:
         """The step's tasks enter the buffers; nothing before this changed them, so a step may be repeated."""

@@ -17,7 +17,7 @@ from workers.azr.tasks import ROLES, TASKS
 from workers.loss import clipped_token_loss, k3
 from workers.models import packing
 from workers.models.log_probs import score
-from workers.models.optimizer import learning_rate_at, trainable
+from workers.models.optimizer import AnyOptimizer, clip, learning_rate_at
 
 
 def advantages_of(rows: Sequence[Row], kind: str) -> Advantages:
@@ -81,7 +81,7 @@ class PolicyUpdate:
     on at the minibatch that failed.
     """
 
-    def __init__(self, model: Any, optimizer: torch.optim.Optimizer, knobs: Knobs, temperature: float) -> None:
+    def __init__(self, model: Any, optimizer: AnyOptimizer, knobs: Knobs, temperature: float) -> None:
         self._model, self._optimizer, self._knobs, self._temperature = model, optimizer, knobs, temperature
         self.micro_batch_size = knobs.micro_batch_size
         self._applied: tuple[int, int] = (0, 0)  # step, minibatches that are done
@@ -104,16 +104,19 @@ class PolicyUpdate:
 
     def _one(self, rows: Sequence[Row], advantages: Sequence[float]) -> bool:
         sums = Sums(**{**vars(self._sums), "grad_norms": list(self._sums.grad_norms)})
-        self._optimizer.zero_grad(set_to_none=True)
+        self.forget_gradients()
         sums.loss += self.accumulate(rows, advantages, sums)
-        norm = torch.nn.utils.clip_grad_norm_(trainable(self._model).values(), self._knobs.max_grad_norm)
+        norm = clip(self._optimizer, self._model, self._knobs.max_grad_norm)
         is_finite = bool(torch.isfinite(norm)) and sums.loss == sums.loss and abs(sums.loss) != float("inf")
         if is_finite:
             self._optimizer.step()
             sums.grad_norms.append(float(norm))
-        self._optimizer.zero_grad(set_to_none=True)
+        self.forget_gradients()
         self._sums = sums
         return is_finite
+
+    def forget_gradients(self) -> None:
+        self._optimizer.zero_grad(set_to_none=True)
 
     def accumulate(self, rows: Sequence[Row], advantages: Sequence[float], sums: Sums) -> float:
         """Add the gradient of the minibatch's loss to the parameters; returns the loss.

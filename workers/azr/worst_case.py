@@ -11,7 +11,7 @@ import torch
 from profiles.schema import Profile
 from workers.azr.rows import Row
 from workers.azr.update import PolicyUpdate, Sums
-from workers.models.optimizer import trainable
+from workers.models.optimizer import moment_bytes
 from workers.rollout.engine import Request, Sampling
 from workers.rollout.native import NativeEngine
 from workers.rollout.select import Portions
@@ -28,13 +28,12 @@ def rehearse(model: Any, engine: Portions, update: PolicyUpdate, profile: Profil
         _longest_rollouts(engine, profile, vocabulary, draws)
         rows = _longest_rows(update.micro_batch_size, profile, vocabulary, draws)
         update.accumulate(rows, [1.0] * len(rows), Sums())
-        model.zero_grad(set_to_none=True)
-    moments = 2 * sum(parameter.numel() * parameter.element_size() for parameter in trainable(model).values())
+        update.forget_gradients()
     if devices:
         measured = float(torch.cuda.max_memory_allocated())
     else:
         measured = float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
-    return {"measured_bytes": measured, "expected_peak_bytes": measured + moments}
+    return {"measured_bytes": measured, "expected_peak_bytes": measured + moment_bytes(model, profile.optimizer)}
 
 
 def _longest_rollouts(portions: Portions, profile: Profile, vocabulary: int, draws: random.Random) -> None:

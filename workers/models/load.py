@@ -1,26 +1,41 @@
-"""A model and its tokenizer from disk: what is missing or torn is named before anything else happens."""
+"""A model and its tokenizer from disk: what is missing, torn or does not fit is named before anything else happens."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
-from torch import nn
 
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Model as Knobs
+from workers.models import quantized, random_init
 
 WEIGHTS = "model.safetensors"
-STATIC_FILES = (
-    "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-    "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja", "LICENSE",
+INDEX = "model.safetensors.index.json"
+TOKENIZER_FILES = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+    "merges.txt", "chat_template.jinja", "LICENSE",
 )  # fmt: skip
-"""Files of a model directory that are no state: a checkpoint gets copies, so that it loads like any model."""
+MODEL_FILES = ("config.json", "generation_config.json", *TOKENIZER_FILES)
+STATIC_FILES = (*MODEL_FILES, "adapter_config.json")
+"""Files of a checkpoint that are no state: with them it loads like any model, or like any adapter."""
+
+
+@contextmanager
+def opened_model(knobs: Knobs, seed: int) -> Iterator[Path]:
+    """The directory of the model that the profile names, or one made from `seed` that is gone afterwards."""
+    if knobs.random_init == "off":
+        yield model_directory(knobs)
+        return
+    with TemporaryDirectory(prefix="longhaul-model-") as made:
+        random_init.write(knobs.random_init, seed, knobs.dtype, Path(made))
+        yield Path(made)
 
 
 def model_directory(knobs: Knobs) -> Path:
@@ -34,27 +49,58 @@ def model_directory(knobs: Knobs) -> Path:
 
 
 def check(directory: Path) -> None:
-    """Raises LonghaulError (INPUT) unless config, tokenizer and weights are there and whole."""
-    for name in ("config.json", "tokenizer.json"):
-        path = directory / name
+    """Raises LonghaulError (INPUT) unless config, tokenizer and weights are there, whole, and fit each other."""
+    if not directory.is_dir():
+        raise LonghaulError(
+            f"there is no model directory {directory}",
+            kept="the run, as it is",
+            next_command=f"hf download OWNER/NAME --local-dir {directory}   or set model.path",
+            exit_code=ExitCode.INPUT,
+        )
+    config, tokenizer = (_json(directory / name) for name in ("config.json", "tokenizer.json"))
+    used, known = _tokens(tokenizer), config.get("vocab_size")
+    if isinstance(known, int) and used > known:
+        raise unusable(directory / "tokenizer.json", f"makes ids up to {used - 1}, but the model knows {known} tokens")
+    _check_weights(directory)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise unusable(path, "is missing") from None
+    except ValueError as error:
+        raise unusable(path, f"is no JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise unusable(path, "is no JSON object")
+    return content
+
+
+def _tokens(tokenizer: Mapping[str, Any]) -> int:
+    """One more than the highest id that a `tokenizer.json` can make; 0 where it does not say. (pure)"""
+    vocabulary = (tokenizer.get("model") or {}).get("vocab") or {}
+    ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else list(range(len(vocabulary)))
+    ids += [token["id"] for token in tokenizer.get("added_tokens") or []]
+    return max(ids, default=-1) + 1
+
+
+def _check_weights(directory: Path) -> None:
+    named: set[str] = set()
+    if (directory / INDEX).exists():
+        named = set(_json(directory / INDEX).get("weight_map", {}).values())
+    shards = sorted(named | {path.name for path in directory.glob("*.safetensors")})
+    for shard in shards or [WEIGHTS]:
+        path = directory / shard
+        if not path.exists():
+            raise unusable(path, "is missing")
         try:
-            json.loads(path.read_bytes())
-        except FileNotFoundError:
-            raise _unusable(path, "is missing") from None
-        except ValueError as error:
-            raise _unusable(path, f"is no JSON: {error}") from error
-    shards = sorted(directory.glob("*.safetensors"))
-    if not shards:
-        raise _unusable(directory / WEIGHTS, "is missing")
-    for shard in shards:
-        try:
-            with safe_open(shard, framework="pt") as tensors:
+            with safe_open(path, framework="pt") as tensors:
                 tensors.keys()
         except (SafetensorError, OSError, ValueError) as error:
-            raise _unusable(shard, f"is torn or no safetensors file: {error}") from error
+            raise unusable(path, f"is torn or no safetensors file: {error}") from error
 
 
-def _unusable(path: Path, why: str) -> LonghaulError:
+def unusable(path: Path, why: str) -> LonghaulError:
     return LonghaulError(
         f"model file {path} {why}",
         kept="the run, as it is",
@@ -63,29 +109,46 @@ def _unusable(path: Path, why: str) -> LonghaulError:
     )
 
 
-def load_model(directory: Path, dtype: str, device: torch.device) -> Any:
-    """The model with its weights, in evaluation mode: no dropout, as rollouts and updates must agree."""
+def load_model(directory: Path, knobs: Knobs, device: torch.device) -> Any:
+    """The model with its weights, in evaluation mode: no dropout, as rollouts and updates must agree.
+
+    Raises LonghaulError (INPUT) where the weights are not exactly those that the config asks for: what is missing would
+    be drawn at random, and nobody would be told.
+    """
     from transformers import AutoModelForCausalLM
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()  # type: ignore[no-untyped-call]
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, dtype), attn_implementation="sdpa")
-    return _placed(model, device)
+    read: Any = AutoModelForCausalLM.from_pretrained
+    options: dict[str, Any] = {"dtype": getattr(torch, knobs.dtype), "attn_implementation": "sdpa"}
+    if knobs.quantization == "nf4":
+        options |= {"quantization_config": quantized.nf4_config(knobs.dtype), "device_map": {"": device}}
+    try:
+        model, found = read(directory, output_loading_info=True, **options)
+    except (ValueError, KeyError, OSError) as error:
+        raise unusable(directory / "config.json", f"cannot be loaded: {error}") from error
+    except RuntimeError as error:
+        if "mismatch" not in str(error):
+            raise
+        raise unusable(directory, "has weights of other shapes than its config.json says") from error
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        if names := sorted(map(str, found.get(kind) or ())):
+            raise unusable(directory, f"has weights that do not fit its config.json: {kind} {', '.join(names[:3])}")
+    if knobs.quantization == "nf4":
+        quantized.keep_gradients(model)
+        return model.eval()
+    return model.to(device).eval()
 
 
-def empty_model(directory: Path, dtype: str, device: torch.device) -> Any:
+def empty_model(directory: Path, knobs: Knobs, device: torch.device) -> Any:
     """The model of a directory's config with weights that mean nothing: they are restored from the checkpoint."""
     from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
     config = AutoConfig.from_pretrained(directory)
     make: Any = AutoModelForCausalLM.from_config
-    model = make(config, dtype=getattr(torch, dtype), attn_implementation="sdpa")
+    model = make(config, dtype=getattr(torch, knobs.dtype), attn_implementation="sdpa")
     if (directory / "generation_config.json").exists():
         model.generation_config = GenerationConfig.from_pretrained(directory)
-    return _placed(model, device)
-
-
-def _placed(model: Any, device: torch.device) -> Any:
     return model.to(device).eval()
 
 
@@ -95,7 +158,11 @@ class Tokenizer:
     def __init__(self, directory: Path) -> None:
         from tokenizers import Tokenizer as Backend
 
-        self._backend = Backend.from_file(str(directory / "tokenizer.json"))
+        path = directory / "tokenizer.json"
+        try:
+            self._backend = Backend.from_file(str(path))
+        except Exception as error:  # the library raises nothing more special
+            raise unusable(path, f"is missing or no tokenizer: {error}") from error
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Ids of exactly this text: nothing is put before or after it."""
@@ -107,53 +174,17 @@ class Tokenizer:
 
 
 class StaticFiles:
-    """Config and tokenizer, held in memory: the checkpoint that they came from may be pruned while we train."""
+    """Config and tokenizer, held in memory: the checkpoint that they came from may be pruned while we train.
 
-    def __init__(self, source: Path) -> None:
-        self._contents = {name: (source / name).read_bytes() for name in STATIC_FILES if (source / name).is_file()}
+    names: those of the files that are copied, where they exist. extra: name -> content of files that are made.
+    """
+
+    def __init__(
+        self, source: Path, names: Sequence[str] = MODEL_FILES, extra: Mapping[str, bytes] | None = None
+    ) -> None:
+        copied = {name: (source / name).read_bytes() for name in names if (source / name).is_file()}
+        self._contents = copied | dict(extra or {})
 
     def write(self, directory: Path) -> None:
         for name, content in self._contents.items():
             (directory / name).write_bytes(content)
-
-
-class Weights:
-    """All weights as one file that `from_pretrained` reads. Registered."""
-
-    filename = WEIGHTS
-
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-
-    def save(self, path: Path) -> None:
-        """Raises LonghaulError (NOT_FINITE) where a weight is NaN or infinite: that is never a checkpoint."""
-        tensors = self._tensors()
-        for name, tensor in tensors.items():
-            if not bool(torch.isfinite(tensor).all()):
-                raise LonghaulError(
-                    f"the weights {name} are not finite",
-                    kept="the head; this checkpoint was not made",
-                    next_command="python -m orchestrator run --set optimizer.learning_rate=... --accept-changes",
-                    exit_code=ExitCode.NOT_FINITE,
-                )
-        save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, path, {"format": "pt"})
-
-    def load(self, path: Path) -> None:
-        stored = load_file(path)
-        tensors = self._tensors()
-        wrong = sorted(stored.keys() ^ tensors.keys())
-        if wrong:
-            raise _unusable(path, f"does not fit the model: {wrong[0]}")
-        with torch.no_grad():
-            for name, tensor in tensors.items():
-                tensor.copy_(stored[name])
-
-    def _tensors(self) -> dict[str, torch.Tensor]:
-        """Each storage once: a tied output head is the embedding, and safetensors refuses to store it twice."""
-        found: dict[str, torch.Tensor] = {}
-        seen: set[int] = set()
-        for name, tensor in self._model.state_dict().items():
-            if tensor.data_ptr() not in seen:
-                seen.add(tensor.data_ptr())
-                found[name] = tensor
-        return found

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 
 from profiles.schema import Optimizer as Knobs
+from workers.models.master import MasterWeights
+from workers.models.quantized import require
+
+AnyOptimizer = torch.optim.Optimizer | MasterWeights
+MASTER = "master"
+"""Key of the float32 copy of a weight, beside those of the optimiser's own state."""
 
 
 def learning_rate_at(step: int, knobs: Knobs) -> float:
@@ -26,41 +33,95 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
-def build(model: nn.Module, knobs: Knobs) -> torch.optim.AdamW:
-    """AdamW over what is trainable; decay on matrices only, as a decayed norm or bias has no meaning."""
-    parameters = list(trainable(model).values())
+def build(model: nn.Module, knobs: Knobs) -> AnyOptimizer:
+    """AdamW over what is trainable, over float32 copies of it where it is not in float32 itself or is offloaded."""
+    parameters = trainable(model)
+    device = next(iter(parameters.values())).device
+    is_exact = all(parameter.dtype == torch.float32 for parameter in parameters.values())
+    if is_exact and not (knobs.offload and device.type != "cpu"):
+        return _adamw(parameters, knobs)
+    home = torch.device("cpu") if knobs.offload else device
+    return MasterWeights(parameters, lambda masters: _adamw(masters, knobs), home)
+
+
+def _adamw(parameters: Mapping[str, nn.Parameter], knobs: Knobs) -> torch.optim.Optimizer:
+    """Decay on matrices only, as a decayed norm or bias has no meaning."""
+    values = list(parameters.values())
     groups = [
-        {"params": [one for one in parameters if one.ndim >= 2], "weight_decay": knobs.weight_decay},
-        {"params": [one for one in parameters if one.ndim < 2], "weight_decay": 0.0},
+        {"params": [one for one in values if one.ndim >= 2], "weight_decay": knobs.weight_decay},
+        {"params": [one for one in values if one.ndim < 2], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]], lr=knobs.learning_rate, betas=knobs.betas, fused=True
-    )
+    groups = [group for group in groups if group["params"]]
+    if knobs.kind == "adamw":
+        return torch.optim.AdamW(groups, lr=knobs.learning_rate, betas=knobs.betas, fused=True)
+    require("bitsandbytes", f'optimizer.kind = "{knobs.kind}"')
+    from bitsandbytes.optim import adamw
+
+    make: Any = adamw.PagedAdamW8bit if knobs.kind == "paged_adamw8bit" else adamw.AdamW8bit
+    found: torch.optim.Optimizer = make(groups, lr=knobs.learning_rate, betas=knobs.betas)
+    return found
+
+
+def clip(optimizer: AnyOptimizer, model: nn.Module, max_norm: float) -> Tensor:
+    """Scale the gradients down to `max_norm`; returns the norm before."""
+    if isinstance(optimizer, MasterWeights):
+        return optimizer.clip(max_norm)
+    return torch.nn.utils.clip_grad_norm_(trainable(model).values(), max_norm)
+
+
+def moment_bytes(model: nn.Module, knobs: Knobs) -> int:
+    """What the first update will add to the memory of the model's device."""
+    each = {"adamw": 8, "adamw8bit": 2, "paged_adamw8bit": 0}[knobs.kind]
+    return 0 if knobs.offload else each * sum(parameter.numel() for parameter in trainable(model).values())
 
 
 class OptimizerState:
-    """Moments and step counts by the parameter's name. Registered."""
+    """Moments and step counts by the parameter's name, with bitsandbytes' scales and code books. Registered."""
 
     filename = "optimizer.safetensors"
 
-    def __init__(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
-        self._optimizer, self._model = optimizer, model
+    def __init__(self, optimizer: AnyOptimizer, model: nn.Module) -> None:
+        self._optimizer = optimizer
+        self._masters = optimizer.masters if isinstance(optimizer, MasterWeights) else {}
+        self._parameters = self._masters or trainable(model)
 
     def save(self, path: Path) -> None:
         tensors = {
-            f"{name}.{key}": value.detach().cpu().contiguous()
-            for name, parameter in trainable(self._model).items()
+            f"{name}.{key}": _stored(key, value)
+            for name, parameter in self._parameters.items()
             for key, value in self._optimizer.state.get(parameter, {}).items()
         }
+        tensors |= {f"{name}.{MASTER}": master.detach().cpu() for name, master in self._masters.items()}
         save_file(tensors, path, metadata={"format": "pt"})
 
     def load(self, path: Path) -> None:
         stored: dict[str, Any] = load_file(path)
-        for name, parameter in trainable(self._model).items():
+        for name, parameter in self._parameters.items():
             keys = [key for key in stored if key.startswith(f"{name}.") and "." not in key[len(name) + 1 :]]
             state = {key[len(name) + 1 :]: stored.pop(key) for key in keys}
+            if name in self._masters:
+                with torch.no_grad():
+                    parameter.copy_(state.pop(MASTER))
             if state:
                 # AdamW keeps `step` in float32 and the moments where, and as precise as, the parameter is.
-                self._optimizer.state[parameter] = {key: value.to(parameter.device) for key, value in state.items()}
+                live = {key: self._live(key, value, parameter) for key, value in state.items()}
+                self._optimizer.state[parameter] = live
         if stored:
             raise ValueError(f"{path.name} holds {next(iter(stored))}, which is no parameter of this model")
+
+    def _live(self, key: str, value: Tensor, parameter: Tensor) -> Any:
+        """A stored value as the optimiser holds it: numbers as numbers, paged moments in pages."""
+        if value.dtype == torch.int64:
+            return int(value)
+        inner: Any = self._optimizer.inner if isinstance(self._optimizer, MasterWeights) else self._optimizer
+        if getattr(inner, "is_paged", False) and key in ("state1", "state2"):
+            return inner.get_state_buffer(parameter, dtype=value.dtype).copy_(value)
+        return value.to(parameter.device)
+
+
+def _stored(key: str, value: Any) -> Tensor:
+    """bitsandbytes counts steps in plain integers, and its code books are shared, which safetensors refuses."""
+    if isinstance(value, int):
+        return torch.tensor(value, dtype=torch.int64)
+    tensor: Tensor = value.detach().cpu().contiguous()
+    return tensor.clone() if key.startswith("qmap") else tensor

@@ -1,0 +1,79 @@
+"""An optimiser over float32 copies of the weights, for models in bfloat16 or with their optimiser in host memory.
+
+A bfloat16 weight has 8 bits: a step of 1e-6 on a weight of 1e-2 is lost in its rounding, so training would stand
+still. The copies keep it; the model's weights are what they round to. Gradients are summed in float32 too, as those of
+a hundred micro-batches would be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class MasterWeights:
+    """Looks like a torch optimiser. The gradient of a parameter is taken away as soon as it is complete."""
+
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        make: Callable[[Mapping[str, nn.Parameter]], torch.optim.Optimizer],
+        device: torch.device,
+    ) -> None:
+        """parameters: what is trained, by name. make: optimiser over the copies. device: where they live."""
+        self._parameters = dict(parameters)
+        self.masters = {
+            name: nn.Parameter(one.detach().to(device, torch.float32, copy=True)) for name, one in parameters.items()
+        }
+        self.inner = make(self.masters)
+        self._gradients: dict[str, Tensor] = {}
+        for name, parameter in self._parameters.items():
+            hooked: Any = parameter
+            hooked.register_post_accumulate_grad_hook(partial(self._take, name))
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        return self.inner.param_groups
+
+    @property
+    def state(self) -> Any:
+        return self.inner.state
+
+    def _take(self, name: str, parameter: Tensor) -> None:
+        """Add a micro-batch's gradient to the float32 sum, on the parameter's device."""
+        gradient = parameter.grad
+        assert gradient is not None
+        if name in self._gradients:
+            self._gradients[name].add_(gradient)
+        else:
+            self._gradients[name] = gradient.float()
+        parameter.grad = None
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self._gradients.clear()
+
+    def clip(self, max_norm: float) -> Tensor:
+        """Scale the gradients down to `max_norm`; returns the norm before."""
+        gradients = list(self._gradients.values())
+        if not gradients:
+            return torch.zeros(())
+        norm: Tensor = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(one) for one in gradients]))
+        scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+        for one in gradients:
+            one.mul_(scale)
+        return norm
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for name, gradient in self._gradients.items():
+            master = self.masters[name]
+            master.grad = gradient.to(master.device)
+        self.inner.step()
+        for name in self._gradients:
+            self.masters[name].grad = None
+            self._parameters[name].copy_(self.masters[name])
+        self._gradients.clear()

@@ -1,0 +1,78 @@
+"""The policy that the profile names, whole: weights or base and adapter, tokenizer, and what of it is state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from profiles.errors import ExitCode, LonghaulError
+from profiles.schema import Profile
+from state.registry import Stateful
+from workers.models import adapters, load, proof, recompute
+from workers.models.weights import Weights
+
+
+@dataclass(frozen=True)
+class Policy:
+    """model: a plain causal language model of transformers, adapters inside it. items: what to register of it."""
+
+    model: Any
+    tokenizer: load.Tokenizer
+    static: load.StaticFiles
+    items: Sequence[Stateful]
+
+
+def open_policy(profile: Profile, head: Path | None, device: torch.device) -> Policy:
+    """The policy at the run's beginning, or with weights that `items` restore from `head`, a verified checkpoint.
+
+    Raises LonghaulError (INPUT) where files are missing or do not fit, also a base that the adapter was not trained on.
+    """
+    policy = _with_adapter(profile, head, device) if profile.adapter.rank else _whole(profile, head, device)
+    if profile.model.gradient_checkpointing:
+        recompute.enable(policy.model)
+    return policy
+
+
+def restored_policy(profile: Profile, head: Path, step: int, device: torch.device) -> Policy:
+    """The policy as `head` holds it, to be validated. Raises LonghaulError where that cannot be proven."""
+    policy = open_policy(profile, head, device)
+    for item in policy.items:
+        item.load(head / item.filename)
+    if profile.adapter.rank and step > 0 and adapters.count_trained(policy.model) == 0:
+        raise LonghaulError(
+            f"no gradient has reached the adapter in {step} steps: every B matrix is zero, the base model would be "
+            "validated",
+            kept="the checkpoint, as it is",
+            next_command="python -m orchestrator report   (are all rewards of a cell the same?)",
+            exit_code=ExitCode.INPUT,
+        )
+    return policy
+
+
+def _whole(profile: Profile, head: Path | None, device: torch.device) -> Policy:
+    if head is None:
+        with load.opened_model(profile.model, profile.run.seed) as source:
+            model = load.load_model(source, profile.model, device)
+            return Policy(model, load.Tokenizer(source), load.StaticFiles(source), [Weights(model)])
+    model = load.empty_model(head, profile.model, device)
+    return Policy(model, load.Tokenizer(head), load.StaticFiles(head), [Weights(model)])
+
+
+def _with_adapter(profile: Profile, head: Path | None, device: torch.device) -> Policy:
+    """The base is read from where the profile says each time: a checkpoint holds the adapter alone."""
+    knobs = profile.model
+    base = knobs.path if knobs.random_init == "off" else f"random_init/{knobs.random_init}"
+    with load.opened_model(knobs, profile.run.seed) as source:
+        sha256 = proof.base_sha256(source)
+        if head is not None:
+            proof.refuse_other_base(head, base, sha256)
+        model = load.load_model(source, knobs, device)
+        tokenizer = load.Tokenizer(source)
+        extra = {adapters.CONFIG: adapters.config_json(profile.adapter, base)}
+        static = load.StaticFiles(source, load.TOKENIZER_FILES, extra)
+    adapters.inject(model, profile.adapter, profile.run.seed)
+    return Policy(model, tokenizer, static, [adapters.AdapterWeights(model), proof.Proof(model, sha256)])
