@@ -149,6 +149,27 @@ def sequences_are_possible(p: Profile) -> Problem | None:
     )
 
 
+def fallbacks_are_other_engines(p: Profile) -> Problem | None:
+    if len({p.sampling.engine, *p.sampling.fallback}) == 1 + len(p.sampling.fallback):
+        return None
+    return Problem(("sampling.fallback", "sampling.engine"), "names an engine twice, or `sampling.engine` itself")
+
+
+def vllm_batches_hold_a_token_each(p: Profile) -> Problem | None:
+    if p.vllm.max_num_batched_tokens >= p.vllm.max_num_seqs:
+        return None
+    return Problem(
+        ("vllm.max_num_batched_tokens", "vllm.max_num_seqs"),
+        f"is less than max_num_seqs ({p.vllm.max_num_seqs}): every rollout that decodes has one token in each pass",
+    )
+
+
+def vllm_has_a_gpu(p: Profile) -> Problem | None:
+    if p.sampling.engine != "vllm" or p.run.device != "cpu" or p.sampling.fallback:
+        return None
+    return Problem(("sampling.engine", "run.device"), 'is "vllm", which needs a GPU, but run.device is "cpu"')
+
+
 def warmup_ends_before_decay(p: Profile) -> Problem | None:
     warmup, decay = p.optimizer.warmup_steps, p.optimizer.decay_steps
     if decay == 0 or warmup < decay:
@@ -253,6 +274,9 @@ RULES = (
     buffer_holds_the_seeds,
     references_exist,
     sequences_are_possible,
+    fallbacks_are_other_engines,
+    vllm_batches_hold_a_token_each,
+    vllm_has_a_gpu,
     warmup_ends_before_decay,
     decay_goes_down,
     betas_are_shares,

@@ -85,14 +85,35 @@ class Adapter(Section, frozen=True):
 class Sampling(Section, frozen=True):
     """[sampling]: how rollouts are drawn."""
 
-    engine: Annotated[Literal["native", "hf"], FREE] = "native"
-    """`native` decodes with a static cache of our own, `hf` with transformers' generate."""
+    engine: Annotated[Literal["native", "hf", "continuous", "vllm"], FREE] = "native"
+    """`native`: our own decoder. `hf`, `continuous`: transformers' generate, its paged batching. docs/engines.md."""
+    fallback: Annotated[tuple[Literal["native", "hf", "continuous"], ...], FREE] = ()
+    """Engines that take over, in this order, where `engine` cannot start or go on; empty: the run stops, with why."""
     temperature: Annotated[float, Meta(gt=0, le=2)] = 1.0
     """Softmax temperature. log_probs are computed at the same temperature, or the ratio is biased."""
     max_prompt_tokens: Positive = 96
     """Prompts longer than this are redrawn with fewer references; never cut."""
     max_completion_tokens: Positive = 96
     """Tokens that a rollout may add to its prompt. Memory grows with the batch times this."""
+
+
+class Vllm(Section, frozen=True):
+    """[vllm]: the engine `vllm` (extra `vllm`, one NVIDIA GPU); no other engine reads it."""
+
+    gpu_memory_utilization: Annotated[float, Meta(gt=0, le=1), FREE] = 0.4
+    """Share of the GPU's memory for its weights and cache while it is awake. The trainer's part must fit beside it."""
+    max_num_seqs: Annotated[Positive, FREE] = 256
+    """Rollouts that decode side by side."""
+    max_num_batched_tokens: Annotated[Positive, FREE] = 8192
+    """Tokens of one forward pass, prompts included; at least `max_num_seqs`."""
+    enable_prefix_caching: Annotated[bool, FREE] = True
+    """Read a prompt once for all its rollouts. The cache is emptied whenever the weights change."""
+    enforce_eager: Annotated[bool, FREE] = False
+    """True: no CUDA graphs. Starts sooner, needs less memory, decodes slower."""
+    sleep: Annotated[bool, FREE] = True
+    """Give weights and cache back to the GPU while the trainer works."""
+    dtype: Annotated[Literal["bfloat16", "float16", "float32"], FREE] = "bfloat16"
+    """Precision of its copy of the weights. Where it differs from the trainer's, `optimizer.tis_cap` corrects."""
 
 
 class Azr(Section, frozen=True):
@@ -156,6 +177,8 @@ class Optimizer(Section, frozen=True):
     """How far below 1 the ratio may go before its gradient is cut."""
     clip_ratio_high: Annotated[float, Meta(gt=0)] = 0.2
     """How far above 1 the ratio may go before its gradient is cut."""
+    tis_cap: Annotated[float, Meta(ge=-1)] = -1.0
+    """Most weight of a token in truncated importance sampling; 0: off; -1: 2 where an engine has its own numbers."""
     entropy_coef: float = 0.0
     """Weight of the mean token entropy that is subtracted from the loss."""
     advantages: Literal["cell", "group"] = "cell"
@@ -297,6 +320,7 @@ class Profile(Section, frozen=True):
     model: Model = Model()
     adapter: Adapter = Adapter()
     sampling: Sampling = Sampling()
+    vllm: Vllm = Vllm()
     azr: Azr = Azr()
     optimizer: Optimizer = Optimizer()
     sandbox: Sandbox = Sandbox()

@@ -5,6 +5,7 @@ Tensors are flat over the completion tokens of a micro-batch, [T]: there is no p
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -29,6 +30,20 @@ def clipped_token_loss(
     plain = -advantages * ratio
     bounded = -advantages * ratio.clamp(1.0 - clip_ratio_low, 1.0 + clip_ratio_high)
     return TokenLoss(torch.maximum(plain, bounded), bounded > plain)
+
+
+def truncated_importance_weights(old_log_probs: Tensor, rollout_log_probs: Tensor, cap: float) -> Tensor:
+    """min(exp(old - rollout), cap) for each token, without gradient: what its loss, or its advantage, is multiplied by.
+
+    old_log_probs: of the trainer's policy before the step's first update; rollout_log_probs: what the engine that drew
+    the tokens reported. Both [T]; returns [T]. cap: above 0; raises ValueError for another.
+    Source: truncated importance sampling, Ionides 2008; against engine mismatch, Yao et al. 2025 ("Your efficient RL
+    framework secretly brings you off-policy RL training"), where the cap is 2.
+    """
+    if cap <= 0:
+        raise ValueError(f"a cap of {cap} leaves no weight")
+    # Capped before exp: what an engine all but ruled out would overflow.
+    return (old_log_probs - rollout_log_probs).detach().clamp(max=math.log(cap)).exp()
 
 
 def token_entropy(logits: Tensor) -> Tensor:

@@ -109,6 +109,30 @@ Knobs = dict[str, Any]
             id="a sequence that no model takes",
         ),
         pytest.param(
+            "fallbacks_are_other_engines",
+            {"sampling.engine": "vllm", "sampling.fallback": ("native", "native")},
+            {"sampling.engine": "vllm", "sampling.fallback": ("native", "hf")},
+            id="a fallback twice",
+        ),
+        pytest.param(
+            "fallbacks_are_other_engines",
+            {"sampling.engine": "hf", "sampling.fallback": ("hf",)},
+            {"sampling.engine": "hf", "sampling.fallback": ("native",)},
+            id="an engine that falls back on itself",
+        ),
+        pytest.param(
+            "vllm_batches_hold_a_token_each",
+            {"vllm.max_num_batched_tokens": 255, "vllm.max_num_seqs": 256},
+            {"vllm.max_num_batched_tokens": 256, "vllm.max_num_seqs": 256},
+            id="more sequences than tokens",
+        ),
+        pytest.param(
+            "vllm_has_a_gpu",
+            {"sampling.engine": "vllm", "run.device": "cpu"},
+            {"sampling.engine": "vllm", "run.device": "cpu", "sampling.fallback": ("native",)},
+            id="vLLM on a CPU",
+        ),
+        pytest.param(
             "warmup_ends_before_decay",
             {"optimizer.warmup_steps": 10, "optimizer.decay_steps": 10},
             {"optimizer.warmup_steps": 9, "optimizer.decay_steps": 10},

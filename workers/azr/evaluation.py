@@ -31,7 +31,7 @@ def pocket_suites(attempt: Attempt) -> dict[str, Suite]:
             assert attempt.spec.head is not None
             policy = restored_policy(profile, head, attempt.spec.head.step, device_of(profile))
         problems = held_out_problems(profile.validation.examples_per_task)
-        engine = engine_of(policy.model, profile.sampling)
+        engine = engine_of(policy.model, profile, policy.tokenizer, warn=attempt.warn)
         with attempt.stage("validate_greedy"):
             greedy = answer(engine, policy.tokenizer, problems, Sampling(greedy=True, max_new_tokens=limit_of(attempt)))
         sampled = None

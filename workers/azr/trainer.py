@@ -28,7 +28,7 @@ from workers.data.tasks import read_tasks
 from workers.models import load, optimizer
 from workers.models.policy import open_policy
 from workers.progress import Progress
-from workers.rollout.select import engine_of
+from workers.rollout.select import engine_of, tis_cap_of
 from workers.rollout_file import Record
 from workers.runtime import Attempt
 from workers.sandbox import Sandbox
@@ -63,7 +63,14 @@ class AzrTrainer:
         self._optimizer = optimizer.build(self._model, profile.optimizer)
         self._update = PolicyUpdate(self._model, self._optimizer, profile.optimizer, profile.sampling.temperature)
         self._buffers = Buffers(profile.azr.tasks, profile.azr.buffer_cap)
-        self._engine = engine_of(self._model, profile.sampling, self._attempt.spec.reductions)
+        self._engine = engine_of(
+            self._model,
+            profile,
+            self._policy.tokenizer,
+            reductions=self._attempt.spec.reductions,
+            warn=self._attempt.warn,
+        )
+        self._update.tis_cap = tis_cap_of(profile)
         style = style_of(profile.model.prompt_style)
         self._tools = Tools(
             profile=profile,
@@ -149,6 +156,7 @@ class AzrTrainer:
         if not self._profile.azr.train_proposer:
             rows = [row for row in rows if row.role == "solve"]
         advantages = advantages_of(rows, self._profile.optimizer.advantages)
+        self._engine.rest()
         with self._attempt.stage("update"):
             is_finite, learned = self._update.apply(step, rows, advantages.values)
         self._store(collected)

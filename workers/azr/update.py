@@ -12,6 +12,7 @@ from torch import Tensor
 
 from profiles.schema import Optimizer as Knobs
 from workers.azr.advantages import Advantages, cell_advantages, group_advantages
+from workers.azr.importance import Corrected, correct
 from workers.azr.rows import Row
 from workers.azr.tasks import ROLES, TASKS
 from workers.loss import clipped_token_loss, k3
@@ -38,6 +39,9 @@ def minibatches(rows: Sequence[Row], count: int) -> list[list[int]]:
     order = sorted(range(len(rows)), key=lambda i: (TASKS.index(rows[i].task), ROLES.index(rows[i].role)))
     bounds = [len(order) * part // count for part in range(count + 1)]
     return [order[begin:end] for begin, end in pairwise(bounds)]
+
+
+TokenWeights = tuple[float, ...]
 
 
 @dataclass
@@ -84,13 +88,17 @@ class PolicyUpdate:
     def __init__(self, model: Any, optimizer: AnyOptimizer, knobs: Knobs, temperature: float) -> None:
         self._model, self._optimizer, self._knobs, self._temperature = model, optimizer, knobs, temperature
         self.micro_batch_size = knobs.micro_batch_size
+        self.tis_cap = 0.0
+        """Most weight of a token whose rollout engine has numbers of its own; 0: its log_probs are the trainer's."""
         self._applied: tuple[int, int] = (0, 0)  # step, minibatches that are done
         self._sums = Sums()
+        self._corrected: Corrected | None = None
 
     def apply(self, step: int, rows: Sequence[Row], advantages: Sequence[float]) -> tuple[bool, dict[str, float]]:
         """Whether all numbers were finite, and the step's metrics. Where one was not, that minibatch is skipped."""
         if self._applied[0] != step:
-            self._applied, self._sums = (step, 0), Sums()
+            self._applied, self._sums, self._corrected = (step, 0), Sums(), None
+        rows, weights, mismatch = self._correct(rows)
         rate = learning_rate_at(step, self._knobs)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
@@ -98,14 +106,32 @@ class PolicyUpdate:
         is_finite = True
         for number in range(self._applied[1], len(batches)):
             chosen = batches[number]
-            is_finite &= self._one([rows[i] for i in chosen], [advantages[i] for i in chosen])
+            is_finite &= self._one(
+                [rows[i] for i in chosen],
+                [advantages[i] for i in chosen],
+                [weights[i] for i in chosen] if weights else (),
+            )
             self._applied = (step, number + 1)
-        return is_finite, self._sums.metrics() | {"learning_rate": rate}
+        return is_finite, self._sums.metrics() | {"learning_rate": rate} | mismatch
 
-    def _one(self, rows: Sequence[Row], advantages: Sequence[float]) -> bool:
+    def _correct(self, rows: Sequence[Row]) -> tuple[Sequence[Row], Sequence[TokenWeights], dict[str, float]]:
+        """Rows with the log_probs that the ratio refers to, their tokens' weights, and how far the engine was off.
+
+        Once a step, before its first update: a call after running out of memory goes on with the same numbers.
+        """
+        if not self.tis_cap:
+            return rows, (), {}
+        if self._corrected is None:
+            self._corrected = correct(
+                self._model, rows, self._temperature, self.tis_cap,
+                micro_batch_size=self.micro_batch_size, row_tokens=self._knobs.row_tokens,
+            )  # fmt: skip
+        return self._corrected.rows, self._corrected.weights, self._corrected.metrics
+
+    def _one(self, rows: Sequence[Row], advantages: Sequence[float], weights: Sequence[TokenWeights]) -> bool:
         sums = Sums(**{**vars(self._sums), "grad_norms": list(self._sums.grad_norms)})
         self.forget_gradients()
-        sums.loss += self.accumulate(rows, advantages, sums)
+        sums.loss += self.accumulate(rows, advantages, sums, weights)
         norm = clip(self._optimizer, self._model, self._knobs.max_grad_norm)
         is_finite = bool(torch.isfinite(norm)) and sums.loss == sums.loss and abs(sums.loss) != float("inf")
         if is_finite:
@@ -118,9 +144,12 @@ class PolicyUpdate:
     def forget_gradients(self) -> None:
         self._optimizer.zero_grad(set_to_none=True)
 
-    def accumulate(self, rows: Sequence[Row], advantages: Sequence[float], sums: Sums) -> float:
+    def accumulate(
+        self, rows: Sequence[Row], advantages: Sequence[float], sums: Sums, weights: Sequence[TokenWeights] = ()
+    ) -> float:
         """Add the gradient of the minibatch's loss to the parameters; returns the loss.
 
+        weights: of each row's tokens under truncated importance sampling; none: all are 1.
         The divisor is that of the whole minibatch: means of micro-batches would weigh short ones more.
         """
         divisor = divisor_of(rows, self._knobs)
@@ -128,22 +157,24 @@ class PolicyUpdate:
         units = packing.units_of([row.prompt_ids for row in rows], [row.completion_ids for row in rows], row_tokens)
         total = 0.0
         for batch in packing.micro_batches(units, self.micro_batch_size, row_tokens):
-            total += self._micro_batch(batch, rows, advantages, divisor, sums)
+            total += self._micro_batch(batch, rows, advantages, weights, divisor, sums)
         return total
 
     def _micro_batch(
-        self, batch: list[list[packing.Unit]], rows: Sequence[Row], advantages: Sequence[float], divisor: float,
-        sums: Sums,
+        self, batch: list[list[packing.Unit]], rows: Sequence[Row], advantages: Sequence[float],
+        weights: Sequence[TokenWeights], divisor: float, sums: Sums,
     ) -> float:  # fmt: skip
         knobs = self._knobs
         device = self._model.device
         members = [member for row in batch for unit in row for member in unit.members]
         old = torch.tensor([value for i in members for value in rows[i].log_probs]).to(device)  # [N]
         pack = packing.pack(batch).to(device)
-        weights = torch.tensor(advantages, dtype=torch.float32, device=device)[pack.owners]  # [N]
+        pushes = torch.tensor(advantages, dtype=torch.float32, device=device)[pack.owners]  # [N]
+        if weights:  # the loss of a token is linear in its advantage, and a weight is never negative
+            pushes = pushes * torch.tensor([value for i in members for value in weights[i]]).to(device)
         scored = score(self._model, pack, self._temperature, entropy_needs_grad=knobs.entropy_coef != 0.0)
         losses, is_clipped = clipped_token_loss(
-            scored.log_probs, old, weights, clip_ratio_low=knobs.clip_ratio_low, clip_ratio_high=knobs.clip_ratio_high
+            scored.log_probs, old, pushes, clip_ratio_low=knobs.clip_ratio_low, clip_ratio_high=knobs.clip_ratio_high
         )
         loss = losses.sum() / divisor
         if knobs.entropy_coef != 0.0:

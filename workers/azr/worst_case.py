@@ -26,6 +26,7 @@ def rehearse(model: Any, engine: Portions, update: PolicyUpdate, profile: Profil
         torch.cuda.reset_peak_memory_stats()
     with torch.random.fork_rng(devices=devices):
         _longest_rollouts(engine, profile, vocabulary, draws)
+        engine.rest()
         rows = _longest_rows(update.micro_batch_size, profile, vocabulary, draws)
         update.accumulate(rows, [1.0] * len(rows), Sums())
         update.forget_gradients()

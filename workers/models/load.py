@@ -164,6 +164,10 @@ class Tokenizer:
         except Exception as error:  # the library raises nothing more special
             raise unusable(path, f"is missing or no tokenizer: {error}") from error
 
+    def to_json(self) -> str:
+        """What `tokenizer.json` holds."""
+        return str(self._backend.to_str())
+
     def encode(self, text: str) -> tuple[int, ...]:
         """Ids of exactly this text: nothing is put before or after it."""
         return tuple(self._backend.encode(text, add_special_tokens=False).ids)

@@ -46,7 +46,8 @@ class ContinuousEngine:
             raise EngineUnavailable(f"this transformers has no continuous batching that fits: {error}") from error
         if not hasattr(model, "continuous_batching_context_manager"):
             raise EngineUnavailable(f"{type(model).__name__} has no continuous batching in this transformers")
-        self._make_config, self._make_generation_config = ContinuousBatchingConfig, GenerationConfig
+        self._make_config: Any = ContinuousBatchingConfig
+        self._make_generation_config: Any = GenerationConfig
         self.model = model
         self.decode = decode
         self.stop_ids = sorted(stop_ids_of(model))
@@ -60,7 +61,7 @@ class ContinuousEngine:
         stops = StopTexts(self.decode, sampling.stop, self.stop_ids)
         drawer = _drawer(requests, sampling, stops)
         how = self._make_generation_config(max_new_tokens=limit, do_sample=False, eos_token_id=self.stop_ids or -1)
-        answers = {}
+        answers: dict[int, list[int]] = {}
         with self.model.continuous_batching_context_manager(
             generation_config=how, continuous_batching_config=self._config(requests, limit), warmup=False
         ) as manager:
@@ -157,9 +158,10 @@ def _drawer(requests: Sequence[Request], sampling: Sampling, stops: StopTexts) -
 
         def log_probs_by_request(self) -> list[list[float]]:
             found: list[list[float]] = [[] for _ in requests]
-            for numbers, row in zip(self.asked, torch.cat(self.drawn).split([len(n) for n in self.asked]), strict=True):
-                for number, value in zip(numbers, row.tolist(), strict=True):
-                    found[number].append(value)
+            values = iter(torch.cat(self.drawn).tolist())
+            for numbers in self.asked:
+                for number in numbers:
+                    found[number].append(next(values))
             return found
 
     return Drawer()

@@ -1,23 +1,44 @@
-"""The rollout engine that the profile names, serving at most `max_rows` requests side by side."""
+"""The rollout engine that the profile names, serving at most `max_rows` requests side by side.
+
+Where it cannot start, or later cannot go on, the next of `sampling.fallback` takes its place and a person is told; with
+none left the run stops with every reason.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from profiles.schema import Sampling as Knobs
-from workers.rollout.engine import Request, Rollout, RolloutEngine, Sampling
+from profiles.errors import ExitCode, LonghaulError
+from profiles.schema import Profile
+from workers.models.load import Tokenizer
+from workers.rollout.engine import EngineUnavailable, Request, Rollout, RolloutEngine, Sampling
 from workers.rollout.native import NativeEngine
 
+log = logging.getLogger("worker")
+
 MAX_ROWS = 512
+TIS_CAP = 2.0
+"""Weight that a token has at most where the profile leaves it to the engine."""
+OWN_NUMBERS = ("vllm", "continuous")
+"""Engines that compute logits by kernels of their own; the others run the trainer's modules on its weights."""
+
+Warn = Callable[[str], None]
+Start = Callable[[], RolloutEngine]
 
 
 class Portions:
     """Any engine, asked for `max_rows` rollouts at a time: halving it halves the cache that a batch needs."""
 
     def __init__(self, engine: RolloutEngine, max_rows: int = MAX_ROWS) -> None:
-        self.engine = engine
+        self._engine = engine
         self.max_rows = max_rows
+
+    @property
+    def engine(self) -> RolloutEngine:
+        """The one that works now."""
+        return self._engine.engine if isinstance(self._engine, Fallback) else self._engine
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Rollout]:
         """Like prompt lengths come together; the rollouts are in the order of the requests."""
@@ -25,21 +46,110 @@ class Portions:
         found: dict[int, Rollout] = {}
         for begin in range(0, len(order), self.max_rows):
             chosen = order[begin : begin + self.max_rows]
-            rollouts = self.engine.generate([requests[number] for number in chosen], sampling)
+            rollouts = self._engine.generate([requests[number] for number in chosen], sampling)
             found.update(zip(chosen, rollouts, strict=True))
         return [found[number] for number in range(len(requests))]
+
+    def rest(self) -> None:
+        self._engine.rest()
+
+    def close(self) -> None:
+        self._engine.close()
 
     def shrink(self) -> None:
         self.max_rows = max(1, self.max_rows // 2)
 
 
-def engine_of(model: Any, knobs: Knobs, reductions: int = 0) -> Portions:
-    """reductions: how often the batch was halved, because memory ran out in earlier attempts."""
-    engine: RolloutEngine
-    if knobs.engine == "hf":
-        from workers.rollout.hf import HfEngine
+class Fallback:
+    """The first engine that works, in the order given. starts: name -> what makes the engine."""
 
-        engine = HfEngine(model)
-    else:
-        engine = NativeEngine(model)
-    return Portions(engine, max(1, MAX_ROWS >> reductions))
+    def __init__(self, starts: dict[str, Start], warn: Warn) -> None:
+        """Raises LonghaulError (INPUT) where none can start."""
+        self._waiting = list(starts.items())
+        self._warn = warn
+        self._reasons: list[str] = []
+        self.engine = self._next(ExitCode.INPUT)
+
+    def _next(self, exit_code: ExitCode) -> RolloutEngine:
+        while self._waiting:
+            name, start = self._waiting.pop(0)
+            try:
+                engine = start()
+            except EngineUnavailable as error:
+                self._reasons.append(f"{name}: {error}")
+                continue
+            if self._reasons:
+                self._warn(f"rollouts come from the engine {name} now. {self._reasons[-1]}")
+            return engine
+        raise LonghaulError(
+            f"no rollout engine works; {'; '.join(self._reasons)}",
+            kept="the head, and the rollouts of finished steps",
+            next_command="remedy the reason, or name an engine that may take over: "
+            "python -m orchestrator run --set 'sampling.fallback=[\"native\"]'",
+            exit_code=exit_code,
+        )
+
+    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Rollout]:
+        while True:
+            try:
+                return self.engine.generate(requests, sampling)
+            except EngineUnavailable as error:
+                self._reasons.append(f"{type(self.engine).__name__}: {error}")
+            # Outside the handler: its traceback holds what the next engine needs the room of.
+            self.engine.close()
+            self.engine = self._next(ExitCode.INTERNAL)
+
+    def rest(self) -> None:
+        self.engine.rest()
+
+    def close(self) -> None:
+        self.engine.close()
+
+
+def engine_of(
+    model: Any, profile: Profile, tokenizer: Tokenizer, *, reductions: int = 0, warn: Warn = log.warning
+) -> Portions:
+    """The profile's engine.
+
+    reductions: how often the batch was halved, because memory ran out in earlier attempts. Raises LonghaulError
+    (INPUT) where neither the engine nor one of its fallbacks can start.
+    """
+    starts: dict[str, Start] = {
+        name: _start_of(name, model, profile, tokenizer)
+        for name in (profile.sampling.engine, *profile.sampling.fallback)
+    }
+    return Portions(Fallback(starts, warn), max(1, max_rows_of(profile) >> reductions))
+
+
+def max_rows_of(profile: Profile) -> int:
+    """vLLM has a queue of its own; the others decode all rows that they are given. (pure)"""
+    return 1 << 20 if profile.sampling.engine == "vllm" else MAX_ROWS
+
+
+def _start_of(name: str, model: Any, profile: Profile, tokenizer: Tokenizer) -> Start:
+    decode = tokenizer.decode
+
+    def start() -> RolloutEngine:
+        if name == "native":
+            return NativeEngine(model, decode)
+        if name == "hf":
+            from workers.rollout.hf import HfEngine
+
+            return HfEngine(model, decode)
+        if name == "continuous":
+            from workers.rollout.continuous import ContinuousEngine
+
+            return ContinuousEngine(model, decode)
+        from workers.rollout.vllm import VllmEngine
+
+        longest = profile.sampling.max_prompt_tokens + profile.sampling.max_completion_tokens
+        return VllmEngine(model, profile.vllm, max_tokens=longest, tokenizer=tokenizer)
+
+    return start
+
+
+def tis_cap_of(profile: Profile) -> float:
+    """The cap of importance weights; 0: the engine's log_probs are taken for the trainer's. (pure)"""
+    if profile.optimizer.tis_cap >= 0:
+        return profile.optimizer.tis_cap
+    return TIS_CAP if profile.sampling.engine in OWN_NUMBERS else 0.0

@@ -1,0 +1,104 @@
+"""Which engine works, who takes over where one cannot, and what a person is told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from profiles.errors import ExitCode, LonghaulError
+from profiles.schema import Profile, Sampling, Vllm
+from tests.workers.rollout.models import REQUESTS, tiny_model
+from workers.models.load import Tokenizer
+from workers.rollout import engine
+from workers.rollout.continuous import ContinuousEngine
+from workers.rollout.engine import EngineUnavailable, Request, Rollout
+from workers.rollout.hf import HfEngine
+from workers.rollout.native import NativeEngine
+from workers.rollout.select import Fallback, Portions, engine_of
+
+MODEL = tiny_model()
+POCKET = Path(__file__).parents[3] / "workers" / "pocket" / "weights"
+HOW = engine.Sampling(max_new_tokens=6)
+
+
+def profile(**sampling: object) -> Profile:
+    return Profile(name="p", sampling=Sampling(**sampling))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("native", NativeEngine), ("hf", HfEngine), ("continuous", ContinuousEngine)]
+)
+def test_the_profile_names_the_engine(name: str, kind: type) -> None:
+    portions = engine_of(MODEL, profile(engine=name), Tokenizer(POCKET))
+    assert isinstance(portions.engine, kind)
+    assert len(portions.generate(REQUESTS, HOW)) == len(REQUESTS)
+
+
+def test_vllm_on_a_machine_without_it_stops_the_run_with_the_reason() -> None:
+    with pytest.raises(LonghaulError) as caught:
+        engine_of(MODEL, profile(engine="vllm"), Tokenizer(POCKET))
+    assert "vllm: vLLM " in caught.value.what
+    assert caught.value.exit_code is ExitCode.INPUT
+    assert "sampling.fallback" in caught.value.next_command
+
+
+def test_the_next_engine_takes_over_and_a_person_is_told() -> None:
+    told: list[str] = []
+    portions = engine_of(MODEL, profile(engine="vllm", fallback=("native",)), Tokenizer(POCKET), warn=told.append)
+    assert isinstance(portions.engine, NativeEngine)
+    assert len(told) == 1 and "native" in told[0] and "vllm: vLLM " in told[0]
+
+
+class Tired:
+    """Works a while, then no more."""
+
+    def __init__(self, calls: int) -> None:
+        self.left, self.is_closed = calls, False
+
+    def generate(self, requests: Sequence[Request], sampling: engine.Sampling) -> list[Rollout]:
+        self.left -= 1
+        if self.left < 0:
+            raise EngineUnavailable("it did not wake: out of memory")
+        return NativeEngine(MODEL).generate(requests, sampling)
+
+    def rest(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_an_engine_that_fails_in_the_middle_is_closed_and_no_rollout_is_lost() -> None:
+    told: list[str] = []
+    tired = Tired(calls=2)
+    portions = Portions(Fallback({"tired": lambda: tired, "native": lambda: NativeEngine(MODEL)}, told.append), 2)
+    rollouts = portions.generate(REQUESTS, HOW)
+    assert [one.completion_ids for one in rollouts] == [
+        one.completion_ids for one in NativeEngine(MODEL).generate(REQUESTS, HOW)
+    ]
+    assert tired.is_closed
+    assert isinstance(portions.engine, NativeEngine)
+    assert told == ["rollouts come from the engine native now. Tired: it did not wake: out of memory"]
+
+
+def test_with_no_engine_left_every_reason_is_named() -> None:
+    def missing() -> NativeEngine:
+        raise EngineUnavailable("not installed")
+
+    fallback = Fallback({"missing": missing, "tired": lambda: Tired(calls=0)}, lambda text: None)
+    with pytest.raises(LonghaulError) as caught:
+        fallback.generate(REQUESTS, HOW)
+    assert "missing: not installed" in caught.value.what
+    assert "Tired: it did not wake" in caught.value.what
+    assert caught.value.exit_code is ExitCode.INTERNAL
+
+
+def test_reductions_halve_the_rows_side_by_side() -> None:
+    full, halved = (engine_of(MODEL, profile(), Tokenizer(POCKET), reductions=n).max_rows for n in (0, 1))
+    assert halved * 2 == full
+
+
+def test_the_defaults_of_vllm_agree_with_each_other() -> None:
+    assert Vllm().max_num_batched_tokens >= Vllm().max_num_seqs

@@ -1,0 +1,68 @@
+"""Rollouts of an engine with numbers of its own, corrected: the trainer's log_probs as the old ones, and weights.
+
+The ratio of the clipped loss then compares the policy with itself before the step's first update; what the engine drew
+otherwise is made up for by truncated importance sampling (workers/loss.py has the formula and its source).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+from msgspec.structs import replace
+
+from workers.azr.rows import Row
+from workers.loss import k3, truncated_importance_weights
+from workers.models import packing
+from workers.models.log_probs import score
+
+
+@dataclass(frozen=True)
+class Corrected:
+    """rows: with the trainer's log_probs. weights: of each completion token. metrics: how far the engine was off."""
+
+    rows: list[Row]
+    weights: list[tuple[float, ...]]
+    metrics: dict[str, float]
+
+
+def correct(
+    model: Any, rows: Sequence[Row], temperature: float, cap: float, *, micro_batch_size: int, row_tokens: int
+) -> Corrected:
+    """Score all rows with the weights as they are, before the step's first update."""
+    old = rescore(model, rows, temperature, micro_batch_size=micro_batch_size, row_tokens=row_tokens)
+    ours = torch.tensor([value for row in old for value in row], dtype=torch.float64)
+    theirs = torch.tensor([value for row in rows for value in row.log_probs], dtype=torch.float64)
+    weights = truncated_importance_weights(ours, theirs, cap)
+    difference = (ours - theirs).abs()
+    metrics = {
+        "mismatch_mean": float(difference.mean()) if len(ours) else 0.0,
+        "mismatch_max": float(difference.max()) if len(ours) else 0.0,
+        "mismatch_kl": float(k3(theirs, ours).mean()) if len(ours) else 0.0,
+        "tis_weight": float(weights.mean()) if len(ours) else 1.0,
+        "tis_capped": float((weights >= cap).double().mean()) if len(ours) else 0.0,
+    }
+    each = iter(weights.tolist())
+    return Corrected(
+        rows=[replace(row, log_probs=values) for row, values in zip(rows, old, strict=True)],
+        weights=[tuple(islice(each, len(row.completion_ids))) for row in rows],
+        metrics=metrics,
+    )
+
+
+@torch.no_grad()
+def rescore(
+    model: Any, rows: Sequence[Row], temperature: float, *, micro_batch_size: int, row_tokens: int
+) -> list[tuple[float, ...]]:
+    """log_probs of each row's completion tokens by a forward pass of `model`."""
+    found: list[tuple[float, ...]] = [()] * len(rows)
+    units = packing.units_of([row.prompt_ids for row in rows], [row.completion_ids for row in rows], row_tokens)
+    for batch in packing.micro_batches(units, micro_batch_size, row_tokens):
+        members = [member for row in batch for unit in row for member in unit.members]
+        values = iter(score(model, packing.pack(batch).to(model.device), temperature).log_probs.tolist())
+        for member in members:
+            found[member] = tuple(islice(values, len(rows[member].completion_ids)))
+    return found

@@ -1,0 +1,96 @@
+"""Whether vLLM can work here, from numbers alone, before minutes are spent on starting it. (pure)"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from profiles.schema import Vllm as Knobs
+
+GIB = 2**30
+OLDEST = (7, 0)
+"""Compute capability of the oldest GPUs that vLLM supports; bfloat16 needs (8, 0)."""
+ACTIVATIONS = 1.1
+"""Weights and cache, times this: what a forward pass needs beside them, at the least."""
+RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""Adapter ranks that vLLM makes room for."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """The GPU as torch sees it."""
+
+    name: str
+    capability: tuple[int, int]
+    total_bytes: int
+    free_bytes: int
+
+
+@dataclass(frozen=True)
+class Need:
+    """What the model asks for, in vLLM's precision."""
+
+    weight_bytes: int
+    cache_bytes_per_token: int
+    sequence_tokens: int
+    """Longest prompt and completion."""
+
+
+def cache_bytes_per_token(layers: int, key_heads: int, head_dim: int, dtype: str) -> int:
+    """Keys and values of one token in all layers."""
+    return 2 * layers * key_heads * head_dim * (4 if dtype == "float32" else 2)
+
+
+def refusal(device: Device | None, knobs: Knobs, need: Need, *, num_processes: int = 1) -> str:
+    """Why vLLM cannot start, with both numbers and the knob to turn; empty: nothing speaks against it."""
+    if device is None:
+        return "it needs an NVIDIA GPU, and torch sees none here"
+    if num_processes > 1:
+        return f"it works beside a trainer of one process, and this one has {num_processes}"
+    if device.capability < OLDEST:
+        return f"{device.name} has compute capability {_dotted(device.capability)}, it needs {_dotted(OLDEST)}"
+    if knobs.dtype == "bfloat16" and device.capability < (8, 0):
+        return (
+            f"{device.name} has compute capability {_dotted(device.capability)}, and bfloat16 needs 8.0: set "
+            'vllm.dtype = "float16"'
+        )
+    budget = int(knobs.gpu_memory_utilization * device.total_bytes)
+    least = int((need.weight_bytes + need.sequence_tokens * need.cache_bytes_per_token) * ACTIVATIONS)
+    if least > budget:
+        share = least / device.total_bytes
+        advice = (
+            f"set vllm.gpu_memory_utilization to {_up(share)} at least"
+            if share <= 0.95
+            else "this GPU is too small for the model in that precision"
+        )
+        return (
+            f"weights and one rollout of {need.sequence_tokens} tokens need {_gib(least)}, and "
+            f"vllm.gpu_memory_utilization = {knobs.gpu_memory_utilization:g} of {device.name} is {_gib(budget)}: "
+            f"{advice}"
+        )
+    if device.free_bytes < budget:
+        share = device.free_bytes / device.total_bytes
+        return (
+            f"vllm.gpu_memory_utilization = {knobs.gpu_memory_utilization:g} of {device.name} is {_gib(budget)}, and "
+            f"{_gib(device.free_bytes)} are free beside the trainer: set it below {share:.2f}, or free memory"
+        )
+    return ""
+
+
+def room_for(rank: int) -> int:
+    """The smallest size of adapter slot that holds `rank`. Raises ValueError for one that is larger than all."""
+    for size in RANKS:
+        if rank <= size:
+            return size
+    raise ValueError(f"an adapter of rank {rank} is larger than vLLM's largest, {RANKS[-1]}")
+
+
+def _gib(count: int) -> str:
+    return f"{count / GIB:.1f} GiB"
+
+
+def _up(share: float) -> str:
+    return f"{int(share * 100) / 100 + 0.01:.2f}"
+
+
+def _dotted(capability: tuple[int, int]) -> str:
+    return ".".join(map(str, capability))
