@@ -12,10 +12,14 @@ from typing import Any
 from workers.rng import derive
 
 EOS, SPECIAL = "<|endoftext|>", ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "qwen2-tiny": {
         "vocab_size": 272, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 4096,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 32_768,
     },
     "qwen2.5-0.5b": {
         "vocab_size": 151_936, "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24,
@@ -33,7 +37,9 @@ def write(name: str, seed: int, dtype: str, directory: Path) -> None:
     """Fill `directory` with the model `name`: config, weights drawn from `seed`, and a tokenizer of single bytes."""
     import torch
     from transformers import AutoModelForCausalLM, Qwen2Config
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()  # type: ignore[no-untyped-call]
     tokenizer = byte_tokenizer()
     eos = tokenizer.token_to_id(EOS)
     config = Qwen2Config(
@@ -46,7 +52,10 @@ def write(name: str, seed: int, dtype: str, directory: Path) -> None:
         model = make(config, dtype=getattr(torch, dtype))
     model.save_pretrained(directory)
     tokenizer.save(str(directory / "tokenizer.json"))
-    tokenizer_config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": EOS, "pad_token": EOS}
+    tokenizer_config = {
+        "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": EOS, "pad_token": EOS,
+        "chat_template": CHAT_TEMPLATE,
+    }  # fmt: skip
     (directory / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))
 
 
