@@ -89,6 +89,8 @@ class Sampling(Section, frozen=True):
     """`native`: our own decoder. `hf`, `continuous`: transformers' generate, its paged batching. docs/engines.md."""
     fallback: Annotated[tuple[Literal["native", "hf", "continuous"], ...], FREE] = ()
     """Engines that take over, in this order, where `engine` cannot start or go on; empty: the run stops, with why."""
+    max_rows: Annotated[Positive, FREE] = 512
+    """Rollouts that decode side by side; their cache grows with it. `vllm` has knobs of its own instead."""
     temperature: Annotated[float, Meta(gt=0, le=2)] = 1.0
     """Softmax temperature. log_probs are computed at the same temperature, or the ratio is biased."""
     max_prompt_tokens: Positive = 96

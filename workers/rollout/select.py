@@ -18,7 +18,6 @@ from workers.rollout.native import NativeEngine
 
 log = logging.getLogger("worker")
 
-MAX_ROWS = 512
 TIS_CAP = 2.0
 """Weight that a token has at most where the profile leaves it to the engine."""
 OWN_NUMBERS = ("vllm", "continuous")
@@ -31,7 +30,7 @@ Start = Callable[[], RolloutEngine]
 class Portions:
     """Any engine, asked for `max_rows` rollouts at a time: halving it halves the cache that a batch needs."""
 
-    def __init__(self, engine: RolloutEngine, max_rows: int = MAX_ROWS) -> None:
+    def __init__(self, engine: RolloutEngine, max_rows: int = 512) -> None:
         self._engine = engine
         self.max_rows = max_rows
 
@@ -123,7 +122,7 @@ def engine_of(
 
 def max_rows_of(profile: Profile) -> int:
     """vLLM has a queue of its own; the others decode all rows that they are given. (pure)"""
-    return 1 << 20 if profile.sampling.engine == "vllm" else MAX_ROWS
+    return 1 << 20 if profile.sampling.engine == "vllm" else profile.sampling.max_rows
 
 
 def _start_of(name: str, model: Any, profile: Profile, tokenizer: Tokenizer) -> Start:
