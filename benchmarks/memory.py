@@ -1,0 +1,272 @@
+"""Memory and time of a profile's real shapes with random weights, phase by phase, within the memory of its card.
+
+Each profile runs in a process of its own: load, rollouts at full length, one micro-batch at full length, an optimiser
+step, a checkpoint, and that checkpoint loaded again. On a GPU the allocator may take no more than such a card has left
+beside a context (`set_per_process_memory_fraction`): what fits here fits there, while seconds are those of the GPU at
+hand. Seconds per step are computed from these, as if every rollout had full length: an upper bound.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from profiles.load import load_profile
+from profiles.schema import Profile
+
+CARDS: dict[str, tuple[str, int]] = {
+    "azr-0.5b": ("qwen2.5-0.5b", 12),
+    "azr-3b-qlora": ("qwen2.5-3b", 16),
+    "azr-3b-qlora-8gb": ("qwen2.5-3b", 8),
+}
+"""Profile -> shape of its model, and GB of the card that it is for. Others run as they are, with no limit."""
+USABLE = 0.95
+"""Of a card's nominal memory, what its driver gives to programs."""
+GIB = 1 << 30
+
+
+@dataclass
+class Phase:
+    """Bytes and seconds of one phase; None where there is no GPU, or no way to ask the kernel."""
+
+    name: str
+    seconds: float
+    allocated: int | None = None
+    reserved: int | None = None
+    host: int | None = None
+
+
+@dataclass
+class Report:
+    """What one profile needed. context: bytes of the GPU that are in use beside the allocator's."""
+
+    profile: str
+    device: str
+    limit: int | None = None
+    context: int | None = None
+    phases: list[Phase] = field(default_factory=list)
+    step_s: float | None = None
+    error: str = ""
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks memory", description=__doc__)
+    parser.add_argument("profiles", nargs="*", metavar="PROFILE", help=f"by default {', '.join(CARDS)}")
+    parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="override one knob")
+    parser.add_argument("--card", type=float, metavar="GB", help="memory of another card; 0: no limit")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args(arguments)
+    if args.inside:
+        print(json.dumps(measured(args.profiles[0], args.set, args.card), default=vars))
+        return 0
+    reports = []
+    print(f"reproduce: python -m benchmarks memory {' '.join(arguments)}\n")
+    for name in args.profiles or CARDS:
+        reports.append(in_a_process(name, args.set, args.card))
+        show(reports[-1])
+    if args.json:
+        args.json.write_text(json.dumps(reports, indent=2) + "\n")
+    return int(any(report["error"] for report in reports))
+
+
+def in_a_process(name: str, overrides: list[str], card: float | None) -> dict[str, Any]:
+    """The report of a child: what one profile leaves behind must not count for the next."""
+    command = [sys.executable, "-m", "benchmarks", "memory", name, "--inside"]
+    command += [word for override in overrides for word in ("--set", override)]
+    command += [] if card is None else ["--card", str(card)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    lines = done.stdout.splitlines()
+    if done.returncode or not lines:
+        return vars(Report(name, "?", error=f"the process ended with {done.returncode}; its words are above"))
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
+
+
+def show(report: dict[str, Any]) -> None:
+    limit = f", limit {gib(report['limit'])} + context {gib(report['context'])} GiB" if report["limit"] else ""
+    print(f"{report['profile']} on {report['device']}{limit}")
+    print("  phase          seconds   allocated    reserved        host   (peaks, GiB)")
+    for phase in report["phases"]:
+        figures = "".join(f"{gib(phase[key]):>12}" for key in ("allocated", "reserved", "host"))
+        print(f"  {phase['name']:<13}{phase['seconds']:>9.2f}{figures}")
+    if report["step_s"]:
+        print(f"  a step of full-length rollouts: {report['step_s']:.0f} s (computed)")
+    if report["error"]:
+        print(f"  failed: {report['error']}")
+    print()
+
+
+def gib(number: int | None) -> str:
+    return "-" if number is None else f"{number / GIB:.2f}"
+
+
+# --- inside the child ----------------------------------------------------------------------------------------------
+
+
+def measured(name: str, overrides: list[str], card: float | None) -> Report:
+    from workers.azr.trainer import device_of, set_up_torch
+    from workers.azr.warm import set_environment
+
+    set_environment()
+    shape, gigabytes = CARDS.get(name, ("", 0))
+    if shape:
+        overrides = ["model.path=pocket", f"model.random_init={shape}", *overrides]
+    profile = load_profile(name, overrides).profile
+    device = device_of(profile)
+    set_up_torch(profile, isolate=False)
+    report = Report(name, str(device))
+    if device.type == "cuda":
+        limit_memory(report, gigabytes if card is None else card)
+    try:
+        rehearsal(profile, device, report)
+    except Exception as error:  # it is the figure that was asked for: in which phase memory ends
+        report.error = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    return report
+
+
+def limit_memory(report: Report, gigabytes: float) -> None:
+    """Let the allocator have what a card of so many GB has left beside a context like this one."""
+    import torch
+
+    torch.ones(1, device="cuda").sum().item()
+    free, total = torch.cuda.mem_get_info()
+    report.device = f"cuda ({torch.cuda.get_device_name()})"
+    report.context = total - free - torch.cuda.memory_reserved()
+    if gigabytes:
+        report.limit = int(gigabytes * GIB * USABLE) - report.context
+        torch.cuda.set_per_process_memory_fraction(report.limit / total)
+
+
+def rehearsal(profile: Profile, device: Any, report: Report) -> None:
+    """The phases of a worker's life, each at its largest."""
+    from workers.azr.update import PolicyUpdate, Sums
+    from workers.models import optimizer
+    from workers.models.policy import open_policy
+    from workers.rollout.engine import Sampling
+    from workers.rollout.select import engine_of
+
+    with phase("load", report):
+        policy = open_policy(profile, None, device)
+        optimiser = optimizer.build(policy.model, profile.optimizer)
+    state = [*policy.items, optimizer.OptimizerState(optimiser, policy.model)]
+    engine = engine_of(policy.model, profile, policy.tokenizer)
+    update = PolicyUpdate(policy.model, optimiser, profile.optimizer, profile.sampling.temperature)
+    draws = random.Random(0)
+    rows = rows_of(update.micro_batch_size, policy.model.config.vocab_size, profile, draws)
+    how = Sampling(temperature=profile.sampling.temperature, max_new_tokens=profile.sampling.max_completion_tokens)
+    requests = requests_of(min(engine.max_rows, rollouts_of(profile)), policy.model.config.vocab_size, profile, draws)
+    with phase("rollout", report):
+        engine.generate(requests, how)
+    engine.rest()
+    for name in ("micro-batch", "micro-batch 2"):  # the first pays for kernels that are chosen or compiled once
+        with phase(name, report):
+            update.accumulate(rows, [1.0, -1.0] * len(rows), Sums())
+    with phase("optimiser", report):
+        optimizer.clip(optimiser, policy.model, profile.optimizer.max_grad_norm)
+        optimiser.step()
+        update.forget_gradients()
+    with phase("rollout 2", report):
+        engine.generate(requests, how)
+    engine.rest()
+    with tempfile.TemporaryDirectory(prefix="longhaul-memory-") as directory:
+        with phase("save", report):
+            for item in state:
+                item.save(Path(directory) / item.filename)
+        with phase("restore", report):
+            for item in state:
+                item.load(Path(directory) / item.filename)
+    report.step_s = step_seconds(profile, report, len(requests), len(rows))
+
+
+def step_seconds(profile: Profile, report: Report, side_by_side: int, in_micro_batch: int) -> float:
+    """A step as if each rollout had full length and its prompt for itself."""
+    seconds = {one.name: one.seconds for one in report.phases}
+    count = rollouts_of(profile)
+    updates = profile.optimizer.updates_per_step
+    return (
+        count / side_by_side * seconds["rollout 2"]
+        + count / in_micro_batch * seconds["micro-batch 2"]
+        + updates * seconds["optimiser"]
+    )
+
+
+def rollouts_of(profile: Profile) -> int:
+    """Most rollouts of one step: proposals, and the solver's answers to all of them."""
+    azr = profile.azr
+    own_batch = 0 if azr.train_on_estimates else (azr.solve_batch or azr.proposals_per_task)
+    return len(azr.tasks) * (azr.proposals_per_task * (1 + azr.group_size) + own_batch)
+
+
+def requests_of(count: int, vocabulary: int, profile: Profile, draws: random.Random) -> list[Any]:
+    from workers.rollout.engine import Request
+
+    return [Request(ids(profile.sampling.max_prompt_tokens, vocabulary, draws), seed) for seed in range(count)]
+
+
+def rows_of(count: int, vocabulary: int, profile: Profile, draws: random.Random) -> list[Any]:
+    from workers.azr.rows import Row
+
+    length = profile.sampling.max_completion_tokens
+    return [
+        Row(
+            task=profile.azr.tasks[0], role="solve", group=number, finish_reason="length", reward=0.0,
+            prompt_ids=ids(profile.sampling.max_prompt_tokens, vocabulary, draws),
+            completion_ids=ids(length, vocabulary, draws), log_probs=(-12.0,) * length,
+        )
+        for number in range(count)
+    ]  # fmt: skip
+
+
+def ids(length: int, vocabulary: int, draws: random.Random) -> tuple[int, ...]:
+    return tuple(draws.randrange(vocabulary) for _ in range(length))
+
+
+@contextmanager
+def phase(name: str, report: Report) -> Iterator[None]:
+    """Measure the block. Its figures are kept also where it fails: they say how far it came."""
+    import torch
+
+    is_gpu = report.device.startswith("cuda")
+    if is_gpu:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    reset_host_peak()
+    began = time.perf_counter()
+    try:
+        yield
+        if is_gpu:
+            torch.cuda.synchronize()
+    finally:
+        found = Phase(name, time.perf_counter() - began, host=host_peak())
+        if is_gpu:
+            found.allocated, found.reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+        report.phases.append(found)
+
+
+def reset_host_peak() -> None:
+    unless_refused(lambda: Path("/proc/self/clear_refs").write_text("5"))
+
+
+def host_peak() -> int | None:
+    """Highest resident memory of this process since the last reset, where the kernel tells it."""
+    text = unless_refused(lambda: Path("/proc/self/status").read_text()) or ""
+    found = {line.split(":")[0]: int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith("Vm")}
+    return found.get("VmHWM", found.get("VmRSS"))
+
+
+def unless_refused(work: Callable[[], Any]) -> Any:
+    try:
+        return work()
+    except OSError:
+        return None
