@@ -58,6 +58,9 @@ POINTS = frozenset(
         "worker.before_update",
         "worker.after_update",
         "worker.after_done",
+        # state.evaluations and workers/evaluate
+        "evaluate.before_commit",
+        "evaluate.answers_written",
     }
 )
 """All names. A call with a name that is not here fails in the tests, and when crash points are armed."""

@@ -136,5 +136,38 @@ class Event(Struct, frozen=True, omit_defaults=True):
     data: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
+class EvaluationSpec(Struct, frozen=True):
+    """All that `python -m workers.evaluate` is told, as a file. It answers in JSON lines on its standard output.
+
+    Lines, by `type`: `loading`; `suite` (suite, fingerprint, n); `answers` (suite, done, rows: problem, task, samples,
+    correct), sent when they are durable; `scores` (suite, metrics by task); `note` (text); `done`; or `error` (what,
+    kept, next_command, exit_code), after which it ends with that code.
+    """
+
+    folder: str
+    """Absolute; answers are written here, a file for each suite."""
+    model: str
+    """Directory of a checkpoint or of a Hugging Face model."""
+    step: int | None
+    """Step of a checkpoint; None: `model` is a model directory."""
+    profile: Profile
+    """How the model is read and what its programs may do; of a checkpoint, that of its run."""
+    suites: tuple[str, ...]
+    style: str
+    """`run`: the profile's prompt style; `plain`, `plain-chat`, or `auto`: the latter where there is a template."""
+    data: str
+    examples: int
+    """Problems of each suite and task, a fixed subset; 0: all."""
+    samples: int
+    temperature: float
+    """0: greedy."""
+    max_new_tokens: int
+    ks: tuple[int, ...]
+    """Of pass@k, each at most `samples`."""
+    batch_size: int
+    """Completions that are asked for side by side."""
+    seed: int
+
+
 RETRYABLE = frozenset({ExitCode.INTERNAL, ExitCode.CUDA_OOM, ExitCode.GPU, ExitCode.STORE, ExitCode.NOT_FINITE})
 """Worker exit codes after which another attempt makes sense (74: the next master). A death by signal does too."""

@@ -46,10 +46,12 @@ class HeldOut:
         return STYLE.solve(self.task, self.item)
 
     def is_right(self, completion: str) -> bool:
-        """Whether a completion solves it: by running the program, as a sandbox would."""
+        """Whether a completion solves it."""
         answer = STYLE.parse_answer(self.task, completion)
-        if answer is None:
-            return False
+        return answer is not None and self.is_solved_by(answer)
+
+    def is_solved_by(self, answer: str) -> bool:
+        """Whether an answer in the pocket style does: by running the program, as a sandbox would."""
         if isinstance(self.item, Problem):
             program = parse_program(answer)
             pairs = list(zip(self.item.inputs, self.item.outputs, strict=True))[STYLE.num_shown :]

@@ -1,0 +1,292 @@
+"""Results of evaluations: a folder with a store of its own, a lock, and a folder of answers for each evaluation.
+
+A run's own store has one writer, its master, which may train for days; so evaluations have a file of their own beside
+it, whose one writer is the command that holds this folder's lock. A model without a run gets such a folder by itself.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from profiles.errors import ExitCode, LonghaulError
+from state import durable
+from state.crash import crash_point
+from state.layout import RunDir
+
+APPLICATION_ID = 0x4C4F4E45  # "LONE"
+MIGRATIONS: tuple[str, ...] = (
+    """
+    CREATE TABLE evaluations (
+        evaluation_id TEXT PRIMARY KEY,
+        kind TEXT NOT NULL,
+        name TEXT NOT NULL,
+        step INTEGER,
+        identity TEXT NOT NULL,
+        path TEXT NOT NULL,
+        settings TEXT NOT NULL,
+        program_version TEXT NOT NULL,
+        created_at REAL NOT NULL
+    ) STRICT;
+    CREATE TABLE suites (
+        evaluation_id TEXT NOT NULL REFERENCES evaluations(evaluation_id),
+        suite TEXT NOT NULL,
+        fingerprint TEXT NOT NULL,
+        n INTEGER NOT NULL,
+        score REAL,
+        low REAL,
+        high REAL,
+        metrics TEXT NOT NULL DEFAULT '{}',
+        began_at REAL NOT NULL,
+        ended_at REAL,
+        PRIMARY KEY (evaluation_id, suite)
+    ) STRICT;
+    CREATE TABLE answers (
+        evaluation_id TEXT NOT NULL,
+        suite TEXT NOT NULL,
+        problem_id TEXT NOT NULL,
+        task TEXT NOT NULL,
+        samples INTEGER NOT NULL,
+        correct INTEGER NOT NULL,
+        PRIMARY KEY (evaluation_id, suite, problem_id),
+        FOREIGN KEY (evaluation_id, suite) REFERENCES suites(evaluation_id, suite)
+    ) STRICT, WITHOUT ROWID;
+    """,
+)
+SCHEMA_VERSION = len(MIGRATIONS)
+
+
+@dataclass(frozen=True)
+class EvaluationDir:
+    """The folder that holds evaluations: `runs/NAME/evaluations`, or the one named by `--out`."""
+
+    root: Path
+
+    @classmethod
+    def of(cls, run: RunDir) -> EvaluationDir:
+        return cls(run.root / "evaluations")
+
+    @property
+    def store(self) -> Path:
+        return self.root / "evaluations.db"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "lock"
+
+    def folder(self, evaluation_id: str) -> Path:
+        """What one evaluation was told, and its answers."""
+        return self.root / evaluation_id
+
+    def model(self, evaluation_id: str) -> Path:
+        """Links to a checkpoint's files while it is evaluated: the run that made it may prune it meanwhile."""
+        return self.folder(evaluation_id) / "model"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What was evaluated. identity: a hash of its weights; step: None for a model that is no checkpoint."""
+
+    kind: str
+    """`checkpoint` or `model`."""
+    name: str
+    step: int | None
+    identity: str
+    path: str
+
+
+@dataclass(frozen=True)
+class SuiteFacts:
+    """One suite of one evaluation. score: None until the last problem is answered; then `low` and `high` are its 95 %
+    interval. metrics: task -> name -> value, with `mean` over the tasks."""
+
+    evaluation_id: str
+    subject: Subject
+    settings: Mapping[str, Any]
+    suite: str
+    n: int
+    answered: int
+    score: float | None
+    low: float | None
+    high: float | None
+    metrics: Mapping[str, Mapping[str, float]]
+    ended_at: float | None
+
+
+class EvaluationLock:
+    """One evaluation at a time in a folder. A worker inherits it, so that it ends with the last of the two."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    @classmethod
+    def acquire(cls, where: EvaluationDir) -> EvaluationLock | None:
+        """None where somebody holds it."""
+        durable.make_dir(where.root)
+        with durable.explained("cannot open the lock", where.lock, kept="everything"):
+            fd = os.open(where.lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        return cls(fd)
+
+    def release(self) -> None:
+        """The file stays: unlinking it would let two in."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+def holder_of(where: EvaluationDir) -> str:
+    """The process id that the lock's text names; empty if it names none."""
+    with suppress(OSError):
+        return where.lock.read_text(errors="replace").strip()[:20]
+    return ""
+
+
+class EvaluationStore:
+    """The one writer of `evaluations.db`; open it with the folder's lock held."""
+
+    def __init__(self, where: EvaluationDir) -> None:
+        """Open or create, and migrate. Raises LonghaulError (VERSION, STORE, DISK, PERMISSION)."""
+        self.where = where
+        try:
+            self.db = sqlite3.connect(where.store, isolation_level=None, timeout=5.0)
+            with suppress(OSError):
+                where.store.chmod(0o600)
+            version = int(self.db.execute("PRAGMA user_version").fetchone()[0])
+            if version > SCHEMA_VERSION:
+                raise _newer(where, version)
+            for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "trusted_schema=OFF"):
+                self.db.execute(f"PRAGMA {pragma}")
+            for number in range(version, SCHEMA_VERSION):
+                with self._transaction():
+                    for statement in filter(str.strip, MIGRATIONS[number].split(";")):
+                        self.db.execute(statement)
+                    self.db.execute(f"PRAGMA user_version={number + 1}")
+                    self.db.execute(f"PRAGMA application_id={APPLICATION_ID}")
+        except sqlite3.Error as error:
+            raise _unusable(where, error) from error
+
+    def close(self) -> None:
+        with suppress(sqlite3.Error):
+            self.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self.db.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        try:
+            self.db.execute("BEGIN IMMEDIATE")
+            yield
+            crash_point("evaluate.before_commit")
+            self.db.execute("COMMIT")
+        except BaseException as error:
+            with suppress(sqlite3.Error):
+                self.db.execute("ROLLBACK")
+            if isinstance(error, sqlite3.DatabaseError):
+                raise _unusable(self.where, error) from error
+            raise
+
+    def begin(
+        self, evaluation_id: str, subject: Subject, settings: Mapping[str, Any], version: str, now: float
+    ) -> None:
+        """The evaluation's row; one that is there stays."""
+        with self._transaction():
+            self.db.execute(
+                "INSERT OR IGNORE INTO evaluations VALUES (?,?,?,?,?,?,?,?,?)",
+                [evaluation_id, subject.kind, subject.name, subject.step, subject.identity, subject.path,
+                 json.dumps(settings, sort_keys=True), version, now],
+            )  # fmt: skip
+
+    def begin_suite(self, evaluation_id: str, suite: str, fingerprint: str, n: int, now: float) -> None:
+        """The suite's row. Answers to other problems or prompts (another fingerprint) no longer count."""
+        key = [evaluation_id, suite]
+        with self._transaction():
+            row = self.db.execute("SELECT fingerprint FROM suites WHERE evaluation_id=? AND suite=?", key).fetchone()
+            if row is not None and row[0] == fingerprint:
+                return
+            self.db.execute("DELETE FROM answers WHERE evaluation_id=? AND suite=?", key)
+            self.db.execute("DELETE FROM suites WHERE evaluation_id=? AND suite=?", key)
+            self.db.execute(
+                "INSERT INTO suites (evaluation_id, suite, fingerprint, n, began_at) VALUES (?,?,?,?,?)",
+                [*key, fingerprint, n, now],
+            )
+
+    def add_answers(self, evaluation_id: str, suite: str, rows: Sequence[tuple[str, str, int, int]]) -> None:
+        """rows: (problem, task, samples, how many of them are right). A row that comes again changes nothing."""
+        with self._transaction():
+            self.db.executemany(
+                "INSERT OR REPLACE INTO answers VALUES (?,?,?,?,?,?)", [(evaluation_id, suite, *row) for row in rows]
+            )
+
+    def end_suite(
+        self, evaluation_id: str, suite: str, score: tuple[float, float, float], metrics: Mapping[str, Any], now: float
+    ) -> None:
+        """score: (itself, low, high) of the mean."""
+        with self._transaction():
+            self.db.execute(
+                "UPDATE suites SET score=?, low=?, high=?, metrics=?, ended_at=coalesce(ended_at, ?)"
+                " WHERE evaluation_id=? AND suite=?",
+                [*score, json.dumps(metrics, sort_keys=True), now, evaluation_id, suite],
+            )
+
+
+def read_evaluations(where: EvaluationDir, limit: int = 200) -> tuple[SuiteFacts, ...]:
+    """Newest first; empty where nothing was evaluated. Raises LonghaulError (STORE) for a damaged store."""
+    if not where.store.is_file():
+        return ()
+    try:
+        with closing(sqlite3.connect(f"{where.store.absolute().as_uri()}?mode=ro", uri=True, timeout=5.0)) as db:
+            if not db.execute("SELECT 1 FROM sqlite_master WHERE name='answers'").fetchone():
+                return ()  # a crash came before the first migration
+            rows = db.execute(
+                "SELECT e.evaluation_id, kind, name, step, identity, path, settings, s.suite, n, (SELECT count(*) FROM"
+                " answers a WHERE a.evaluation_id=s.evaluation_id AND a.suite=s.suite), score, low, high, metrics,"
+                " ended_at FROM suites s JOIN evaluations e USING (evaluation_id)"
+                " ORDER BY coalesce(ended_at, began_at) DESC, s.suite LIMIT ?",
+                [limit],
+            ).fetchall()
+    except sqlite3.Error as error:
+        raise _unusable(where, error) from error
+    return tuple(
+        SuiteFacts(
+            evaluation_id=row[0], subject=Subject(*row[1:6]), settings=json.loads(row[6]), suite=row[7], n=row[8],
+            answered=row[9], score=row[10], low=row[11], high=row[12], metrics=json.loads(row[13]), ended_at=row[14],
+        )
+        for row in rows
+    )  # fmt: skip
+
+
+def _newer(where: EvaluationDir, version: int) -> LonghaulError:
+    return LonghaulError(
+        f"{where.store} was written by a newer Longhaul (version {version}; this program knows {SCHEMA_VERSION})",
+        kept="the results, untouched",
+        next_command="git pull && make setup",
+        exit_code=ExitCode.VERSION,
+    )
+
+
+def _unusable(where: EvaluationDir, error: sqlite3.Error) -> LonghaulError:
+    text = str(error)
+    code = ExitCode.STORE
+    if "full" in text or "disk I/O" in text:
+        code = ExitCode.DISK
+    elif "readonly" in text or "unable to open" in text:
+        code = ExitCode.PERMISSION
+    return LonghaulError(
+        f"the results in {where.store} cannot be used: {text}",
+        kept="the answers beside it, and the run",
+        next_command=f"mv {where.store} {where.store}.bad   (the next evaluate makes it again from the answers)",
+        exit_code=code,
+    )

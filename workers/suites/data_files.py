@@ -1,0 +1,102 @@
+"""The published data files that suites read: where they are looked for, and what to say where one is missing."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from profiles.errors import ExitCode, LonghaulError
+
+VARIABLE = "LONGHAUL_DATA"
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A file as its authors publish it, under the name that we give it."""
+
+    name: str
+    url: str
+    license: str
+    fields: tuple[str, ...]
+    """Texts that each line holds."""
+
+
+CRUXEVAL = DataFile(
+    "cruxeval.jsonl",
+    "https://github.com/facebookresearch/cruxeval/blob/main/data/cruxeval.jsonl",
+    "MIT",
+    ("id", "code", "input", "output"),
+)
+GSM8K_TEST = DataFile(
+    "gsm8k_test.jsonl",
+    "https://github.com/openai/grade-school-math/blob/master/grade_school_math/data/test.jsonl",
+    "MIT",
+    ("question", "answer"),
+)
+
+
+def data_folder(named: str) -> Path | None:
+    """The folder that was named, else that of the environment; None where there is neither."""
+    text = named or os.environ.get(VARIABLE, "")
+    return Path(text).expanduser() if text else None
+
+
+def is_at_hand(file: DataFile, folder: Path | None) -> bool:
+    return folder is not None and (folder / file.name).is_file()
+
+
+def read_rows(file: DataFile, folder: Path | None) -> list[Mapping[str, str]]:
+    """All lines, in order. Raises LonghaulError (INPUT): what is missing, from where to get it, where to put it."""
+    if folder is None:
+        raise _missing(file, f"no folder is named for {file.name}", Path("data"), name_it=True)
+    path = folder / file.name
+    try:
+        lines = path.read_bytes().splitlines()
+    except FileNotFoundError:
+        raise _missing(file, f"the data file {path} is missing", folder, name_it=False) from None
+    except OSError as error:
+        raise _bad(path, error.strerror or str(error)) from error
+    rows = [_row(path, number, line, file) for number, line in enumerate(lines, start=1) if line.strip()]
+    if not rows:
+        raise _bad(path, "holds no examples")
+    return rows
+
+
+def _row(path: Path, number: int, line: bytes, file: DataFile) -> Mapping[str, str]:
+    try:
+        row: Any = msgspec.json.decode(line)
+    except msgspec.DecodeError as error:
+        raise _bad(path, f"line {number} is no JSON: {error}") from error
+    missing = [field for field in file.fields if not isinstance(row, dict) or not isinstance(row.get(field), str)]
+    if missing:
+        raise _bad(path, f"line {number} has no text `{missing[0]}`")
+    return {field: row[field] for field in file.fields}
+
+
+def short_hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def _missing(file: DataFile, what: str, folder: Path, *, name_it: bool) -> LonghaulError:
+    then = f"then say --data {folder} or set {VARIABLE}={folder}" if name_it else "then the same command again"
+    return LonghaulError(
+        f"{what} (licence {file.license}, not part of this program)",
+        kept="everything; nothing was asked yet",
+        next_command=f"download {file.url} to {folder / file.name}, {then}",
+        exit_code=ExitCode.INPUT,
+    )
+
+
+def _bad(path: Path, why: str) -> LonghaulError:
+    return LonghaulError(
+        f"the data file {path} cannot be used: {why}",
+        kept="everything; nothing was asked yet",
+        next_command=f"head -c 300 {path}   (then download it again)",
+        exit_code=ExitCode.INPUT,
+    )

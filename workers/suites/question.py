@@ -1,0 +1,72 @@
+"""What a suite asks, and the fixed subset of it that a smaller evaluation takes. (pure)"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+from workers.azr.tasks import Problem, Triplet
+
+Kind = Literal["abd", "ded", "ind", "maths"]
+"""The three tasks of self-play, and word problems."""
+
+
+@dataclass(frozen=True, slots=True)
+class WordProblem:
+    """A question in words whose answer is a number."""
+
+    text: str
+    answer: Fraction
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One held-out problem."""
+
+    question_id: str
+    kind: Kind
+    item: Triplet | Problem | WordProblem
+    seed: int
+    """Root of the random streams of its samples: the same for every checkpoint and every batch."""
+    stratum: str = ""
+    """Alike questions; a subset takes of each its share."""
+
+    @property
+    def gold(self) -> str:
+        """The right answer, as text."""
+        item = self.item
+        if isinstance(item, WordProblem):
+            return str(item.answer)
+        return repr(item.outputs) if isinstance(item, Problem) else item.output
+
+
+def subset(questions: Sequence[Question], count: int) -> list[Question]:
+    """`count` of them (all, if there are no more), in their order: of each stratum its share, by hash of their ids.
+
+    The same ids give the same subset, whatever their order and whatever machine. Shares are rounded by largest
+    remainder, so that no stratum is off by a whole question.
+    """
+    if count >= len(questions):
+        return list(questions)
+    strata: dict[str, list[Question]] = defaultdict(list)
+    for question in questions:
+        strata[question.stratum].append(question)
+    shares = {name: len(group) * count / len(questions) for name, group in strata.items()}
+    taken = {name: int(share) for name, share in shares.items()}
+    by_rest = sorted(shares, key=lambda name: (taken[name] - shares[name], name))
+    for name in by_rest[: count - sum(taken.values())]:
+        taken[name] += 1
+    chosen = {
+        question.question_id
+        for name, group in strata.items()
+        for question in sorted(group, key=lambda question: _rank(question.question_id))[: taken[name]]
+    }
+    return [question for question in questions if question.question_id in chosen]
+
+
+def _rank(question_id: str) -> str:
+    return hashlib.sha256(question_id.encode()).hexdigest()

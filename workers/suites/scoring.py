@@ -1,0 +1,85 @@
+"""From judged answers to the numbers of a suite. (pure)"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from msgspec import Struct
+
+from workers.intervals import pass_at_k, wilson
+
+Metrics = dict[str, dict[str, float]]
+"""task -> name -> number, with `mean` over the tasks."""
+
+
+class Outcome(Struct, frozen=True):
+    """What became of all samples of one question. Lists have one item a sample."""
+
+    question_id: str
+    task: str
+    right: tuple[bool, ...]
+    tokens: tuple[int, ...]
+    malformed: int = 0
+    """Samples in which no answer was found; they count as wrong."""
+    undecided: int = 0
+    """Samples that the machine, not the answer, decided (wall clock); they count as wrong."""
+    worked: int = 0
+    truncated: int = 0
+    """Samples that ended at the longest length."""
+    too_long: bool = False
+    """The prompt does not fit the model: it was not asked."""
+
+
+def metrics_of(outcomes: Sequence[Outcome], *, greedy: bool, ks: Sequence[int] = (1,)) -> Metrics:
+    """Each task's numbers and their `mean`. greedy: the score is `accuracy`, else `pass_at_1` and those of `ks`.
+
+    `low`, `high`: Wilson's 95 % interval of the score over problems; of `mean`, over those of all tasks together.
+    """
+    tasks = sorted({outcome.task for outcome in outcomes})
+    found = {task: _of_task([one for one in outcomes if one.task == task], greedy, ks) for task in tasks}
+    return {**found, "mean": _mean(found, score_name(greedy=greedy))}
+
+
+def score_name(*, greedy: bool) -> str:
+    return "accuracy" if greedy else "pass_at_1"
+
+
+def _of_task(outcomes: Sequence[Outcome], greedy: bool, ks: Sequence[int]) -> dict[str, float]:
+    shares = [fmean(outcome.right) for outcome in outcomes]
+    num_samples = sum(len(outcome.right) for outcome in outcomes)
+    low, high = wilson(sum(shares), len(outcomes))
+    score = {score_name(greedy=greedy): fmean(shares)}
+    if not greedy:
+        for k in ks:
+            score[f"pass_at_{k}"] = fmean(pass_at_k(len(one.right), sum(one.right), k) for one in outcomes)
+    return {
+        "n": len(outcomes),
+        "samples": num_samples,
+        "correct": sum(sum(outcome.right) for outcome in outcomes),
+        **score,
+        "low": low,
+        "high": high,
+        "malformed": sum(one.malformed for one in outcomes) / num_samples,
+        "undecided": sum(one.undecided for one in outcomes),
+        "truncated": sum(one.truncated for one in outcomes) / num_samples,
+        "too_long": sum(one.too_long for one in outcomes),
+        "worked_share": sum(one.worked for one in outcomes) / num_samples,
+        "mean_tokens": fmean(tokens for one in outcomes for tokens in one.tokens),
+    }
+
+
+def _mean(tasks: Metrics, score: str) -> dict[str, float]:
+    """Unweighted over the tasks."""
+    n = int(sum(one["n"] for one in tasks.values()))
+    low, high = wilson(sum(one[score] * one["n"] for one in tasks.values()), n)
+    names = [name for name in next(iter(tasks.values())) if name == "accuracy" or name.startswith("pass_at_")]
+    return {
+        "n": n,
+        "samples": sum(one["samples"] for one in tasks.values()),
+        "correct": sum(one["correct"] for one in tasks.values()),
+        **{name: fmean(one[name] for one in tasks.values()) for name in names},
+        "low": low,
+        "high": high,
+        **{name: fmean(one[name] for one in tasks.values()) for name in ("malformed", "worked_share", "mean_tokens")},
+    }
