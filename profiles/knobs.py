@@ -126,13 +126,14 @@ def value_of(profile: Profile, name: str) -> Any:
 
 
 def docstrings() -> dict[str, str]:
-    """The sentence under each knob, and under each section's name that of the section. Reads schema.py."""
+    """The sentence under each knob, and under each section's name that of the section. Reads the modules' text."""
     import ast  # only help and documentation need it; a start does not pay for it
 
-    tree = ast.parse((Path(__file__).parent / "schema.py").read_text(encoding="utf-8"))
+    modules = dict.fromkeys(cls.__module__.rpartition(".")[2] for cls in (Profile, *sections().values()))
+    texts = [(Path(__file__).parent / f"{module}.py").read_text(encoding="utf-8") for module in modules]
     by_class = {cls.__name__: name for name, cls in sections().items()} | {"Profile": ""}
     found: dict[str, str] = {}
-    for node in tree.body:
+    for node in (node for text in texts for node in ast.parse(text).body):
         if not isinstance(node, ast.ClassDef) or node.name not in by_class:
             continue
         section = by_class[node.name]

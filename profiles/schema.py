@@ -1,26 +1,19 @@
 """Every knob of a run: type, default, unit, bounds, one sentence of why. (pure)
 
 A knob may carry `FIXED` (it cannot change once a run has begun: the checkpoint would no longer fit) or `FREE` (it may
-change on any resume). All others may change with `run --accept-changes`.
+change on any resume). All others may change with `run --accept-changes`. Sections that are long have a module of their
+own beside this one.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
-FIXED = Meta(extra={"change": "fixed"})
-FREE = Meta(extra={"change": "free"})
-
-Positive = Annotated[int, Meta(ge=1)]
-Count = Annotated[int, Meta(ge=0)]
-Seconds = Annotated[float, Meta(gt=0)]
-Share = Annotated[float, Meta(ge=0, le=1)]
-
-
-class Section(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Base of all sections: immutable, and unknown keys are refused. (Type checkers want `frozen` repeated below.)"""
+from profiles.azr import Azr as Azr
+from profiles.section import FIXED, FREE, Count, Positive, Seconds, Share
+from profiles.section import Section as Section
 
 
 class Run(Section, frozen=True):
@@ -55,8 +48,8 @@ class Model(Section, frozen=True):
 
     path: Annotated[str, FIXED] = "pocket"
     """`pocket` for the built-in model, else a directory with a Hugging Face checkpoint."""
-    prompt_style: Annotated[Literal["pocket"], FIXED] = "pocket"
-    """Wording of prompts and the parser of answers that goes with it."""
+    prompt_style: Annotated[Literal["pocket", "azr", "azr-chat"], FIXED] = "pocket"
+    """Wording of prompts and its parser: `azr` for base models, `azr-chat` for those with a chat template."""
     dtype: Annotated[Literal["float32", "bfloat16"], FIXED] = "float32"
     """Precision of weights in memory. What is trained in `bfloat16` has a float32 copy that the optimiser works on."""
     random_init: Annotated[Literal["off", "qwen2-tiny", "qwen2.5-0.5b", "qwen2.5-3b"], FIXED] = "off"
@@ -116,41 +109,6 @@ class Vllm(Section, frozen=True):
     """Give weights and cache back to the GPU while the trainer works."""
     dtype: Annotated[Literal["bfloat16", "float16", "float32"], FREE] = "bfloat16"
     """Precision of its copy of the weights. Where it differs from the trainer's, `optimizer.tis_cap` corrects."""
-
-
-class Azr(Section, frozen=True):
-    """[azr]: self-play. Sources: arXiv 2505.03335, and the decision register in docs/algorithm.md."""
-
-    tasks: Annotated[tuple[Literal["abd", "ded", "ind"], ...], Meta(min_length=1), FIXED] = ("abd", "ded", "ind")
-    """Kinds of task: abduction (find an input), deduction (find the output), induction (find the program)."""
-    proposals_per_task: Positive = 12
-    """Proposer rollouts of one task in one step (B)."""
-    group_size: Annotated[int, Meta(ge=2)] = 8
-    """Solver rollouts of one proposed task; their success rate is the proposer's reward (n), so two at least."""
-    train_on_estimates: bool = True
-    """Train the solver on the rollouts that estimated the rate. False: solve a batch of its own, as in the paper."""
-    solve_batch: Count = 0
-    """Solver tasks of one kind in one step; new valid tasks first, then old ones from the buffer. 0: as proposals."""
-    references: Count = 1
-    """Earlier tasks shown to the proposer (K), drawn uniformly."""
-    proposer_zero_reward: float = -0.5
-    """Reward of a valid proposal that always or never is solved. The paper says 0, all its published runs used -0.5."""
-    repeat_reward: float = -0.5
-    """Reward of a valid proposal that the buffer already has (same normalised program and input)."""
-    train_proposer: bool = True
-    """False: the proposer's rollouts get no gradient. A control that shows what training it adds."""
-    random_rewards: bool = False
-    """True: rewards are drawn at random. A control: held-out accuracy must not rise."""
-    buffer_cap: Positive = 16384
-    """Tasks that a buffer holds; beyond it the oldest that is no seed is evicted, and new ones always enter."""
-    induction_max_statements: Count = 0
-    """Longest program, in statements, that induction is asked about; 0: any."""
-    max_output_chars: Positive = 4096
-    """Outputs with a longer repr make a proposal invalid; they are never cut."""
-    seed_tasks: Annotated[Positive, FIXED] = 1
-    """Tasks of a kind that the buffer holds before self-play begins; 1 is the identity function alone."""
-    max_seed_batches: Positive = 200
-    """Batches after which seeding gives up and says why."""
 
 
 class Optimizer(Section, frozen=True):

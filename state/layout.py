@@ -111,6 +111,10 @@ class RunDir:
     def rollout_file(self, cycle: int, step: int) -> Path:
         return self.rollouts(cycle) / f"step-{step:06d}.jsonl"
 
+    def seed_file(self, cycle: int, batch: int) -> Path:
+        """What one batch of seeding found."""
+        return self.rollouts(cycle) / f"seed-{batch:06d}.jsonl"
+
     def attempt(self, cycle: int, attempt: int, role: str = "train") -> AttemptDir:
         """role: "train" or "validate"; a validation attempt has a directory of its own."""
         prefix = "attempt" if role == "train" else role

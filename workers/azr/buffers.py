@@ -5,7 +5,7 @@ A buffer never holds a task twice: equal means equal syntax tree and equal argum
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import TypeVar
@@ -133,22 +133,56 @@ class Buffers:
         return list(found.values())
 
 
-def draw_references(entries: Sequence[Item], count: int, rng: Random) -> list[Item]:
-    """Up to `count` different ones, uniformly."""
-    return rng.sample(entries, min(count, len(entries)))
+def draw_references(entries: Sequence[Item], count: int, rng: Random, weights: Sequence[float] = ()) -> list[Item]:
+    """Up to `count` different ones: uniformly, or one after another with these weights."""
+    if not weights:
+        return rng.sample(entries, min(count, len(entries)))
+    return draw_weighted(entries, weights, count, rng)
 
 
-def solver_batch(new: Sequence[Item], old: Sequence[Item], size: int, rng: Random) -> tuple[list[Item], int]:
-    """`size` tasks: new ones first, then different old ones, then repeats. Second: how many were repeats.
+def reference_weights(entries: Sequence[Entry], weighting: str) -> list[float]:
+    """Of each entry under `azr.reference_weighting`: its step plus one; empty for uniform draws. (pure)"""
+    return [entry.step + 1.0 for entry in entries] if weighting == "step" else []
 
-    Never fails and never shrinks while there is one task at all. `old` must not contain `new`.
+
+def draw_weighted(items: Sequence[Item], weights: Sequence[float], count: int, rng: Random) -> list[Item]:
+    """Up to `count` different ones, each draw in proportion to the weights that are left. Weight 0 is never drawn."""
+    left = {place: weight for place, weight in enumerate(weights) if weight > 0}
+    chosen: list[Item] = []
+    while left and len(chosen) < count:
+        (place,) = rng.choices(list(left), list(left.values()))
+        chosen.append(items[place])
+        del left[place]
+    return chosen
+
+
+def solver_batch(
+    new: Sequence[Item], old: Sequence[Item], size: int, rng: Random, mix: str = "max_new",
+    step_of: Callable[[Item], float] = lambda item: 1.0,
+) -> tuple[list[Item], int]:  # fmt: skip
+    """`size` tasks by `azr.solver_mix`, filled up with repeats. Second: how many were repeats.
+
+    Never fails and never shrinks while there is one task at all. `old` must not contain `new`. step_of: the step that
+    made a task, its weight under the mix "step"; seeds have none and come in only when all others are taken.
     """
-    if len(new) >= size:
-        return rng.sample(new, size), 0
-    chosen = list(new)
-    chosen += rng.sample(old, min(size - len(new), len(old)))
+    if mix in ("uniform_total", "step"):
+        pool = [*old, *new]
+        chosen = draw_weighted(pool, [step_of(one) for one in pool], size, rng) if mix == "step" else []
+        left = [one for one in pool if mix != "step" or step_of(one) <= 0]
+        chosen += rng.sample(left, min(size - len(chosen), len(left)))
+    else:
+        most = max(size // 2, size - len(old)) if mix == "half_new" else size
+        chosen = rng.sample(new, most) if len(new) >= most else list(new)
+        chosen += rng.sample(old, min(size - len(chosen), len(old)))
     repeats = size - len(chosen) if chosen else 0
     return chosen + [rng.choice(chosen) for _ in range(repeats)], repeats
+
+
+def is_stored(solve_rate: float, rule: str) -> bool:
+    """Whether a new task enters its buffer under `azr.buffer_filter`. (pure) An unknown rate speaks against nothing."""
+    if rule == "all" or solve_rate == UNKNOWN_RATE:
+        return True
+    return solve_rate < 1 and (rule == "non_one" or solve_rate > 0)
 
 
 def consolidate(entries: Sequence[Entry], keep_share: float) -> list[Entry]:

@@ -6,17 +6,21 @@ value never enters it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from workers.azr.buffers import Entry
+from workers.azr.rewards import InductionScore, induction_score
 from workers.sandbox import Case, Result, Sandbox, Status
 from workers.sandbox.literal import Rejected, canonical_arguments, same_value
 from workers.sandbox.screen import screen
 
 NOT_RUN = "not run"
 MAX_ROUNDS = 8
+WALL_RETRIES = 2
+"""How often a call is made again that the wall clock ended: the machine may have been busy."""
 
 
 class Verdict(Enum):
@@ -34,16 +38,36 @@ class Answer:
     text: str | None
 
 
-class Judge:
-    """Judges answers in batches, each distinct (program, input) once."""
+@dataclass(frozen=True)
+class Judged:
+    """What an answer is worth. score: 1 for a correct one; less for a program that holds on some hidden pairs only."""
 
-    def __init__(self, sandbox: Sandbox, num_shown: int) -> None:
+    verdict: Verdict
+    score: float = 0.0
+
+
+class Judge:
+    """Judges answers in batches, each distinct (program, input) once.
+
+    num_shown: pairs of an induction task that its prompt shows; None: half of them. strict_types: 1 is not 1.0.
+    """
+
+    def __init__(
+        self, sandbox: Sandbox, num_shown: int | None, *, strict_types: bool = False,
+        induction: InductionScore = "binary",
+    ) -> None:  # fmt: skip
         self._sandbox = sandbox
         self._num_shown = num_shown
+        self._strict, self._induction = strict_types, induction
         self.executions = 0
 
     def judge(self, answers: Sequence[Answer], recheck: Sequence[Entry] = ()) -> tuple[list[Verdict], frozenset[str]]:
         """A verdict for each answer, and the keys of the tasks in `recheck` whose outputs are not what they were."""
+        judged, changed = self.score(answers, recheck)
+        return [one.verdict for one in judged], changed
+
+    def score(self, answers: Sequence[Answer], recheck: Sequence[Entry] = ()) -> tuple[list[Judged], frozenset[str]]:
+        """As `judge`, with what each answer is worth."""
         calls: dict[str, dict[str, None]] = {}
         for answer in answers:
             for program, arguments in self._needs(answer):
@@ -52,8 +76,8 @@ class Judge:
             calls.setdefault(entry.program, {}).update(dict.fromkeys(entry.inputs))
         results = self._run(calls)
         changed = frozenset(entry.key for entry in recheck if _has_changed(entry, results))
-        verdicts = [Verdict.UNKNOWN if a.entry.key in changed else self._verdict(a, results) for a in answers]
-        return verdicts, changed
+        unknown = Judged(Verdict.UNKNOWN)
+        return [unknown if a.entry.key in changed else self._judged(a, results) for a in answers], changed
 
     def _needs(self, answer: Answer) -> list[tuple[str, str]]:
         """The calls that this answer's verdict depends on."""
@@ -64,45 +88,55 @@ class Judge:
         arguments = _canonical(answer.text)
         return [(answer.entry.program, arguments)] if arguments is not None else []
 
-    def _verdict(self, answer: Answer, results: dict[tuple[str, str], Result]) -> Verdict:
+    def _judged(self, answer: Answer, results: dict[tuple[str, str], Result]) -> Judged:
         if answer.text is None:
-            return Verdict.WRONG
+            return _of(0.0)
         if answer.entry.task == "ded":
-            return _of(same_value(answer.text, answer.entry.outputs[0]))
+            return _of(float(self._same(answer.text, answer.entry.outputs[0])))
         needed = self._needs(answer)
         if not needed:
-            return Verdict.WRONG
+            return _of(0.0)
         found = [results[call] for call in needed]
         if any(result.from_wall for result in found):
-            return Verdict.UNKNOWN
+            return Judged(Verdict.UNKNOWN)
         outputs = answer.entry.outputs
         expected = outputs[self.shown_of(answer.entry) :] if answer.entry.task == "ind" else outputs
-        return _of(
-            all(
-                result.status is Status.OK and same_value(result.value or "", value)
-                for result, value in zip(found, expected, strict=True)
-            )
+        passed = sum(
+            result.status is Status.OK and self._same(result.value or "", value)
+            for result, value in zip(found, expected, strict=True)
         )
+        return _of(induction_score(passed, len(found), self._induction if answer.entry.task == "ind" else "binary"))
+
+    def _same(self, a_text: str, b_text: str) -> bool:
+        return same_value(a_text, b_text, strict_types=self._strict)
 
     def _hidden(self, entry: Entry) -> tuple[str, ...]:
         return entry.inputs[self.shown_of(entry) :]
 
     def shown_of(self, entry: Entry) -> int:
         """Pairs that the prompt shows; of fewer pairs than usual, half are hidden."""
-        return self._num_shown if len(entry.inputs) > self._num_shown else len(entry.inputs) // 2
+        if self._num_shown is None or len(entry.inputs) <= self._num_shown:
+            return len(entry.inputs) // 2
+        return self._num_shown
 
     def _run(self, calls: dict[str, dict[str, None]]) -> dict[tuple[str, str], Result]:
-        """Results of all calls. A call that ended its process takes the later ones along: these run once more."""
+        """Results of all calls. A call that ended its process takes the later ones along: these run once more.
+
+        So do calls that the wall clock ended, WALL_RETRIES times.
+        """
         results: dict[tuple[str, str], Result] = {}
+        retries: Counter[tuple[str, str]] = Counter()
         waiting = [Case(program, tuple(arguments)) for program, arguments in calls.items()]
         for _ in range(MAX_ROUNDS):
             lost = []
             for case, found in zip(waiting, self._sandbox.execute_many(waiting), strict=True):
                 self.executions += len(found)
                 results |= {(case.program, text): one for text, one in zip(case.inputs, found, strict=True)}
+                late = [text for text, one in zip(case.inputs, found, strict=True) if one.from_wall]
+                late = [text for text in late if retries[case.program, text] < WALL_RETRIES]
+                retries.update((case.program, text) for text in late)
                 again = [text for text, one in zip(case.inputs, found, strict=True) if _was_not_run(one)]
-                if again:
-                    lost.append(Case(case.program, tuple(again)))
+                lost += [Case(case.program, tuple(texts)) for texts in (again, late) if texts]
             waiting = lost
             if not waiting:
                 break
@@ -129,5 +163,5 @@ def _canonical(text: str) -> str | None:
         return None
 
 
-def _of(is_correct: bool) -> Verdict:
-    return Verdict.CORRECT if is_correct else Verdict.WRONG
+def _of(score: float) -> Judged:
+    return Judged(Verdict.CORRECT if score == 1.0 else Verdict.WRONG, score)

@@ -7,11 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Profile
-from workers.azr.buffers import Buffers, Entry, draw_references
+from workers.azr.buffers import Buffers, Entry, draw_references, reference_weights
+from workers.azr.programs import can_be_part
 from workers.azr.prompts.style import PromptStyle
-from workers.azr.tasks import Task
-from workers.azr.validate_proposals import TOO_LONG, Candidate, Checked, check
+from workers.azr.seeds import seed_entries
+from workers.azr.tasks import Task, Triplet
+from workers.azr.validate_proposals import TOO_LONG, Candidate, Checked, Rules, check
 from workers.models.load import Tokenizer
 from workers.rng import derive, stream
 from workers.rollout.engine import Request, Rollout, RolloutEngine, Sampling
@@ -19,6 +22,8 @@ from workers.sandbox import Sandbox
 
 MAX_REDRAWS = 20
 """Prompts that are too long are drawn again so often, then with one reference fewer."""
+MAX_PARTS = 3
+"""Earlier programs that one proposal may have to build on."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,25 @@ class Tools:
 
 
 @dataclass(frozen=True)
+class Asked:
+    """A proposer's prompt. program: the one that an induction prompt shows. parts: programs to build on."""
+
+    task: Task
+    prompt_ids: tuple[int, ...]
+    program: str
+    parts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A prompt with one rollout of it. Rollouts of equal prompts share the group."""
+
+    asked: Asked
+    group: int
+    rollout: Rollout
+
+
+@dataclass(frozen=True)
 class Proposed:
     """One proposer rollout and what came of it."""
 
@@ -61,39 +85,108 @@ class Proposed:
 
 
 def propose(
-    tools: Tools, buffers: Buffers, tasks: Sequence[Task], count: int, step: int, purpose: str = "propose"
-) -> list[tuple[Task, int, str, Rollout]]:
-    """(task, group, program shown, rollout), `count` for each task; all prompts are made before any generation."""
-    seed = tools.profile.run.seed
-    asked: list[tuple[Task, tuple[int, ...], str]] = []
+    tools: Tools, buffers: Buffers, tasks: Sequence[Task], count: int, step: int, seed_batch: int = 0
+) -> list[Drawn]:
+    """`count` rollouts for each task; all prompts are made before any generation. seed_batch: its number, in seeding.
+
+    A task whose buffer has nothing to show is left out of the step where the style cannot ask without.
+    """
+    seed, azr = tools.profile.run.seed, tools.profile.azr
+    purpose = f"seed {seed_batch}" if seed_batch else "propose"
+    asked: list[Asked] = []
     for task in tasks:
         rng = stream(seed, step, f"{purpose} references {task}")
+        parts_rng = stream(seed, step, f"{purpose} parts {task}")
         pool = induction_pool(tools.profile, buffers) if task == "ind" else list(buffers.of[task].entries)
+        if not pool and (task == "ind" or tools.style.min_references):
+            continue
+        composes = task != "ind" and 0 < azr.composite_from_step <= step
+        able = [entry.program for entry in pool if can_be_part(entry.program)] if composes else []
         for _ in range(count):
-            prompt, program = proposer_prompt(tools, task, pool, rng)
-            asked.append((task, prompt, program))
-    requests = [
-        Request(prompt, derive(seed, step, f"{purpose} {task}", i)) for i, (task, prompt, _) in enumerate(asked)
-    ]
-    rollouts = tools.engine.generate(requests, tools.sampling)
+            parts = draw_parts(able, azr.composite_share, parts_rng) if composes else ()
+            asked.append(proposer_prompt(tools, task, pool, rng, parts, is_seeding=seed_batch > 0))
+    requests = [Request(one.prompt_ids, derive(seed, step, f"{purpose} {one.task}", i)) for i, one in enumerate(asked)]
+    rollouts = tools.engine.generate(requests, tools.sampling) if requests else []
     groups: dict[tuple[Task, tuple[int, ...]], int] = {}
     return [
-        (task, groups.setdefault((task, prompt), len(groups)), program, rollout)
-        for (task, prompt, program), rollout in zip(asked, rollouts, strict=True)
+        Drawn(one, groups.setdefault((one.task, one.prompt_ids), len(groups)), rollout)
+        for one, rollout in zip(asked, rollouts, strict=True)
     ]
 
 
-def proposer_prompt(tools: Tools, task: Task, pool: Sequence[Entry], rng: Random) -> tuple[tuple[int, ...], str]:
-    """Ids of a prompt that fits, and the first program that it shows. Never cut: drawn again, then with less."""
-    wanted = 1 if task == "ind" else max(tools.profile.azr.references, 1)
-    for count in range(wanted, 0, -1):
-        for _ in range(MAX_REDRAWS):
-            shown = draw_references(pool, count, rng)
-            ids = tools.encode(tools.style.propose(task, [entry.item for entry in shown]))  # type: ignore[misc]
-            if tools.fits(ids):
-                return ids, shown[0].program
-    shortest = min(pool, key=lambda entry: len(entry.program) + len(entry.inputs[0]))
-    return tools.encode(tools.style.propose(task, [shortest.item])), shortest.program  # type: ignore[list-item]
+def draw_parts(able: Sequence[str], share: float, rng: Random) -> tuple[str, ...]:
+    """With probability `share`, 1 to MAX_PARTS different programs to build on; fewer where there are fewer."""
+    wanted = rng.random() < share
+    count = rng.randint(1, MAX_PARTS)
+    distinct = list(dict.fromkeys(able))
+    return tuple(rng.sample(distinct, min(count, len(distinct)))) if wanted else ()
+
+
+def proposer_prompt(
+    tools: Tools,
+    task: Task,
+    pool: Sequence[Entry],
+    rng: Random,
+    parts: tuple[str, ...] = (),
+    *,
+    is_seeding: bool = False,
+) -> Asked:
+    """A prompt that fits. Never cut: drawn again, then with less. The shortest that there is may still be too long."""
+    azr, style = tools.profile.azr, tools.style
+
+    def asked(shown: Sequence[Entry], parts: tuple[str, ...]) -> Asked:
+        # Induction shows a program; the seed problem may be all that there is of it.
+        items = [Triplet(one.program, one.inputs[0], one.outputs[0], one.step, one.source) for one in shown]
+        ids = tools.encode(style.propose(task, items, parts, is_seeding=is_seeding))
+        return Asked(task, ids, shown[0].program if shown else "", parts)
+
+    fewest = 1 if task == "ind" else style.min_references
+    wanted = 1 if task == "ind" else max(azr.references, fewest)
+    weights = reference_weights(pool, azr.reference_weighting) if task != "ind" else []
+    for building_on in (parts, ()) if parts else ((),):
+        for count in range(min(wanted, len(pool)), fewest - 1, -1):
+            for _ in range(MAX_REDRAWS if count else 1):
+                made = asked(draw_references(pool, count, rng, weights), building_on)
+                if tools.fits(made.prompt_ids):
+                    return made
+    if not fewest:
+        return asked([], ())
+    return asked([min(pool, key=lambda entry: len(entry.program) + len(entry.inputs[0]))], ())
+
+
+def check_lengths(tools: Tools, max_positions: int | None) -> None:
+    """Before anything is generated: a whole sequence fits the model, and the shortest prompts fit their limit.
+
+    Raises LonghaulError (INPUT) with the numbers.
+    """
+    knobs = tools.profile.sampling
+    total = knobs.max_prompt_tokens + knobs.max_completion_tokens
+    if max_positions is not None and total > max_positions:
+        raise _too_long(
+            f"sampling.max_prompt_tokens + max_completion_tokens is {total}, the model reads {max_positions} tokens",
+            "lower one of the two",
+        )
+    azr = tools.profile.azr
+    seeds = {entry.task: entry for entry in seed_entries(azr.tasks, tools.style.name)}
+    for task, entry in seeds.items():
+        rng = stream(0, 0, "lengths")
+        longest = max(
+            len(proposer_prompt(tools, task, [entry], rng, is_seeding=True).prompt_ids),
+            len(tools.encode(tools.style.solve(task, entry.item))),
+        )
+        if longest > knobs.max_prompt_tokens:
+            raise _too_long(
+                f"the shortest prompts of {tools.style.name!r} for {task} take {longest} tokens, "
+                f"sampling.max_prompt_tokens is {knobs.max_prompt_tokens}",
+                f"set it to {2 * longest} or more, so that references have room",
+            )
+
+
+def _too_long(what: str, advice: str) -> LonghaulError:
+    return LonghaulError(
+        what, kept="the run, as it is", next_command=f"{advice}, then: python -m orchestrator run",
+        exit_code=ExitCode.INPUT,
+    )  # fmt: skip
 
 
 def induction_pool(profile: Profile, buffers: Buffers) -> list[Entry]:
@@ -101,6 +194,8 @@ def induction_pool(profile: Profile, buffers: Buffers) -> list[Entry]:
     limit = profile.azr.induction_max_statements
     programs = buffers.programs() or list(buffers.of["ind"].entries)
     short = [entry for entry in programs if not limit or num_statements(entry.program) <= limit]
+    if not programs:
+        return []
     return short or [min(programs, key=lambda entry: len(entry.program))]
 
 
@@ -110,29 +205,36 @@ def num_statements(program: str) -> int:
 
 
 def verify(
-    tools: Tools, buffers: Buffers, drawn: Sequence[tuple[Task, int, str, Rollout]], step: int, taken: Counter[str]
+    tools: Tools, buffers: Buffers, drawn: Sequence[Drawn], step: int, taken: Counter[str], *, is_seeding: bool = False
 ) -> list[Proposed]:
     """Parse and run every proposal. `taken` counts the reasons of those that are no new valid task."""
-    style = tools.style
+    style, azr = tools.style, tools.profile.azr
     candidates = [
-        Candidate(task, style.parse_proposal(task, tools.text_of(rollout)), program)
-        for task, _, program, rollout in drawn
+        Candidate(
+            one.asked.task,
+            style.parse_proposal(one.asked.task, tools.text_of(one.rollout), is_seeding=is_seeding),
+            one.asked.program,
+            one.asked.parts,
+        )
+        for one in drawn
     ]
-    verdicts = check(
-        candidates,
-        tools.sandbox,
-        {task: buffers.of[task] for task in buffers.of},
-        step=step,
-        max_output_chars=tools.profile.azr.max_output_chars,
+    rules = Rules(
+        max_output_chars=azr.max_output_chars,
+        allow_none_output=azr.allow_none_output,
+        single_def_only=azr.single_def_only,
+        num_inputs=style.num_inputs,
         is_held_out=tools.is_held_out,
         is_output_allowed=tools.is_output_allowed,
-        num_inputs=style.num_inputs,
+        is_showable=style.is_showable,
     )
+    known = {task: buffers.of[task] for task in buffers.of}
+    verdicts = check(candidates, tools.sandbox, known, step=step, rules=rules)
     proposed = []
-    for (task, group, _, rollout), verdict in zip(drawn, verdicts, strict=True):
+    for one, verdict in zip(drawn, verdicts, strict=True):
+        task = one.asked.task
         if verdict.entry is not None and not tools.fits(tools.encode(style.solve(task, verdict.entry.item))):
             verdict = Checked(None, TOO_LONG)
         if verdict.reason:
             taken[verdict.reason] += 1
-        proposed.append(Proposed(task, group, rollout, verdict))
+        proposed.append(Proposed(task, one.group, one.rollout, verdict))
     return proposed

@@ -16,25 +16,31 @@ CORRECT = 1.0
 InductionScore = Literal["binary", "accuracy", "if_one_correct"]
 
 
-def learnability(successes: int, n: int) -> float:
+def learnability(successes: float, n: int) -> float:
     """1 - p for a solve rate p strictly between 0 and 1, else 0: always or never solved teaches nothing."""
     if n < 2 or not 0 <= successes <= n:
         raise ValueError(f"{successes} successes of {n} rollouts: a solve rate needs at least 2 rollouts")
     return 1.0 - successes / n if 0 < successes < n else 0.0
 
 
-def proposer_reward(successes: int, n: int, *, is_well_formed: bool = True, zero_reward: float = -0.5) -> float:
-    """Reward of a *valid* proposal; an invalid one earns INVALID. Malformed wording costs the reward, not the task."""
+def proposer_reward(successes: float, n: int, *, is_well_formed: bool = True, zero_reward: float = -0.5) -> float:
+    """Reward of a *valid* proposal; an invalid one earns INVALID. Malformed wording costs the reward, not the task.
+
+    successes: the sum of its n rollouts' scores. zero_reward: what is paid where they teach nothing.
+    """
     if not is_well_formed:
         return INVALID
     learn = learnability(successes, n)
     return learn if learn > 0 else zero_reward
 
 
-def solver_reward(*, is_well_formed: bool, is_correct: bool) -> float:
+def solver_reward(*, is_well_formed: bool, score: float) -> float:
+    """score: 1 for a correct answer, 0 for a wrong one; a program that holds in part is worth its share."""
     if not is_well_formed:
         return INVALID
-    return CORRECT if is_correct else WRONG
+    if score == 0:
+        return WRONG
+    return CORRECT if score == 1 else score
 
 
 def validation_score(*, is_well_formed: bool, is_correct: bool) -> float:
@@ -42,9 +48,8 @@ def validation_score(*, is_well_formed: bool, is_correct: bool) -> float:
     return 1.0 if is_well_formed and is_correct else 0.0
 
 
-def induction_reward(passed: int, checked: int, kind: InductionScore = "binary") -> float:
-    """Reward of a well-formed program that passed so many of the hidden pairs; the pairs it was shown do not count."""
+def induction_score(passed: int, checked: int, kind: InductionScore = "binary") -> float:
+    """Worth of a program that passed so many of the hidden pairs; the pairs that it was shown do not count."""
     if kind == "accuracy":
         return passed / checked
-    is_correct = passed == checked if kind == "binary" else passed > 0
-    return CORRECT if is_correct else WRONG
+    return float(passed == checked if kind == "binary" else passed > 0)

@@ -1,22 +1,80 @@
-"""Growing the buffers of a new run by the model's own proposals, without any weight update."""
+"""Growing the buffers of a new run by the model's own proposals, without any weight update.
+
+Every batch is on disk before the next one begins, in the form of rollout files: a seeding that is killed goes on where
+it was, and ends with the buffers of an unbroken one.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
 
+import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from profiles.errors import ExitCode, LonghaulError
+from profiles.schema import Azr, Profile
+from state.crash import crash_point
+from workers import rollout_file
 from workers.azr.buffers import SEED, Buffers, Entry
-from workers.azr.proposing import Proposed, Tools, propose, verify
+from workers.azr.proposing import Tools, propose, verify
 from workers.azr.tasks import Task
+from workers.rollout_file import Header
 
 log = logging.getLogger("worker")
 
-Draw = Callable[[Buffers, Task, int], list[Proposed]]
-"""(buffers, task, number of the batch) -> one batch of verified proposals."""
+
+class Batch(Struct, frozen=True, kw_only=True):
+    """What one batch of seeding gave."""
+
+    task: Task
+    found: list[Entry]
+    """Valid tasks that were not known, in order."""
+    reasons: dict[str, int] = {}
+    """Why the other proposals are none."""
+    proposals: int
+
+
+Draw = Callable[[Buffers, Task, int], Batch]
+"""(buffers, task, number of the batch) -> what it gave."""
+
+
+class Journal(Protocol):
+    """Where batches survive a kill."""
+
+    def read(self, number: int, task: Task) -> Batch | None: ...
+
+    def write(self, number: int, batch: Batch) -> None: ...
+
+
+class BatchFiles:
+    """A `Journal` of one file a batch. A file of another run, model or way of proposing does not count."""
+
+    def __init__(self, path_of: Callable[[int], Path], run_id: str, profile: Profile) -> None:
+        self._path_of, self._run_id, self._sha256 = path_of, run_id, seeding_sha256(profile)
+
+    def read(self, number: int, task: Task) -> Batch | None:
+        records = rollout_file.read(self._path_of(number), self._header(number))
+        batch = msgspec.convert(records[0], Batch) if records else None
+        return batch if batch is not None and batch.task == task else None
+
+    def write(self, number: int, batch: Batch) -> None:
+        rollout_file.write(self._path_of(number), self._header(number), [msgspec.to_builtins(batch)])
+        crash_point("worker.rollouts_done")
+
+    def _header(self, number: int) -> Header:
+        return Header(run_id=self._run_id, profile_sha256=self._sha256, step=number)
+
+
+def seeding_sha256(profile: Profile) -> str:
+    """Of what decides which seeds are found. How many are wanted does not: after `seed_stalled` one may raise it."""
+    azr = replace(profile.azr, seed_tasks=Azr().seed_tasks, max_seed_batches=Azr().max_seed_batches)
+    return hashlib.sha256(msgspec.json.encode([profile.run.seed, profile.model, profile.sampling, azr])).hexdigest()
 
 
 def grow(
@@ -24,32 +82,40 @@ def grow(
     buffers: Buffers,
     stop_asked: Callable[[], bool],
     on_batch: Callable[[int], None] = lambda number: None,
+    journal: Journal | None = None,
 ) -> None:
     """Bring every buffer to `azr.seed_tasks` tasks, fewer only when asked to stop. on_batch: told each batch's number.
 
-    Raises LonghaulError (INTERNAL) `seed_stalled` after `azr.max_seed_batches` batches, with the reasons counted.
+    Raises LonghaulError (INPUT) `seed_stalled` after `azr.max_seed_batches` batches, with the reasons counted.
     """
     azr = tools.profile.azr
-    reasons: Counter[str] = Counter()
 
-    def draw(known: Buffers, task: Task, number: int) -> list[Proposed]:
+    def draw(known: Buffers, task: Task, number: int) -> Batch:
         on_batch(number)
-        drawn = propose(tools, known, [task], azr.proposals_per_task, step=0, purpose=f"seed {number}")
-        return verify(tools, known, drawn, 0, reasons)
+        if journal is not None and (batch := journal.read(number, task)) is not None:
+            return batch
+        drawn = propose(tools, known, [task], azr.proposals_per_task, step=0, seed_batch=number)
+        reasons: Counter[str] = Counter()
+        proposed = verify(tools, known, drawn, 0, reasons, is_seeding=True)
+        found = [one.checked.entry for one in proposed if one.checked.entry and not one.checked.reason]
+        batch = Batch(task=task, found=found, reasons=dict(reasons), proposals=len(drawn))
+        if journal is not None:
+            journal.write(number, batch)
+        return batch
 
-    fill(buffers, azr.seed_tasks, azr.max_seed_batches, draw, reasons, stop_asked)
+    fill(buffers, azr.seed_tasks, azr.max_seed_batches, draw, stop_asked)
 
 
 def fill(
-    buffers: Buffers, target: int, max_batches: int, draw: Draw, reasons: Counter[str],
-    stop_asked: Callable[[], bool] = lambda: False,
-) -> int:  # fmt: skip
+    buffers: Buffers, target: int, max_batches: int, draw: Draw, stop_asked: Callable[[], bool] = lambda: False
+) -> int:
     """The rule of growth; returns the number of batches. Abduction and deduction grow one shared set of triplets.
 
     Batches alternate between the tasks. A set that passes the target is cut to it.
     """
     triplets: list[Task] = [task for task in buffers.of if task != "ind"]
-    batches = 0
+    reasons: Counter[str] = Counter()
+    batches = proposals = 0
     while not stop_asked():
         short = [task for task in buffers.of if len(buffers.of[task]) < target]
         # Induction asks about programs of the other two, so it comes when these are there.
@@ -60,12 +126,16 @@ def fill(
             if len(buffers.of[task]) >= target or stop_asked():
                 continue
             if batches == max_batches:
-                raise stalled(buffers, target, max_batches, reasons)
+                raise stalled(buffers, target, batches, proposals, reasons)
             batches += 1
-            found = [one.checked.entry for one in draw(buffers, task, batches) if one.checked.entry and not
-                     one.checked.reason]  # fmt: skip
-            _store(buffers, [task] if task == "ind" else triplets, found, target)
-            log.info("seeding, batch %d (%s): %s of %d", batches, task, len(buffers.of[task]), target)
+            batch = draw(buffers, task, batches)
+            reasons.update(batch.reasons)
+            proposals += batch.proposals
+            _store(buffers, [task] if task == "ind" else triplets, batch.found, target)
+            log.info(
+                "seeding, batch %d (%s): %d of %d accepted, %d of %d tasks", batches, task, len(batch.found),
+                batch.proposals, len(buffers.of[task]), target,
+            )  # fmt: skip
     return batches
 
 
@@ -76,12 +146,15 @@ def _store(buffers: Buffers, tasks: list[Task], found: list[Entry], target: int)
                 buffers.of[task].add(replace(entry, task=task, source=SEED))
 
 
-def stalled(buffers: Buffers, target: int, batches: int, reasons: Counter[str]) -> LonghaulError:
+def stalled(buffers: Buffers, target: int, batches: int, proposals: int, reasons: Counter[str]) -> LonghaulError:
+    """The named end of a seeding that gets nowhere, with the histogram of what was refused."""
     sizes = ", ".join(f"{task} {len(buffer)}" for task, buffer in buffers.of.items())
-    counts = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common()) or "none was refused"
+    shares = [f"{reason} {count} ({count / max(proposals, 1):.0%})" for reason, count in reasons.most_common()]
+    accepted = proposals - reasons.total()
     return LonghaulError(
-        f"seed_stalled: {batches} batches gave {sizes} of {target} tasks; refused: {counts}",
-        kept="nothing was trained yet",
+        f"seed_stalled: {batches} batches gave {sizes} of {target} tasks; of {proposals} proposals {accepted} were "
+        f"accepted; refused: {', '.join(shares) or 'none'}",
+        kept="the tasks found so far: the next start goes on from them",
         next_command="set azr.seed_tasks lower or azr.max_seed_batches higher, then: python -m orchestrator run",
         exit_code=ExitCode.INPUT,
     )

@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from workers.azr import rewards
-from workers.azr.buffers import Buffers, Entry, solver_batch
-from workers.azr.judge import Answer, Judge, Verdict
+from workers.azr.buffers import Buffers, Entry, is_stored, solver_batch
+from workers.azr.judge import Answer, Judge, Judged, Verdict
 from workers.azr.metrics import collected_metrics
 from workers.azr.proposing import Proposed, Tools, propose, verify
 from workers.azr.rows import Collected, Row
+from workers.azr.tasks import Task
 from workers.azr.validate_proposals import REPEAT, UNFAIR
 from workers.data.cursor import Place
 from workers.rng import derive, stream
@@ -29,12 +30,21 @@ Stage = Callable[[str], AbstractContextManager[None]]
 
 @dataclass(frozen=True)
 class Wanted:
-    """A task to be solved `count` times. is_trained: its rollouts are for the update, not for an estimate alone."""
+    """A task to be solved `count` times.
+
+    is_new: a valid task of this step, to be stored. is_trained: its rollouts are for the update, not for an estimate
+    alone. is_repeat: proposed in this step, and known; solved to pay its proposer.
+    """
 
     entry: Entry
     count: int
     is_new: bool
     is_trained: bool
+    is_repeat: bool = False
+
+    @property
+    def is_estimated(self) -> bool:
+        return self.is_new or self.is_repeat
 
 
 @dataclass
@@ -45,15 +55,20 @@ class Solved:
     group: int
     rollouts: list[Rollout]
     texts: list[str]
-    verdicts: list[Verdict] = field(default_factory=list)
+    verdicts: list[Judged] = field(default_factory=list)
 
     @property
-    def judged(self) -> list[Verdict]:
-        return [verdict for verdict in self.verdicts if verdict is not Verdict.UNKNOWN]
+    def judged(self) -> list[Judged]:
+        return [one for one in self.verdicts if one.verdict is not Verdict.UNKNOWN]
 
     @property
-    def successes(self) -> int:
-        return sum(verdict is Verdict.CORRECT for verdict in self.verdicts)
+    def successes(self) -> float:
+        """Sum of the scores: the number of right answers, where no score is given for half of one."""
+        return sum(one.score for one in self.verdicts)
+
+
+Rates = dict[tuple[Task, str], Solved]
+"""The estimates of a step's proposals, by task and key."""
 
 
 class SelfPlay:
@@ -73,10 +88,12 @@ class SelfPlay:
             proposed = verify(self._tools, self._buffers, drawn, step, reasons)
         wanted, repeats = self._wanted(step, proposed)
         solved, retired, executions = self.solve(step, wanted)
-        rates = {one.wanted.entry.key: one for one in solved if one.wanted.is_new}
+        # By task as well: the same program and input may be proposed for both deduction and abduction.
+        rates = {(one.wanted.entry.task, one.wanted.entry.key): one for one in solved if one.wanted.is_estimated}
         rows = [self._proposer_row(one, rates) for one in proposed]
         rows += [row for one in solved if one.wanted.is_trained for row in self._solver_rows(one)]
         found = [with_rate(one.wanted.entry, one) for one in solved if one.wanted.is_new]
+        found = [entry for entry in found if is_stored(entry.solve_rate, self._azr.buffer_filter)]
         metrics = collected_metrics(rows, reasons, solved, self._azr.tasks)
         metrics |= {"executions": float(executions), "fill_with_replacement": float(repeats)}
         return Collected(rows=self._finish(step, rows), found=found, retired=sorted(retired), metrics=metrics)
@@ -104,14 +121,17 @@ class SelfPlay:
             one.rollouts = [next(rollouts) for _ in range(one.wanted.count)]
             one.texts = [tools.text_of(rollout) for rollout in one.rollouts]
         with self._stage("judge"):
-            judge = Judge(tools.sandbox, tools.style.num_shown)
+            azr = self._azr
+            judge = Judge(
+                tools.sandbox, tools.style.num_shown, strict_types=azr.strict_types, induction=azr.induction_reward
+            )
             answers = [
                 Answer(one.wanted.entry, tools.style.parse_answer(one.wanted.entry.task, text))
                 for one in solved
                 for text in one.texts
             ]
             old = [one.wanted.entry for one in solved if not one.wanted.is_new]
-            found, retired = judge.judge(answers, recheck=old)
+            found, retired = judge.score(answers, recheck=old)
         verdicts = iter(found)
         for one in solved:
             one.verdicts = [next(verdicts) for _ in range(one.wanted.count)]
@@ -121,23 +141,31 @@ class SelfPlay:
         """Every new valid task, which must be estimated, and what fills the solver's batch. Second: repeats in it."""
         wanted: list[Wanted] = []
         repeats = 0
-        size = self._azr.solve_batch or self._azr.proposals_per_task
-        group, trains = self._azr.group_size, self._azr.train_on_estimates
-        for task in self._azr.tasks:
-            new = [one.checked.entry for one in proposed if one.task == task and one.checked.entry and not
-                   one.checked.reason]  # fmt: skip
+        azr = self._azr
+        size = azr.solve_batch or azr.proposals_per_task
+        group, trains = azr.group_size, azr.train_on_estimates
+        for task in azr.tasks:
+            valid = [one.checked for one in proposed if one.task == task and one.checked.entry]
+            new = [one.entry for one in valid if one.entry and not one.reason]
             wanted += [Wanted(entry, group, is_new=True, is_trained=trains) for entry in new]
+            if azr.repeats == "as_new":
+                keys = {entry.key for entry in new}
+                again = {one.entry.key: one.entry for one in valid if one.entry and one.entry.key not in keys}
+                wanted += [Wanted(entry, group, is_new=False, is_trained=False, is_repeat=True)
+                           for entry in again.values()]  # fmt: skip
             missing = size - len(new) if trains else size
             if missing > 0:
                 rng = stream(self._seed, step, f"solver batch {task}")
-                pool = self._buffers.of[task].entries
-                chosen, again = solver_batch([] if trains else new, pool, missing, rng)
+                old = self._buffers.of[task].entries
+                chosen, filled = solver_batch(
+                    [] if trains else new, old, missing, rng, azr.solver_mix, lambda entry: entry.step
+                )
                 count = group if trains else 1
                 wanted += [Wanted(entry, count, is_new=False, is_trained=True) for entry in chosen]
-                repeats += again
+                repeats += filled
         return wanted, repeats
 
-    def _proposer_row(self, proposed: Proposed, rates: dict[str, Solved]) -> Row:
+    def _proposer_row(self, proposed: Proposed, rates: Rates) -> Row:
         checked = proposed.checked
         is_new = checked.entry is not None and not checked.reason
         return Row(
@@ -150,18 +178,18 @@ class SelfPlay:
             finish_reason=proposed.rollout.finish_reason,
             reward=self._proposer_reward(proposed, rates),
             is_correct=is_new,
-            is_well_formed=checked.entry is not None,
+            is_well_formed=checked.entry is not None and checked.is_well_formed,
         )
 
-    def _proposer_reward(self, proposed: Proposed, rates: dict[str, Solved]) -> float | None:
+    def _proposer_reward(self, proposed: Proposed, rates: Rates) -> float | None:
         checked = proposed.checked
         if checked.reason in UNFAIR:
             return None
-        if checked.entry is None:
+        if checked.entry is None or not checked.is_well_formed:
             return rewards.INVALID
-        if checked.reason == REPEAT:
+        if checked.reason == REPEAT and self._azr.repeats == "flat":
             return self._azr.repeat_reward
-        solved = rates[checked.entry.key]
+        solved = rates[proposed.task, checked.entry.key]
         if len(solved.judged) < 2:
             return None
         return rewards.proposer_reward(solved.successes, len(solved.judged), zero_reward=self._azr.proposer_zero_reward)
@@ -169,10 +197,9 @@ class SelfPlay:
     def _solver_rows(self, solved: Solved) -> list[Row]:
         style, task = self._tools.style, solved.wanted.entry.task
         rows = []
-        for rollout, text, verdict in zip(solved.rollouts, solved.texts, solved.verdicts, strict=True):
-            is_well_formed = style.parse_answer(task, text) is not None
-            is_correct = verdict is Verdict.CORRECT
-            reward = rewards.solver_reward(is_well_formed=is_well_formed, is_correct=is_correct)
+        for rollout, text, judged in zip(solved.rollouts, solved.texts, solved.verdicts, strict=True):
+            is_well_formed = style.is_well_formed(task, text)
+            reward = rewards.solver_reward(is_well_formed=is_well_formed, score=judged.score)
             rows.append(
                 Row(
                     task=task,
@@ -182,8 +209,8 @@ class SelfPlay:
                     completion_ids=rollout.completion_ids,
                     log_probs=rollout.log_probs,
                     finish_reason=rollout.finish_reason,
-                    reward=None if verdict is Verdict.UNKNOWN else reward,
-                    is_correct=is_correct,
+                    reward=None if judged.verdict is Verdict.UNKNOWN else reward,
+                    is_correct=is_well_formed and judged.verdict is Verdict.CORRECT,
                     is_well_formed=is_well_formed,
                     is_worked=style.is_worked(task, text),
                 )

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from pathlib import Path
 
+from profiles.schema import Profile
+from workers.azr.prompts import chat
+from workers.azr.prompts.azr import AzrStyle, Form
 from workers.azr.prompts.pocket import PocketStyle
 from workers.azr.prompts.style import PromptStyle
 from workers.pocket import language
@@ -12,11 +16,21 @@ from workers.pocket import language
 POCKET_LETTERS = (1, 9)
 """Letters of an output that the pocket model may be asked about: of an empty one nothing can be learnt."""
 
-STYLES: dict[str, Callable[[], PromptStyle]] = {"pocket": PocketStyle}
 
+def style_of(profile: Profile, directory: Path) -> PromptStyle:
+    """The style that the profile names, for the model in `directory`.
 
-def style_of(name: str) -> PromptStyle:
-    return STYLES[name]()
+    Raises LonghaulError (INPUT) where the style needs a chat template and the model has none.
+    """
+    name = profile.model.prompt_style
+    if name == "pocket":
+        return PocketStyle()
+    azr = profile.azr
+    form = Form(azr.program_fence, azr.seed_parse, azr.lenient_fallbacks, azr.hide_input, profile.sandbox.cpu_s)
+    marks = chat.special_tokens(directory)
+    if name == "azr-chat":
+        return AzrStyle(name, chat.wrapper_of(directory), form, marks)
+    return AzrStyle(name, form=form, marks=marks)
 
 
 def output_rule_of(name: str) -> Callable[[str], bool]:

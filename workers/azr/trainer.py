@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 import torch
@@ -15,9 +16,9 @@ from state.registry import Registry
 from workers import rng
 from workers.azr.buffers import Buffers, Entry, consolidate
 from workers.azr.judge import Judge
-from workers.azr.proposing import Tools
+from workers.azr.proposing import Tools, check_lengths
 from workers.azr.rows import Collected
-from workers.azr.seeding import grow
+from workers.azr.seeding import BatchFiles, grow
 from workers.azr.seeds import seed_entries
 from workers.azr.selfplay import SelfPlay
 from workers.azr.styles import held_out_of, output_rule_of, style_of
@@ -62,6 +63,7 @@ class AzrTrainer:
             rng.seed_globals(profile.run.seed)
         self._optimizer = optimizer.build(self._model, profile.optimizer)
         self._update = PolicyUpdate(self._model, self._optimizer, profile.optimizer, profile.sampling.temperature)
+        self._update.shuffles = profile.azr.minibatch_order == "shuffle"
         self._buffers = Buffers(profile.azr.tasks, profile.azr.buffer_cap)
         self._engine = engine_of(
             self._model,
@@ -71,7 +73,9 @@ class AzrTrainer:
             warn=self._attempt.warn,
         )
         self._update.tis_cap = tis_cap_of(profile)
-        style = style_of(profile.model.prompt_style)
+        with TemporaryDirectory(prefix="longhaul-style-") as files:
+            self.write_static(Path(files))
+            style = style_of(profile, Path(files))
         self._tools = Tools(
             profile=profile,
             style=style,
@@ -81,6 +85,7 @@ class AzrTrainer:
             is_held_out=held_out_of(style.name),
             is_output_allowed=output_rule_of(style.name),
         )
+        check_lengths(self._tools, getattr(self._model.config, "max_position_embeddings", None))
         self._selfplay = SelfPlay(self._tools, self._buffers, self._attempt.stage)
         if profile.data.tasks:
             self._source = read_tasks(Path(profile.data.tasks), self._sandbox, profile.azr.tasks)
@@ -116,7 +121,9 @@ class AzrTrainer:
         style = self._tools.style
         for entry in seed_entries(self._profile.azr.tasks, style.name):
             self._buffers.of[entry.task].add(entry)
-        grow(self._tools, self._buffers, stop_asked, lambda number: self._attempt.at(0, f"seeding, batch {number}"))
+        spec, told = self._attempt.spec, self._attempt.at
+        journal = BatchFiles(lambda number: self._attempt.run.seed_file(spec.cycle, number), spec.run_id, self._profile)
+        grow(self._tools, self._buffers, stop_asked, lambda number: told(0, f"seeding, batch {number}"), journal)
         if any(len(buffer) < self._profile.azr.seed_tasks for buffer in self._buffers.of.values()):
             raise Interrupted
         return [example(entry) for buffer in self._buffers.of.values() for entry in buffer.entries]
@@ -155,13 +162,14 @@ class AzrTrainer:
         rows = [row for row in collected.rows if row.reward is not None]
         if not self._profile.azr.train_proposer:
             rows = [row for row in rows if row.role == "solve"]
-        advantages = advantages_of(rows, self._profile.optimizer.advantages)
+        advantages = advantages_of(rows, self._profile.optimizer.advantages, self._profile.azr.adv_norm)
         self._engine.rest()
         with self._attempt.stage("update"):
             is_finite, learned = self._update.apply(step, rows, advantages.values)
         self._store(collected)
         metrics = collected.metrics | learned | self._buffers.sizes()
         metrics["cell_degenerate"] = float(advantages.degenerate)
+        metrics["update_skipped"] = float(not rows)
         return StepReport(
             metrics=metrics,
             tokens=sum(len(row.completion_ids) for row in rows),
@@ -189,6 +197,8 @@ def warnings_of(collected: Collected, metrics: dict[str, float]) -> list[str]:
     texts = []
     if collected.retired:
         texts.append(f"{len(collected.retired)} tasks gave another value than before and were retired")
+    if not any(row.reward is not None for row in collected.rows):
+        texts.append("no rollout of this step could be judged: nothing was trained")
     if metrics.get("new_examples", 0) >= 2 and metrics.get("identical_share", 0.0) == 1.0:
         texts.append("all estimation rollouts of every new task are the same: does the sampler draw at all?")
     return texts

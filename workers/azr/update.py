@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from random import Random
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -19,25 +20,34 @@ from workers.loss import clipped_token_loss, k3
 from workers.models import packing
 from workers.models.log_probs import score
 from workers.models.optimizer import AnyOptimizer, clip, learning_rate_at
+from workers.rng import stream
 
 
-def advantages_of(rows: Sequence[Row], kind: str) -> Advantages:
-    """TRR++ over (task, role) cells, or with the mean of the prompt's group as the baseline. (pure)"""
+def advantages_of(rows: Sequence[Row], kind: str, norm: Literal["sample", "token"] = "sample") -> Advantages:
+    """TRR++ over (task, role) cells, or with the mean of the prompt's group as the baseline. (pure)
+
+    norm: what the statistics of a cell are taken over; groups know samples only.
+    """
     cells = [(row.task, row.role) for row in rows]
     rewards = [row.reward or 0.0 for row in rows]
     if kind == "group":
         # A proposer's prompt is asked once or a few times by chance: its baseline is the task's, not the prompt's.
         groups = [row.group if row.role == "solve" else -1 for row in rows]
         return group_advantages(cells, groups, rewards)
-    return cell_advantages(cells, rewards)
+    return cell_advantages(cells, rewards, [len(row.completion_ids) for row in rows], norm)
 
 
-def minibatches(rows: Sequence[Row], count: int) -> list[list[int]]:
-    """`count` lists of row numbers in the order abd, ded, ind, proposals first; sizes differ by 1 at most. (pure)"""
+def minibatches(rows: Sequence[Row], count: int, mix: Random | None = None) -> list[list[int]]:
+    """`count` lists of row numbers; sizes differ by 1 at most. (pure)
+
+    In the order abd, ded, ind, proposals first: with 3 updates, one for each task. mix: shuffled by it instead.
+    """
     if count > len(rows):
         raise ValueError(f"{len(rows)} rollouts cannot be split into {count} updates (optimizer.updates_per_step)")
     order = sorted(range(len(rows)), key=lambda i: (TASKS.index(rows[i].task), ROLES.index(rows[i].role)))
-    bounds = [len(order) * part // count for part in range(count + 1)]
+    if mix is not None:
+        mix.shuffle(order)
+    bounds = [len(order) * part // max(count, 1) for part in range(count + 1)]
     return [order[begin:end] for begin, end in pairwise(bounds)]
 
 
@@ -88,6 +98,8 @@ class PolicyUpdate:
     def __init__(self, model: Any, optimizer: AnyOptimizer, knobs: Knobs, temperature: float) -> None:
         self._model, self._optimizer, self._knobs, self._temperature = model, optimizer, knobs, temperature
         self.micro_batch_size = knobs.micro_batch_size
+        self.shuffles = False
+        """True: minibatches are a random mix, instead of one task after another."""
         self.tis_cap = 0.0
         """Most weight of a token whose rollout engine has numbers of its own; 0: its log_probs are the trainer's."""
         self._applied: tuple[int, int] = (0, 0)  # step, minibatches that are done
@@ -95,14 +107,19 @@ class PolicyUpdate:
         self._corrected: Corrected | None = None
 
     def apply(self, step: int, rows: Sequence[Row], advantages: Sequence[float]) -> tuple[bool, dict[str, float]]:
-        """Whether all numbers were finite, and the step's metrics. Where one was not, that minibatch is skipped."""
+        """Whether all numbers were finite, and the step's metrics. Where one was not, that minibatch is skipped.
+
+        Fewer rows than updates, because most could not be judged, make fewer updates; no rows make none.
+        """
         if self._applied[0] != step:
             self._applied, self._sums, self._corrected = (step, 0), Sums(), None
         rows, weights, mismatch = self._correct(rows)
         rate = learning_rate_at(step, self._knobs)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
-        batches = minibatches(rows, self._knobs.updates_per_step)
+        # The order belongs to the step, so that a call after running out of memory goes on in the same one.
+        mix = stream(0, step, "minibatch order") if self.shuffles else None
+        batches = minibatches(rows, min(self._knobs.updates_per_step, len(rows)), mix)
         is_finite = True
         for number in range(self._applied[1], len(batches)):
             chosen = batches[number]

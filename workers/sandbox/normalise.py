@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Sequence
 
 from workers.sandbox.literal import canonical_arguments
+from workers.sandbox.screen import is_too_deep
 
 
 class _Bare(ast.NodeTransformer):
@@ -54,10 +55,15 @@ class _Bare(ast.NodeTransformer):
 
 
 def normal_form(program: str) -> str:
-    """Dump of the bare syntax tree. Raises SyntaxError or ValueError where the program has none."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        tree = ast.parse(program)
+    """Dump of the bare syntax tree. Raises SyntaxError or ValueError where the program has none, or one too deep."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(program)
+    except (RecursionError, MemoryError) as error:
+        raise ValueError("nested too deeply") from error
+    if is_too_deep(tree):
+        raise ValueError("nested too deeply")
     return ast.dump(_Bare().visit(tree))
 
 

@@ -12,16 +12,21 @@ from collections.abc import Iterator
 
 MAX_SOURCE = 65_536
 """Bytes of source."""
+MAX_DEPTH = 120
+"""Levels of the syntax tree: whoever walks, dumps or writes it by recursion has room for more than that."""
 
-_TOLD = "logging random multiprocessing pebble subprocess threading datetime time hashlib hmac bcrypt os sys calendar"
+TOLD = (
+    "logging", "random", "multiprocessing", "pebble", "subprocess", "threading", "datetime", "time", "hashlib", "hmac",
+    "bcrypt", "os", "sys", "calendar",
+)  # fmt: skip
 """Named to the model in its prompt."""
 _UNTOLD = """
     shutil socket ctypes importlib pathlib io tempfile signal asyncio secrets uuid gc inspect urllib http requests
     pickle builtins
 """
-_CALLS = "open eval exec compile input __import__ breakpoint globals locals vars id"
-BANNED_ROOTS = frozenset(_TOLD.split()) | frozenset(_UNTOLD.split())
-BANNED_CALLS = frozenset(_CALLS.split())
+CALLS = ("open", "eval", "exec", "compile", "input", "__import__", "breakpoint", "globals", "locals", "vars", "id")
+BANNED_ROOTS = frozenset(TOLD) | frozenset(_UNTOLD.split())
+BANNED_CALLS = frozenset(CALLS)
 
 
 def screen(program: str, entry: str = "f", *, needs_value: bool = True) -> str | None:
@@ -40,7 +45,19 @@ def screen(program: str, entry: str = "f", *, needs_value: bool = True) -> str |
         return f"syntax error: {error.msg} (line {error.lineno})"
     except (ValueError, RecursionError, MemoryError) as error:
         return f"cannot be parsed: {error or type(error).__name__}"
+    if is_too_deep(tree):
+        return f"nested deeper than {MAX_DEPTH} levels"
     return _entry_reason(tree, entry, needs_value) or next(_reasons(tree), None)
+
+
+def is_too_deep(tree: ast.AST) -> bool:
+    """Whether the tree has more than MAX_DEPTH levels; found without recursion."""
+    level: list[ast.AST] = [tree]
+    for _ in range(MAX_DEPTH):
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+        if not level:
+            return False
+    return True
 
 
 def _entry_reason(tree: ast.Module, entry: str, needs_value: bool) -> str | None:

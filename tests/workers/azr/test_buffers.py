@@ -9,13 +9,20 @@ from random import Random
 import pytest
 
 from profiles.errors import LonghaulError
-from workers.azr.buffers import Buffer, Buffers, Entry, consolidate, draw_references, make_entry, solver_batch
-from workers.azr.proposing import Proposed
-from workers.azr.seeding import fill
+from workers.azr.buffers import (
+    Buffer,
+    Buffers,
+    Entry,
+    consolidate,
+    draw_references,
+    is_stored,
+    make_entry,
+    reference_weights,
+    solver_batch,
+)
+from workers.azr.seeding import Batch, fill
 from workers.azr.seeds import seed_entries
 from workers.azr.tasks import Task
-from workers.azr.validate_proposals import Checked
-from workers.rollout.engine import Rollout
 
 
 def entry(number: int, *, step: int = 1, source: str = "selfplay", task: Task = "ded", rate: float = 0.5) -> Entry:
@@ -27,6 +34,19 @@ def entry(number: int, *, step: int = 1, source: str = "selfplay", task: Task = 
 def test_b1_references_are_different_and_at_most_k(size: int, drawn: int) -> None:
     found = draw_references(range(size), 6, Random(0))
     assert len(set(found)) == len(found) == drawn
+
+
+def test_b2_recent_references_may_weigh_more() -> None:
+    rows = [entry(number, step=step) for number, step in enumerate((0, 0, 3))]
+    weights = reference_weights(rows, "step")
+    assert [weight / sum(weights) for weight in weights] == pytest.approx([1 / 6, 1 / 6, 4 / 6])
+    assert reference_weights(rows, "uniform") == []
+    first = Counter(draw_references(range(3), 1, Random(seed), weights)[0] for seed in range(3000))
+    assert [first[place] / 3000 for place in range(3)] == pytest.approx([1 / 6, 1 / 6, 4 / 6], abs=0.03)
+
+
+def test_b2_weighted_references_are_different_too() -> None:
+    assert all(len(set(draw_references(range(4), 3, Random(seed), [1, 1, 1, 9]))) == 3 for seed in range(50))
 
 
 def test_b3_new_tasks_come_first_and_old_ones_fill() -> None:
@@ -42,6 +62,43 @@ def test_b4_of_too_many_new_tasks_no_old_one_is_taken() -> None:
 def test_b5_too_few_tasks_are_repeated_and_counted() -> None:
     batch, repeats = solver_batch([], ["a", "b"], 4, Random(0))
     assert len(batch) == 4 and set(batch) == {"a", "b"} and repeats == 2
+
+
+@pytest.mark.parametrize(
+    ("mix", "num_new", "num_old", "new_in_batch"),
+    [
+        pytest.param("max_new", 3, 9, 3, id="all new ones"),
+        pytest.param("half_new", 3, 9, 2, id="half of the batch at most"),
+        pytest.param("half_new", 4, 1, 3, id="more of them where old ones are too few"),
+        pytest.param("step", 9, 9, 4, id="those of the newest step, where old ones are seeds"),
+    ],
+)
+def test_how_many_new_tasks_a_solver_batch_has(mix: str, num_new: int, num_old: int, new_in_batch: int) -> None:
+    new, old = [f"n{i}" for i in range(num_new)], [f"o{i}" for i in range(num_old)]
+    steps = dict.fromkeys(new, 5.0) | dict.fromkeys(old, 0.0)
+    batch, repeats = solver_batch(new, old, 4, Random(1), mix, steps.__getitem__)
+    assert sum(one in new for one in batch) == new_in_batch
+    assert len(set(batch)) == 4 and repeats == 0
+
+
+def test_a_uniform_batch_draws_new_and_old_tasks_alike() -> None:
+    counts = Counter(
+        one for seed in range(2000) for one in solver_batch(["n"], ["a", "b", "c"], 2, Random(seed), "uniform_total")[0]
+    )
+    assert all(counts[one] / 2000 == pytest.approx(0.5, abs=0.05) for one in "nabc")
+
+
+def test_seeds_fill_a_batch_by_steps_where_nothing_else_is_there() -> None:
+    batch, repeats = solver_batch([], ["a", "b"], 3, Random(0), "step", lambda one: 0.0)
+    assert set(batch) == {"a", "b"} and repeats == 1
+
+
+@pytest.mark.parametrize(
+    ("rule", "stored"),
+    [("all", [-1, 0, 0.5, 1]), ("non_one", [-1, 0, 0.5]), ("non_extremes", [-1, 0.5])],
+)
+def test_which_new_tasks_are_stored(rule: str, stored: list[float]) -> None:
+    assert [rate for rate in (-1, 0, 0.5, 1) if is_stored(rate, rule)] == stored
 
 
 def test_b8_the_oldest_that_is_no_seed_leaves_a_full_buffer() -> None:
@@ -95,13 +152,12 @@ def test_consolidation_keeps_seeds_and_the_newest_learnable_tasks_once() -> None
     assert consolidate(kept, 1.0) == kept
 
 
-def stub(buffers: Buffers, task: Task, number: int, size: int, distinct: bool) -> list[Proposed]:
-    drawn = []
-    for place in range(size):
-        found = entry(1000 * number + place if distinct else 1, task=task, step=0)
-        reason = "" if found.key not in buffers.of[task] else "repeat"
-        drawn.append(Proposed(task, 0, Rollout((), (), (), "stop"), Checked(found, reason)))
-    return drawn
+def stub(buffers: Buffers, task: Task, number: int, size: int, distinct: bool) -> Batch:
+    """A batch of `size` proposals that are all accepted, or all the same."""
+    proposed = [entry(1000 * number + place if distinct else 1, task=task, step=0) for place in range(size)]
+    found = {one.key: one for one in proposed if one.key not in buffers.of[task]}
+    reasons = {"repeat": size - len(found)} if len(found) < size else {}
+    return Batch(task=task, found=list(found.values()), reasons=reasons, proposals=size)
 
 
 def seeded_buffers() -> Buffers:
@@ -112,22 +168,28 @@ def seeded_buffers() -> Buffers:
 
 
 def test_b6_seeding_fills_triplets_in_four_batches_of_64() -> None:
-    buffers = seeded_buffers()
+    buffers, sizes = seeded_buffers(), []
     del buffers.of["ind"]
-    batches = fill(buffers, 256, 200, lambda known, task, n: stub(known, task, n, 64, True), Counter())
-    assert batches == 4
+
+    def draw(known: Buffers, task: Task, number: int) -> Batch:
+        sizes.append((task, len(known.of[task])))
+        return stub(known, task, number, 64, True)
+
+    assert fill(buffers, 256, 200, draw) == 4
+    assert sizes == [("abd", 1), ("ded", 65), ("abd", 129), ("ded", 193)]
     assert [len(buffer) for buffer in buffers.of.values()] == [256, 256]
     assert [e.key for e in buffers.of["abd"].entries] == [e.key for e in buffers.of["ded"].entries]
 
 
 def test_b7_seeding_that_finds_nothing_new_ends_with_the_reasons() -> None:
-    buffers, reasons = seeded_buffers(), Counter({"repeat": 63})
-    with pytest.raises(LonghaulError, match=r"seed_stalled: 5 batches .* repeat 63"):
-        fill(buffers, 256, 5, lambda known, task, n: stub(known, task, n, 64, False), reasons)
+    with pytest.raises(
+        LonghaulError, match=r"seed_stalled: 5 batches .* of 320 proposals 1 were .* repeat 319 \(100%\)"
+    ):
+        fill(seeded_buffers(), 256, 5, lambda known, task, n: stub(known, task, n, 64, False))
 
 
 def test_seeding_ends_early_when_asked_to_stop() -> None:
-    assert fill(seeded_buffers(), 256, 5, lambda *_: [], Counter(), lambda: True) == 0
+    assert fill(seeded_buffers(), 256, 5, stub, lambda: True) == 0  # type: ignore[arg-type]
 
 
 def test_seeds_are_the_identity_once_for_each_task() -> None:

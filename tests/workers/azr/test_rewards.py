@@ -23,18 +23,17 @@ def test_r3_a_valid_proposal_in_bad_wording_earns_as_little_as_an_invalid_one() 
 
 def test_r5_the_solver_is_paid_for_right_and_wrong_and_malformed() -> None:
     cases = [(True, True), (True, False), (False, True)]
-    paid = [rewards.solver_reward(is_well_formed=form, is_correct=right) for form, right in cases]
+    paid = [rewards.solver_reward(is_well_formed=form, score=float(right)) for form, right in cases]
     scored = [rewards.validation_score(is_well_formed=form, is_correct=right) for form, right in cases]
     assert (paid, scored) == ([1, -0.5, -1], [1, 0, 0])
 
 
-def test_r7_four_of_five_hidden_pairs() -> None:
-    kinds: list[rewards.InductionScore] = ["binary", "accuracy", "if_one_correct"]
-    assert [rewards.induction_reward(4, 5, kind) for kind in kinds] == [-0.5, 0.8, 1]
-
-
-def test_r9_six_of_eight_is_a_quarter() -> None:
-    assert rewards.proposer_reward(6, 8) == 0.25
+@pytest.mark.parametrize(
+    ("kind", "four_of_five", "none"), [("binary", -0.5, -0.5), ("accuracy", 0.8, -0.5), ("if_one_correct", 1, -0.5)]
+)
+def test_r7_four_of_five_hidden_pairs(kind: rewards.InductionScore, four_of_five: float, none: float) -> None:
+    scores = [rewards.induction_score(passed, 5, kind) for passed in (4, 0, 5)]
+    assert [rewards.solver_reward(is_well_formed=True, score=score) for score in scores] == [four_of_five, none, 1]
 
 
 @pytest.mark.parametrize(("successes", "n"), [(1, 1), (0, 0), (3, 2), (-1, 8)])

@@ -12,7 +12,7 @@ from workers.azr.judge import Answer, Judge, Verdict
 from workers.azr.prompts.style import Proposal
 from workers.azr.styles import held_out_of, output_rule_of
 from workers.azr.tasks import Task
-from workers.azr.validate_proposals import Candidate, Checked, check
+from workers.azr.validate_proposals import Candidate, Checked, Rules, check
 from workers.pocket.evaluation import held_out_problems
 from workers.sandbox import Case, Limits, Result, Sandbox, Status
 
@@ -31,9 +31,10 @@ def verdicts(sandbox: Sandbox, proposals: Sequence[tuple[Task, str, tuple[str, .
         Candidate(task, Proposal("" if task == "ind" else program, inputs), program)
         for task, program, inputs in proposals
     ]
-    settings: dict[str, Any] = {"step": 3, "max_output_chars": 200, "is_held_out": lambda text: False, "num_inputs": 4}
+    settings: dict[str, Any] = {"max_output_chars": 200, "num_inputs": 4}
     empty: dict[Task, Buffer] = {task: Buffer(9) for task in ("abd", "ded", "ind")}
-    return check(candidates, sandbox, knobs.pop("known", empty), **(settings | knobs))
+    known = knobs.pop("known", empty)
+    return check(candidates, sandbox, known, step=3, rules=Rules(**(settings | knobs)))
 
 
 def reasons(found: list[Checked]) -> list[str]:
@@ -105,8 +106,7 @@ def test_an_induction_proposal_needs_all_its_inputs_to_run_and_half_of_them_to_d
 
 
 def test_malformed_text_runs_nothing(sandbox: Sandbox) -> None:
-    found = check([Candidate("ded", None)], sandbox, {"ded": Buffer(1)}, step=1, max_output_chars=9,
-                  is_held_out=lambda text: False, num_inputs=4)  # fmt: skip
+    found = check([Candidate("ded", None)], sandbox, {"ded": Buffer(1)}, step=1, rules=Rules())
     assert reasons(found) == ["malformed"]
 
 
@@ -145,6 +145,34 @@ def test_one_answer_that_ends_its_process_does_not_spoil_the_others(sandbox: San
     assert judged(sandbox, entry, "0", "-3", "3", "5") == ["wrong", "correct", "correct", "wrong"]
 
 
+def test_v1_arguments_may_be_named(sandbox: Sandbox) -> None:
+    program = "def f(numbers, k=1):\n    return [n * k for n in numbers]"
+    (found,) = verdicts(sandbox, [("ded", program, ("numbers=[2, 3], k=2",))])
+    assert found.entry is not None and found.entry.outputs == ("[4, 6]",)
+    assert judged(sandbox, task("abd", program, ["[4], 1"], ["[4]"]), "k=2, numbers=[2]") == ["correct"]
+
+
+def test_v7_none_is_an_output_only_where_the_profile_says_so(sandbox: Sandbox) -> None:
+    proposal: list[tuple[Task, str, tuple[str, ...]]] = [("ded", IDENTITY, ("None",))]
+    assert reasons(verdicts(sandbox, proposal, allow_none_output=True)) == [""]
+
+
+def test_a_value_that_spells_a_special_token_is_refused_wherever_it_comes_from(sandbox: Sandbox) -> None:
+    asked: list[tuple[Task, str, tuple[str, ...]]] = [
+        ("ded", IDENTITY, ("'<|e' 'nd|>'",)),
+        ("ded", "def f(a):\n    return a + 'nd|>'", ("'<|e'",)),
+        ("ded", IDENTITY, ("'end'",)),
+    ]
+    found = verdicts(sandbox, asked, is_showable=lambda text: "<|end|>" not in text)
+    assert reasons(found) == ["special_token", "special_token", ""]
+
+
+def test_strict_types_tell_one_from_true(sandbox: Sandbox) -> None:
+    entries = [task("ded", IDENTITY, ["1"], ["1"]), task("abd", IDENTITY, ["1"], ["1"])]
+    found, _ = Judge(sandbox, 3, strict_types=True).judge([Answer(entry, "1.0") for entry in entries])
+    assert found == [Verdict.WRONG] * 2
+
+
 @pytest.mark.parametrize(
     ("gold", "answer", "verdict"),
     [
@@ -173,8 +201,10 @@ def test_r6_v13_induction_is_judged_by_hidden_pairs_alone(sandbox: Sandbox) -> N
 
 
 def test_b14_half_of_few_pairs_is_hidden(sandbox: Sandbox) -> None:
-    entries = [task("ind", IDENTITY, [str(i) for i in range(n)], [str(i) for i in range(n)]) for n in (10, 6, 2)]
+    entries = [task("ind", IDENTITY, [str(i) for i in range(n)], [str(i) for i in range(n)]) for n in (10, 6, 3)]
+    assert [Judge(sandbox, None).shown_of(entry) for entry in entries] == [5, 3, 1]
     assert [Judge(sandbox, 5).shown_of(entry) for entry in entries] == [5, 5, 1]
+    assert Judge(sandbox, None)._hidden(entries[0]) == ("5", "6", "7", "8", "9")
 
 
 def test_r10_the_same_answer_runs_once_and_counts_each_time(sandbox: Sandbox) -> None:
@@ -194,6 +224,39 @@ def test_r8_what_the_machine_decided_is_unknown_and_not_wrong() -> None:
     judge = Judge(Slow(), 3)  # type: ignore[arg-type]
     found, retired = judge.judge([Answer(task("abd", ABS, ["3"], ["3"]), "-3")], [task("ded", ABS, ["1"], ["1"])])
     assert found == [Verdict.UNKNOWN] and not retired
+
+
+class MostlySlow:
+    """One call in five is answered, the others never are."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def execute_many(self, cases: Sequence[Case]) -> list[list[Result]]:
+        self.calls += sum(len(case.inputs) for case in cases)
+        lost, fine = Result(Status.TIMEOUT, from_wall=True), Result(Status.OK, "9")
+        return [[fine if text == "9" else lost for text in case.inputs] for case in cases]
+
+
+def test_r8_a_program_of_which_most_pairs_were_lost_is_dropped_after_two_more_tries() -> None:
+    numbers = [str(number) for number in range(10)]
+    sandbox = MostlySlow()
+    judge = Judge(sandbox, None)  # type: ignore[arg-type]
+    found, _ = judge.judge([Answer(task("ind", IDENTITY, numbers, numbers), IDENTITY)])
+    assert found == [Verdict.UNKNOWN]
+    assert sandbox.calls == 5 + 4 + 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "score"),
+    [pytest.param("binary", 0.0), pytest.param("accuracy", 0.8), pytest.param("if_one_correct", 1.0)],
+)
+def test_r7_hidden_pairs_pay_by_the_profile_s_rule(sandbox: Sandbox, kind: Any, score: float) -> None:
+    numbers = [str(number) for number in range(10)]
+    wrong_once = "def f(a):\n    return 0 if a == 7 else a"
+    entry = task("ind", IDENTITY, numbers, numbers)
+    found, _ = Judge(sandbox, None, induction=kind).score([Answer(entry, wrong_once)])
+    assert [one.score for one in found] == [score]
 
 
 def test_n4_a_stored_task_that_gives_another_value_is_retired_and_pays_nobody(sandbox: Sandbox) -> None:

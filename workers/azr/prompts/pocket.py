@@ -21,8 +21,11 @@ class PocketStyle:
     num_inputs = 4
     num_shown = 3
     stop: tuple[str, ...] = ("<eos>",)
+    min_references = 1
 
-    def propose(self, task: Task, references: Sequence[Triplet]) -> str:
+    def propose(
+        self, task: Task, references: Sequence[Triplet], parts: Sequence[str] = (), *, is_seeding: bool = False
+    ) -> str:
         """Shows the first reference: program and input; for induction the program whose inputs are wanted."""
         program, argument = references[0].program, references[0].input
         return f"<pind>{program}<in>" if task == "ind" else f"<p{task}>{program}<in>{argument}<sep>"
@@ -36,7 +39,7 @@ class PocketStyle:
             return f"<ded>{item.program}<in>{item.input}<out>"
         return f"<abd>{item.program}<out>{item.output}<in>"
 
-    def parse_proposal(self, task: Task, completion: str) -> Proposal | None:
+    def parse_proposal(self, task: Task, completion: str, *, is_seeding: bool = False) -> Proposal | None:
         """`program<in>'uvw'`, or for induction `'uvw'<sep>'xy'<sep>…` with exactly `num_inputs` inputs."""
         text = completion.removesuffix("<eos>")
         if task == "ind":
@@ -59,9 +62,17 @@ class PocketStyle:
             return text if _is_program(text) else None
         return text if _STRING.fullmatch(text) else None
 
+    def is_well_formed(self, task: Task, completion: str) -> bool:
+        """Whether there is an answer: this style has one form only."""
+        return self.parse_answer(task, completion) is not None
+
     def is_worked(self, task: Task, completion: str) -> bool:
         """Whether the completion begins with the mark of worked steps."""
         return completion.startswith(_WORK)
+
+    def is_showable(self, text: str) -> bool:
+        """Its answers can only be written in ten letters."""
+        return True
 
 
 def _is_program(text: str) -> bool:

@@ -18,6 +18,8 @@ class Proposal:
     inputs: tuple[str, ...]
     """Source text of each argument list, for example `'uvw'`."""
     message: str = ""
+    is_well_formed: bool = True
+    """False: all parts are there, but not in the form that was asked for. The task may be stored, nobody is paid."""
 
 
 class PromptStyle(Protocol):
@@ -26,27 +28,48 @@ class PromptStyle(Protocol):
     name: str
     num_inputs: int
     """Inputs that an induction proposal must bring."""
-    num_shown: int
-    """How many of them a solver sees; the others check its program."""
     stop: tuple[str, ...]
-    """Texts that end a completion."""
+    """Texts that end a completion, themselves part of it."""
+    min_references: int
+    """Tasks that a proposer's prompt must show at least."""
 
-    def propose(self, task: Task, references: Sequence[Triplet]) -> str:
-        """Prompt that asks for a new task; for induction, `references` is the one program to write inputs for."""
+    @property
+    def num_shown(self) -> int | None:
+        """How many pairs of an induction task a solver sees; the others check its program. None: half of them."""
+        ...
+
+    def propose(
+        self, task: Task, references: Sequence[Triplet], parts: Sequence[str] = (), *, is_seeding: bool = False
+    ) -> str:
+        """Prompt that asks for a new task; for induction, `references` is the one program to write inputs for.
+
+        parts: earlier programs that the new one has to build on, as g_0, g_1 ... is_seeding: for the first buffers.
+        """
         ...
 
     def solve(self, task: Task, item: Triplet | Problem) -> str:
         """Prompt that asks for the hidden part of `item`."""
         ...
 
-    def parse_proposal(self, task: Task, completion: str) -> Proposal | None:
-        """The proposal in a completion; None if it is malformed. An induction proposal has an empty program."""
+    def parse_proposal(self, task: Task, completion: str, *, is_seeding: bool = False) -> Proposal | None:
+        """The proposal in a completion; None if a part is missing. An induction proposal has an empty program."""
         ...
 
     def parse_answer(self, task: Task, completion: str) -> str | None:
-        """Literal (ded), argument list (abd) or program (ind) of a completion; None if it is malformed."""
+        """Literal (ded), argument list (abd) or program (ind) of a completion; None if there is none.
+
+        Lenient where the form allows it: a task is as hard as it is, however its answer is wrapped.
+        """
+        ...
+
+    def is_well_formed(self, task: Task, completion: str) -> bool:
+        """Whether the answer has the form that was asked for. Never true where `parse_answer` finds none."""
         ...
 
     def is_worked(self, task: Task, completion: str) -> bool:
         """Whether the completion reasons before it answers."""
+        ...
+
+    def is_showable(self, text: str) -> bool:
+        """Whether a text of the model may stand in a prompt of this style."""
         ...

@@ -1,0 +1,221 @@
+"""The words of the six cells for models that read English. (pure)
+
+Content after section C of arXiv 2505.03335 and the published prompts, wording our own. Two rules of our own are told as
+well, because they are enforced: calls that are refused, and values that can be written as literals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from workers.sandbox.screen import CALLS, TOLD
+
+WRAPPER = """\
+Below is a dialogue between a User and an Assistant. The User sets a task and the Assistant carries it out. First the \
+Assistant thinks the task through, step by step, and only then does it give the User its answer. The thinking stands \
+between <think> and </think>, the answer between <answer> and </answer>, like this: <think> thinking </think> \
+<answer> answer </answer>
+User: {task}
+Assistant: <think>"""
+
+CHAT = """\
+{task}
+
+First think the task through, step by step, and only then answer. Put the thinking between <think> and </think> and \
+the answer between <answer> and </answer>, like this: <think> thinking </think> <answer> answer </answer>"""
+
+GOALS = {
+    "ded": """\
+# Task: write a program whose output is hard to deduce
+Design a new and unique Python program, together with one input for it, that takes deep algorithmic reasoning to \
+follow. Both become a question of an I.Q. test: a test subject is shown the program and the input, and has to deduce \
+the output.""",
+    "abd": """\
+# Task: write a program whose input is hard to deduce
+Design a new and unique Python program, together with one input for it, that takes deep algorithmic reasoning to \
+follow. It becomes a question of an I.Q. test: a test subject is shown the program and the output, and has to deduce \
+an input that gives this output.""",
+}
+
+CLASSES = "You may define classes of your own at the top of the program, if they make it more demanding."
+
+CODE_RULES = """\
+- The entry function is named `f`; it may contain nested definitions.
+- `f` has at least one parameter and returns a value that can be written as a Python literal.
+- It is deterministic: the same input gives the same output, always.
+- It takes several steps and keeps track of state over them.
+- It ends within {seconds:g} seconds.
+- It uses no randomness, no date or time, no files or network, no printing or logging, nothing outside itself.
+- Imports (pure modules of the standard library only) and classes stand at the very top.
+- The program ends with the `return` of `f`; whatever follows is removed."""
+
+SEEDING_RULE = "- All variables live inside functions; global ones are removed."
+
+BANNED = (
+    f"These words must not occur anywhere in the program, not even in comments: {', '.join(TOLD)}. "
+    f"These calls are refused: {', '.join(CALLS)}."
+)
+
+INPUT_RULES = """\
+- Exactly one test input. If `f` has several parameters, separate the arguments by commas.
+- Put strings in quotes. Every argument is a literal: a number, string, tuple, list, dict, set, True, False or None."""
+
+HIDE_INPUT = "- The test input itself does not occur in the program, in no comment either."
+
+FORMAT = """\
+- The program in a fence that begins with ```python
+- The input in a fence that begins with ```input"""
+
+EXAMPLE = """\
+```python
+def f(name: str, info: dict):
+    # some steps of reasoning
+    return result
+```
+
+```input
+'John', {'age': 20, 'city': 'New York'}
+```"""
+
+JUDGED = {
+    "ded": "how hard it is to deduce the output from the program and the input",
+    "abd": "how hard it is to deduce an input from the program and the output",
+}
+
+CRITERIA = """\
+- The program runs with the given input.
+- {hard}: the harder, the better.
+- It is creative, and different from the programs below.
+- It has no banned word or call."""
+
+PLAN = """\
+First make a plan: say what makes the program hard to reason about, how it differs from the programs below, and what \
+is creative about it. Then write the final program and its input."""
+
+PARTS = """\
+# Functions to build on
+These functions exist already:
+
+{parts}
+
+Your `f` has to call every one of them ({names}). Do not define them again: they are put above your program. `f` must \
+add a demanding step of its own; passing its arguments on to one of them does not count."""
+
+PROPOSE_IND = """\
+# Task: write inputs for a given program, and a hint
+Below is a Python program. Write {count} inputs for it, and a message. They become a question of an I.Q. test: a test \
+subject is shown some of the inputs with the outputs that the program gives, and your message, and has to deduce the \
+program. The other inputs check the answer.
+
+## Inputs
+- Exactly {count} of them, each in a fence of its own that begins with ```input
+- Varied: together they cover what the program can do, and give outputs that differ from each other.
+- Separate the arguments of one input by commas and put strings in quotes. Every argument is a literal.
+
+## Message
+- One message in a fence that begins with ```message
+- Any form will do: a puzzle, a coding question, a description. It may not contain the code.
+- Inputs and message together must be enough to find the program, yet hard to find it with.
+
+First make a plan: what does the program do, and which inputs and which message make it hard but possible to deduce? \
+Then write the final inputs and the message.
+
+## The program
+```python
+{program}
+# each of your inputs is plugged in between these parentheses:
+f(YOUR INPUT)
+```
+
+## Example of the form
+```input
+'John', {{'age': 20, 'city': 'New York'}}
+```
+```input
+'Sammy', {{'age': 37, 'city': 'Los Angeles'}}
+```
+```message
+The function takes a person's name and facts. What does it make of them?
+```"""
+
+SOLVE_DED = """\
+# Task: deduce the output of a program
+What does `f` return for the given input? Think step by step, then give the output in a fence that begins with ```output
+Put strings in quotes. If several values are returned, write them as one tuple.
+
+## Program
+```python
+{program}
+```
+
+## Input
+```input
+{input}
+```
+
+## Example of the form
+```output
+{{'age': 20, 'city': 'New York'}}
+```"""
+
+SOLVE_ABD = """\
+# Task: deduce an input of a program
+For which input does `f` return the given output? There may be several: give one of them. Think step by step, then \
+give the input in a fence that begins with ```input
+Put strings in quotes and separate several arguments by commas. Write the arguments alone, without a call of `f`.
+
+## Program
+```python
+{program}
+```
+
+## Output
+```output
+{output}
+```
+
+## Example of the form
+```input
+'John', {{'age': 20, 'city': 'New York'}}
+```"""
+
+SOLVE_IND = """\
+# Task: deduce a program from inputs and outputs
+Find the function that turns each of these inputs into the output beside it. A message from its author is added. Think \
+step by step, check your function against every pair, then give it in a fence that begins with ```python
+It is also tried on inputs that you do not see.
+
+## Pairs
+{pairs}
+
+## Message
+```message
+{message}
+```
+
+## Rules for the code
+{rules}
+- {banned}
+
+## Example of the form
+```python
+def f(a):
+    return a
+```"""
+
+
+def fence(tag: str, text: str) -> str:
+    return f"```{tag}\n{text}\n```"
+
+
+def numbered_references(references: Sequence[tuple[str, str, str]]) -> str:
+    """(program, input, output) of each as a numbered block."""
+    blocks = [
+        f"### Program {number}\n{fence('python', program)}\n{fence('input', argument)}\n{fence('output', value)}"
+        for number, (program, argument, value) in enumerate(references, start=1)
+    ]
+    return "\n\n".join(blocks)
+
+
+def join(*sections: str) -> str:
+    return "\n\n".join(section for section in sections if section)
