@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -59,8 +60,9 @@ def test_a_pocket_run_whose_master_is_killed_twice_ends_with_the_digest_of_an_un
         first.kill()
         killed.wait_until_nobody_is_left()
         second = killed.launch(command(killed))
-        second.wait_for(lambda: killed.one("SELECT count(*) FROM steps WHERE step=3"))
-        os.kill(second.worker_pid(), signal.SIGKILL)
+        second.wait_for(lambda: killed.one("SELECT count(*) FROM steps WHERE step=2"))
+        with suppress(ProcessLookupError):  # on a busy machine we may look when the four steps are done
+            os.kill(second.worker_pid(), signal.SIGKILL)
         second.kill()
         killed.wait_until_nobody_is_left()
         killed.launch_and_end(command(killed), code=0)
