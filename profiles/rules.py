@@ -121,6 +121,21 @@ def solve_batch_is_used(p: Profile) -> Problem | None:
     )
 
 
+def solver_mix_is_used(p: Profile) -> Problem | None:
+    if p.run.worker != "azr" or p.azr.solver_mix == "max_new" or not p.azr.train_on_estimates:
+        return None
+    return Problem(
+        ("azr.solver_mix", "azr.train_on_estimates"),
+        "is unused while train_on_estimates = true: then every new task is trained on; set that to false",
+    )
+
+
+def token_statistics_have_cells(p: Profile) -> Problem | None:
+    if p.azr.adv_norm == "sample" or p.optimizer.advantages == "cell":
+        return None
+    return Problem(("azr.adv_norm", "optimizer.advantages"), 'needs advantages = "cell": groups are of samples')
+
+
 def tasks_are_named_once(p: Profile) -> Problem | None:
     if len(set(p.azr.tasks)) == len(p.azr.tasks):
         return None
@@ -231,13 +246,25 @@ def something_required(p: Profile) -> Problem | None:
 
 
 def suite_fits_the_worker(p: Profile) -> Problem | None:
-    fits = {"azr": {"pocket"}, "fake": {"fake"}}[p.run.worker]
+    fits = {"azr": {"pocket", "cruxeval-i", "cruxeval-o", "gsm8k"}, "fake": {"fake"}}[p.run.worker]
     wrong = [suite for suite in p.validation.suites if suite not in fits]
     if not wrong:
         return None
     return Problem(
         ("validation.suites", "run.worker"),
         f"has {', '.join(wrong)}, which the worker {p.run.worker} cannot answer; it has {', '.join(sorted(fits))}",
+    )
+
+
+def suite_fits_the_style(p: Profile) -> Problem | None:
+    words = {"pocket": {"pocket"}, "azr": {"pocket", "cruxeval-i", "cruxeval-o", "gsm8k"}}
+    fits = words["pocket" if p.model.prompt_style == "pocket" else "azr"]
+    wrong = [suite for suite in p.validation.suites if suite not in fits]
+    if p.run.worker != "azr" or not wrong or "fake" in wrong:
+        return None
+    return Problem(
+        ("validation.suites", "model.prompt_style"),
+        f"has {', '.join(wrong)}, for which the prompt style {p.model.prompt_style} has no words",
     )
 
 
@@ -270,6 +297,8 @@ RULES = (
     pages_need_a_gpu,
     random_weights_need_no_path,
     solve_batch_is_used,
+    solver_mix_is_used,
+    token_statistics_have_cells,
     tasks_are_named_once,
     buffer_holds_the_seeds,
     references_exist,
@@ -284,6 +313,7 @@ RULES = (
     programs_end,
     something_required,
     suite_fits_the_worker,
+    suite_fits_the_style,
     backoff_grows,
     fault_is_for_the_fake,
 )

@@ -177,10 +177,14 @@ class Sandbox(Section, frozen=True):
 class Validation(Section, frozen=True):
     """[validation]: held-out problems between cycles."""
 
-    suites: Annotated[tuple[Literal["pocket", "fake"], ...], Meta(min_length=1)] = ("pocket",)
-    """Held-out sets; none of them can enter the buffers."""
+    suites: Annotated[
+        tuple[Literal["pocket", "cruxeval-i", "cruxeval-o", "gsm8k", "fake"], ...], Meta(min_length=1)
+    ] = ("pocket",)
+    """Held-out sets; none of them can enter the buffers. All but `pocket` need a data file (docs/evaluation.md)."""
     examples_per_task: Positive = 300
-    """Problems of each task."""
+    """Problems of each task: always the same ones, chosen by hash, of each stratum its share."""
+    data: Annotated[str, FREE] = ""
+    """Folder of the data files; empty: that in the environment variable LONGHAUL_DATA."""
     every: Annotated[Positive, FREE] = 1
     """Cycles between validations; the first checkpoint and the last are always validated."""
     sampled: bool = True

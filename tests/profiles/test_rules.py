@@ -84,6 +84,35 @@ Knobs = dict[str, Any]
             id="a path that nothing reads",
         ),
         pytest.param(
+            "rollouts_fill_the_updates",
+            # 6 proposals and 6 solutions: 12 rows, refused before anything is generated.
+            {
+                "azr.tasks": ("ded",),
+                "azr.proposals_per_task": 6,
+                "azr.train_on_estimates": False,
+                "optimizer.updates_per_step": 24,
+            },
+            {
+                "azr.tasks": ("ded",),
+                "azr.proposals_per_task": 6,
+                "azr.train_on_estimates": False,
+                "optimizer.updates_per_step": 12,
+            },
+            id="A11",
+        ),  # fmt: skip
+        pytest.param(
+            "solver_mix_is_used",
+            {"azr.solver_mix": "half_new"},
+            {"azr.solver_mix": "half_new", "azr.train_on_estimates": False},
+            id="a solver mix that nothing reads",
+        ),
+        pytest.param(
+            "token_statistics_have_cells",
+            {"azr.adv_norm": "token", "optimizer.advantages": "group"},
+            {"azr.adv_norm": "token"},
+            id="token statistics of groups",
+        ),
+        pytest.param(
             "solve_batch_is_used",
             {"azr.solve_batch": 4},
             {"azr.solve_batch": 4, "azr.train_on_estimates": False},
@@ -185,6 +214,12 @@ Knobs = dict[str, Any]
             {"validation.suites": ("pocket", "fake")},
             {"validation.suites": ("fake",), "run.worker": "fake"},
             id="a suite of another worker",
+        ),
+        pytest.param(
+            "suite_fits_the_style",
+            {"validation.suites": ("pocket", "gsm8k")},
+            {"validation.suites": ("pocket", "gsm8k"), "model.prompt_style": "azr"},
+            id="a suite that the pocket style has no words for",
         ),
         pytest.param(
             "backoff_grows",

@@ -18,7 +18,7 @@ from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Azr, Data, Model, Optimizer, Profile, Run, Sampling
 from state.registry import Registry
 from tests.workers import harness as h
-from workers.azr.evaluation import pocket_suites
+from workers.azr.evaluation import suites_of
 from workers.azr.trainer import AzrTrainer
 from workers.contract import CheckpointRef, Outcome, Result, WorkerSpec
 from workers.control import Control
@@ -335,7 +335,7 @@ def test_validation_scores_a_real_checkpoint_by_task(base: Path, tmp_path: Path)
     root = tmp_path / "run"
     shutil.copytree(base / "whole", root)
     spec = h.make_spec(root, h.tiny_profile(), head=h.newest_checkpoint(root), end_step=STEPS + 1, role="validate")
-    carry_out(spec, Control(None, ""), lambda attempt: validate(attempt, pocket_suites(attempt)))
+    carry_out(spec, Control(None, ""), lambda attempt: validate(attempt, suites_of(attempt, None)))
     scores = h.result_of(spec).validation["pocket"]
     assert set(scores) == {"abd", "ded", "ind", "mean"}
     for name in ("abd", "ded", "ind"):

@@ -1,85 +1,93 @@
-"""Held-out accuracy of a checkpoint: one greedy answer a problem, and one sampled at temperature 1."""
+"""Validation between cycles: one greedy answer to each held-out problem, and one sampled at temperature 1."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache, partial
 from pathlib import Path
-from statistics import fmean
 
-from workers.azr.tasks import TASKS, Task
+from workers.azr.styles import style_of
 from workers.azr.trainer import device_of, set_up_torch
-from workers.intervals import wilson
-from workers.models import load
 from workers.models.policy import restored_policy
-from workers.pocket.evaluation import STYLE, HeldOut, held_out_problems
-from workers.rng import derive
-from workers.rollout.engine import Request, Rollout, Sampling
-from workers.rollout.select import Portions, engine_of
+from workers.rollout.engine import Sampling
+from workers.rollout.select import engine_of
 from workers.runtime import Attempt
+from workers.sandbox import Sandbox
+from workers.suites.asking import Examinee, ask
+from workers.suites.data_files import data_folder
+from workers.suites.question import Question
+from workers.suites.registry import load_suites
+from workers.suites.scoring import Metrics, Outcome, metrics_of
+from workers.suites.suite import Suite as Questions
+from workers.suites.voice import StyleVoice
 from workers.validate import Suite
 
-Metrics = dict[str, float]
+MAX_ROWS = 512
+"""Problems that are asked side by side at most; after each lot the master hears that there is progress."""
 
 
-def pocket_suites(attempt: Attempt) -> dict[str, Suite]:
-    """The suites that the profile may name."""
+def suites_of(attempt: Attempt, sandbox: Sandbox | None) -> dict[str, Suite]:
+    """The suites of the profile. sandbox: where answers that have to be run are; the pocket style needs none.
 
-    def evaluate(head: Path) -> dict[str, Metrics]:
-        profile = attempt.profile
+    Raises LonghaulError (INPUT) where a suite's data is missing.
+    """
+    profile = attempt.profile
+    found = load_suites(profile.validation.suites, data_folder(profile.validation.data),
+                        profile.validation.examples_per_task)  # fmt: skip
+
+    @cache
+    def examinee(head: Path) -> Examinee:
         set_up_torch(profile, isolate=attempt.spec.isolate)
         with attempt.stage("loading"):
             assert attempt.spec.head is not None
             policy = restored_policy(profile, head, attempt.spec.head.step, device_of(profile))
-        problems = held_out_problems(profile.validation.examples_per_task)
-        engine = engine_of(policy.model, profile, policy.tokenizer, warn=attempt.warn)
-        with attempt.stage("validate_greedy"):
-            greedy = answer(engine, policy.tokenizer, problems, Sampling(greedy=True, max_new_tokens=limit_of(attempt)))
-        sampled = None
+            engine = engine_of(policy.model, profile, policy.tokenizer, warn=attempt.warn)
+        positions = getattr(policy.model.config, "max_position_embeddings", 0) or 0
+        return Examinee(engine, policy.tokenizer, StyleVoice(style_of(profile, head)), positions)
+
+    def evaluate(suite: Questions, head: Path) -> Metrics:
+        one = examinee(head)
+        limit = profile.sampling.max_completion_tokens
+        judge_in = sandbox if suite.needs_sandbox(one.voice) else None
+        greedy = Sampling(greedy=True, max_new_tokens=limit, stop=one.voice.stop)
+        first = _ask_all(attempt, one, suite, greedy, judge_in, "validate_greedy")
+        second = first
         if profile.validation.sampled:
-            with attempt.stage("validate_sampled"):
-                sampled = answer(engine, policy.tokenizer, problems, Sampling(max_new_tokens=limit_of(attempt)))
-        return {task: measure(task, problems, greedy, sampled) for task in TASKS}
+            sampled = Sampling(max_new_tokens=limit, stop=one.voice.stop)
+            second = _ask_all(attempt, one, suite, sampled, judge_in, "validate_sampled")
+        return compare(first, second)
 
-    return {"pocket": evaluate}
-
-
-def limit_of(attempt: Attempt) -> int:
-    return attempt.profile.sampling.max_completion_tokens
+    return {suite.name: partial(evaluate, suite) for suite in found}
 
 
-def answer(
-    engine: Portions, tokenizer: load.Tokenizer, problems: Sequence[HeldOut], sampling: Sampling
-) -> list[tuple[Rollout, str]]:
-    """One completion a problem with its text. Seeds belong to the problem, so every checkpoint draws the same."""
-    requests = [
-        Request(tokenizer.encode(problem.prompt), derive(0, 0, "validation", number))
-        for number, problem in enumerate(problems)
-    ]
-    rollouts = engine.generate(requests, sampling)
-    return [(rollout, tokenizer.decode(rollout.completion_ids)) for rollout in rollouts]
+def _ask_all(
+    attempt: Attempt, examinee: Examinee, suite: Questions, sampling: Sampling, sandbox: Sandbox | None, stage: str
+) -> list[Outcome]:
+    """One answer to each question; like prompt lengths come together."""
+
+    def length(question: Question) -> int:
+        return len(examinee.tokenizer.encode(examinee.voice.ask(question.kind, question.item)))
+
+    questions = sorted(suite.questions, key=length)
+    found: list[Outcome] = []
+    with attempt.stage(stage):
+        while len(found) < len(questions):
+            lot = questions[len(found) : len(found) + MAX_ROWS]
+            found += [one.outcome for one in ask(examinee, suite, lot, sampling, 1, sandbox)]
+            attempt.at(attempt.step, f"{stage}, {suite.name} {len(found)} of {len(questions)}")
+    return found
 
 
-def measure(
-    task: Task,
-    problems: Sequence[HeldOut],
-    greedy: Sequence[tuple[Rollout, str]],
-    sampled: Sequence[tuple[Rollout, str]] | None,
-) -> Metrics:
-    """Metrics of one task. worked_share, mean_tokens and malformed are of the sampled answers, where there are any."""
-    mine = [number for number, problem in enumerate(problems) if problem.task == task]
-    correct = sum(problems[number].is_right(greedy[number][1]) for number in mine)
-    shown = sampled if sampled is not None else greedy
-    texts = [shown[number][1] for number in mine]
-    right = [problems[number].is_right(shown[number][1]) for number in mine]
-    low, high = wilson(correct, len(mine))
+def compare(greedy: Sequence[Outcome], sampled: Sequence[Outcome]) -> Metrics:
+    """What a validation stores of each task. worked_share, mean_tokens and malformed are of the sampled answers. (pure)
+
+    sampled: the greedy ones once more, where nothing was sampled.
+    """
+    first, second = metrics_of(greedy, greedy=True), metrics_of(sampled, greedy=False)
     return {
-        "n": len(mine),
-        "correct": correct,
-        "accuracy": correct / len(mine),
-        "low": low,
-        "high": high,
-        "sampled_accuracy": fmean(right),
-        "worked_share": fmean(STYLE.is_worked(task, text) for text in texts),
-        "mean_tokens": fmean(len(shown[number][0].completion_ids) for number in mine),
-        "malformed": fmean(STYLE.parse_answer(task, text) is None for text in texts),
+        task: {name: first[task][name] for name in ("n", "correct", "accuracy", "low", "high")}
+        | {"sampled_accuracy": second[task]["pass_at_1"]}
+        | {name: second[task][name] for name in ("worked_share", "mean_tokens", "malformed")}
+        for task in first
+        if task != "mean"
     }

@@ -21,7 +21,7 @@ from workers.azr.rows import Collected
 from workers.azr.seeding import BatchFiles, grow
 from workers.azr.seeds import seed_entries
 from workers.azr.selfplay import SelfPlay
-from workers.azr.styles import held_out_of, output_rule_of, style_of
+from workers.azr.styles import output_rule_of, style_of
 from workers.azr.update import PolicyUpdate, advantages_of
 from workers.azr.worst_case import rehearse
 from workers.data.cursor import Cursor
@@ -34,6 +34,7 @@ from workers.rollout_file import Record
 from workers.runtime import Attempt
 from workers.sandbox import Sandbox
 from workers.sandbox.limits import OK
+from workers.suites.held_out import held_out_of
 from workers.train import Interrupted, StepReport
 
 KEEP_SHARE = 0.5
@@ -82,13 +83,15 @@ class AzrTrainer:
             tokenizer=self._policy.tokenizer,
             engine=self._engine,
             sandbox=self._sandbox,
-            is_held_out=held_out_of(style.name),
+            is_held_out=held_out_of(profile),
             is_output_allowed=output_rule_of(style.name),
         )
         check_lengths(self._tools, getattr(self._model.config, "max_position_embeddings", None))
         self._selfplay = SelfPlay(self._tools, self._buffers, self._attempt.stage)
         if profile.data.tasks:
-            self._source = read_tasks(Path(profile.data.tasks), self._sandbox, profile.azr.tasks)
+            self._source = read_tasks(
+                Path(profile.data.tasks), self._sandbox, profile.azr.tasks, self._tools.is_held_out
+            )
             self._cursor = Cursor(len(self._source), profile.run.seed, profile.data.on_exhausted)
 
     def _tell_sandbox(self) -> None:

@@ -64,17 +64,19 @@ def job(spec: WorkerSpec, warmed: Sandbox | None) -> Callable[[Attempt], Result]
     """What to do for `spec`. A sandbox with other limits than the profile's is replaced."""
     set_environment()
     from workers import train, validate
-    from workers.azr.evaluation import pocket_suites
+    from workers.azr.evaluation import suites_of
     from workers.azr.trainer import AzrTrainer
 
-    if spec.role == "validate":
-        return lambda attempt: validate.validate(attempt, pocket_suites(attempt))
+    def work(attempt: Attempt, sandbox: Sandbox) -> Result:
+        if spec.role == "validate":
+            return validate.validate(attempt, suites_of(attempt, sandbox))
+        return train.train(attempt, AzrTrainer(attempt, sandbox))
 
     def run(attempt: Attempt) -> Result:
         knobs = spec.profile.sandbox
         if warmed is not None and knobs == SandboxKnobs():
-            return train.train(attempt, AzrTrainer(attempt, warmed))
+            return work(attempt, warmed)
         with Sandbox(limits_of(knobs), knobs.jobs) as sandbox:
-            return train.train(attempt, AzrTrainer(attempt, sandbox))
+            return work(attempt, sandbox)
 
     return run

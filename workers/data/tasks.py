@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -24,8 +24,13 @@ class Line(Struct, frozen=True, forbid_unknown_fields=True):
     message: str = ""
 
 
-def read_tasks(path: Path, sandbox: Sandbox, tasks: Sequence[Task]) -> list[Entry]:
-    """The tasks of the file in order; outputs come from running them. Raises LonghaulError (INPUT) with the line."""
+def read_tasks(
+    path: Path, sandbox: Sandbox, tasks: Sequence[Task], is_held_out: Callable[[str], bool] = lambda program: False
+) -> list[Entry]:
+    """The tasks of the file in order; outputs come from running them.
+
+    Raises LonghaulError (INPUT) with the line of what cannot be used, a held-out program among it.
+    """
     try:
         texts = path.read_bytes().splitlines()
     except OSError as error:
@@ -39,6 +44,12 @@ def read_tasks(path: Path, sandbox: Sandbox, tasks: Sequence[Task]) -> list[Entr
                 raise _bad(path, f"line {number}: {error}") from error
     results = sandbox.check_deterministic_many([Case(line.program, line.inputs) for _, line in lines])
     entries = []
+    for number, line in lines:
+        try:
+            if is_held_out(line.program):
+                raise _bad(path, f"line {number}: the program belongs to a held-out suite, and must not be trained on")
+        except (SyntaxError, ValueError) as error:
+            raise _bad(path, f"line {number}: {error}") from error
     for (number, line), outcome in zip(lines, results, strict=True):
         failed = next((one for one in outcome if one.status is not Status.OK), None)
         if failed is not None:

@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 
+from profiles.schema import Profile
 from workers.azr.buffers import Buffer, Entry, make_entry
 from workers.azr.judge import Answer, Judge, Verdict
 from workers.azr.prompts.style import Proposal
-from workers.azr.styles import held_out_of, output_rule_of
+from workers.azr.styles import output_rule_of
 from workers.azr.tasks import Task
 from workers.azr.validate_proposals import Candidate, Checked, Rules, check
 from workers.pocket.evaluation import held_out_problems
 from workers.sandbox import Case, Limits, Result, Sandbox, Status
+from workers.suites.held_out import held_out_of
 
 IDENTITY = "def f(a):\n    return a"
 ABS = "def f(a):\n    return abs(a)"
@@ -111,7 +113,7 @@ def test_malformed_text_runs_nothing(sandbox: Sandbox) -> None:
 
 
 def test_held_out_programs_are_refused_whatever_their_spacing(sandbox: Sandbox) -> None:
-    is_held_out = held_out_of("pocket")
+    is_held_out = held_out_of(Profile(name="t"))
     for problem in held_out_problems(20):
         assert is_held_out(problem.item.program) and is_held_out(problem.item.program + "  # mine\n")
     program = held_out_problems(1)[1].item.program

@@ -99,6 +99,10 @@ class AzrStyle:
             return self._wrap(wording.SOLVE_DED.format(program=item.program, input=item.input))
         return self._wrap(wording.SOLVE_ABD.format(program=item.program, output=item.output))
 
+    def ask(self, text: str) -> str:
+        """Prompt for a question of any other kind, in words."""
+        return self._wrap(text)
+
     # --- completions ---------------------------------------------------------------------------------------------
 
     def parse_proposal(self, task: Task, completion: str, *, is_seeding: bool = False) -> Proposal | None:
@@ -145,6 +149,11 @@ class AzrStyle:
         """Thought and answer stand in their tags from the first character on; an induction answer has a program."""
         is_tagged = response.read(self._clean(completion)).is_well_formed
         return is_tagged and (task != "ind" or self.parse_answer(task, completion) is not None)
+
+    def said(self, completion: str) -> str | None:
+        """The whole answer of a well-formed completion; None of a malformed one."""
+        read = response.read(self._clean(completion))
+        return read.answer if read.is_well_formed else None
 
     def is_worked(self, task: Task, completion: str) -> bool:
         """Whether something was thought."""

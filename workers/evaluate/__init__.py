@@ -1,0 +1,1 @@
+"""The evaluation worker: `python -m workers.evaluate SPEC`."""

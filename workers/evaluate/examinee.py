@@ -1,0 +1,48 @@
+"""The model of an evaluation: loaded as training loads it, with room for what will be asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from profiles.schema import Profile
+from workers.azr.trainer import device_of, set_up_torch
+from workers.contract import EvaluationSpec
+from workers.models.policy import Policy, open_policy, restored_policy
+from workers.rollout.select import engine_of
+from workers.suites.asking import Examinee
+from workers.suites.voice import Voice
+
+
+def open_examinee(spec: EvaluationSpec, voice: Voice, prompt_tokens: int) -> Examinee:
+    """Load the model. prompt_tokens: of the longest prompt.
+
+    Raises LonghaulError (INPUT) where files are missing, torn, or do not fit each other.
+    """
+    profile = _profile(spec, prompt_tokens)
+    device = device_of(profile)
+    set_up_torch(profile, isolate=False)
+    if spec.step is None:
+        policy = open_policy(profile, None, device)
+    else:
+        policy = restored_policy(profile, Path(spec.model), spec.step, device)
+    engine = engine_of(policy.model, profile, policy.tokenizer)
+    return Examinee(engine, policy.tokenizer, voice, _positions(policy))
+
+
+def _profile(spec: EvaluationSpec, prompt_tokens: int) -> Profile:
+    """That of the spec, with room for what will be asked."""
+    sampling = replace(
+        spec.profile.sampling, max_prompt_tokens=max(1, prompt_tokens), max_completion_tokens=spec.max_new_tokens
+    )
+    model = spec.profile.model
+    if spec.step is None:
+        is_gpu = device_of(spec.profile).type == "cuda"
+        model = replace(model, path=spec.model, dtype="bfloat16" if is_gpu else model.dtype)
+    model = replace(model, gradient_checkpointing=False)
+    return replace(spec.profile, sampling=sampling, model=model)
+
+
+def _positions(policy: Policy) -> int:
+    return int(getattr(policy.model.config, "max_position_embeddings", 0) or 0)

@@ -1,0 +1,174 @@
+"""One evaluation from its spec to its scores: what is finished is read back, the rest is asked in batches.
+
+Nothing heavy is imported here: where all is finished no model is loaded, and zygotes start before the tensor library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from profiles.errors import ExitCode, LonghaulError
+from workers.azr.warm import limits_of, set_environment
+from workers.contract import EvaluationSpec
+from workers.evaluate.answer_file import AnswerFile
+from workers.runtime import is_out_of_memory
+from workers.sandbox import Sandbox
+from workers.suites.data_files import data_folder
+from workers.suites.question import Question
+from workers.suites.registry import load_suites
+from workers.suites.scoring import Outcome, metrics_of
+from workers.suites.suite import Suite
+from workers.suites.voice import Voice
+from workers.suites.voices import voice_of
+
+if TYPE_CHECKING:
+    from workers.suites.asking import Asked, Examinee
+
+
+class Say(Protocol):
+    """Tells the one that started us; workers.contract.EvaluationSpec lists what there is to say."""
+
+    def __call__(self, type_: str, /, **data: Any) -> None: ...
+
+
+@dataclass
+class Paper:
+    """A suite and how far it is."""
+
+    suite: Suite
+    fingerprint: str
+    file: AnswerFile
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+
+    @property
+    def left(self) -> list[Question]:
+        return [question for question in self.suite.questions if question.question_id not in self.outcomes]
+
+
+def evaluate(spec: EvaluationSpec, say: Say) -> None:
+    """Every suite of the spec, resumed where an earlier process left it. Raises LonghaulError."""
+    suites = [suite.reseeded(spec.seed) for suite in load_suites(spec.suites, data_folder(spec.data), spec.examples)]
+    with _advising("python -m orchestrator evaluate --style plain ..."):
+        voice = voice_of(spec.style, spec.profile, Path(spec.model))
+    papers = [_open(spec, suite, voice, say) for suite in suites]
+    open_suites = [paper.suite for paper in papers if paper.left]
+    needs_sandbox = any(suite.needs_sandbox(voice) for suite in open_suites)
+    knobs = spec.profile.sandbox
+    with Sandbox(limits_of(knobs), knobs.jobs) if needs_sandbox else nullcontext() as sandbox:
+        # Made when the first question is left: a finished evaluation needs no model.
+        examinee = _examinee(spec, voice, open_suites, say) if open_suites else None
+        for paper in papers:
+            if paper.left:
+                assert examinee is not None
+                _answer(spec, paper, examinee, sandbox if paper.suite.needs_sandbox(voice) else None, say)
+            outcomes = [paper.outcomes[question.question_id] for question in paper.suite.questions]
+            metrics = metrics_of(outcomes, greedy=spec.temperature == 0, ks=spec.ks)
+            say("scores", suite=paper.suite.name, metrics=metrics)
+            paper.file.close()
+
+
+@contextmanager
+def _advising(next_command: str) -> Iterator[None]:
+    """Files that do not fit are told by code that knows of runs only: here another command helps."""
+    try:
+        yield
+    except LonghaulError as error:
+        if error.exit_code != ExitCode.INPUT:
+            raise
+        raise LonghaulError(
+            error.what, kept="everything; nothing was asked", next_command=next_command, exit_code=ExitCode.INPUT
+        ) from error
+
+
+def _open(spec: EvaluationSpec, suite: Suite, voice: Voice, say: Say) -> Paper:
+    """A file of its own for each set of questions and prompts: what was asked otherwise is not mixed in."""
+    fingerprint = suite.fingerprint(voice)
+    file = AnswerFile(Path(spec.folder) / f"{suite.name}-{fingerprint}.jsonl")
+    paper = Paper(suite, fingerprint, file)
+    paper.outcomes = file.outcomes(question.question_id for question in suite.questions)
+    say("suite", suite=suite.name, fingerprint=fingerprint, n=len(suite.questions))
+    if paper.outcomes:
+        _tell(paper, list(paper.outcomes.values()), say)
+    return paper
+
+
+def _tell(paper: Paper, outcomes: Sequence[Outcome], say: Say) -> None:
+    rows = [[one.question_id, one.task, len(one.right), sum(one.right)] for one in outcomes]
+    say("answers", suite=paper.suite.name, done=len(paper.outcomes), rows=rows)
+
+
+def _examinee(spec: EvaluationSpec, voice: Voice, suites: Sequence[Suite], say: Say) -> Examinee:
+    say("loading")
+    set_environment()
+    with _advising(f"ls -l {spec.model}   (put right what is wrong with it), then the same command"):
+        return _opened(spec, voice, suites, say)
+
+
+def _opened(spec: EvaluationSpec, voice: Voice, suites: Sequence[Suite], say: Say) -> Examinee:
+    from workers.evaluate.examinee import open_examinee
+    from workers.models.load import Tokenizer
+
+    tokenizer = Tokenizer(Path(spec.model))
+    prompts = [prompt for suite in suites for prompt in suite.prompts(voice)]
+    encoded = [tokenizer.encode(prompt) for prompt in prompts]
+    for prompt, ids in zip(prompts, encoded, strict=True):
+        if tokenizer.decode(ids).split() != prompt.split():
+            say("note", text="the tokenizer does not give the prompts back as they were: is it meant for such text?")
+            break
+    return open_examinee(spec, voice, max(map(len, encoded)))
+
+
+def _answer(spec: EvaluationSpec, paper: Paper, examinee: Examinee, sandbox: Sandbox | None, say: Say) -> None:
+    """Ask what is left, the longest prompts first: what does not fit into memory shows at once."""
+    from workers.rollout.engine import Sampling
+    from workers.suites.asking import ask
+
+    sampling = Sampling(
+        temperature=spec.temperature or 1.0, max_new_tokens=spec.max_new_tokens, greedy=spec.temperature == 0,
+        stop=examinee.voice.stop,
+    )  # fmt: skip
+    by_length = sorted(paper.left, key=lambda one: len(examinee.voice.ask(one.kind, one.item)), reverse=True)
+    for batch in _batches(by_length, max(1, spec.batch_size // spec.samples), lambda questions: ask(
+        examinee, paper.suite, questions, sampling, spec.samples, sandbox
+    ), say):  # fmt: skip
+        paper.file.add(batch)
+        outcomes = [one.outcome for one in batch]
+        paper.outcomes |= {one.question_id: one for one in outcomes}
+        _tell(paper, outcomes, say)
+    if too_long := sum(one.too_long for one in paper.outcomes.values()):
+        say("note", text=f"{too_long} prompts of {paper.suite.name} do not fit the model's {examinee.max_positions} "
+            f"positions beside {spec.max_new_tokens} new tokens; they count as wrong")  # fmt: skip
+
+
+def _batches(
+    questions: Sequence[Question], size: int, work: Callable[[Sequence[Question]], list[Asked]], say: Say
+) -> Iterator[list[Asked]]:
+    """`work` on all questions, `size` at a time, half as many from where memory runs out.
+
+    Raises LonghaulError (CUDA_OOM) where a single question does not fit.
+    """
+    place = 0
+    while place < len(questions):
+        try:
+            done = work(questions[place : place + size])
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            done = []
+        if done:
+            yield done
+            place += len(done)
+        elif size > 1:
+            size //= 2
+            say("note", text=f"memory ran out: {size} questions at a time from here on")
+        else:
+            raise LonghaulError(
+                "one question with all its samples does not fit into the GPU's memory",
+                kept="every answer so far",
+                next_command="the same command with a smaller --batch-size or --max-new-tokens",
+                exit_code=ExitCode.CUDA_OOM,
+            )

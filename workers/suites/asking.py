@@ -1,0 +1,96 @@
+"""Ask a model some questions: encode, complete, read the answers, judge them. Keeps nothing between two calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from workers.azr.judge import Verdict
+from workers.rng import derive
+from workers.rollout.engine import Request, Rollout, Sampling
+from workers.sandbox import Sandbox
+from workers.suites.question import Question
+from workers.suites.scoring import Outcome
+from workers.suites.suite import Answer, Suite
+from workers.suites.voice import Voice
+
+
+class Completer(Protocol):
+    """A rollout engine, or portions of one."""
+
+    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Rollout]: ...
+
+
+class Encoder(Protocol):
+    def encode(self, text: str) -> tuple[int, ...]: ...
+
+    def decode(self, ids: Sequence[int]) -> str: ...
+
+
+@dataclass(frozen=True)
+class Examinee:
+    """A model that can be asked. max_positions: tokens of prompt and completion together; 0: no limit."""
+
+    engine: Completer
+    tokenizer: Encoder
+    voice: Voice
+    max_positions: int = 0
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One question's outcome, with what was said."""
+
+    outcome: Outcome
+    completions: tuple[str, ...]
+
+
+def ask(
+    examinee: Examinee, suite: Suite, questions: Sequence[Question], sampling: Sampling, samples: int,
+    sandbox: Sandbox | None,
+) -> list[Asked]:  # fmt: skip
+    """Every question `samples` times; the first sample's seed is the question's own. In order of the questions."""
+    voice = examinee.voice
+    prompts = [examinee.tokenizer.encode(voice.ask(question.kind, question.item)) for question in questions]
+    room = examinee.max_positions - sampling.max_new_tokens if examinee.max_positions else 1 << 62
+    fits = [len(ids) <= room for ids in prompts]
+    requests = [
+        Request(ids, question.seed if number == 0 else derive(question.seed, 0, "sample", number))
+        for question, ids, is_asked in zip(questions, prompts, fits, strict=True)
+        if is_asked
+        for number in range(samples)
+    ]
+    rollouts = examinee.engine.generate(requests, sampling) if requests else []
+    texts = [examinee.tokenizer.decode(rollout.completion_ids) for rollout in rollouts]
+    asked = [question for question, is_asked in zip(questions, fits, strict=True) if is_asked for _ in range(samples)]
+    answers = [Answer(question, voice.answer(question.kind, text)) for question, text in zip(asked, texts, strict=True)]
+    verdicts = suite.judge(answers, sandbox)
+    found = []
+    place = 0
+    for question, is_asked in zip(questions, fits, strict=True):
+        if not is_asked:
+            outcome = Outcome(question.question_id, question.kind, (False,) * samples, (0,) * samples, too_long=True)
+            found.append(Asked(outcome, ("",) * samples))
+            continue
+        mine = slice(place, place + samples)
+        place += samples
+        found.append(_asked(question, voice, rollouts[mine], texts[mine], answers[mine], verdicts[mine]))
+    return found
+
+
+def _asked(
+    question: Question, voice: Voice, rollouts: Sequence[Rollout], texts: Sequence[str], answers: Sequence[Answer],
+    verdicts: Sequence[Verdict],
+) -> Asked:  # fmt: skip
+    outcome = Outcome(
+        question.question_id,
+        question.kind,
+        right=tuple(verdict is Verdict.CORRECT for verdict in verdicts),
+        tokens=tuple(len(rollout.completion_ids) for rollout in rollouts),
+        malformed=sum(answer.text is None for answer in answers),
+        undecided=sum(verdict is Verdict.UNKNOWN for verdict in verdicts),
+        worked=sum(voice.is_worked(question.kind, text) for text in texts),
+        truncated=sum(rollout.finish_reason == "length" for rollout in rollouts),
+    )
+    return Asked(outcome, tuple(texts))

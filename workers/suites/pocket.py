@@ -1,0 +1,45 @@
+"""The held-out problems of the built-in model as a suite: no data file, and any style may ask them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from workers.azr.judge import Verdict
+from workers.pocket.evaluation import HeldOut, held_out_problems
+from workers.rng import derive
+from workers.sandbox import Sandbox
+from workers.suites.question import Question
+from workers.suites.suite import Answer, Suite
+from workers.suites.voice import Voice
+
+NUM_EACH = 300
+"""Problems of each task where no number is asked for."""
+
+
+def pocket_suite(count: int = 0) -> Suite:
+    """`count` problems of each task, the first of one fixed draw."""
+    problems = held_out_problems(count or NUM_EACH)
+    return PocketSuite(problems)
+
+
+class PocketSuite(Suite):
+    """Asked in the pocket style, programs are of its little language and interpreted; in other styles they are run."""
+
+    def __init__(self, problems: Sequence[HeldOut]) -> None:
+        questions = [
+            Question(f"{one.task}-{number}", one.task, one.item, derive(0, 0, "validation", number), one.task)
+            for number, one in enumerate(problems)
+        ]
+        super().__init__("pocket", questions)
+        self._problems = {question.question_id: one for question, one in zip(questions, problems, strict=True)}
+
+    def needs_sandbox(self, voice: Voice) -> bool:
+        return voice.name != "pocket"
+
+    def judge(self, answers: Sequence[Answer], sandbox: Sandbox | None) -> list[Verdict]:
+        if sandbox is not None:
+            return super().judge(answers, sandbox)
+        solved = [
+            one.text is not None and self._problems[one.question.question_id].is_solved_by(one.text) for one in answers
+        ]
+        return [Verdict.CORRECT if is_right else Verdict.WRONG for is_right in solved]

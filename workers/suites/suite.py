@@ -1,0 +1,101 @@
+"""A suite: named questions, their prompts, and who is right about them.
+
+Nothing of an answer is run in this process: programs and their inputs go to the sandbox, all else is compared as text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+from profiles.errors import ExitCode, LonghaulError
+from workers.azr.buffers import make_entry
+from workers.azr.judge import Answer as Claim
+from workers.azr.judge import Judge, Verdict
+from workers.azr.tasks import Problem, Triplet
+from workers.rng import derive
+from workers.sandbox import Sandbox
+from workers.suites.data_files import short_hash
+from workers.suites.numbers import read_number
+from workers.suites.question import Question, WordProblem
+from workers.suites.voice import Voice
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One completion to one question; text None: malformed."""
+
+    question: Question
+    text: str | None
+
+
+class Suite:
+    """A named list of questions."""
+
+    def __init__(self, name: str, questions: Sequence[Question]) -> None:
+        self.name, self.questions = name, tuple(questions)
+
+    def reseeded(self, seed: int) -> Self:
+        """The same with other random streams; 0: as it is."""
+        if seed:
+            self.questions = tuple(replace(one, seed=derive(one.seed, seed, "evaluation")) for one in self.questions)
+        return self
+
+    def needs_sandbox(self, voice: Voice) -> bool:
+        """Whether who is right shows only when a model's programs or inputs run."""
+        return any(question.kind in ("abd", "ind") for question in self.questions)
+
+    def prompts(self, voice: Voice) -> list[str]:
+        """One for each question, in order. Raises LonghaulError (INPUT) where the voice has no words for a kind."""
+        if silent := sorted({question.kind for question in self.questions} - voice.kinds):
+            raise LonghaulError(
+                f"the prompt style {voice.name} cannot ask the suite {self.name} (no words for {', '.join(silent)})",
+                kept="everything; nothing was asked yet",
+                next_command="python -m orchestrator evaluate --style plain ...",
+                exit_code=ExitCode.INPUT,
+            )
+        return [voice.ask(question.kind, question.item) for question in self.questions]
+
+    def fingerprint(self, voice: Voice) -> str:
+        """Equal only where every question, prompt and right answer is the same."""
+        lines = [
+            f"{question.question_id}\0{question.seed}\0{question.gold}\0{prompt}"
+            for question, prompt in zip(self.questions, self.prompts(voice), strict=True)
+        ]
+        return short_hash("\0\0".join(lines))
+
+    def judge(self, answers: Sequence[Answer], sandbox: Sandbox | None) -> list[Verdict]:
+        """A verdict for each, in order. sandbox: None where `needs_sandbox` is False."""
+        verdicts = [_by_number(answer) for answer in answers]
+        claims = [(place, answer) for place, answer in enumerate(answers) if verdicts[place] is None]
+        judged = _by_running([answer for _, answer in claims], sandbox) if claims else []
+        found = dict(zip((place for place, _ in claims), judged, strict=True))
+        return [found[place] if verdict is None else verdict for place, verdict in enumerate(verdicts)]
+
+
+def _by_number(answer: Answer) -> Verdict | None:
+    """The verdict of what needs no program; None for what does."""
+    if answer.text is None:
+        return Verdict.WRONG
+    if isinstance(answer.question.item, WordProblem):
+        is_right = read_number(answer.text) == answer.question.item.answer
+        return Verdict.CORRECT if is_right else Verdict.WRONG
+    return None
+
+
+def _by_running(answers: Sequence[Answer], sandbox: Sandbox | None) -> list[Verdict]:
+    """As self-play judges: deduction by comparing literals, the rest by running programs on literals."""
+    claims = []
+    for answer in answers:
+        item = answer.question.item
+        assert isinstance(item, Triplet | Problem) and answer.question.kind != "maths"
+        several = isinstance(item, Problem)
+        inputs = item.inputs if isinstance(item, Problem) else (item.input,)
+        outputs = item.outputs if isinstance(item, Problem) else (item.output,)
+        kind = answer.question.kind
+        # Of abduction and deduction the published input may be an expression: it is shown, never used as a key.
+        entry = make_entry(kind, item.program, inputs if several else ("0",), outputs, step=0, source="import")
+        claims.append(Claim(entry, answer.text))
+    judge = Judge(sandbox, None)  # type: ignore[arg-type]  # not touched where every claim is a deduction
+    return judge.judge(claims)[0]

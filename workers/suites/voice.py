@@ -1,0 +1,142 @@
+"""How a model is asked, and how its answer is found: one way for every kind of question, whatever the suite.
+
+`StyleVoice` asks as self-play does, so that a run is scored in the form that it was trained in. `PlainVoice` asks in a
+few plain sentences, for any model. Neither decides who is right.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Protocol, cast
+
+from workers.azr.prompts.azr import AzrStyle
+from workers.azr.prompts.style import PromptStyle
+from workers.azr.tasks import Problem, Task, Triplet
+from workers.suites.numbers import after_mark
+from workers.suites.question import Kind, WordProblem
+
+Item = Triplet | Problem | WordProblem
+
+
+class Voice(Protocol):
+    """From a question to a prompt, and from a completion back to the answer."""
+
+    name: str
+    stop: tuple[str, ...]
+    """Texts that end a completion."""
+    kinds: frozenset[Kind]
+    """What it has words for."""
+
+    def ask(self, kind: Kind, item: Item) -> str:
+        """The prompt."""
+        ...
+
+    def answer(self, kind: Kind, completion: str) -> str | None:
+        """Literal, argument list, program or number of a completion, as text; None if it is malformed."""
+        ...
+
+    def is_worked(self, kind: Kind, completion: str) -> bool:
+        """Whether the completion reasons before it answers."""
+        ...
+
+
+class StyleVoice:
+    """The solver's prompts of a style. An answer without the form that was asked for counts as none."""
+
+    def __init__(self, style: PromptStyle) -> None:
+        self._style = style
+        self.name, self.stop = style.name, style.stop
+        self.kinds: frozenset[Kind] = frozenset({"abd", "ded", "ind"})
+        if isinstance(style, AzrStyle):
+            self.kinds |= {"maths"}
+
+    def ask(self, kind: Kind, item: Item) -> str:
+        if isinstance(item, WordProblem):
+            assert isinstance(self._style, AzrStyle)
+            return self._style.ask(f"{item.text}\n\nThe answer is a number: give it alone, without words.")
+        return self._style.solve(cast(Task, kind), item)
+
+    def answer(self, kind: Kind, completion: str) -> str | None:
+        if kind == "maths":
+            assert isinstance(self._style, AzrStyle)
+            said = self._style.said(completion)
+            return None if said is None else after_mark(said, NUMBER_MARK) or said
+        task: Task = kind
+        return self._style.parse_answer(task, completion) if self._style.is_well_formed(task, completion) else None
+
+    def is_worked(self, kind: Kind, completion: str) -> bool:
+        return self._style.is_worked("ded" if kind == "maths" else kind, completion)
+
+
+MARK = "Answer:"
+NUMBER_MARK = "####"
+_MARKED = re.compile(rf"^[ \t>*_#]*{MARK}[ \t*_]*(.*?)[ \t]*$", re.MULTILINE | re.IGNORECASE)
+_PROGRAM = re.compile(r"```(?:python3?|py)?[ \t]*\n(.*?)```", re.DOTALL)
+_CALL = re.compile(r"f\((.*)\)", re.DOTALL)
+
+_ENDING = f"Think step by step. Then end with one line that begins with `{MARK}`, followed by {{what}} alone."
+_WORDS: dict[Kind, str] = {
+    "ded": "What does this Python function return for the given input?\n\n```python\n{program}\n```\n\n"
+    "The call: f({input})\n\n" + _ENDING.format(what="the returned value as a Python literal"),
+    "abd": "For which input does this Python function return the given value? Any input that does is right.\n\n"
+    "```python\n{program}\n```\n\nThe value: {output}\n\n"
+    + _ENDING.format(what="the arguments as Python literals, separated by commas, without a call of `f`"),
+    "ind": "Write a Python function `f` that gives for each of these inputs the output beside it. It is also tried on "
+    "inputs that you do not see.\n\n{pairs}\n\nThink step by step. Then end with the function in a fence that begins "
+    "with ```python",
+    "maths": "{text}\n\nThink step by step. Then end with one line that begins with `" + NUMBER_MARK + "`, followed by "
+    "the answer as a number and nothing else.",
+}
+
+
+class PlainVoice:
+    """A few sentences, in the model's chat template where there is one.
+
+    wrap: from these to the whole prompt. marks: special tokens of the model; they are no part of an answer.
+    """
+
+    stop: tuple[str, ...] = ()
+    kinds: frozenset[Kind] = frozenset(_WORDS)
+
+    def __init__(
+        self,
+        name: str = "plain",
+        wrap: Callable[[str], str] = lambda text: f"{text}\n\nSolution:\n",
+        marks: Sequence[str] = (),
+    ) -> None:
+        self.name = name
+        self._wrap, self._marks = wrap, tuple(marks)
+
+    def ask(self, kind: Kind, item: Item) -> str:
+        """Of an induction problem, the first half of the pairs is shown."""
+        if isinstance(item, WordProblem):
+            text = _WORDS["maths"].format(text=item.text)
+        elif isinstance(item, Problem):
+            pairs = list(zip(item.inputs, item.outputs, strict=True))[: len(item.inputs) // 2]
+            text = _WORDS["ind"].format(pairs="\n".join(f"f({given}) == {value}" for given, value in pairs))
+        else:
+            text = _WORDS[kind].format(program=item.program, input=item.input, output=item.output)
+        return self._wrap(text)
+
+    def answer(self, kind: Kind, completion: str) -> str | None:
+        """The first marked line: a base model goes on to questions that it invents. Of programs the last fence."""
+        for mark in self._marks:
+            completion = completion.replace(mark, "")
+        if kind == "maths":
+            return after_mark(completion, NUMBER_MARK)
+        if kind == "ind":
+            written = _PROGRAM.findall(completion)
+            return written[-1].strip("\n") if written else None
+        found = _MARKED.search(completion)
+        if found is None:
+            return None
+        text = found[1].rstrip("*").strip("`").strip()
+        if kind == "abd" and (call := _CALL.fullmatch(text)):
+            text = call[1]
+        return text or None
+
+    def is_worked(self, kind: Kind, completion: str) -> bool:
+        """Whether there are words before the answer."""
+        mark = {"maths": NUMBER_MARK, "ind": "```"}.get(kind, MARK)
+        return len(completion.partition(mark)[0].split()) > 3

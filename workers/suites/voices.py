@@ -1,0 +1,33 @@
+"""The voice that an evaluation names, for the model in a directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from profiles.errors import ExitCode, LonghaulError
+from profiles.schema import Profile
+from workers.azr.prompts import chat
+from workers.azr.styles import style_of
+from workers.suites.voice import PlainVoice, StyleVoice, Voice
+
+
+def voice_of(style: str, profile: Profile, directory: Path) -> Voice:
+    """`run`: the profile's prompt style. `plain`, `plain-chat`; `auto`: the latter where the model has a template.
+
+    Raises LonghaulError (INPUT) where a chat template is needed and there is none, or it is none.
+    """
+    if not (directory / "tokenizer.json").is_file():
+        raise LonghaulError(
+            f"model file {directory / 'tokenizer.json'} is missing",
+            kept="everything; nothing was asked",
+            next_command=f"ls -l {directory}",
+            exit_code=ExitCode.INPUT,
+        )
+    if style == "run":
+        return StyleVoice(style_of(profile, directory))
+    if style == "auto":
+        style = "plain-chat" if chat.has_template(directory) else "plain"
+    marks = chat.special_tokens(directory)
+    if style == "plain":
+        return PlainVoice(marks=marks)
+    return PlainVoice("plain-chat", chat.template_of(directory), marks)
