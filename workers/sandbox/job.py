@@ -5,10 +5,11 @@ Pure.
 
 from __future__ import annotations
 
-import json
+import marshal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from workers.sandbox.inside.frames import JOB_HEAD
 from workers.sandbox.literal import Rejected, parse_arguments
 from workers.sandbox.result import Case, Result, Status
 from workers.sandbox.screen import MAX_SOURCE
@@ -20,8 +21,8 @@ class Job:
 
     number: int
     case: Case
-    inputs: list[str]
-    """Arguments as JSON."""
+    inputs: list[bytes]
+    """Arguments, packed."""
     repeat: int
     hash_seed: int
     tries: int = 0
@@ -32,32 +33,34 @@ class Job:
         """Results that its process owes."""
         return len(self.inputs) * self.repeat
 
-    def message(self, cpu_s: float) -> str:
-        """JSON for the zygote. No expected answer is in it: what the child has not, it cannot copy."""
-        head = {"id": self.number, "program": self.case.program, "entry": self.case.entry}
-        settings = {"repeat": self.repeat, "cpu_s": cpu_s}
-        return f'{json.dumps(head | settings)[:-1]}, "inputs": [{",".join(self.inputs)}]}}'
+    def message(self, cpu_s: float) -> bytes:
+        """For the zygote. No expected answer is in it: what the child has not, it cannot copy.
+
+        Packed by `marshal`, which only this direction may use: what comes back is hostile, and read as JSON.
+        """
+        body = marshal.dumps((self.case.program, self.case.entry, self.repeat, tuple(self.inputs)))
+        return JOB_HEAD.pack(self.number, len(body), self.expected, cpu_s) + body
 
 
 @dataclass
 class Prepared:
-    """A case with its arguments read: JSON of those that are literals, results of those that are not."""
+    """A case with its arguments read: packed those that are literals, results of those that are not."""
 
     case: Case
-    inputs: list[str]
+    inputs: list[bytes]
     rejected: dict[int, Result]
 
     @classmethod
     def of(cls, case: Case) -> Prepared:
         """Read the arguments; refuse all of them if the source cannot be sent."""
-        inputs: list[str] = []
+        inputs: list[bytes] = []
         rejected: dict[int, Result] = {}
         reason = _source_reason(case.program)
         for place, text in enumerate(case.inputs):
             try:
                 if reason is not None:
                     raise Rejected(reason)
-                inputs.append(parse_arguments(text).json)
+                inputs.append(parse_arguments(text).packed)
             except Rejected as error:
                 rejected[place] = Result(Status.REJECTED, message=str(error))
         return cls(case, inputs, rejected)

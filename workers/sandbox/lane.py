@@ -15,7 +15,7 @@ from workers.sandbox.inside.frames import HEADER
 from workers.sandbox.job import Job
 from workers.sandbox.limits import Limits
 
-BOOT = "import sys; sys.path.insert(0, {home!r}); from inside.zygote import main; main()"
+BOOT = "import sys; sys.path.insert(0, {home!r}); from inside.boot import main; main()"
 STOP_S = 5.0
 """Seconds that a zygote gets to leave after its pipes are closed; then it is killed."""
 
@@ -39,7 +39,8 @@ class Lane:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={"PYTHONHASHSEED": str(hash_seed)},
+            # Bound once here, symbols need not be looked up in each child.
+            env={"PYTHONHASHSEED": str(hash_seed), "LD_BIND_NOW": "1"},
             cwd="/",
             start_new_session=True,  # Ctrl+C is for the parent, which then closes the pipes
             close_fds=True,
@@ -51,7 +52,9 @@ class Lane:
         os.set_blocking(self.write_fd, False)
         self.report: dict[str, Any] = {}
         self._head_since = 0.0
-        self.send(json.dumps(self._settings()))  # it loads its modules and seals itself while others start, too
+        # It loads its modules and seals itself while others start, too.
+        settings = json.dumps(self._settings()).encode()
+        self.send(HEADER.pack(len(settings)) + settings)
 
     def _settings(self) -> dict[str, Any]:
         """What the zygote must know, sent as its first frame."""
@@ -88,10 +91,9 @@ class Lane:
         """Whether the oldest job is unanswered beyond all that its wall limits allow."""
         return bool(self.jobs) and now - self._head_since > self.jobs[0].expected * self.limits.wall_s + grace_s
 
-    def send(self, message: str) -> None:
-        """Queue a JSON text and write what the pipe takes now."""
-        body = message.encode()
-        self._outgoing += HEADER.pack(len(body)) + body
+    def send(self, message: bytes) -> None:
+        """Queue a message and write what the pipe takes now."""
+        self._outgoing += message
         self.flush()
 
     def flush(self) -> None:

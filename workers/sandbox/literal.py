@@ -6,6 +6,7 @@ Pure. Nothing here evaluates: the text is parsed to a syntax tree and only liter
 from __future__ import annotations
 
 import ast
+import marshal
 import math
 import warnings
 from dataclasses import dataclass
@@ -55,11 +56,18 @@ class Arguments:
         )
 
     @property
-    def json(self) -> str:
-        """What is sent to the child. Raises TooLarge."""
-        positional = ",".join([encode(value) for value in self.positional])
-        keywords = ",".join([f"{encode(name)}:{encode(value)}" for name, value in self.keywords])
-        return f"[[{positional}],{{{keywords}}}]"
+    def packed(self) -> bytes:
+        """What is sent to the child, which builds them afresh for each call."""
+        # Version 2 of the format shares no object and interns no string.
+        return marshal.dumps((self.positional, dict(self.keywords)), 2)
+
+    def check(self) -> None:
+        """Raises NotLiteral or TooLarge."""
+        for value in self.positional:
+            encode(value)
+        for name, value in self.keywords:
+            encode(name)
+            encode(value)
 
 
 def parse_arguments(text: str) -> Arguments:
@@ -83,7 +91,7 @@ def parse_arguments(text: str) -> Arguments:
         keywords=tuple((str(keyword.arg), _value(keyword.value, 0, special=False)) for keyword in call.keywords),
     )
     try:
-        _ = arguments.json
+        arguments.check()
     except (NotLiteral, TooLarge) as error:
         raise Rejected(str(error)) from error
     return arguments

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import marshal
 import math
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from workers.sandbox.inside.codec import BadTree, NotLiteral, TooLarge, decode, encode
 from workers.sandbox.literal import (
+    Arguments,
     Rejected,
     canonical_arguments,
     output_reason,
@@ -174,6 +176,15 @@ def test_the_codec_round_trips_every_literal_with_its_type(value: Any) -> None:
     again = decode(json.loads(encode(value)))
     assert same(value, again, strict_types=True)
     assert _types(value) == _types(again)
+
+
+@given(VALUES)
+def test_packed_arguments_are_built_afresh_with_their_types(value: Any) -> None:
+    (first, second), named = marshal.loads(Arguments((value, value), (("k", value),)).packed)
+    for again in (first, second, named["k"]):
+        assert same(value, again, strict_types=True)
+        assert _types(value) == _types(again)
+    assert first is not second or type(value) not in (list, dict, set)
 
 
 @given(VALUES)

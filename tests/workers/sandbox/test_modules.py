@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from workers.sandbox import Case, Limits, Sandbox, Status
-from workers.sandbox.inside.modules import PURE
+from workers.sandbox.inside.modules import CODECS, PURE
 from workers.sandbox.literal import Rejected, parse_arguments, same_value
 
 
@@ -42,6 +42,7 @@ def test_any_other_import_is_a_clear_error(sandbox: Sandbox, name: str) -> None:
         ("import unicodedata; return unicodedata.name('a')", "'LATIN SMALL LETTER A'"),
         ("return 'aü'.encode('idna'), 'é'.encode('cp1252')", "(b'xn--a-eha', b'\\xe9')"),
         ("return '漢'.encode('shift_jis')", "b'\\x8a\\xbf'"),
+        ("return '€'.encode('iso8859-15'), b'\\x81'.decode('cp437')", "(b'\\xa4', 'ü')"),
         ("return 'abc'.encode('utf-16-le').decode('utf-16-le'), '\\N{BULLET}'", "('abc', '•')"),
         ("import base64; return base64.b85decode(base64.b85encode(b'abc'))", "b'abc'"),
         ("import re; return re.sub(r'(?P<a>\\w+)', lambda m: m['a'].title(), 'ab cd')", "'Ab Cd'"),
@@ -62,6 +63,22 @@ def test_late_parts_of_modules_are_there(sandbox: Sandbox, body: str, value: str
     result = sandbox.execute(f"def f(x):\n    {body}", "5")
     assert result.status is Status.OK, result
     assert result.value == value
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_each_listed_codec_is_there(sandbox: Sandbox, name: str) -> None:
+    result = sandbox.execute(f"def f(x): return x.encode({name!r})", "''")
+    if name in ("rot_13", "hex_codec", "base64_codec"):  # for those to whom the profile gives `codecs`
+        assert result.message.startswith(f"{name!r} is not a text encoding"), result
+    elif name == "undefined":
+        assert result.error_type == "UnicodeError", result
+    else:
+        assert result.status is Status.OK, result
+
+
+def test_any_other_codec_is_an_error_that_names_it(sandbox: Sandbox) -> None:
+    result = sandbox.execute("def f(x): return 'a'.encode('big5')", "1")
+    assert (result.error_type, result.message) == ("LookupError", "unknown encoding: big5")
 
 
 def test_classes_of_programs_work_as_in_a_module(sandbox: Sandbox) -> None:

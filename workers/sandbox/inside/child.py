@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from json.encoder import encode_basestring_ascii
+from marshal import loads
 from time import process_time
 from types import CodeType, ModuleType
 from typing import Any
@@ -31,20 +32,20 @@ class Outcome:
         return f'["{self.status}",{self.value},{quote(self.error_type)},{quote(self.message)},{spent}]'.encode()
 
 
-def run(job: dict[str, Any], program_builtins: dict[str, Any], nonce: bytes, pipe: int) -> None:
+def run(packed: bytes, program_builtins: dict[str, Any], nonce: bytes, pipe: int) -> None:
     """Run every call of the job. Returns when all frames are sent."""
-    code = _compile(job["program"])
+    program, name, repeat, inputs = loads(packed)
+    code = _compile(program)
     if isinstance(code, Outcome):
         _send(code, None, nonce, pipe)
         return
-    inputs = job["inputs"]
     # One input: this process ends with it, and the builtins may be the zygote's own. Copying them touches 60 pages.
     alone = len(inputs) == 1
-    for tree in inputs:
+    for arguments in inputs:
         began = _cpu_now()
-        entry = _load(code, job["entry"], program_builtins if alone else program_builtins.copy())
-        for _ in range(job["repeat"]):
-            outcome = entry if isinstance(entry, Outcome) else _call(entry, tree)
+        entry = _load(code, name, program_builtins if alone else program_builtins.copy())
+        for _ in range(repeat):
+            outcome = entry if isinstance(entry, Outcome) else _call(entry, arguments)
             ended = _cpu_now()
             _send(outcome, ended - began if began is not None and ended is not None else None, nonce, pipe)
             began = ended
@@ -93,12 +94,10 @@ def _load(code: CodeType, entry: str, program_builtins: dict[str, Any]) -> Any:
     return function
 
 
-def _call(function: Any, tree: Any) -> Outcome:
+def _call(function: Any, arguments: bytes) -> Outcome:
     try:
-        positional, keywords = tree
-        arguments = [codec.decode(item) for item in positional]
-        named = {name: codec.decode(item) for name, item in keywords.items()}
-        value = function(*arguments, **named)
+        positional, named = loads(arguments)
+        value = function(*positional, **named)
         return Outcome("ok", value=codec.encode(value))
     except codec.NotLiteral as error:
         return Outcome("error", error_type="NotLiteral", message=str(error))

@@ -1,4 +1,4 @@
-"""Values to JSON that keeps Python's types, and back: what crosses the wall, in both directions.
+"""Values to JSON that keeps Python's types, and back: what comes over the wall.
 
 Pure. None, bool, int and str are themselves in JSON; every other type is a list that begins with its tag. Types are
 tested by identity (`type(value) is int`), so that a subclass with methods of its own cannot pass as its base.

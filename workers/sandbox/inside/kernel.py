@@ -7,10 +7,18 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import struct
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
+
+# For the calls of each job. They answer -1 where Python's own would raise, fill what is already there, and look neither
+# after errno nor after the interpreter's lock: half as many pages are touched.
+_quick = ctypes.PyDLL(None)
+_wait4, _setrlimit, _prctl = _quick.wait4, _quick.setrlimit, _quick.prctl
+_STATUS, _USAGE, _LIMIT = ctypes.c_int(), (ctypes.c_long * 18)(), (ctypes.c_ulong * 2)()
+_STATUS_REF, _USAGE_REF, _LIMIT_REF = ctypes.byref(_STATUS), ctypes.byref(_USAGE), ctypes.byref(_LIMIT)
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_TSC = 1, 4, 22, 26
 PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
@@ -131,7 +139,35 @@ class Filter:
         self._code = ctypes.create_string_buffer(code, len(code))
         address = ctypes.addressof(self._code)
         self._program = ctypes.create_string_buffer(struct.pack("=HxxxxxxQ", len(code) // 8, address))
+        self._program_ref = ctypes.byref(self._program)
 
     def install(self) -> None:
         """Filter this process's system calls from now on. Needs NO_NEW_PRIVS."""
-        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(self._program))
+        if _prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, self._program_ref, 0, 0):
+            prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, self._program_ref)  # refused again, with its reason
+
+
+def end(pid: int, *, alone: bool, filtered: bool) -> tuple[int, float]:
+    """End a child and what it may have left, and reap them; wait status and CPU seconds of the child.
+
+    alone: as pid 1 of a namespace we can name everything but ourselves. filtered: it could not make processes.
+    """
+    try:
+        os.kill(-1 if alone else pid, signal.SIGKILL)  # the child is there, be it dead: nobody has waited for it
+        if not alone and not filtered:
+            os.killpg(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+    if _wait4(pid, _STATUS_REF, 0, _USAGE_REF) != pid:
+        raise OSError(f"child {pid} cannot be waited for")
+    status, spent = _STATUS.value, _USAGE[0] + _USAGE[2] + (_USAGE[1] + _USAGE[3]) / 1e6
+    while _wait4(-1, None, 0 if alone else os.WNOHANG, None) > 0:
+        pass
+    return status, spent
+
+
+def set_limit(resource: int, soft: int, hard: int) -> None:
+    """setrlimit(2)."""
+    _LIMIT[0], _LIMIT[1] = soft, hard
+    if _setrlimit(resource, _LIMIT_REF):
+        raise OSError(f"limit {resource} cannot be set")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import builtins
 import importlib
-import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -28,13 +27,22 @@ _LATE = """
 LATE = tuple(_LATE.split())
 """Not for programs: what the pure modules load on use."""
 
+_CODECS = """
+    ascii latin_1 utf_8 utf_8_sig utf_7 utf_16 utf_16_be utf_16_le utf_32 utf_32_be utf_32_le unicode_escape
+    raw_unicode_escape charmap undefined idna punycode rot_13 hex_codec base64_codec
+    cp437 cp1251 cp1252 iso8859_1 iso8859_15 koi8_r shift_jis euc_jp
+"""
+CODECS = tuple(_CODECS.split())
+"""Looked up by `str.encode` on first use. The other hundred would be a fifth of the zygote's memory and mappings, whose
+tables each fork copies: 0.15 ms of CPU a program."""
+
 
 def load(extra: Sequence[str]) -> dict[str, str]:
     """Import everything; the answer names what of `extra` failed, and why."""
     failed: dict[str, str] = {}
     for name in PURE:
         importlib.import_module(name)
-    for name in [*LATE, *_text_codecs()]:
+    for name in [*LATE, "encodings.aliases", *(f"encodings.{codec}" for codec in CODECS)]:
         # Which private helpers exist differs between versions of Python.
         with suppress(ImportError):
             importlib.import_module(name)
@@ -45,18 +53,6 @@ def load(extra: Sequence[str]) -> dict[str, str]:
             failed[name] = f"{type(error).__name__}: {error}"
     _use_late_parts()
     return failed
-
-
-def _text_codecs() -> list[str]:
-    """The codecs of text, which `str.encode` looks up on first use. The compressors stay out, with their libraries.
-
-    Each module makes every fork dearer: the kernel copies a table entry for each of its pages.
-    """
-    import encodings
-
-    files = os.listdir(encodings.__path__[0])  # noqa: PTH208  pathlib would be one more module in every fork
-    names = {name.removesuffix(".py") for name in files if name.endswith(".py")}
-    return [f"encodings.{name}" for name in sorted(names - {"__init__", "zlib_codec", "bz2_codec", "quopri_codec"})]
 
 
 def _use_late_parts() -> None:

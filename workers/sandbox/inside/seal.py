@@ -176,8 +176,8 @@ def seal_child(seal: Seal, pipe: int, result_fd: int, cpu_s: int) -> None:
     if not seal.holds("pidns"):
         os.setsid()
     # The soft limit ends by a signal that says why; the hard one is for programs that ignore it.
-    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
-    resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+    kernel.set_limit(resource.RLIMIT_CPU, cpu_s, cpu_s + 1)
+    kernel.set_limit(resource.RLIMIT_NPROC, 0, 0)
     if seal.deny_clock:
         kernel.prctl(kernel.PR_SET_TSC, kernel.PR_TSC_SIGSEGV)
     if seal.filter is not None:
