@@ -99,7 +99,7 @@ Knobs = dict[str, Any]
                 "optimizer.updates_per_step": 12,
             },
             id="A11",
-        ),  # fmt: skip
+        ),
         pytest.param(
             "solver_mix_is_used",
             {"azr.solver_mix": "half_new"},

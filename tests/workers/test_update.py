@@ -154,6 +154,47 @@ def test_a11_more_updates_than_rollouts_are_refused() -> None:
         minibatches([row_of(1)] * 12, 24)
 
 
+def test_a10_shuffled_minibatches_mix_the_tasks_and_are_the_same_when_asked_again() -> None:
+    rows = [row_of(1, task, role) for role in ("solve", "propose") for task in ("ind", "ded", "abd") for _ in range(64)]
+    first, again = (minibatches(rows, 3, Random(5)) for _ in range(2))
+    assert first == again and [len(batch) for batch in first] == [128] * 3
+    assert sorted(number for batch in first for number in batch) == list(range(384))
+    assert all({rows[i].task for i in batch} == {"abd", "ded", "ind"} for batch in first)
+
+
+def test_fewer_rows_than_updates_make_fewer_updates_and_no_rows_none(model: Any) -> None:
+    knobs = Optimizer(updates_per_step=3, warmup_steps=0)
+    update = PolicyUpdate(model, optimizer.build(model, knobs), knobs, 1.0)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    assert update.apply(1, [], [])[0]
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    rows = rows_for(model, 4)[:2]
+    is_finite, _ = update.apply(2, rows, [1.0, -1.0])
+    assert is_finite and update._applied == (2, 2)
+
+
+def test_a3_the_profile_chooses_what_a_cell_s_statistics_are_taken_over() -> None:
+    rows = [replace(row_of(100), reward=1.0), replace(row_of(300), reward=-0.5)]
+    assert advantages_of(rows, "cell", "token").values == pytest.approx([1.7299, -0.5766], abs=5e-5)
+    assert advantages_of(rows, "cell").values == pytest.approx([0.7071, -0.7071], abs=5e-5)
+
+
+def test_r11_a_reward_on_the_last_token_alone_is_worth_the_same_to_every_token(model: Any) -> None:
+    """Undiscounted, with no reward in between, the return from each token is the reward of the last."""
+    on_tokens = torch.tensor([0.0] * 6 + [0.75])
+    assert on_tokens.nonzero().tolist() == [[6]]
+    returns = on_tokens.flip(0).cumsum(0).flip(0)
+    (row,) = [one for one in rows_for(model, 40) if len(one.completion_ids) == 7][:1]
+    update = PolicyUpdate(model, optimizer.build(model, KNOBS), KNOBS, 1.0)
+    update.accumulate([row], [0.75], Sums())
+    found = {name: p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad(set_to_none=True)
+    log_probs = separate_log_probs(model, row.prompt_ids, row.completion_ids)
+    (-(returns * torch.exp(log_probs - log_probs.detach())).sum() / 7).backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(found[name], parameter.grad, rtol=1e-3, atol=1e-6)
+
+
 def test_the_first_update_has_ratio_one_and_sees_no_mismatch(model: Any) -> None:
     rows = rows_for(model)
     update = PolicyUpdate(model, optimizer.build(model, KNOBS), KNOBS, 1.0)

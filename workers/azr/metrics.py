@@ -4,6 +4,9 @@
 | --- | --- |
 | reward, reward/ROLE_TASK | mean reward of all rollouts, of one cell |
 | proposals, proposals_dropped | proposer rollouts; those without a fair judgement |
+| rows_dropped, update_skipped | rollouts without one; 1 where nothing else was left, so that there was no update |
+| cell_degenerate | cells (task, role) whose rewards are all equal: their advantages are 0 |
+| fill_with_replacement | tasks of the solver's batch that are repeats, because its buffer is smaller |
 | new_examples | valid tasks that were not known |
 | learnable | new tasks with a solve rate strictly between 0 and 1 |
 | accept_rate, accept_rate/TASK, dup_rate | share of proposals that are valid and new; valid and known |

@@ -41,13 +41,13 @@ class Tools:
     @property
     def sampling(self) -> Sampling:
         knobs = self.profile.sampling
-        return Sampling(temperature=knobs.temperature, max_new_tokens=knobs.max_completion_tokens)
+        return Sampling(temperature=knobs.temperature, max_new_tokens=knobs.max_completion_tokens, stop=self.style.stop)
 
     def encode(self, text: str) -> tuple[int, ...]:
         return self.tokenizer.encode(text)
 
     def text_of(self, rollout: Rollout) -> str:
-        """The completion alone; what stops it is not part of it."""
+        """The completion alone: without a stop token, but with the stop text, which ends its answer."""
         ids = rollout.completion_ids[:-1] if rollout.finish_reason == "stop" else rollout.completion_ids
         return self.tokenizer.decode(ids)
 

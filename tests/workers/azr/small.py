@@ -18,7 +18,7 @@ from workers.rollout.engine import Sampling as How
 from workers.sandbox import Sandbox
 
 MARKS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-VOCABULARY = 1200
+VOCABULARY = 4000
 
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}"
@@ -28,7 +28,7 @@ CHATML = (
 
 @cache
 def tokenizer_json() -> str:
-    """Byte pairs learnt from the prompts themselves, so that a prompt has about a thousand tokens."""
+    """Byte pairs learnt from the prompts themselves, so that a prompt has a few hundred tokens."""
     from tokenizers import Tokenizer as Backend
     from tokenizers import decoders, models, pre_tokenizers, trainers
 
@@ -70,7 +70,7 @@ def write_model(directory: Path) -> Path:
 
 
 Script = Callable[[str, int], str]
-"""(prompt, place among the requests) -> completion."""
+"""(prompt, seed of the request) -> completion."""
 
 
 class Scripted:
@@ -82,10 +82,10 @@ class Scripted:
 
     def generate(self, requests: Sequence[Request], sampling: How) -> list[Rollout]:
         rollouts = []
-        for place, request in enumerate(requests):
+        for request in requests:
             prompt = self._tokenizer.decode(request.prompt_ids)
             self.prompts.append(prompt)
-            ids = (*self._tokenizer.encode(self._script(prompt, place)), 2)
+            ids = (*self._tokenizer.encode(self._script(prompt, request.seed)), 2)
             rollouts.append(Rollout(request.prompt_ids, ids, (-1.0,) * len(ids), "stop"))
         return rollouts
 
