@@ -108,6 +108,7 @@ class _OnePass(torch.autograd.Function):
         token_losses: TokenLosses, is_learning: bool,
     ) -> Any:  # fmt: skip
         head = _Head(hidden, weight, bias, targets, temperature, chunk)
+        is_learning = is_learning and any(ctx.needs_input_grad)
         if is_learning:
             head.prepare(ctx.needs_input_grad)
         log_probs, entropy = head.results()
@@ -115,10 +116,10 @@ class _OnePass(torch.autograd.Function):
         for part in head.parts():
             log_probs[part], entropy[part] = head.read(part)
             with torch.enable_grad():
-                given = [one[part].clone().requires_grad_(is_learning) for one in (log_probs, entropy)]
+                given = [one[part].clone().requires_grad_() for one in (log_probs, entropy)]
                 loss = token_losses(given[0], given[1], part).sum()
             total += loss.detach()
-            if loss.requires_grad:
+            if is_learning and loss.requires_grad:
                 head.add_gradient(part, *torch.autograd.grad(loss, given, allow_unused=True))
         ctx.save_for_backward(hidden, weight, bias)
         ctx.sums = head.sums  # without the head, whose buffers can go

@@ -11,6 +11,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+MAX_LOG_RATIO = 20.0
+"""Nats."""
+
 
 class TokenLoss(NamedTuple):
     """losses: [T], before any mean. is_clipped: [T], where the bound was the larger loss, so no gradient flows."""
@@ -24,9 +27,10 @@ def clipped_token_loss(
 ) -> TokenLoss:
     """max(-A r, -A clip(r)) for each token; r = exp(log_probs - old_log_probs). All arguments: [T].
 
+    A log-ratio beyond `MAX_LOG_RATIO` counts as that and has no gradient: exp(89) is infinite, and times 0 no number.
     Source: PPO, arXiv 1707.06347, Eq. 7, with a bound of its own for each side.
     """
-    ratio = torch.exp(log_probs - old_log_probs)
+    ratio = torch.exp((log_probs - old_log_probs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO))
     plain = -advantages * ratio
     bounded = -advantages * ratio.clamp(1.0 - clip_ratio_low, 1.0 + clip_ratio_high)
     return TokenLoss(torch.maximum(plain, bounded), bounded > plain)

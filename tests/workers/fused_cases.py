@@ -63,7 +63,7 @@ def plain_log_probs(
 def plain_loss(given_: Case, terms: Terms, divisor: float | Tensor, temperature: float) -> Tensor:
     tokens = given_.tokens
     new, entropy = plain_log_probs(given_.hidden, given_.weight, tokens.targets, temperature, given_.bias)
-    ratio = (new - tokens.old_log_probs).exp()
+    ratio = (new - tokens.old_log_probs).clamp(-20, 20).exp()
     bounded = ratio.clamp(1 - terms.clip_ratio_low, 1 + terms.clip_ratio_high)
     losses = -torch.minimum(ratio * tokens.advantages, bounded * tokens.advantages)
     losses = losses * (1.0 if tokens.tis_weights is None else tokens.tis_weights)

@@ -32,6 +32,17 @@ def test_a8_clipped_token_losses_by_hand(ratio: float, advantage: float, loss: f
     assert found[2] is (gradient == 0.0)
 
 
+@pytest.mark.parametrize("log_ratio", [1000.0, -1000.0])
+@pytest.mark.parametrize("advantage", [1.0, 0.0, -1.0])
+def test_a_ratio_beyond_all_bounds_is_a_finite_loss_without_gradient(log_ratio: float, advantage: float) -> None:
+    log_probs = torch.tensor([log_ratio], requires_grad=True)
+    losses, _ = clipped_token_loss(
+        log_probs, torch.zeros(1), torch.tensor([advantage]), clip_ratio_low=0.2, clip_ratio_high=0.2
+    )
+    losses.sum().backward()
+    assert bool(losses.isfinite()) and log_probs.grad is not None and log_probs.grad.tolist() == [0.0]
+
+
 def test_a_better_rollout_gets_more_likely() -> None:
     logits = torch.zeros(2, 5, requires_grad=True)
     chosen = torch.tensor([1, 3])

@@ -24,6 +24,15 @@ class Scored(NamedTuple):
     entropy: Tensor
 
 
+def places_of(model: Any, pack: Pack) -> Tensor:
+    """Final hidden states that predict the completion tokens, [N, hidden]: what the output head is to see."""
+    with while_learning(model):
+        hidden: Tensor = model.model(
+            input_ids=pack.ids, position_ids=pack.positions, attention_mask=pack.mask, use_cache=False
+        ).last_hidden_state  # [R, T, hidden]
+    return hidden.flatten(0, 1)[pack.predictors]
+
+
 def score(
     model: Any, pack: Pack, temperature: float, *, entropy_needs_grad: bool = False, max_logits: int = MAX_LOGITS
 ) -> Scored:
@@ -33,12 +42,7 @@ def score(
     more than `max_logits`, it sees them in chunks, and the logits of each are made again in the backward pass. The rule
     looks at sizes alone, so equal steps go the same way; the two ways differ in last bits.
     """
-    with while_learning(model):
-        hidden = model.model(
-            input_ids=pack.ids, position_ids=pack.positions, attention_mask=pack.mask, use_cache=False
-        ).last_hidden_state  # [R, T, hidden]
-    places = hidden.flatten(0, 1)[pack.predictors]  # [N, hidden]
-    head = model.lm_head
+    places, head = places_of(model, pack), model.lm_head
     size = max(1, max_logits // head.weight.shape[0])
     if len(places) > size:
         log_probs, entropy = fused_log_probs(

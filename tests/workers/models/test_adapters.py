@@ -149,13 +149,6 @@ def test_recomputation_keeps_the_layers_inputs_alone() -> None:
     assert numbers_kept(model) < before / 3
 
 
-def test_no_more_logits_than_allowed_are_ever_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, sizes = model_with(), []
-    model.lm_head.register_forward_hook(lambda module, inputs, output: sizes.append(output.numel()))
-    gradients(model, 272 * 5)
-    assert max(sizes) <= 272 * 5 and len(sizes) > 4
-
-
 def test_the_four_bit_base_is_what_bitsandbytes_makes_of_it_and_keeps_gradients() -> None:
     from bitsandbytes.nn import Linear4bit
 
