@@ -121,6 +121,17 @@ def solve_batch_is_used(p: Profile) -> Problem | None:
     )
 
 
+def the_built_in_model_has_its_own_style(p: Profile) -> Problem | None:
+    if p.run.worker != "azr" or p.model.path != "pocket" or p.model.random_init != "off":
+        return None
+    if p.model.prompt_style == "pocket":
+        return None
+    return Problem(
+        ("model.prompt_style", "model.path"),
+        'is for models that read English; the built-in one (path = "pocket") knows "pocket" alone',
+    )
+
+
 def solver_mix_is_used(p: Profile) -> Problem | None:
     if p.run.worker != "azr" or p.azr.solver_mix == "max_new" or not p.azr.train_on_estimates:
         return None
@@ -297,6 +308,7 @@ RULES = (
     pages_need_a_gpu,
     random_weights_need_no_path,
     solve_batch_is_used,
+    the_built_in_model_has_its_own_style,
     solver_mix_is_used,
     token_statistics_have_cells,
     tasks_are_named_once,

@@ -101,6 +101,12 @@ Knobs = dict[str, Any]
             id="A11",
         ),
         pytest.param(
+            "the_built_in_model_has_its_own_style",
+            {"model.prompt_style": "azr"},
+            {"model.prompt_style": "azr", "model.path": "models/base"},
+            id="English for a model of ten letters",
+        ),
+        pytest.param(
             "solver_mix_is_used",
             {"azr.solver_mix": "half_new"},
             {"azr.solver_mix": "half_new", "azr.train_on_estimates": False},
@@ -218,7 +224,7 @@ Knobs = dict[str, Any]
         pytest.param(
             "suite_fits_the_style",
             {"validation.suites": ("pocket", "gsm8k")},
-            {"validation.suites": ("pocket", "gsm8k"), "model.prompt_style": "azr"},
+            {"validation.suites": ("pocket", "gsm8k"), "model.prompt_style": "azr", "model.path": "models/base"},
             id="a suite that the pocket style has no words for",
         ),
         pytest.param(

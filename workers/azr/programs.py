@@ -10,6 +10,7 @@ import ast
 import re
 import warnings
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 from workers.sandbox.screen import is_too_deep
 
@@ -148,6 +149,7 @@ def num_functions(program: str) -> int:
 # --- programs that build on earlier ones ---------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=65536)
 def can_be_part(program: str) -> bool:
     """Whether the program is imports and one function `f`: nothing of it can meet a name of another program."""
     tree = parse(program)
