@@ -19,6 +19,7 @@ COMMANDS = {
     "status": "where a run stands",
     "top": "the dashboard of a run that another terminal started",
     "doctor": "whether this machine can carry a run, check by check, each with its remedy",
+    "evaluate": "score a checkpoint or a model directory on held-out suites",
     "report": "write report.html: curves, cycles, examples",
 }
 """Name -> the first line of its module's docstring, in lower case; a test compares them."""

@@ -9,19 +9,24 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.alive import master_pid, worker_pid
 from orchestrator.display.scores import task_scores
 from orchestrator.display.wording import TASK_NAMES, count, duration, harmless, score
+from orchestrator.evaluation.show import as_json, scores, short
 from orchestrator.exactness import exactness
 from orchestrator.runs import find_run
-from state.history import History
+from state.evaluations import EvaluationDir, read_evaluations
+from state.history import History, ValidationFacts
 from state.layout import RunDir
 from state.reader import Reader
 from state.states import CycleState, RunState
 
+EVALUATIONS_SHOWN = 6
+VALIDATIONS_READ = 16
+"""The newest, of all suites."""
 INTERRUPTED = "interrupted"
 """The store says running, but nobody holds the lock: the master died. `run` goes on from the head."""
 
@@ -41,6 +46,7 @@ def collect(run_dir: RunDir, now: float) -> dict[str, Any]:
     reader = Reader.open(run_dir)
     try:
         history = reader.history()
+        validations = reader.validations(VALIDATIONS_READ)
         profile = json.loads(reader.profile_json())
         versions = started_versions(reader)
         age = max(0.0, now - history.heartbeat_at)
@@ -61,6 +67,7 @@ def collect(run_dir: RunDir, now: float) -> dict[str, Any]:
         "steps_total": steps_total(history, profile),
         "head": head(history),
         "validation": validation(history),
+        "other_suites": other_suites(validations, history),
         "master_pid": master,
         "worker_pid": worker,
         "stop_reason": history.stop_reason,
@@ -72,6 +79,7 @@ def collect(run_dir: RunDir, now: float) -> dict[str, Any]:
         "heartbeat_age_s": round(age, 3),
         "reseeds": history.reseeds,
         "failures": len(history.failures),
+        "evaluations": [as_json(one) for one in read_evaluations(EvaluationDir.of(run_dir), EVALUATIONS_SHOWN)],
     }
 
 
@@ -103,6 +111,13 @@ def head(history: History) -> dict[str, Any] | None:
 def validation(history: History) -> dict[str, Any] | None:
     last = history.last_validation
     return None if last is None else {"step": last.step, "suite": last.suite, "metrics": dict(last.metrics)}
+
+
+def other_suites(validations: Sequence[ValidationFacts], history: History) -> dict[str, dict[str, Any]]:
+    """The last validation of each suite beyond the run's first. (pure)"""
+    first = history.last_validation.suite if history.last_validation else ""
+    found = {one.suite: {"step": one.step, "metrics": dict(one.metrics)} for one in validations if one.suite != first}
+    return dict(sorted(found.items()))
 
 
 def newest_step(reader: Reader, step: int) -> int:
@@ -141,6 +156,7 @@ def render(facts: Mapping[str, Any]) -> str:
             f"head        step {facts['head']['step']}, {facts['head']['path']}, {facts['head']['digest'][:12]}"
         )
     lines += [f"accuracy    {line}" for line in _scores(facts)]
+    lines += [f"evaluated   {line}" for line in map(short, facts["evaluations"])]
     lines += [
         f"work        {duration(facts['training_s'])} of training, {count(facts['examples'])} distinct tasks found",
         f"resume      {facts['exactness']}: {facts['exactness_reason']}",
@@ -155,8 +171,6 @@ def render(facts: Mapping[str, Any]) -> str:
 def _scores(facts: Mapping[str, Any]) -> list[str]:
     if not facts["validation"]:
         return ["not validated yet"]
-    from state.history import ValidationFacts
-
     metrics, step = facts["validation"]["metrics"], facts["validation"]["step"]
     rows = task_scores([ValidationFacts(0, step, "", 0.0, 0, 0, metrics)], None)
     lines = []
@@ -165,6 +179,8 @@ def _scores(facts: Mapping[str, Any]) -> list[str]:
         text = f"{TASK_NAMES.get(row.task, row.task):<10} {score(last.greedy)} [{last.low:.2f}, {last.high:.2f}]"
         lines.append(text + (f", sampled {score(last.sampled)}" if last.sampled is not None else ""))
     lines[0] += f"   (step {step})"
+    for suite, found in facts["other_suites"].items():
+        lines.append(f"{suite:<10} {scores(found['metrics'], 'mean')}   (step {found['step']})")
     return lines
 
 

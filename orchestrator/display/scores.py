@@ -76,7 +76,8 @@ def _task_scores(validations: Sequence[ValidationFacts], first: ValidationFacts 
     chosen = [facts for facts in validations if facts.suite == suite]
     if first is not None and (not chosen or chosen[0].step > first.step):
         chosen.insert(0, first)
-    tasks = [*TASK_ORDER, "mean"] if chosen else []
+    others = sorted({task for facts in chosen for task in facts.metrics} - {*TASK_ORDER, "mean"})
+    tasks = [*TASK_ORDER, *others, "mean"] if chosen else []
     rows = ((task, tuple(_score(facts, task) for facts in chosen if task in facts.metrics)) for task in tasks)
     return tuple(TaskScores(task, scores) for task, scores in rows if scores)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 
-TASK_NAMES = {"abd": "abduction", "ded": "deduction", "ind": "induction", "mean": "mean"}
+TASK_NAMES = {"abd": "abduction", "ded": "deduction", "ind": "induction", "maths": "word problems", "mean": "mean"}
 
 _HARMFUL = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Categories that steer a terminal, reorder a line or cannot be encoded: controls, formats, surrogates, unassigned."""

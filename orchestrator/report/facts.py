@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from state.evaluations import EvaluationDir, SuiteFacts, read_evaluations
 from state.history import CheckpointFacts, CycleFacts, History, StepFacts, ValidationFacts
 from state.layout import RunDir
 from state.reader import Reader
@@ -44,6 +45,7 @@ class Facts:
     checkpoints: tuple[CheckpointFacts, ...]
     failures: tuple[Failure, ...]
     examples: tuple[dict[str, Any], ...]
+    evaluations: tuple[SuiteFacts, ...] = ()
 
 
 def read_facts(run: RunDir) -> Facts:
@@ -62,6 +64,7 @@ def read_facts(run: RunDir) -> Facts:
             checkpoints=tuple(reversed(reader.checkpoints()))[:ROWS_SHOWN],
             failures=failed_attempts(reader),
             examples=tuple(reader.examples(EXAMPLES_SHOWN)),
+            evaluations=read_evaluations(EvaluationDir.of(run), ROWS_SHOWN),
         )
     finally:
         reader.close()

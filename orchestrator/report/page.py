@@ -16,6 +16,7 @@ from typing import Any
 
 from orchestrator.display.scores import TaskScores, task_scores
 from orchestrator.display.wording import TASK_NAMES, count, duration, harmless, pairs, percent, points, score, size
+from orchestrator.evaluation.show import how, scores, subject_of
 from orchestrator.report.facts import Facts, read_facts
 from orchestrator.report.style import SCRIPT, STYLE
 from orchestrator.report.svg import LEFT, RIGHT, WIDTH, Area, Chart, Line, draw, scale_of
@@ -36,11 +37,13 @@ def write_report(run: RunDir) -> Path:
 def render(facts: Facts) -> str:
     """The page. (pure)"""
     rows = task_scores(facts.validations, facts.history.first_validation)
-    charts = {f"c{number}": chart for number, chart in enumerate((*score_charts(rows), *step_charts(facts)))}
+    drawn = (*score_charts(rows), *other_suites(facts), *step_charts(facts))
+    charts = {f"c{number}": chart for number, chart in enumerate(drawn)}
     body = [
         headline(facts),
         cards(facts, rows),
         section("Curves", f'<div class="charts">{"".join(chart_card(*item) for item in charts.items())}</div>'),
+        section("Evaluations", evaluations(facts)),
         section("Newest tasks that self-play found", examples(facts)),
         section("Cycles", cycles(facts)),
         section("Checkpoints", checkpoints(facts)),
@@ -140,7 +143,15 @@ def score_charts(rows: Sequence[TaskScores]) -> list[Chart]:
     return charts
 
 
-def score_chart(row: TaskScores) -> Chart:
+def other_suites(facts: Facts) -> list[Chart]:
+    """A chart for each suite beyond the run's first: its mean over the tasks."""
+    first = facts.history.first_validation
+    names = sorted({one.suite for one in facts.validations} - {first.suite if first else ""})
+    rows = {name: task_scores(tuple(one for one in facts.validations if one.suite == name), None) for name in names}
+    return [score_chart(found[-1], name) for name, found in rows.items() if found]
+
+
+def score_chart(row: TaskScores, suite: str = "") -> Chart:
     scores = row.scores
     lines = [Line("greedy", row.task, tuple((p.step, p.greedy) for p in scores))]
     sampled = tuple((p.step, p.sampled) for p in scores if p.sampled is not None)
@@ -148,7 +159,7 @@ def score_chart(row: TaskScores) -> Chart:
     lines += [Line("sampled", f"{row.task} sampled", sampled)] if sampled else []
     lines += [Line("worked share", "worked", worked)] if worked else []
     band = Area(row.task, tuple((p.step, p.low) for p in scores), tuple((p.step, p.high) for p in scores))
-    title = f"Held-out: {TASK_NAMES.get(row.task, row.task)}"
+    title = f"Held-out: {suite or TASK_NAMES.get(row.task, row.task)}"
     return Chart(title, "accuracy by step; band: 95 % interval of greedy", tuple(lines), (band,), (0.0, 1.0))
 
 
@@ -241,6 +252,20 @@ def cycles(facts: Facts) -> str:
 def _mean(validations: Sequence[Any], name: str) -> str:
     value = validations[0].metrics.get("mean", {}).get(name) if validations else None
     return "" if value is None else score(value)
+
+
+def evaluations(facts: Facts) -> str:
+    """What `evaluate` found, by task; validations between cycles are the curves."""
+    rows: list[Sequence[object]] = []
+    for one in facts.evaluations:
+        about = (subject_of(one), one.suite)
+        if one.ended_at is None:
+            rows.append((*about, "", f"{count(one.answered)} of {count(one.n)}", "not finished", how(one.settings)))
+        tasks = [task for task in one.metrics if task != "mean"]
+        for task in tasks + (["mean"] if len(tasks) > 1 else []):
+            problems = count(one.metrics[task].get("n"))
+            rows.append((*about, TASK_NAMES.get(task, task), problems, scores(one.metrics, task), how(one.settings)))
+    return table(("checkpoint", "suite", "task", "problems", "score [95 %]", "how"), rows)
 
 
 def checkpoints(facts: Facts) -> str:

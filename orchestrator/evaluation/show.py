@@ -1,0 +1,155 @@
+"""Evaluations as lines for a person: progress while it works, and a table of results. (pure, but for Progress)"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, TextIO
+
+from orchestrator.display.wording import TASK_NAMES, count, duration, harmless, percent
+from state.evaluations import SuiteFacts
+
+EVERY_S = 10.0
+"""Between two lines of progress where there is no terminal."""
+
+
+def subject_of(facts: SuiteFacts) -> str:
+    """`step 800`, or the model's name."""
+    return f"step {count(facts.subject.step)}" if facts.subject.step is not None else facts.subject.name
+
+
+def how(settings: Mapping[str, Any]) -> str:
+    """`greedy`, or `8 samples at temperature 1`; and a smaller subset or another style, where there is one."""
+    temperature = settings.get("temperature", 0)
+    samples = settings.get("samples", 1)
+    words = (
+        "greedy" if not temperature else f"{samples} sample{'s' if samples > 1 else ''} at temperature {temperature:g}"
+    )
+    if settings.get("examples"):
+        words += f", {settings['examples']} of each task"
+    return words if settings.get("style", "run") == "run" else f"{words}, style {settings['style']}"
+
+
+def scores(metrics: Mapping[str, Mapping[str, float]], task: str) -> str:
+    """`.412 [.38, .45]`, with every pass@k beside it."""
+    values = metrics.get(task, {})
+    score = values.get("accuracy", values.get("pass_at_1"))
+    if score is None:
+        return ""
+    text = f"{score:.3f} [{values.get('low', score):.2f}, {values.get('high', score):.2f}]"
+    others = sorted((int(name[8:]), value) for name, value in values.items() if name.startswith("pass_at_"))
+    if others:
+        text = f"pass@1 {text}" + "".join(f", pass@{k} {value:.3f}" for k, value in others if k > 1)
+    return text
+
+
+def short(facts: Mapping[str, Any]) -> str:
+    """One line of `status`, from what `as_json` gives."""
+    about = f"step {count(facts['step'])}" if facts["step"] is not None else str(facts["name"])
+    if facts["score"] is None:
+        return f"{facts['suite']} {count(facts['answered'])} of {count(facts['n'])} answered ({about}, not finished)"
+    words = f"{about}, {how(facts['settings'])}, {count(facts['n'])} problems"
+    return f"{facts['suite']} {scores(facts['metrics'], 'mean')} ({words})"
+
+
+def as_json(facts: SuiteFacts) -> dict[str, Any]:
+    return {
+        "evaluation_id": facts.evaluation_id,
+        "kind": facts.subject.kind,
+        "name": facts.subject.name,
+        "step": facts.subject.step,
+        "path": facts.subject.path,
+        "identity": facts.subject.identity,
+        "settings": dict(facts.settings),
+        "suite": facts.suite,
+        "n": facts.n,
+        "answered": facts.answered,
+        "score": facts.score,
+        "low": facts.low,
+        "high": facts.high,
+        "metrics": {task: dict(values) for task, values in facts.metrics.items()},
+    }
+
+
+def table(found: Sequence[SuiteFacts]) -> str:
+    """All tasks of all suites, one line each, below a head."""
+    rows = [("suite", "task", "problems", "score [95 %]", "malformed", "tokens")]
+    for facts in found:
+        tasks = [task for task in facts.metrics if task != "mean"]
+        for task in tasks + (["mean"] if len(tasks) > 1 else []):
+            values = facts.metrics[task]
+            rows.append((facts.suite, TASK_NAMES.get(task, task), count(values["n"]), scores(facts.metrics, task),
+                         percent(values.get("malformed")), f"{values.get('mean_tokens', 0):.0f}"))  # fmt: skip
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return "".join(harmless(line.rstrip()) + "\n" for line in lines)
+
+
+class Progress:
+    """Tells how far it is: one changing line on a terminal, else a line now and then."""
+
+    def __init__(self, out: TextIO, *, on_terminal: bool | None = None) -> None:
+        self._out = out
+        self._is_terminal = out.isatty() if on_terminal is None else on_terminal
+        self._is_open = False
+        self._told_at = float("-inf")
+        self._totals: dict[str, int] = {}
+        self._began: dict[str, tuple[float, int]] = {}
+        self._right: dict[str, tuple[float, int]] = {}
+
+    @property
+    def answered(self) -> int:
+        return sum(n for _, n in self._right.values())
+
+    @property
+    def total(self) -> int:
+        return sum(self._totals.values())
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self._out.write(("\n" if self._is_open else "") + harmless(text) + "\n")
+        self._out.flush()
+        self._is_open = False
+
+    def hear(self, message: Mapping[str, Any]) -> None:
+        """One message of the worker."""
+        kind, suite = message["type"], str(message.get("suite", ""))
+        if kind == "suite":
+            self._totals[suite] = int(message["n"])
+            self._right[suite] = (0.0, 0)
+        elif kind == "answers":
+            right, answered = self._right[suite]
+            right += sum(row[3] / row[2] for row in message["rows"])
+            self._right[suite] = (right, answered + len(message["rows"]))
+            self._tell(suite, time.monotonic())
+        elif kind == "loading":
+            if self.answered:
+                self.say(f"{count(self.answered)} of {count(self.total)} were answered before")
+            self.say("loading the model")
+        elif kind == "note":
+            self.say(f"note: {message['text']}")
+
+    def _tell(self, suite: str, now: float) -> None:
+        right, answered = self._right[suite]
+        total = self._totals[suite]
+        if suite not in self._began:  # what was answered before, or the first batch: no rate yet
+            self._began[suite] = (now, answered)
+        began, before = self._began[suite]
+        if not self._is_terminal and now - self._told_at < EVERY_S and answered < total:
+            return
+        self._told_at = now
+        text = f"{suite}: {count(answered)} of {count(total)}, {percent(right / answered)} right so far"
+        if answered > before and answered < total:
+            text += f", {duration((total - answered) * (now - began) / (answered - before))} left"
+        if self._is_terminal:
+            self._out.write("\r\x1b[K" + harmless(text))
+            self._out.flush()
+            self._is_open = True
+        else:
+            self.say(text)
+
+
+def to_stderr_or_stdout(*, as_json: bool) -> TextIO:
+    """Progress never mixes with JSON."""
+    return sys.stderr if as_json else sys.stdout

@@ -1,0 +1,212 @@
+"""What is evaluated: a checkpoint of a run, held against pruning while it is read, or a model directory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from profiles.errors import ExitCode, LonghaulError
+from profiles.load import from_json
+from profiles.schema import Model, Profile, Sampling
+from state import durable
+from state.checkpoint import Damaged, Manifest, read_manifest
+from state.evaluations import EvaluationDir, Subject
+from state.layout import RunDir
+from state.reader import Reader
+
+POCKET_WEIGHTS = Path(__file__).parents[2] / "workers" / "pocket" / "weights"
+POCKET_TOKENS = 128
+MODEL_TOKENS = 1024
+"""Longest completion where nothing says another: of the built-in model, of others."""
+NOT_NEEDED = ("optimizer", "buffers", "rng")
+"""Beginnings of names of a checkpoint's files that only training reads."""
+IDENTITY_FILES = ("*.json", "*.jinja", "*.safetensors")
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A subject, and all that the command line leaves to it."""
+
+    where: EvaluationDir
+    subject: Subject
+    directory: Path
+    """The checkpoint, perhaps pruned by now, or the model."""
+    profile: Profile
+    suites: tuple[str, ...]
+    style: str
+    max_new_tokens: int
+
+
+def choose_checkpoint(run: RunDir, wanted: str) -> Chosen:
+    """wanted: `head`, `best`, a step, or a path. Raises LonghaulError (INPUT) where there is no such checkpoint."""
+    reader = Reader.open(run)
+    try:
+        profile = from_json(reader.profile_json())
+        path = run.root / _path_of(reader, run, wanted)
+        run_id = reader.history().run_id
+        identity = _identity(reader, run, path, run_id)
+    finally:
+        reader.close()
+    subject = Subject("checkpoint", run.name, identity[1], identity[0], _shown(run, path))
+    suites = tuple(suite for suite in profile.validation.suites if suite != "fake")
+    where = EvaluationDir.of(run)
+    return Chosen(where, subject, path, profile, suites, "run", profile.sampling.max_completion_tokens)
+
+
+def _path_of(reader: Reader, run: RunDir, wanted: str) -> str:
+    if wanted == "head":
+        head = reader.history().head
+        if head is None:
+            raise _no_checkpoint(run, "has no checkpoint yet", reader)
+        return head.path
+    if wanted == "best":
+        first, best = reader.history().first_validation, reader.best_checkpoints()
+        found = reader.checkpoint(best[first.suite]) if first is not None else None
+        if found is None:
+            raise _no_checkpoint(run, "has no validation yet, so that no checkpoint is the best", reader)
+        return found.path
+    if wanted.isdigit():
+        row = reader.connection.execute(
+            "SELECT path FROM checkpoints WHERE step=? ORDER BY state='deleted', created_at DESC LIMIT 1", [int(wanted)]
+        ).fetchone()
+        if row is None:
+            raise _no_checkpoint(run, f"has no checkpoint of step {wanted}", reader)
+        return str(row[0])
+    path = Path(wanted)
+    return str(path.resolve()) if path.is_dir() else wanted
+
+
+def _identity(reader: Reader, run: RunDir, path: Path, run_id: str) -> tuple[str, int]:
+    """(checkpoint_id, step), from the store, else from the manifest of a directory that the store does not name."""
+    row = reader.connection.execute(
+        "SELECT checkpoint_id, step FROM checkpoints WHERE path=?", [_shown(run, path)]
+    ).fetchone()
+    if row is not None:
+        return str(row[0]), int(row[1])
+    try:
+        manifest = read_manifest(path)
+    except Damaged as damaged:
+        raise _no_checkpoint(run, f"has no checkpoint at {path}: {damaged.reason}", reader) from damaged
+    if manifest.run_id != run_id:
+        raise _no_checkpoint(run, f"did not make the checkpoint {path} (run {manifest.run_id} did)", reader)
+    return Manifest.checkpoint_id(path), manifest.step
+
+
+def _shown(run: RunDir, path: Path) -> str:
+    """As it is stored: relative to the run, where it is inside."""
+    root, resolved = run.root.resolve(), path.resolve()
+    return resolved.relative_to(root).as_posix() if root in resolved.parents else str(resolved)
+
+
+def _no_checkpoint(run: RunDir, why: str, reader: Reader) -> LonghaulError:
+    steps = sorted({one.step for one in reader.checkpoints()})
+    there = f"; there are those of the steps {', '.join(map(str, steps[-12:]))}" if steps else ""
+    return LonghaulError(
+        f"run '{run.name}' {why}{there}",
+        kept="everything",
+        next_command=f"python -m orchestrator evaluate --run {run.name} --checkpoint head"
+        if steps
+        else f"python -m orchestrator run --run {run.name}",
+        exit_code=ExitCode.INPUT,
+    )
+
+
+def choose_model(name: str, out: Path | None) -> Chosen:
+    """name: a model directory, or `pocket`. Raises LonghaulError (INPUT) where there is none."""
+    directory = POCKET_WEIGHTS if name == "pocket" else Path(name).expanduser().resolve()
+    if not directory.is_dir():
+        raise LonghaulError(
+            f"there is no model directory {directory}",
+            kept="everything",
+            next_command=f"hf download OWNER/NAME --local-dir {directory}",
+            exit_code=ExitCode.INPUT,
+        )
+    called = "pocket" if name == "pocket" else re.sub(r"[^A-Za-z0-9._-]", "_", directory.name) or "model"
+    where = EvaluationDir((out or Path("evaluations") / called).resolve())
+    subject = Subject("model", called, None, identity_of(directory), str(directory))
+    if name == "pocket":
+        profile = Profile(name=called, model=Model(path=str(directory)))
+        return Chosen(where, subject, directory, profile, ("pocket",), "run", POCKET_TOKENS)
+    sampling = Sampling(engine="native" if model_type(directory) == "qwen2" else "hf")
+    profile = Profile(name=called, model=Model(path=str(directory)), sampling=sampling)
+    return Chosen(where, subject, directory, profile, (), "auto", MODEL_TOKENS)
+
+
+def model_type(directory: Path) -> str:
+    """What config.json says; empty where it cannot be read: the worker tells what is wrong with it."""
+    try:
+        return str(json.loads((directory / "config.json").read_bytes()).get("model_type", ""))
+    except (OSError, ValueError, AttributeError):
+        return ""
+
+
+def identity_of(directory: Path) -> str:
+    """Hash of all files that decide what the model says: every byte is read."""
+    paths = sorted({path for pattern in IDENTITY_FILES for path in directory.glob(pattern) if path.is_file()})
+    with durable.explained("cannot read", directory):
+        lines = [f"{path.name} {_sha256(path)}\n" for path in paths]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# --- holding a checkpoint --------------------------------------------------------------------------------------------
+
+
+def hold(checkpoint: Path, identity: str, held: Path) -> Path:
+    """Links to the checkpoint's files in `held`, every byte verified; a run may prune it from now on.
+
+    Where links cannot be made, the checkpoint itself. Raises LonghaulError (INPUT) where it is gone, or damaged.
+    """
+    source = held if held.is_dir() else checkpoint
+    try:
+        manifest = read_manifest(source)
+        if Manifest.checkpoint_id(source) != identity:
+            raise Damaged(source, "it is not the one that was committed under this name")
+        names = [name for name in manifest.files if not name.startswith(NOT_NEEDED)]
+        for name in names:
+            if not (source / name).is_file():
+                raise Damaged(source, f"{name} is missing")
+            if _sha256(source / name) != manifest.files[name].sha256:
+                raise Damaged(source, f"{name} was changed: its sha256 differs from the manifest")
+        if source == checkpoint and not _link(checkpoint, ["MANIFEST.json", *names], held):
+            return checkpoint
+    except (Damaged, FileNotFoundError) as error:
+        reason = error.reason if isinstance(error, Damaged) else "a file is missing"
+        raise LonghaulError(
+            f"checkpoint {checkpoint.name} cannot be evaluated: {reason}",
+            kept="all files, as they are",
+            next_command="python -m orchestrator evaluate --checkpoint head",
+            exit_code=ExitCode.INPUT,
+        ) from error
+    return held
+
+
+def _link(source: Path, names: list[str], held: Path) -> bool:
+    """All names at once, by a rename: a crash leaves nothing that looks complete."""
+    half = held.with_name(f".{held.name}.half")
+    durable.remove_tree(half, held.parent)
+    half.mkdir(mode=0o700)
+    try:
+        for name in names:
+            (half / name).parent.mkdir(parents=True, exist_ok=True)
+            os.link(source / name, half / name, follow_symlinks=False)
+    except FileNotFoundError:
+        raise
+    except OSError:  # a file system without hard links, or its limit of them
+        durable.remove_tree(half, held.parent)
+        return False
+    half.rename(held)
+    return True
+
+
+def let_go(held: Path) -> None:
+    """Nothing of the checkpoint is needed any more."""
+    durable.remove_tree(held, held.parent)
