@@ -135,7 +135,7 @@ def test_the_exit_code_table_is_the_enum() -> None:
 
 
 def test_the_readme_lists_every_command_and_every_profile() -> None:
-    rows = re.findall(r"^\| `([\w-]+)` \|", text_of("README.md"), flags=re.MULTILINE)
+    rows = re.findall(r"^\| `([\w.-]+)` \|", text_of("README.md"), flags=re.MULTILINE)
     assert set(rows) == {*COMMANDS, *shipped_profiles()}
 
 

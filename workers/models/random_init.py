@@ -19,7 +19,7 @@ CHAT_TEMPLATE = (
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "qwen2-tiny": {
         "vocab_size": 272, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 32_768,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 32_768,
     },
     "qwen2.5-0.5b": {
         "vocab_size": 151_936, "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24,

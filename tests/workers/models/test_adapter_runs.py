@@ -18,14 +18,13 @@ from profiles.schema import Adapter, Azr, Model, Optimizer, Profile
 from state.registry import Registry
 from tests.workers import harness as h
 from tests.workers.test_azr_worker import checkpoint_of, do
-from workers.azr.evaluation import pocket_suites
+from workers.azr.warm import job
 from workers.contract import Outcome
 from workers.control import Control
 from workers.models import adapters, proof
 from workers.models.policy import open_policy, restored_policy
 from workers.runtime import carry_out
 from workers.sandbox import Limits, Sandbox
-from workers.validate import validate
 
 STEPS = 3
 CPU = torch.device("cpu")
@@ -167,11 +166,11 @@ def test_peft_itself_loads_the_checkpoint(base: Path, kind: str) -> None:
             assert not torch.equal(theirs(ids).logits, ours(ids).logits)
 
 
-def test_validation_scores_what_was_trained(kind: str, base: Path, tmp_path: Path) -> None:
+def test_validation_scores_what_was_trained(kind: str, base: Path, tmp_path: Path, sandbox: Sandbox) -> None:
     root = tmp_path / "run"
     shutil.copytree(base / "whole", root)
     spec = h.make_spec(root, profile_of(kind), head=h.newest_checkpoint(root), end_step=STEPS + 1, role="validate")
-    carry_out(spec, Control(None, ""), lambda attempt: validate(attempt, pocket_suites(attempt)))
+    carry_out(spec, Control(None, ""), job(spec, sandbox))
     assert h.result_of(spec).outcome is Outcome.DONE, h.result_of(spec).error
     assert h.result_of(spec).validation["pocket"]["mean"]["n"] == 24
 

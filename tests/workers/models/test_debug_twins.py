@@ -1,0 +1,80 @@
+"""The `-debug` twins walk the path of the profiles for real models, on a CPU: seed, train, checkpoint, validate."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from profiles.knobs import knobs, value_of
+from profiles.load import load_profile
+from profiles.schema import Profile
+from tests.workers import harness as h
+from tests.workers.test_azr_worker import checkpoint_of, do
+from workers.azr.warm import job
+from workers.contract import Outcome
+from workers.control import Control
+from workers.models import proof
+from workers.runtime import carry_out
+from workers.sandbox import Limits, Sandbox
+
+TWINS = ["azr-0.5b", "azr-3b-qlora", "azr-3b-qlora-8gb"]
+SIZES = {
+    "run.max_cycles", "run.steps_per_cycle", "run.checkpoint_every", "run.device", "model.path", "model.random_init",
+    "sampling.max_prompt_tokens", "sampling.max_completion_tokens", "sampling.max_rows", "azr.proposals_per_task",
+    "azr.group_size", "azr.references", "azr.seed_tasks", "azr.random_rewards", "optimizer.micro_batch_size",
+    "optimizer.row_tokens", "validation.examples_per_task", "validation.suites", "stagnation.min_cycles",
+}  # fmt: skip
+"""How much, of which weights, and where: what a rehearsal may have otherwise. All else is what is rehearsed."""
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    with Sandbox(Limits(allow_weak=True), jobs=1) as box:
+        yield box
+
+
+@pytest.fixture(autouse=True)
+def leave_torch_as_it_was() -> Iterator[None]:
+    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    yield
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(deterministic)
+
+
+def twin_of(name: str) -> Profile:
+    small = ["run.threads=1", "sampling.max_completion_tokens=8", "validation.examples_per_task=2"]
+    return load_profile(f"{name}-debug", small).profile
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_a_twin_differs_in_sizes_alone(name: str) -> None:
+    real, twin = load_profile(name).profile, load_profile(f"{name}-debug").profile
+    differing = {knob for knob in knobs() if "." in knob and value_of(real, knob) != value_of(twin, knob)}
+    assert differing <= SIZES
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_a_twin_seeds_trains_and_is_validated(name: str, tmp_path: Path, sandbox: Sandbox) -> None:
+    profile = twin_of(name)
+    seeded = do(h.make_spec(tmp_path, profile, head=None, end_step=1, cycle=0), sandbox)
+    trained = do(h.make_spec(tmp_path, profile, head=checkpoint_of(seeded), end_step=2), sandbox)
+    assert trained.outcome is Outcome.DONE, trained.error
+    directory = tmp_path / checkpoint_of(trained).path
+    spec = h.make_spec(tmp_path, profile, head=checkpoint_of(trained), end_step=2, role="validate")
+    carry_out(spec, Control(None, ""), job(spec, sandbox))
+    assert h.result_of(spec).outcome is Outcome.DONE, h.result_of(spec).error
+
+    (step,) = h.events_at(tmp_path / "cycles/0001/attempt-1", "step")
+    assert step.data["grad_norm"] > 0 and step.data["mismatch_max"] < 0.1
+    with safe_open(directory / "optimizer.safetensors", "pt") as stored:
+        kinds = {name.rpartition(".")[2] for name in stored.keys()}  # noqa: SIM118 - not a mapping
+    assert ("state1" in kinds) == (profile.optimizer.kind == "adamw8bit")
+    assert ("master" in kinds) == (profile.adapter.rank == 0)
+    assert (directory / "model.safetensors").exists() == (profile.adapter.rank == 0)
+    if profile.adapter.rank:
+        assert json.loads((directory / proof.FILENAME).read_bytes())["num_trained"] == 2 * 7
