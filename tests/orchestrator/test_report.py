@@ -147,3 +147,17 @@ def test_the_command_prints_the_path(run: RunDir, capsys: pytest.CaptureFixture[
     assert command.run(argparse.Namespace(runs=run.root.parent, run=None, json=False)) == 0
     assert capsys.readouterr().out == f"{run.report}\n"
     assert oct(run.report.stat().st_mode)[-3:] == "600"
+
+
+def test_every_suite_has_its_curve(run: RunDir) -> None:
+    with sqlite3.connect(run.store) as db:
+        rows = db.execute("SELECT * FROM validations").fetchall()
+        for row in rows:
+            metrics = {"maths": {"accuracy": 0.5, "n": 8}, "mean": {"accuracy": 0.5, "n": 8}}
+            db.execute("INSERT INTO validations VALUES (?,?,?,?,?,?,?,?,?,?)",
+                       (row[0], HOSTILE, *row[2:8], json.dumps(metrics), row[9]))  # fmt: skip
+    db.close()
+    html = html_of(run)
+    page = Page(html)
+    assert "Held-out: mean" in html and f"Held-out: {HOSTILE.split(chr(27))[0]}" in page.text["h3"]
+    assert page.tags.count("script") == 2

@@ -216,3 +216,15 @@ def test_status_imports_nothing_heavy(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_suites_beyond_the_first_have_a_line_each(tmp_path: Path) -> None:
+    run = build_store(tmp_path / "night")
+    metrics = {"maths": {"accuracy": 0.25, "n": 8}, "mean": {"accuracy": 0.25, "low": 0.1, "high": 0.5, "n": 8}}
+    row = ("c000003", "gsm8k", 3, 1, 60, 0.25, 2, 8, json.dumps(metrics), NOW)
+    change(run, "INSERT INTO validations VALUES (?,?,?,?,?,?,?,?,?,?)", *row)
+    facts = status.collect(run, NOW)
+    assert facts["other_suites"] == {"gsm8k": {"step": 60, "metrics": metrics}}
+    text = status.render(facts)
+    assert "accuracy    gsm8k      0.250 [0.10, 0.50]   (step 60)\n" in text
+    assert text.index("deduction") < text.index("gsm8k")
