@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -30,12 +31,14 @@ PAGE_TOKENS = 32
 """Tokens of a cache page."""
 MAX_BATCH_TOKENS = 4096
 """Prompt tokens read in one pass, at most."""
+STOP_S = 30.0
+"""Patience with its thread after the last request."""
 ENDED = -1.0
 """In place of a uniform number: the completion has its stop text, so a stop token follows and is dropped."""
 
 
 class ContinuousEngine:
-    """A `RolloutEngine` over `model.continuous_batching_context_manager`; for any model that it supports."""
+    """A `RolloutEngine` over `model.init_continuous_batching`; for any model that it supports."""
 
     def __init__(self, model: Any, decode: Decode | None = None) -> None:
         """decode: needed where a sampling has stop texts. Raises EngineUnavailable where transformers lacks a part."""
@@ -44,7 +47,7 @@ class ContinuousEngine:
             from transformers.generation.continuous_batching import cb_logits_processors  # noqa: F401
         except ImportError as error:
             raise EngineUnavailable(f"this transformers has no continuous batching that fits: {error}") from error
-        if not hasattr(model, "continuous_batching_context_manager"):
+        if not hasattr(model, "init_continuous_batching"):
             raise EngineUnavailable(f"{type(model).__name__} has no continuous batching in this transformers")
         self._make_config: Any = ContinuousBatchingConfig
         self._make_generation_config: Any = GenerationConfig
@@ -61,45 +64,56 @@ class ContinuousEngine:
         stops = StopTexts(self.decode, sampling.stop, self.stop_ids)
         drawer = _drawer(requests, sampling, stops)
         how = self._make_generation_config(max_new_tokens=limit, do_sample=False, eos_token_id=self.stop_ids or -1)
-        answers: dict[int, list[int]] = {}
-        with self.model.continuous_batching_context_manager(
-            generation_config=how, continuous_batching_config=self._config(requests, limit), warmup=False
-        ) as manager:
-            manager.logit_processor.logits_processor.append(drawer)
-            manager.logit_processor.tensors_required += 1
-            manager.logit_processor.do_processing = True
-            for number, request in enumerate(requests):
-                manager.add_request(
-                    list(request.prompt_ids), str(number), max_new_tokens=limit, eos_token_id=self.stop_ids or -1
-                )
-            while len(answers) < len(requests):
-                answer = manager.get_result(timeout=1)
-                if answer is None:
-                    if not manager.is_running():
-                        raise EngineUnavailable("continuous batching ended before all requests were done")
-                elif answer.error is not None:
-                    raise as_error(answer.error)
-                elif answer.is_finished():
-                    answers[int(answer.request_id)] = list(answer.generated_tokens)
+        manager = self.model.init_continuous_batching(
+            generation_config=how, continuous_batching_config=self._config(requests, limit)
+        )
+        # Before the start: the loop's thread sizes its tensors by the processors that it finds.
+        manager.logit_processor.logits_processor.append(drawer)
+        manager.logit_processor.tensors_required += 1
+        manager.logit_processor.do_processing = True
+        manager.start()
+        try:
+            answers = self._answers(manager, requests, limit)
+        finally:
+            manager.stop(block=True, timeout=STOP_S)
         log_probs = drawer.log_probs_by_request()
         return [
             rollout_of(request, answers[number], log_probs[number], stops, limit)
             for number, request in enumerate(requests)
         ]
 
+    def _answers(self, manager: Any, requests: Sequence[Request], limit: int) -> dict[int, list[int]]:
+        """Number of the request -> its ids."""
+        for number, request in enumerate(requests):
+            ids, stop = list(request.prompt_ids), self.stop_ids or -1
+            manager.add_request(ids, str(number), max_new_tokens=limit, eos_token_id=stop)
+        answers: dict[int, list[int]] = {}
+        while len(answers) < len(requests):
+            answer = manager.get_result(timeout=1)
+            if answer is None:
+                if not manager.is_running():
+                    raise EngineUnavailable("continuous batching ended before all requests were done")
+            elif answer.error is not None:
+                raise as_error(answer.error)
+            elif answer.is_finished():
+                answers[int(answer.request_id)] = list(answer.generated_tokens)
+        return answers
+
     def _config(self, requests: Sequence[Request], limit: int) -> Any:
         """A cache that holds all requests at once, and no more: left to itself it takes most of the memory."""
         pages = sum(math.ceil((len(request.prompt_ids) + limit) / PAGE_TOKENS) + 1 for request in requests)
         longest = max(len(request.prompt_ids) for request in requests)
-        return self._make_config(
-            page_size=PAGE_TOKENS,
-            num_blocks=pages,
-            max_batch_tokens=max(MAX_BATCH_TOKENS, longest, len(requests)),
-            max_requests_per_batch=len(requests),
-            max_memory_percent=0.9,
-            use_cuda_graph=False,
-            use_async_batching=False,
-        )
+        known = {field.name for field in fields(self._make_config)}
+        chosen = {
+            "page_size" if "page_size" in known else "block_size": PAGE_TOKENS,  # its name until transformers 5.17
+            "num_blocks": pages,
+            "max_batch_tokens": max(MAX_BATCH_TOKENS, longest, len(requests)),
+            "max_requests_per_batch": len(requests),
+            "max_memory_percent": 0.9,
+            "use_cuda_graph": False,
+            "use_async_batching": False,
+        }
+        return self._make_config(**{name: value for name, value in chosen.items() if name in known})
 
     def rest(self) -> None:
         """Nothing to give back: the cache lives as long as a call, weights are the model's own."""
@@ -153,7 +167,7 @@ def _drawer(requests: Sequence[Request], sampling: Sampling, stops: StopTexts) -
             numbers = tensor_arg[: scores.shape[0]].view(torch.float32)
             tokens, log_probs = choose(scores, numbers.clamp(min=0.0), sampling)
             tokens = torch.where(numbers == ENDED, stop_id, tokens)
-            self.drawn.append(log_probs)
+            self.drawn.append(log_probs[: len(self.asked[-1])])  # a prompt read in parts may have a row, unused
             return torch.full_like(scores, float("-inf")).scatter(1, tokens[:, None], 0.0)
 
         def log_probs_by_request(self) -> list[list[float]]:

@@ -90,7 +90,7 @@ class VllmEngine:
             rank = vllm_limits.room_for(adapter_rank(self.model))
             lora = {"enable_lora": True, "max_loras": 1, "max_cpu_loras": 1, "max_lora_rank": rank}
         try:
-            with unchanged_generators():
+            with unchanged_globals():
                 return vllm, vllm.LLM(
                     directory,
                     load_format="dummy",  # the trainer's weights follow
@@ -111,8 +111,9 @@ class VllmEngine:
         except Exception as error:
             log.warning("starting vLLM failed", exc_info=True)
             reason = first_line(error)
-            forget(None)
-            raise EngineUnavailable(f"vLLM cannot start: {reason}") from error
+        # Outside the handler: its traceback holds the half-started engine.
+        forget()
+        raise EngineUnavailable(f"vLLM cannot start: {reason}")
 
     @torch.inference_mode()
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Rollout]:
@@ -213,9 +214,13 @@ class VllmEngine:
         self._is_asleep = False
 
     def close(self) -> None:
-        llm, self._llm = self._llm, None
+        with suppress(Exception):  # one that could not wake may not sleep either
+            self.rest()  # its memory leaves the GPU even where something still refers to it
+        with suppress(Exception):
+            self._llm.llm_engine.engine_core.shutdown()
+        self._llm = self._lora = None
         self._forget_adapter()
-        forget(llm)
+        forget()
 
     def _forget_adapter(self) -> None:
         if self._adapter is not None:
@@ -283,10 +288,14 @@ def num_processes() -> int:
 
 
 @contextmanager
-def unchanged_generators() -> Iterator[None]:
-    """vLLM seeds every generator of the process when it starts; those are the run's, and part of its checkpoints."""
-    python, arrays, host, devices = (
+def unchanged_globals() -> Iterator[None]:
+    """vLLM seeds every generator of the process when it starts; those are the run's, and part of its checkpoints.
+
+    Where it fails half-way it also leaves its own default precision behind.
+    """
+    python, arrays, host, devices, dtype = (
         random.getstate(), numpy.random.get_state(), torch.get_rng_state(), torch.cuda.get_rng_state_all(),
+        torch.get_default_dtype(),
     )  # fmt: skip
     try:
         yield
@@ -295,22 +304,19 @@ def unchanged_generators() -> Iterator[None]:
         numpy.random.set_state(arrays)
         torch.set_rng_state(host)
         torch.cuda.set_rng_state_all(devices)
+        torch.set_default_dtype(dtype)
 
 
-def forget(llm: Any) -> None:
-    """End an engine of this process, so that its memory can be had by the next one."""
+def forget() -> None:
+    """End what vLLM holds for a whole process, so that the next engine has the memory."""
     steps: list[Callable[[], Any]] = []
-    if llm is not None:
-        steps.append(lambda: llm.llm_engine.engine_core.shutdown())
     with suppress(ImportError):
         from vllm.distributed import parallel_state
 
-        steps += [parallel_state.destroy_model_parallel, parallel_state.destroy_distributed_environment]
+        steps = [parallel_state.destroy_model_parallel, parallel_state.destroy_distributed_environment]
     for step in steps:
-        try:
+        with suppress(Exception):  # half-started engines lack parts; the rest must go all the same
             step()
-        except Exception:  # half-started engines lack parts; the rest must go all the same
-            log.debug("ending vLLM", exc_info=True)
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

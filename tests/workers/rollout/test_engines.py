@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.workers.rollout.models import LETTERS, PROMPTS, REQUESTS, decode, direct_log_probs, tiny_model
+from workers.rollout import continuous
 from workers.rollout.continuous import ContinuousEngine
 from workers.rollout.engine import Request, RolloutEngine, Sampling
 from workers.rollout.hf import HfEngine
@@ -83,6 +84,15 @@ def test_a_changed_weight_is_seen_without_a_new_engine(engine: RolloutEngine) ->
         after = engine.generate(REQUESTS[:1], Sampling(greedy=True, max_new_tokens=4))[0]
         weight.div_(-3.0)
     assert before.log_probs != after.log_probs
+
+
+def test_prompts_that_are_read_in_parts_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampling = Sampling(max_new_tokens=16)
+    whole = NativeEngine(MODEL).generate(REQUESTS, sampling)
+    monkeypatch.setattr(continuous, "MAX_BATCH_TOKENS", 1)  # the longest prompt's 11 tokens a pass, of 23
+    for expected, found in zip(whole, ContinuousEngine(MODEL, decode).generate(REQUESTS, sampling), strict=True):
+        assert found.completion_ids == expected.completion_ids
+        assert found.log_probs == pytest.approx(expected.log_probs, abs=1e-4)
 
 
 def test_the_model_is_left_as_it_was(engine: RolloutEngine) -> None:
