@@ -74,6 +74,7 @@ def lines_of(folder: Path) -> list[str]:
     return [line for path in sorted(folder.glob("*/*.jsonl")) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_a_command_and_its_worker_may_be_killed_anywhere_and_nothing_is_asked_twice(tmp_path: Path) -> None:
     words = ("--model", "pocket", "--examples", "6", "--batch-size", "6", "--json")
     whole = command(*words, "--out", "whole", cwd=tmp_path)
@@ -99,6 +100,7 @@ def test_a_command_and_its_worker_may_be_killed_anywhere_and_nothing_is_asked_tw
     assert json.loads(again.stdout)["suites"] == expected
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_evaluated_while_its_run_trains_and_prunes_it(tmp_path: Path) -> None:
     run = a_run(tmp_path / "runs" / "night")
     lock = RunLock.acquire(run)  # a master trains
