@@ -126,9 +126,9 @@ def measured(name: str, overrides: list[str], card: float | None) -> Report:
     device = device_of(profile)
     set_up_torch(profile, isolate=False)
     report = Report(name, str(device))
-    if device.type == "cuda":
-        limit_memory(report, gigabytes if card is None else card)
     try:
+        if device.type == "cuda":
+            limit_memory(report, gigabytes if card is None else card)
         rehearsal(profile, device, report)
     except Exception as error:  # it is the figure that was asked for: in which phase memory ends
         report.error = f"{type(error).__name__}: {str(error).splitlines()[0]}"

@@ -29,8 +29,16 @@ class Policy:
 def open_policy(profile: Profile, head: Path | None, device: torch.device) -> Policy:
     """The policy at the run's beginning, or with weights that `items` restore from `head`, a verified checkpoint.
 
-    Raises LonghaulError (INPUT) where files are missing or do not fit, also a base that the adapter was not trained on.
+    Raises LonghaulError: INPUT where files are missing or do not fit, also a base that the adapter was not trained on;
+    GPU where the device is one and there is none.
     """
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise LonghaulError(
+            'run.device is "cuda", and no usable GPU is found',
+            kept="the run, as it is",
+            next_command="python -m orchestrator doctor   (or --set run.device=cpu)",
+            exit_code=ExitCode.GPU,
+        )
     policy = _with_adapter(profile, head, device) if profile.adapter.rank else _whole(profile, head, device)
     if profile.model.gradient_checkpointing:
         recompute.enable(policy.model)

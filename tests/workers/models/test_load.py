@@ -88,6 +88,13 @@ def test_what_does_not_fit_is_named(damage: Callable[[Path], None], said: str, g
     assert caught.value.exit_code == ExitCode.INPUT
 
 
+def test_a_gpu_that_is_not_there_is_told_before_anything_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(LonghaulError) as caught:
+        open_policy(Profile(name="x", model=Model(path="no/such/model")), None, torch.device("cuda"))
+    assert caught.value.exit_code == ExitCode.GPU and "no usable GPU" in caught.value.what
+
+
 def test_a_model_of_padded_vocabulary_is_fine(good: Path, tmp_path: Path) -> None:
     """Published models have more rows than their tokenizer has tokens."""
     assert json.loads((good / "config.json").read_text())["vocab_size"] > load.Tokenizer(good).encode("a")[0]
