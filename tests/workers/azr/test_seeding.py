@@ -105,6 +105,12 @@ def test_more_seeds_may_be_wanted_without_losing_those_that_are_there(tmp_path: 
     assert [kind_of(prompt) for prompt in engine.prompts] == ["propose ind"] * len(engine.prompts)
 
 
+def test_a_batch_of_problems_is_not_taken_for_one_of_triplets(tmp_path: Path, sandbox: Sandbox) -> None:
+    seeded(tmp_path, sandbox, seed_tasks=4)
+    buffers, _ = seeded(tmp_path, sandbox, seed_tasks=9)
+    assert [{len(entry.inputs) for entry in rows(buffers)[task][1:]} for task in TASKS] == [{1}, {1}, {10}]
+
+
 @pytest.mark.parametrize("changed", [{"run_id": "another"}, {"hide_input": True}], ids=["run", "prompts"])
 def test_seeds_of_another_run_or_other_prompts_are_not_taken(
     changed: dict[str, Any], tmp_path: Path, sandbox: Sandbox
