@@ -40,6 +40,8 @@ ENDED = -1.0
 class ContinuousEngine:
     """A `RolloutEngine` over `model.init_continuous_batching`; for any model that it supports."""
 
+    has_queue = False
+
     def __init__(self, model: Any, decode: Decode | None = None) -> None:
         """decode: needed where a sampling has stop texts. Raises EngineUnavailable where transformers lacks a part."""
         try:

@@ -50,6 +50,9 @@ class Rollout:
 class RolloutEngine(Protocol):
     """Anything that completes prompts."""
 
+    has_queue: bool
+    """Takes any number of requests and decides by itself how many decode side by side."""
+
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Rollout]:
         """One rollout for each request, in the order of the requests, with the weights as they are now.
 

@@ -17,6 +17,8 @@ from workers.rollout.stopping import StopTexts, rollout_of
 class HfEngine:
     """A `RolloutEngine` over `model.generate`, with the prompts padded on the left."""
 
+    has_queue = False
+
     def __init__(self, model: Any, decode: Decode | None = None):
         """decode: needed where a sampling has stop texts."""
         self.model = model

@@ -54,6 +54,8 @@ class _Batch:
 class NativeEngine:
     """Rollouts from any `Qwen2ForCausalLM`, with or without adapters in its linear layers; a `RolloutEngine`."""
 
+    has_queue = False
+
     def __init__(self, model: Any, decode: Decode | None = None) -> None:
         """decode: needed where a sampling has stop texts. Raises EngineUnavailable for a model that it cannot run."""
         if getattr(model.config, "use_sliding_window", False):

@@ -30,7 +30,9 @@ Start = Callable[[], RolloutEngine]
 class Portions:
     """Any engine, asked for `max_rows` rollouts at a time: halving it halves the cache that a batch needs."""
 
-    def __init__(self, engine: RolloutEngine, max_rows: int = 512) -> None:
+    has_queue = True
+
+    def __init__(self, engine: RolloutEngine | Fallback, max_rows: int = 512) -> None:
         self._engine = engine
         self.max_rows = max_rows
 
@@ -41,12 +43,23 @@ class Portions:
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Rollout]:
         """Like prompt lengths come together; the rollouts are in the order of the requests."""
-        order = sorted(range(len(requests)), key=lambda number: len(requests[number].prompt_ids))
+        waiting = sorted(range(len(requests)), key=lambda number: len(requests[number].prompt_ids))
         found: dict[int, Rollout] = {}
-        for begin in range(0, len(order), self.max_rows):
-            chosen = order[begin : begin + self.max_rows]
-            rollouts = self._engine.generate([requests[number] for number in chosen], sampling)
-            found.update(zip(chosen, rollouts, strict=True))
+        while waiting:
+            # vLLM has a queue of its own; the others decode all rows that they are given.
+            chosen = waiting if self.engine.has_queue else waiting[: self.max_rows]
+            try:
+                rollouts = self.engine.generate([requests[number] for number in chosen], sampling)
+            except EngineUnavailable as error:
+                if not isinstance(self._engine, Fallback):
+                    raise
+                reason = str(error)
+            else:
+                found.update(zip(chosen, rollouts, strict=True))
+                waiting = waiting[len(chosen) :]
+                continue
+            # Outside the handler: its traceback holds what the next engine needs the room of.
+            self._engine.replace(reason)
         return [found[number] for number in range(len(requests))]
 
     def rest(self) -> None:
@@ -88,15 +101,11 @@ class Fallback:
             exit_code=exit_code,
         )
 
-    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Rollout]:
-        while True:
-            try:
-                return self.engine.generate(requests, sampling)
-            except EngineUnavailable as error:
-                self._reasons.append(f"{type(self.engine).__name__}: {error}")
-            # Outside the handler: its traceback holds what the next engine needs the room of.
-            self.engine.close()
-            self.engine = self._next(ExitCode.INTERNAL)
+    def replace(self, reason: str) -> None:
+        """The engine cannot go on; the next one starts. Raises LonghaulError (INTERNAL) where none is left."""
+        self._reasons.append(f"{type(self.engine).__name__}: {reason}")
+        self.engine.close()
+        self.engine = self._next(ExitCode.INTERNAL)
 
     def rest(self) -> None:
         self.engine.rest()
@@ -117,12 +126,7 @@ def engine_of(
         name: _start_of(name, model, profile, tokenizer)
         for name in (profile.sampling.engine, *profile.sampling.fallback)
     }
-    return Portions(Fallback(starts, warn), max(1, max_rows_of(profile) >> reductions))
-
-
-def max_rows_of(profile: Profile) -> int:
-    """vLLM has a queue of its own; the others decode all rows that they are given. (pure)"""
-    return 1 << 20 if profile.sampling.engine == "vllm" else profile.sampling.max_rows
+    return Portions(Fallback(starts, warn), max(1, profile.sampling.max_rows >> reductions))
 
 
 def _start_of(name: str, model: Any, profile: Profile, tokenizer: Tokenizer) -> Start:

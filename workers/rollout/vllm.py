@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy
 import torch
@@ -48,7 +48,10 @@ SLEEP_LEVEL = 2
 
 
 class VllmEngine:
-    """A `RolloutEngine` over `vllm.LLM`."""
+    """A `RolloutEngine` over `vllm.LLM`. A process can have one in its life: the memory that sleeps is bound to it."""
+
+    has_queue = True
+    _was_started: ClassVar[bool] = False
 
     def __init__(self, model: Any, knobs: Knobs, *, max_tokens: int, tokenizer: Tokenizer | None = None) -> None:
         """max_tokens: longest prompt and completion. tokenizer: needed where a sampling has stop texts.
@@ -59,6 +62,8 @@ class VllmEngine:
         self.decode = tokenizer.decode if tokenizer else None
         self.stop_ids = sorted(stop_ids_of(model))
         self.max_tokens = max_tokens
+        if VllmEngine._was_started:
+            raise EngineUnavailable("vLLM cannot start: it can be started once in a process, and was")
         if importlib.util.find_spec("vllm") is None:
             raise EngineUnavailable('vLLM is not installed: pip install "longhaul[vllm]"')
         if reason := vllm_limits.refusal(
@@ -80,6 +85,7 @@ class VllmEngine:
 
     def _start(self, directory: str, *, has_tokenizer: bool) -> tuple[Any, Any]:
         os.environ.update(ENVIRONMENT)
+        VllmEngine._was_started = True
         try:
             import vllm
         except Exception as error:  # its import runs much of other libraries' code

@@ -54,6 +54,8 @@ def test_the_next_engine_takes_over_and_a_person_is_told() -> None:
 class Tired:
     """Works a while, then no more."""
 
+    has_queue = True
+
     def __init__(self, calls: int) -> None:
         self.left, self.is_closed = calls, False
 
@@ -72,8 +74,9 @@ class Tired:
 
 def test_an_engine_that_fails_in_the_middle_is_closed_and_no_rollout_is_lost() -> None:
     told: list[str] = []
-    tired = Tired(calls=2)
+    tired = Tired(calls=1)
     portions = Portions(Fallback({"tired": lambda: tired, "native": lambda: NativeEngine(MODEL)}, told.append), 2)
+    assert len(portions.generate(REQUESTS, HOW)) == len(REQUESTS)
     rollouts = portions.generate(REQUESTS, HOW)
     assert [one.completion_ids for one in rollouts] == [
         one.completion_ids for one in NativeEngine(MODEL).generate(REQUESTS, HOW)
@@ -83,13 +86,33 @@ def test_an_engine_that_fails_in_the_middle_is_closed_and_no_rollout_is_lost() -
     assert told == ["rollouts come from the engine native now. Tired: it did not wake: out of memory"]
 
 
+class Counting(NativeEngine):
+    """Remembers how many requests came at once."""
+
+    def __init__(self, has_queue: bool) -> None:
+        super().__init__(MODEL)
+        self.has_queue = has_queue
+        self.sizes: list[int] = []
+
+    def generate(self, requests: Sequence[Request], sampling: engine.Sampling) -> list[Rollout]:
+        self.sizes.append(len(requests))
+        return super().generate(requests, sampling)
+
+
+@pytest.mark.parametrize(("has_queue", "sizes"), [(True, [5]), (False, [2, 2, 1])])
+def test_only_an_engine_without_a_queue_is_asked_in_portions(has_queue: bool, sizes: list[int]) -> None:
+    counting = Counting(has_queue)
+    Portions(counting, max_rows=2).generate(REQUESTS, HOW)
+    assert counting.sizes == sizes
+
+
 def test_with_no_engine_left_every_reason_is_named() -> None:
     def missing() -> NativeEngine:
         raise EngineUnavailable("not installed")
 
     fallback = Fallback({"missing": missing, "tired": lambda: Tired(calls=0)}, lambda text: None)
     with pytest.raises(LonghaulError) as caught:
-        fallback.generate(REQUESTS, HOW)
+        Portions(fallback).generate(REQUESTS, HOW)
     assert "missing: not installed" in caught.value.what
     assert "Tired: it did not wake" in caught.value.what
     assert caught.value.exit_code is ExitCode.INTERNAL

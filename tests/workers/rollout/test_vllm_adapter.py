@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import random
 from pathlib import Path
 
@@ -16,6 +17,14 @@ pytestmark = NEEDS_VLLM
 
 
 def test_adapters_are_handed_over_each_time_and_generators_stay(tmp_path: Path) -> None:
+    # In a process of its own: one can start vLLM once.
+    child = multiprocessing.get_context("spawn").Process(target=hand_over, args=(tmp_path,))
+    child.start()
+    child.join(240)
+    assert child.exitcode == 0
+
+
+def hand_over(tmp_path: Path) -> None:
     model = make_model()
     inject(model, Adapter(rank=12, alpha=24), 0)
     scramble((p for name, p in adapter_of(model).items() if ".lora_B." in name), 0.05)

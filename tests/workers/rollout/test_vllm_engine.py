@@ -16,7 +16,7 @@ from tests.workers.rollout.models import direct_log_probs
 from workers.models.load import Tokenizer
 from workers.rollout.engine import EngineUnavailable, Request, Sampling
 from workers.rollout.native import NativeEngine
-from workers.rollout.select import Fallback
+from workers.rollout.select import Fallback, Portions
 from workers.rollout.vllm import VllmEngine
 
 pytestmark = NEEDS_VLLM
@@ -98,9 +98,10 @@ def test_too_little_memory_is_told_before_anything_starts() -> None:
 def test_last_one_that_does_not_wake_is_replaced(engine: VllmEngine) -> None:
     told: list[str] = []
     fallback = Fallback({"vllm": lambda: engine, "native": lambda: NativeEngine(engine.model)}, told.append)
-    fallback.rest()
+    portions = Portions(fallback)
+    portions.rest()
     taken = torch.empty(torch.cuda.mem_get_info()[0] - 3 * 2**30, dtype=torch.uint8, device="cuda")
-    assert len(fallback.generate(REQUESTS, HOW)) == len(REQUESTS)
+    assert len(portions.generate(REQUESTS, HOW)) == len(REQUESTS)
     assert isinstance(fallback.engine, NativeEngine)
     assert "did not wake" in told[0]
     del taken
