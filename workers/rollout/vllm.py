@@ -62,14 +62,14 @@ class VllmEngine:
         self.decode = tokenizer.decode if tokenizer else None
         self.stop_ids = sorted(stop_ids_of(model))
         self.max_tokens = max_tokens
-        if VllmEngine._was_started:
-            raise EngineUnavailable("vLLM cannot start: it can be started once in a process, and was")
         if importlib.util.find_spec("vllm") is None:
             raise EngineUnavailable('vLLM is not installed: pip install "longhaul[vllm]"')
         if reason := vllm_limits.refusal(
             device_of(model), knobs, need_of(model, knobs, max_tokens), num_processes=num_processes()
         ):
             raise EngineUnavailable(f"vLLM cannot start: {reason}")
+        if VllmEngine._was_started:
+            raise EngineUnavailable("vLLM cannot start: it can be started once in a process, and was")
         self._adapter = AdapterFolder() if has_adapter(model) else None
         self._adapter_number = 0
         self._lora: Any = None
