@@ -7,21 +7,14 @@ from __future__ import annotations
 
 import re
 
-from msgspec import Struct
-
+from profiles import grpo_rules
 from profiles.goal import parse_goal
+from profiles.problem import Problem as Problem
 from profiles.schema import Profile
 
 MAX_POSITIONS = 32_768
 """Longest sequence that any supported model takes; a typo in a token limit shows here instead of after an hour."""
 LONGEST_NAME = 64
-
-
-class Problem(Struct, frozen=True):
-    """A sentence about one or more knobs, `section.key`; the first is the one to look at."""
-
-    knobs: tuple[str, ...]
-    text: str
 
 
 def name_is_a_file_name(p: Profile) -> Problem | None:
@@ -328,6 +321,7 @@ RULES = (
     suite_fits_the_style,
     backoff_grows,
     fault_is_for_the_fake,
+    *grpo_rules.RULES,
 )
 
 

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from profiles.azr import Azr as Azr
+from profiles.grpo import Grpo as Grpo
 from profiles.section import FIXED, FREE, Count, Positive, Seconds, Share
 from profiles.section import Section as Section
 
@@ -286,6 +287,7 @@ class Profile(Section, frozen=True):
     sampling: Sampling = Sampling()
     vllm: Vllm = Vllm()
     azr: Azr = Azr()
+    grpo: Grpo = Grpo()
     optimizer: Optimizer = Optimizer()
     sandbox: Sandbox = Sandbox()
     validation: Validation = Validation()

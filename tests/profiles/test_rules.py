@@ -239,6 +239,48 @@ Knobs = dict[str, Any]
             {"fake.step_s": 1.0, "run.worker": "fake", "validation.suites": ("fake",)},
             id="a fault that nobody would make",
         ),
+        pytest.param(
+            "threshold_is_used",
+            {"grpo.entropy_mask": "threshold"},
+            {"grpo.entropy_mask": "threshold", "grpo.entropy_threshold": 0.5},
+            id="a mask without its threshold",
+        ),
+        pytest.param(
+            "threshold_is_used",
+            {"grpo.entropy_mask": "percentile", "grpo.entropy_threshold": 0.5},
+            {"grpo.entropy_mask": "percentile"},
+            id="a threshold without its mask",
+        ),
+        pytest.param(
+            "selected_tokens_have_a_mask",
+            {"grpo.mask_norm": "selected"},
+            {"grpo.mask_norm": "selected", "grpo.entropy_mask": "running"},
+            id="selected by no mask",
+        ),
+        pytest.param(
+            "kl_has_a_reference",
+            {"grpo.kl_coef": 0.04},
+            {"grpo.kl_coef": 0.04, "adapter.rank": 16},
+            id="a divergence from nothing",
+        ),
+        pytest.param(
+            "extra_draws_replace_something",
+            {"grpo.dynamic_sampling": True, "grpo.uniform": "keep"},
+            {"grpo.dynamic_sampling": True},
+            id="draws in place of groups that stay",
+        ),
+        pytest.param(
+            "extra_draws_replace_something",
+            {"grpo.dynamic_sampling": True, "grpo.max_extra_rounds": 0},
+            {"grpo.dynamic_sampling": True, "grpo.max_extra_rounds": 1},
+            id="draws in no round",
+        ),
+        pytest.param(
+            "stages_can_end",
+            {"grpo.sent_min_steps": 501},
+            {"grpo.sent_min_steps": 500},
+            id="a stage that must last longer than it may",
+        ),
     ],
 )
 def test_knobs_that_contradict_each_other_are_refused(rule: str, wrong: Knobs, right: Knobs) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from profiles.errors import ExitCode, LonghaulError
+from workers.data.answers import gold_of, read_number
 from workers.rng import derive
 from workers.suites.data_files import GSM8K_TEST, read_rows
-from workers.suites.numbers import after_mark, read_number
 from workers.suites.question import Question, WordProblem
 
 
@@ -15,7 +15,7 @@ def questions(folder: Path | None) -> list[Question]:
     """Numbered as in the file; strata by the length of the published solution, in steps."""
     found = []
     for number, row in enumerate(read_rows(GSM8K_TEST, folder)):
-        answer = read_number(after_mark(row["answer"]) or "")
+        answer = read_number(gold_of(row["answer"]))
         if answer is None:
             raise LonghaulError(
                 f"{GSM8K_TEST.name} line {number + 1}: no number follows #### in its answer",

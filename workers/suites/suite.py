@@ -14,10 +14,10 @@ from workers.azr.buffers import make_entry
 from workers.azr.judge import Answer as Claim
 from workers.azr.judge import Judge, Verdict
 from workers.azr.tasks import Problem, Triplet
+from workers.data.answers import read_number
 from workers.rng import derive
 from workers.sandbox import Sandbox
 from workers.suites.data_files import short_hash
-from workers.suites.numbers import read_number
 from workers.suites.question import Question, WordProblem
 from workers.suites.voice import Voice
 

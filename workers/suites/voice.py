@@ -13,7 +13,7 @@ from typing import Protocol, cast
 from workers.azr.prompts.azr import AzrStyle
 from workers.azr.prompts.style import PromptStyle
 from workers.azr.tasks import Problem, Task, Triplet
-from workers.suites.numbers import after_mark
+from workers.data.answers import after_mark
 from workers.suites.question import Kind, WordProblem
 
 Item = Triplet | Problem | WordProblem

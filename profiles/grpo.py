@@ -1,0 +1,79 @@
+"""The section [grpo]: training on problems with known answers; rollouts of one problem are compared. (pure)"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from profiles.section import FIXED, FREE, Count, Positive, Section, Share
+
+
+class Grpo(Section, frozen=True):
+    """[grpo]: group relative policy optimisation (arXiv 2402.03300). Clip bounds and minibatches are [optimizer]'s.
+
+    The worker that trains by it is not part of this version; `workers/grpo/` has its decisions.
+    """
+
+    groups_per_step: Positive = 2
+    """Problems whose rollouts make one step (N), where `dynamic_sampling` counts those that teach something."""
+    group_size: Annotated[int, Meta(ge=2)] = 8
+    """Rollouts of one problem (G): what each is compared with, so two at least."""
+    advantage: Literal["group_std", "group_std_eps", "mean_only", "batch_std", "rloo"] = "group_std"
+    """Divisor of reward - mean: the group's deviation, that + 1e-4 (TRL), none (Dr. GRPO), the batch's, (G-1)/G."""
+    min_std: Annotated[float, Meta(gt=0)] = 0.1
+    """Least divisor of `group_std` and `batch_std`: small differences of shaped rewards stay small."""
+    uniform: Literal["skip", "keep", "baseline"] = "skip"
+    """Groups whose rewards are all equal: left out before any forward pass, kept at 0, or (mean - 0.5) / 2 for each."""
+    dynamic_sampling: bool = False
+    """Draw further problems in place of uniform groups, until `groups_per_step` teach something (DAPO)."""
+    max_extra_rounds: Count = 3
+    """Rounds of such draws in one step."""
+    uniform_patience: Annotated[Positive, FREE] = 20
+    """Steps in a row without one group that teaches, after which the run says why that may be."""
+    norm: Literal["token", "sequence", "constant"] = "token"
+    """A token weighs 1 / tokens of the update (DAPO), 1 / (rollouts * own tokens) (GRPO), or * the most allowed."""
+    denominator: Literal["kept", "all"] = "kept"
+    """Whether rollouts that were left out count in it."""
+    truncated: Literal["mask", "keep"] = "mask"
+    """Rollouts cut at the longest length: no gradient, though their reward counts in the mean; or as any other."""
+    kl_coef: Annotated[float, Meta(ge=0)] = 0.0
+    """Weight of the k3 estimate against the model without its adapter; 0: that is not computed."""
+    entropy_mask: Literal["off", "percentile", "threshold", "running"] = "off"
+    """Which tokens get a gradient: all, the highest entropies of the update, those over a value or a running mean."""
+    entropy_keep: Annotated[float, Meta(gt=0, le=1)] = 0.5
+    """Share of tokens that `percentile` and `running` keep; those that tie with the last kept are kept too."""
+    entropy_threshold: Annotated[float, Meta(ge=0)] = 0.0
+    """Entropy in nats over which `threshold` keeps a token; 0 is for the other kinds of mask."""
+    entropy_min_tokens: Count = 10
+    """Tokens that each rollout keeps at least, its highest ones."""
+    mask_norm: Literal["all", "selected"] = "all"
+    """Whether `norm` counts all tokens of a rollout or those that the mask keeps."""
+    bad_rows: Literal["refuse", "skip"] = "refuse"
+    """Lines of the problem file that cannot be used: refused by number, or left out and counted."""
+    verifier: Literal["exact", "math-verify"] = "exact"
+    """What compares answers: exact numbers alone, or math-verify (extra `math`) for expressions that are none."""
+    lenient_answers: bool = False
+    """Take the last number of a completion that marks no answer."""
+    format_reward: Annotated[float, Meta(ge=0)] = 0.0
+    """Reward for thoughts that end once and a number in a box after them, right or wrong."""
+    sent: Annotated[bool, FIXED] = False
+    """Order the problems from easy to hard by the semantic entropy of the first policy's answers (SENT)."""
+    sent_samples: Annotated[int, Meta(ge=2)] = 8
+    """Answers to each problem that this is measured on (M)."""
+    sent_stages: Annotated[int, Meta(ge=1, le=8), FIXED] = 2
+    """Equal parts of the ordered problems; they are opened one after another."""
+    sent_saturated: Annotated[Literal["thin", "keep", "drop"], FIXED] = "thin"
+    """Problems that are always solved, and the same way: a twentieth of them stays, all, or none."""
+    sent_replay: Share = 0.2
+    """Share of draws that go back to earlier stages."""
+    sent_min_steps: Positive = 50
+    """Steps of a stage before the next may open."""
+    sent_max_steps: Positive = 500
+    """Steps of a stage after which the next opens in any case."""
+    sent_accuracy: Share = 0.75
+    """Running mean of the share of right answers that opens the next stage."""
+    sent_uniform: Share = 0.6
+    """Running mean of the share of uniform groups that opens the next stage: this one has little left to teach."""
+    sent_on_stale: Annotated[Literal["rebuild", "fail", "shuffle"], FREE] = "rebuild"
+    """Where the measured order is of another model, file or setting: measure again, refuse, or train without order."""

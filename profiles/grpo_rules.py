@@ -1,0 +1,57 @@
+"""The rules of [grpo]; rules.py has them in its list. (pure)"""
+
+from __future__ import annotations
+
+from profiles.problem import Problem
+from profiles.schema import Profile
+
+
+def threshold_is_used(p: Profile) -> Problem | None:
+    if (p.grpo.entropy_mask == "threshold") == (p.grpo.entropy_threshold > 0):
+        return None
+    return Problem(
+        ("grpo.entropy_threshold", "grpo.entropy_mask"),
+        'belongs to entropy_mask = "threshold": above 0 with it, 0 without',
+    )
+
+
+def selected_tokens_have_a_mask(p: Profile) -> Problem | None:
+    if p.grpo.mask_norm == "all" or p.grpo.entropy_mask != "off":
+        return None
+    return Problem(
+        ("grpo.mask_norm", "grpo.entropy_mask"), 'counts the tokens of a mask, but entropy_mask is "off": it has none'
+    )
+
+
+def kl_has_a_reference(p: Profile) -> Problem | None:
+    if p.grpo.kl_coef == 0 or p.adapter.rank > 0:
+        return None
+    return Problem(
+        ("grpo.kl_coef", "adapter.rank"), "refers to the model without its adapter; say adapter.rank, or 0 here"
+    )
+
+
+def extra_draws_replace_something(p: Profile) -> Problem | None:
+    if not p.grpo.dynamic_sampling or (p.grpo.uniform == "skip" and p.grpo.max_extra_rounds > 0):
+        return None
+    return Problem(
+        ("grpo.dynamic_sampling", "grpo.uniform", "grpo.max_extra_rounds"),
+        'draws others in place of groups that are left out: it needs uniform = "skip" and max_extra_rounds >= 1',
+    )
+
+
+def stages_can_end(p: Profile) -> Problem | None:
+    if p.grpo.sent_min_steps <= p.grpo.sent_max_steps:
+        return None
+    return Problem(
+        ("grpo.sent_min_steps", "grpo.sent_max_steps"), f"is more than sent_max_steps ({p.grpo.sent_max_steps})"
+    )
+
+
+RULES = (
+    threshold_is_used,
+    selected_tokens_have_a_mask,
+    kl_has_a_reference,
+    extra_draws_replace_something,
+    stages_can_end,
+)

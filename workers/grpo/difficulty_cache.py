@@ -1,0 +1,115 @@
+"""The file of measured difficulties: resumed where it was left, and never used for another model, data or setting.
+
+A header line with all that the figures depend on, then a line for each problem, in order. It only grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from profiles.errors import ExitCode, LonghaulError
+from state.durable import Appender, write_file
+from workers.grpo.difficulty import Difficulty, Measured, Sample, difficulty
+
+SYNC_EVERY = 50
+"""Problems between syncs: so many are measured again at most after a power cut, one after a kill."""
+OnStale = Literal["rebuild", "fail", "shuffle"]
+
+
+class _Header(Struct, frozen=True):
+    measured: Measured
+    digest: str
+
+
+class DifficultyCache:
+    """Difficulties of one `Measured`, by problem. Open with `open_cache`."""
+
+    def __init__(self, path: Path, done: dict[int, Difficulty]) -> None:
+        self.done = done
+        self._file = Appender(path)
+        self._unsynced = 0
+
+    def measure(self, problems: Sequence[int], sample: Callable[[int], Sequence[Sample]]) -> None:
+        """Measure what is not measured yet, in the order given. sample: must depend on the problem's number alone."""
+        for problem in problems:
+            if problem not in self.done:
+                one = difficulty(problem, sample(problem))
+                self._unsynced += 1
+                self._file.append(msgspec.json.encode(one), sync=self._unsynced >= SYNC_EVERY)
+                self._unsynced %= SYNC_EVERY
+                self.done[problem] = one
+        self._file.sync()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def open_cache(path: Path, measured: Measured, on_stale: OnStale) -> DifficultyCache | None:
+    """The cache at `path`, new where there is none. None: it is stale, and the profile says to go on without order.
+
+    A stale file is never read on: `rebuild` puts it aside under its digest and begins anew, `fail` raises LonghaulError
+    (INPUT) with what differs. A torn last line is dropped; any other damage counts as stale.
+    """
+    try:
+        whole, _, torn = path.read_bytes().rpartition(b"\n")
+    except FileNotFoundError:
+        whole, torn = b"", b""
+    header, done, damage = _read(whole)
+    if header is None and damage is None:
+        begin(path, measured)
+        return DifficultyCache(path, {})
+    if header is not None and header.measured == measured and damage is None:
+        if torn:
+            write_file(path, whole + b"\n")
+        return DifficultyCache(path, done)
+    if on_stale == "shuffle":
+        return None
+    if on_stale == "fail":
+        raise _stale(path, damage or _difference(header, measured))
+    path.rename(path.with_name(f"{path.name}.{header.digest[:8] if header else 'damaged'}"))
+    begin(path, measured)
+    return DifficultyCache(path, {})
+
+
+def begin(path: Path, measured: Measured) -> None:
+    write_file(path, msgspec.json.encode(_Header(measured, measured.digest)) + b"\n")
+
+
+def _read(whole: bytes) -> tuple[_Header | None, dict[int, Difficulty], str | None]:
+    """Header, records, and what is wrong with them; no header and nothing wrong: the file is empty."""
+    if not whole:
+        return None, {}, None
+    first, *rest = whole.split(b"\n")
+    try:
+        header = msgspec.json.decode(first, type=_Header)
+    except msgspec.MsgspecError as error:
+        return None, {}, f"line 1: {error}"
+    done: dict[int, Difficulty] = {}
+    for number, line in enumerate(rest, start=2):
+        try:
+            one = msgspec.json.decode(line, type=Difficulty)
+        except msgspec.MsgspecError as error:
+            return header, {}, f"line {number}: {error}"
+        done[one.problem] = one
+    return header, done, None
+
+
+def _difference(header: _Header | None, measured: Measured) -> str:
+    assert header is not None
+    old, new = msgspec.to_builtins(header.measured), msgspec.to_builtins(measured)
+    changed = [f"{name} was {old[name]!r}, is {new[name]!r}" for name in new if old[name] != new[name]]
+    return "it was measured with other settings: " + "; ".join(changed)
+
+
+def _stale(path: Path, why: str) -> LonghaulError:
+    return LonghaulError(
+        f"the measured difficulties {path} cannot be used: {why}",
+        kept="the file, as it is",
+        next_command="the same command with --set grpo.sent_on_stale=rebuild (the old file is put aside)",
+        exit_code=ExitCode.INPUT,
+    )
