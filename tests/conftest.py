@@ -1,6 +1,9 @@
 """What holds for all tests: hypothesis judges answers, not speed, since tests also run on busy machines."""
 
 import os
+from collections.abc import Iterator
+
+import pytest
 
 # Read when torch is loaded: threads that wait awake take the cores from the other test process.
 os.environ.setdefault("GOMP_SPINCOUNT", "0")
@@ -9,3 +12,12 @@ from hypothesis import HealthCheck, settings
 
 settings.register_profile("longhaul", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("longhaul")
+
+
+@pytest.fixture(autouse=True)
+def _umask_stays() -> Iterator[None]:
+    """Commands make what they write private; run in this process they would do so for all later tests."""
+    before = os.umask(0o022)
+    os.umask(before)
+    yield
+    os.umask(before)
