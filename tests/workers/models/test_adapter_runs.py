@@ -99,6 +99,8 @@ def test_rollouts_and_update_agree_about_every_log_prob(base: Path) -> None:
     assert len(steps) == STEPS and all(event.data["mismatch_max"] < 1e-3 for event in steps)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_a_broken_run_ends_with_the_bytes_of_an_unbroken_one(
     kind: str, base: Path, tmp_path: Path, sandbox: Sandbox
 ) -> None:

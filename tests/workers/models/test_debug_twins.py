@@ -58,6 +58,8 @@ def test_a_twin_differs_in_sizes_alone(name: str) -> None:
     assert differing <= SIZES
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", TWINS)
 def test_a_twin_seeds_trains_and_is_validated(name: str, tmp_path: Path, sandbox: Sandbox) -> None:
     profile = twin_of(name)

@@ -30,6 +30,8 @@ def leave_torch_as_it_was() -> Iterator[None]:
     torch.use_deterministic_algorithms(deterministic)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("changes", [{"kind": "adamw8bit"}, {"offload": True}], ids=["8 bits", "offloaded"])
 def test_a_run_in_bfloat16_resumes_to_the_same_bytes(
     changes: dict[str, object], tmp_path: Path, sandbox: Sandbox
