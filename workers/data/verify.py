@@ -8,6 +8,7 @@ own with limits, where that is installed (extra `math`). Nothing of a response i
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterable
 from contextlib import nullcontext
@@ -116,7 +117,11 @@ def main(arguments: list[str] | None = None) -> int:
         with Symbolic() if use else nullcontext() as symbolic:
             bad = run(sys.stdin.buffer, sys.stdout.buffer, lenient=options.lenient, symbolic=symbolic)
     except BrokenPipeError:
+        # Nobody reads on. Python would complain when it closes the stream, so it gets another one.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except KeyboardInterrupt:
+        return 130
     except LonghaulError as error:
         sys.stderr.write(error.render() + "\n")
         return int(error.exit_code)

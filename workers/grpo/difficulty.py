@@ -108,7 +108,7 @@ def difficulty(problem: int, samples: Sequence[Sample], same: Callable[[str, str
 def semantic_entropy(counts: Sequence[int]) -> float:
     """Entropy in nats of how samples fall into clusters; 0 to ln(samples), independent of the clusters' order."""
     total = sum(counts)
-    return abs(math.fsum(-count / total * math.log(count / total) for count in sorted(counts)))  # abs: never -0.0
+    return abs(math.fsum(-count / total * math.log(count / total) for count in counts))  # never -0.0
 
 
 def stages(difficulties: Sequence[Difficulty], count: int, saturated: Saturated = "thin") -> list[list[int]]:

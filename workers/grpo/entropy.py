@@ -80,9 +80,8 @@ def select_tokens(
     for start, end in rows:
         wanted = min(min_tokens, end - start)
         if int(mask[start:end].sum()) < wanted:
-            # Stable, so that of equal entropies the earlier token wins.
+            # Those over the threshold are among them. Stable: of equal entropies the earlier token wins.
             best = entropies[start:end].sort(descending=True, stable=True).indices[:wanted]
-            mask[start:end] = False
             mask[start + best] = True
     return Selection(mask, threshold, int(mask.sum()) / len(among))
 

@@ -44,6 +44,11 @@ def test_row_32_a_prompt_that_is_too_long_is_dropped_and_counted(tmp_path: Path)
     assert summary(found) == "4 problems from five.jsonl; 1 left out (line 5)"
 
 
+def test_what_is_left_is_numbered_anew_for_the_cursor(tmp_path: Path) -> None:
+    found = drop_long(read_problems(write(tmp_path / "five.jsonl", FIVE), Grpo()), lambda text: text == "Flats?", 0)
+    assert [(one.number, one.line) for one in found.problems] == [(0, 1), (1, 3), (2, 4), (3, 5)]
+
+
 def test_where_every_prompt_is_too_long_the_knob_is_named(tmp_path: Path) -> None:
     with pytest.raises(LonghaulError, match="all 5 prompts have more than 0 tokens") as caught:
         drop_long(read_problems(write(tmp_path / "five.jsonl", FIVE), Grpo()), len, 0)

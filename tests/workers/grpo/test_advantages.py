@@ -56,6 +56,12 @@ def test_row_7_uniform_groups_are_marked_to_be_left_out_before_any_forward_pass(
     assert found.values == pytest.approx((0, 0, 1, -1, 0, 0))
 
 
+def test_row_7_a_difference_of_rounding_is_none() -> None:
+    assert is_uniform([0.1 + 0.2, 0.3])
+    assert group_advantages([0.1 + 0.2, 0.3], ["a", "a"], Rule("group_std", min_std=1e-12)).uniform == ("a",)
+    assert not is_uniform([0.3, 0.300002])
+
+
 def test_uniform_groups_may_stay_without_an_advantage() -> None:
     found = group_advantages([1, 1], ["a", "a"], Rule(uniform="keep"))
     assert (found.values, found.kept) == ((0, 0), (True, True))

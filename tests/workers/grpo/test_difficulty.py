@@ -45,6 +45,11 @@ def test_row_33_agreement_is_0_and_never_minus_0() -> None:
     assert str(semantic_entropy([8])) == "0.0"
 
 
+def test_a_sample_without_an_answer_is_alone_whatever_counts_as_the_same() -> None:
+    samples = [Sample(answer, False, 1) for answer in (None, "1", None, "2")]
+    assert difficulty(0, samples, lambda first, second: True).clusters == (("", 1), ("1", 2), ("", 1))
+
+
 def test_what_is_noted_beside_it() -> None:
     found = of(3, "1", "2", "1", None, "1.0")
     assert (found.problem, found.accuracy, found.bad, found.mean_tokens, found.samples) == (3, 0.4, 1, 10.0, 5)
@@ -74,6 +79,12 @@ def test_the_order_goes_from_easy_to_hard() -> None:
     # agreement on what is wrong.
     assert stages(measured, 1, "keep") == [[6, 5, 1, 2, 0, 3, 4]]
     assert stages(measured[::-1], 1, "keep") == [[6, 5, 1, 2, 0, 3, 4]]
+
+
+def test_what_mostly_gives_no_answer_goes_after_what_gives_another_each_time() -> None:
+    noise, wild = of(0, *["1"] * 3, *[None] * 5), of(1, *map(str, range(8)))
+    assert noise.entropy < wild.entropy
+    assert stages([noise, wild], 1) == [[1, 0]]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 8])
