@@ -25,7 +25,7 @@ from workers.rollout.engine import (
     draw_uniforms,
     stop_ids_of,
 )
-from workers.rollout.stopping import StopTexts, rollout_of
+from workers.rollout.stopping import StopTexts, rollout_of, stops_of
 
 PAGE_TOKENS = 32
 """Tokens of a cache page."""
@@ -63,9 +63,10 @@ class ContinuousEngine:
         if not requests:
             return []
         limit = sampling.max_new_tokens
-        stops = StopTexts(self.decode, sampling.stop, self.stop_ids)
+        stops = stops_of(sampling, self.decode, self.stop_ids)
+        self._stop_ids = sorted(stops.stop_ids)
         drawer = _drawer(requests, sampling, stops)
-        how = self._make_generation_config(max_new_tokens=limit, do_sample=False, eos_token_id=self.stop_ids or -1)
+        how = self._make_generation_config(max_new_tokens=limit, do_sample=False, eos_token_id=self._stop_ids or -1)
         manager = self.model.init_continuous_batching(
             generation_config=how, continuous_batching_config=self._config(requests, limit)
         )
@@ -87,7 +88,7 @@ class ContinuousEngine:
     def _answers(self, manager: Any, requests: Sequence[Request], limit: int) -> dict[int, list[int]]:
         """Number of the request -> its ids."""
         for number, request in enumerate(requests):
-            ids, stop = list(request.prompt_ids), self.stop_ids or -1
+            ids, stop = list(request.prompt_ids), self._stop_ids or -1
             manager.add_request(ids, str(number), max_new_tokens=limit, eos_token_id=stop)
         answers: dict[int, list[int]] = {}
         while len(answers) < len(requests):
@@ -167,7 +168,7 @@ def _drawer(requests: Sequence[Request], sampling: Sampling, stops: StopTexts) -
         def __call__(self, scores: Tensor, tensor_arg: Tensor) -> Tensor:
             """scores: [N, V]; tensor_arg: [>= N]."""
             numbers = tensor_arg[: scores.shape[0]].view(torch.float32)
-            tokens, log_probs = choose(scores, numbers.clamp(min=0.0), sampling)
+            tokens, log_probs, _ = choose(scores, numbers.clamp(min=0.0), sampling)
             tokens = torch.where(numbers == ENDED, stop_id, tokens)
             self.drawn.append(log_probs[: len(self.asked[-1])])  # a prompt read in parts may have a row, unused
             return torch.full_like(scores, float("-inf")).scatter(1, tokens[:, None], 0.0)

@@ -6,7 +6,7 @@ or another batch split samples the same tokens. Engines that keep this only in p
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -25,6 +25,10 @@ class Sampling:
     greedy: bool = False
     stop: tuple[str, ...] = ()
     """Texts that end a completion, at the token that completes one."""
+    entropies: bool = False
+    """Also tell `Rollout.entropies`, where the engine can."""
+    ignore_stop: bool = False
+    """Nothing ends a completion but its length, exactly `max_new_tokens`: for measuring."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,8 @@ class Rollout:
     log_probs: tuple[float, ...]
     """Of each completion id under the policy that drew it, natural logarithm, at the sampling temperature."""
     finish_reason: FinishReason
+    entropies: tuple[float, ...] = ()
+    """Of the distributions that the ids were drawn from, nats; empty where they were not asked for, or not known."""
 
 
 class RolloutEngine(Protocol):
@@ -83,11 +89,18 @@ def draw_uniforms(seeds: Sequence[int], length: int) -> Tensor:
     return torch.stack([torch.rand(length, generator=generator.manual_seed(seed)) for seed in seeds])
 
 
-def choose(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
-    """Next tokens and their log-probabilities.
+class Drawn(NamedTuple):
+    """tokens: [N]. log_probs, and entropies where they were asked for: [N], float32, nats."""
 
-    logits: [N, V]; uniforms: [N]. Returns ids [N] and float32 log-probabilities [N]. The token is where the cumulated
-    probability passes the uniform number, so that one number a token is enough.
+    tokens: Tensor
+    log_probs: Tensor
+    entropies: Tensor | None
+
+
+def choose(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> Drawn:
+    """Next tokens. logits: [N, V]; uniforms: [N].
+
+    The token is where the cumulated probability passes the uniform number, so that one number a token is enough.
     """
     temperature = 1.0 if sampling.greedy else sampling.temperature
     log_probs = torch.log_softmax(logits.float() / temperature, dim=-1)  # [N, V]
@@ -97,7 +110,10 @@ def choose(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> tuple[Tensor
         cumulated = log_probs.exp().cumsum(dim=-1)
         below = cumulated <= (uniforms * cumulated[:, -1].clamp(max=1.0))[:, None]
         tokens = below.sum(dim=-1).clamp(max=logits.shape[-1] - 1)
-    return tokens, log_probs.gather(1, tokens[:, None]).squeeze(1)
+    entropies = None
+    if sampling.entropies:  # a log_prob of -inf counts nothing
+        entropies = -(log_probs.exp() * log_probs.clamp(min=-1e30)).sum(dim=-1)
+    return Drawn(tokens, log_probs.gather(1, tokens[:, None]).squeeze(1), entropies)
 
 
 def stop_ids_of(model: Any) -> frozenset[int]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
 from workers.rollout.engine import Decode, Request, Rollout, Sampling, choose, draw_uniforms, stop_ids_of
-from workers.rollout.stopping import StopTexts, rollout_of
+from workers.rollout.stopping import StopTexts, rollout_of, stops_of
 
 
 class HfEngine:
@@ -34,7 +34,8 @@ class HfEngine:
         mask = [[0] * (width - len(request.prompt_ids)) + [1] * len(request.prompt_ids) for request in requests]
         uniforms = draw_uniforms([request.seed for request in requests], sampling.max_new_tokens).to(device)
         drawer = _Draw(uniforms, sampling, width)
-        stops = StopTexts(self.decode, sampling.stop, self.stop_ids)
+        stops = stops_of(sampling, self.decode, self.stop_ids)
+        stop_ids = sorted(stops.stop_ids)
         output = self.model.generate(
             torch.tensor(rows, device=device),
             attention_mask=torch.tensor(mask, device=device),
@@ -42,13 +43,16 @@ class HfEngine:
             stopping_criteria=StoppingCriteriaList([_Stop(stops, width)] if stops else []),
             do_sample=False,
             max_new_tokens=sampling.max_new_tokens,
-            eos_token_id=self.stop_ids or None,
-            pad_token_id=self.stop_ids[0] if self.stop_ids else 0,
+            eos_token_id=stop_ids or [-1],  # none would mean those of the checkpoint
+            pad_token_id=stop_ids[0] if stop_ids else 0,
         )
         log_probs = torch.stack(drawer.log_probs, dim=1).tolist()  # [N][T]
+        entropies = torch.stack(drawer.entropies, dim=1).tolist() if drawer.entropies else [[]] * len(requests)
         return [
-            rollout_of(request, ids, row, stops, sampling.max_new_tokens)
-            for request, ids, row in zip(requests, output[:, width:].tolist(), log_probs, strict=True)
+            rollout_of(request, ids, row, stops, sampling.max_new_tokens, entropy)
+            for request, ids, row, entropy in zip(
+                requests, output[:, width:].tolist(), log_probs, entropies, strict=True
+            )
         ]
 
     def rest(self) -> None:
@@ -64,11 +68,14 @@ class _Draw(LogitsProcessor):
     def __init__(self, uniforms: Tensor, sampling: Sampling, width: int):
         self.uniforms, self.sampling, self.width = uniforms, sampling, width
         self.log_probs: list[Tensor] = []
+        self.entropies: list[Tensor] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """input_ids: [N, T]; scores: [N, V]."""
-        tokens, log_probs = choose(scores, self.uniforms[:, input_ids.shape[1] - self.width], self.sampling)
+        tokens, log_probs, entropies = choose(scores, self.uniforms[:, input_ids.shape[1] - self.width], self.sampling)
         self.log_probs.append(log_probs)
+        if entropies is not None:
+            self.entropies.append(entropies)
         return torch.full_like(scores, float("-inf")).scatter(1, tokens[:, None], 0.0)
 
 

@@ -27,13 +27,15 @@ from workers.rollout.engine import (
     draw_uniforms,
     stop_ids_of,
 )
-from workers.rollout.stopping import StopTexts, rollout_of
+from workers.rollout.stopping import StopTexts, rollout_of, stops_of
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 COMPACT_BELOW = 0.8
 """The batch is compacted when fewer of its rows than this share still run: a copy of the cache has a price too."""
 MAX_SHARES = 2
 """Threads that decode on a CPU: more would wait for Python's lock."""
+READ_BYTES = 512 << 20
+"""Activations of one pass over prompts, about: all prompts of a step at once would need more than their cache."""
 
 
 @dataclass
@@ -46,9 +48,12 @@ class _Batch:
     keys: list[Tensor]  # a layer: [B, heads, T, head_dim]
     values: list[Tensor]
 
-    def select(self, kept: Tensor) -> "_Batch":
-        caches = [[cache.index_select(0, kept) for cache in caches] for caches in (self.keys, self.values)]
-        return _Batch(self.rows[kept], self.start[kept], self.tokens[kept], *caches)
+    def keep(self, kept: Tensor) -> None:
+        """Drop all other rows. One layer after the other: old and new caches of all would be twice the memory."""
+        self.rows, self.start, self.tokens = self.rows[kept], self.start[kept], self.tokens[kept]
+        for caches in (self.keys, self.values):
+            for layer, cache in enumerate(caches):
+                caches[layer] = cache.index_select(0, kept)
 
 
 class NativeEngine:
@@ -94,13 +99,17 @@ class NativeEngine:
         uniforms = draw_uniforms([request.seed for request in requests], limit).to(device)  # [N, limit]
         ids = torch.zeros(len(requests), limit, dtype=torch.long, device=device)
         log_probs = torch.zeros(len(requests), limit, device=device)
+        entropies = torch.zeros(len(requests), limit if sampling.entropies else 0, device=device)
         lengths = torch.full((len(requests),), limit, device=device)
-        stops = StopTexts(self.decode, sampling.stop, self.stop_ids.tolist())
+        stops = stops_of(sampling, self.decode, self.stop_ids.tolist())
+        stop_ids = self.stop_ids[:0] if sampling.ignore_stop else self.stop_ids
         batch, logits = self._read_prompts(requests, width, limit)
         for step in range(limit):
-            tokens, drawn = choose(logits, uniforms[batch.rows, step], sampling)
+            tokens, drawn, entropy = choose(logits, uniforms[batch.rows, step], sampling)
             ids[batch.rows, step], log_probs[batch.rows, step] = tokens, drawn
-            ended = torch.isin(tokens, self.stop_ids)
+            if entropy is not None:
+                entropies[batch.rows, step] = entropy
+            ended = torch.isin(tokens, stop_ids)
             if stops:
                 ended |= self._completed(stops, ids, batch.rows, step)
             lengths[batch.rows[ended]] = lengths[batch.rows[ended]].clamp(max=step + 1)
@@ -110,12 +119,12 @@ class NativeEngine:
                 break
             batch.tokens = tokens
             if num_running < COMPACT_BELOW * len(running):
-                batch = batch.select(running.nonzero().squeeze(1))
+                batch.keep(running.nonzero().squeeze(1))
             logits = self._decode(batch, width + step)
-        rows = zip(requests, ids.tolist(), log_probs.tolist(), lengths.tolist(), strict=True)
+        rows = zip(requests, *(found.tolist() for found in (ids, log_probs, entropies)), lengths.tolist(), strict=True)
         return [
-            rollout_of(request, row[:length], drawn, stops, sampling.max_new_tokens)
-            for request, row, drawn, length in rows
+            rollout_of(request, row[:length], drawn, stops, limit, entropy)
+            for request, row, drawn, entropy, length in rows
         ]
 
     def _completed(self, stops: StopTexts, ids: Tensor, rows: Tensor, step: int) -> Tensor:
@@ -143,31 +152,62 @@ class NativeEngine:
 
     def _read_prompts(self, requests: Sequence[Request], width: int, limit: int) -> tuple[_Batch, Tensor]:
         """Runs each different prompt once and hands its cache to all of its requests. Logits: [B, V]."""
-        prompts = {request.prompt_ids: None for request in requests}
-        number = {prompt: i for i, prompt in enumerate(prompts)}
-        device = self.model.device
-        start = torch.tensor([width - len(prompt) for prompt in prompts], device=device)  # [U]
-        ids = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in prompts], device=device)
-        columns = torch.arange(width, device=device)
+        device, config = self.model.device, self.model.config
+        dtype = self.model.model.embed_tokens.weight.dtype
+        room = (len(requests), config.num_key_value_heads, width + limit, self.head_dim)
+        keys, values = (
+            [torch.empty(room, dtype=dtype, device=device) for _ in self.model.model.layers] for _ in range(2)
+        )
+        rows_of: dict[tuple[int, ...], list[int]] = {}
+        for row, request in enumerate(requests):
+            rows_of.setdefault(request.prompt_ids, []).append(row)
+        start = torch.tensor([width - len(request.prompt_ids) for request in requests], device=device)
+        logits: Tensor | None = None
+        for prompts in parts(list(rows_of), self._readable_tokens(dtype.itemsize)):
+            rows = torch.tensor([row for prompt in prompts for row in rows_of[prompt]], device=device)
+            which = torch.tensor([i for i, prompt in enumerate(prompts) for _ in rows_of[prompt]], device=device)
+            found = self._read_part(prompts, which, rows, width, (keys, values))
+            if logits is None:
+                logits = found.new_empty(len(requests), found.shape[-1])
+            logits[rows] = found[which]
+        assert logits is not None
+        rows = torch.arange(len(requests), device=device)
+        return _Batch(rows, start, rows, keys, values), logits
+
+    def _readable_tokens(self, itemsize: int) -> int:
+        """Tokens whose activations in one layer are about READ_BYTES."""
+        config = self.model.config
+        a_token = itemsize * (4 * config.intermediate_size + 6 * config.hidden_size)
+        return max(1, READ_BYTES // int(a_token))
+
+    def _read_part(
+        self, prompts: Sequence[tuple[int, ...]], which: Tensor, rows: Tensor, width: int,
+        caches: tuple[list[Tensor], list[Tensor]],
+    ) -> Tensor:  # fmt: skip
+        """One pass over different prompts; returns the logits after each, [U, V].
+
+        rows: [R] of the caches; which: [R], the prompt that each gets.
+        """
+        device, longest = self.model.device, max(map(len, prompts))
+        start = torch.tensor([longest - len(prompt) for prompt in prompts], device=device)  # [U]
+        ids = torch.tensor([[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts], device=device)
+        columns = torch.arange(longest, device=device)
         # A padding column may see itself: a row of the softmax without any key would be NaN.
-        visible = (columns[None, :] >= start[:, None])[:, None, :] | torch.eye(width, dtype=torch.bool, device=device)
+        itself = torch.eye(longest, dtype=torch.bool, device=device)
+        visible = (columns[None, :] >= start[:, None])[:, None, :] | itself
         mask = (visible & (columns[None, :] <= columns[:, None]))[:, None]  # [U, 1, T, T]
         cos, sin = self.rope[:, (columns - start[:, None]).clamp(min=0)][:, :, None]  # [U, 1, T, head_dim]
-        which = torch.tensor([number[request.prompt_ids] for request in requests], device=device)
-        keys: list[Tensor] = []
-        values: list[Tensor] = []
+        layers = zip(*caches, strict=True)
 
         def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            for cache, new in ((keys, key), (values, value)):
-                room = new.new_empty((len(requests), new.shape[1], width + limit, self.head_dim))
-                room[:, :, :width] = new[which]
-                cache.append(room)
+            for cache, new in zip(next(layers), (key, value), strict=True):
+                cache[rows, :, : width - longest] = 0  # never seen, but 0 times NaN would be
+                cache[rows, :, width - longest : width] = new[which]
             return scaled_dot_product_attention(query, key, value, attn_mask=mask, enable_gqa=self.group > 1)
 
         hidden = self._run_layers(ids, cos, sin, attend)
-        logits = self.model.lm_head(hidden[:, -1])[which]
-        rows = torch.arange(len(requests), device=device)
-        return _Batch(rows, start[which], rows, keys, values), logits
+        logits: Tensor = self.model.lm_head(hidden[:, -1])
+        return logits
 
     def _decode(self, batch: _Batch, column: int) -> Tensor:
         """Reads one token a row into cache column `column`; returns the logits after it, [B, V]."""
@@ -181,7 +221,10 @@ class NativeEngine:
             keys, values = next(layers)
             keys[:, :, column], values[:, :, column] = key[:, :, 0], value[:, :, 0]
             keys, values = keys[:, :, : column + 1], values[:, :, : column + 1]
-            return scaled_dot_product_attention(query, keys, values, attn_mask=bias, enable_gqa=self.group > 1)
+            # Heads that share keys are like several queries of one head: nothing is repeated for them.
+            query = query.reshape(len(query), -1, self.group, self.head_dim)
+            mixed = scaled_dot_product_attention(query, keys, values, attn_mask=bias)
+            return mixed.reshape(len(query), -1, 1, self.head_dim)
 
         hidden = self._run_layers(batch.tokens[:, None], cos, sin, attend)
         logits: Tensor = self.model.lm_head(hidden[:, -1])
@@ -202,6 +245,16 @@ class NativeEngine:
             hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
         last: Tensor = decoder.norm(hidden)
         return last
+
+
+def parts(prompts: Sequence[tuple[int, ...]], tokens: int) -> list[list[tuple[int, ...]]]:
+    """The prompts in portions of at most so many tokens each, padding counted; one prompt at least. (pure)"""
+    found: list[list[tuple[int, ...]]] = []
+    for prompt in sorted(prompts, key=len):
+        if not found or (len(found[-1]) + 1) * len(prompt) > tokens:
+            found.append([])
+        found[-1].append(prompt)
+    return found
 
 
 def share_out(requests: Sequence[Request], count: int) -> list[list[int]]:

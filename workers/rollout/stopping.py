@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from workers.rollout.engine import Decode, FinishReason, Request, Rollout
+from workers.rollout.engine import Decode, FinishReason, Request, Rollout, Sampling
 
 MARGIN = 4
 """Ids that are decoded before those that can hold the text: the first may be part of a character, or lose a space."""
@@ -63,6 +63,11 @@ class StopTexts:
         return bool(self.texts) and bool(ids) and self.may_end_in(ids[-1]) and self.are_in(ids)
 
 
+def stops_of(sampling: Sampling, decode: Decode | None, stop_ids: Iterable[int]) -> StopTexts:
+    """What ends the completions of a sampling."""
+    return StopTexts(decode, ()) if sampling.ignore_stop else StopTexts(decode, sampling.stop, stop_ids)
+
+
 def ending(ids: Sequence[int], stops: StopTexts, limit: int) -> tuple[int, FinishReason]:
     """Length of the completion that begins `ids`, and why it ends there. ids: at least one. (pure)"""
     for length in range(1, min(len(ids), limit) + 1):
@@ -74,8 +79,11 @@ def ending(ids: Sequence[int], stops: StopTexts, limit: int) -> tuple[int, Finis
 
 
 def rollout_of(
-    request: Request, ids: Sequence[int], log_probs: Sequence[float], stops: StopTexts, limit: int
-) -> Rollout:
-    """The rollout, cut where it ends. ids, log_probs: as drawn, perhaps with more behind the end."""
+    request: Request, ids: Sequence[int], log_probs: Sequence[float], stops: StopTexts, limit: int,
+    entropies: Sequence[float] = (),
+) -> Rollout:  # fmt: skip
+    """The rollout, cut where it ends. ids, log_probs, entropies: as drawn, perhaps with more behind the end."""
     length, reason = ending(ids, stops, limit)
-    return Rollout(request.prompt_ids, tuple(ids[:length]), tuple(log_probs[:length]), reason)
+    return Rollout(
+        request.prompt_ids, tuple(ids[:length]), tuple(log_probs[:length]), reason, tuple(entropies[:length])
+    )

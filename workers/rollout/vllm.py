@@ -30,7 +30,7 @@ from profiles.schema import Vllm as Knobs
 from workers.models.load import Tokenizer
 from workers.rollout import vllm_limits
 from workers.rollout.engine import EngineUnavailable, Request, Rollout, Sampling, stop_ids_of
-from workers.rollout.stopping import StopTexts, rollout_of
+from workers.rollout.stopping import StopTexts, rollout_of, stops_of
 from workers.rollout.weights import AdapterFolder, adapter_rank, base_weights, has_adapter
 
 log = logging.getLogger("worker")
@@ -128,7 +128,7 @@ class VllmEngine:
             return []
         self.wake()
         self.sync()
-        stops = StopTexts(self.decode, sampling.stop, self.stop_ids)
+        stops = stops_of(sampling, self.decode, self.stop_ids)
         prompts = [{"prompt_token_ids": list(request.prompt_ids)} for request in requests]
         params = [self._params(request, sampling, stops) for request in requests]
         try:
@@ -153,7 +153,7 @@ class VllmEngine:
             seed=None if sampling.greedy else request.seed,
             max_tokens=min(sampling.max_new_tokens, room),
             logprobs=0,
-            stop_token_ids=self.stop_ids,
+            stop_token_ids=sorted(stops.stop_ids),
             ignore_eos=True,  # the stop tokens above are the model's, all of them
             stop=list(stops.texts) or None,
             include_stop_str_in_output=True,

@@ -75,6 +75,27 @@ def test_stop_tokens_end_completions_and_the_limit_the_others(engine: RolloutEng
     assert {rollout.finish_reason for rollout in rollouts} == {"stop", "length"}
 
 
+def test_nothing_ends_a_completion_that_ignores_its_stops(engine: RolloutEngine) -> None:
+    requests = [Request((5, 6), seed) for seed in range(64)]
+    rollouts = engine.generate(requests, Sampling(max_new_tokens=12, ignore_stop=True, stop=("Q",)))
+    assert {(len(rollout.completion_ids), rollout.finish_reason) for rollout in rollouts} == {(12, "length")}
+    assert any(LETTERS.index("$") in rollout.completion_ids[:-1] for rollout in rollouts)
+
+
+def test_entropies_are_those_of_the_distributions_drawn_from() -> None:
+    for made in (NativeEngine(MODEL), HfEngine(MODEL)):
+        for rollout in made.generate(REQUESTS, Sampling(temperature=0.7, max_new_tokens=9, entropies=True)):
+            ids = torch.tensor([rollout.prompt_ids + rollout.completion_ids])
+            with torch.inference_mode():
+                logits = MODEL(ids).logits[0, len(rollout.prompt_ids) - 1 : -1] / 0.7
+            expected = torch.distributions.Categorical(logits=logits).entropy()
+            torch.testing.assert_close(torch.tensor(rollout.entropies), expected, atol=1e-4, rtol=0)
+
+
+def test_entropies_are_told_only_where_asked_for(engine: RolloutEngine) -> None:
+    assert engine.generate(REQUESTS[:1], Sampling(max_new_tokens=3))[0].entropies == ()
+
+
 def test_a_changed_weight_is_seen_without_a_new_engine(engine: RolloutEngine) -> None:
     before = engine.generate(REQUESTS[:1], Sampling(greedy=True, max_new_tokens=4))[0]
     engine.rest()
