@@ -32,12 +32,7 @@ from workers.rollout.engine import EngineUnavailable, Request, Rollout, RolloutE
 
 ENGINES = ("native", "hf", "continuous", "vllm")
 GIB = 2**30
-SHAPES = random_init.ARCHITECTURES | {
-    "qwen2.5-1.5b": {
-        "vocab_size": 151_936, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28,
-        "num_attention_heads": 12, "num_key_value_heads": 2, "max_position_embeddings": 32_768,
-    },
-}  # fmt: skip
+SHAPES = random_init.ARCHITECTURES
 
 
 def main(arguments: list[str]) -> int:
@@ -73,7 +68,7 @@ def make_model(args: argparse.Namespace) -> tuple[Any, Tokenizer]:
     backend = random_init.byte_tokenizer()
     eos = backend.token_to_id(random_init.EOS)
     config = transformers.Qwen2Config(
-        **SHAPES[args.shape], tie_word_embeddings=True, bos_token_id=None, eos_token_id=eos, pad_token_id=eos,
+        **{"tie_word_embeddings": True, **SHAPES[args.shape]}, bos_token_id=None, eos_token_id=eos, pad_token_id=eos,
         rope_parameters={"rope_theta": 1_000_000.0, "rope_type": "default"},
     )  # fmt: skip
     torch.manual_seed(0)

@@ -53,7 +53,9 @@ class Model(Section, frozen=True):
     """Wording of prompts and its parser: `azr` for base models, `azr-chat` for those with a chat template."""
     dtype: Annotated[Literal["float32", "bfloat16"], FIXED] = "float32"
     """Precision of weights in memory. What is trained in `bfloat16` has a float32 copy that the optimiser works on."""
-    random_init: Annotated[Literal["off", "qwen2-tiny", "qwen2.5-0.5b", "qwen2.5-3b"], FIXED] = "off"
+    random_init: Annotated[
+        Literal["off", "qwen2-tiny", "qwen2.5-0.5b", "qwen2.5-1.5b", "r1-qwen-1.5b", "qwen2.5-3b"], FIXED
+    ] = "off"
     """Instead of `path`: weights of that shape drawn from the seed, and a tokenizer of bytes. For rehearsals."""
     quantization: Annotated[Literal["none", "nf4"], FIXED] = "none"
     """`nf4`: frozen linear layers in 4 bits (bitsandbytes), about 0.52 bytes a weight instead of 2 (QLoRA)."""

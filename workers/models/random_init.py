@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from profiles.shapes import ARCHITECTURES as ARCHITECTURES
 from workers.rng import derive
 
 EOS, SPECIAL = "<|endoftext|>", ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -16,21 +17,6 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-ARCHITECTURES: dict[str, dict[str, Any]] = {
-    "qwen2-tiny": {
-        "vocab_size": 272, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
-        "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 32_768,
-    },
-    "qwen2.5-0.5b": {
-        "vocab_size": 151_936, "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24,
-        "num_attention_heads": 14, "num_key_value_heads": 2, "max_position_embeddings": 32_768,
-    },
-    "qwen2.5-3b": {
-        "vocab_size": 151_936, "hidden_size": 2048, "intermediate_size": 11_008, "num_hidden_layers": 36,
-        "num_attention_heads": 16, "num_key_value_heads": 2, "max_position_embeddings": 32_768,
-    },
-}  # fmt: skip
-"""Shapes as the published configs give them; Qwen2.5 and Qwen2.5-Coder of a size are alike."""
 
 
 def write(name: str, seed: int, dtype: str, directory: Path) -> None:
@@ -43,7 +29,7 @@ def write(name: str, seed: int, dtype: str, directory: Path) -> None:
     tokenizer = byte_tokenizer()
     eos = tokenizer.token_to_id(EOS)
     config = Qwen2Config(
-        **ARCHITECTURES[name], tie_word_embeddings=True, bos_token_id=None, eos_token_id=eos, pad_token_id=eos,
+        **{"tie_word_embeddings": True, **ARCHITECTURES[name]}, bos_token_id=None, eos_token_id=eos, pad_token_id=eos,
         rope_parameters={"rope_theta": 1_000_000.0, "rope_type": "default"},
     )  # fmt: skip
     make: Any = AutoModelForCausalLM.from_config
