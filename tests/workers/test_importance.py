@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from profiles.schema import Optimizer, Profile, Sampling
+from profiles.schema import Model, Optimizer, Profile, Sampling
 from tests.workers.rollout.models import REQUESTS, direct_log_probs, tiny_model
 from workers.azr.importance import correct
 from workers.azr.rows import Row
@@ -56,6 +56,19 @@ def test_a_cap_that_leaves_nothing_is_refused() -> None:
 def test_who_is_corrected(engine_name: Any, cap: float, expected: float) -> None:
     profile = Profile(name="p", sampling=Sampling(engine=engine_name), optimizer=Optimizer(tis_cap=cap))
     assert tis_cap_of(profile) == expected
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        pytest.param({"model": Model(dtype="bfloat16")}, id="bfloat16"),
+        pytest.param({"model": Model(quantization="nf4")}, id="4 bits"),
+        pytest.param({"sampling": Sampling(fallback=("continuous",))}, id="another engine may take over"),
+    ],
+)
+def test_the_trainer_s_own_modules_are_corrected_where_they_round(changed: dict[str, Any]) -> None:
+    assert tis_cap_of(Profile(name="p", **changed)) == 2
+    assert tis_cap_of(Profile(name="p", optimizer=Optimizer(tis_cap=0), **changed)) == 0
 
 
 def rows(rollouts: list[Rollout]) -> list[Row]:
