@@ -9,6 +9,7 @@ from typing import Literal
 
 from workers.azr.prompts.pocket import PocketStyle
 from workers.azr.tasks import Problem, Task, Triplet
+from workers.pocket.example import Example
 from workers.pocket.language import (
     VARIABLES,
     Program,
@@ -42,19 +43,6 @@ class Recipe:
     """Weight of induction programs of 1, 2 and 3 statements."""
     direct_induction: int = 1
     """Statements up to which the corpus answers induction without work. Longer ones it only begins to answer so."""
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """One training sequence as text. `programs` are all programs in it, for the held-out test."""
-
-    cell: str
-    prompt: str
-    completion: str
-    worked: bool
-    programs: tuple[Program, ...]
-    complete: bool = True
-    """False: only the start of the completion is shown, without a stop token."""
 
 
 Cell = Literal["ded", "abd", "ind", "pded", "pabd", "pind"]
@@ -180,6 +168,6 @@ def _proposal_example(rng: Random, recipe: Recipe, cell: str) -> Example:
     prompt = STYLE.propose(task, [reference])
     if task == "ind":
         completion = "<sep>".join(repr(random_value(rng, *INDUCTION_LETTERS)) for _ in range(STYLE.num_inputs))
-        return Example(cell, prompt, completion, False, (shown,))
+        return Example(cell, prompt, completion, False, (shown,), styled=False)
     program = draw_program(rng, recipe, [value])
-    return Example(cell, prompt, f"{render(program)}<in>{value!r}", False, (shown, program))
+    return Example(cell, prompt, f"{render(program)}<in>{value!r}", False, (shown, program), styled=False)

@@ -30,6 +30,8 @@ STATEMENTS = (5, 8)
 INDUCTION_STATEMENTS = (2, 3)
 HIDDEN_PAIRS = 3
 STYLE = PocketStyle()
+WORKED_START = "<work>"
+DIRECT_START: dict[Task, str] = {"abd": "'", "ded": "'", "ind": "def f(a):"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,20 @@ class HeldOut:
     def prompt(self) -> str:
         """What the solver is asked."""
         return STYLE.solve(self.task, self.item)
+
+    @property
+    def worked_start(self) -> str:
+        return WORKED_START
+
+    @property
+    def direct_start(self) -> str:
+        return DIRECT_START[self.task]
+
+    def is_worked(self, completion: str) -> bool:
+        return STYLE.is_worked(self.task, completion)
+
+    def is_answered(self, completion: str) -> bool:
+        return STYLE.parse_answer(self.task, completion) is not None
 
     def is_right(self, completion: str) -> bool:
         """Whether a completion solves it."""

@@ -3,21 +3,49 @@
 The gap between the two is what reinforcement learning finds; without it there is nothing to elicit.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Protocol
 
 from torch import nn
 
-from workers.azr.prompts.pocket import PocketStyle
-from workers.azr.tasks import TASKS, Task
-from workers.pocket.evaluation import HeldOut
-from workers.pocket.tokenizer import decode, encode
+from workers.pocket.tokenizer import PROGRAMS
+from workers.pocket.vocabulary import EOS, Vocabulary
 from workers.rollout.engine import Request, RolloutEngine, Sampling
 from workers.rollout.native import NativeEngine
 from workers.rollout.select import Portions
 
 MAX_TOKENS = 128
-WORKED_START = "<work>"
-DIRECT_START: dict[Task, str] = {"abd": "'", "ded": "'", "ind": "def f(a):"}
+
+
+class Asked(Protocol):
+    """A held-out problem, and all that the gate has to know of its answers."""
+
+    @property
+    def task(self) -> str:
+        """What its figures are listed under."""
+        ...
+
+    @property
+    def prompt(self) -> str: ...
+
+    @property
+    def worked_start(self) -> str:
+        """How a completion with work begins."""
+        ...
+
+    @property
+    def direct_start(self) -> str:
+        """How one without begins."""
+        ...
+
+    def is_right(self, completion: str) -> bool: ...
+
+    def is_worked(self, completion: str) -> bool: ...
+
+    def is_answered(self, completion: str) -> bool:
+        """Whether there is an answer in it."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +59,13 @@ class Bounds:
     max_malformed: float = 0.02
 
 
-BOUNDS: dict[Task, Bounds] = {
+BOUNDS: Mapping[str, Bounds] = {
     "abd": Bounds(min_worked=0.90, max_direct=0.45),
     "ded": Bounds(min_worked=0.93, max_direct=0.45),
     "ind": Bounds(min_worked=0.65, max_direct=0.35),
+    "one": Bounds(min_worked=0.93, max_direct=0.75),
+    "two": Bounds(min_worked=0.90, max_direct=0.45),
+    "three": Bounds(min_worked=0.85, max_direct=0.30),
 }
 
 
@@ -61,18 +92,20 @@ class Measured:
     """Tokens of an answer at temperature 1 when work is forced."""
 
 
-def measure(model: nn.Module, problems: list[HeldOut]) -> dict[Task, Measured]:
-    """Runs all problems in five ways."""
+def measure(model: nn.Module, problems: Sequence[Asked], vocabulary: Vocabulary = PROGRAMS) -> dict[str, Measured]:
+    """Runs all problems in five ways. Tasks are in the order of their first problems."""
     engine = Portions(NativeEngine(model), max_rows=4096)
     greedy, sampled = Sampling(greedy=True, max_new_tokens=MAX_TOKENS), Sampling(max_new_tokens=MAX_TOKENS)
-    worked = _complete(engine, problems, greedy, [WORKED_START] * len(problems))
-    direct = _complete(engine, problems, greedy, [DIRECT_START[problem.task] for problem in problems])
-    free = _complete(engine, problems, greedy, [""] * len(problems))
-    drawn = _complete(engine, problems, sampled, [""] * len(problems))
-    drawn_worked = _complete(engine, problems, sampled, [WORKED_START] * len(problems))
-    style = PocketStyle()
+    to_work, at_once = [one.worked_start for one in problems], [one.direct_start for one in problems]
+    freely = [""] * len(problems)
+    worked, direct, free, drawn, drawn_worked = (
+        _complete(engine, problems, sampling, starts, vocabulary)
+        for sampling, starts in (
+            (greedy, to_work), (greedy, at_once), (greedy, freely), (sampled, freely), (sampled, to_work),
+        )
+    )  # fmt: skip
     result = {}
-    for task in TASKS:
+    for task in dict.fromkeys(problem.task for problem in problems):
         mine = [i for i, problem in enumerate(problems) if problem.task == task]
 
         def rate(texts: list[str], mine: list[int] = mine) -> float:
@@ -85,22 +118,24 @@ def measure(model: nn.Module, problems: list[HeldOut]) -> dict[Task, Measured]:
             greedy=rate(free),
             sampled=rate(drawn),
             sampled_worked=rate(drawn_worked),
-            worked_share=sum(style.is_worked(task, drawn[i]) for i in mine) / len(mine),
-            malformed=sum(style.parse_answer(task, drawn[i]) is None for i in mine) / len(mine),
-            mean_tokens=sum(len(encode(drawn_worked[i])) for i in mine) / len(mine),
+            worked_share=sum(problems[i].is_worked(drawn[i]) for i in mine) / len(mine),
+            malformed=sum(not problems[i].is_answered(drawn[i]) for i in mine) / len(mine),
+            mean_tokens=sum(len(vocabulary.encode(drawn_worked[i])) for i in mine) / len(mine),
         )
     return result
 
 
-def _complete(engine: RolloutEngine, problems: list[HeldOut], sampling: Sampling, starts: list[str]) -> list[str]:
+def _complete(
+    engine: RolloutEngine, problems: Sequence[Asked], sampling: Sampling, starts: list[str], vocabulary: Vocabulary
+) -> list[str]:
     """Completions that begin with `starts`, without their stop token."""
-    prompts = [encode(problem.prompt + start) for problem, start in zip(problems, starts, strict=True)]
+    prompts = [vocabulary.encode(problem.prompt + start) for problem, start in zip(problems, starts, strict=True)]
     rollouts = engine.generate([Request(tuple(ids), seed) for seed, ids in enumerate(prompts)], sampling)
-    texts = [decode(list(rollout.completion_ids)) for rollout in rollouts]
-    return [(start + text).removesuffix("<eos>") for start, text in zip(starts, texts, strict=True)]
+    texts = [vocabulary.decode(rollout.completion_ids) for rollout in rollouts]
+    return [(start + text).removesuffix(EOS) for start, text in zip(starts, texts, strict=True)]
 
 
-def failures(measured: dict[Task, Measured]) -> list[str]:
+def failures(measured: Mapping[str, Measured]) -> list[str]:
     """What keeps a model from being shipped, one sentence each with both numbers."""
     found = []
     for task, figures in measured.items():
@@ -120,7 +155,7 @@ def failures(measured: dict[Task, Measured]) -> list[str]:
     return found
 
 
-def table(measured: dict[Task, Measured]) -> str:
+def table(measured: Mapping[str, Measured]) -> str:
     """The figures for a person."""
     lines = ["task   worked  direct  greedy  T=1    T=1 worked  worked share  malformed  tokens"]
     for task, m in measured.items():
@@ -131,6 +166,6 @@ def table(measured: dict[Task, Measured]) -> str:
     return "\n".join(lines)
 
 
-def as_json(measured: dict[Task, Measured]) -> dict[str, dict[str, float]]:
+def as_json(measured: Mapping[str, Measured]) -> dict[str, dict[str, float]]:
     """The figures for gate.json."""
     return {task: {key: round(value, 4) for key, value in asdict(m).items()} for task, m in measured.items()}

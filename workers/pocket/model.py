@@ -1,4 +1,4 @@
-"""The pocket model itself: a small but real Qwen2, and the folder that `from_pretrained` reads it from."""
+"""The pocket models themselves: a small but real Qwen2, and the folder that `from_pretrained` reads it from."""
 
 import json
 from pathlib import Path
@@ -8,16 +8,21 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from workers.pocket.tokenizer import EOS_ID, PAD_ID, TOKENS, save_tokenizer
+from workers.pocket.tokenizer import PROGRAMS
+from workers.pocket.vocabulary import EOS_ID, PAD_ID, Vocabulary
 
 WEIGHTS = Path(__file__).parent / "weights"
-"""The shipped model."""
+"""The shipped model of the little language."""
+WORDS_WEIGHTS = Path(__file__).parent / "words" / "weights"
+"""The shipped model of word problems."""
 
 
-def build_model(hidden: int = 96, layers: int = 4, heads: int = 4, feed_forward: int = 288) -> Qwen2ForCausalLM:
+def build_model(
+    hidden: int = 96, layers: int = 4, heads: int = 4, feed_forward: int = 288, vocabulary: Vocabulary = PROGRAMS
+) -> Qwen2ForCausalLM:
     """An untrained model; draws its weights from torch's global generator."""
     config = Qwen2Config(
-        vocab_size=len(TOKENS),
+        vocab_size=len(vocabulary),
         hidden_size=hidden,
         intermediate_size=feed_forward,
         num_hidden_layers=layers,
@@ -32,7 +37,7 @@ def build_model(hidden: int = 96, layers: int = 4, heads: int = 4, feed_forward:
     return Qwen2ForCausalLM(config)
 
 
-def save_model(model: Qwen2ForCausalLM, directory: Path) -> None:
+def save_model(model: Qwen2ForCausalLM, directory: Path, vocabulary: Vocabulary = PROGRAMS) -> None:
     """Writes weights, configuration and tokenizer. The tied output head is stored once."""
     directory.mkdir(parents=True, exist_ok=True)
     model.config.architectures = ["Qwen2ForCausalLM"]
@@ -44,7 +49,7 @@ def save_model(model: Qwen2ForCausalLM, directory: Path) -> None:
         if name != "lm_head.weight"
     }
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
-    save_tokenizer(directory)
+    vocabulary.save(directory)
 
 
 def write_gate(directory: Path, gate: dict[str, object]) -> None:

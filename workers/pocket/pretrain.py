@@ -1,6 +1,7 @@
-"""Makes the pocket model from nothing but this repository: corpus, training, gate, and the folder that is shipped.
+"""Makes a pocket model from nothing but this repository: corpus, training, gate, and the folder that is shipped.
 
     python -m workers.pocket.pretrain --out DIR --device cuda --minutes 6
+    python -m workers.pocket.pretrain --course words --out DIR --device cuda --minutes 3
 
 The corpus is drawn by all cores, packed into bytes and kept on the device. How often the model works is set by weights
 on the first token of a completion, so that the corpus may be rich in worked steps while the model still rarely writes
@@ -19,8 +20,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import Qwen2ForCausalLM
 
-from workers.pocket.corpus import Recipe
-from workers.pocket.evaluation import held_out_problems
+from workers.pocket.course import COURSES, Course
 from workers.pocket.gate import as_json, failures, measure, table
 from workers.pocket.model import build_model, save_model, write_gate
 from workers.pocket.muon import Muon
@@ -42,6 +42,7 @@ long: divided by the batch's own sum, a first token would count more in direct a
 class Settings:
     """The command line."""
 
+    course: str
     out: Path
     device: str
     minutes: float
@@ -65,6 +66,7 @@ def parse_arguments(argv: list[str]) -> Settings:
     """Settings from the command line; `--help` tells each."""
     parser = argparse.ArgumentParser(prog="python -m workers.pocket.pretrain", description=__doc__)
     add = parser.add_argument
+    add("--course", choices=COURSES, default="programs", help="what is taught: the little language, or word problems")
     add("--out", type=Path, required=True, help="folder for weights, configuration, tokenizer and gate.json")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     add("--minutes", type=float, default=60.0, help="training ends after so many minutes, corpus making excluded")
@@ -137,14 +139,14 @@ def end_after_gate(end: float, progress: float, *, holds: bool) -> float:
     return min(end, progress / DECAY_FROM) if holds and progress / end < DECAY_FROM else end
 
 
-def gate_holds(model: Qwen2ForCausalLM) -> bool:
+def gate_holds(model: Qwen2ForCausalLM, course: Course) -> bool:
     """Measure and print the gate, on other problems than it is judged on at the end."""
-    measured = measure(model, held_out_problems(200, seed=1))
+    measured = measure(model, course.problems(200, seed=1), course.vocabulary)
     print(table(measured), flush=True)
     return not failures(measured)
 
 
-def train(model: Qwen2ForCausalLM, corpus: Corpus, settings: Settings) -> int:
+def train(model: Qwen2ForCausalLM, corpus: Corpus, course: Course, settings: Settings) -> int:
     """Trains in place; returns the number of sequences used."""
     optimizers = make_optimizers(model)
     rates = [optimizer.param_groups[0]["lr"] for optimizer in optimizers]
@@ -170,7 +172,7 @@ def train(model: Qwen2ForCausalLM, corpus: Corpus, settings: Settings) -> int:
                 last_print = spent
                 print(f"{spent:6.0f} s  step {step}  {used:,} sequences  loss {loss.item():.4f}", flush=True)
                 if step > WARMUP_STEPS * 10:
-                    holds = gate_holds(model) and not settings.full_length
+                    holds = gate_holds(model, course) and not settings.full_length
                     end = end_after_gate(end, progress, holds=holds)
     return step * settings.batch_size
 
@@ -178,21 +180,23 @@ def train(model: Qwen2ForCausalLM, corpus: Corpus, settings: Settings) -> int:
 def main(argv: list[str]) -> int:
     """Returns the exit code."""
     settings = parse_arguments(argv)
-    recipe = Recipe(worked_share=settings.worked_share)
-    corpus = make_corpus(settings.corpus_sequences, recipe, settings.seed, settings.device, settings.corpus)
+    course = COURSES[settings.course](settings.worked_share)
+    corpus = make_corpus(
+        settings.corpus_sequences, course.draw, course.vocabulary, settings.seed, settings.device, settings.corpus
+    )
     torch.manual_seed(settings.seed)
-    model = build_model(settings.hidden, settings.layers, settings.heads, settings.feed_forward)
+    model = build_model(settings.hidden, settings.layers, settings.heads, settings.feed_forward, course.vocabulary)
     torch.nn.Module.to(model, settings.device)
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(corpus.lengths):,} sequences", flush=True)
-    used = train(model, corpus, settings)
-    measured = measure(model, held_out_problems())
+    used = train(model, corpus, course, settings)
+    measured = measure(model, course.problems(), course.vocabulary)
     print(table(measured))
     problems = failures(measured)
     for problem in problems:
         print(f"gate: {problem}")
     if not problems or settings.ship_anyway:
-        save_model(model, settings.out)
-        write_gate(settings.out, {"tasks": as_json(measured), "sequences": used, "recipe": asdict(recipe)})
+        save_model(model, settings.out, course.vocabulary)
+        write_gate(settings.out, {"tasks": as_json(measured), "sequences": used, "recipe": asdict(course.recipe)})
     return 1 if problems else 0
 
 

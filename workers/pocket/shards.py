@@ -1,7 +1,7 @@
 """A corpus as packed bytes: made by all cores from a seed, kept whole on the training device, read in batches."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from workers.pocket.corpus import Recipe, make_example
-from workers.pocket.tokenizer import EOS_ID, PAD_ID, encode
+from workers.pocket.example import Example
+from workers.pocket.vocabulary import EOS_ID, PAD_ID, Vocabulary
 
 SHARD = 20_000
 BATCHES_SORTED_TOGETHER = 16
@@ -29,7 +29,7 @@ class Corpus:
     lengths: Tensor  # [S] prompt, completion and end
     prompt_lengths: Tensor  # [S]
     worked: Tensor  # [S] bool
-    styled: Tensor  # [S] bool: the completion could have been worked or direct
+    styled: Tensor  # [S] bool: it could have been worked or direct
 
     def batch(self, rows: Tensor) -> Tensor:
         """The chosen sequences, padded on the right. rows: [B]; returns [B, T]."""
@@ -50,21 +50,27 @@ class Corpus:
                 yield batches[i]
 
 
-def make_shard(seed: int, size: int, recipe: Recipe) -> tuple[np.ndarray, np.ndarray]:
+Draw = Callable[[Random], Example]
+"""One training sequence; a function that another process can be sent."""
+
+
+def make_shard(seed: int, size: int, draw: Draw, vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
     """Tokens one behind the other as uint8, and [size, 4] of length, prompt length, worked, styled."""
     rng = Random(seed)
     tokens: list[int] = []
     facts = np.empty((size, 4), dtype=np.int32)
     for i in range(size):
-        example = make_example(rng, recipe)
-        prompt = encode(example.prompt)
-        completion = encode(example.completion) + [EOS_ID] * example.complete
+        example = draw(rng)
+        prompt = vocabulary.encode(example.prompt)
+        completion = vocabulary.encode(example.completion) + [EOS_ID] * example.complete
         tokens += prompt + completion
-        facts[i] = (len(prompt) + len(completion), len(prompt), example.worked, not example.cell.startswith("p"))
+        facts[i] = (len(prompt) + len(completion), len(prompt), example.worked, example.styled)
     return np.array(tokens, dtype=np.uint8), facts
 
 
-def make_corpus(num_sequences: int, recipe: Recipe, seed: int, device: str, cache: Path | None = None) -> Corpus:
+def make_corpus(
+    num_sequences: int, draw: Draw, vocabulary: Vocabulary, seed: int, device: str, cache: Path | None = None
+) -> Corpus:
     """A corpus on `device`. With `cache`, it is read from that folder, or written there once it is made."""
     file = cache / "corpus.safetensors" if cache else None
     if file and file.exists():
@@ -74,7 +80,7 @@ def make_corpus(num_sequences: int, recipe: Recipe, seed: int, device: str, cach
     sizes = [min(SHARD, num_sequences - i * SHARD) for i in range(num_shards)]
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         seeds = [seed * 1_000_003 + i for i in range(num_shards)]
-        shards = list(pool.map(make_shard, seeds, sizes, [recipe] * num_shards))
+        shards = list(pool.map(make_shard, seeds, sizes, [draw] * num_shards, [vocabulary] * num_shards))
     tokens = torch.from_numpy(np.concatenate([shard[0] for shard in shards]))
     facts = torch.from_numpy(np.concatenate([shard[1] for shard in shards]))
     if file:

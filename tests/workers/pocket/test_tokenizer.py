@@ -8,15 +8,16 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from workers.pocket.model import WEIGHTS
-from workers.pocket.tokenizer import EOS_ID, PAD_ID, TOKENS, UNKNOWN, decode, encode, save_tokenizer
+from workers.pocket.tokenizer import PROGRAMS, decode, encode
+from workers.pocket.vocabulary import EOS_ID, PAD_ID, UNKNOWN
 
-pieces = st.lists(st.sampled_from([token for token in TOKENS if token != UNKNOWN]), max_size=40)
+pieces = st.lists(st.sampled_from([token for token in PROGRAMS.tokens if token != UNKNOWN]), max_size=40)
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedTokenizerFast:
     directory = tmp_path_factory.mktemp("tokenizer")
-    save_tokenizer(directory)
+    PROGRAMS.save(directory)
     return AutoTokenizer.from_pretrained(directory)
 
 
@@ -36,12 +37,12 @@ def test_the_saved_tokenizer_reads_and_writes_the_same(saved: PreTrainedTokenize
 
 
 def test_all_ids_fit_a_byte_and_the_stop_token_is_known(saved: PreTrainedTokenizerFast) -> None:
-    assert len(TOKENS) == len(set(TOKENS)) <= 256
+    assert len(PROGRAMS.tokens) == len(set(PROGRAMS.tokens)) <= 256
     assert (saved.eos_token_id, saved.pad_token_id) == (EOS_ID, PAD_ID)
 
 
 def test_the_shipped_tokenizer_is_the_one_that_the_code_writes(tmp_path: Path) -> None:
-    save_tokenizer(tmp_path)
+    PROGRAMS.save(tmp_path)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         assert (WEIGHTS / name).read_text() == (tmp_path / name).read_text()
 

@@ -1,0 +1,41 @@
+"""What a pocket model is taught and held to: one course for each model that ships."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from workers.pocket import corpus, evaluation
+from workers.pocket.gate import Asked
+from workers.pocket.shards import Draw
+from workers.pocket.tokenizer import PROGRAMS
+from workers.pocket.vocabulary import Vocabulary
+from workers.pocket.words import corpus as words_corpus
+from workers.pocket.words.speech import WORDS
+
+
+@dataclass(frozen=True)
+class Course:
+    """`recipe`: what the corpus is made of, which gate.json keeps. `problems(num_each, seed)`: held out of it."""
+
+    vocabulary: Vocabulary
+    recipe: corpus.Recipe | words_corpus.WordRecipe
+    draw: Draw
+    problems: Callable[..., Sequence[Asked]]
+
+
+def programs(worked_share: float) -> Course:
+    """The little language: deduction, abduction, induction, and proposing them."""
+    recipe = corpus.Recipe(worked_share=worked_share)
+    return Course(PROGRAMS, recipe, partial(corpus.make_example, recipe=recipe), evaluation.held_out_problems)
+
+
+def words(worked_share: float) -> Course:
+    """Arithmetic in words."""
+    recipe = words_corpus.WordRecipe(worked_share=worked_share)
+    draw = partial(words_corpus.make_example, recipe=recipe)
+    return Course(WORDS, recipe, draw, words_corpus.held_out_stories)
+
+
+COURSES: dict[str, Callable[[float], Course]] = {"programs": programs, "words": words}
