@@ -1,5 +1,7 @@
 """LoRA adapters (arXiv 2106.09685): injected into a frozen base, saved alone, in PEFT's own layout.
 
+The matrices have the same names whether peft computes with them or lora.py: one may follow the other on a resume.
+
 The order matters, and is "freeze, inject, wrap" of the QLoRA recipes without its last part: on one GPU there is nothing
 to shard, so the model stays the plain module that engines and updates call.
 """
@@ -7,6 +9,8 @@ to shard, so the model stays the plain module that engines and updates call.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +20,14 @@ from torch import Tensor, nn
 
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Adapter as Knobs
+from workers.models import lora
 from workers.models.quantized import require
 from workers.models.weights import refuse_not_finite
 from workers.rng import derive
 
 WEIGHTS = "adapter_model.safetensors"
 CONFIG = "adapter_config.json"
-ADAPTER = "default"
+ADAPTER = lora.ADAPTER
 PREFIX = "base_model.model."
 """What PEFT puts before the base model's names."""
 
@@ -47,22 +52,50 @@ def inject(model: Any, knobs: Knobs, seed: int) -> None:
             next_command=f"set adapter.targets to some of {', '.join(known)}",
             exit_code=ExitCode.INPUT,
         )
-    require("peft", "adapter.rank > 0")
+    model.requires_grad_(False)
+    if knobs.implementation == "own":
+        lora.inject(model, knobs, seed)
+    else:
+        _inject_peft(model, knobs, seed)
+    for parameter in adapter_of(model).values():
+        parameter.data = parameter.data.float()  # a bfloat16 weight of 1e-2 does not feel a step of 1e-5
+    model.adapter_knobs = knobs
+    model.eval()
+
+
+def _inject_peft(model: Any, knobs: Knobs, seed: int) -> None:
+    require("peft", 'adapter.implementation = "peft"')
     from peft import LoraConfig, get_peft_model
 
-    model.requires_grad_(False)
     make: Any = LoraConfig
     config = make(
         r=knobs.rank, lora_alpha=knobs.alpha, lora_dropout=knobs.dropout, target_modules=list(knobs.targets),
-        bias="none", task_type="CAUSAL_LM",
+        bias="none", task_type="CAUSAL_LM", use_rslora=knobs.rslora,
     )  # fmt: skip
     devices = [model.device] if model.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(derive(seed, 0, "adapter"))
         get_peft_model(model, config, adapter_name=ADAPTER)  # changes `model` itself
-    for parameter in adapter_of(model).values():
-        parameter.data = parameter.data.float()  # a bfloat16 weight of 1e-2 does not feel a step of 1e-5
-    model.eval()
+
+
+@contextmanager
+def disabled(model: nn.Module) -> Iterator[None]:
+    """The base model alone, bit by bit: what a KL is taken against."""
+    own = [module for module in model.modules() if isinstance(module, lora.LoraLinear)]
+    theirs: list[Any] = [
+        module for module in model.modules() if hasattr(module, "enable_adapters") and hasattr(module, "base_layer")
+    ]
+    for module in own:
+        module.is_enabled = False
+    for layer in theirs:
+        layer.enable_adapters(False)
+    try:
+        yield
+    finally:
+        for module in own:
+            module.is_enabled = True
+        for layer in theirs:
+            layer.enable_adapters(True)
 
 
 def adapter_of(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -86,7 +119,7 @@ def config_json(knobs: Knobs, base: str) -> bytes:
         "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": base, "r": knobs.rank,
         "lora_alpha": knobs.alpha, "lora_dropout": knobs.dropout, "target_modules": sorted(knobs.targets),
         "bias": "none", "fan_in_fan_out": False, "inference_mode": True, "init_lora_weights": True,
-        "use_rslora": False, "use_dora": False, "modules_to_save": None, "rank_pattern": {}, "alpha_pattern": {},
+        "use_rslora": knobs.rslora, "use_dora": False, "modules_to_save": None, "rank_pattern": {}, "alpha_pattern": {},
     }  # fmt: skip
     return json.dumps(content, indent=2, sort_keys=True).encode() + b"\n"
 

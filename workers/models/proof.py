@@ -8,8 +8,6 @@ the model says to a fixed probe.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ import torch
 from torch import Tensor
 
 from profiles.errors import ExitCode, LonghaulError
-from workers.models.adapters import adapter_of, count_trained
+from workers.models.adapters import adapter_of, count_trained, disabled
 
 FILENAME = "adapter_proof.json"
 PROBE_TOKENS = 32
@@ -134,22 +132,8 @@ def probe(model: Any) -> list[float]:
 
 def without_adapter(model: Any) -> list[float]:
     """What the base model alone answers to the probe."""
-    with _silenced(model):
+    with disabled(model):
         return probe(model)
-
-
-@contextmanager
-def _silenced(model: Any) -> Iterator[None]:
-    from peft.tuners.tuners_utils import BaseTunerLayer
-
-    layers = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
-    for layer in layers:
-        layer.enable_adapters(False)
-    try:
-        yield
-    finally:
-        for layer in layers:
-            layer.enable_adapters(True)
 
 
 def _sha256_of(tensors: dict[str, Any]) -> str:

@@ -17,7 +17,9 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
-ADAPTER = "default"
+from workers.models import adapters
+from workers.models.adapters import adapter_of
+
 PREFIX = "longhaul-adapter-"
 
 
@@ -26,7 +28,7 @@ def has_adapter(model: Any) -> bool:
 
 
 def adapter_rank(model: Any) -> int:
-    return int(model.peft_config[ADAPTER].r)
+    return int(model.adapter_knobs.rank)
 
 
 def base_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
@@ -60,13 +62,9 @@ class AdapterFolder:
 
     def write(self, model: Any) -> Path:
         """Folder with the adapter as it is now."""
-        tensors = {
-            "base_model.model." + name.replace(f".{ADAPTER}.", "."): parameter.detach().cpu().contiguous()
-            for name, parameter in model.named_parameters()
-            if ".lora_A." in name or ".lora_B." in name
-        }
-        save_file(tensors, self.path / "adapter_model.safetensors", {"format": "pt"})
-        model.peft_config[ADAPTER].save_pretrained(str(self.path))
+        tensors = {name: one.detach().cpu().contiguous() for name, one in adapter_of(model).items()}
+        save_file(tensors, self.path / adapters.WEIGHTS, {"format": "pt"})
+        (self.path / adapters.CONFIG).write_bytes(adapters.config_json(model.adapter_knobs, base=""))
         return self.path
 
     def close(self) -> None:

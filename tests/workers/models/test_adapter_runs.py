@@ -7,6 +7,7 @@ import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -31,8 +32,8 @@ CPU = torch.device("cpu")
 KINDS = {
     "lora": {},
     # Matrices of less than 4096 numbers keep their moments in 32 bits, so the rank is large.
-    "qlora in 8 bits": {
-        "adapter": Adapter(rank=48, alpha=48.0),
+    "qlora in 8 bits, own": {
+        "adapter": Adapter(rank=48, alpha=48.0, implementation="own"),
         "model": Model(quantization="nf4", gradient_checkpointing=True),
         "optimizer": Optimizer(kind="adamw8bit", micro_batch_size=16, warmup_steps=0, learning_rate=1e-2),
     },
@@ -229,17 +230,20 @@ def test_mutation_another_scale_is_heard(kind: str, base: Path) -> None:
 
 
 def test_mutation_an_adapter_that_is_loaded_but_not_used_is_heard(kind: str, base: Path) -> None:
-    from peft.tuners.tuners_utils import BaseTunerLayer
-
     directory = newest(base / "whole")
     policy = open_policy(profile_of(kind), directory, CPU)
     weights, proven = policy.items
     weights.load(directory / weights.filename)
-    for layer in policy.model.modules():
-        if isinstance(layer, BaseTunerLayer):
-            layer.enable_adapters(False)
-    with pytest.raises(LonghaulError, match="answers a fixed probe otherwise"):
+    with adapters.disabled(policy.model), pytest.raises(LonghaulError, match="answers a fixed probe otherwise"):
+        # The measurement without the adapter switches it on again at its end: the first one is what counts.
         proven.load(directory / proven.filename)
+
+
+@pytest.mark.parametrize("implementation", ["own", "peft"])
+def test_a_checkpoint_is_proven_whoever_computes_with_it(kind: str, base: Path, implementation: Any) -> None:
+    """Run with one implementation, resumed with the other: the probe answers alike."""
+    changed = replace(profile_of(kind).adapter, implementation=implementation)
+    assert restored_policy(profile_of(kind, adapter=changed), newest(base / "whole"), STEPS, CPU).model is not None
 
 
 def test_an_adapter_that_no_gradient_has_reached_is_not_validated(base: Path, kind: str) -> None:

@@ -1,0 +1,146 @@
+"""NF4 with doubly quantised scales (QLoRA, arXiv 2305.14314) in plain PyTorch: the reference for every kernel.
+
+The layout is bitsandbytes': blocks of 64 along the flattened weight, codes of 4 bits with the first element in the high
+nibble, a scale for each block in 8 bits, and a float32 scale for each 256 of those. No speed is promised.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+BLOCK = 64
+"""Weights that share a scale."""
+SCALE_BLOCK = 256
+"""Scales that share a scale of their own."""
+LEVELS = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+    -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+)  # fmt: skip
+"""Quantiles of a normal distribution, as the paper's code rounds them to float32."""
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """A weight in 4 bits. n: its elements; m = ceil(n / 64) blocks."""
+
+    packed: Tensor
+    """uint8, [ceil(n / 2)]: two codes a byte."""
+    scale_codes: Tensor
+    """uint8, [m]: places in `scale_levels()`."""
+    scale_scales: Tensor
+    """float32, [ceil(m / 256)]."""
+    offset: Tensor
+    """float32, []: mean of the scales, taken off before they were quantised."""
+    shape: torch.Size
+
+    @property
+    def bytes(self) -> int:
+        parts = (self.packed, self.scale_codes, self.scale_scales, self.offset)
+        return sum(part.numel() * part.element_size() for part in parts)
+
+
+def from_bitsandbytes(packed: Tensor, state: Any) -> Quantized:
+    """What bitsandbytes holds (a `Params4bit` and its `quant_state`, scales quantised too), nothing copied."""
+    assert state.quant_type == "nf4" and state.blocksize == BLOCK and state.state2.blocksize == SCALE_BLOCK
+    codes, second = packed.view(torch.uint8).view(-1), state.state2
+    return Quantized(codes, state.absmax, second.absmax, state.offset, torch.Size(state.shape))
+
+
+@cache
+def scale_levels() -> Tensor:
+    """The 256 values of 8-bit dynamic quantisation, rising: seven decades, each twice as fine as the one below."""
+    values = [0.0, 1.0]
+    for exponent in range(7):
+        edges = torch.linspace(0.1, 1, 2**exponent + 1, dtype=torch.float32)
+        means = (edges[:-1] + edges[1:]) / 2.0
+        scaled = (10.0 ** (exponent - 6) * means).tolist()
+        values += [*scaled, *(-one for one in scaled)]
+    return torch.tensor(sorted(values), dtype=torch.float32)
+
+
+@cache
+def levels() -> Tensor:
+    return torch.tensor(LEVELS, dtype=torch.float32)
+
+
+def quantize(weight: Tensor) -> Quantized:
+    """`weight` in 4 bits; any shape and floating type."""
+    flat = weight.detach().reshape(-1).float()
+    codes, scales = _codes(flat, BLOCK, levels())
+    offset = scales.mean()
+    scale_codes, scale_scales = _codes(scales - offset, SCALE_BLOCK, scale_levels())
+    return Quantized(pack(codes), scale_codes, scale_scales, offset, weight.shape)
+
+
+def scales_of(quantized: Quantized) -> Tensor:
+    """The scale of each block, [m], float32."""
+    values = scale_levels().to(quantized.scale_codes.device)[quantized.scale_codes.long()]
+    repeated = quantized.scale_scales.repeat_interleave(SCALE_BLOCK)[: len(values)]
+    return values * repeated + quantized.offset
+
+
+def dequantize(quantized: Quantized, dtype: torch.dtype = torch.float32) -> Tensor:
+    """The weight that is computed with: level times scale in float32, then rounded to `dtype`."""
+    codes = unpack(quantized.packed, quantized.shape.numel())
+    scales = scales_of(quantized).repeat_interleave(BLOCK)[: len(codes)]
+    return (levels().to(codes.device)[codes.long()] * scales).to(dtype).view(quantized.shape)
+
+
+def pack(codes: Tensor) -> Tensor:
+    """uint8 codes below 16, [n] -> [ceil(n / 2)]; the first of a pair in the high nibble. (pure)"""
+    if len(codes) % 2:
+        codes = torch.cat((codes, codes.new_full((1,), LEVELS.index(0.0))))
+    return (codes[::2] << 4) | codes[1::2]
+
+
+def unpack(packed: Tensor, count: int) -> Tensor:
+    """The first `count` codes, uint8. (pure)"""
+    return torch.stack((packed >> 4, packed & 0xF), dim=1).view(-1)[:count]
+
+
+def _codes(flat: Tensor, block: int, table: Tensor) -> tuple[Tensor, Tensor]:
+    """Nearest places in a rising table, and each block's largest absolute value. A tie takes the lower place. (pure)"""
+    padded = nn.functional.pad(flat, (0, -len(flat) % block)).view(-1, block)
+    largest = padded.abs().amax(dim=1)
+    scaled = (padded * (1.0 / largest.clamp(min=1e-38))[:, None]).clamp(-1, 1)
+    table = table.to(flat.device)
+    bounds = (table[:-1] + table[1:]) / 2
+    codes = torch.bucketize(scaled.view(-1)[: len(flat)], bounds).to(torch.uint8)
+    return codes, largest
+
+
+class Nf4Linear(nn.Module):
+    """A frozen linear layer over a weight in 4 bits; gradients reach its input alone."""
+
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        self.in_features, self.out_features = base.in_features, base.out_features
+        self.quantized = quantize(base.weight)
+        self.bias = None if base.bias is None else base.bias.detach()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: [..., in]; returns [..., out]."""
+        apply: Any = _Product.apply
+        found: Tensor = apply(x, self.quantized)
+        return found if self.bias is None else found + self.bias
+
+
+class _Product(torch.autograd.Function):
+    """x W^T; the weight is made from its codes in both directions and kept in neither."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, quantized: Quantized) -> Tensor:
+        ctx.quantized = quantized
+        return x @ dequantize(quantized, x.dtype).t()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return grad @ dequantize(ctx.quantized, grad.dtype), None
