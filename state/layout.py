@@ -101,6 +101,16 @@ class RunDir:
     def examples(self) -> Path:
         return self.root / "examples"
 
+    @property
+    def imported(self) -> Path:
+        """Data set of the tasks that the run began with, as they were verified on the way in."""
+        return self.root / "data" / "imported.jsonl"
+
+    @property
+    def next_input(self) -> Path:
+        """Data set of everything that the run ended with: the input of a next iteration."""
+        return self.root / "data" / "next.jsonl"
+
     def cycle(self, cycle: int) -> Path:
         return self.cycles / f"{cycle:04d}"
 

@@ -169,5 +169,33 @@ class EvaluationSpec(Struct, frozen=True):
     seed: int
 
 
+class DataSpec(Struct, frozen=True):
+    """All that `python -m workers.data` is told: one line of JSON on its standard input, which then stays open for as
+    long as anybody waits for it. It answers in JSON lines on its standard output.
+
+    Lines, by `type`: `reading` (source); `checked` (done, total); `note` (text); then, by action, `report` (see
+    docs/data.md), `stats`, `task` (one each) or `exported` (files, tasks); `done`; or `error` (what, kept,
+    next_command, exit_code), after which it ends with that code.
+    """
+
+    action: Literal["import", "merge", "stats", "show", "export"]
+    """`import` adds to the data set `into`, `merge` makes it of the sources alone."""
+    profile: Profile
+    """Whose [azr], [sandbox] and [validation] decide what is valid and what is held out."""
+    sources: tuple[str, ...]
+    """Absolute paths of files and of run directories."""
+    names: tuple[str, ...]
+    """The same as a person wrote them."""
+    into: str = ""
+    form: Literal["longhaul", "triplet"] = "longhaul"
+    """Of `export`: this project's, or that of the original Absolute Zero."""
+    task: str = ""
+    """Of `show` and `export`: abd, ded or ind; empty: all."""
+    key: str = ""
+    """Of `show`: how the key begins."""
+    limit: int = 0
+    """Of `show` and `export`: at most so many, the newest last; 0: all."""
+
+
 RETRYABLE = frozenset({ExitCode.INTERNAL, ExitCode.CUDA_OOM, ExitCode.GPU, ExitCode.STORE, ExitCode.NOT_FINITE})
 """Worker exit codes after which another attempt makes sense (74: the next master). A death by signal does too."""

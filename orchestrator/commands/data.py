@@ -1,0 +1,167 @@
+"""Import, merge, count, show and export tasks; each one that enters a data set is run again.
+
+  import SOURCE...   add to the data set --into (data/tasks.jsonl); twice the same adds nothing
+  merge [SOURCE...]  make the data set --into of the sources alone; without a source, of all runs
+  stats, show        what a data set, a file or a run holds (the data set, else the newest run)
+  export SOURCE...   write --out: this project's JSONL, or with --format triplet the original Absolute Zero's
+
+A SOURCE is a file of JSON lines, a run's directory, or a run's name. Sources are never changed. docs/data.md has more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from orchestrator.data_sets.show import Progress, report_lines, stats_lines, task_lines
+from orchestrator.data_sets.worker import KEPT, talk
+from orchestrator.display.wording import count, harmless
+from orchestrator.runs import all_runs, find_run
+from profiles.errors import ExitCode, LonghaulError
+from profiles.load import load_profile, override_profile
+from profiles.schema import Model, Profile
+from state.layout import RunDir
+from workers.contract import DataSpec
+
+DEFAULT_SET = Path("data/tasks.jsonl")
+SHOW = 5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=("import", "merge", "stats", "show", "export"), metavar="ACTION",
+                        help="import, merge, stats, show or export")  # fmt: skip
+    parser.add_argument("sources", nargs="*", metavar="SOURCE", help="a file, a run's directory or a run's name")
+    parser.add_argument("--into", type=Path, default=DEFAULT_SET, metavar="FILE", help=f"data set ({DEFAULT_SET})")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="of export")
+    parser.add_argument("--format", choices=("longhaul", "triplet"), default="longhaul", help="of export (longhaul)")
+    parser.add_argument("--task", choices=("abd", "ded", "ind"), default="", help="of show and export: only this kind")
+    parser.add_argument("--key", default="", metavar="PREFIX", help="of show: only tasks whose key begins so")
+    parser.add_argument("--limit", type=int, metavar="N", help=f"of show and export: the last N (show {SHOW}, all)")
+    parser.add_argument("--profile", metavar="NAME|FILE", help="whose [azr], [sandbox], [validation] decide validity")
+    parser.add_argument(
+        "--set", metavar="KEY=VALUE", action="append", default=[], dest="overrides", help="override one knob of it"
+    )
+    parser.add_argument("--data", default="", metavar="DIR", help="where held-out files are ($LONGHAUL_DATA)")
+
+
+def run(args: argparse.Namespace) -> int:
+    os.umask(0o077)
+    refuse_nonsense(args)
+    spec = spec_of(args)
+    progress = Progress(sys.stderr if args.json else sys.stdout)
+    facts: dict[str, Any] = {"tasks": []}
+    try:
+        for message in talk(spec):
+            progress.hear(message)
+            if message["type"] == "task":
+                facts["tasks"].append(_without_type(message))
+            elif message["type"] in ("report", "stats", "exported"):
+                facts = _without_type(message)
+    except KeyboardInterrupt:
+        progress.say(f"stopped; kept is {KEPT}")
+        return 130
+    sys.stdout.write(json.dumps(facts, indent=2) + "\n" if args.json else render(args.action, facts))
+    if args.action in ("import", "merge") and not facts["valid"]:
+        raise nothing_valid(facts)
+    return 0
+
+
+def nothing_valid(report: Mapping[str, Any]) -> LonghaulError:
+    names = ", ".join(source["source"] for source in report["sources"])
+    return LonghaulError(
+        f"{harmless(names)}: no valid task among {count(report['read'])}",
+        kept=f"{report['into']}, as it was; {report['report']} says why each was refused",
+        next_command=f"python -m orchestrator data show {harmless(report['sources'][0]['source'])}   "
+        "(docs/data.md says what a line looks like)",
+        exit_code=ExitCode.INPUT,
+    )
+
+
+def _without_type(message: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in message.items() if name != "type"}
+
+
+def render(action: str, facts: Mapping[str, Any]) -> str:
+    """The answer for a person."""
+    if action in ("import", "merge"):
+        lines = report_lines(facts)
+    elif action == "stats":
+        lines = stats_lines(facts)
+    elif action == "show":
+        lines = [line for task in facts["tasks"] for line in ["", *task_lines(task)]] or ["no such task"]
+    else:
+        lines = [f"{path}: {number} lines" for path, number in facts["files"].items()]
+    return "".join(line + "\n" for line in lines)
+
+
+# --- what is asked for -----------------------------------------------------------------------------------------------
+
+
+def refuse_nonsense(args: argparse.Namespace) -> None:
+    """Raises LonghaulError (USAGE)."""
+    if args.limit is None:
+        args.limit = SHOW if args.action == "show" else 0
+    checks = (
+        (args.action != "import" or args.sources or args.run, "import needs a SOURCE"),
+        (args.action != "export" or args.out is not None, "export needs --out FILE"),
+        (args.limit >= 0, f"--limit {args.limit}: 0 (all) or more"),
+    )
+    for is_fine, text in checks:
+        if not is_fine:
+            raise LonghaulError(
+                text,
+                kept="everything; nothing was read",
+                next_command="python -m orchestrator data --help",
+                exit_code=ExitCode.USAGE,
+            )
+
+
+def spec_of(args: argparse.Namespace) -> DataSpec:
+    named = [(name, locate(name, args.runs)) for name in args.sources]
+    if args.run:
+        named.append((args.run, find_run(args).root))
+    if not named:
+        named = [(name, path) for name, path in sources_meant(args)]
+    into = args.out if args.action == "export" else args.into
+    return DataSpec(
+        action=args.action, profile=profile_of(args), names=tuple(name for name, _ in named), form=args.format,
+        sources=tuple(str(path.resolve()) for _, path in named), into=str(into), task=args.task, key=args.key,
+        limit=args.limit,
+    )  # fmt: skip
+
+
+def locate(name: str, runs: Path) -> Path:
+    """The file or run that a person means: what is there under that path, else a run of that name."""
+    path = Path(name).expanduser()
+    return path if path.exists() or not (runs / name / "state.db").is_file() else runs / name
+
+
+def sources_meant(args: argparse.Namespace) -> list[tuple[str, Path]]:
+    """Where none is named: all runs, the oldest first, for merge; else the data set, or the newest run."""
+    if args.action == "merge":
+        found = [(one.run.name, one.run.root) for one in reversed(all_runs(args.runs))]
+        if found:
+            return found
+    elif args.into.is_file():
+        return [(str(args.into), args.into)]
+    run_dir: RunDir = find_run(args)
+    return [(run_dir.name, run_dir.root)]
+
+
+def profile_of(args: argparse.Namespace) -> Profile:
+    """The one that is named; else one with the plain rules, which refuses the programs of every suite at hand."""
+    if args.profile:
+        profile = load_profile(args.profile, args.overrides).profile
+    else:
+        profile = Profile(name="data", model=Model(path="", prompt_style="azr"))
+        profile = override_profile(profile, args.overrides) if args.overrides else profile
+    if args.data:
+        profile = replace(profile, validation=replace(profile.validation, data=str(Path(args.data).resolve())))
+    return profile

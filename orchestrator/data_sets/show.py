@@ -1,0 +1,144 @@
+"""Tasks, counts and reports as lines for a person. (pure, but for Progress) All foreign text is made harmless."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, TextIO
+
+from orchestrator.display.wording import TASK_NAMES, count, duration, harmless, percent
+
+EVERY_S = 10.0
+"""Between two lines of progress where there is no terminal."""
+SHOWN = 5
+"""Refused lines, and conflicts, that are printed; the report file has more."""
+
+
+def task_lines(task: Mapping[str, Any]) -> list[str]:
+    """One task: what it is and where from, its program line by line, and each input with its output."""
+    origin = task.get("origin", {})
+    words = [TASK_NAMES.get(task["task"], task["task"]), task.get("key", "")[:12] or "no key"]
+    if "run" in origin:
+        words.append(f"run {origin['run']} step {count(origin.get('step', 0))}")
+    if "file" in origin:
+        words.append(f"{origin['file']}:{origin.get('line', 0)}")
+    words.append(task.get("source", "import"))
+    if (rate := task.get("solve_rate", -1.0)) >= 0:
+        words.append(f"solved {percent(rate)}")
+    lines = [harmless(", ".join(words))]
+    lines += [f"    {harmless(line)}" for line in task["program"].splitlines()]
+    outputs = task.get("outputs") or ["?"] * len(task["inputs"])
+    for given, wanted in zip(task["inputs"], outputs, strict=False):
+        lines.append(f"  f({harmless(given)})  ->  {harmless(wanted)}")
+    if task.get("message"):
+        lines.append(f"  message: {harmless(task['message'])}")
+    return lines
+
+
+def stats_lines(stats: Mapping[str, Any]) -> list[str]:
+    """Every table of counts, one row a line."""
+    lines = [
+        f"tasks      {count(stats['tasks'])}, {count(stats['distinct_programs'])} distinct programs, "
+        f"{count(stats['duplicates'])} duplicates"
+    ]
+    names = {
+        "by_task": "kind", "by_source": "source", "by_run": "from", "by_step": "step", "by_solve_rate": "solved",
+        "by_statements": "statements",
+    }  # fmt: skip
+    for key, title in names.items():
+        table = {TASK_NAMES.get(name, name): number for name, number in stats[key].items()}
+        lines.append(f"{title:<10} " + ", ".join(f"{name}: {count(number)}" for name, number in table.items()))
+    if stats["without_key"]:
+        lines.append(f"not tasks  {count(stats['without_key'])} whose program or inputs cannot be parsed")
+    if stats["unreadable"]:
+        lines.append(f"unreadable {_reasons(stats['unreadable'])}")
+    return [harmless(line) for line in lines]
+
+
+def report_lines(report: Mapping[str, Any]) -> list[str]:
+    """What a consolidation did: a row for each source, the sum, and the first of what was refused."""
+    rows: list[tuple[str, ...]] = [("source", "read", "valid", "added", "duplicate", "conflict", "invalid")]
+    rows += [_row(source["source"], source) for source in report["sources"]]
+    if len(report["sources"]) > 1:
+        rows.append(_row("all", report))
+    lines = _table(rows)
+    if report["invalid"]:
+        lines.append(f"invalid    {_reasons(report['invalid'])}")
+    if report["dropped"]:
+        lines.append(f"dropped    of the set itself: {_reasons(report['dropped'])}")
+    for one in report["rejected"][:SHOWN]:
+        lines.append(f"  {one['source']}:{one['line']}: {one['reason']}: {one['text']}")
+    for one in report["conflicts"][:SHOWN]:
+        outputs = ", ".join(one["outputs"]) or "nothing"
+        kept = ", ".join(output for _, output in one["kept"])
+        where = f" (from {one['kept_from']})" if one["kept_from"] else ""
+        lines.append(f"  {one['source']}:{one['line']}: conflict: says {outputs}; kept is {kept}{where}")
+    if max(len(report["rejected"]), len(report["conflicts"])) > SHOWN:
+        lines.append(f"  ... more in {report['report']}")
+    return [harmless(line) for line in lines] + [harmless(line) for line in _ending(report)]
+
+
+def _ending(report: Mapping[str, Any]) -> list[str]:
+    lines = [
+        f"data set   {report['into']}: {count(report['after'])} tasks, {count(report['before'])} before"
+        + ("" if report["written"] else "; nothing to change")
+    ]
+    if report["backup"]:
+        lines.append(f"back-up    {report['backup']}")
+    return [*lines, f"report     {report['report']}"]
+
+
+def _row(name: str, facts: Mapping[str, Any]) -> tuple[str, ...]:
+    numbers = [facts[key] for key in ("read", "valid", "added", "duplicate", "conflict")]
+    return (name, *map(count, numbers), count(sum(facts["invalid"].values())))
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))])
+        for row in rows
+    ]
+
+
+def _reasons(reasons: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count(number)}" for name, number in reasons.items())
+
+
+class Progress:
+    """Tells how far a worker is: one changing line on a terminal, else a line now and then."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out, self._is_terminal = out, out.isatty()
+        self._is_open = False
+        self._began = self._told_at = time.monotonic()
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self._out.write(("\r\x1b[K" if self._is_open else "") + harmless(text) + "\n")
+        self._out.flush()
+        self._is_open = False
+
+    def hear(self, message: Mapping[str, Any]) -> None:
+        """One message of the worker."""
+        if message["type"] == "note":
+            self.say(f"note: {message['text']}")
+        elif message["type"] == "reading":
+            self.say(str(message["text"]))
+            self._began = time.monotonic()
+        elif message["type"] == "checked":
+            self._tell(int(message["done"]), int(message["total"]), time.monotonic())
+
+    def _tell(self, done: int, total: int, now: float) -> None:
+        if not self._is_terminal and (now - self._told_at < EVERY_S or done == total):
+            return
+        self._told_at = now
+        text = f"  {count(done)} of {count(total)} programs run"
+        if 0 < done < total:
+            text += f", {duration((total - done) * (now - self._began) / done)} left"
+        if self._is_terminal:
+            self._out.write("\r\x1b[K" + text)
+            self._out.flush()
+            self._is_open = True
+        else:
+            self.say(text)

@@ -1,0 +1,140 @@
+"""Whether tasks from elsewhere hold: the rules of self-play's own proposals, and every program run again.
+
+A task is run as often as a proposal is: twice in one process and once in another, and must give one and the same value.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from workers.azr.buffers import Entry
+from workers.azr.prompts.style import Proposal
+from workers.azr.validate_proposals import WALL, Candidate, Rules, check
+from workers.data.record import Record
+from workers.sandbox import Sandbox
+from workers.sandbox.literal import same_value
+from workers.sandbox.screen import screen
+
+RULES_VERSION = 1
+CHECKED_WITH = f"rules {RULES_VERSION}, Python {sys.version_info.major}.{sys.version_info.minor}"
+"""Under which a task was verified: another Python may give another value."""
+CHUNK = 128
+"""Programs that are run together; after each the progress is told."""
+WALL_RETRIES = 2
+
+WORDS = {
+    "held_out": "the program belongs to a held-out suite",
+    "input_literal": "an input is no list of literals",
+    "inputs": "deduction and abduction need one input; induction two or more, half of them different",
+    "run": "the program raises, hangs or is killed",
+    "determinism": "the program does not give the same value each time",
+    "output_size": "the output is too long",
+    "output_literal": "the output is no literal, None, or not finite",
+    "wall": "the machine was too busy to tell",
+}
+"""Reasons of `validate_proposals` in words."""
+
+Key = tuple[bool, str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """entry: what was verified, with the values it gives; None: invalid for `reason`."""
+
+    entry: Entry | None
+    reason: str = ""
+    text: str = ""
+
+
+class Stopped(Exception):
+    """The check ended early, as asked; nothing was written."""
+
+
+@dataclass(frozen=True)
+class Checker:
+    """accept: why a verified task is still not wanted (one word), beside all rules; empty: it is."""
+
+    sandbox: Sandbox
+    rules: Rules
+    accept: Callable[[Entry], str] = lambda entry: ""
+    progress: Callable[[int, int], None] = lambda done, total: None
+    stop_asked: Callable[[], bool] = lambda: False
+
+    def check(self, records: Sequence[Record]) -> list[Verdict]:
+        """A verdict for each, in order; equal programs with equal inputs run once. Raises Stopped."""
+        waiting = list(dict.fromkeys(map(_key, records)))
+        found: dict[Key, Verdict] = {}
+        # Several calls of one program share a process, and all of one call share their number of inputs.
+        waiting.sort(key=lambda key: (key[0], len(key[2])))
+        for start in range(0, len(waiting), CHUNK):
+            if self.stop_asked():
+                raise Stopped
+            self.progress(start, len(waiting))
+            found |= self._run(waiting[start : start + CHUNK])
+        if waiting:
+            self.progress(len(waiting), len(waiting))
+        return [self._of(record, found[_key(record)]) for record in records]
+
+    def _run(self, keys: Sequence[Key]) -> dict[Key, Verdict]:
+        found: dict[Key, Verdict] = {}
+        for _ in range(1 + WALL_RETRIES):
+            left = [key for key in keys if key not in found or found[key].reason == WALL]
+            for shape in sorted({(key[0], len(key[2])) for key in left}):
+                alike = [key for key in left if (key[0], len(key[2])) == shape]
+                found |= dict(zip(alike, self._alike(alike, *shape), strict=True))
+        return found
+
+    def _alike(self, keys: Sequence[Key], several: bool, count: int) -> list[Verdict]:
+        """Verdicts of tasks with equally many inputs."""
+        if several and count < 2:
+            return [_invalid("inputs", program) for _, program, _ in keys]
+        # Verified as a deduction: one program and one input are the same task to run for abduction.
+        candidates = [
+            Candidate("ind" if several else "ded", Proposal(program, inputs), program) for _, program, inputs in keys
+        ]
+        rules = _with_inputs(self.rules, count if several else 1)
+        checked = check(candidates, self.sandbox, {"ind": (), "ded": ()}, step=0, rules=rules)
+        return [
+            Verdict(one.entry) if one.entry is not None else _invalid(one.reason, program)
+            for one, (_, program, _) in zip(checked, keys, strict=True)
+        ]
+
+    def _of(self, record: Record, verdict: Verdict) -> Verdict:
+        """The verdict on this record's own task and message."""
+        if verdict.entry is None:
+            return verdict
+        entry = replace(verdict.entry, task=record.task, message=record.message)
+        if not self.rules.is_showable(record.message):
+            return Verdict(None, "special_token", "the message writes a control token of the model")
+        reason = self.accept(entry)
+        return Verdict(None, reason, WORDS.get(reason, reason)) if reason else Verdict(entry)
+
+
+def agrees(record: Record, entry: Entry) -> bool:
+    """Whether the outputs that the record states are those that its program gives. Stating none agrees with all."""
+    if not record.outputs:
+        return True
+    return all(same_value(a, b, strict_types=True) for a, b in zip(record.outputs, entry.outputs, strict=True))
+
+
+def outcome(inputs: Sequence[str], outputs: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """What a task says its program does, whatever the order of the inputs. (pure)"""
+    return tuple(sorted(zip(inputs, outputs, strict=True)))
+
+
+def _key(record: Record) -> Key:
+    return record.task == "ind", record.program, record.inputs
+
+
+def _with_inputs(rules: Rules, count: int) -> Rules:
+    return dataclasses.replace(rules, num_inputs=count)
+
+
+def _invalid(reason: str, program: str) -> Verdict:
+    text = screen(program) if reason == "screen" else None
+    return Verdict(None, reason, text or WORDS.get(reason, reason))

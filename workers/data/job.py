@@ -1,0 +1,125 @@
+"""What the data worker does, by action: consolidate, count, show, export. No tensor library is needed for any."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from profiles.errors import ExitCode, LonghaulError
+from profiles.schema import Profile
+from state import durable
+from workers.azr.validate_proposals import Rules
+from workers.azr.warm import limits_of
+from workers.contract import DataSpec
+from workers.data import data_set
+from workers.data.checking import Checker
+from workers.data.consolidate import consolidate
+from workers.data.record import Record, encode, key_of, to_original
+from workers.data.sources import Item, Source, check_source, read_source
+from workers.data.statistics import statistics_of
+from workers.sandbox import Sandbox
+from workers.suites.data_files import CRUXEVAL, VARIABLE, data_folder, is_at_hand
+from workers.suites.held_out import held_out_of
+
+
+class Say(Protocol):
+    """Tells the one that started us; workers.contract.DataSpec lists what there is to say."""
+
+    def __call__(self, type_: str, /, **data: Any) -> None: ...
+
+
+def carry_out(spec: DataSpec, say: Say) -> None:
+    """Do what the spec says. Raises LonghaulError."""
+    sources = [Source(Path(path), name) for path, name in zip(spec.sources, spec.names, strict=True)]
+    for source in sources:
+        check_source(source)
+    if spec.action in ("import", "merge"):
+        _consolidate(spec, sources, say)
+        return
+    items = [item for source in sources for item in read_source(source, lambda text: say("note", text=text))]
+    if spec.action == "stats":
+        say("stats", **statistics_of(items))
+    elif spec.action == "show":
+        for record in _chosen(spec, items):
+            say("task", **msgspec.to_builtins(replace(record, key=key_of(record))))
+    else:
+        _export(spec, sources, items, say)
+
+
+def _consolidate(spec: DataSpec, sources: Sequence[Source], say: Say) -> None:
+    into = Path(spec.into)
+    for text in missing_suites(spec.profile):
+        say("note", text=text)
+    knobs = spec.profile.sandbox
+    with Sandbox(limits_of(knobs), knobs.jobs) as sandbox:
+        checker = Checker(
+            sandbox, rules_of(spec.profile), progress=lambda done, total: say("checked", done=done, total=total)
+        )
+        _, report = consolidate(
+            into, sources, checker, rebuild=spec.action == "merge", told=lambda text: say("reading", text=text)
+        )
+    found = report.as_json()
+    durable.write_file(report_path(into), msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+    say("report", **found, report=str(report_path(into)))
+
+
+def report_path(into: Path) -> Path:
+    """Beside the data set: what the newest command did to it."""
+    return into.with_name(f"{into.stem}.report.json")
+
+
+def rules_of(profile: Profile) -> Rules:
+    """The rules for proposals, but for those that only a prompt style has."""
+    azr = profile.azr
+    return Rules(
+        max_output_chars=azr.max_output_chars, allow_none_output=azr.allow_none_output,
+        single_def_only=azr.single_def_only, is_held_out=held_out_of(profile),
+    )  # fmt: skip
+
+
+def missing_suites(profile: Profile) -> list[str]:
+    """What cannot be refused, because it is not known here."""
+    if is_at_hand(CRUXEVAL, data_folder(profile.validation.data)):
+        return []
+    return [f"{CRUXEVAL.name} is not at hand, so that its programs cannot be told from others (set {VARIABLE})"]
+
+
+def _chosen(spec: DataSpec, items: Sequence[Item]) -> list[Record]:
+    """What `show` and `export` are about: the newest `limit` of the kind and key that are asked for."""
+    found = [
+        item.record
+        for item in items
+        if item.record is not None
+        and spec.task in ("", item.record.task)
+        and (not spec.key or key_of(item.record).startswith(spec.key))
+    ]
+    return found[-spec.limit :] if spec.limit else found
+
+
+def _export(spec: DataSpec, sources: Sequence[Source], items: Sequence[Item], say: Say) -> None:
+    """Files that others read. Only verified tasks: those of data sets and of runs."""
+    for source in sources:
+        if source.kind == "tasks":
+            data_set.read_data_set(source.path)
+    records, into = _chosen(spec, items), Path(spec.into)
+    if into.resolve() in [source.path.resolve() for source in sources]:
+        raise LonghaulError(
+            f"{into} is what is exported",
+            kept="everything",
+            next_command="the same command with another file for --out",
+            exit_code=ExitCode.USAGE,
+        )
+    files = {into: [encode(record) for record in records]}
+    if spec.form == "triplet":
+        triplets, problems = to_original(records)
+        files = {into: [msgspec.json.encode(row) for row in triplets]}
+        if problems:  # a file of its own, as the original has it
+            files[into.with_stem(f"{into.stem}_problems")] = [msgspec.json.encode(row) for row in problems]
+    for path, lines in files.items():
+        data_set.check_target(path)
+        durable.write_file(path, b"".join(line + b"\n" for line in lines))
+    say("exported", files={str(path): len(lines) for path, lines in files.items()}, tasks=len(records))

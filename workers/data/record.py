@@ -1,0 +1,164 @@
+"""Records of tasks as JSON lines: this project's own form, and that of the original Absolute Zero. (pure)
+
+A record says what somebody claims; whether it holds is found out by running its program (`checking`). What cannot be
+read is a `BadLine` with a reason, never a crash: files come from other machines, other programs and from editors.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from workers.azr.buffers import UNKNOWN_RATE
+from workers.azr.programs import composed, imports_of, is_composed, with_entry
+from workers.azr.tasks import Task
+from workers.sandbox.literal import Rejected
+from workers.sandbox.normalise import example_key
+
+Line = Annotated[int, Meta(ge=0)]
+
+
+class BadLine(ValueError):
+    """A line that holds no task. reason: one word for counting; the message is for a person."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+class Origin(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Where a task comes from. What is known is never overwritten on later journeys, what is not is filled in."""
+
+    run: str = ""
+    """Name of the run that found it."""
+    run_id: str = ""
+    step: Line | None = None
+    """Step of that run."""
+    model: str = ""
+    """Digest of the newest checkpoint before that step: of the model that proposed it, or an ancestor of it."""
+    file: str = ""
+    """The first file that it was imported from, as it was named, and the line in it."""
+    line: Line = 0
+
+
+class Record(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """One task in this project's form; rows of a checkpoint's `buffers.jsonl` have it, too.
+
+    inputs: argument lists as source text, one for deduction and abduction, several for induction. outputs: literals,
+    one for each input; empty: whatever the program gives. Keys in a file are not believed but made anew.
+    """
+
+    task: Task
+    program: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...] = ()
+    message: str = ""
+    step: Line = 0
+    source: Literal["seed", "selfplay", "import"] = "import"
+    solve_rate: float = UNKNOWN_RATE
+    key: str = ""
+    program_key: str = ""
+    origin: Origin = Origin()
+
+
+class _Original(Struct, frozen=True, kw_only=True):
+    """A row of the original's files: a triplet, or a problem: several pairs and a message. Other keys are let be."""
+
+    snippet: str
+    input: str | None = None
+    output: str | None = None
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    message: str = ""
+    imports: tuple[str, ...] | None = ()
+    composite_functions: tuple[Any, ...] | None = ()
+
+
+OTHER_KEYS = "neither a task of this project (task, program, inputs) nor of the original (snippet, input, output)"
+
+
+def parse_line(content: bytes) -> list[Record]:
+    """The tasks of one line: one, or both deduction and abduction of an original triplet. Raises BadLine."""
+    try:
+        found = msgspec.json.decode(content.removeprefix(codecs.BOM_UTF8))  # some editors begin a file with it
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadLine("not_json", str(error)) from error
+    if not isinstance(found, dict) or not ({"program", "snippet"} & found.keys()):
+        raise BadLine("wrong_keys", OTHER_KEYS)
+    try:
+        if "program" in found:
+            return [_own(msgspec.convert(found, Record))]
+        return _original(msgspec.convert(found, _Original))
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise BadLine("wrong_keys", str(error)) from error
+
+
+def _own(record: Record) -> Record:
+    _need_pairs(record.inputs, record.outputs)
+    return replace(record, program=with_entry(record.program), key="", program_key="")
+
+
+def _need_pairs(inputs: Sequence[str], outputs: Sequence[str]) -> None:
+    if outputs and len(outputs) != len(inputs):
+        raise BadLine("wrong_keys", f"{len(outputs)} outputs for {len(inputs)} inputs")
+
+
+def _original(row: _Original) -> list[Record]:
+    program = _whole_program(row)
+    if row.input is None:
+        if len(row.inputs) < 2:
+            raise BadLine("wrong_keys", OTHER_KEYS)
+        _need_pairs(row.inputs, row.outputs)
+        return [Record(task="ind", program=program, inputs=row.inputs, outputs=row.outputs, message=row.message)]
+    outputs = () if row.output is None else (row.output,)
+    # The original keeps one file for both: its two buffers begin as copies of one seed set.
+    return [Record(task=task, program=program, inputs=(row.input,), outputs=outputs) for task in ("abd", "ded")]
+
+
+def _whole_program(row: _Original) -> str:
+    """One self-contained program: its imports, and the earlier programs that it calls as g_0, g_1 ..."""
+    parts = [part.get("snippet") if isinstance(part, Mapping) else part for part in row.composite_functions or ()]
+    program = with_entry(row.snippet)
+    known = set(imports_of(program))
+    missing = [line for line in dict.fromkeys(row.imports or ()) if line.strip() and line.strip() not in known]
+    program = "\n".join([*missing, program])
+    texts = [part for part in parts if isinstance(part, str)]
+    return composed(program, texts) if texts and not is_composed(program) else program
+
+
+def key_of(record: Record) -> str:
+    """Under which it meets equal tasks; empty for what is no program, or has inputs that are no literals."""
+    try:
+        return record.key or example_key(record.program, list(record.inputs))
+    except (Rejected, SyntaxError, ValueError):
+        return ""
+
+
+def encode(record: Record) -> bytes:
+    """One line, without its end."""
+    return msgspec.json.encode(record)
+
+
+# --- the original's form -------------------------------------------------------------------------------------------
+
+
+def to_original(records: Sequence[Record]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """(triplets, problems) as the original reads them; deduction and abduction of equal pairs are one triplet."""
+    triplets: dict[tuple[str, str], dict[str, Any]] = {}
+    problems = []
+    for record in records:
+        row: dict[str, Any] = {"snippet": record.program, "imports": imports_of(record.program)}
+        if record.task == "ind":
+            problems.append(
+                row | {"inputs": list(record.inputs), "outputs": list(record.outputs), "message": record.message}
+            )
+        else:
+            row |= {"input": record.inputs[0], "output": record.outputs[0]}
+            row |= {"original_snippet": record.program, "composite_functions": []}
+            triplets.setdefault((record.program, record.inputs[0]), row)
+    return list(triplets.values()), problems
