@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from profiles import grpo_rules
+from profiles.built_in import BUILT_IN
 from profiles.goal import parse_goal
 from profiles.problem import Problem as Problem
 from profiles.schema import Profile
@@ -115,14 +116,21 @@ def solve_batch_is_used(p: Profile) -> Problem | None:
 
 
 def the_built_in_model_has_its_own_style(p: Profile) -> Problem | None:
-    if p.run.worker != "azr" or p.model.path != "pocket" or p.model.random_init != "off":
+    known = BUILT_IN.get(p.model.path)
+    if p.run.worker == "fake" or known is None or p.model.random_init != "off":
         return None
-    if p.model.prompt_style == "pocket":
+    if p.model.prompt_style == known.prompt_style:
         return None
     return Problem(
         ("model.prompt_style", "model.path"),
-        'is for models that read English; the built-in one (path = "pocket") knows "pocket" alone',
+        f'is for other models; the built-in one (path = "{p.model.path}") knows "{known.prompt_style}" alone',
     )
+
+
+def self_play_has_words(p: Profile) -> Problem | None:
+    if p.run.worker != "azr" or p.model.prompt_style != "verbatim":
+        return None
+    return Problem(("model.prompt_style", "run.worker"), "has no words in which self-play could propose a task")
 
 
 def solver_mix_is_used(p: Profile) -> Problem | None:
@@ -250,7 +258,7 @@ def something_required(p: Profile) -> Problem | None:
 
 
 def suite_fits_the_worker(p: Profile) -> Problem | None:
-    fits = {"azr": {"pocket", "cruxeval-i", "cruxeval-o", "gsm8k"}, "fake": {"fake"}}[p.run.worker]
+    fits = {"azr": {"pocket", "words", "cruxeval-i", "cruxeval-o", "gsm8k"}, "fake": {"fake"}}[p.run.worker]
     wrong = [suite for suite in p.validation.suites if suite not in fits]
     if not wrong:
         return None
@@ -261,8 +269,8 @@ def suite_fits_the_worker(p: Profile) -> Problem | None:
 
 
 def suite_fits_the_style(p: Profile) -> Problem | None:
-    words = {"pocket": {"pocket"}, "azr": {"pocket", "cruxeval-i", "cruxeval-o", "gsm8k"}}
-    fits = words["pocket" if p.model.prompt_style == "pocket" else "azr"]
+    words = {"pocket": {"pocket"}, "verbatim": {"words", "gsm8k"}}
+    fits = words.get(p.model.prompt_style, {"pocket", "words", "cruxeval-i", "cruxeval-o", "gsm8k"})
     wrong = [suite for suite in p.validation.suites if suite not in fits]
     if p.run.worker != "azr" or not wrong or "fake" in wrong:
         return None
@@ -302,6 +310,7 @@ RULES = (
     random_weights_need_no_path,
     solve_batch_is_used,
     the_built_in_model_has_its_own_style,
+    self_play_has_words,
     solver_mix_is_used,
     token_statistics_have_cells,
     tasks_are_named_once,

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from profiles.built_in import BUILT_IN
 from profiles.errors import ExitCode, LonghaulError
 from profiles.load import from_json
 from profiles.schema import Model, Profile, Sampling
@@ -18,10 +19,8 @@ from state.evaluations import EvaluationDir, Subject
 from state.layout import RunDir
 from state.reader import Reader
 
-POCKET_WEIGHTS = Path(__file__).parents[2] / "workers" / "pocket" / "weights"
-POCKET_TOKENS = 128
 MODEL_TOKENS = 1024
-"""Longest completion where nothing says another: of the built-in model, of others."""
+"""Longest completion where nothing says another; the built-in models have numbers of their own."""
 NOT_NEEDED = ("optimizer", "buffers", "rng")
 """Beginnings of names of a checkpoint's files that only training reads."""
 IDENTITY_FILES = ("*.json", "*.jinja", "*.safetensors")
@@ -116,8 +115,9 @@ def _no_checkpoint(run: RunDir, why: str, reader: Reader) -> LonghaulError:
 
 
 def choose_model(name: str, out: Path | None) -> Chosen:
-    """name: a model directory, or `pocket`. Raises LonghaulError (INPUT) where there is none."""
-    directory = POCKET_WEIGHTS if name == "pocket" else Path(name).expanduser().resolve()
+    """name: a model directory, or a built-in model's name. Raises LonghaulError (INPUT) where there is none."""
+    known = BUILT_IN.get(name)
+    directory = known.directory if known is not None else Path(name).expanduser().resolve()
     if not directory.is_dir():
         raise LonghaulError(
             f"there is no model directory {directory}",
@@ -125,12 +125,12 @@ def choose_model(name: str, out: Path | None) -> Chosen:
             next_command=f"hf download OWNER/NAME --local-dir {directory}",
             exit_code=ExitCode.INPUT,
         )
-    called = "pocket" if name == "pocket" else re.sub(r"[^A-Za-z0-9._-]", "_", directory.name) or "model"
+    called = name if known is not None else re.sub(r"[^A-Za-z0-9._-]", "_", directory.name) or "model"
     where = EvaluationDir((out or Path("evaluations") / called).resolve())
     subject = Subject("model", called, None, identity_of(directory), str(directory))
-    if name == "pocket":
-        profile = Profile(name=called, model=Model(path=str(directory)))
-        return Chosen(where, subject, directory, profile, ("pocket",), "run", POCKET_TOKENS)
+    if known is not None:
+        profile = Profile(name=called, model=Model(path=str(directory), prompt_style=known.prompt_style))
+        return Chosen(where, subject, directory, profile, (known.suite,), "run", known.max_new_tokens)
     sampling = Sampling(engine="native" if model_type(directory) == "qwen2" else "hf")
     profile = Profile(name=called, model=Model(path=str(directory)), sampling=sampling)
     return Chosen(where, subject, directory, profile, (), "auto", MODEL_TOKENS)

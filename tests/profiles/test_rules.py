@@ -107,6 +107,12 @@ Knobs = dict[str, Any]
             id="English for a model of ten letters",
         ),
         pytest.param(
+            "self_play_has_words",
+            {"model.prompt_style": "verbatim", "model.path": "models/base", "validation.suites": ("words",)},
+            {"model.prompt_style": "azr", "model.path": "models/base", "validation.suites": ("words",)},
+            id="self-play in a style for known problems",
+        ),
+        pytest.param(
             "solver_mix_is_used",
             {"azr.solver_mix": "half_new"},
             {"azr.solver_mix": "half_new", "azr.train_on_estimates": False},

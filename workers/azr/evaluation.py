@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
 
-from workers.azr.styles import style_of
 from workers.azr.trainer import device_of, set_up_torch
 from workers.models.policy import restored_policy
 from workers.rollout.engine import Sampling
@@ -19,7 +18,7 @@ from workers.suites.question import Question
 from workers.suites.registry import load_suites
 from workers.suites.scoring import Metrics, Outcome, metrics_of
 from workers.suites.suite import Suite as Questions
-from workers.suites.voice import StyleVoice
+from workers.suites.voices import voice_of_run
 from workers.validate import Suite
 
 MAX_ROWS = 512
@@ -43,7 +42,7 @@ def suites_of(attempt: Attempt, sandbox: Sandbox | None) -> dict[str, Suite]:
             policy = restored_policy(profile, head, attempt.spec.head.step, device_of(profile))
             engine = engine_of(policy.model, profile, policy.tokenizer, warn=attempt.warn)
         positions = getattr(policy.model.config, "max_position_embeddings", 0) or 0
-        return Examinee(engine, policy.tokenizer, StyleVoice(style_of(profile, head)), positions)
+        return Examinee(engine, policy.tokenizer, voice_of_run(profile, head), positions)
 
     def evaluate(suite: Questions, head: Path) -> Metrics:
         one = examinee(head)

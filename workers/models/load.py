@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from profiles.built_in import BUILT_IN
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Model as Knobs
 from workers.models import quantized, random_init
@@ -40,10 +41,8 @@ def opened_model(knobs: Knobs, seed: int) -> Iterator[Path]:
 
 def model_directory(knobs: Knobs) -> Path:
     """Where the model that the profile names lies. Raises LonghaulError (INPUT) naming the first bad file."""
-    if knobs.path == "pocket":
-        directory = Path(__file__).parents[1] / "pocket" / "weights"
-    else:
-        directory = Path(knobs.path).expanduser()
+    known = BUILT_IN.get(knobs.path)
+    directory = known.directory if known is not None else Path(knobs.path).expanduser()
     check(directory)
     return directory
 

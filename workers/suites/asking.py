@@ -70,7 +70,7 @@ def ask(
     place = 0
     for question, is_asked in zip(questions, fits, strict=True):
         if not is_asked:
-            outcome = Outcome(question.question_id, question.kind, (False,) * samples, (0,) * samples, too_long=True)
+            outcome = Outcome(question.question_id, question.task, (False,) * samples, (0,) * samples, too_long=True)
             found.append(Asked(outcome, ("",) * samples))
             continue
         mine = slice(place, place + samples)
@@ -85,7 +85,7 @@ def _asked(
 ) -> Asked:  # fmt: skip
     outcome = Outcome(
         question.question_id,
-        question.kind,
+        question.task,
         right=tuple(verdict is Verdict.CORRECT for verdict in verdicts),
         tokens=tuple(len(rollout.completion_ids) for rollout in rollouts),
         malformed=sum(answer.text is None for answer in answers),

@@ -34,6 +34,12 @@ class Question:
     """Root of the random streams of its samples: the same for every checkpoint and every batch."""
     stratum: str = ""
     """Alike questions; a subset takes of each its share."""
+    listed: str = ""
+    """What its score is listed under; empty: its kind."""
+
+    @property
+    def task(self) -> str:
+        return self.listed or self.kind
 
     @property
     def gold(self) -> str:

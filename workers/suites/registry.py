@@ -12,6 +12,7 @@ from workers.suites.data_files import CRUXEVAL, GSM8K_TEST, DataFile
 from workers.suites.pocket import pocket_suite
 from workers.suites.question import Question, subset
 from workers.suites.suite import Suite
+from workers.suites.words import words_suite
 
 READERS: dict[str, Callable[[Path | None], list[Question]]] = {
     "cruxeval-i": cruxeval.input_questions,
@@ -20,7 +21,9 @@ READERS: dict[str, Callable[[Path | None], list[Question]]] = {
 }
 """Suites that are read from published files."""
 FILES: dict[str, DataFile] = {"cruxeval-i": CRUXEVAL, "cruxeval-o": CRUXEVAL, "gsm8k": GSM8K_TEST}
-NAMES = (*READERS, "pocket")
+BUILT_IN: dict[str, Callable[[int], Suite]] = {"pocket": pocket_suite, "words": words_suite}
+"""Suites that are drawn from a seed; the number of questions is of each task."""
+NAMES = (*READERS, *BUILT_IN)
 
 
 def load_suites(names: Sequence[str], folder: Path | None, count: int) -> list[Suite]:
@@ -34,8 +37,8 @@ def load_suites(names: Sequence[str], folder: Path | None, count: int) -> list[S
 
 
 def _load(name: str, folder: Path | None, count: int) -> Suite:
-    if name == "pocket":
-        return pocket_suite(count)
+    if name in BUILT_IN:
+        return BUILT_IN[name](count)
     questions = READERS[name](folder)
     return Suite(name, subset(questions, count) if count else questions)
 

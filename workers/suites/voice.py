@@ -13,7 +13,7 @@ from typing import Protocol, cast
 from workers.azr.prompts.azr import AzrStyle
 from workers.azr.prompts.style import PromptStyle
 from workers.azr.tasks import Problem, Task, Triplet
-from workers.data.answers import after_mark
+from workers.data.answers import after_mark, extract
 from workers.suites.question import Kind, WordProblem
 
 Item = Triplet | Problem | WordProblem
@@ -67,6 +67,33 @@ class StyleVoice:
 
     def is_worked(self, kind: Kind, completion: str) -> bool:
         return self._style.is_worked("ded" if kind == "maths" else kind, completion)
+
+
+class VerbatimVoice:
+    """Asks word problems as they stand, on a line of their own, and finds the answer as the verifier of GRPO does.
+
+    marks: special tokens of the model; they are no part of an answer.
+    """
+
+    name = "verbatim"
+    stop: tuple[str, ...] = ()
+    kinds: frozenset[Kind] = frozenset({"maths"})
+
+    def __init__(self, marks: Sequence[str] = ()) -> None:
+        self._marks = tuple(marks)
+
+    def ask(self, kind: Kind, item: Item) -> str:
+        assert isinstance(item, WordProblem)
+        return f"{item.text}\n"
+
+    def answer(self, kind: Kind, completion: str) -> str | None:
+        for mark in self._marks:
+            completion = completion.replace(mark, "")
+        return extract(completion).text
+
+    def is_worked(self, kind: Kind, completion: str) -> bool:
+        """Whether there are thoughts before the answer."""
+        return "<think>" in completion or "</think>" in completion
 
 
 MARK = "Answer:"

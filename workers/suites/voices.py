@@ -8,7 +8,7 @@ from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Profile
 from workers.azr.prompts import chat
 from workers.azr.styles import style_of
-from workers.suites.voice import PlainVoice, StyleVoice, Voice
+from workers.suites.voice import PlainVoice, StyleVoice, VerbatimVoice, Voice
 
 
 def voice_of(style: str, profile: Profile, directory: Path) -> Voice:
@@ -24,10 +24,17 @@ def voice_of(style: str, profile: Profile, directory: Path) -> Voice:
             exit_code=ExitCode.INPUT,
         )
     if style == "run":
-        return StyleVoice(style_of(profile, directory))
+        return voice_of_run(profile, directory)
     if style == "auto":
         style = "plain-chat" if chat.has_template(directory) else "plain"
     marks = chat.special_tokens(directory)
     if style == "plain":
         return PlainVoice(marks=marks)
     return PlainVoice("plain-chat", chat.template_of(directory), marks)
+
+
+def voice_of_run(profile: Profile, directory: Path) -> Voice:
+    """The one that a run of this profile is trained in. Raises LonghaulError (INPUT) where its template is missing."""
+    if profile.model.prompt_style == "verbatim":
+        return VerbatimVoice(chat.special_tokens(directory))
+    return StyleVoice(style_of(profile, directory))

@@ -20,7 +20,7 @@ from workers.suites.pocket import pocket_suite
 from workers.suites.question import Question, subset
 from workers.suites.registry import NAMES, load_suites
 from workers.suites.suite import Answer, Suite
-from workers.suites.voice import PlainVoice
+from workers.suites.voice import PlainVoice, VerbatimVoice
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +123,23 @@ def test_programs_are_grouped_by_length_and_type_of_output(code: str, output: st
 
 def test_every_suite_loads_from_a_data_folder(tmp_path: Path) -> None:
     sizes = [len(suite.questions) for suite in load_suites(NAMES, write_data(tmp_path), 2)]
-    assert dict(zip(NAMES, sizes, strict=True)) == {"cruxeval-i": 2, "cruxeval-o": 2, "gsm8k": 2, "pocket": 6}
+    assert dict(zip(NAMES, sizes, strict=True)) == {
+        "cruxeval-i": 2, "cruxeval-o": 2, "gsm8k": 2, "pocket": 6, "words": 6,
+    }  # fmt: skip
+
+
+def test_word_problems_are_scored_by_their_number_of_operations() -> None:
+    suite = load_suites(["words"], None, 3)[0]
+    assert [one.task for one in suite.questions] == ["one"] * 3 + ["two"] * 3 + ["three"] * 3
+    right = [Answer(one, one.gold) for one in suite.questions]
+    wrong = [Answer(one, str(int(one.gold) + 1)) for one in suite.questions]
+    assert suite.judge(right, None) == [Verdict.CORRECT] * 9
+    assert suite.judge(wrong, None) == [Verdict.WRONG] * 9
+    assert not suite.needs_sandbox(VerbatimVoice())
+
+
+def test_a_question_is_listed_under_its_kind_where_nothing_else_is_said() -> None:
+    assert (DED.task, MATHS.task) == ("ded", "maths")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from workers.azr.prompts.azr import AzrStyle
 from workers.azr.prompts.pocket import PocketStyle
 from workers.suites.question import Question
 from workers.suites.suite import Suite
-from workers.suites.voice import PlainVoice, StyleVoice
+from workers.suites.voice import PlainVoice, StyleVoice, VerbatimVoice
 from workers.suites.voices import voice_of
 
 PLAIN = PlainVoice(marks=("<|im_end|>",))
@@ -89,6 +89,26 @@ def test_an_answer_without_the_tags_counts_as_none() -> None:
     assert voice.answer("ded", "<answer>```output\n6\n```</answer>") is None
 
 
+@pytest.mark.parametrize(
+    ("completion", "expected", "is_worked"),
+    [
+        ("\\boxed{4}<end>", "4", False),
+        ("#### 4<end>", "4", False),
+        ("<think>2+2=4</think>\\boxed{4}<end>", "4", True),
+        ("<think>\\boxed{4}", None, True),
+        ("2+2=4", None, False),
+        ("", None, False),
+    ],
+)
+def test_verbatim_asks_the_problem_alone_and_reads_answers_as_the_verifier_does(
+    completion: str, expected: str | None, is_worked: bool
+) -> None:
+    voice = VerbatimVoice(marks=("<end>",))
+    assert voice.ask("maths", MATHS.item) == "Two and two?\n"
+    assert voice.answer("maths", completion) == expected
+    assert voice.is_worked("maths", completion) == is_worked
+
+
 def test_a_style_without_words_for_a_kind_is_told_before_anything_is_asked() -> None:
     with pytest.raises(LonghaulError) as caught:
         Suite("gsm8k", [MATHS]).prompts(StyleVoice(PocketStyle()))
@@ -138,3 +158,4 @@ def test_a_run_is_asked_in_the_style_of_its_profile(tmp_path: Path) -> None:
     files = directory(tmp_path, TEMPLATE)
     assert voice_of("run", Profile(name="x"), files).name == "pocket"
     assert voice_of("run", Profile(name="x", model=Model(prompt_style="azr-chat")), files).name == "azr-chat"
+    assert voice_of("run", Profile(name="x", model=Model(prompt_style="verbatim")), files).name == "verbatim"
