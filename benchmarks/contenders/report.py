@@ -1,0 +1,141 @@
+"""What is known about one contender, measured in its own process: seconds by phase, peaks of memory, versions."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from benchmarks.memory import GIB, host_peak
+
+LIBRARIES = ("torch", "transformers", "peft", "bitsandbytes", "accelerate", "trl", "vllm", "triton", "datasets")
+
+
+@dataclass
+class Report:
+    """Bytes and seconds. `steps` are the timed ones; each maps a phase to its seconds, and `step` to the whole."""
+
+    contender: str
+    group_size: int
+    status: str = "failed"
+    """`ok`, `out of memory` or `failed`."""
+    reason: str = ""
+    device: str = ""
+    tokens: int = 0
+    """That one step samples."""
+    steps: list[dict[str, float]] = field(default_factory=list)
+    warmup: list[dict[str, float]] = field(default_factory=list)
+    cold_start_s: float | None = None
+    """From the start of the process to the end of its first step."""
+    allocated: int | None = None
+    """Peak of torch's allocator over the timed steps; `reserved` likewise."""
+    reserved: int | None = None
+    allocated_at_load: int | None = None
+    """Peak before the first step ended: loading and warming up."""
+    context: int | None = None
+    """Bytes of the GPU in use beside the allocator's, before anything was loaded."""
+    limit: int | None = None
+    """Bytes that the allocator was allowed."""
+    on_device: int | None = None
+    """Peak of the whole GPU, sampled from outside."""
+    host: int | None = None
+    """Peak resident memory of the process."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """What the contender was told, resolved."""
+    metrics: dict[str, Any] = field(default_factory=dict)
+    """What the contender itself reports of its last step."""
+    tables: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+class Meter:
+    """Times phases, with the device idle at each border, and fills a report."""
+
+    def __init__(self, report: Report, began: float, cap_gib: float = 0.0) -> None:
+        """began: wall-clock time at which the process was started. cap_gib: of a card that is to be emulated; 0: none.
+
+        To be made before anything else touches the GPU.
+        """
+        self.report, self._began = report, began
+        self._phases: dict[str, float] = {}
+        self.is_gpu = torch.cuda.is_available()
+        report.versions = versions()
+        report.device = platform.processor() or platform.machine()
+        if not self.is_gpu:
+            return
+        torch.ones(1, device="cuda").sum().item()
+        free, total = torch.cuda.mem_get_info()
+        report.device = torch.cuda.get_device_name()
+        report.context = total - free - torch.cuda.memory_reserved()
+        if cap_gib:
+            report.limit = int(cap_gib * GIB) - report.context
+            torch.cuda.set_per_process_memory_fraction(report.limit / total)
+
+    def now(self) -> float:
+        if self.is_gpu:
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Seconds of the block count for `name` of the step under way."""
+        began = self.now()
+        yield
+        self._phases[name] = self._phases.get(name, 0.0) + self.now() - began
+
+    def split(self, whole: str, part: str, rest: str) -> None:
+        """Of the step under way: `whole` contained `part`; keep that and what remains, as `rest`."""
+        if whole in self._phases:
+            self._phases[rest] = self._phases.pop(whole) - self._phases.get(part, 0.0)
+
+    def end_step(self, seconds: float, *, timed: bool) -> None:
+        """The step under way took so many seconds in all. Peaks are those since the last step that was not timed."""
+        phases, self._phases = self._phases, {}
+        report = self.report
+        phases.setdefault("train", max(0.0, seconds - sum(phases.values())))
+        if report.cold_start_s is None:
+            report.cold_start_s = time.time() - self._began
+        (report.steps if timed else report.warmup).append(phases | {"step": seconds})
+        report.host = host_peak()
+        if not self.is_gpu:
+            return
+        if timed:
+            report.allocated = torch.cuda.max_memory_allocated()
+            report.reserved = torch.cuda.max_memory_reserved()
+        else:
+            report.allocated_at_load = max(report.allocated_at_load or 0, torch.cuda.max_memory_allocated())
+            torch.cuda.reset_peak_memory_stats()
+
+
+@dataclass
+class Budget:
+    """When to stop: after `steps` timed steps, or earlier where at least two took `seconds` together."""
+
+    warmup: int
+    steps: int
+    seconds: float
+
+    def is_timed(self, done: int) -> bool:
+        """Whether the step after `done` others counts."""
+        return done >= self.warmup
+
+    def is_spent(self, report: Report) -> bool:
+        spent = sum(step["step"] for step in report.steps)
+        return len(report.steps) >= self.steps or (len(report.steps) >= 2 and spent >= self.seconds)
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in LIBRARIES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    found["torch"] = str(torch.__version__)
+    return found

@@ -1,0 +1,105 @@
+"""Reports as tables in Markdown. (pure)"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+GIB = 1 << 30
+Found = dict[str, Any]
+
+
+def steps_table(reports: Sequence[Found]) -> str:
+    """A row for each contender: medians of seconds with the least and the most, then peaks of memory in GiB."""
+    heads = ("contender", "G", "step s", "rollout s", "score s", "train s", "tokens/s", "ms a token",
+             "allocated", "reserved", "device", "host", "first step after s", "steps")  # fmt: skip
+    return table(heads, [row_of(one, len(heads)) for one in reports])
+
+
+def row_of(one: Found, width: int) -> list[str]:
+    start = [one["contender"], str(one["group_size"])]
+    if not one["steps"]:
+        return [*start, f"{one['status']}: {one['reason']}", *[""] * (width - 3)]
+    rollouts = [step["rollout"] for step in one["steps"] if "rollout" in step]
+    rates = [one["tokens"] / seconds for seconds in rollouts if seconds]
+    per_token = [seconds * 1000 * one["group_size"] / one["tokens"] for seconds in rollouts]
+    spans = [spread([step[name] for step in one["steps"] if name in step]) for name in
+             ("step", "rollout", "score", "train")]  # fmt: skip
+    memory = [gib(one[key]) for key in ("allocated", "reserved", "on_device", "host")]
+    cold = "" if one["cold_start_s"] is None else f"{one['cold_start_s']:.0f}"
+    note = "" if one["status"] == "ok" else f", then {one['status']}: {one['reason']}"
+    return [*start, *spans, spread(rates, 0), spread(per_token, 2), *memory, cold, f"{len(one['steps'])}{note}"]
+
+
+def decode_table(reports: Sequence[Found]) -> str:
+    """Rollouts alone: no trainer beside the engine."""
+    heads = ("engine", "G", "rollout s", "tokens/s", "ms a token", "weights and cache GiB", "device GiB")
+    rows = []
+    for one in reports:
+        start = [one["contender"].removeprefix("decode "), str(one["group_size"])]
+        if not one["steps"]:
+            rows.append([*start, f"{one['status']}: {one['reason']}", "", "", "", ""])
+            continue
+        seconds = [step["rollout"] for step in one["steps"]]
+        rows.append([
+            *start, spread(seconds), spread([one["tokens"] / each for each in seconds], 0),
+            spread([each * 1000 * one["group_size"] / one["tokens"] for each in seconds], 2),
+            gib(one["allocated"]), gib(one["on_device"]),
+        ])  # fmt: skip
+    return table(heads, rows)
+
+
+def time_table(report: Found) -> str:
+    """Where the seconds of one window go, by family of kernels."""
+    if not report["tables"]:
+        return f"{report['contender']} G={report['group_size']}: {report['status']}: {report['reason']}"
+    parts = []
+    for name, window in report["tables"].items():
+        busy = window["busy_s"] or 1.0
+        rows = [
+            [family, f"{one['seconds'] * 1000:.1f}", f"{one['seconds'] / busy:.1%}", str(one["count"]), one["largest"]]
+            for family, one in sorted(window["families"].items(), key=lambda item: -item[1]["seconds"])
+        ]
+        title = (
+            f"{report['contender']} G={report['group_size']}, {name}: {window['wall_s'] * 1000:.1f} ms without the "
+            f"profiler, {window['profiled_s'] * 1000:.1f} ms with it, {window['busy_s'] * 1000:.1f} ms in "
+            f"{window['count']} kernels ({window['of']})"
+        )
+        parts.append(title + "\n\n" + table(("family", "ms", "share of busy time", "kernels", "largest"), rows))
+    return "\n\n".join(parts)
+
+
+def ratios(reports: Sequence[Found], ours: str = "native") -> str:
+    """How many steps ours makes in the time of one of another's, by group size; empty where nothing can be compared."""
+    lines = []
+    for size in sorted({one["group_size"] for one in reports}):
+        seconds = {
+            one["contender"]: median(step["step"] for step in one["steps"])
+            for one in reports
+            if one["steps"] and one["group_size"] == size
+        }
+        lines += [
+            f"G={size}: {ours} makes {there / seconds[ours]:.1f} steps in the time of one of {name}"
+            for name, there in seconds.items()
+            if ours in seconds and name != ours
+        ]
+    return "\n".join(lines)
+
+
+def spread(values: Sequence[float], digits: int = 2) -> str:
+    """Median, and the least and the most in brackets."""
+    if not values:
+        return "-"
+    low, middle, high = (f"{value:,.{digits}f}" for value in (min(values), median(values), max(values)))
+    return middle if low == high else f"{middle} ({low} to {high})"
+
+
+def gib(number: int | None) -> str:
+    return "-" if number is None else f"{number / GIB:.2f}"
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    cells = [[str(cell).replace("|", "/") for cell in row] for row in rows]
+    lines = [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}", *(f"| {' | '.join(row)} |" for row in cells)]
+    return "\n".join(lines)

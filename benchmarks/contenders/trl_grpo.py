@@ -1,0 +1,157 @@
+"""TRL's GRPOTrainer as a contender: QLoRA, rollouts by transformers' generate or by a vLLM engine in the same process.
+
+Its settings are those of the workload; what the workload leaves open stays as TRL has it. Phases are taken around its
+own methods: `_generate` is the rollout, the rest of `_generate_and_score_completions` is scoring, the rest of a step is
+training and the trainer's own work between steps.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.contenders.report import Budget, Meter
+from benchmarks.contenders.workload import LORA_TARGETS, Workload, rewards, text_of
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How TRL is to be run. vllm_share: of the GPU's memory, for the engine of vLLM."""
+
+    vllm: bool = False
+    sleep: bool = False
+    quantized: bool = True
+    vllm_share: float = 0.3
+
+
+def run(work: Workload, model: Path, options: Options, meter: Meter, budget: Budget) -> None:
+    # The engine in this process: weights are handed over inside it. No reports to trackers.
+    os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "TRL_EXPERIMENTAL_SILENCE": "1"}
+    os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+    if options.vllm:
+        import vllm  # noqa: F401  TRL only says that it is missing after the model was loaded
+    from transformers import PreTrainedTokenizerFast
+    from trl import GRPOTrainer
+
+    with tempfile.TemporaryDirectory(prefix="longhaul-trl-") as output:
+        arguments = arguments_of(work, options, budget, Path(output), meter.is_gpu)
+        trainer: Any = GRPOTrainer(
+            model=loaded(model, options, meter.is_gpu),
+            reward_funcs=alternating,
+            args=arguments,
+            train_dataset=prompts_of(work, budget),
+            processing_class=PreTrainedTokenizerFast.from_pretrained(str(model)),
+            peft_config=lora_of(work),
+        )
+        watch(trainer, work, meter, budget)
+        meter.report.settings = resolved(arguments) | {"quantized": options.quantized}
+        trainer.train()
+        told = [line for line in trainer.state.log_history if "loss" in line]
+        meter.report.metrics = {key: value for key, value in told[-1].items() if isinstance(value, float)}
+
+
+def alternating(completions: list[Any], **_: Any) -> list[float]:
+    return rewards(len(completions))
+
+
+def arguments_of(work: Workload, options: Options, budget: Budget, output: Path, is_gpu: bool) -> Any:
+    from trl import GRPOConfig
+
+    forced = (
+        {"min_tokens": work.completion, "ignore_eos": True} if options.vllm else {"min_new_tokens": work.completion}
+    )
+    engine: dict[str, Any] = {}
+    if options.vllm:
+        engine = {
+            "use_vllm": True, "vllm_mode": "colocate", "vllm_enable_sleep_mode": options.sleep,
+            "vllm_gpu_memory_utilization": options.vllm_share,
+            "vllm_max_model_length": work.prompt + work.completion,
+        }  # fmt: skip
+    return GRPOConfig(
+        output_dir=str(output), max_steps=budget.warmup + budget.steps,
+        per_device_train_batch_size=work.group_size, num_generations=work.group_size, gradient_accumulation_steps=1,
+        steps_per_generation=1, num_iterations=1, max_completion_length=work.completion,
+        generation_kwargs=forced, temperature=1.0, top_p=1.0, top_k=0, beta=0.0, epsilon=work.clip,
+        loss_type="dapo", scale_rewards="group", mask_truncated_completions=False,
+        learning_rate=work.learning_rate, lr_scheduler_type="constant", optim="adamw_torch", max_grad_norm=1.0,
+        gradient_checkpointing=True, gradient_checkpointing_kwargs={"use_reentrant": False}, bf16=is_gpu,
+        use_cpu=not is_gpu, dataloader_num_workers=0, report_to=[], save_strategy="no", eval_strategy="no",
+        logging_steps=1, disable_tqdm=True, shuffle_dataset=False, **engine,
+    )  # fmt: skip
+
+
+def loaded(model: Path, options: Options, is_gpu: bool) -> Any:
+    import torch
+    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+    read: Any = AutoModelForCausalLM.from_pretrained
+    chosen: dict[str, Any] = {"dtype": torch.bfloat16, "attn_implementation": "sdpa"}
+    chosen |= {"device_map": {"": "cuda:0" if is_gpu else "cpu"}}
+    if options.quantized:
+        make: Any = BitsAndBytesConfig
+        chosen["quantization_config"] = make(
+            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
+            bnb_4bit_compute_dtype=torch.bfloat16,
+        )  # fmt: skip
+    return read(str(model), **chosen)
+
+
+def lora_of(work: Workload) -> Any:
+    from peft import LoraConfig
+
+    make: Any = LoraConfig
+    return make(
+        r=work.lora_rank, lora_alpha=work.lora_alpha, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM",
+        target_modules=list(LORA_TARGETS),
+    )  # fmt: skip
+
+
+def prompts_of(work: Workload, budget: Budget) -> Any:
+    from datasets import Dataset
+
+    steps = range(1, budget.warmup + budget.steps + 1)
+    return Dataset.from_dict({"prompt": [text_of(work.prompt_ids(step)) for step in steps]})
+
+
+def watch(trainer: Any, work: Workload, meter: Meter, budget: Budget) -> None:
+    """Time the trainer's methods, check that every completion has the wanted length, stop when the budget is spent."""
+    from transformers import TrainerCallback
+
+    generate, score = trainer._generate, trainer._generate_and_score_completions
+
+    def timed_generate(*args: Any, **kwargs: Any) -> Any:
+        with meter.phase("rollout"):
+            return generate(*args, **kwargs)
+
+    def timed_score(*args: Any, **kwargs: Any) -> Any:
+        with meter.phase("rollout and score"):
+            found = score(*args, **kwargs)
+        lengths = set(found["completion_mask"].sum(dim=1).tolist())
+        width = found["prompt_mask"].sum(dim=1).max().item()
+        if lengths != {work.completion} or width != work.prompt:
+            raise ValueError(f"{width} + {sorted(lengths)} tokens, not {work.prompt} + {work.completion}")
+        return found
+
+    trainer._generate, trainer._generate_and_score_completions = timed_generate, timed_score
+
+    class Steps(TrainerCallback):  # type: ignore[misc, unused-ignore]
+        began = 0.0
+
+        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            self.began = meter.now()
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            meter.split("rollout and score", "rollout", "score")
+            meter.end_step(meter.now() - self.began, timed=budget.is_timed(int(state.global_step) - 1))
+            control.should_training_stop |= budget.is_spent(meter.report)
+
+    trainer.add_callback(Steps())
+
+
+def resolved(arguments: Any) -> dict[str, Any]:
+    """The whole configuration, as far as it is plain values."""
+    plain = (str, int, float, bool, type(None), list, dict)
+    return {key: value for key, value in sorted(vars(arguments).items()) if isinstance(value, plain)}

@@ -1,0 +1,54 @@
+"""Memory in use on a whole GPU, asked of its driver from outside the process that is measured."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+PERIOD_S = 0.05
+
+
+class Memory(ctypes.Structure):
+    """`nvmlMemory_t`."""
+
+    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
+
+
+class Peak:
+    """bytes: the most that was in use at a sample; None where there is no NVIDIA driver to ask."""
+
+    bytes: int | None = None
+
+
+@contextmanager
+def device_peak(index: int = 0) -> Iterator[Peak]:
+    """Sample the GPU's memory while the block runs."""
+    peak, ended = Peak(), threading.Event()
+    try:
+        driver = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        yield peak
+        return
+    handle = ctypes.c_void_p()
+    if driver.nvmlInit_v2() or driver.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)):
+        yield peak
+        return
+
+    def sample() -> None:
+        memory = Memory()
+        while not ended.is_set():
+            if driver.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0:
+                peak.bytes = max(peak.bytes or 0, memory.used)
+            time.sleep(PERIOD_S)
+
+    thread = threading.Thread(target=sample, daemon=True)
+    thread.start()
+    try:
+        yield peak
+    finally:
+        ended.set()
+        thread.join()
+        driver.nvmlShutdown()

@@ -1,0 +1,89 @@
+"""What every contender of `benchmarks.grpo` gets: one model of random weights, one prompt, one rule for rewards. (pure
+but for `write_model`)
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from profiles.shapes import ARCHITECTURES
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "r1-qwen-1.5b": ARCHITECTURES["r1-qwen-1.5b"],
+    "tiny": ARCHITECTURES["qwen2-tiny"] | {"vocab_size": 512, "tie_word_embeddings": False},
+}
+SEED = 0
+LORA_TARGETS = ("k_proj", "o_proj", "q_proj", "v_proj")
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One step: `group_size` completions of one prompt, all of exactly `completion` tokens, one update with them."""
+
+    shape: str = "r1-qwen-1.5b"
+    group_size: int = 8
+    prompt: int = 128
+    """Tokens."""
+    completion: int = 512
+    """Tokens of every completion: end tokens do not end it."""
+    lora_rank: int = 16
+    lora_alpha: int = 32
+    learning_rate: float = 1e-5
+    clip: float = 0.2
+
+    @property
+    def vocabulary(self) -> int:
+        return int(SHAPES[self.shape]["vocab_size"])
+
+    @property
+    def tokens(self) -> int:
+        """That one step samples."""
+        return self.group_size * self.completion
+
+    def prompt_ids(self, step: int) -> tuple[int, ...]:
+        """Another prompt in each step, the same for all contenders: special tokens are at the vocabulary's end."""
+        draws = random.Random(f"{SEED} {step}")
+        return tuple(draws.randrange(self.vocabulary // 100, self.vocabulary * 98 // 100) for _ in range(self.prompt))
+
+
+def rewards(count: int) -> list[float]:
+    """Of the rows of a group: 0 and 1 in turn, so that no contender may skip a group without differences. (pure)"""
+    return [float(row % 2) for row in range(count)]
+
+
+def text_of(ids: tuple[int, ...]) -> str:
+    """What the trivial tokenizer reads as exactly these ids. (pure)"""
+    return " ".join(f"t{number}" for number in ids)
+
+
+def write_model(shape: str, directory: Path) -> None:
+    """Fill `directory` with config, bfloat16 weights drawn from a fixed seed, and a tokenizer of one word an id.
+
+    Drawn on the GPU where there is one: all contenders read the same files, so the generator does not matter.
+    """
+    import torch
+    from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+    from transformers import AutoModelForCausalLM, Qwen2Config
+
+    facts = SHAPES[shape]
+    size = facts["vocab_size"]
+    end = f"t{size - 1}"
+    config = Qwen2Config(
+        **facts, bos_token_id=None, eos_token_id=size - 1, pad_token_id=size - 1,
+        rope_parameters={"rope_theta": 10_000.0, "rope_type": "default"},
+    )  # fmt: skip
+    make: Any = AutoModelForCausalLM.from_config
+    torch.manual_seed(SEED)
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+        model = make(config, dtype=torch.bfloat16)
+    model.save_pretrained(directory)
+    words = Tokenizer(models.WordLevel({f"t{number}": number for number in range(size)}, unk_token=end))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    words.add_special_tokens([AddedToken(end, special=True)])
+    words.save(str(directory / "tokenizer.json"))
+    told = {"tokenizer_class": "TokenizersBackend", "eos_token": end, "pad_token": end}
+    (directory / "tokenizer_config.json").write_text(json.dumps(told))
