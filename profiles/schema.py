@@ -48,9 +48,9 @@ class Model(Section, frozen=True):
     """[model]: which weights are trained, and how they are read."""
 
     path: Annotated[str, FIXED] = "pocket"
-    """`pocket` for the built-in model, else a directory with a Hugging Face checkpoint."""
-    prompt_style: Annotated[Literal["pocket", "azr", "azr-chat"], FIXED] = "pocket"
-    """Wording of prompts and its parser: `azr` for base models, `azr-chat` for those with a chat template."""
+    """`pocket` or `pocket-words` for a built-in model, else a directory with a Hugging Face checkpoint."""
+    prompt_style: Annotated[Literal["pocket", "azr", "azr-chat", "verbatim"], FIXED] = "pocket"
+    """Wording of prompts: `azr` for base models, `azr-chat` with a chat template, `verbatim` for problems as they are."""
     dtype: Annotated[Literal["float32", "bfloat16"], FIXED] = "float32"
     """Precision of weights in memory. What is trained in `bfloat16` has a float32 copy that the optimiser works on."""
     random_init: Annotated[
@@ -185,9 +185,9 @@ class Validation(Section, frozen=True):
     """[validation]: held-out problems between cycles."""
 
     suites: Annotated[
-        tuple[Literal["pocket", "cruxeval-i", "cruxeval-o", "gsm8k", "fake"], ...], Meta(min_length=1)
+        tuple[Literal["pocket", "words", "cruxeval-i", "cruxeval-o", "gsm8k", "fake"], ...], Meta(min_length=1)
     ] = ("pocket",)
-    """Held-out sets; none of them can enter the buffers. All but `pocket` need a data file (docs/evaluation.md)."""
+    """Held-out sets; none can enter the buffers. All but `pocket` and `words` need a data file (docs/evaluation.md)."""
     examples_per_task: Positive = 300
     """Problems of each task: always the same ones, chosen by hash, of each stratum its share."""
     data: Annotated[str, FREE] = ""
