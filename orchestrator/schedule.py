@@ -119,7 +119,9 @@ def after_cycle(history: History, last: CycleFacts, profile: Profile) -> Action:
         return Stop(f"{duration(profile.run.max_hours * 3600)} of training are over", RunState.FINISHED, ExitCode.OK)
     if "train" not in profile.run.phases:
         return Stop(
-            f"seeding is done: {history.examples} tasks; run --full-pipeline goes on", RunState.STOPPED, ExitCode.OK
+            f"seeding is done: {profile.azr.seed_tasks} tasks of each kind; run --full-pipeline goes on",
+            RunState.STOPPED,
+            ExitCode.OK,
         )
     first = history.step + 1
     return Train(

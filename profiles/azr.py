@@ -68,8 +68,8 @@ class Azr(Section, frozen=True):
     """Accept programs that return None; the published code does."""
     buffer_filter: Literal["all", "non_one", "non_extremes"] = "all"
     """Which new tasks are stored: all, those not always solved, those sometimes solved."""
-    seed_tasks: Annotated[Positive, FIXED] = 1
-    """Tasks of a kind that the buffer holds before self-play begins; 1 is the identity function alone."""
+    seed_tasks: Positive = 1
+    """Tasks of a kind that the buffer holds before self-play begins; 1 is the identity alone. Unread once seeded."""
     max_seed_batches: Positive = 200
     """Batches after which seeding gives up and says why."""
     seed_parse: Literal["whole_response", "answer"] = "whole_response"

@@ -36,7 +36,7 @@ def digest(pocket: Scene) -> str:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_pocket_run_whose_worker_and_master_are_killed_ends_with_the_digest_of_an_unbroken_one(
+def test_O2_a_pocket_run_whose_worker_and_master_are_killed_ends_with_the_digest_of_an_unbroken_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(harness, "PATIENCE_S", 280.0)
@@ -49,7 +49,7 @@ def test_a_pocket_run_whose_worker_and_master_are_killed_ends_with_the_digest_of
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_pocket_run_whose_master_is_killed_twice_ends_with_the_digest_of_an_unbroken_one(
+def test_O2_a_pocket_run_whose_master_is_killed_twice_ends_with_the_digest_of_an_unbroken_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(harness, "PATIENCE_S", 280.0)

@@ -89,7 +89,7 @@ def test_W3_worker_killed_in_the_update_repeats_the_step_from_its_rollouts(clean
         check_invariants(run, clean.ending)
 
 
-def test_W4_worker_killed_while_staging_leaves_no_staging(clean: Clean, tmp_path: Path) -> None:
+def test_W4_O3_worker_killed_while_staging_leaves_no_staging(clean: Clean, tmp_path: Path) -> None:
     with scene(tmp_path / "run") as run:
         master = run.finish("ckpt.files_written:3")
         assert "removed .staging-" in master.out.read_text()
@@ -129,7 +129,7 @@ def test_W8_validation_killed_is_retried_and_training_stays(clean: Clean, tmp_pa
         check_invariants(run, clean.ending)
 
 
-def test_W9_worker_hung_in_native_code_is_dumped_and_killed(clean: Clean, tmp_path: Path) -> None:
+def test_W9_O6_worker_hung_in_native_code_is_dumped_and_killed(clean: Clean, tmp_path: Path) -> None:
     deadline = PATIENT | {"timeouts__heartbeat_s": 4}
     with scene(tmp_path / "run", fake__fault="hang_native:3", **deadline) as run:
         run.finish()

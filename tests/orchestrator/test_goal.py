@@ -12,7 +12,7 @@ from orchestrator.schedule import Stop, Train, next_action
 from profiles.errors import ExitCode
 from profiles.goal import Goal, parse_goal
 from profiles.load import load_profile
-from profiles.schema import Profile, Run
+from profiles.schema import Azr, Profile, Run
 from state.history import ValidationFacts
 from state.states import CycleState, RunState
 from tests.orchestrator.test_schedule import NOW, cycle, history
@@ -90,11 +90,11 @@ def test_a_goal_that_no_suite_has_is_an_error_with_the_names_that_there_are() ->
 
 
 def test_a_run_of_the_seed_phase_alone_stops_and_goes_on_with_both() -> None:
-    past = history(cycle(0, CycleState.COMMITTED), 0, examples=768)
-    ending = next_action(past, Profile(name="test", run=Run(phases=("seed",))), NOW)
+    past = history(cycle(0, CycleState.COMMITTED), 0)
+    ending = next_action(past, Profile(name="test", run=Run(phases=("seed",)), azr=Azr(seed_tasks=256)), NOW)
     assert isinstance(ending, Stop)
     assert (ending.state, ending.exit_code) == (RunState.STOPPED, ExitCode.OK)
-    assert "768 tasks" in ending.reason
+    assert "256 tasks of each kind" in ending.reason
     assert isinstance(next_action(past, Profile(name="test"), NOW), Train)
 
 

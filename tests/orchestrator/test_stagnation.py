@@ -35,6 +35,12 @@ def test_rising_accuracy_goes_on() -> None:
     assert verdict(history(*(cycle(n, 0.3 + 0.05 * n) for n in range(8))), RULE) == GO
 
 
+def test_O5_a_healthy_day_of_constant_counts_is_not_stagnant() -> None:
+    """The published rule counted rows of files of a constant length, and stopped every run."""
+    day = tuple(cycle(n, 0.3 + 0.001 * n, 0.2 + 0.002 * n, new=30, learnable=20) for n in range(288))
+    assert all(verdict(history(*day[:n]), Stagnation()) == GO for n in range(1, len(day) + 1))
+
+
 def test_flat_accuracy_is_a_plateau_and_the_evidence_names_both_scores() -> None:
     found = verdict(history(*flat(6)), RULE)
     assert (found.kind, found.action) == ("plateau", "stop")

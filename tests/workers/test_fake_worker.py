@@ -27,8 +27,8 @@ def test_a_cycle_does_exactly_its_steps_and_ends_on_a_checkpoint_of_the_last(tmp
     assert [e.seq for e in h.events_at(first)] == list(range(1, len(h.events_at(first)) + 1))
 
 
-def test_twenty_steps_from_step_21_are_the_steps_21_to_40(tmp_path: Path) -> None:
-    """O1 of the algorithm's checklist: half-open intervals, no step is lost between cycles."""
+def test_O1_twenty_steps_from_step_21_are_the_steps_21_to_40(tmp_path: Path) -> None:
+    """Half-open intervals: no step is lost between cycles."""
     head = h.trained(tmp_path, h.fake_profile(every=1000), steps=20)
     spec = h.make_spec(tmp_path, h.fake_profile(every=1000), head=head, end_step=41, cycle=2)
     assert h.run(spec) == 0

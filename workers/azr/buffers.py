@@ -99,7 +99,8 @@ class Buffer:
         self._keys = {entry.key for entry in self.entries}
 
     def _evict(self) -> None:
-        place = next((i for i, entry in enumerate(self.entries) if entry.source != SEED), 0)
+        # Never the newest: in a buffer full of seeds the oldest of them leaves, or nothing new would ever enter.
+        place = next((i for i, entry in enumerate(self.entries[:-1]) if entry.source != SEED), 0)
         self._keys.discard(self.entries.pop(place).key)
 
 

@@ -155,6 +155,7 @@ def stalled(buffers: Buffers, target: int, batches: int, proposals: int, reasons
         f"seed_stalled: {batches} batches gave {sizes} of {target} tasks; of {proposals} proposals {accepted} were "
         f"accepted; refused: {', '.join(shares) or 'none'}",
         kept="the tasks found so far: the next start goes on from them",
-        next_command="set azr.seed_tasks lower or azr.max_seed_batches higher, then: python -m orchestrator run",
+        next_command="python -m orchestrator run --accept-changes --set azr.max_seed_batches=N   (more than "
+        f"{batches}), or --set azr.seed_tasks=N   (fewer than {target})",
         exit_code=ExitCode.INPUT,
     )

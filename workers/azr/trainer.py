@@ -126,7 +126,12 @@ class AzrTrainer:
             self._buffers.of[entry.task].add(entry)
         spec, told = self._attempt.spec, self._attempt.at
         journal = BatchFiles(lambda number: self._attempt.run.seed_file(spec.cycle, number), spec.run_id, self._profile)
-        grow(self._tools, self._buffers, stop_asked, lambda number: told(0, f"seeding, batch {number}"), journal)
+
+        def on_batch(number: int) -> None:
+            sizes = ", ".join(f"{task} {len(buffer)}" for task, buffer in self._buffers.of.items())
+            told(0, f"seeding, batch {number}, {sizes} of {self._profile.azr.seed_tasks} tasks")
+
+        grow(self._tools, self._buffers, stop_asked, on_batch, journal)
         if any(len(buffer) < self._profile.azr.seed_tasks for buffer in self._buffers.of.values()):
             raise Interrupted
         return [example(entry) for buffer in self._buffers.of.values() for entry in buffer.entries]

@@ -108,6 +108,13 @@ def test_b8_the_oldest_that_is_no_seed_leaves_a_full_buffer() -> None:
     assert [one.step for one in buffer.entries] == [0, 0, 2, 3, 4]
 
 
+def test_b8_a_new_task_enters_a_buffer_that_is_full_of_seeds() -> None:
+    buffer = Buffer(cap=2)
+    for number in range(4):
+        buffer.add(entry(number, step=number, source="seed" if number < 2 else "selfplay"))
+    assert [one.step for one in buffer.entries] == [1, 3]
+
+
 def test_b9_b10_comments_and_spacing_make_no_new_task() -> None:
     buffer = Buffer(cap=9)
     one = make_entry("ded", "def f(a, b):\n    return a", ["1,2"], ["1"], step=1, source="selfplay")

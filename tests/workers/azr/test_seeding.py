@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import torch
 
+from profiles.changes import diff, refusal
 from profiles.errors import ExitCode, LonghaulError
+from profiles.load import override_profile
 from profiles.schema import Azr, Model, Optimizer, Profile, Run, Sampling
 from tests.workers import harness as h
 from tests.workers.azr.small import Scripted, azr_profile, scripted_tools, triplet, write_model
@@ -129,6 +131,15 @@ def test_b7_a_model_that_writes_no_task_ends_with_the_reasons(tmp_path: Path, sa
     with pytest.raises(LonghaulError, match=said) as caught:
         grow(tools, buffers, lambda: False)
     assert caught.value.exit_code == ExitCode.INPUT
+    assert "--accept-changes --set azr.max_seed_batches=N   (more than 3)" in caught.value.next_command
+
+
+@pytest.mark.parametrize("knob", ["azr.seed_tasks=2", "azr.max_seed_batches=400"])
+def test_a_stalled_run_may_go_on_with_what_its_message_says(knob: str) -> None:
+    """Both knobs may change in a run that has begun."""
+    began = Profile(name="t", azr=Azr(seed_tasks=5))
+    changes = diff(began, override_profile(began, [knob]))
+    assert len(changes) == 1 and refusal(changes, accept_changes=True) is None
 
 
 def test_a_worker_that_is_killed_between_two_batches_keeps_the_first(tmp_path: Path) -> None:
@@ -207,7 +218,7 @@ def test_a_step_in_which_nothing_could_be_judged_is_counted_and_skipped(tmp_path
         pytest.param({"max_prompt_tokens": 90}, None, "sampling.max_prompt_tokens is 90", id="no prompt fits"),
     ],
 )
-def test_lengths_that_cannot_work_are_refused_before_anything_is_generated(
+def test_O9_lengths_that_cannot_work_are_refused_before_anything_is_generated(
     sampling: dict[str, int], positions: int | None, said: str, tmp_path: Path, sandbox: Sandbox
 ) -> None:
     from dataclasses import replace

@@ -148,6 +148,26 @@ def test_a10_a_full_step_has_b_rows_in_each_of_six_cells_and_the_estimates_are_n
     assert sorted(entry.task for entry in collected.found) == ["abd", "abd", "ded", "ded", "ind"]
 
 
+@pytest.mark.parametrize(
+    ("draws", "said"), [(False, ["all estimation rollouts of every new task are the same"]), (True, [])]
+)
+def test_O7_a_sampler_that_does_not_draw_raises_the_alarm(
+    draws: bool, said: list[str], tmp_path: Path, sandbox: Sandbox
+) -> None:
+    answers = all_answers(True)
+    if draws:
+        answers["solve ded"] = lambda n: said_again(n)
+    collected = Play(tmp_path, sandbox, answers).step()
+    found = warnings_of(collected, collected.metrics)
+    assert [text.partition(":")[0] for text in found] == said
+    assert collected.metrics["identical_share"] == (3 / 5 if draws else 1)
+
+
+def said_again(number: int) -> str:
+    """The same answer after another thought."""
+    return said("```output\n'nobody'\n```", thought=f"thought {number}")
+
+
 def test_induction_is_solved_by_the_hidden_half(tmp_path: Path, sandbox: Sandbox) -> None:
     collected = Play(tmp_path, sandbox, all_answers(True)).step()
     (problem,) = [entry for entry in collected.found if entry.task == "ind"]

@@ -20,6 +20,8 @@ from workers.suites.held_out import held_out_of
 
 IDENTITY = "def f(a):\n    return a"
 ABS = "def f(a):\n    return abs(a)"
+BAD = "class Bad(Exception):\n    pass\ndef f(a):\n    if a:\n        raise Bad\n    return a"
+COUNTER = "from collections import Counter\ndef f(a):\n    return Counter(a)"
 
 
 @pytest.fixture(scope="module")
@@ -53,13 +55,24 @@ def test_a_valid_proposal_becomes_a_task_with_canonical_arguments_and_its_output
     ("program", "argument", "reason"),
     [
         pytest.param("def f(a):\n    return 1 / 0", "1", "run", id="R4 V6 raises"),
+        pytest.param(BAD, "1", "run", id="V6 raises what is named without Error"),
+        pytest.param("def f(a):\n    return next(iter(()))", "1", "run", id="V6 StopIteration"),
         pytest.param("class Bad(Exception): pass\ndef f(a):\n    raise Bad", "1", "screen", id="no value returned"),
         pytest.param("import random\ndef f(a):\n    return random.random()", "1", "screen", id="V8 banned"),
+        pytest.param("import os\ndef f(a):\n    return os.getpid()", "1", "screen", id="V8 os"),
+        pytest.param(
+            "from os.path import join\ndef f(a):\n    return join(a, a)", "'u'", "screen", id="V8 a part of os"
+        ),
+        pytest.param("import random as r\ndef f(a):\n    return r.random()", "1", "screen", id="V8 under another name"),
+        pytest.param("def f(a):\n    random = a\n    return random", "1", "", id="V8 a variable is no import"),
         pytest.param("def g(a):\n    return a", "1", "screen", id="no f"),
         pytest.param(IDENTITY, "1) or f(1", "input_literal", id="V2 injection"),
         pytest.param(IDENTITY, "__import__('os')", "input_literal", id="V2 call"),
         pytest.param(IDENTITY, "None", "output_literal", id="V7 None"),
         pytest.param("def f(a):\n    return float('nan')", "1", "output_literal", id="V7 NaN"),
+        pytest.param("def f(a):\n    return float('inf')", "1", "output_literal", id="V7 infinity"),
+        pytest.param(COUNTER, "'aab'", "run", id="V7 a Counter"),
+        pytest.param("def f(a):\n    return object()", "1", "run", id="V7 an object"),
         pytest.param("def f(a):\n    return 'x' * 5000", "1", "output_size", id="V7 long"),
         pytest.param("def f(a):\n    return list({'a', 'b', 'c', 'd'})", "1", "determinism", id="V5 hash order"),
         pytest.param("n = 0\ndef f(a):\n    global n\n    n += 1\n    return n", "1", "determinism", id="V4 counter"),
@@ -76,6 +89,11 @@ def test_v10_an_endless_program_is_no_task_and_the_next_one_is(sandbox: Sandbox)
     endless = "def f(a):\n    while True: pass\n    return a"
     found = reasons(verdicts(sandbox, [("ded", endless, ("1",)), ("ded", IDENTITY, ("1",))]))
     assert found[0] in {"run", "determinism"} and found[1] == ""
+
+
+def test_v10_a_list_of_4_gib_is_no_task_and_the_next_one_is(sandbox: Sandbox) -> None:
+    large = "def f(a):\n    return len([0] * 2**29)"
+    assert reasons(verdicts(sandbox, [("ded", large, ("1",)), ("ded", IDENTITY, ("1",))])) == ["run", ""]
 
 
 def test_b10_the_same_task_twice_in_a_batch_is_found_once(sandbox: Sandbox) -> None:

@@ -208,7 +208,7 @@ def refused(directory: Path, kind: str) -> str:
     return caught.value.what
 
 
-def test_mutation_renamed_keys_are_refused(kind: str, base: Path, tmp_path: Path) -> None:
+def test_O4_mutation_renamed_keys_are_refused(kind: str, base: Path, tmp_path: Path) -> None:
     """The published code stripped the adapter's name from the keys, and loaded what was left: nothing."""
     tensors = load_file(newest(base / "whole") / adapters.WEIGHTS)
     renamed = {name.replace(".lora_A.weight", ".lora_A.default.weight"): one for name, one in tensors.items()}

@@ -1,0 +1,74 @@
+"""The published setting of Absolute Zero, as docs/algorithm.md writes it down, is one that a run can have."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from profiles.load import load_profile
+from profiles.schema import Profile
+
+DOCS = Path(__file__).parents[2] / "docs" / "algorithm.md"
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Profile:
+    _, _, section = DOCS.read_text(encoding="utf-8").partition("### The published setting")
+    found = re.search(r"```toml\n(.*?)```", section, re.DOTALL)
+    assert found
+    path = tmp_path_factory.mktemp("profile") / "published.toml"
+    path.write_text(found.group(1), encoding="utf-8")
+    return load_profile(str(path)).profile
+
+
+def test_a_step_has_384_rollouts_in_3_updates_of_128(published: Profile) -> None:
+    azr = published.azr
+    rows = len(azr.tasks) * (azr.proposals_per_task + azr.solve_batch)
+    assert (rows, rows // published.optimizer.updates_per_step) == (384, 128)
+    assert not azr.train_on_estimates and azr.minibatch_order == "task" and azr.train_proposer
+
+
+def test_a_run_has_500_steps(published: Profile) -> None:
+    assert published.run.max_cycles * published.run.steps_per_cycle == 500
+
+
+def test_seeds_references_estimates_and_cap(published: Profile) -> None:
+    azr = published.azr
+    assert (azr.seed_tasks, azr.references, azr.group_size, azr.buffer_cap) == (256, 6, 8, 16384)
+    assert (azr.reference_weighting, azr.solver_mix, azr.buffer_filter) == ("uniform", "max_new", "all")
+    assert (azr.composite_from_step, azr.seed_parse, azr.induction_reward) == (0, "whole_response", "binary")
+
+
+def test_lengths_and_sampler(published: Profile) -> None:
+    sampling = published.sampling
+    assert (sampling.max_prompt_tokens, sampling.max_completion_tokens, sampling.temperature) == (6144, 8096, 1.0)
+
+
+def test_the_optimiser(published: Profile) -> None:
+    knobs = published.optimizer
+    assert (knobs.kind, knobs.learning_rate, knobs.weight_decay, knobs.max_grad_norm) == ("adamw", 1e-6, 0.01, 1.0)
+    assert (knobs.warmup_steps, knobs.decay_steps) == (0, 0)
+    assert (knobs.clip_ratio_low, knobs.clip_ratio_high, knobs.entropy_coef) == (0.2, 0.2, 0.001)
+    assert (knobs.loss_divisor, knobs.advantages) == ("tokens", "cell")
+
+
+@pytest.mark.parametrize(
+    ("knob", "paper"),
+    [("azr.proposer_zero_reward", "0.0"), ("azr.adv_norm", "sample"), ("azr.single_def_only", "false")],
+)
+def test_where_paper_and_code_differ_both_can_be_had(knob: str, paper: str) -> None:
+    load_profile("azr-0.5b", [f"{knob}={paper}"])
+
+
+@pytest.mark.parametrize("name", ["azr-0.5b", "azr-3b-qlora", "azr-3b-qlora-8gb"])
+def test_the_shipped_profiles_keep_the_published_algorithm(name: str) -> None:
+    profile = load_profile(name).profile
+    azr, knobs = profile.azr, profile.optimizer
+    assert set(azr.tasks) == {"abd", "ded", "ind"} and azr.seed_tasks == 256
+    assert (azr.proposer_zero_reward, knobs.advantages, knobs.updates_per_step) == (-0.5, "cell", 3)
+    assert (knobs.entropy_coef, profile.sampling.temperature, profile.run.steps_per_cycle) == (0.001, 1.0, 20)
+    assert profile.validation.every == 1
+    if profile.adapter.rank:
+        assert profile.run.checkpoint_every == 2 and profile.model.quantization == "nf4"
