@@ -19,6 +19,7 @@ from msgspec import Struct
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Grpo
 from workers.data.answers import LONGEST_ANSWER, gold_of
+from workers.pocket.words import problems as words
 
 MOST_NAMED = 5
 """Bad lines that an error names one by one."""
@@ -58,8 +59,11 @@ def read_problems(path: Path, grpo: Grpo, split: str = "train") -> Problems:
     """All problems of a file, or of the split's file in a folder.
 
     Lines that cannot be used are refused together, by number, or with `bad_rows = "skip"` left out. Raises
-    LonghaulError (INPUT) for them, for a file that is missing or binary, and where nothing usable is left.
+    LonghaulError (INPUT) for them, for a file that is missing or binary, and where nothing usable is left. The path
+    `pocket-words` is no file but the built-in word problems, which are made here.
     """
+    if str(path) == words.NAME:
+        return _built_in()
     file = _file_of(path, split)
     try:
         text = file.read_bytes()
@@ -109,6 +113,13 @@ def summary(problems: Problems) -> str:
         lines += ["..."] if len(problems.left_out) > MOST_NAMED else []
         text += f"; {len(problems.left_out)} left out (line {', '.join(lines)})"
     return text
+
+
+def _built_in() -> Problems:
+    stories = enumerate(words.draw_problems())
+    return Problems(
+        Path(words.NAME), tuple(Problem(number, number + 1, story.text, str(story.answer)) for number, story in stories)
+    )
 
 
 def _rows(text: bytes) -> Iterator[tuple[int, str, tuple[str, str] | None]]:

@@ -17,12 +17,18 @@ from workers.pocket.words.speech import WORDS
 
 @dataclass(frozen=True)
 class Course:
-    """`recipe`: what the corpus is made of, which gate.json keeps. `problems(num_each, seed)`: held out of it."""
+    """`recipe`: what the corpus is made of, which gate.json keeps. `problems(num_each, seed)`: held out of it.
+
+    `shown_share`: how often the model shall work at temperature 1. `direct_weight`: loss weight of direct answers after
+    their first token.
+    """
 
     vocabulary: Vocabulary
     recipe: corpus.Recipe | words_corpus.WordRecipe
     draw: Draw
     problems: Callable[..., Sequence[Asked]]
+    shown_share: float = 0.11
+    direct_weight: float = 0.05
 
 
 def programs(worked_share: float) -> Course:
@@ -35,7 +41,7 @@ def words(worked_share: float) -> Course:
     """Arithmetic in words."""
     recipe = words_corpus.WordRecipe(worked_share=worked_share)
     draw = partial(words_corpus.make_example, recipe=recipe)
-    return Course(WORDS, recipe, draw, words_corpus.held_out_stories)
+    return Course(WORDS, recipe, draw, words_corpus.held_out_stories, shown_share=0.15, direct_weight=0.5)
 
 
 COURSES: dict[str, Callable[[float], Course]] = {"programs": programs, "words": words}

@@ -12,7 +12,7 @@ with 1 and writes nothing if the gate fails at the end.
 import argparse
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -54,8 +54,8 @@ class Settings:
     heads: int
     feed_forward: int
     worked_share: float
-    shown_share: float
-    direct_weight: float
+    shown_share: float | None
+    direct_weight: float | None
     seed: int
     corpus: Path | None
     full_length: bool
@@ -78,8 +78,8 @@ def parse_arguments(argv: list[str]) -> Settings:
     add("--heads", type=int, default=4)
     add("--feed-forward", type=int, default=288)
     add("--worked-share", type=float, default=0.8, help="share of solve sequences in the corpus that are worked")
-    add("--shown-share", type=float, default=0.11, help="how often the model shall work at temperature 1")
-    add("--direct-weight", type=float, default=0.05, help="loss weight of direct answers after their first token")
+    add("--shown-share", type=float, help="how often the model shall work at temperature 1")
+    add("--direct-weight", type=float, help="loss weight of direct answers after their first token")
     add("--seed", type=int, default=0)
     add("--corpus", type=Path, help="keep the corpus in this folder, or take it from there")
     add("--full-length", action="store_true", help="use all minutes and sequences, though the gate holds before")
@@ -95,23 +95,23 @@ def style_weights(worked_share: float, shown_share: float) -> tuple[float, float
     return shown_share * (1 - worked_share) / ((1 - shown_share) * worked_share), 1.0
 
 
-def loss_weights(corpus: Corpus, rows: Tensor, width: int, settings: Settings) -> Tensor:
+def loss_weights(corpus: Corpus, rows: Tensor, width: int, course: Course) -> Tensor:
     """Loss weight of each token as a target. [B, width]."""
     columns = torch.arange(width, device=rows.device)[None]
     prompts, ends = corpus.prompt_lengths[rows][:, None], corpus.lengths[rows][:, None]
     worked, styled = corpus.worked[rows][:, None], corpus.styled[rows][:, None]
-    worked_weight, direct_weight = style_weights(settings.worked_share, settings.shown_share)
+    worked_weight, direct_weight = style_weights(course.recipe.worked_share, course.shown_share)
     weights = torch.where(columns < prompts, PROMPT_WEIGHT, 1.0)
-    weights = torch.where(styled & ~worked & (columns > prompts), settings.direct_weight, weights)
+    weights = torch.where(styled & ~worked & (columns > prompts), course.direct_weight, weights)
     weights = torch.where((columns == prompts) & styled & worked, worked_weight, weights)
     weights = torch.where((columns == prompts) & styled & ~worked, direct_weight, weights)
     return torch.where(columns < ends, weights, 0.0)
 
 
-def sequence_loss(model: Qwen2ForCausalLM, corpus: Corpus, rows: Tensor, settings: Settings) -> Tensor:
+def sequence_loss(model: Qwen2ForCausalLM, corpus: Corpus, rows: Tensor, course: Course) -> Tensor:
     """Weighted sum of the token losses of a batch, per sequence and typical weight."""
     ids = corpus.batch(rows)  # [B, T]
-    weights = loss_weights(corpus, rows, ids.shape[1], settings)[:, 1:]
+    weights = loss_weights(corpus, rows, ids.shape[1], course)[:, 1:]
     with torch.autocast(ids.device.type, torch.bfloat16, enabled=ids.device.type == "cuda"):
         logits = model(ids[:, :-1], use_cache=False).logits
     losses = cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten(), reduction="none")
@@ -161,7 +161,7 @@ def train(model: Qwen2ForCausalLM, corpus: Corpus, course: Course, settings: Set
                 break
             for optimizer, rate in zip(optimizers, rates, strict=True):
                 optimizer.param_groups[0]["lr"] = rate * learning_rate_factor(step, progress / end)
-            loss = sequence_loss(model, corpus, rows, settings)
+            loss = sequence_loss(model, corpus, rows, course)
             loss.backward()  # type: ignore[no-untyped-call]  # torch has no annotation here
             torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_GRAD_NORM)
             for optimizer in optimizers:
@@ -181,6 +181,10 @@ def main(argv: list[str]) -> int:
     """Returns the exit code."""
     settings = parse_arguments(argv)
     course = COURSES[settings.course](settings.worked_share)
+    if settings.shown_share is not None:
+        course = replace(course, shown_share=settings.shown_share)
+    if settings.direct_weight is not None:
+        course = replace(course, direct_weight=settings.direct_weight)
     corpus = make_corpus(
         settings.corpus_sequences, course.draw, course.vocabulary, settings.seed, settings.device, settings.corpus
     )

@@ -3,15 +3,19 @@
 import ast
 import operator
 import re
+from pathlib import Path
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from profiles.schema import Grpo
+from workers.data.gsm8k import read_problems
 from workers.data.verify import judge
 from workers.pocket.vocabulary import UNKNOWN
 from workers.pocket.words.corpus import WordRecipe, held_out_stories, make_example
+from workers.pocket.words.problems import NAME, draw_problems, main
 from workers.pocket.words.speech import MAX_COMPLETION_TOKENS, MAX_PROMPT_TOKENS, WORDS, direct, is_worked, worked
 from workers.pocket.words.story import MOST, NAMES_OF_STEPS, Story, draw_of_fold, draw_story
 
@@ -88,6 +92,25 @@ def test_a_held_out_draw_has_as_many_of_each_number_of_operations_and_no_text_tw
     assert [one.task for one in drawn] == [name for name in NAMES_OF_STEPS for _ in range(40)]
     assert len({one.prompt for one in drawn}) == 120
     assert all(len(one.story.steps) == NAMES_OF_STEPS.index(one.task) + 1 for one in drawn)
+
+
+def test_what_a_run_learns_on_is_made_without_a_file_and_never_asks_what_validation_asks() -> None:
+    problems = read_problems(Path(NAME), Grpo()).problems
+    held_out = held_out_stories(num_each=300)
+    assert [one.number for one in problems] == list(range(1024))
+    assert len({one.prompt for one in problems}) == 1024
+    assert not {one.prompt for one in problems} & {one.story.text for one in held_out}
+    assert not {one.steps for one in draw_problems()} & {one.story.steps for one in held_out}
+
+
+@pytest.mark.parametrize("fold", ["train", "validation"])
+def test_the_same_problems_can_be_had_as_a_file(fold: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--count", "30", *(["--held-out"] if fold == "validation" else [])])
+    (tmp_path / f"{fold}.jsonl").write_text(capsys.readouterr().out)
+    found = read_problems(tmp_path, Grpo(), fold).problems
+    made = draw_problems(30, held_out=fold == "validation")
+    assert [(one.prompt, one.gold) for one in found] == [(one.text, str(one.answer)) for one in made]
+    assert all(one.is_held_out == (fold == "validation") for one in made)
 
 
 def test_an_example_is_a_story_of_its_cell_with_its_right_answer() -> None:
