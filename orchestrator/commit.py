@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from orchestrator import pointers
 from orchestrator.ingest import drop_torn_line, ingest_all
 from profiles.schema import Retention
 from state import recover, retention, trash
@@ -73,7 +74,12 @@ class Ledger:
         crash_point("commit.before")
         self.store.commit_checkpoint(facts, manifest.attempt, now)
         crash_point("commit.after")
+        self.publish()
         return facts
+
+    def publish(self) -> None:
+        """Tell the world which checkpoints are the latest and the best."""
+        pointers.publish(self.run, self.reader)
 
     def adopt(self, now: float) -> list[str]:
         """Deal with every checkpoint directory that has no row: adopt the head's whole children, quarantine the
@@ -90,6 +96,7 @@ class Ledger:
             self.commit_checkpoint(repair.path, self.reader.end_step(manifest.cycle), now)
         elif repair.kind == Kind.WALK_BACK:
             self.store.walk_back(repair.checkpoint_id, now)
+            self.publish()
         elif repair.kind == Kind.QUARANTINE and repair.checkpoint_id:
             self.store.set_checkpoint_state(repair.checkpoint_id, "quarantined")
         recover.apply(self.run, repair)
@@ -196,6 +203,7 @@ class Ledger:
             self.store.commit_validation(
                 head.checkpoint_id, attempt.cycle, attempt.attempt, head.step, result.validation, now
             )
+            self.publish()
             return Ended(AttemptState.SUCCEEDED, "", ""), None
         if failure == STOPPED:
             return Ended(AttemptState.STOPPED, "", "stopped as asked; it is done again on resume"), None

@@ -40,6 +40,7 @@ def recover_run(run: RunDir, store: Store, reader: Reader, ledger: Ledger, now: 
         ended = ledger.close(attempt, end_step, exit_code=None, failure="", lost=True, now=now)
         done.append(f"cycle {attempt.cycle}: {attempt.role} attempt {attempt.attempt}: {ended.state}")
         crash_point("recover.attempt_closed")
+    ledger.publish()
     done += [f"pruned {path}" for path in ledger.prune()]
     for log in run.standby_logs.glob("*.log"):
         log.unlink(missing_ok=True)

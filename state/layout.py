@@ -64,6 +64,30 @@ class RunDir:
         return self.root / "checkpoints"
 
     @property
+    def latest(self) -> Path:
+        """Names the head, for people and other programs."""
+        return self.root / "latest.json"
+
+    @property
+    def best(self) -> Path:
+        """Names the checkpoint with the best validation; not there before the first one."""
+        return self.root / "best.json"
+
+    @property
+    def readers(self) -> Path:
+        """Links to checkpoints that a command reads now; a folder for each process."""
+        return self.root / "readers"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.root / "tensorboard"
+
+    @property
+    def trackers(self) -> Path:
+        """What the tracker process remembers and logs."""
+        return self.root / "trackers"
+
+    @property
     def quarantine(self) -> Path:
         return self.root / "quarantine"
 

@@ -42,7 +42,9 @@ LOCK_PATIENCE_S = 10.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--on", metavar="LIST", help="suites, with commas between (those of the run's profile)")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--checkpoint", default="head", metavar="WHICH", help="head, best, a step, or a path (head)")
+    which.add_argument(
+        "--checkpoint", default="latest", metavar="WHICH", help="latest, best, a step, or a path (latest)"
+    )
     which.add_argument("--model", metavar="DIR", help="a Hugging Face model directory instead, or `pocket`")
     parser.add_argument("--out", type=Path, metavar="DIR", help="with --model: where results go (./evaluations/NAME)")
     parser.add_argument("--samples", type=int, default=1, metavar="N", help="answers to each problem (1)")

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator import pointers
 from profiles.built_in import BUILT_IN
 from profiles.errors import ExitCode, LonghaulError
 from profiles.load import from_json
@@ -41,7 +42,7 @@ class Chosen:
 
 
 def choose_checkpoint(run: RunDir, wanted: str) -> Chosen:
-    """wanted: `head`, `best`, a step, or a path. Raises LonghaulError (INPUT) where there is no such checkpoint."""
+    """wanted: `latest` (or `head`), `best`, a step, or a path. Raises LonghaulError (INPUT) where there is none."""
     reader = Reader.open(run)
     try:
         profile = from_json(reader.profile_json())
@@ -57,14 +58,13 @@ def choose_checkpoint(run: RunDir, wanted: str) -> Chosen:
 
 
 def _path_of(reader: Reader, run: RunDir, wanted: str) -> str:
-    if wanted == "head":
+    if wanted in ("head", "latest"):
         head = reader.history().head
         if head is None:
             raise _no_checkpoint(run, "has no checkpoint yet", reader)
         return head.path
     if wanted == "best":
-        first, best = reader.history().first_validation, reader.best_checkpoints()
-        found = reader.checkpoint(best[first.suite]) if first is not None else None
+        found = pointers.best_of(reader)
         if found is None:
             raise _no_checkpoint(run, "has no validation yet, so that no checkpoint is the best", reader)
         return found.path

@@ -58,6 +58,7 @@ def check_invariants(scene: Scene, clean: Ending | None = None) -> None:
     try:
         history, known = reader.history(), reader.checkpoints()
         _the_head_verifies(run, reader)
+        _pointers_say_what_the_store_says(run, reader)
         if clean is not None:
             assert ending(scene) == clean, "I2, I4"
         _nothing_is_missing_or_twice(scene, history.step)
@@ -87,6 +88,16 @@ def _the_head_verifies(run: RunDir, reader: Reader) -> None:
     for facts in reader.checkpoints():
         if facts.state == "committed":
             verify(run.root / facts.path, deep=True)
+
+
+def _pointers_say_what_the_store_says(run: RunDir, reader: Reader) -> None:
+    """I13: other programs find the head and the best checkpoint without reading the store."""
+    history = reader.history()
+    said = json.loads(run.latest.read_bytes()) if run.latest.exists() else None
+    assert (said and said["checkpoint_id"]) == (history.head and history.head.checkpoint_id), "I13"
+    best = json.loads(run.best.read_bytes()) if run.best.exists() else None
+    assert (best and best["accuracy"]) == (history.best_validation and history.best_validation.accuracy), "I13"
+    assert all((run.root / one["checkpoint"] / "MANIFEST.json").exists() for one in (said, best) if one), "I13"
 
 
 def _nothing_is_missing_or_twice(scene: Scene, head_step: int) -> None:

@@ -1,0 +1,55 @@
+"""latest.json and best.json in the run directory: which checkpoints a person or another program should look at.
+
+Both say what the store says, and are made again from it after each commit and at each start. A kill between a commit
+and these files costs nothing, and nobody of ours reads them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from state import durable
+from state.history import CheckpointFacts
+from state.layout import RunDir
+from state.reader import Reader
+
+
+def publish(run: RunDir, reader: Reader) -> None:
+    """Bring both files up to date; one that says the same already is not written. Raises LonghaulError (DISK)."""
+    history, best = reader.history(), best_of(reader)
+    _write(run.latest, None if history.head is None else _said(history.run_id, history.head))
+    if best is None or (validation := history.best_validation) is None:
+        return _write(run.best, None)
+    scored = {
+        "suite": validation.suite, "accuracy": validation.accuracy, "correct": validation.correct, "n": validation.n
+    }  # fmt: skip
+    return _write(run.best, _said(history.run_id, best) | scored)
+
+
+def best_of(reader: Reader) -> CheckpointFacts | None:
+    """The checkpoint with the highest accuracy on the suite that was validated first; ties go to the earlier one."""
+    first = reader.history().first_validation
+    return reader.checkpoint(reader.best_checkpoints()[first.suite]) if first is not None else None
+
+
+def _said(run_id: str, facts: CheckpointFacts) -> dict[str, Any]:
+    return {
+        "run_id": run_id, "checkpoint": facts.path, "step": facts.step, "cycle": facts.cycle,
+        "checkpoint_id": facts.checkpoint_id, "digest": facts.digest,
+    }  # fmt: skip
+
+
+def _write(path: Path, content: dict[str, Any] | None) -> None:
+    if content is None:
+        path.unlink(missing_ok=True)
+        return
+    data = msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
+    try:
+        if path.read_bytes() == data:
+            return
+    except OSError:
+        pass
+    durable.write_file(path, data)
