@@ -1,0 +1,130 @@
+"""Several runs of the real daemon side by side, each on CPUs of its own, and their curves afterwards."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from state.history import StepFacts
+from state.layout import RunDir
+from state.reader import Reader
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run. settings: `KEY=VALUE`, as `run --set` takes them."""
+
+    name: str
+    profile: str
+    settings: tuple[str, ...]
+
+
+def add_options(parser: argparse.ArgumentParser, minutes: float) -> None:
+    """What every benchmark of learning takes."""
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--minutes", type=float, default=minutes, help=f"training minutes of each run ({minutes:g})")
+    parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE")
+    parser.add_argument("--cpus", default="", help="CPUs of a run, as in 0,1; several runs side by side: 0,1:2,3")
+    parser.add_argument("--parallel", type=int, default=1, help="or so many runs side by side, on two CPUs each (1)")
+    parser.add_argument("--runs", type=Path, help="keep the runs in this folder")
+    parser.add_argument("--json", type=Path, help="also write all curves to this file, and the table beside it (.txt)")
+
+
+def lanes_of(args: argparse.Namespace) -> list[list[int]]:
+    """The CPUs of each run that is side by side with others. Exits where there are too few."""
+    if args.cpus:
+        return [[int(cpu) for cpu in lane.split(",")] for lane in args.cpus.split(":")]
+    free = sorted(os.sched_getaffinity(0))
+    lanes = [free[2 * n : 2 * n + 2] for n in range(args.parallel)]
+    if not all(len(lane) == 2 for lane in lanes) and args.parallel > 1:
+        raise SystemExit(f"--parallel {args.parallel} needs {2 * args.parallel} CPUs; there are {len(free)}")
+    return lanes
+
+
+def run_all(jobs: Sequence[Job], lanes: Sequence[list[int]], minutes: float, root: Path) -> dict[str, dict[str, Any]]:
+    """name -> curve. Runs wait for a free lane; what a run says is in NAME.log."""
+    waiting, curves = list(jobs), {}
+    running: dict[int, tuple[Job, subprocess.Popen[bytes]]] = {}
+    while waiting or running:
+        while waiting and len(running) < len(lanes):
+            lane = next(n for n in range(len(lanes)) if n not in running)
+            job = waiting.pop(0)
+            running[lane] = (job, _start(job, root, minutes, lanes[lane]))
+        time.sleep(0.5)
+        for lane, (job, process) in list(running.items()):
+            if process.poll() is not None:
+                curves[job.name] = read_curve(root / job.name)
+                print(f"{job.name}: {curves[job.name]['state']}", file=sys.stderr, flush=True)
+                del running[lane]
+    return curves
+
+
+def _start(job: Job, root: Path, minutes: float, cpus: list[int]) -> subprocess.Popen[bytes]:
+    root.mkdir(parents=True, exist_ok=True)
+    settings = [f"run.max_hours={minutes / 60}", f"run.threads={len(cpus)}", *job.settings]
+    command = [sys.executable, "-m", "orchestrator", "run", "--plain", "--profile", job.profile, "--run", job.name]
+    command += ["--runs", str(root)] + [word for setting in settings for word in ("--set", setting)]
+    with (root / f"{job.name}.log").open("wb") as log:
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=lambda: os.sched_setaffinity(0, cpus)
+        )
+
+
+def read_curve(directory: Path) -> dict[str, Any]:
+    """The run's validations with the training seconds before each, and how it ended."""
+    reader = Reader.open(RunDir(directory))
+    try:
+        history = reader.history()
+        steps = reader.steps(1_000_000)
+        seconds = _training_seconds(steps)
+        points = [
+            {
+                "step": one.step, "training_s": seconds.get(one.step, 0.0), "metrics": one.metrics,
+                "before": _before(one.step, steps),
+            }
+            for one in reader.validations(100_000)
+        ]  # fmt: skip
+    finally:
+        reader.close()
+    return {
+        "points": points,
+        "state": str(history.state),
+        "reason": history.stop_reason,
+        "wall_s": history.heartbeat_at - history.created_at,
+        "training_s": history.training_s,
+        "examples": history.examples,
+    }
+
+
+def _training_seconds(steps: Sequence[StepFacts]) -> dict[int, float]:
+    total, at = 0.0, {0: 0.0}
+    for step in steps:
+        total += step.seconds
+        at[step.step] = total
+    return at
+
+
+def _before(at: int, steps: Sequence[StepFacts]) -> dict[str, float]:
+    """Means of the metrics of the 20 steps before `at`, each over the steps that have it."""
+    found: dict[str, list[float]] = {}
+    for step in steps:
+        if at - 20 < step.step <= at:
+            for name, value in step.metrics.items():
+                found.setdefault(name, []).append(float(value))
+    return {name: sum(values) / len(values) for name, values in found.items()}
+
+
+def chosen(points: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The start, about one a minute, and the end."""
+    kept: list[Mapping[str, Any]] = []
+    for entry in points:
+        if not kept or entry is points[-1] or entry["training_s"] - kept[-1]["training_s"] >= 60:
+            kept.append(entry)
+    return kept
