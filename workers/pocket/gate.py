@@ -63,9 +63,9 @@ BOUNDS: Mapping[str, Bounds] = {
     "abd": Bounds(min_worked=0.90, max_direct=0.45),
     "ded": Bounds(min_worked=0.93, max_direct=0.45),
     "ind": Bounds(min_worked=0.65, max_direct=0.35),
-    "one": Bounds(min_worked=0.93, max_direct=0.75),
-    "two": Bounds(min_worked=0.90, max_direct=0.45),
-    "three": Bounds(min_worked=0.85, max_direct=0.30),
+    "ops1": Bounds(min_worked=0.93, max_direct=0.75),
+    "ops2": Bounds(min_worked=0.90, max_direct=0.45),
+    "ops3": Bounds(min_worked=0.85, max_direct=0.30),
 }
 
 

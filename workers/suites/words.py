@@ -1,6 +1,6 @@
 """The held-out word problems of the second built-in model as a suite: no data file, and any voice may ask them.
 
-Scores are listed by the number of operations: `one`, `two`, `three`.
+Scores are listed by the number of operations: `ops1`, `ops2`, `ops3`.
 """
 
 from __future__ import annotations

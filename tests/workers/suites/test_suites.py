@@ -130,7 +130,7 @@ def test_every_suite_loads_from_a_data_folder(tmp_path: Path) -> None:
 
 def test_word_problems_are_scored_by_their_number_of_operations() -> None:
     suite = load_suites(["words"], None, 3)[0]
-    assert [one.task for one in suite.questions] == ["one"] * 3 + ["two"] * 3 + ["three"] * 3
+    assert [one.task for one in suite.questions] == ["ops1"] * 3 + ["ops2"] * 3 + ["ops3"] * 3
     right = [Answer(one, one.gold) for one in suite.questions]
     wrong = [Answer(one, str(int(one.gold) + 1)) for one in suite.questions]
     assert suite.judge(right, None) == [Verdict.CORRECT] * 9

@@ -34,7 +34,7 @@ MOST = 99
 MOST_STEPS = 3
 NUM_FOLDS = 8
 """One computation in so many is held out."""
-NAMES_OF_STEPS = ("one", "two", "three")
+NAMES_OF_STEPS = ("ops1", "ops2", "ops3")
 """What problems of 1, 2 and 3 operations are listed under."""
 
 
