@@ -72,8 +72,10 @@ def write_llama(directory: Path) -> Path:
 
     write_tokenizer(directory, chat_template=None)
     torch.manual_seed(0)
-    config = LlamaConfig(vocab_size=VOCABULARY, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
-                         num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=4096, eos_token_id=2)  # fmt: skip
+    config = LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=2, max_position_embeddings=4096, eos_token_id=2,
+    )  # fmt: skip
     LlamaForCausalLM(config).save_pretrained(directory)
     return directory
 

@@ -46,6 +46,10 @@ def test_lengths_and_sampler(published: Profile) -> None:
     assert (sampling.max_prompt_tokens, sampling.max_completion_tokens, sampling.temperature) == (6144, 8096, 1.0)
 
 
+def test_what_a_program_may_use(published: Profile) -> None:
+    assert (published.sandbox.cpu_s, published.sandbox.memory_mb) == (10, 1024)
+
+
 def test_the_optimiser(published: Profile) -> None:
     knobs = published.optimizer
     assert (knobs.kind, knobs.learning_rate, knobs.weight_decay, knobs.max_grad_norm) == ("adamw", 1e-6, 0.01, 1.0)

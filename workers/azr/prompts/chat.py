@@ -41,7 +41,7 @@ def template_of(directory: Path) -> Callable[[str], str]:
     settings = _settings(directory)
     template = _template(directory, settings)
     tokens = {name: _text(settings.get(name)) for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
-    render = partial(_render, directory, _compiled(directory, template), tokens)
+    render = partial(_render, _compiled(template), tokens)
     render("the template is tried before anything is trained")
     return render
 
@@ -51,17 +51,17 @@ def has_template(directory: Path) -> bool:
     return (directory / "chat_template.jinja").is_file() or bool(_settings(directory).get("chat_template"))
 
 
-def _render(directory: Path, template: Any, tokens: dict[str, str], text: str) -> str:
+def _render(template: Any, tokens: dict[str, str], text: str) -> str:
     from jinja2 import TemplateError
 
     messages = [{"role": "user", "content": text}]
     try:
         return str(template.render(messages=messages, tools=None, documents=None, add_generation_prompt=True, **tokens))
     except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
-        raise _unusable(directory, f"fails on a single user message: {error}") from error
+        raise _unusable(f"fails on a single user message: {error}") from error
 
 
-def _compiled(directory: Path, source: str) -> Any:
+def _compiled(source: str) -> Any:
     from jinja2 import TemplateError
     from jinja2.ext import loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -76,7 +76,7 @@ def _compiled(directory: Path, source: str) -> Any:
     try:
         return environment.from_string(source)
     except TemplateError as error:
-        raise _unusable(directory, f"is no template: {error}") from error
+        raise _unusable(f"is no template: {error}") from error
 
 
 def _raise(message: str) -> NoReturn:
@@ -91,7 +91,7 @@ def _settings(directory: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except ValueError as error:
-        raise _unusable(directory, f"cannot be read: tokenizer_config.json is no JSON: {error}") from error
+        raise _unusable(f"cannot be read: tokenizer_config.json is no JSON: {error}") from error
     return found if isinstance(found, dict) else {}
 
 
@@ -104,7 +104,7 @@ def _template(directory: Path, settings: dict[str, Any]) -> str:
     if isinstance(found, list):
         found = next((one["template"] for one in found if one.get("name") == "default"), None)
     if not isinstance(found, str):
-        raise _unusable(directory, "is missing: neither chat_template.jinja nor tokenizer_config.json holds one")
+        raise _unusable("is missing: neither chat_template.jinja nor tokenizer_config.json holds one")
     return found
 
 
@@ -120,10 +120,10 @@ def special_tokens(directory: Path) -> tuple[str, ...]:
     return tuple(text for text in texts if text.strip() and text.strip("</>") not in ("think", "answer"))
 
 
-def _unusable(directory: Path, why: str) -> LonghaulError:
+def _unusable(why: str) -> LonghaulError:
     return LonghaulError(
-        f"the chat template of {directory} {why}",
+        f"the model's chat template {why}",
         kept="the run, as it is",
-        next_command='use an instruct model, or model.prompt_style = "azr", then: python -m orchestrator run',
+        next_command='name an instruct model in model.path, or set model.prompt_style = "azr" for a base model',
         exit_code=ExitCode.INPUT,
     )
