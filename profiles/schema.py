@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from profiles.azr import Azr as Azr
 from profiles.grpo import Grpo as Grpo
+from profiles.memory import Memory as Memory
 from profiles.section import FIXED, FREE, Count, Positive, Seconds, Share
 from profiles.section import Section as Section
 
@@ -299,6 +300,7 @@ class Profile(Section, frozen=True):
     validation: Validation = Validation()
     stagnation: Stagnation = Stagnation()
     data: Data = Data()
+    memory: Memory = Memory()
     retention: Retention = Retention()
     timeouts: Timeouts = Timeouts()
     retry: Retry = Retry()

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from state.registry import Registry
 from workers import faults
+from workers.backoff import Sizes
 from workers.data.cursor import Exhausted
 from workers.intervals import wilson
 from workers.progress import Progress
@@ -27,6 +28,8 @@ from workers.validate import Suite
 ROLLOUTS = 4
 BUFFER_ROWS = 64
 TASKS = ("abd", "ded", "ind")
+SIZES = Sizes(micro_batch=2, head_rows=16, rollout_rows=1)
+"""It can be halved once."""
 
 
 class JsonFile:
@@ -54,7 +57,7 @@ class FakeTrainer:
         self.weight, self.momentum = 0.0, 0.0
         self.generator = random.Random()
         self.buffer: list[str] = []
-        self.micro_batches = 1
+        self.micro_batch = SIZES.micro_batch
         self._memory_errors = 0
 
     def build(self, head: Path | None) -> None:
@@ -82,8 +85,12 @@ class FakeTrainer:
     def worst_case(self, *, first_attempt: bool) -> dict[str, float]:
         return {"expected_peak_bytes": 0.0} if first_attempt else {}
 
-    def shrink(self, times: int = 1) -> None:
-        self.micro_batches *= 2**times
+    @property
+    def sizes(self) -> Sizes:
+        return SIZES
+
+    def resize(self, sizes: Sizes) -> None:
+        self.micro_batch = sizes.micro_batch
 
     def collect(self, step: int) -> list[Record]:
         self._strike(step)

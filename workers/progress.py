@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
+
+from workers.backoff import Backoff
 
 
 class Progress(Struct):
@@ -18,7 +20,9 @@ class Progress(Struct):
     not_finite_in_row: int = 0
     """Updates skipped one after another, because loss or gradients were NaN or infinite."""
     shrinks: int = 0
-    """How often the micro-batch was halved for memory; resume repeats it, as rounding depends on it."""
+    """How often something was halved because the GPU's memory ended."""
+    backoff: Backoff = field(default_factory=Backoff)
+    """To what; a resume goes on with it, as rounding depends on it."""
     reseeds: int = 0
     """How often the buffers were consolidated."""
 

@@ -170,6 +170,17 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and "out of memory" in str(error).lower()
 
 
+def mark_phase(error: BaseException, phase: str) -> None:
+    """Note on an error in which phase it came up; the innermost one holds."""
+    if not phase_of(error):
+        error.__dict__["longhaul_phase"] = phase
+
+
+def phase_of(error: BaseException) -> str:
+    """The phase that `mark_phase` noted; empty: none. (pure)"""
+    return str(error.__dict__.get("longhaul_phase", ""))
+
+
 def is_gpu_lost(error: BaseException) -> bool:
     """The device or its context is broken: nothing in this process can use it again. (pure)"""
     lost = type(error).__name__ == "AcceleratorError" or "CUDA error" in str(error)

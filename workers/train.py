@@ -18,11 +18,12 @@ from profiles.errors import ExitCode, LonghaulError
 from state.crash import crash_point
 from state.registry import Registry
 from workers import rollout_file
+from workers.backoff import ROLLOUT, Sizes
 from workers.contract import Outcome, Result
 from workers.data.cursor import Exhausted
 from workers.progress import Progress
 from workers.rollout_file import Header, Record
-from workers.runtime import Attempt, is_out_of_memory
+from workers.runtime import Attempt, is_out_of_memory, phase_of
 from workers.saving import Saver, open_head, versions
 
 log = logging.getLogger("worker")
@@ -69,8 +70,12 @@ class Trainer(Protocol):
     def worst_case(self, *, first_attempt: bool) -> dict[str, float]:
         """Run the largest shapes without touching any state; returns memory figures, empty if it was not needed."""
 
-    def shrink(self, times: int = 1) -> None:
-        """Halve the micro-batches so many times more."""
+    @property
+    def sizes(self) -> Sizes:
+        """How much the profile does side by side; asked for once, after `build`."""
+
+    def resize(self, sizes: Sizes) -> None:
+        """Do so much from now on, and give back what the device's allocator holds. Changes rounding at most."""
 
     def collect(self, step: int) -> list[Record]:
         """Rollouts of `step` with their rewards, as JSON records. Changes no state. May raise Exhausted."""
@@ -117,7 +122,7 @@ class Cycle:
             if head is not None:
                 registry.load(head[0], head[1].files, static=self.trainer.static_files)
             self.saver = Saver(self.attempt, registry, self.trainer.write_static)
-            self.trainer.shrink(self.progress.shrinks)
+            self.trainer.resize(self.progress.backoff.begin(self.trainer.sizes))
         if self.progress.step != self.spec.first_step - 1:
             raise LonghaulError(
                 f"the head holds step {self.progress.step}, but the cycle begins at step {self.spec.first_step}",
@@ -130,7 +135,7 @@ class Cycle:
         """Largest shapes first: running out of memory shows in the first minute, not at the longest answer."""
         first = self.spec.head is None
         with self.attempt.stage("worst_case"):
-            memory = self.with_less_memory(lambda: self.trainer.worst_case(first_attempt=first))
+            memory = self.with_less_memory(lambda: self.trainer.worst_case(first_attempt=first), "update")
         if memory:
             self.attempt.event("memory", **memory)
 
@@ -139,7 +144,7 @@ class Cycle:
         self.is_seeded = self.spec.head is not None
         if not self.is_seeded:
             with self.attempt.stage("seeding"):
-                found = self.with_less_memory(lambda: self.trainer.seed(self.requests.stop.is_set))
+                found = self.with_less_memory(lambda: self.trainer.seed(self.requests.stop.is_set), ROLLOUT)
             if found:
                 self.attempt.event("examples", tasks=list(found))
             self.is_seeded = True
@@ -171,9 +176,10 @@ class Cycle:
         self.attempt.at(step, "propose")
         records = self.rollouts(step)
         crash_point("worker.before_update")
-        report = self.with_less_memory(lambda: self.trainer.update(step, records))
+        report = self.with_less_memory(lambda: self.trainer.update(step, records), "update")
         self.progress.step = step
         self.progress.tokens += report.tokens
+        self.take_more()
         crash_point("worker.after_update")
         self.report(report, time.monotonic() - began)
         self.count_not_finite(report)
@@ -199,31 +205,54 @@ class Cycle:
         if records is not None:
             log.info("step %d: rollouts of an earlier attempt are reused", step)
             return records
-        collected = self.with_less_memory(lambda: self.trainer.collect(step))
+        collected = self.with_less_memory(lambda: self.trainer.collect(step), ROLLOUT)
         rollout_file.write(path, header, collected)
         crash_point("worker.rollouts_done")
         stored = rollout_file.read(path, header)
         assert stored is not None, f"{path}: does not read back"
         return stored
 
-    def with_less_memory(self, work: Callable[[], Value]) -> Value:
-        """`work()`, once more with half the micro-batch where the device ran out of memory the first time."""
-        try:
-            return work()
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            text = str(error)
-        # Outside the handler: the exception's traceback held the tensors that the retry needs the room of.
-        self.trainer.shrink()
+    def with_less_memory(self, work: Callable[[], Value], phase: str) -> Value:
+        """`work()`, again with half of what takes the memory each time that the device runs out of it.
+
+        phase: where that was, unless the error is marked. Raises LonghaulError (CUDA_OOM) where nothing is left.
+        """
+        while True:
+            try:
+                return work()
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                text, marked = str(error), phase_of(error)
+            # Outside the handler: the exception's traceback held the tensors that the retry needs the room of.
+            self.take_less(marked or phase, text)
+
+    def take_less(self, phase: str, text: str) -> None:
+        before = self.progress.backoff.now
+        sizes = self.progress.backoff.halve(phase)
+        if sizes is None:
+            raise LonghaulError(
+                f"the GPU's memory ends ({phase}), and nothing is left to halve: {before}",
+                kept="the head; the step was not applied",
+                next_command="python -m orchestrator run --plan   (tells what would fit)",
+                exit_code=ExitCode.CUDA_OOM,
+            )
+        self.trainer.resize(sizes)
         self.progress.shrinks += 1
-        self.attempt.event("oom_retry", shrinks=self.progress.shrinks, text=text[:500])
-        return work()
+        said = f"out of memory ({phase}): the same step again with {sizes}"
+        self.attempt.event("oom_retry", text=said, phase=phase, shrinks=self.progress.shrinks, error=text[:500])
+
+    def take_more(self) -> None:
+        """Some hundred steps after memory ended, once: what was too much then may fit now."""
+        if (sizes := self.progress.backoff.step_done()) is not None:
+            self.trainer.resize(sizes)
+            self.attempt.warn(f"no lack of memory for long: {sizes} from here on")
 
     def report(self, report: StepReport, seconds: float) -> None:
         metrics = dict(report.metrics)
         metrics |= {f"seconds/{name}": value for name, value in self.attempt.take_seconds().items()}
-        metrics |= {"seconds": seconds, "tokens": report.tokens} | resident_bytes()
+        metrics |= {"seconds": seconds, "tokens": report.tokens, "oom_retries": self.progress.shrinks}
+        metrics |= resident_bytes()
         self.attempt.event("step", **metrics)
         if report.examples:
             self.attempt.event("examples", tasks=list(report.examples))

@@ -13,7 +13,7 @@ import torch
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Profile
 from state.registry import Registry
-from workers import rng
+from workers import memory, rng
 from workers.azr.buffers import Buffers, Entry, consolidate
 from workers.azr.judge import Judge
 from workers.azr.proposing import Tools, check_lengths
@@ -24,6 +24,7 @@ from workers.azr.selfplay import SelfPlay
 from workers.azr.styles import output_rule_of, style_of
 from workers.azr.update import PolicyUpdate, advantages_of
 from workers.azr.worst_case import rehearse
+from workers.backoff import Sizes
 from workers.data.cursor import Cursor
 from workers.data.tasks import read_tasks
 from workers.models import load, optimizer
@@ -60,11 +61,13 @@ class AzrTrainer:
         set_up_torch(profile, isolate=self._attempt.spec.isolate)
         self._policy = open_policy(profile, head, device)
         self._model = self._policy.model
+        self._memory = memory.memory_of(profile, self._model, self._attempt.warn)
         if head is None:
             rng.seed_globals(profile.run.seed)
         self._optimizer = optimizer.build(self._model, profile.optimizer)
         self._update = PolicyUpdate(self._model, self._optimizer, profile.optimizer, profile.sampling.temperature)
         self._update.shuffles = profile.azr.minibatch_order == "shuffle"
+        self._update.phase = self._memory.phase
         self._buffers = Buffers(profile.azr.tasks, profile.azr.buffer_cap)
         self._engine = engine_of(
             self._model,
@@ -131,7 +134,9 @@ class AzrTrainer:
             sizes = ", ".join(f"{task} {len(buffer)}" for task, buffer in self._buffers.of.items())
             told(0, f"seeding, batch {number}, {sizes} of {self._profile.azr.seed_tasks} tasks")
 
-        grow(self._tools, self._buffers, stop_asked, on_batch, journal)
+        with self._memory.phase("rollout"):
+            grow(self._tools, self._buffers, stop_asked, on_batch, journal)
+        self._memory.forget()
         if any(len(buffer) < self._profile.azr.seed_tasks for buffer in self._buffers.of.values()):
             raise Interrupted
         return [example(entry) for buffer in self._buffers.of.values() for entry in buffer.entries]
@@ -147,23 +152,31 @@ class AzrTrainer:
             kept += len(buffer)
         return {"kept": kept, "dropped": before - kept}
 
-    def worst_case(self, *, first_attempt: bool) -> dict[str, float]:
+    def worst_case(self, *, first_attempt: bool) -> dict[str, Any]:
         if not first_attempt and self._model.device.type != "cuda":
             return {}
-        return rehearse(self._model, self._engine, self._update, self._profile)
+        return rehearse(self._model, self._engine, self._update, self._profile, self._memory)
 
-    def shrink(self, times: int = 1) -> None:
-        for _ in range(times):
-            self._update.micro_batch_size = max(1, self._update.micro_batch_size // 2)
-            self._engine.shrink()
-        if self._model is not None and self._model.device.type == "cuda":
+    @property
+    def sizes(self) -> Sizes:
+        return Sizes(
+            micro_batch=self._profile.optimizer.micro_batch_size,
+            head_rows=self._update.head_rows,
+            rollout_rows=self._engine.max_rows,
+        )
+
+    def resize(self, sizes: Sizes) -> None:
+        self._update.micro_batch_size, self._update.head_rows = sizes.micro_batch, sizes.head_rows
+        self._engine.max_rows = sizes.rollout_rows
+        if self._model.device.type == "cuda":
             torch.cuda.empty_cache()
 
     def collect(self, step: int) -> list[Record]:
-        if self._cursor is None:
-            return self._selfplay.collect(step).records()
-        numbers, place = self._cursor.peek(self._profile.azr.solve_batch or self._profile.azr.proposals_per_task)
-        return self._selfplay.collect_from(step, [self._source[number] for number in numbers], place).records()
+        with self._memory.phase("rollout"):
+            if self._cursor is None:
+                return self._selfplay.collect(step).records()
+            peeked = self._cursor.peek(self._profile.azr.solve_batch or self._profile.azr.proposals_per_task)
+            return self._selfplay.collect_from(step, [self._source[one] for one in peeked[0]], peeked[1]).records()
 
     def update(self, step: int, records: Sequence[Record]) -> StepReport:
         collected = Collected.of(records)
@@ -172,10 +185,10 @@ class AzrTrainer:
             rows = [row for row in rows if row.role == "solve"]
         advantages = advantages_of(rows, self._profile.optimizer.advantages, self._profile.azr.adv_norm)
         self._engine.rest()
-        with self._attempt.stage("update"):
+        with self._attempt.stage("update"), self._memory.phase("train"):
             is_finite, learned = self._update.apply(step, rows, advantages.values)
         self._store(collected)
-        metrics = collected.metrics | learned | self._buffers.sizes()
+        metrics = collected.metrics | learned | self._buffers.sizes() | self._memory.take()
         metrics["cell_degenerate"] = float(advantages.degenerate)
         metrics["update_skipped"] = float(not rows)
         return StepReport(
@@ -234,6 +247,9 @@ def device_of(profile: Profile) -> torch.device:
 
 
 def set_up_torch(profile: Profile, *, isolate: bool) -> None:
+    """What holds for the whole process; before anything is allocated on a GPU."""
+    if device_of(profile).type == "cuda":
+        memory.limit(profile.memory.cap_gib)
     if profile.run.threads:
         torch.set_num_threads(profile.run.threads)
     if profile.run.deterministic or isolate:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
 from random import Random
@@ -17,8 +18,9 @@ from workers.azr.importance import Corrected, correct
 from workers.azr.rows import Row
 from workers.azr.tasks import ROLES, TASKS
 from workers.loss import clipped_token_loss, k3
+from workers.memory import applied_once
 from workers.models import packing
-from workers.models.log_probs import score
+from workers.models.log_probs import MAX_LOGITS, score
 from workers.models.optimizer import AnyOptimizer, clip, learning_rate_at
 from workers.rng import stream
 
@@ -98,6 +100,10 @@ class PolicyUpdate:
     def __init__(self, model: Any, optimizer: AnyOptimizer, knobs: Knobs, temperature: float) -> None:
         self._model, self._optimizer, self._knobs, self._temperature = model, optimizer, knobs, temperature
         self.micro_batch_size = knobs.micro_batch_size
+        self.head_rows = max(1, MAX_LOGITS // int(model.config.vocab_size))
+        """Places of which the output head makes logits at one time."""
+        self.phase: Callable[[str], AbstractContextManager[None]] = lambda name: nullcontext()
+        """Measures a part of the update."""
         self.shuffles = False
         """True: minibatches are a random mix, instead of one task after another."""
         self.tis_cap = 0.0
@@ -139,11 +145,17 @@ class PolicyUpdate:
         if not self.tis_cap:
             return rows, (), {}
         if self._corrected is None:
-            self._corrected = correct(
-                self._model, rows, self._temperature, self.tis_cap,
-                micro_batch_size=self.micro_batch_size, row_tokens=self._knobs.row_tokens,
-            )  # fmt: skip
+            with self.phase("score"):
+                self._corrected = correct(
+                    self._model, rows, self._temperature, self.tis_cap,
+                    micro_batch_size=self.micro_batch_size, row_tokens=self._row_tokens,
+                )  # fmt: skip
         return self._corrected.rows, self._corrected.weights, self._corrected.metrics
+
+    @property
+    def _row_tokens(self) -> int:
+        """Shrinks with the micro-batch: a prompt and its completions are one unit, however small that is."""
+        return max(1, self._knobs.row_tokens * self.micro_batch_size // self._knobs.micro_batch_size)
 
     def _one(self, rows: Sequence[Row], advantages: Sequence[float], weights: Sequence[TokenWeights]) -> bool:
         sums = Sums(**{**vars(self._sums), "grad_norms": list(self._sums.grad_norms)})
@@ -152,7 +164,8 @@ class PolicyUpdate:
         norm = clip(self._optimizer, self._model, self._knobs.max_grad_norm)
         is_finite = bool(torch.isfinite(norm)) and sums.loss == sums.loss and abs(sums.loss) != float("inf")
         if is_finite:
-            self._optimizer.step()
+            with applied_once("the optimiser's step"):
+                self._optimizer.step()
             sums.grad_norms.append(float(norm))
         self.forget_gradients()
         self._sums = sums
@@ -170,7 +183,7 @@ class PolicyUpdate:
         The divisor is that of the whole minibatch: means of micro-batches would weigh short ones more.
         """
         divisor = divisor_of(rows, self._knobs)
-        row_tokens = self._knobs.row_tokens
+        row_tokens = self._row_tokens
         units = packing.units_of([row.prompt_ids for row in rows], [row.completion_ids for row in rows], row_tokens)
         total = 0.0
         for batch in packing.micro_batches(units, self.micro_batch_size, row_tokens):
@@ -189,7 +202,10 @@ class PolicyUpdate:
         pushes = torch.tensor(advantages, dtype=torch.float32, device=device)[pack.owners]  # [N]
         if weights:  # the loss of a token is linear in its advantage, and a weight is never negative
             pushes = pushes * torch.tensor([value for i in members for value in weights[i]]).to(device)
-        scored = score(self._model, pack, self._temperature, entropy_needs_grad=knobs.entropy_coef != 0.0)
+        limit = self.head_rows * self._model.config.vocab_size
+        scored = score(
+            self._model, pack, self._temperature, entropy_needs_grad=knobs.entropy_coef != 0.0, max_logits=limit
+        )
         losses, is_clipped = clipped_token_loss(
             scored.log_probs, old, pushes, clip_ratio_low=knobs.clip_ratio_low, clip_ratio_high=knobs.clip_ratio_high
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import resource
 from typing import Any
 
 import torch
@@ -11,30 +10,28 @@ import torch
 from profiles.schema import Profile
 from workers.azr.rows import Row
 from workers.azr.update import PolicyUpdate, Sums
+from workers.memory import Memory
 from workers.models.optimizer import moment_bytes
 from workers.rollout.engine import Request, Sampling
 from workers.rollout.native import NativeEngine
 from workers.rollout.select import Portions
 
 
-def rehearse(model: Any, engine: Portions, update: PolicyUpdate, profile: Profile) -> dict[str, float]:
+def rehearse(model: Any, engine: Portions, update: PolicyUpdate, profile: Profile, memory: Memory) -> dict[str, Any]:
     """Full rollout batch and largest micro-batch at full length. Weights, optimiser and generators stay as they are."""
     draws = random.Random(0)
     vocabulary = model.config.vocab_size
     devices = [model.device] if model.device.type == "cuda" else []
-    if devices:
-        torch.cuda.reset_peak_memory_stats()
+    memory.forget()
     with torch.random.fork_rng(devices=devices):
-        _longest_rollouts(engine, profile, vocabulary, draws)
-        engine.rest()
+        with memory.phase("rollout"):
+            _longest_rollouts(engine, profile, vocabulary, draws)
+            engine.rest()
         rows = _longest_rows(update.micro_batch_size, profile, vocabulary, draws)
-        update.accumulate(rows, [1.0] * len(rows), Sums())
-        update.forget_gradients()
-    if devices:
-        measured = float(torch.cuda.max_memory_allocated())
-    else:
-        measured = float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
-    return {"measured_bytes": measured, "expected_peak_bytes": measured + moment_bytes(model, profile.optimizer)}
+        with memory.phase("train"):
+            update.accumulate(rows, [1.0] * len(rows), Sums())
+            update.forget_gradients()
+    return memory.rehearsed(moment_bytes(model, profile.optimizer))
 
 
 def _longest_rollouts(portions: Portions, profile: Profile, vocabulary: int, draws: random.Random) -> None:

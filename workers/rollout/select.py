@@ -10,8 +10,11 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Profile
+from workers.memory import share_of_cap
 from workers.models.load import Tokenizer
 from workers.rollout.engine import EngineUnavailable, Request, Rollout, RolloutEngine, Sampling
 from workers.rollout.native import NativeEngine
@@ -67,9 +70,6 @@ class Portions:
 
     def close(self) -> None:
         self._engine.close()
-
-    def shrink(self) -> None:
-        self.max_rows = max(1, self.max_rows // 2)
 
 
 class Fallback:
@@ -146,7 +146,9 @@ def _start_of(name: str, model: Any, profile: Profile, tokenizer: Tokenizer) -> 
         from workers.rollout.vllm import VllmEngine
 
         longest = profile.sampling.max_prompt_tokens + profile.sampling.max_completion_tokens
-        return VllmEngine(model, profile.vllm, max_tokens=longest, tokenizer=tokenizer)
+        share = profile.vllm.gpu_memory_utilization * share_of_cap(profile)
+        knobs = replace(profile.vllm, gpu_memory_utilization=share)
+        return VllmEngine(model, knobs, max_tokens=longest, tokenizer=tokenizer)
 
     return start
 

@@ -170,3 +170,13 @@ def test_what_the_first_update_adds_is_known_before() -> None:
         )
     ]
     assert found == [8 * numbers, 2 * numbers, 0, 0]
+
+
+def test_a_gradient_that_a_broken_backward_pass_left_behind_is_forgotten_too() -> None:
+    """Memory may end between a gradient's making and its being taken: doing the step again would count it twice."""
+    model = network(torch.bfloat16)
+    how: Any = optimizer.build(model, STEP)
+    first = next(model.parameters())
+    first.grad = torch.ones_like(first)
+    how.zero_grad()
+    assert first.grad is None

@@ -1,0 +1,199 @@
+"""The memory of a worker: peaks by phase, what is left over, what was expected, the cap; without a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from msgspec.structs import replace
+
+from profiles.errors import ExitCode, LonghaulError
+from profiles.footprint import GIB
+from tests.workers.harness import tiny_profile
+from workers import memory
+from workers.memory import LEAK_BYTES, HostGauge, Memory, Reading, allocator_share, applied_once, context_bytes
+from workers.runtime import phase_of
+
+MIB = 1 << 20
+
+
+class Script:
+    """A gauge of a card: `peak` is the highest of what it was told to be since the last reset."""
+
+    unit = "allocated"
+
+    def __init__(self) -> None:
+        self.now = self.high = 0
+
+    def be(self, *allocated: int) -> None:
+        for one in allocated:
+            self.now, self.high = one * MIB, max(self.high, one * MIB)
+
+    def reset(self) -> None:
+        self.high = self.now
+
+    def read(self) -> Reading:
+        return Reading(self.now, self.high, self.high + MIB, self.high + 500 * MIB)
+
+
+def measured(expected: dict[str, int] | None = None) -> tuple[Memory, Script, list[str]]:
+    gauge, said = Script(), []
+    return Memory(gauge, said.append, expected or {}), gauge, said
+
+
+def mib(metrics: dict[str, float]) -> dict[str, float]:
+    return {name.removeprefix("memory/"): value / MIB for name, value in metrics.items()}
+
+
+def test_each_phase_has_its_own_peak() -> None:
+    memory, gauge, said = measured()
+    gauge.be(100)
+    with memory.phase("rollout"):
+        gauge.be(300, 110)
+    with memory.phase("train"):
+        gauge.be(250, 110)
+    assert mib(memory.take()) == {
+        "rollout/allocated": 300, "rollout/reserved": 301, "rollout/device": 800,
+        "train/allocated": 250, "train/reserved": 251, "train/device": 750,
+    }  # fmt: skip
+    assert memory.take() == {} and said == []
+
+
+def test_a_phase_inside_another_counts_for_both() -> None:
+    memory, gauge, _ = measured()
+    with memory.phase("train"):
+        gauge.be(200, 50)
+        with memory.phase("score"):
+            gauge.be(120, 60)
+        gauge.be(70)
+    found = mib(memory.take())
+    assert (found["train/allocated"], found["score/allocated"]) == (200, 120)
+    with memory.phase("train"):
+        gauge.be(60)
+        with memory.phase("score"):
+            gauge.be(400, 60)
+    assert mib(memory.take())["train/allocated"] == 400
+
+
+def test_a_phase_that_comes_twice_in_a_step_has_its_highest_peak() -> None:
+    memory, gauge, _ = measured()
+    for peak in (300, 200):
+        with memory.phase("rollout"):
+            gauge.be(peak, 100)
+    assert mib(memory.take())["rollout/allocated"] == 300
+
+
+def test_an_error_is_marked_with_the_innermost_phase_and_measured_all_the_same() -> None:
+    memory, gauge, _ = measured()
+    with pytest.raises(torch.OutOfMemoryError) as caught, memory.phase("train"), memory.phase("score"):
+        gauge.be(900)
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    assert phase_of(caught.value) == "score"
+    assert mib(memory.take())["train/allocated"] == 900
+
+
+def steps(left: Sequence[int]) -> list[str]:
+    """What is said in steps after each of which so many MiB are allocated."""
+    memory, gauge, said = measured()
+    for one in left:
+        with memory.phase("train"):
+            gauge.be(5000, one)
+        memory.take()
+    return said
+
+
+def test_what_is_left_over_after_a_phase_is_told_and_nothing_fails() -> None:
+    (text,) = steps([100, 180, 180, 180 + LEAK_BYTES // MIB + 1])
+    assert "17 MiB more" in text and "after train" in text
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        pytest.param([100, 180, 180, 180], id="the moments come with the first update"),
+        pytest.param([100, 180, 190, 196, 190], id="a little more or less"),
+        pytest.param([100, 180, 90, 180], id="less, then as before"),
+    ],
+)
+def test_what_is_no_leak_is_not_told(left: list[int]) -> None:
+    assert steps(left) == []
+
+
+def test_a_leak_is_told_each_time_that_it_has_grown_so_much() -> None:
+    assert len(steps([100, 100, 120, 140, 160])) == 3
+
+
+@pytest.mark.parametrize(
+    ("peak", "told"), [(100, 0), (119, 0), (121, 1), (20, 0)], ids=["exact", "near", "too much", "short answers"]
+)
+def test_a_peak_beyond_what_was_expected_is_told_once(peak: int, told: int) -> None:
+    memory, gauge, said = measured({"train": 100 * MIB})
+    for _ in range(3):
+        with memory.phase("train"):
+            gauge.be(peak, 10)
+        assert mib(memory.take())["train/expected"] == 100
+    assert len(said) == told
+
+
+def test_a_rehearsal_compares_the_largest_shapes_both_ways() -> None:
+    memory, gauge, said = measured({"train": 100 * MIB, "rollout": 100 * MIB, "load": 50 * MIB})
+    with memory.phase("rollout"):
+        gauge.be(60, 10)
+    with memory.phase("train"):
+        gauge.be(90, 10)
+    facts = memory.rehearsed(moments=10 * MIB)
+    assert facts["measured_bytes"] == 90 * MIB and facts["expected_peak_bytes"] == 100 * MIB
+    assert facts["train_error"] == 0 and facts["rollout_error"] == pytest.approx(-0.3)
+    assert said == ["the planner is off by -30% for rollout: see the event `memory`"]
+    assert "rollout 0.06 GiB" in facts["text"] and memory.take() == {}
+
+
+def test_without_a_gpu_the_host_s_memory_is_measured() -> None:
+    memory = Memory(HostGauge())
+    with memory.phase("rollout"):
+        block = torch.ones(16 << 20, dtype=torch.uint8)
+        del block
+    (name,) = memory.peaks()
+    metrics = memory.take()
+    assert list(metrics) == [f"memory/{name}/host"]
+    assert metrics["memory/rollout/host"] >= 50 * MIB  # torch itself is larger than that
+
+
+@pytest.mark.parametrize(
+    ("cap_gib", "context_gib", "total_gib", "share"),
+    [(7.6, 0.45, 139.8, 0.0511), (15.4, 0.45, 139.8, 0.1069), (200, 0.45, 139.8, 1.0)],
+    ids=["an 8 GB card on one of 140", "a 16 GB card", "more than there is"],
+)
+def test_a_cap_is_the_card_s_memory_without_the_context(
+    cap_gib: float, context_gib: float, total_gib: float, share: float
+) -> None:
+    found = allocator_share(cap_gib, int(context_gib * GIB), int(total_gib * GIB))
+    assert found == pytest.approx(share, abs=5e-5)
+
+
+def test_a_cap_that_holds_no_more_than_a_context_is_refused() -> None:
+    with pytest.raises(LonghaulError, match=r"cap_gib = 0\.3 leaves nothing") as caught:
+        allocator_share(0.3, GIB // 2, 80 * GIB)
+    assert caught.value.exit_code == ExitCode.GPU
+
+
+def test_a_context_is_what_neither_others_nor_the_allocator_hold() -> None:
+    assert context_bytes(in_use=900, foreign=300, reserved=100) == 500
+    assert context_bytes(in_use=100, foreign=300, reserved=0) == 0  # somebody else has left meanwhile
+    assert context_bytes(in_use=60 * GIB, foreign=0, reserved=0) == memory.MOST_CONTEXT
+
+
+def test_what_ends_in_the_middle_of_an_optimiser_s_step_is_not_done_again() -> None:
+    with pytest.raises(LonghaulError) as caught, applied_once("the optimiser's step"):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    assert caught.value.exit_code == ExitCode.CUDA_OOM
+    with pytest.raises(ValueError, match="other"), applied_once("the optimiser's step"):
+        raise ValueError("other")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_a_cap_binds_nothing() -> None:
+    profile = tiny_profile()
+    memory.limit(4.0)
+    assert memory.share_of_cap(replace(profile, memory=replace(profile.memory, cap_gib=4.0))) == 1.0

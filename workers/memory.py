@@ -1,0 +1,287 @@
+"""The GPU's memory in a worker: capped as on a smaller card, measured phase by phase, compared with what was expected.
+
+A trainer needs two calls: `with memory.phase("rollout"):` around each part of a step, and `memory.take()` for the
+step's metrics. What is done when memory ends is `train.py`'s; a phase only marks the error with its name.
+"""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from profiles.errors import ExitCode, LonghaulError
+from profiles.footprint import GIB, demand_of
+from profiles.schema import Profile
+from profiles.shapes import shape_of
+from workers.runtime import is_out_of_memory, mark_phase
+
+log = logging.getLogger("worker")
+
+LEAK_BYTES = 16 << 20
+"""What may be left over at the end of a phase without being told."""
+SETTLED = 2
+"""Steps after which everything that stays has been made: the moments come with the first update."""
+TOLERANCE = 0.2
+"""Share by which a peak may be off what was expected before that is told."""
+MOST_CONTEXT = GIB
+"""No context is larger: what is more belongs to other programs on the card."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Bytes: allocated now; then, since the last reset, most allocated, most reserved, and in use on the device."""
+
+    allocated: int
+    peak: int
+    reserved: int
+    device: int
+
+
+class Gauge(Protocol):
+    """Where figures come from."""
+
+    unit: str
+    """`allocated` bytes of a GPU, or `host` memory where there is none."""
+
+    def reset(self) -> None: ...
+    def read(self) -> Reading: ...
+
+
+class CudaGauge:
+    """PyTorch's allocator, and the driver's view of the whole card: contexts and child processes are in the latter."""
+
+    unit = "allocated"
+
+    def reset(self) -> None:
+        torch.cuda.reset_peak_memory_stats()
+
+    def read(self) -> Reading:
+        free, total = torch.cuda.mem_get_info()
+        return Reading(
+            torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved(),
+            total - free,
+        )  # fmt: skip
+
+
+class HostGauge:
+    """Resident memory of this process, where the kernel tells it; the peak only where it lets itself be reset."""
+
+    unit = "host"
+
+    def reset(self) -> None:
+        with suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")
+
+    def read(self) -> Reading:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        found = {
+            line.split(":")[0]: int(line.split()[1]) << 10 for line in lines if line.startswith(("VmRSS", "VmHWM"))
+        }
+        return Reading(found.get("VmRSS", 0), found.get("VmHWM", 0), 0, 0)
+
+
+@dataclass
+class Peak:
+    """The highest figures of a phase, and what was allocated when it ended last."""
+
+    allocated: int = 0
+    reserved: int = 0
+    device: int = 0
+    left: int = 0
+
+    def add(self, reading: Reading) -> None:
+        self.allocated = max(self.allocated, reading.peak)
+        self.reserved = max(self.reserved, reading.reserved)
+        self.device = max(self.device, reading.device)
+        self.left = reading.allocated
+
+
+@dataclass
+class Memory:
+    """Peaks of the phases of a step. expected: bytes of a phase's largest shapes, as the planner computes them."""
+
+    gauge: Gauge
+    warn: Callable[[str], None] = log.warning
+    expected: Mapping[str, int] = field(default_factory=dict)
+    _open: list[Peak] = field(default_factory=list)
+    _peaks: dict[str, Peak] = field(default_factory=dict)
+    _settled: dict[str, int] = field(default_factory=dict)
+    _steps: int = 0
+    _told: set[str] = field(default_factory=set)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Measure the block; an error that leaves it is marked with `name`. Phases may lie inside each other."""
+        if self._open:
+            self._open[-1].add(self.gauge.read())
+        mine = Peak()
+        self._open.append(mine)
+        self.gauge.reset()
+        try:
+            yield
+        except Exception as error:
+            mark_phase(error, name)
+            raise
+        finally:
+            reading = self.gauge.read()
+            mine.add(reading)
+            self._open.pop()
+            for peak in (self._peaks.setdefault(name, Peak()), *self._open[-1:]):
+                peak.add(Reading(reading.allocated, mine.allocated, mine.reserved, mine.device))
+            if self._open:
+                self.gauge.reset()
+
+    def peaks(self) -> dict[str, Peak]:
+        """Of the phases since the last `take` or `forget`."""
+        return dict(self._peaks)
+
+    def forget(self) -> None:
+        """What was measured so far belongs to no step."""
+        self._peaks.clear()
+
+    def take(self) -> dict[str, float]:
+        """The step's metrics, in bytes: `memory/PHASE/allocated`, `/reserved` and `/device`, or `/host`; `/expected`.
+
+        Tells of what a phase left over, and of a peak that nobody expected.
+        """
+        metrics: dict[str, float] = {}
+        is_gpu = self.gauge.unit == "allocated"
+        for name, peak in self._peaks.items():
+            metrics[f"memory/{name}/{self.gauge.unit}"] = peak.allocated
+            if is_gpu:
+                metrics |= {f"memory/{name}/reserved": peak.reserved, f"memory/{name}/device": peak.device}
+                self._look_for_leak(name, peak.left)
+            if is_gpu and name in self.expected:
+                metrics[f"memory/{name}/expected"] = self.expected[name]
+                self._compare(name, peak.allocated)
+        self._steps += 1
+        self.forget()
+        return metrics
+
+    def _look_for_leak(self, name: str, left: int) -> None:
+        before = self._settled.get(name, left)
+        if self._steps < SETTLED or name not in self._settled:
+            self._settled[name] = left
+        elif left > before + LEAK_BYTES:
+            self._settled[name] = left
+            self.warn(
+                f"{(left - before) >> 20} MiB more than in earlier steps are allocated after {name} "
+                f"({left >> 20} MiB): if that goes on, memory will end"
+            )
+
+    def _compare(self, name: str, measured: int) -> None:
+        """Less is no news: the steps' completions are seldom as long as they may be."""
+        if measured > self.expected[name] * (1 + TOLERANCE) and name not in self._told:
+            self._told.add(name)
+            self.warn(f"{name} took {measured / GIB:.2f} GiB, {self.expected[name] / GIB:.2f} were expected")
+
+    def rehearsed(self, moments: int) -> dict[str, Any]:
+        """A `memory` event: what the largest shapes took since the last `forget`, beside what was expected of them.
+
+        moments: bytes that the optimiser will add with the first update; the expectation has them already.
+        """
+        peaks = {name: peak.allocated for name, peak in self._peaks.items()}
+        self.forget()
+        told, facts = [], {}
+        for name, measured in peaks.items():
+            told.append(f"{name} {measured / GIB:.2f} GiB")
+            if self.gauge.unit == "allocated" and (expected := self.expected.get(name)):
+                facts[f"{name}_error"] = error = (measured + moments) / expected - 1
+                told[-1] += f" (and {moments / GIB:.2f} of moments; {expected / GIB:.2f} were expected)"
+                if abs(error) > TOLERANCE:
+                    self.warn(f"the planner is off by {error:+.0%} for {name}: see the event `memory`")
+        measured = max(peaks.values(), default=0)
+        return {
+            "text": f"the largest shapes took: {', '.join(told)}",
+            "measured_bytes": float(measured),
+            "expected_peak_bytes": float(measured + moments),
+        } | facts
+
+
+def memory_of(profile: Profile, model: Any, warn: Callable[[str], None] = log.warning) -> Memory:
+    """What measures a trainer of `model` under `profile`."""
+    if model.device.type != "cuda":
+        return Memory(HostGauge(), warn)
+    expected: Mapping[str, int] = {}
+    with suppress(KeyError, AttributeError):  # an architecture whose sizes have other names
+        expected = demand_of(profile, shape_of(model.config.to_dict())).phases
+    return Memory(CudaGauge(), warn, expected)
+
+
+@contextmanager
+def applied_once(what: str) -> Iterator[None]:
+    """Around what changes the weights: where memory ends in the middle of it, some of them are new, others old.
+
+    Doing it again would apply those twice. So the attempt ends (CUDA_OOM), and the next one begins at the head.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        raise LonghaulError(
+            f"the GPU's memory ended in {what}: {error}",
+            kept="the head; what this attempt did after it is repeated",
+            next_command="python -m orchestrator run --set optimizer.kind=adamw8bit   (or optimizer.offload=true)",
+            exit_code=ExitCode.CUDA_OOM,
+        ) from error
+
+
+# --- the cap ---------------------------------------------------------------------------------------------------------
+
+
+def limit(cap_gib: float) -> None:
+    """Let this process have what a card with `cap_gib` usable GiB has; before anything is allocated. 0: all there is.
+
+    It binds PyTorch's allocator; a child process or vLLM's own pool is seen by `device` figures alone. Raises
+    LonghaulError (GPU) where the cap leaves nothing beside a context.
+    """
+    if not cap_gib or not torch.cuda.is_available():
+        return
+    foreign = used_by_others()
+    free, total = torch.cuda.mem_get_info()  # the first call makes the context
+    context = context_bytes(total - free, foreign, torch.cuda.memory_reserved())
+    torch.cuda.set_per_process_memory_fraction(allocator_share(cap_gib, context, total))
+    log.info("memory is capped to %.2f GiB, %.2f of them for the context", cap_gib, context / GIB)
+
+
+def share_of_cap(profile: Profile) -> float:
+    """What a share of the real card must be multiplied by to be that share of the capped one."""
+    if not profile.memory.cap_gib or not torch.cuda.is_available():
+        return 1.0
+    return min(1.0, profile.memory.cap_gib * GIB / torch.cuda.mem_get_info()[1])
+
+
+def context_bytes(in_use: int, foreign: int, reserved: int) -> int:
+    """What driver and kernels of this process hold of a card on which `in_use` bytes are taken. (pure)"""
+    return min(MOST_CONTEXT, max(0, in_use - foreign - reserved))
+
+
+def allocator_share(cap_gib: float, context: int, total: int) -> float:
+    """What `set_per_process_memory_fraction` is given: the cap without the context. (pure)"""
+    left = cap_gib * GIB - context
+    if left <= 0:
+        raise LonghaulError(
+            f"memory.cap_gib = {cap_gib:g} leaves nothing: a context alone takes {context / GIB:.2f} GiB",
+            kept="the run, as it is",
+            next_command="python -m orchestrator run --set memory.cap_gib=4",
+            exit_code=ExitCode.GPU,
+        )
+    return min(1.0, left / total)
+
+
+def used_by_others() -> int:
+    """Bytes of the first GPU that are in use before this process has a context; 0 where nobody can be asked."""
+    command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+        return int(answer.stdout.split()[0]) << 20
+    except (OSError, ValueError, IndexError, subprocess.SubprocessError):
+        return 0
