@@ -33,6 +33,8 @@ DECAY_FROM = 0.6
 PROMPT_WEIGHT = 0.03
 """Loss weight of prompt tokens."""
 MAX_GRAD_NORM = 1.0
+PRINT_S = 45.0
+"""Seconds between two lines of progress."""
 MEAN_WEIGHT = 32.0
 """Constant divisor of a sequence's weighted token losses. Batches hold sequences of one length, and worked answers are
 long: divided by the batch's own sum, a first token would count more in direct answers than in worked ones."""
@@ -151,7 +153,7 @@ def train(model: Qwen2ForCausalLM, corpus: Corpus, course: Course, settings: Set
     optimizers = make_optimizers(model)
     rates = [optimizer.param_groups[0]["lr"] for optimizer in optimizers]
     generator = torch.Generator().manual_seed(settings.seed)
-    began, step, progress, end, last_print = time.monotonic(), 0, 0.0, 1.0, 0.0
+    began, step, progress, end, next_print = time.monotonic(), 0, 0.0, 1.0, PRINT_S
     while progress < end:
         for rows in corpus.shuffled_batches(settings.batch_size, generator):
             spent = time.monotonic() - began
@@ -168,12 +170,13 @@ def train(model: Qwen2ForCausalLM, corpus: Corpus, course: Course, settings: Set
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
             step += 1
-            if spent - last_print > 45:
-                last_print = spent
+            if spent > next_print:
                 print(f"{spent:6.0f} s  step {step}  {used:,} sequences  loss {loss.item():.4f}", flush=True)
                 if step > WARMUP_STEPS * 10:
                     holds = gate_holds(model, course) and not settings.full_length
                     end = end_after_gate(end, progress, holds=holds)
+                now = time.monotonic() - began
+                next_print = now + max(PRINT_S, 9 * (now - spent))  # on a slow device the gate is a tenth at most
     return step * settings.batch_size
 
 

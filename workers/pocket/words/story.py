@@ -114,10 +114,10 @@ def _draw_steps(rng: Random, num_steps: int) -> tuple[Step, ...] | None:
     if has_product:
         steps.append(Step(rng.randint(2, 9), "*", rng.randint(2, 9)))
     for _ in range(num_steps - has_product - has_end):
-        left = steps[-1].value if steps else rng.randint(2, 60)
-        steps.append(Step(left, rng.choice("+-"), rng.randint(2, 20)))
+        left = steps[-1].value if steps else rng.randint(2, 40)
+        steps.append(Step(left, rng.choice("+-"), rng.randint(2, 12)))
     if has_end:
-        left = steps[-1].value if steps else rng.randint(2, 60)
+        left = steps[-1].value if steps else rng.randint(2, 40)
         sign = rng.choice("*/") if left <= 20 else "/"
         steps.append(Step(left, sign, rng.randint(2, 6)))
     exact = all(step.sign != "/" or step.left % step.right == 0 for step in steps)
