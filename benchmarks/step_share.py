@@ -1,0 +1,123 @@
+"""What a step's wall time goes to: generation, update, the sandbox, and all that is left for orchestration.
+
+Runs a profile for some steps through the real daemon (or reads a run that is there, with --of) and takes the seconds of
+each stage from the store. `generation` is what draws rollouts, prompts included; `sandbox` is reading, screening and
+running programs; `rest` is the remainder of the step: encoding, writing rollouts, events. Between two steps stand
+checkpoints and requests of the master; what the master itself does, it does in another process meanwhile.
+
+The first step of a worker also warms up what comes after it, so it is left out of the sums where there are others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from state.layout import RunDir
+from state.reader import Reader
+
+KINDS = {
+    "generation": ("propose", "solve", "rollout"),
+    "update": ("update",),
+    "sandbox": ("validate_proposals", "judge"),
+}
+"""Kind -> stages of a step. `measuring` and what else a trainer may name counts as rest."""
+SPENT = ("sandbox", "rest", "between")
+"""What is neither generation nor update."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Seconds of one step by kind. `between`: from its end to the begin of the next of the same attempt, if any."""
+
+    number: int
+    is_first: bool
+    """Of its attempt."""
+    seconds: float
+    parts: Mapping[str, float]
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks step_share",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--of", type=Path, metavar="RUN_DIR", help="read this run instead of making one")
+    parser.add_argument("--profile", default="pocket")
+    parser.add_argument("--steps", type=int, default=20, help="steps of the one cycle (20)")
+    parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE")
+    args = parser.parse_args(arguments)
+    steps = read(args.of or make_run(args.profile, args.steps, args.overrides))
+    if not steps:
+        print("error: the run has no trained step\nkept:  the run, as it is\nnext:  let it train for a step or two",
+              file=sys.stderr)  # fmt: skip
+        return 1
+    print(f"reproduce: python -m benchmarks step_share {' '.join(arguments)}\n")
+    print(table(steps))
+    return 0
+
+
+def make_run(profile: str, steps: int, overrides: Sequence[str]) -> Path:
+    root = Path(tempfile.mkdtemp(prefix="longhaul-step-share-"))
+    settings = ["run.max_cycles=1", f"run.steps_per_cycle={steps}", *overrides]
+    command = [sys.executable, "-m", "orchestrator", "run", "--plain", "--profile", profile, "--run", "run"]
+    command += ["--runs", str(root)] + [word for setting in settings for word in ("--set", setting)]
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    if done.returncode:
+        raise SystemExit(f"the run ended with {done.returncode}:\n{done.stdout[-3000:]}")
+    return root / "run"
+
+
+def read(directory: Path) -> list[Step]:
+    """The trained steps of a run, oldest first."""
+    reader = Reader.open(RunDir(directory))
+    try:
+        rows = reader.connection.execute(
+            "SELECT step, cycle, attempt, t_wall, coalesce(seconds, 0), metrics FROM trained_steps ORDER BY step"
+        ).fetchall()
+    finally:
+        reader.close()
+    steps = []
+    for place, (step, cycle, attempt, end, seconds, metrics) in enumerate(rows):
+        later = rows[place + 1] if place + 1 < len(rows) else None
+        is_last = later is None or later[1:3] != (cycle, attempt)
+        between = 0.0 if is_last else max(0.0, later[3] - later[4] - end)
+        is_first = place == 0 or rows[place - 1][1:3] != (cycle, attempt)
+        steps.append(Step(step, is_first, seconds, parts_of(json.loads(metrics), seconds) | {"between": between}))
+    return steps
+
+
+def parts_of(metrics: Mapping[str, float], seconds: float) -> dict[str, float]:
+    """Seconds of one step by kind; what no stage of a kind accounts for is `rest`. (pure)"""
+    parts = {kind: sum(metrics.get(f"seconds/{stage}", 0.0) for stage in stages) for kind, stages in KINDS.items()}
+    return parts | {"rest": max(0.0, seconds - sum(parts.values()))}
+
+
+def shares(steps: Sequence[Step]) -> dict[str, float]:
+    """kind -> its share of the wall time of all steps and what is between them. (pure)"""
+    total = sum(step.seconds + step.parts["between"] for step in steps)
+    return {kind: sum(step.parts[kind] for step in steps) / total for kind in (*KINDS, "rest", "between")}
+
+
+def table(steps: Sequence[Step]) -> str:
+    kinds = (*KINDS, "rest", "between")
+    lines = ["  step  seconds" + "".join(f"{kind:>12}" for kind in kinds)]
+    lines += [
+        f"{step.number:>6}{step.seconds:>9.2f}" + "".join(f"{step.parts[kind]:>12.3f}" for kind in kinds)
+        for step in steps[-20:]
+    ]
+    counted = [step for step in steps if not step.is_first] or list(steps)
+    found = shares(counted)
+    lines.append(f"share of {len(counted):>3} st." + "".join(f"{found[kind]:>12.1%}" for kind in kinds))
+    spent = sum(found[kind] for kind in SPENT)
+    lines.append(f"\nsandbox, rest and between together: {spent:.1%} of the wall time of a step")
+    return "\n".join(lines)
