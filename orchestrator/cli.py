@@ -21,6 +21,7 @@ COMMANDS = {
     "doctor": "whether this machine can carry a run, check by check, each with its remedy",
     "evaluate": "score a checkpoint or a model directory on held-out suites",
     "data": "import, merge, count, show and export tasks; each one that enters a data set is run again",
+    "generate": "complete a prompt with a checkpoint or a model directory, or talk to it; the text comes as it is made",
     "report": "write report.html: curves, cycles, examples",
 }
 """Name -> the first line of its module's docstring, in lower case; a test compares them."""

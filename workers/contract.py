@@ -199,3 +199,48 @@ class DataSpec(Struct, frozen=True):
 
 RETRYABLE = frozenset({ExitCode.INTERNAL, ExitCode.CUDA_OOM, ExitCode.GPU, ExitCode.STORE, ExitCode.NOT_FINITE})
 """Worker exit codes after which another attempt makes sense (74: the next master). A death by signal does too."""
+class GenerateSpec(Struct, frozen=True):
+    """What `python -m workers.generate` is told first: one line of JSON on its standard input.
+
+    Then, a line each: {"type": "prompt", "text", "seed"}; {"type": "stop"} ends the completion; {"type": "new"} forgets
+    the conversation; a closed input ends the worker. It answers in JSON lines, by `type`: `ready` (style, positions);
+    `text` (text), a piece; `end` (text: all of it, reason: stop, stop_text, length or stopped, tokens, prompt_tokens,
+    seconds); `refused` (text) for a prompt that cannot be asked; or `error` (what, kept, next_command, exit_code), and
+    it is gone.
+    """
+
+    directory: str
+    """Absolute: a checkpoint or a model directory."""
+    step: int | None
+    """Step of a checkpoint; None: a model directory."""
+    profile: Profile
+    style: Literal["run", "chat", "raw", "auto"]
+    """`run`: in the words that the run is trained in; `auto`: chat where there is a template, else raw."""
+    temperature: float
+    """0: the likeliest token."""
+    top_p: float
+    top_k: int
+    """0: all tokens."""
+    max_new_tokens: int
+
+
+class ExportSpec(Struct, frozen=True):
+    """What `python -m workers.export` is told: one line of JSON on its standard input, which then stays open.
+
+    Lines, by `type`: `loading`; `wrote` (name, bytes); `done`; or `error` as of GenerateSpec.
+    """
+
+    kind: Literal["adapter", "merged", "gguf-ready"]
+    directory: str
+    """Absolute: a checkpoint."""
+    step: int
+    out: str
+    """Absolute: an empty directory that is renamed into place once all is written."""
+    profile: Profile
+    dtype: Literal["float32", "float16", "bfloat16", "auto"]
+    """Of merged weights; `auto`: as the profile has them in memory, and bfloat16 for `gguf-ready`."""
+    source: dict[str, Any]
+    """What export.json says of where the weights come from."""
+    shard_bytes: int = 2 << 30
+
+

@@ -20,6 +20,11 @@ def harmless(text: str) -> str:
     return "".join(_harmless_character(character) for character in text)
 
 
+def harmless_lines(text: str) -> str:
+    """As `harmless`, but a newline stays one."""
+    return "\n".join(harmless(line) for line in text.split("\n"))
+
+
 def _harmless_character(character: str) -> str:
     if character == "\n":
         return "⏎"

@@ -114,8 +114,11 @@ def _no_checkpoint(run: RunDir, why: str, reader: Reader) -> LonghaulError:
     )
 
 
-def choose_model(name: str, out: Path | None) -> Chosen:
-    """name: a model directory, or a built-in model's name. Raises LonghaulError (INPUT) where there is none."""
+def choose_model(name: str, out: Path | None, *, identify: bool = True) -> Chosen:
+    """name: a model directory, or a built-in model's name. identify: read every byte of it, to know it again.
+
+    Raises LonghaulError (INPUT) where there is none.
+    """
     known = BUILT_IN.get(name)
     directory = known.directory if known is not None else Path(name).expanduser().resolve()
     if not directory.is_dir():
@@ -127,7 +130,7 @@ def choose_model(name: str, out: Path | None) -> Chosen:
         )
     called = name if known is not None else re.sub(r"[^A-Za-z0-9._-]", "_", directory.name) or "model"
     where = EvaluationDir((out or Path("evaluations") / called).resolve())
-    subject = Subject("model", called, None, identity_of(directory), str(directory))
+    subject = Subject("model", called, None, identity_of(directory) if identify else "", str(directory))
     if known is not None:
         profile = Profile(name=called, model=Model(path=str(directory), prompt_style=known.prompt_style))
         return Chosen(where, subject, directory, profile, (known.suite,), "run", known.max_new_tokens)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -170,6 +170,13 @@ class Tokenizer:
     def encode(self, text: str) -> tuple[int, ...]:
         """Ids of exactly this text: nothing is put before or after it."""
         return tuple(self._backend.encode(text, add_special_tokens=False).ids)
+
+    def stream(self) -> Callable[[int], str]:
+        """From one id after the other to the text that it completes; empty in the middle of a character."""
+        from tokenizers.decoders import DecodeStream
+
+        stream = DecodeStream(skip_special_tokens=False)
+        return lambda token: stream.step(self._backend, token) or ""
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text with its marks: an answer that holds one in the wrong place must show it."""

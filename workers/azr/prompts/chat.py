@@ -7,7 +7,7 @@ that some templates write is a fixed one, because a prompt must be the same afte
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -46,19 +46,31 @@ def template_of(directory: Path) -> Callable[[str], str]:
     return render
 
 
+def conversation_of(directory: Path) -> Callable[[Sequence[Mapping[str, str]]], str]:
+    """As `template_of`, for messages ({"role", "content"}) that may go back and forth."""
+    settings = _settings(directory)
+    tokens = {name: _text(settings.get(name)) for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
+    return partial(_rendered, _compiled(_template(directory, settings)), tokens)
+
+
 def has_template(directory: Path) -> bool:
     """Whether the model says how to talk to it, rightly or not."""
     return (directory / "chat_template.jinja").is_file() or bool(_settings(directory).get("chat_template"))
 
 
 def _render(template: Any, tokens: dict[str, str], text: str) -> str:
+    return _rendered(template, tokens, [{"role": "user", "content": text}])
+
+
+def _rendered(template: Any, tokens: dict[str, str], messages: Sequence[Mapping[str, str]]) -> str:
     from jinja2 import TemplateError
 
-    messages = [{"role": "user", "content": text}]
+    given = list(messages)
     try:
-        return str(template.render(messages=messages, tools=None, documents=None, add_generation_prompt=True, **tokens))
+        return str(template.render(messages=given, tools=None, documents=None, add_generation_prompt=True, **tokens))
     except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
-        raise _unusable(f"fails on a single user message: {error}") from error
+        what = "a single user message" if len(given) == 1 else f"a conversation of {len(given)} messages"
+        raise _unusable(f"fails on {what}: {error}") from error
 
 
 def _compiled(source: str) -> Any:

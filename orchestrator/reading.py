@@ -1,0 +1,34 @@
+"""Reading a checkpoint of a run that may prune it meanwhile: links hold its files while a command needs them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from orchestrator.evaluation.subject import Chosen, hold, let_go
+from state import durable
+from state.layout import RunDir
+
+
+@contextmanager
+def held(run: RunDir, chosen: Chosen) -> Iterator[Path]:
+    """A directory with the checkpoint's files but its optimiser's, all verified. Raises LonghaulError (INPUT)."""
+    durable.make_dir(run.readers)
+    sweep(run.readers)
+    links = run.readers / f"{os.getpid()}-{chosen.subject.step}"
+    try:
+        yield hold(chosen.directory, chosen.subject.identity, links)
+    finally:
+        let_go(links)
+
+
+def sweep(readers: Path) -> None:
+    """Remove what commands that were killed have left."""
+    for path in readers.iterdir():
+        name = path.name.removeprefix(".").split("-")[0]
+        if name.isdigit() and int(name) != os.getpid() and not psutil.pid_exists(int(name)):
+            durable.remove_tree(path, readers)

@@ -1,0 +1,1 @@
+"""The worker that completes prompts of a person: `python -m workers.generate`."""

@@ -1,0 +1,130 @@
+"""Load a model as its run loads it, then answer prompts one after the other, piece by piece, until nobody asks."""
+
+from __future__ import annotations
+
+import os
+import queue
+import sys
+import threading
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from msgspec import Struct
+from msgspec.structs import replace
+
+from profiles.schema import Profile
+from workers.azr.trainer import device_of, set_up_torch
+from workers.contract import GenerateSpec
+from workers.generate.decode import pick, tokens_after
+from workers.generate.words import Words
+from workers.lines import Say
+from workers.models.policy import Policy, open_policy, restored_policy
+from workers.rollout.engine import stop_ids_of
+from workers.rollout.stopping import StopTexts
+
+
+class Asked(Struct):
+    """A line of standard input after the first."""
+
+    type: str
+    text: str = ""
+    seed: int = 0
+
+
+def answer_prompts(spec: GenerateSpec, say: Say) -> None:
+    """Serve prompts until the input ends, which ends this process. Raises LonghaulError."""
+    inbox = Inbox()
+    words = Words(spec.style, spec.profile, Path(spec.directory))
+    policy = open_model(spec)
+    answerer = Answerer(spec, policy, words, inbox, say)
+    say("ready", style=words.name, positions=answerer.positions)
+    while True:
+        asked = inbox.lines.get()
+        if asked.type == "new":
+            words.forget()
+        elif asked.type == "prompt":
+            answerer.answer(asked.text, asked.seed)
+
+
+class Inbox:
+    """Reads standard input in a thread, so that a completion can be stopped while it is made."""
+
+    def __init__(self) -> None:
+        self.lines: queue.Queue[Asked] = queue.Queue()
+        self.is_stopped = threading.Event()
+        threading.Thread(target=self._read, name="inbox", daemon=True).start()
+
+    def _read(self) -> None:
+        for line in sys.stdin.buffer:
+            asked = msgspec.json.decode(line, type=Asked)
+            if asked.type == "stop":
+                self.is_stopped.set()
+            else:
+                self.lines.put(asked)
+        os._exit(0)
+
+
+class Answerer:
+    """Completes prompts with one model."""
+
+    def __init__(self, spec: GenerateSpec, policy: Policy, words: Words, inbox: Inbox, say: Say) -> None:
+        self._spec, self._policy, self._words, self._inbox, self._say = spec, policy, words, inbox, say
+        self._stops = StopTexts(policy.tokenizer.decode, words.stop, stop_ids_of(policy.model))
+        self.positions = int(getattr(policy.model.config, "max_position_embeddings", 0) or 0)
+
+    def answer(self, text: str, seed: int) -> None:
+        """Say the completion of one prompt as it comes, and how it ended."""
+        self._inbox.is_stopped.clear()
+        ids = self._policy.tokenizer.encode(self._words.prompt(text))
+        room = self.positions - len(ids) if self.positions else self._spec.max_new_tokens
+        if not ids or room < 1:
+            why = f"it has {len(ids)} tokens, and the model has {self.positions} positions" if ids else "it is empty"
+            self._say("refused", text=f"this prompt cannot be completed: {why}")
+            return
+        began = time.monotonic()
+        completion, reason = self._complete(ids, min(room, self._spec.max_new_tokens), seed)
+        said = completion[:-1] if reason == "stop" else completion
+        answer = self._policy.tokenizer.decode(said)
+        self._words.heard(text, answer)
+        self._say("end", text=answer, reason=reason, tokens=len(completion), prompt_tokens=len(ids),
+                  seconds=round(time.monotonic() - began, 3))  # fmt: skip
+
+    def _complete(self, ids: tuple[int, ...], limit: int, seed: int) -> tuple[list[int], str]:
+        spec, decode = self._spec, self._policy.tokenizer.stream()
+        generator = torch.Generator().manual_seed(seed)
+        choose = partial(
+            pick, generator=generator, temperature=spec.temperature, top_k=spec.top_k, top_p=spec.top_p
+        )  # fmt: skip
+        completion: list[int] = []
+        for token in tokens_after(self._policy.model, ids, limit, choose, self._inbox.is_stopped.is_set):
+            completion.append(token)
+            if token in self._stops.stop_ids:
+                return completion, "stop"
+            if piece := decode(token):
+                self._say("text", text=piece)
+            if self._stops.end_in(completion):
+                return completion, "stop_text"
+        return completion, "stopped" if self._inbox.is_stopped.is_set() else "length"
+
+
+def open_model(spec: GenerateSpec) -> Policy:
+    """The policy of a checkpoint, proven to be the one that was saved, or a model directory."""
+    profile = profile_for_reading(spec.profile, None if spec.step is not None else spec.directory)
+    device = device_of(profile)
+    set_up_torch(profile, isolate=False)
+    if spec.step is None:
+        return open_policy(profile, None, device)
+    return restored_policy(profile, Path(spec.directory), spec.step, device)
+
+
+def profile_for_reading(profile: Profile, directory: str | None) -> Profile:
+    """Nothing is learnt. directory: of a model that has no run; then bfloat16 where there is a GPU."""
+    changes: dict[str, Any] = {"gradient_checkpointing": False}
+    if directory is not None:
+        is_gpu = device_of(profile).type == "cuda"
+        changes |= {"path": directory, "dtype": "bfloat16" if is_gpu else profile.model.dtype}
+    return replace(profile, model=replace(profile.model, **changes))

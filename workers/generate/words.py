@@ -1,0 +1,57 @@
+"""From what a person typed to a prompt: as a conversation, in the words that a run is trained in, or as it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+
+from profiles.schema import Profile
+from workers.azr.prompts import chat
+from workers.azr.prompts.azr import AzrStyle
+from workers.azr.styles import style_of
+from workers.suites.question import WordProblem
+from workers.suites.voices import voice_of_run
+
+
+class Words:
+    """Owns the conversation, where there is one.
+
+    name: the style that came of `auto`. stop: texts that end a completion.
+    """
+
+    def __init__(self, style: str, profile: Profile, directory: Path) -> None:
+        """Raises LonghaulError (INPUT) where a chat template is needed and there is none, or it is none."""
+        if style == "auto":
+            style = "chat" if chat.has_template(directory) else "raw"
+        self.name = style
+        self.stop: tuple[str, ...] = ()
+        self._messages: list[dict[str, str]] = []
+        self._render = chat.conversation_of(directory) if style == "chat" else None
+        self._wrap: Callable[[str], str] = lambda text: text
+        if style == "run":
+            self._wrap, self.stop = _trained_words(profile, directory)
+
+    def prompt(self, text: str) -> str:
+        """The whole prompt; in a conversation, with all that was said before."""
+        if self._render is None:
+            return self._wrap(text)
+        return self._render([*self._messages, {"role": "user", "content": text}])
+
+    def heard(self, text: str, answer: str) -> None:
+        """Both belong to the conversation from now on."""
+        self._messages += [{"role": "user", "content": text}, {"role": "assistant", "content": answer}]
+
+    def forget(self) -> None:
+        self._messages = []
+
+
+def _trained_words(profile: Profile, directory: Path) -> tuple[Callable[[str], str], tuple[str, ...]]:
+    if profile.model.prompt_style == "pocket":
+        return (lambda text: text), ()
+    if profile.model.prompt_style in ("azr", "azr-chat"):
+        style = style_of(profile, directory)
+        assert isinstance(style, AzrStyle)
+        return style.ask, style.stop
+    voice = voice_of_run(profile, directory)
+    return (lambda text: voice.ask("maths", WordProblem(text, Fraction(0)))), voice.stop
