@@ -22,7 +22,7 @@ class ExitCode(IntEnum):
     INTERNAL = 70
     """Worker: a bug of ours, traceback in its log. Orchestrator: crash loop, the head is named."""
     CUDA_OOM = 71
-    """Worker: CUDA out of memory, after one retry with smaller micro-batches."""
+    """Worker: CUDA out of memory, and nothing is left to halve. Orchestrator: the card is too small for the profile."""
     GPU = 72
     """No usable GPU, or the one in use was lost."""
     DISK = 73

@@ -101,7 +101,6 @@ def work_of(profile: Profile, shape: Shape) -> Work:
     # A prompt with some of its completions is one unit; it is packed whole also where it has more than a micro-batch.
     unit = max(sequence, min(optimizer.row_tokens, longest + group * completion))
     places = max(micro_batch * completion, min(optimizer.row_tokens, group * completion))
-    own_numbers = optimizer.tis_cap > 0 or (optimizer.tis_cap < 0 and sampling.engine in ("vllm", "continuous"))
     return Work(
         prompt_tokens=longest,
         completion_tokens=completion,
@@ -111,8 +110,15 @@ def work_of(profile: Profile, shape: Shape) -> Work:
         width=unit,
         places=places,
         head_rows=min(places, max(1, MAX_LOGITS // shape.vocab_size)),
-        is_scored=own_numbers,
+        is_scored=is_scored(profile),
     )
+
+
+def is_scored(profile: Profile) -> bool:
+    """Whether the trainer scores rollouts before the update; where -1 leaves that open, at least where it may."""
+    cap, exact = profile.optimizer.tis_cap, profile.model.dtype == "float32" and profile.model.quantization == "none"
+    engines = {profile.sampling.engine, *profile.sampling.fallback}
+    return cap > 0 or (cap < 0 and (not exact or bool(engines & {"vllm", "continuous"})))
 
 
 def is_grpo(profile: Profile) -> bool:

@@ -1,8 +1,8 @@
-"""The section [memory]: how much of a GPU a run may take. (pure)"""
+"""The section [memory]: how much of a GPU a run may take, and what happens where it is not enough. (pure)"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -10,7 +10,9 @@ from profiles.section import FREE, Section
 
 
 class Memory(Section, frozen=True):
-    """[memory]: the GPU's memory. profiles/footprint.py says what a profile needs."""
+    """[memory]: the GPU's memory. docs/memory.md says what a profile needs, and how that is computed."""
 
     cap_gib: Annotated[float, Meta(ge=0), FREE] = 0.0
     """Take no more than a card with so many usable GiB has, context included (8 GB cards: 7.6); 0: all there is."""
+    on_small_card: Annotated[Literal["refuse", "warn"], FREE] = "refuse"
+    """Where the card has less than the planner expects to need: do not start, or say so and start all the same."""

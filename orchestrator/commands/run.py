@@ -15,7 +15,7 @@ import secrets
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator.clock import Clock
@@ -27,6 +27,7 @@ from orchestrator.display.terminal import Keyboard
 from orchestrator.display.wording import harmless
 from orchestrator.loop import Master
 from orchestrator.recovery import raise_oom_priority, recover_run
+from orchestrator.preflight import Verdict, examined, plan_facts, shown, told, too_small
 from orchestrator.runs import newest_unfinished
 from orchestrator.schedule import Stop
 from orchestrator.signals import SIGNALS
@@ -63,6 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--until", metavar="GOAL", help="score at which the run is finished, as in 'mean>=0.9'")
     parser.add_argument("--accept-changes", action="store_true", help="resume with a profile that differs")
     parser.add_argument("--plain", action="store_true", help="lines instead of the dashboard, also on a terminal")
+    parser.add_argument("--plan", action="store_true", help="tell what memory it needs, and what fits; start nothing")
+    parser.add_argument("--card", type=float, metavar="GB", help="plan for a GPU of so many GB, not for the one here")
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,14 @@ def run(args: argparse.Namespace) -> int:
     args.overrides += shorthands(args)
     chosen = choose(args)
     make_directory(chosen.run.root)
+    verdict = examined(chosen.profile or stored_with(chosen.run, []), args, is_new=chosen.is_new)
+    if args.plan or args.card:
+        return say_plan(verdict, args)
+    if verdict.is_refused:
+        raise too_small(verdict, args)
+    if chosen.profile is not None:
+        chosen = replace(chosen, profile=verdict.profile)
+    sys.stdout.write(f"{line}\n" if (line := told(verdict)) else "")
     lock = RunLock.acquire(chosen.run)
     try:
         store = open_store(chosen)
@@ -94,6 +105,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def shorthands(args: argparse.Namespace) -> list[str]:
+def say_plan(verdict: Verdict, args: argparse.Namespace) -> int:
+    """Print the plan; the exit code says whether it fits."""
+    text = json.dumps(plan_facts(verdict), indent=2) + "\n" if args.json else shown(verdict, args)
+    sys.stdout.write(text)
+    return int(ExitCode.OK if verdict.plan is None or verdict.plan.fits else ExitCode.CUDA_OOM)
+
+
     """Options that are knobs under a shorter name, as overrides. (pure)"""
     phases = None if args.phases is None else str([part.strip() for part in args.phases.split(",")]).replace("'", '"')
     knobs = {
@@ -113,20 +131,23 @@ def choose(args: argparse.Namespace) -> Chosen:
     """
     root: Path = args.runs
     if args.run is None and args.profile is None and (unfinished := newest_unfinished(root)) is not None:
-        return Chosen(unfinished, stored_with(unfinished, args.overrides), is_new=False)
+        return Chosen(unfinished, overridden(unfinished, args.overrides), is_new=False)
     if args.run is not None and args.profile is None and is_born(RunDir(root / args.run)):
         run_dir = RunDir(root / args.run)
-        return Chosen(run_dir, stored_with(run_dir, args.overrides), is_new=False)
+        return Chosen(run_dir, overridden(run_dir, args.overrides), is_new=False)
     profile = load_profile(args.profile or DEFAULT_PROFILE, args.overrides).profile
     name = args.run or (profile.name if args.profile else free_name(root, profile.name))
     run_dir = RunDir(root / name)
     return Chosen(run_dir, profile, is_new=not is_born(run_dir))
 
 
-def stored_with(run_dir: RunDir, overrides: list[str]) -> Profile | None:
+def overridden(run_dir: RunDir, overrides: list[str]) -> Profile | None:
     """The stored profile with overrides; None if there are none."""
-    if not overrides:
-        return None
+    return stored_with(run_dir, overrides) if overrides else None
+
+
+def stored_with(run_dir: RunDir, overrides: list[str]) -> Profile:
+    """The stored profile with overrides."""
     reader = Reader.open(run_dir)
     try:
         return override_profile(from_json(reader.profile_json()), overrides)

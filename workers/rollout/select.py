@@ -133,7 +133,7 @@ def _start_of(name: str, model: Any, profile: Profile, tokenizer: Tokenizer) -> 
     decode = tokenizer.decode
 
     def start() -> RolloutEngine:
-        if name == "native":
+        if name in ("native", "auto"):  # where no planner has decided
             return NativeEngine(model, decode)
         if name == "hf":
             from workers.rollout.hf import HfEngine

@@ -1,0 +1,97 @@
+"""What this machine has for a run: its GPUs as the driver tells them. No torch: that would cost seconds."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from profiles.footprint import GIB
+
+COMMAND = ("nvidia-smi", "--query-gpu=index,uuid,name,memory.total,memory.used", "--format=csv,noheader,nounits")
+TIMEOUT_S = 20.0
+RESERVE_BYTES = int(0.3 * GIB)
+"""Of a card, what its driver keeps from programs."""
+DEVICES = ("/dev/nvidiactl", "/dev/nvidia0", "/proc/driver/nvidia/version", "/dev/dxg", "/dev/kfd")
+"""Signs of a GPU that `nvidia-smi` cannot be asked about: none of them, and there surely is none."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """A GPU that a worker would see."""
+
+    name: str
+    total_bytes: int
+    used_bytes: int = 0
+    """By other programs: a screen, another run."""
+
+    @property
+    def usable_bytes(self) -> int:
+        return self.total_bytes - max(RESERVE_BYTES, self.used_bytes)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """cards: None where nobody can say; then the worker finds out. why: what was tried, where there is no card."""
+
+    cards: tuple[Card, ...] | None
+    why: str = ""
+    has_vllm: bool = False
+
+    @property
+    def card(self) -> Card | None:
+        """The one that a worker takes: the first."""
+        return self.cards[0] if self.cards else None
+
+    @property
+    def has_no_gpu(self) -> bool:
+        return self.cards == ()
+
+
+def this_machine() -> Machine:
+    """Asks the driver, for a second at most where all is well."""
+    has_vllm = importlib.util.find_spec("vllm") is not None
+    cards, why = _cards()
+    return Machine(cards, why, has_vllm)
+
+
+def _cards() -> tuple[tuple[Card, ...] | None, str]:
+    try:
+        answer = subprocess.run(COMMAND, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    except FileNotFoundError:
+        return (None if any(Path(path).exists() for path in DEVICES) else ()), "there is no nvidia-smi"
+    except (OSError, subprocess.SubprocessError) as error:
+        return None, f"nvidia-smi failed: {error}"
+    if answer.returncode:
+        said = (answer.stdout + answer.stderr).strip().splitlines()
+        return (), f"nvidia-smi failed: {said[0] if said else f'exit code {answer.returncode}'}"
+    found = visible(parse(answer.stdout), os.environ)
+    return found, "" if found else "nvidia-smi names none that CUDA_VISIBLE_DEVICES lets through"
+
+
+def parse(text: str) -> list[tuple[str, str, Card]]:
+    """Index, uuid and card of each line that `nvidia-smi` wrote; what it cannot tell counts as nothing. (pure)"""
+    found = []
+    for line in text.splitlines():
+        parts = [part.strip() for part in line.split(",")]
+        if len(parts) == 5 and parts[3].isdigit():
+            used = int(parts[4]) if parts[4].isdigit() else 0
+            found.append((parts[0], parts[1], Card(parts[2], int(parts[3]) << 20, used << 20)))
+    return found
+
+
+def visible(listed: Sequence[tuple[str, str, Card]], environment: Mapping[str, str]) -> tuple[Card, ...]:
+    """The cards that a child process sees, in its order: CUDA_VISIBLE_DEVICES names some by index or uuid. (pure)"""
+    chosen = environment.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return tuple(card for _, _, card in listed)
+    found: list[Card] = []
+    for word in (part.strip() for part in chosen.split(",")):
+        matches = [card for index, uuid, card in listed if word == index or (word and uuid.startswith(word))]
+        if not matches:  # CUDA itself reads no further than the first that there is not
+            break
+        found.append(matches[0])
+    return tuple(found)

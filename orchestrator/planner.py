@@ -1,0 +1,164 @@
+"""Whether a profile fits a card, and what would: memory arithmetic over `profiles.footprint`. (pure)
+
+Not done: sequences are never made shorter, groups never smaller; that would be another experiment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from msgspec.structs import replace
+
+from profiles.footprint import GIB, Demand, demand_of, work_of
+from profiles.knobs import knobs, value_of
+from profiles.rules import check
+from profiles.schema import Profile
+from profiles.shapes import Shape
+
+TIGHT = 0.9
+"""Share of a card above which a plan is told to be tight: the arithmetic is good to some ten per cent."""
+VLLM_WORKSPACE = int(1.5 * GIB)
+"""What vLLM needs beside weights and cache."""
+LEAST_SHARE = 0.05
+"""Steps in which vLLM's share of the card is made smaller."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """demand: at the largest shapes. usable_bytes: of the card; None: no card is known."""
+
+    profile: Profile
+    demand: Demand
+    usable_bytes: int | None
+
+    @property
+    def fits(self) -> bool:
+        return self.usable_bytes is None or self.demand.device <= self.usable_bytes
+
+    @property
+    def is_tight(self) -> bool:
+        return self.fits and self.usable_bytes is not None and self.demand.device > TIGHT * self.usable_bytes
+
+
+Changes = dict[str, Any]
+"""Knob by its full name -> value."""
+
+
+def plan_of(profile: Profile, shape: Shape, usable_bytes: int | None, card_bytes: int = 0) -> Plan:
+    """card_bytes: all of the card, of which vLLM takes a share; with a cap, the cap."""
+    cap = int(profile.memory.cap_gib * GIB)
+    if cap:
+        usable_bytes = min(cap, usable_bytes or cap)
+        card_bytes = min(cap, card_bytes or cap)
+    demand = demand_of(profile, shape, card_bytes=card_bytes or usable_bytes or 0)
+    return Plan(profile, demand, usable_bytes)
+
+
+def changed(profile: Profile, changes: Changes) -> Profile:
+    """The profile with other values."""
+    for name, value in changes.items():
+        section, _, key = name.rpartition(".")
+        profile = replace(profile, **{section: replace(getattr(profile, section), **{key: value})})
+    return profile
+
+
+def settle_engine(profile: Profile, shape: Shape | None, usable_bytes: int | None, *, has_vllm: bool) -> Profile:
+    """`sampling.engine = "auto"` decided: vllm where it is installed and fits beside the trainer, else native."""
+    if profile.sampling.engine != "auto":
+        return profile
+    others = tuple(name for name in profile.sampling.fallback if name != "native")
+    native = changed(profile, {"sampling.engine": "native", "sampling.fallback": others})
+    if shape is None or usable_bytes is None or not has_vllm or profile.run.device == "cpu":
+        return native
+    with_vllm = changed(profile, {"sampling.engine": "vllm"})
+    fits = plan_of(with_vllm, shape, usable_bytes).fits and vllm_holds(with_vllm, shape, usable_bytes)
+    return with_vllm if fits and not check(with_vllm) else native
+
+
+def vllm_holds(profile: Profile, shape: Shape, card_bytes: int) -> bool:
+    """Whether vLLM's share has room for its weights, which are never quantised, and all rollouts at full length."""
+    each = 4 if profile.vllm.dtype == "float32" else 2
+    work = work_of(profile, shape)
+    rows = min(profile.vllm.max_num_seqs, work.rollout_rows)
+    cache = 2 * each * shape.num_hidden_layers * shape.key_width * (work.prompt_tokens + work.completion_tokens)
+    share = profile.vllm.gpu_memory_utilization * card_bytes
+    return each * shape.parameters + rows * cache + VLLM_WORKSPACE <= share
+
+
+def nearest(
+    profile: Profile, shape: Shape, usable_bytes: int, card_bytes: int = 0, *, is_new: bool = True
+) -> Changes | None:
+    """The settings that fit and cost least speed; None where none do.
+
+    In this order: layers computed again, smaller micro-batches, fewer rollouts side by side, vLLM asleep or smaller or
+    not at all, moments in 8 bits, moments in host memory. is_new: knobs that a run cannot change may be named.
+    """
+    for fixed, engine in product(_homes_of_moments(profile), _engines(profile)):
+        base = changed(profile, fixed | engine)
+        update = _first_that_fits(base, _updates(base), shape, usable_bytes, card_bytes, "update")
+        rows = _first_that_fits(base, _rows(base), shape, usable_bytes, card_bytes, "rollout")
+        if update is None or rows is None:
+            continue
+        wanted = fixed | engine | update | rows
+        found = {name: value for name, value in wanted.items() if value_of(profile, name) != value}
+        is_allowed = is_new or all(knobs()[name].kind != "fixed" for name in found)
+        if is_allowed and not check(changed(profile, found)):
+            return found
+    return None
+
+
+def _first_that_fits(
+    base: Profile, choices: Iterator[Changes], shape: Shape, usable_bytes: int, card_bytes: int, part: str
+) -> Changes | None:
+    """part: `rollout`, or all that belongs to the update."""
+    for changes in choices:
+        devices = plan_of(changed(base, changes), shape, usable_bytes, card_bytes).demand.devices
+        mine = [size for phase, size in devices.items() if (phase == "rollout") == (part == "rollout")]
+        if max(mine) <= usable_bytes:
+            return changes
+    return None
+
+
+def _homes_of_moments(profile: Profile) -> Iterator[Changes]:
+    yield {}
+    if profile.optimizer.kind == "adamw" and not profile.optimizer.offload:
+        yield {"optimizer.kind": "adamw8bit"}
+    if not profile.optimizer.offload:
+        yield {"optimizer.kind": "adamw", "optimizer.offload": True}
+
+
+def _engines(profile: Profile) -> Iterator[Changes]:
+    yield {}
+    if profile.sampling.engine != "vllm":
+        return
+    yield {"vllm.sleep": True}
+    share = profile.vllm.gpu_memory_utilization - LEAST_SHARE
+    while share > LEAST_SHARE:
+        yield {"vllm.sleep": True, "vllm.gpu_memory_utilization": round(share, 2)}
+        share -= LEAST_SHARE
+    yield {"sampling.engine": "native"}
+
+
+def _updates(profile: Profile) -> Iterator[Changes]:
+    """Settings of the update, each with less memory than the one before."""
+    yield {}
+    sizes = [profile.optimizer.micro_batch_size]
+    while sizes[-1] > 1:
+        sizes.append(-(-sizes[-1] // 2))
+    recomputed = {"model.gradient_checkpointing": True}
+    sequence = profile.sampling.max_prompt_tokens + profile.sampling.max_completion_tokens
+    for size in sizes:
+        yield recomputed | {"optimizer.micro_batch_size": size}
+    if profile.optimizer.row_tokens > sequence:
+        yield recomputed | {"optimizer.micro_batch_size": 1, "optimizer.row_tokens": sequence}
+
+
+def _rows(profile: Profile) -> Iterator[Changes]:
+    rows = profile.sampling.max_rows
+    yield {}
+    while rows > 1:
+        rows = -(-rows // 2)
+        yield {"sampling.max_rows": rows}

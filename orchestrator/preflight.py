@@ -1,0 +1,241 @@
+"""Before anything is started: does this machine have what the profile needs, and if not, what would fit?"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator import planner
+from orchestrator.display.wording import harmless
+from orchestrator.machine import Card, Machine, this_machine
+from orchestrator.planner import Changes, Plan
+from profiles.built_in import BUILT_IN
+from profiles.errors import ExitCode, LonghaulError
+from profiles.footprint import GIB
+from profiles.knobs import knobs
+from profiles.load import load_profile, shipped_profiles
+from profiles.schema import Model, Profile
+from profiles.shapes import ARCHITECTURES, Shape, published, shape_of
+
+
+def shape_for(model: Model) -> Shape | None:
+    """The shape of the model that a profile names: its config.json, else what is published under the folder's name.
+
+    None for a built-in model, which needs no planning, and for one that is not known.
+    """
+    if model.random_init != "off":
+        return shape_of(ARCHITECTURES[model.random_init])
+    if model.path in BUILT_IN:
+        return None
+    folder = Path(model.path).expanduser()
+    try:
+        return shape_of(json.loads((folder / "config.json").read_bytes()))
+    except (OSError, ValueError, KeyError, TypeError):
+        return published(folder.name)  # what is wrong with a config.json that is there, the worker says
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found for a profile on a machine. plan: None where no shape is known, or no GPU is meant."""
+
+    profile: Profile
+    machine: Machine
+    plan: Plan | None
+    changes: Changes | None = None
+    """Settings that would fit, where the profile's do not."""
+    is_new: bool = True
+    """No run has begun with the profile."""
+
+    @property
+    def is_refused(self) -> bool:
+        return self.plan is not None and not self.plan.fits and self.profile.memory.on_small_card == "refuse"
+
+
+def judge(profile: Profile, machine: Machine, *, is_new: bool = True) -> Verdict:
+    """The profile with its engine settled, and whether it fits."""
+    card, shape = machine.card, shape_for(profile.model)
+    usable = card.usable_bytes if card else None
+    cap = int(profile.memory.cap_gib * GIB)
+    available = min(usable, cap) if usable and cap else usable
+    profile = planner.settle_engine(profile, shape, available, has_vllm=machine.has_vllm)
+    if shape is None or profile.run.device == "cpu":
+        return Verdict(profile, machine, None)
+    plan = planner.plan_of(profile, shape, usable, card.total_bytes if card else 0)
+    if plan.fits or card is None or plan.usable_bytes is None:
+        return Verdict(profile, machine, plan)
+    changes = planner.nearest(profile, shape, plan.usable_bytes, card.total_bytes, is_new=is_new)
+    return Verdict(profile, machine, plan, changes, is_new)
+
+
+def examined(profile: Profile, args: argparse.Namespace, *, is_new: bool) -> Verdict:
+    """The verdict for `run` as it was typed; the driver is asked only where the answer matters.
+
+    Raises LonghaulError (GPU) where the profile needs a GPU, there is none, and more is asked than a plan.
+    """
+    if args.card:
+        return judge(profile, a_card_of(args.card, this_machine().has_vllm), is_new=is_new)
+    matters = profile.run.device != "cpu" and profile.run.worker != "fake"
+    if not matters or not (args.plan or profile.run.device == "cuda" or shape_for(profile.model) is not None):
+        return judge(profile, Machine(None), is_new=is_new)
+    machine = this_machine()
+    if profile.run.device == "cuda" and machine.has_no_gpu and not args.plan:
+        raise no_gpu(profile, machine)
+    return judge(profile, machine, is_new=is_new)
+
+
+def command_of(args: argparse.Namespace, without: Collection[str] = ()) -> str:
+    """`run` as it was typed, without what only looks. without: knobs that will be set otherwise. (pure)"""
+    words = ["python -m orchestrator run"]
+    words += [f"--{name} {shlex.quote(value)}" for name in ("run", "profile") if (value := getattr(args, name))]
+    kept = [override for override in args.overrides if override.partition("=")[0].strip() not in without]
+    return " ".join([*words, *(f"--set {shlex.quote(override)}" for override in kept)])
+
+
+def a_card_of(gigabytes: float, has_vllm: bool) -> Machine:
+    """A machine with such a card, to plan for."""
+    return Machine((Card(f"a card of {gigabytes:g} GB", int(gigabytes * GIB)),), has_vllm=has_vllm)
+
+
+def fitting(machine: Machine) -> list[str]:
+    """Shipped profiles that this machine can carry."""
+    found = []
+    for name in shipped_profiles():
+        profile = load_profile(name).profile
+        if profile.run.device == "cuda" and not machine.card:
+            continue
+        verdict = judge(profile, machine)
+        if verdict.plan is None or verdict.plan.fits:
+            found.append(name)
+    return found
+
+
+# --- what is said -----------------------------------------------------------------------------------------------------
+
+
+def no_gpu(profile: Profile, machine: Machine) -> LonghaulError:
+    fits = fitting(machine)
+    twin = f"{profile.name}-debug"
+    other = twin if twin in fits else "pocket"
+    tail = "   (walks the same path with a tiny model)" if other == twin else ""
+    return LonghaulError(
+        f'profile {profile.name!r} needs a GPU (run.device = "cuda"), and this machine has none: '
+        f"{harmless(machine.why)}\n  these fit: {', '.join(fits)}",
+        kept="nothing was started",
+        next_command=f"python -m orchestrator run --profile {other}{tail}",
+        exit_code=ExitCode.GPU,
+    )
+
+
+def too_small(verdict: Verdict, args: argparse.Namespace) -> LonghaulError:
+    plan, card = verdict.plan, verdict.machine.card
+    assert plan is not None and plan.usable_bytes is not None and card is not None
+    what = (
+        f"profile {verdict.profile.name!r} needs up to {gib(plan.demand.device)} GiB of the GPU "
+        f"({plan.demand.worst}), and {gib(plan.usable_bytes)} are usable of {harmless(card.name)}"
+    )
+    return LonghaulError(
+        what + "\n" + indented(table(plan)),
+        kept="nothing was started",
+        next_command=advice(verdict, args),
+        exit_code=ExitCode.CUDA_OOM,
+    )
+
+
+def advice(verdict: Verdict, args: argparse.Namespace) -> str:
+    """What to type where a profile does not fit."""
+    anyway = "       or start all the same: --set memory.on_small_card=warn"
+    if verdict.changes:
+        return f"{command_of(args, verdict.changes)} {as_words(verdict)}\n{anyway}"
+    others = [name for name in fitting(verdict.machine) if name != verdict.profile.name]
+    return (
+        f"python -m orchestrator run --profile {others[0]}   (this one fits only with shorter sequences; these fit: "
+        f"{', '.join(others)})\n{anyway}"
+    )
+
+
+def as_words(verdict: Verdict) -> str:
+    """The settings that fit as options of `run`, to be pasted. (pure)"""
+    changes = verdict.changes or {}
+    words = [f"--set {name}={str(one).lower() if isinstance(one, bool) else one}" for name, one in changes.items()]
+    is_guarded = not verdict.is_new and any(knobs()[name].kind == "guarded" for name in changes)
+    return " ".join([*words, *(["--accept-changes"] if is_guarded else [])])
+
+
+def told(verdict: Verdict) -> str:
+    """One line about memory before the first step; empty where there is nothing to say. (pure)"""
+    plan, card = verdict.plan, verdict.machine.card
+    if plan is None or card is None or plan.usable_bytes is None:
+        return ""
+    line = (
+        f"memory: up to {gib(plan.demand.device)} of {gib(plan.usable_bytes)} GiB of {harmless(card.name)} expected "
+        f"({plan.demand.worst}); rollouts by {verdict.profile.sampling.engine}"
+    )
+    if not plan.fits:
+        return line + "; that is more than there is, and memory.on_small_card says to start all the same"
+    return line + ("; that is tight" if plan.is_tight else "")
+
+
+def table(plan: Plan) -> str:
+    """Phase by phase, in GiB: allocated, on the card, and what takes it, largest first. (pure)"""
+    devices = plan.demand.devices
+    lines = ["phase     allocated   on the card   what takes it (GiB)"]
+    for phase, parts in plan.demand.parts.items():
+        named: dict[str, int] = dict(parts)
+        if beside := plan.demand.beside.get(phase):
+            named["vllm"] = beside
+        largest = sorted(named.items(), key=lambda part: -part[1])
+        said = ", ".join(f"{name} {gib(size)}" for name, size in largest if size >= GIB / 200)
+        lines.append(f"{phase:<8}  {gib(sum(parts.values())):>9}   {gib(devices[phase]):>11}   {said}")
+    return "\n".join(lines)
+
+
+def shown(verdict: Verdict, args: argparse.Namespace) -> str:
+    """What `run --plan` prints. (pure)"""
+    profile, plan, card = verdict.profile, verdict.plan, verdict.machine.card
+    if plan is None:
+        return f"profile {profile.name!r} is not planned: the model is built in, not known yet, or works on the CPU\n"
+    lines = [f"memory of {profile.name} at its largest shapes, rollouts by {profile.sampling.engine}", table(plan)]
+    if plan.usable_bytes is None:
+        lines.append(f"needs {gib(plan.demand.device)} GiB; no card is known here ({harmless(verdict.machine.why)})")
+    else:
+        where = harmless(card.name) if card else f"memory.cap_gib = {profile.memory.cap_gib:g}"
+        said = f"{gib(plan.demand.device)} of {gib(plan.usable_bytes)} GiB usable of {where}, in {plan.demand.worst}"
+        lines.append(("fits, but is tight: " if plan.is_tight else "fits: " if plan.fits else "does not fit: ") + said)
+    if not plan.fits:
+        lines.append(f"next:  {advice(verdict, args)}")
+    return "\n".join(lines) + "\n"
+
+
+def plan_facts(verdict: Verdict) -> Mapping[str, Any]:
+    """The same for a program; bytes. (pure)"""
+    plan, card = verdict.plan, verdict.machine.card
+    if plan is None:
+        return {"profile": verdict.profile.name, "planned": False}
+    return {
+        "profile": verdict.profile.name,
+        "planned": True,
+        "engine": verdict.profile.sampling.engine,
+        "card": card.name if card else None,
+        "usable_bytes": plan.usable_bytes,
+        "device_bytes": plan.demand.device,
+        "worst_phase": plan.demand.worst,
+        "fits": plan.fits if plan.usable_bytes is not None else None,
+        "phases": {
+            phase: {"allocated": sum(parts.values()), "device": plan.demand.devices[phase], "parts": dict(parts)}
+            for phase, parts in plan.demand.parts.items()
+        },
+        "changes": verdict.changes,
+    }
+
+
+def indented(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.splitlines())
+
+
+def gib(count: float) -> str:
+    return f"{count / GIB:.2f}"

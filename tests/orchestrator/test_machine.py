@@ -1,0 +1,89 @@
+"""What the driver says of this machine's GPUs, and what a worker would see of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator import machine
+from orchestrator.machine import Card, Machine, parse, this_machine, visible
+from profiles.footprint import GIB
+
+MIB = 1 << 20
+LISTED = """\
+0, GPU-aaaa, NVIDIA GeForce RTX 3060 Ti, 8192, 512
+1, GPU-bbbb, NVIDIA H200, 143771, 4
+2, GPU-cccc, Odd card, [N/A], 0
+"""
+
+
+def test_each_card_is_read_and_one_that_tells_no_size_is_none() -> None:
+    cards = [card for _, _, card in parse(LISTED)]
+    assert cards == [
+        Card("NVIDIA GeForce RTX 3060 Ti", 8192 * MIB, 512 * MIB),
+        Card("NVIDIA H200", 143771 * MIB, 4 * MIB),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "names"),
+    [
+        (None, ["NVIDIA GeForce RTX 3060 Ti", "NVIDIA H200"]),
+        ("1", ["NVIDIA H200"]),
+        ("1,0", ["NVIDIA H200", "NVIDIA GeForce RTX 3060 Ti"]),
+        ("GPU-bb", ["NVIDIA H200"]),
+        ("", []),
+        ("-1", []),
+        ("7,1", []),
+        ("0,7,1", ["NVIDIA GeForce RTX 3060 Ti"]),
+    ],
+)
+def test_a_worker_sees_what_the_environment_lets_through(chosen: str | None, names: list[str]) -> None:
+    environment = {} if chosen is None else {"CUDA_VISIBLE_DEVICES": chosen}
+    assert [card.name for card in visible(parse(LISTED), environment)] == names
+
+
+def test_what_others_use_and_what_the_driver_keeps_is_not_usable() -> None:
+    assert Card("c", 8 * GIB).usable_bytes == pytest.approx(7.7 * GIB, abs=MIB)
+    assert Card("c", 8 * GIB, 2 * GIB).usable_bytes == 6 * GIB
+
+
+def driver(folder: Path, script: str) -> None:
+    path = folder / "nvidia-smi"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        pytest.param(f"printf '{LISTED.splitlines()[0]}\\n'", ["NVIDIA GeForce RTX 3060 Ti"], id="one card"),
+        pytest.param("echo 'No devices were found'; exit 6", [], id="a driver without a card"),
+        pytest.param("echo 'driver/library version mismatch'; exit 18", [], id="a driver that does not work"),
+        pytest.param("", [], id="nothing said"),
+    ],
+)
+def test_the_driver_is_asked(script: str, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver(tmp_path, script)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    found = this_machine()
+    assert found.cards is not None and [card.name for card in found.cards] == expected
+    assert bool(found.why) == (not expected)
+
+
+def test_without_nvidia_smi_it_depends_on_whether_there_may_be_a_card_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(machine, "DEVICES", (str(tmp_path / "nvidiactl"),))
+    assert this_machine().has_no_gpu
+    (tmp_path / "nvidiactl").touch()
+    unknown = this_machine()
+    assert unknown.cards is None and not unknown.has_no_gpu and unknown.card is None
+
+
+def test_a_worker_takes_the_first_card() -> None:
+    cards = (Card("a", GIB), Card("b", GIB))
+    assert Machine(cards).card is cards[0]

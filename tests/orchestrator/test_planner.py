@@ -1,0 +1,140 @@
+"""Whether a profile fits a card, what would, and which engine is picked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from orchestrator.planner import changed, nearest, plan_of, settle_engine
+from profiles.footprint import GIB
+from profiles.load import load_profile
+from profiles.rules import check
+from profiles.schema import Profile
+from profiles.shapes import ARCHITECTURES, shape_of
+
+SHAPES = {name: shape_of(config) for name, config in ARCHITECTURES.items()}
+HALF = SHAPES["qwen2.5-0.5b"]
+CARDS = {"azr-0.5b": ("qwen2.5-0.5b", 12), "azr-3b-qlora": ("qwen2.5-3b", 16), "azr-3b-qlora-8gb": ("qwen2.5-3b", 8)}
+
+
+def profile(name: str = "azr-0.5b", **changes: Any) -> Profile:
+    return changed(load_profile(name).profile, {key.replace("__", "."): value for key, value in changes.items()})
+
+
+def usable(gigabytes: float) -> int:
+    return int((gigabytes - 0.3) * GIB)
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_a_shipped_profile_fits_the_card_that_it_is_for(name: str) -> None:
+    shape, gigabytes = CARDS[name]
+    plan = plan_of(profile(name), SHAPES[shape], usable(gigabytes))
+    assert plan.fits and not plan.is_tight
+
+
+@pytest.mark.parametrize(
+    ("changes", "gigabytes", "expected"),
+    [
+        pytest.param({}, 12, {}, id="it fits as it is"),
+        pytest.param(
+            {"model__gradient_checkpointing": False}, 12, {"model.gradient_checkpointing": True}, id="layers twice"
+        ),
+        pytest.param({"optimizer__micro_batch_size": 16}, 12, {"optimizer.micro_batch_size": 8}, id="half of it"),
+        pytest.param({"sampling__max_rows": 256}, 12, {"sampling.max_rows": 128}, id="fewer rollouts side by side"),
+        pytest.param(
+            {"optimizer__kind": "adamw"}, 8, {"optimizer.micro_batch_size": 1, "sampling.max_rows": 16,
+             "optimizer.kind": "adamw8bit"}, id="moments in 8 bits",
+        ),
+        pytest.param({}, 5, {"optimizer.kind": "adamw", "optimizer.offload": True,
+                             "optimizer.micro_batch_size": 1, "sampling.max_rows": 32}, id="moments in host memory"),
+        pytest.param(
+            {"sampling__engine": "vllm", "vllm__sleep": False}, 12, {"vllm.sleep": True}, id="vLLM asleep in an update"
+        ),
+    ],
+)  # fmt: skip
+def test_the_nearest_settings_that_fit(changes: dict[str, Any], gigabytes: float, expected: dict[str, Any]) -> None:
+    mine = profile(**changes)
+    found = nearest(mine, HALF, usable(gigabytes), int(gigabytes * GIB))
+    if expected.get("sampling.max_rows") and found is not None:
+        expected = expected | {"sampling.max_rows": found["sampling.max_rows"]}
+    assert found == expected
+    assert plan_of(changed(mine, found), HALF, usable(gigabytes), int(gigabytes * GIB)).fits
+
+
+def test_nothing_fits_a_card_that_does_not_hold_the_weights() -> None:
+    assert nearest(profile("azr-3b-qlora-8gb"), SHAPES["qwen2.5-3b"], usable(2)) is None
+
+
+def test_a_run_that_has_begun_is_not_told_to_change_what_cannot_change() -> None:
+    mine = profile(optimizer__kind="adamw")
+    assert nearest(mine, HALF, usable(8)) is not None
+    assert nearest(mine, HALF, usable(5), is_new=True) != nearest(mine, HALF, usable(5), is_new=False)
+    found = nearest(mine, HALF, usable(8), is_new=False) or {}
+    assert not {"optimizer.kind", "optimizer.offload"} & set(found)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.floats(2.5, 24), st.sampled_from([1, 4, 32]), st.sampled_from([8, 64, 512]), st.booleans())
+def test_what_is_suggested_fits_is_valid_and_changes_nothing_that_is_learnt(
+    gigabytes: float, micro_batch: int, rows: int, has_vllm: bool
+) -> None:
+    mine = profile(optimizer__micro_batch_size=micro_batch, sampling__max_rows=rows,
+                   sampling__engine="vllm" if has_vllm else "native")  # fmt: skip
+    found = nearest(mine, HALF, usable(gigabytes), int(gigabytes * GIB))
+    if found is None:
+        assert gigabytes < 6
+        return
+    after = changed(mine, found)
+    assert plan_of(after, HALF, usable(gigabytes), int(gigabytes * GIB)).fits and check(after) == []
+    assert (after.azr, after.adapter, after.model.path) == (mine.azr, mine.adapter, mine.model.path)
+    assert after.sampling.max_completion_tokens == mine.sampling.max_completion_tokens
+    assert (found == {}) == plan_of(mine, HALF, usable(gigabytes), int(gigabytes * GIB)).fits
+
+
+def test_a_larger_card_never_gets_smaller_settings_while_the_moments_stay() -> None:
+    mine = profile(optimizer__micro_batch_size=32, sampling__max_rows=512)
+    sizes = []
+    for gigabytes in (8, 10, 12, 16, 24, 48):
+        after = changed(mine, nearest(mine, HALF, usable(gigabytes)) or {})
+        sizes.append((after.optimizer.micro_batch_size, after.sampling.max_rows))
+    assert sizes == sorted(sizes) and len(set(sizes)) > 3
+
+
+AUTO = {"sampling__engine": "auto"}
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "has_vllm", "changes", "engine"),
+    [
+        pytest.param(24, True, {}, "vllm", id="room and vLLM"),
+        pytest.param(24, False, {}, "native", id="no vLLM"),
+        pytest.param(8, True, {}, "native", id="a card that is tight"),
+        pytest.param(24, True, {"run__device": "cpu"}, "native", id="on a CPU"),
+        pytest.param(24, True, {"vllm__gpu_memory_utilization": 0.1}, "native", id="a share that holds no rollouts"),
+        pytest.param(None, True, {}, "native", id="no card known"),
+    ],
+)
+def test_the_planner_picks_the_engine(
+    gigabytes: float | None, has_vllm: bool, changes: dict[str, Any], engine: str
+) -> None:
+    bytes_ = None if gigabytes is None else usable(gigabytes)
+    assert settle_engine(profile(**AUTO, **changes), HALF, bytes_, has_vllm=has_vllm).sampling.engine == engine
+
+
+def test_an_engine_that_is_named_is_left_alone_and_fallbacks_stay_others() -> None:
+    named = profile(sampling__engine="hf")
+    assert settle_engine(named, HALF, usable(80), has_vllm=True) is named
+    mine = profile(**AUTO, sampling__fallback=("native", "hf"))
+    assert settle_engine(mine, HALF, usable(8), has_vllm=True).sampling.fallback == ("hf",)
+    assert settle_engine(mine, HALF, usable(24), has_vllm=True).sampling.fallback == ("native", "hf")
+
+
+def test_a_cap_is_the_card() -> None:
+    mine = profile(memory__cap_gib=7.6)
+    assert not plan_of(mine, HALF, usable(140)).fits
+    assert plan_of(mine, HALF, usable(140)).usable_bytes == int(7.6 * GIB)
+    assert plan_of(replace(mine, memory=replace(mine.memory, cap_gib=11.0)), HALF, None).fits

@@ -1,0 +1,147 @@
+"""`run` on a machine that has not what the profile needs: what is said, what to type, which exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from orchestrator.machine import Card, Machine
+from orchestrator.planner import changed
+from orchestrator.preflight import a_card_of, fitting, judge, shape_for, table, told
+from profiles.errors import ExitCode
+from profiles.footprint import GIB
+from profiles.load import load_profile, shipped_profiles
+from profiles.schema import Model
+from profiles.shapes import ARCHITECTURES, shape_of
+
+
+class Cli:
+    """`run` as typed on a machine with such a card (None: no driver at all)."""
+
+    def __init__(self, folder: Path, mib: int | None, *words: str) -> None:
+        tools = folder / "bin"
+        tools.mkdir(exist_ok=True)
+        if mib is not None:
+            script = f"#!/bin/sh\necho '0, GPU-1, NVIDIA Small, {mib}, 0'\n"
+            (tools / "nvidia-smi").write_text(script)
+            (tools / "nvidia-smi").chmod(0o755)
+        environment = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+        command = [sys.executable, "-m", "orchestrator", "run", "--runs", str(folder / "runs"), *words]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=60, env={**environment, "PATH": str(tools)}
+        )
+        self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
+        self.began = (folder / "runs").exists()
+
+
+needs_no_gpu = pytest.mark.skipif(
+    any(Path(path).exists() for path in ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")), reason="there may be a GPU here"
+)
+
+
+@needs_no_gpu
+def test_a_gpu_profile_without_a_gpu_says_which_profiles_fit(tmp_path: Path) -> None:
+    cli = Cli(tmp_path, None, "--profile", "azr-0.5b")
+    assert cli.code == ExitCode.GPU == 72 and not cli.began
+    assert "needs a GPU" in cli.err and "kept:  nothing was started" in cli.err
+    (listed,) = re.findall(r"these fit: (.*)", cli.err)
+    fits = listed.split(", ")
+    assert {"pocket", "pocket-debug", "azr-0.5b-debug", "fake"} <= set(fits)
+    assert not {"azr-0.5b", "azr-3b-qlora", "azr-3b-qlora-8gb"} & set(fits)
+    assert "next:  python -m orchestrator run --profile azr-0.5b-debug" in cli.err
+
+
+def test_a_card_that_is_too_small_gets_the_table_and_settings_that_can_be_pasted(tmp_path: Path) -> None:
+    words = ["--profile", "azr-0.5b", "--set", "optimizer.micro_batch_size=8"]
+    cli = Cli(tmp_path, 8192, *words)
+    assert cli.code == ExitCode.CUDA_OOM == 71 and not cli.began
+    assert "7.70 are usable of NVIDIA Small" in cli.err and "copies 1.84" in cli.err
+    (line,) = re.findall(r"next:  python -m orchestrator run (.*)", cli.err)
+    pasted = Cli(tmp_path, 8192, *shlex.split(line), "--plan", "--json")
+    assert pasted.code == 0 and json.loads(pasted.out)["fits"] is True
+    assert "micro_batch_size=8" not in line  # replaced, not said twice
+
+
+def test_a_plan_is_printed_and_nothing_is_started(tmp_path: Path) -> None:
+    cli = Cli(tmp_path, 12288, "--profile", "azr-0.5b", "--plan")
+    assert cli.code == 0 and not cli.began
+    rows = {line.split()[0]: line for line in cli.out.splitlines()[2:-1]}
+    assert list(rows) == ["load", "rollout", "score", "train"]
+    assert cli.out.splitlines()[-1].startswith("fits: ")
+    other = Cli(tmp_path, 12288, "--profile", "azr-0.5b", "--plan", "--card", "5")
+    assert (
+        other.code == ExitCode.CUDA_OOM and "does not fit" in other.out and "--set optimizer.offload=true" in other.out
+    )
+
+
+@needs_no_gpu
+def test_a_plan_needs_no_card(tmp_path: Path) -> None:
+    cli = Cli(tmp_path, None, "--profile", "azr-3b-qlora", "--plan")
+    assert cli.code == 0 and "no card is known here" in cli.out
+    assert Cli(tmp_path, None, "--profile", "pocket", "--plan").out.startswith("profile 'pocket' is not planned")
+
+
+def small(**changes: object) -> Machine:
+    return Machine((Card("small \x1b[2J", int(6 * GIB)),), **changes)  # type: ignore[arg-type]
+
+
+def test_a_person_may_start_all_the_same_and_is_told_what_to_expect() -> None:
+    profile = load_profile("azr-0.5b").profile
+    assert judge(profile, small()).is_refused
+    mine = judge(changed(profile, {"memory.on_small_card": "warn"}), small())
+    assert not mine.is_refused
+    assert "more than there is" in told(mine) and "\x1b" not in told(mine)
+
+
+def test_the_worst_case_is_told_before_the_first_step_with_the_engine() -> None:
+    line = told(judge(load_profile("azr-0.5b", ["sampling.engine=auto"]).profile, a_card_of(12, has_vllm=False)))
+    assert re.fullmatch(
+        r"memory: up to \d+\.\d\d of 11\.70 GiB of a card of 12 GB expected \(train\); rollouts by native", line
+    )
+    assert told(judge(load_profile("pocket").profile, small())) == ""
+
+
+def test_an_unknown_card_is_left_to_the_worker() -> None:
+    verdict = judge(load_profile("azr-0.5b").profile, Machine(None))
+    assert not verdict.is_refused and verdict.plan is not None and verdict.plan.fits
+
+
+def test_profiles_that_fit_grow_with_the_card() -> None:
+    cards = [fitting(a_card_of(size, has_vllm=False)) for size in (4, 8, 12, 16)]
+    assert all(set(smaller) <= set(larger) for smaller, larger in pairwise(cards))
+    assert "azr-3b-qlora-8gb" not in cards[0] and "azr-3b-qlora-8gb" in cards[1]
+    assert "azr-0.5b" in cards[2] and set(cards[3]) >= {"azr-3b-qlora", "pocket"}
+
+
+def test_every_shipped_gpu_profile_can_be_planned_before_its_model_is_there() -> None:
+    for name in shipped_profiles():
+        profile = load_profile(name).profile
+        assert profile.run.device != "cuda" or shape_for(profile.model) is not None, name
+
+
+def test_the_shape_is_that_of_the_config_where_there_is_one(tmp_path: Path) -> None:
+    folder = tmp_path / "Qwen2.5-3B"
+    assert shape_for(Model(path=str(folder))) == shape_of(ARCHITECTURES["qwen2.5-3b"])
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(ARCHITECTURES["qwen2.5-0.5b"]))
+    assert shape_for(Model(path=str(folder))) == shape_of(ARCHITECTURES["qwen2.5-0.5b"])
+    (folder / "config.json").write_text("{torn")
+    assert shape_for(Model(path=str(folder))) == shape_of(ARCHITECTURES["qwen2.5-3b"])
+    assert shape_for(Model(path=str(tmp_path / "mine"))) is None
+    assert shape_for(Model()) is None
+
+
+def test_the_parts_of_a_table_add_up() -> None:
+    verdict = judge(load_profile("azr-3b-qlora").profile, a_card_of(16, has_vllm=False))
+    assert verdict.plan is not None
+    for line in table(verdict.plan).splitlines()[1:]:
+        allocated, parts = float(line.split()[1]), [float(number) for number in re.findall(r"[a-z] (\d+\.\d\d)", line)]
+        assert sum(parts) == pytest.approx(allocated, abs=0.04)
