@@ -26,8 +26,8 @@ from orchestrator.display.summary import summary
 from orchestrator.display.terminal import Keyboard
 from orchestrator.display.wording import harmless
 from orchestrator.loop import Master
-from orchestrator.recovery import raise_oom_priority, recover_run
 from orchestrator.preflight import Verdict, examined, plan_facts, shown, told, too_small
+from orchestrator.recovery import raise_oom_priority, recover_run
 from orchestrator.runs import newest_unfinished
 from orchestrator.schedule import Stop
 from orchestrator.signals import SIGNALS
@@ -63,9 +63,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-cycles", metavar="N", help="cycles after which the run is finished")
     parser.add_argument("--until", metavar="GOAL", help="score at which the run is finished, as in 'mean>=0.9'")
     parser.add_argument("--accept-changes", action="store_true", help="resume with a profile that differs")
-    parser.add_argument("--plain", action="store_true", help="lines instead of the dashboard, also on a terminal")
     parser.add_argument("--plan", action="store_true", help="tell what memory it needs, and what fits; start nothing")
     parser.add_argument("--card", type=float, metavar="GB", help="plan for a GPU of so many GB, not for the one here")
+    parser.add_argument("--plain", action="store_true", help="lines instead of the dashboard, also on a terminal")
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,6 @@ def run(args: argparse.Namespace) -> int:
     os.umask(0o077)
     args.overrides += shorthands(args)
     chosen = choose(args)
-    make_directory(chosen.run.root)
     verdict = examined(chosen.profile or stored_with(chosen.run, []), args, is_new=chosen.is_new)
     if args.plan or args.card:
         return say_plan(verdict, args)
@@ -90,6 +89,7 @@ def run(args: argparse.Namespace) -> int:
     if chosen.profile is not None:
         chosen = replace(chosen, profile=verdict.profile)
     sys.stdout.write(f"{line}\n" if (line := told(verdict)) else "")
+    make_directory(chosen.run.root)
     lock = RunLock.acquire(chosen.run)
     try:
         store = open_store(chosen)
@@ -104,7 +104,6 @@ def run(args: argparse.Namespace) -> int:
         lock.release()
 
 
-def shorthands(args: argparse.Namespace) -> list[str]:
 def say_plan(verdict: Verdict, args: argparse.Namespace) -> int:
     """Print the plan; the exit code says whether it fits."""
     text = json.dumps(plan_facts(verdict), indent=2) + "\n" if args.json else shown(verdict, args)
@@ -112,6 +111,7 @@ def say_plan(verdict: Verdict, args: argparse.Namespace) -> int:
     return int(ExitCode.OK if verdict.plan is None or verdict.plan.fits else ExitCode.CUDA_OOM)
 
 
+def shorthands(args: argparse.Namespace) -> list[str]:
     """Options that are knobs under a shorter name, as overrides. (pure)"""
     phases = None if args.phases is None else str([part.strip() for part in args.phases.split(",")]).replace("'", '"')
     knobs = {
