@@ -98,7 +98,6 @@ def test_a_conversation_holds_what_was_said_before_until_it_is_forgotten(chatty:
         ("run", "verbatim", "1+1", "1+1\n"),
         ("run", "azr", "Below is a dialogue", "<think>"),
         ("run", "azr-chat", "<|im_start|>user", "<think>"),
-        ("run", "boxed-chat", "<|im_start|>user\n1+1", "<|im_start|>assistant\n"),
     ],
 )
 def test_a_run_is_asked_in_the_words_that_it_is_trained_in(
