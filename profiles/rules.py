@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from profiles import grpo_rules
+from profiles import data_rules, grpo_rules
 from profiles.built_in import BUILT_IN
 from profiles.goal import parse_goal
 from profiles.problem import Problem as Problem
@@ -330,6 +330,7 @@ RULES = (
     suite_fits_the_style,
     backoff_grows,
     fault_is_for_the_fake,
+    *data_rules.RULES,
     *grpo_rules.RULES,
 )
 

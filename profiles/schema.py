@@ -227,6 +227,10 @@ class Data(Section, frozen=True):
     """JSONL file of tasks; empty: self-play proposes them."""
     on_exhausted: Annotated[Literal["reshuffle", "stop"], FREE] = "reshuffle"
     """At the end of the file: a new epoch in another order, or a finished run."""
+    sources: tuple[str, ...] = ()
+    """What buffers begin with until a first checkpoint: files, runs, `previous` (this profile's newest earlier run)."""
+    hand_on: Annotated[bool, FREE] = True
+    """After the last cycle write every task, run once more, to `data/next.jsonl`: the input of a next run."""
 
 
 class Retention(Section, frozen=True):

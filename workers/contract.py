@@ -125,7 +125,8 @@ class Event(Struct, frozen=True, omit_defaults=True):
     """One line of `events.jsonl`. `seq` counts from 1 in each attempt, so ingesting a line twice changes nothing.
 
     Types: `started`, `stage` (stage), `step` (metrics of a finished step), `checkpoint` (ref), `examples` (new valid
-    tasks), `validation` (suite, metrics), `memory`, `warning` (text), `oom_retry`, `not_finite`, `exhausted`, `done`.
+    tasks), `import` (what a run begins with), `validation` (suite, metrics), `memory`, `warning` (text), `oom_retry`,
+    `not_finite`, `exhausted`, `done`.
     """
 
     seq: int
@@ -174,8 +175,8 @@ class DataSpec(Struct, frozen=True):
     long as anybody waits for it. It answers in JSON lines on its standard output.
 
     Lines, by `type`: `reading` (source); `checked` (done, total); `note` (text); then, by action, `report` (see
-    docs/data.md), `stats`, `task` (one each) or `exported` (files, tasks); `done`; or `error` (what, kept,
-    next_command, exit_code), after which it ends with that code.
+    docs/data.md) or `unchanged` (tasks), `stats`, `task` (one each) or `exported` (files, tasks); `done`; or `error`
+    (what, kept, next_command, exit_code), after which it ends with that code.
     """
 
     action: Literal["import", "merge", "stats", "show", "export"]
@@ -187,6 +188,8 @@ class DataSpec(Struct, frozen=True):
     names: tuple[str, ...]
     """The same as a person wrote them."""
     into: str = ""
+    inputs: str = ""
+    """Of `merge`: what the sources are. A set that was made of the same, as its header says, is left as it is."""
     form: Literal["longhaul", "triplet"] = "longhaul"
     """Of `export`: this project's, or that of the original Absolute Zero."""
     task: str = ""

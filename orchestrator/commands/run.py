@@ -20,6 +20,7 @@ from pathlib import Path
 
 from orchestrator.clock import Clock
 from orchestrator.commit import Ledger
+from orchestrator.data_sets.hand_on import hand_on, is_due
 from orchestrator.display.plain import Plain
 from orchestrator.display.screen import Display, Screen
 from orchestrator.display.summary import summary
@@ -293,7 +294,11 @@ def finish(run_dir: RunDir, reader: Reader, profile: Profile, screen: Screen, en
     except Exception as error:  # whatever is wrong with a picture, the run ended as it ended
         screen.say(f"the report could not be written: {error!r}")
     history = reader.history()
-    screen.close(summary(history, reader.steps(), reader.validations(), profile, report=str(run_dir.report)))
+    handed_on = ""
+    if is_due(history, profile):
+        handed_on = hand_on(run_dir, history, profile, screen.say, lambda: bool(SIGNALS.stops))
+    rows = (reader.steps(), reader.validations())
+    screen.close(summary(history, *rows, profile, report=str(run_dir.report), handed_on=handed_on))
     if ending.state == RunState.FAILED:
         head = f"head is step {history.head.step} ({history.head.path})" if history.head else "no checkpoint yet"
         log = last_log(run_dir, history.current.cycle if history.current else 0)

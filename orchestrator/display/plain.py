@@ -18,7 +18,9 @@ SLOW_AFTER_S = 30.0
 MAX_LINE_BYTES = 4000
 """A pipe that select calls ready takes PIPE_BUF (4096) bytes without blocking the master."""
 GONE = frozenset({errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO, errno.ECONNRESET})
-EVENTS_SHOWN = frozenset({"warning", "oom_retry", "not_finite", "exhausted", "unparsed", "conflict", "reseed"})
+EVENTS_SHOWN = frozenset(
+    {"warning", "oom_retry", "not_finite", "exhausted", "unparsed", "conflict", "reseed", "import"}
+)
 
 
 class Plain:

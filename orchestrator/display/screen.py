@@ -29,6 +29,10 @@ EVENTS_SHOWN = 50
 LEAST_INTERVAL_S = 0.25
 IDLE_INTERVAL_S = 1.0
 MEMORY_INTERVAL_S = 2.0
+LOUD = frozenset({
+    "warning", "unparsed", "conflict", "oom_retry", "not_finite", "exhausted", "memory", "import",
+})  # fmt: skip
+"""Types of events that are shown and logged at once."""
 
 
 class Display(Protocol):
@@ -88,7 +92,7 @@ class Screen:
                 self.steps.append(StepFacts(line.step, 0, seconds, reward, metrics))
             elif line.type == "examples" and line.data.get("tasks"):
                 self.newest = [{"step": line.step, **line.data["tasks"][-1]}]
-            elif line.type in ("warning", "unparsed", "conflict", "oom_retry", "not_finite", "exhausted", "memory"):
+            elif line.type in LOUD:
                 text = str(line.data.get("text", line.data))
                 self.events.append(EventFacts(line.t_wall, 0, line.step, line.type, text))
                 self._log(f"worker: {line.type} at step {line.step}: {text}")

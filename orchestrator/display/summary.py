@@ -25,8 +25,10 @@ def summary(
     validations: Sequence[ValidationFacts],
     profile: Profile,
     report: str = "",
+    handed_on: str = "",
 ) -> str:
-    """Lines without colour. report: path of report.html; empty: its usual place under ./runs."""
+    """Lines without colour. report: path of report.html; empty: its usual place under ./runs. handed_on: the data set
+    that a next run may begin with."""
     reason = harmless(history.stop_reason)
     lines = [
         f"run '{history.name}' (profile {profile.name}): {_ENDINGS[history.state]}" + (f", {reason}" if reason else "")
@@ -38,6 +40,7 @@ def summary(
         lines += ["", "no checkpoint was validated yet"]
     lines += ["", *_work_lines(history, steps)]
     lines.append(f"report     {report or f'runs/{history.name}/report.html'}")
+    lines += [f"tasks      {handed_on}"] if handed_on else []
     lines.append(f"next       {next_command(history)}")
     return "\n".join(lines)
 

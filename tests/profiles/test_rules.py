@@ -204,6 +204,12 @@ Knobs = dict[str, Any]
             id="the end of what has no end",
         ),
         pytest.param(
+            "sources_fill_buffers",
+            {"data.sources": ["previous"], "data.tasks": "tasks.jsonl"},
+            {"data.sources": ["previous"]},
+            id="buffers that nobody plays with",
+        ),
+        pytest.param(
             "programs_end",
             {"sandbox.cpu_s": 2.0, "sandbox.wall_s": 1.9},
             {"sandbox.cpu_s": 2.0, "sandbox.wall_s": 2.0},

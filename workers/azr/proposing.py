@@ -204,11 +204,25 @@ def num_statements(program: str) -> int:
     return sum(1 for line in program.splitlines() if line.strip()) - 2
 
 
+def rules_of(tools: Tools) -> Rules:
+    """What a task of this run must keep to."""
+    azr, style = tools.profile.azr, tools.style
+    return Rules(
+        max_output_chars=azr.max_output_chars,
+        allow_none_output=azr.allow_none_output,
+        single_def_only=azr.single_def_only,
+        num_inputs=style.num_inputs,
+        is_held_out=tools.is_held_out,
+        is_output_allowed=tools.is_output_allowed,
+        is_showable=style.is_showable,
+    )
+
+
 def verify(
     tools: Tools, buffers: Buffers, drawn: Sequence[Drawn], step: int, taken: Counter[str], *, is_seeding: bool = False
 ) -> list[Proposed]:
     """Parse and run every proposal. `taken` counts the reasons of those that are no new valid task."""
-    style, azr = tools.style, tools.profile.azr
+    style = tools.style
     candidates = [
         Candidate(
             one.asked.task,
@@ -218,17 +232,8 @@ def verify(
         )
         for one in drawn
     ]
-    rules = Rules(
-        max_output_chars=azr.max_output_chars,
-        allow_none_output=azr.allow_none_output,
-        single_def_only=azr.single_def_only,
-        num_inputs=style.num_inputs,
-        is_held_out=tools.is_held_out,
-        is_output_allowed=tools.is_output_allowed,
-        is_showable=style.is_showable,
-    )
     known = {task: buffers.of[task] for task in buffers.of}
-    verdicts = check(candidates, tools.sandbox, known, step=step, rules=rules)
+    verdicts = check(candidates, tools.sandbox, known, step=step, rules=rules_of(tools))
     proposed = []
     for one, verdict in zip(drawn, verdicts, strict=True):
         task = one.asked.task

@@ -53,10 +53,13 @@ class Journal(Protocol):
 
 
 class BatchFiles:
-    """A `Journal` of one file a batch. A file of another run, model or way of proposing does not count."""
+    """A `Journal` of one file a batch. A file of another run, model or way of proposing does not count.
 
-    def __init__(self, path_of: Callable[[int], Path], run_id: str, profile: Profile) -> None:
-        self._path_of, self._run_id, self._sha256 = path_of, run_id, seeding_sha256(profile)
+    given_sha256: of the imported tasks that the buffers began with.
+    """
+
+    def __init__(self, path_of: Callable[[int], Path], run_id: str, profile: Profile, given_sha256: str = "") -> None:
+        self._path_of, self._run_id, self._sha256 = path_of, run_id, seeding_sha256(profile, given_sha256)
 
     def read(self, number: int, task: Task) -> Batch | None:
         records = rollout_file.read(self._path_of(number), self._header(number))
@@ -71,10 +74,11 @@ class BatchFiles:
         return Header(run_id=self._run_id, profile_sha256=self._sha256, step=number)
 
 
-def seeding_sha256(profile: Profile) -> str:
+def seeding_sha256(profile: Profile, given_sha256: str = "") -> str:
     """Of what decides which seeds are found. How many are wanted does not: after `seed_stalled` one may raise it."""
     azr = replace(profile.azr, seed_tasks=Azr().seed_tasks, max_seed_batches=Azr().max_seed_batches)
-    return hashlib.sha256(msgspec.json.encode([profile.run.seed, profile.model, profile.sampling, azr])).hexdigest()
+    parts = [profile.run.seed, profile.model, profile.sampling, azr, given_sha256]
+    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 
 
 def grow(

@@ -10,6 +10,7 @@ from workers.azr.prompts import chat
 from workers.azr.prompts.azr import AzrStyle, Form
 from workers.azr.prompts.pocket import PocketStyle
 from workers.azr.prompts.style import PromptStyle
+from workers.models.load import Tokenizer
 
 POCKET_LETTERS = (1, 9)
 """Letters of an output that the pocket model may be asked about: of an empty one nothing can be learnt."""
@@ -37,3 +38,10 @@ def output_rule_of(name: str) -> Callable[[str], bool]:
         return lambda value: True
     low, high = POCKET_LETTERS
     return lambda value: low <= len(value) - 2 <= high and value.startswith("'")
+
+
+def reading_rule_of(name: str, tokenizer: Tokenizer) -> Callable[[str], bool]:
+    """Whether the model has words for a text that it did not write itself. The pocket model knows few."""
+    if name != "pocket":
+        return lambda text: True
+    return lambda text: tokenizer.decode(tokenizer.encode(text)) == text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
@@ -15,6 +16,7 @@ from profiles.schema import Profile
 from state.registry import Registry
 from workers import memory, rng
 from workers.azr.buffers import Buffers, Entry, consolidate
+from workers.azr.importing import IMPORT, imported_entries
 from workers.azr.judge import Judge
 from workers.azr.proposing import Tools, check_lengths
 from workers.azr.rows import Collected
@@ -25,6 +27,7 @@ from workers.azr.styles import output_rule_of, style_of
 from workers.azr.update import PolicyUpdate, advantages_of
 from workers.azr.worst_case import rehearse
 from workers.backoff import Sizes
+from workers.data.checking import Stopped
 from workers.data.cursor import Cursor
 from workers.data.tasks import read_tasks
 from workers.models import load, optimizer
@@ -127,8 +130,15 @@ class AzrTrainer:
         style = self._tools.style
         for entry in seed_entries(self._profile.azr.tasks, style.name):
             self._buffers.of[entry.task].add(entry)
+        try:
+            given = imported_entries(self._attempt, self._tools, stop_asked)
+        except Stopped:
+            raise Interrupted from None
+        for entry in given.entries:
+            self._buffers.of[entry.task].add(entry)
         spec, told = self._attempt.spec, self._attempt.at
-        journal = BatchFiles(lambda number: self._attempt.run.seed_file(spec.cycle, number), spec.run_id, self._profile)
+        path_of = partial(self._attempt.run.seed_file, spec.cycle)
+        journal = BatchFiles(path_of, spec.run_id, self._profile, given.sha256)
 
         def on_batch(number: int) -> None:
             sizes = ", ".join(f"{task} {len(buffer)}" for task, buffer in self._buffers.of.items())
@@ -139,7 +149,8 @@ class AzrTrainer:
         self._memory.forget()
         if any(len(buffer) < self._profile.azr.seed_tasks for buffer in self._buffers.of.values()):
             raise Interrupted
-        return [example(entry) for buffer in self._buffers.of.values() for entry in buffer.entries]
+        entries = [entry for buffer in self._buffers.of.values() for entry in buffer.entries]
+        return [example(entry) for entry in entries if entry.source != IMPORT]  # those are in data/imported.jsonl
 
     def reseed(self) -> dict[str, float]:
         """Each task once, the newest learnable ones, and only those that still give what they gave."""

@@ -52,6 +52,9 @@ def carry_out(spec: DataSpec, say: Say) -> None:
 
 def _consolidate(spec: DataSpec, sources: Sequence[Source], say: Say) -> None:
     into = Path(spec.into)
+    if spec.inputs and (known := data_set.read_data_set(into)).header.inputs == spec.inputs:
+        say("unchanged", tasks=known.header.tasks)
+        return
     for text in missing_suites(spec.profile):
         say("note", text=text)
     knobs = spec.profile.sandbox
@@ -60,7 +63,12 @@ def _consolidate(spec: DataSpec, sources: Sequence[Source], say: Say) -> None:
             sandbox, rules_of(spec.profile), progress=lambda done, total: say("checked", done=done, total=total)
         )
         _, report = consolidate(
-            into, sources, checker, rebuild=spec.action == "merge", told=lambda text: say("reading", text=text)
+            into,
+            sources,
+            checker,
+            rebuild=spec.action == "merge",
+            inputs=spec.inputs,
+            told=lambda text: say("reading", text=text),
         )
     found = report.as_json()
     durable.write_file(report_path(into), msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")

@@ -1,0 +1,56 @@
+"""After the last cycle: every task of the run, run once more, becomes the input of a next iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from orchestrator.data_sets.worker import talk
+from orchestrator.display.wording import count
+from profiles.errors import LonghaulError
+from profiles.schema import Profile
+from state.history import History
+from state.layout import RunDir
+from state.states import RunState
+from workers.contract import DataSpec
+
+LAST_STATES = frozenset({RunState.FINISHED, RunState.STAGNANT})
+"""A run that was stopped goes on; one that failed may."""
+
+
+def is_due(history: History, profile: Profile) -> bool:
+    """Whether the run has ended with tasks to hand on. (pure)"""
+    is_self_play = profile.run.worker == "azr" and profile.data.hand_on
+    return is_self_play and history.state in LAST_STATES and history.head is not None
+
+
+def hand_on(
+    run: RunDir, history: History, profile: Profile, say: Callable[[str], None], stop_asked: Callable[[], bool]
+) -> str:
+    """Write `data/next.jsonl`, unless it is there for this head; a line for the summary, empty if there is no such set.
+
+    A failure is told and harms nothing: a next run may begin from the run itself.
+    """
+    assert history.head is not None
+    root = str(run.root.resolve())
+    spec = DataSpec(
+        action="merge", profile=profile, sources=(root,), names=(run.name,), into=str(run.next_input),
+        inputs=history.head.checkpoint_id,
+    )  # fmt: skip
+    tasks = 0
+    say("every task is run once more, for data/next.jsonl; Ctrl+C leaves that out")
+    try:
+        for message in talk(spec, history.run_id):
+            if stop_asked():
+                say("data/next.jsonl was left out, as asked")
+                return ""
+            tasks = tasks_of(message) or tasks
+    except LonghaulError as error:
+        say(f"data/next.jsonl could not be written: {error.what}")
+        return ""
+    return f"{run.next_input}: {count(tasks)} tasks for a next run" if tasks else ""
+
+
+def tasks_of(message: Mapping[str, Any]) -> int:
+    """Tasks of the finished set; 0 for all other messages. (pure)"""
+    return int(message["after"] if message["type"] == "report" else message.get("tasks", 0))
