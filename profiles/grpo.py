@@ -10,10 +10,7 @@ from profiles.section import FIXED, FREE, Count, Positive, Section, Share
 
 
 class Grpo(Section, frozen=True):
-    """[grpo]: group relative policy optimisation (arXiv 2402.03300). Clip bounds and minibatches are [optimizer]'s.
-
-    The worker that trains by it is not part of this version; `workers/grpo/` has its decisions.
-    """
+    """[grpo]: group relative policy optimisation (arXiv 2402.03300). Clip bounds and minibatches are [optimizer]'s."""
 
     groups_per_step: Positive = 2
     """Problems whose rollouts make one step (N), where `dynamic_sampling` counts those that teach something."""
@@ -39,6 +36,10 @@ class Grpo(Section, frozen=True):
     """Rollouts cut at the longest length: no gradient, though their reward counts in the mean; or as any other."""
     kl_coef: Annotated[float, Meta(ge=0)] = 0.0
     """Weight of the k3 estimate against the model without its adapter; 0: that is not computed."""
+    old_source: Literal["auto", "rollout", "trainer"] = "auto"
+    """Old log-probs: of the engine, or of the trainer before the update, with `tis_cap`; `auto`: who can be exact."""
+    inner_epochs: Positive = 1
+    """Times that a step's minibatches are gone through, each time against the same old log-probs."""
     entropy_mask: Literal["off", "percentile", "threshold", "running"] = "off"
     """Which tokens get a gradient: all, the highest entropies of the update, those over a value or a running mean."""
     entropy_keep: Annotated[float, Meta(gt=0, le=1)] = 0.5
@@ -57,6 +58,9 @@ class Grpo(Section, frozen=True):
     """Take the last number of a completion that marks no answer."""
     format_reward: Annotated[float, Meta(ge=0)] = 0.0
     """Reward for thoughts that end once and a number in a box after them, right or wrong."""
+    random_rewards: bool = False
+    """True: every reward is a coin's. A control: held-out accuracy must not rise. Also walks the path of a model that
+    gets nothing right."""
     sent: Annotated[bool, FIXED] = False
     """Order the problems from easy to hard by the semantic entropy of the first policy's answers (SENT)."""
     sent_samples: Annotated[int, Meta(ge=2)] = 8

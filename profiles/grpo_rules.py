@@ -6,6 +6,23 @@ from profiles.problem import Problem
 from profiles.schema import Profile
 
 
+def problems_are_asked_in_words(p: Profile) -> Problem | None:
+    if p.run.worker != "grpo" or p.model.prompt_style in ("verbatim", "boxed", "boxed-chat"):
+        return None
+    return Problem(
+        ("model.prompt_style", "run.worker"), 'has no words for problems with known answers; say "boxed" or "verbatim"'
+    )
+
+
+def groups_fill_the_updates(p: Profile) -> Problem | None:
+    if p.run.worker != "grpo" or p.optimizer.updates_per_step <= p.grpo.groups_per_step:
+        return None
+    return Problem(
+        ("optimizer.updates_per_step", "grpo.groups_per_step"),
+        f"needs a group for each update, and a step has {p.grpo.groups_per_step}",
+    )
+
+
 def threshold_is_used(p: Profile) -> Problem | None:
     if (p.grpo.entropy_mask == "threshold") == (p.grpo.entropy_threshold > 0):
         return None
@@ -49,6 +66,8 @@ def stages_can_end(p: Profile) -> Problem | None:
 
 
 RULES = (
+    problems_are_asked_in_words,
+    groups_fill_the_updates,
     threshold_is_used,
     selected_tokens_have_a_mask,
     kl_has_a_reference,

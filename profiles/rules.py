@@ -16,6 +16,8 @@ from profiles.schema import Profile
 MAX_POSITIONS = 32_768
 """Longest sequence that any supported model takes; a typo in a token limit shows here instead of after an hour."""
 LONGEST_NAME = 64
+FOR_PROBLEMS = ("verbatim", "boxed", "boxed-chat")
+"""Prompt styles that have words for problems with known answers alone."""
 
 
 def name_is_a_file_name(p: Profile) -> Problem | None:
@@ -128,7 +130,7 @@ def the_built_in_model_has_its_own_style(p: Profile) -> Problem | None:
 
 
 def self_play_has_words(p: Profile) -> Problem | None:
-    if p.run.worker != "azr" or p.model.prompt_style != "verbatim":
+    if p.run.worker != "azr" or p.model.prompt_style not in FOR_PROBLEMS:
         return None
     return Problem(("model.prompt_style", "run.worker"), "has no words in which self-play could propose a task")
 
@@ -231,7 +233,7 @@ def betas_are_shares(p: Profile) -> Problem | None:
 
 
 def exhaustion_has_a_source(p: Profile) -> Problem | None:
-    if p.data.tasks or p.data.on_exhausted == "reshuffle":
+    if p.data.tasks or p.data.on_exhausted == "reshuffle" or p.run.worker == "grpo":
         return None
     return Problem(
         ("data.on_exhausted", "data.tasks"),
@@ -258,7 +260,8 @@ def something_required(p: Profile) -> Problem | None:
 
 
 def suite_fits_the_worker(p: Profile) -> Problem | None:
-    fits = {"azr": {"pocket", "words", "cruxeval-i", "cruxeval-o", "gsm8k"}, "fake": {"fake"}}[p.run.worker]
+    all_of_them = {"pocket", "words", "cruxeval-i", "cruxeval-o", "gsm8k"}
+    fits = {"azr": all_of_them, "grpo": {"words", "gsm8k"}, "fake": {"fake"}}[p.run.worker]
     wrong = [suite for suite in p.validation.suites if suite not in fits]
     if not wrong:
         return None
@@ -269,7 +272,7 @@ def suite_fits_the_worker(p: Profile) -> Problem | None:
 
 
 def suite_fits_the_style(p: Profile) -> Problem | None:
-    words = {"pocket": {"pocket"}, "verbatim": {"words", "gsm8k"}}
+    words = {"pocket": {"pocket"}, **{style: {"words", "gsm8k"} for style in FOR_PROBLEMS}}
     fits = words.get(p.model.prompt_style, {"pocket", "words", "cruxeval-i", "cruxeval-o", "gsm8k"})
     wrong = [suite for suite in p.validation.suites if suite not in fits]
     if p.run.worker != "azr" or not wrong or "fake" in wrong:

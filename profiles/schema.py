@@ -23,8 +23,8 @@ class Run(Section, frozen=True):
 
     seed: Annotated[int, Meta(ge=0), FIXED] = 0
     """Root of every random stream of the run: (seed, step, purpose) gives each stream its own."""
-    worker: Annotated[Literal["azr", "fake"], FIXED] = "azr"
-    """What a train worker does: `azr` is self-play, `fake` trains two floats and exists to prove durability."""
+    worker: Annotated[Literal["azr", "grpo", "fake"], FIXED] = "azr"
+    """`azr`: self-play. `grpo`: problems with known answers. `fake` trains two floats: it proves durability."""
     max_cycles: Annotated[Count, FREE] = 0
     """Cycles after which the run is finished; 0: go on until stagnant, exhausted or stopped."""
     max_hours: Annotated[float, Meta(ge=0), FREE] = 0.0
@@ -50,8 +50,8 @@ class Model(Section, frozen=True):
 
     path: Annotated[str, FIXED] = "pocket"
     """`pocket` or `pocket-words` for a built-in model, else a directory with a Hugging Face checkpoint."""
-    prompt_style: Annotated[Literal["pocket", "azr", "azr-chat", "verbatim"], FIXED] = "pocket"
-    """Wording of prompts: `azr` for base models, `azr-chat` with a chat template, `verbatim` for problems as they are."""
+    prompt_style: Annotated[Literal["pocket", "azr", "azr-chat", "verbatim", "boxed", "boxed-chat"], FIXED] = "pocket"
+    """Self-play: `azr`, `azr-chat` by a chat template. GRPO: `verbatim` adds nothing; `boxed` asks for \\boxed{}."""
     dtype: Annotated[Literal["float32", "bfloat16"], FIXED] = "float32"
     """Precision of weights in memory. What is trained in `bfloat16` has a float32 copy that the optimiser works on."""
     random_init: Annotated[
@@ -221,10 +221,10 @@ class Stagnation(Section, frozen=True):
 
 
 class Data(Section, frozen=True):
-    """[data]: an optional finite source of tasks that the solver trains on instead of its own proposals."""
+    """[data]: the problems of GRPO, or a finite source of tasks for self-play in place of its own proposals."""
 
     tasks: Annotated[str, FIXED] = ""
-    """JSONL file of tasks; empty: self-play proposes them."""
+    """JSONL file, of GRPO also a folder; empty: self-play proposes tasks, GRPO looks into `validation.data`."""
     on_exhausted: Annotated[Literal["reshuffle", "stop"], FREE] = "reshuffle"
     """At the end of the file: a new epoch in another order, or a finished run."""
     sources: tuple[str, ...] = ()

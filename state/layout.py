@@ -126,6 +126,11 @@ class RunDir:
         return self.root / "examples"
 
     @property
+    def difficulties(self) -> Path:
+        """How hard each problem was for the policy that the run began with; GRPO with a curriculum alone."""
+        return self.root / "difficulties.jsonl"
+
+    @property
     def imported(self) -> Path:
         """Data set of the tasks that the run began with, as they were verified on the way in."""
         return self.root / "data" / "imported.jsonl"

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from workers.sandbox import Sandbox
 
 WARM_VARIABLE = "LONGHAUL_WARM"
-"""What to import before a spec is known: `azr`, or `fake` for the durability trainer, which needs nothing."""
+"""What to import before a spec is known: `azr`, `grpo`, or `fake` for the durability trainer, which needs nothing."""
 
 log = logging.getLogger("worker")
 
@@ -59,6 +59,10 @@ def main() -> int:
 
 def warm_up(kind: str) -> Sandbox | None:
     """Start the zygotes, then import what takes long. The zygotes come first: they must not hold a copy of torch."""
+    if kind == "grpo":
+        from workers.grpo import warm
+
+        warm.start()
     if kind != "azr":
         return None
     from workers.azr.warm import start
@@ -95,6 +99,10 @@ def job_of(spec: WorkerSpec, sandbox: Sandbox | None) -> Callable[[Attempt], Res
         if spec.role == "validate":
             return lambda attempt: validate.validate(attempt, fake_suites(attempt))
         return lambda attempt: train.train(attempt, FakeTrainer(attempt))
+    if spec.profile.run.worker == "grpo":
+        from workers.grpo import warm
+
+        return warm.job(spec)
     from workers.azr.warm import job
 
     return job(spec, sandbox)

@@ -13,6 +13,10 @@ from profiles.schema import Profile
 from tests.profiles.strategies import profile_with
 
 Knobs = dict[str, Any]
+WORDS: Knobs = {
+    "run.worker": "grpo", "model.path": "pocket-words", "model.prompt_style": "verbatim",
+    "validation.suites": ("words",),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -250,6 +254,18 @@ Knobs = dict[str, Any]
             {"fake.step_s": 1.0},
             {"fake.step_s": 1.0, "run.worker": "fake", "validation.suites": ("fake",)},
             id="a fault that nobody would make",
+        ),
+        pytest.param(
+            "problems_are_asked_in_words",
+            {"run.worker": "grpo", "validation.suites": ("gsm8k",), "model.path": "m", "model.prompt_style": "azr"},
+            {"run.worker": "grpo", "validation.suites": ("gsm8k",), "model.path": "m", "model.prompt_style": "boxed"},
+            id="problems in the words of self-play",
+        ),
+        pytest.param(
+            "groups_fill_the_updates",
+            {**WORDS, "optimizer.updates_per_step": 3},
+            {**WORDS, "optimizer.updates_per_step": 3, "grpo.groups_per_step": 3},
+            id="more updates than groups",
         ),
         pytest.param(
             "threshold_is_used",

@@ -76,6 +76,15 @@ def open_cache(path: Path, measured: Measured, on_stale: OnStale) -> DifficultyC
     return DifficultyCache(path, {})
 
 
+def measured_in(path: Path) -> Measured | None:
+    """What the file's figures depend on, as it says itself; None where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return msgspec.json.decode(file.readline(), type=_Header).measured
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
 def begin(path: Path, measured: Measured) -> None:
     write_file(path, msgspec.json.encode(_Header(measured, measured.digest)) + b"\n")
 

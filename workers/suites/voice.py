@@ -96,6 +96,32 @@ class VerbatimVoice:
         return "<think>" in completion or "</think>" in completion
 
 
+BOXED = "Please reason step by step, and put your final answer within \\boxed{}."
+"""The words that the published reasoning models of R1's family were trained with."""
+
+
+class BoxedVoice(VerbatimVoice):
+    """Asks word problems for an answer in a box, in the model's chat template where there is one.
+
+    wrap: from the words to the whole prompt.
+    """
+
+    def __init__(self, name: str, wrap: Callable[[str], str], marks: Sequence[str] = ()) -> None:
+        super().__init__(marks)
+        self.name, self._wrap = name, wrap
+        self._opens_thoughts = wrap("").rstrip().endswith("<think>")
+
+    def ask(self, kind: Kind, item: Item) -> str:
+        assert isinstance(item, WordProblem)
+        return self._wrap(f"{item.text}\n{BOXED}")
+
+    def answer(self, kind: Kind, completion: str) -> str | None:
+        """None also where the template opened thoughts that do not end: what stands in them is no answer."""
+        if self._opens_thoughts and "</think>" not in completion:
+            return None
+        return super().answer(kind, completion)
+
+
 MARK = "Answer:"
 NUMBER_MARK = "####"
 _MARKED = re.compile(rf"^[ \t>*_#]*{MARK}[ \t*_]*(.*?)[ \t]*$", re.MULTILINE | re.IGNORECASE)

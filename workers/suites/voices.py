@@ -8,7 +8,7 @@ from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Profile
 from workers.azr.prompts import chat
 from workers.azr.styles import style_of
-from workers.suites.voice import PlainVoice, StyleVoice, VerbatimVoice, Voice
+from workers.suites.voice import BoxedVoice, PlainVoice, StyleVoice, VerbatimVoice, Voice
 
 
 def voice_of(style: str, profile: Profile, directory: Path) -> Voice:
@@ -37,4 +37,8 @@ def voice_of_run(profile: Profile, directory: Path) -> Voice:
     """The one that a run of this profile is trained in. Raises LonghaulError (INPUT) where its template is missing."""
     if profile.model.prompt_style == "verbatim":
         return VerbatimVoice(chat.special_tokens(directory))
+    if profile.model.prompt_style == "boxed":
+        return BoxedVoice("boxed", lambda text: f"{text}\n", chat.special_tokens(directory))
+    if profile.model.prompt_style == "boxed-chat":
+        return BoxedVoice("boxed-chat", chat.template_of(directory), chat.special_tokens(directory))
     return StyleVoice(style_of(profile, directory))

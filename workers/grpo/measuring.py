@@ -1,0 +1,135 @@
+"""The stage before training with a curriculum: how hard each problem is for the policy that the run begins with.
+
+It proceeds in slices, each durable in the run directory: killed at any moment, it goes on where it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from profiles.errors import ExitCode, LonghaulError
+from workers.data import answers
+from workers.data.gsm8k import Problems
+from workers.grpo.collecting import Asker, prompt_of
+from workers.grpo.curriculum import Curriculum, curriculum_of
+from workers.grpo.difficulty import Measured, Sample
+from workers.grpo.difficulty_cache import DifficultyCache, measured_in, open_cache
+from workers.models.adapters import count_trained
+from workers.rng import derive
+from workers.rollout.engine import Rollout
+from workers.runtime import Attempt
+from workers.train import Interrupted
+
+SLICE = 16
+"""Problems that are asked side by side; a kill loses at most so many."""
+
+
+class Measuring:
+    """Fills the cache at `path`, and makes the curriculum from it."""
+
+    def __init__(self, asker: Asker, problems: Problems, model: Any, path: Path) -> None:
+        self._asker, self._problems, self._model, self._path = asker, problems, model, path
+        self._grpo = asker.profile.grpo
+
+    def run(self, stop_asked: Callable[[], bool], attempt: Attempt) -> Curriculum | None:
+        """Measure what is not measured yet. None: the cache is stale and the profile says to train without order.
+
+        Raises Interrupted where it was asked to stop, after the slice.
+        """
+        measured = measured_of(self._asker, self._problems, model_hashes(self._model))
+        cache = open_cache(self._path, measured, self._grpo.sent_on_stale)
+        if cache is None:
+            attempt.warn(f"{self._path.name} is of another model, file or setting: training goes without an order")
+            return None
+        try:
+            left = [one.number for one in self._problems.problems if one.number not in cache.done]
+            for at in range(0, len(left), SLICE):
+                if stop_asked():
+                    raise Interrupted
+                done = len(self._problems.problems) - len(left) + at
+                attempt.at(0, f"measuring, problem {done} of {len(self._problems.problems)}")
+                slice_ = left[at : at + SLICE]
+                samples = self._samples(slice_)
+                cache.measure(slice_, samples.__getitem__)
+        finally:
+            cache.close()
+        return self._curriculum(cache, measured)
+
+    def resumed(self) -> Curriculum | None:
+        """The curriculum of a run that has begun. Raises LonghaulError (INPUT) where the cache is not whole: the policy
+        it was measured with is no longer there."""
+        # The policy has been trained since: which one the file is of, the checkpoint's curriculum knows.
+        stored = measured_in(self._path)
+        hashes = (stored.model, stored.adapter) if stored is not None else ("none", "none")
+        measured = measured_of(self._asker, self._problems, hashes)
+        cache = open_cache(self._path, measured, "shuffle" if self._grpo.sent_on_stale == "shuffle" else "fail")
+        if cache is None:
+            return None
+        cache.close()
+        if missing := len(self._problems.problems) - len(cache.done):
+            raise LonghaulError(
+                f"{self._path} lacks the difficulties of {missing} problems, and the policy that they are measured "
+                "with has been trained since",
+                kept="the head, and the file as it is",
+                next_command="put the file back, or: python -m orchestrator run --run NEW-NAME",
+                exit_code=ExitCode.INPUT,
+            )
+        return self._curriculum(cache, measured)
+
+    def _curriculum(self, cache: DifficultyCache, measured: Measured) -> Curriculum:
+        found = [cache.done[one.number] for one in self._problems.problems]
+        return curriculum_of(found, measured, self._grpo, self._asker.profile.run.seed)
+
+    def _samples(self, problems: list[int]) -> dict[int, list[Sample]]:
+        """Answers to each problem. Seeds belong to the problem, so slices and interruptions change nothing."""
+        seed = self._asker.profile.run.seed
+
+        def seeds(place: int, sample: int) -> int:
+            return derive(seed, problems[place], "difficulty", sample)
+
+        rollouts = self._asker.rollouts(problems, seeds, self._grpo.sent_samples)
+        return {
+            number: [self._sample(number, one) for one in group]
+            for number, group in zip(problems, rollouts, strict=True)
+        }
+
+    def _sample(self, problem: int, rollout: Rollout) -> Sample:
+        _, verdict = self._asker.verdict(problem, rollout)
+        is_cut = rollout.finish_reason == "length"
+        return Sample(None if is_cut else verdict.extracted, verdict.correct, len(rollout.completion_ids))
+
+
+def measured_of(asker: Asker, problems: Problems, model: tuple[str, str]) -> Measured:
+    """All that the difficulties depend on. model: hashes of the weights and of the adapter."""
+    profile = asker.profile
+    grpo, sampling = profile.grpo, profile.sampling
+    return Measured(
+        data=problems.digest,
+        model=model[0],
+        adapter=model[1],
+        quantization=f"{profile.model.quantization} {profile.model.dtype}",
+        tokenizer=hashlib.sha256(asker.tokenizer.to_json().encode()).hexdigest(),
+        chat_template=hashlib.sha256(prompt_of(asker.voice, "a problem").encode()).hexdigest(),
+        prompt=asker.voice.name,
+        samples=grpo.sent_samples,
+        temperature=sampling.temperature,
+        top_p=1.0,
+        max_completion_tokens=sampling.max_completion_tokens,
+        seed=profile.run.seed,
+        verifier=f"{grpo.verifier} {answers.VERSION}{' lenient' if grpo.lenient_answers else ''}",
+    )
+
+
+def model_hashes(model: Any) -> tuple[str, str]:
+    """Of the weights without an adapter, and of the adapter; `none` while it changes nothing."""
+    weights, adapter = hashlib.sha256(), hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        into = adapter if ".lora_" in name else weights
+        into.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        into.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
+    return weights.hexdigest(), adapter.hexdigest() if count_trained(model) else "none"

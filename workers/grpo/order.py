@@ -1,0 +1,105 @@
+"""Which problem comes next: the file in an order of its own for each epoch, or from easy to hard.
+
+`Order` is registered under one name whichever it is, because the second is known only once difficulties are measured.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from profiles.errors import ExitCode, LonghaulError
+from workers.data.cursor import Cursor
+from workers.data.cursor import Place as CursorPlace
+from workers.data.gsm8k import Problems
+from workers.grpo.curriculum import Curriculum
+from workers.grpo.curriculum import Place as StagePlace
+
+
+class Order:
+    """Draws problems by number. Registered: a checkpoint holds where it is, to the row."""
+
+    filename = "order.json"
+
+    def __init__(self, inner: Cursor | Curriculum | None = None) -> None:
+        """inner: None until the difficulties are measured; nothing can be drawn or saved before."""
+        self.inner = inner
+
+    @property
+    def _known(self) -> Cursor | Curriculum:
+        assert self.inner is not None, "the order is not known before the difficulties are measured"
+        return self.inner
+
+    def peek(self, count: int) -> tuple[list[int], CursorPlace | StagePlace]:
+        """The next `count` problems, and the place after them; nothing moves. More of them begin with the same ones.
+
+        Raises Exhausted where the file has ended and the profile says stop; near its end there may be fewer.
+        """
+        return self._known.peek(count)
+
+    def move(self, cursor: CursorPlace | None, stage: StagePlace | None) -> None:
+        """To the place that a `peek` told."""
+        inner = self._known
+        if isinstance(inner, Cursor) and cursor is not None:
+            inner.place = cursor
+        elif isinstance(inner, Curriculum) and stage is not None:
+            inner.place = stage
+
+    def step_done(self, accuracy: float, uniform_share: float) -> bool:
+        """Note a step; whether the next stage of the curriculum opened with it."""
+        return isinstance(self.inner, Curriculum) and self.inner.step_done(accuracy, uniform_share)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        if isinstance(self.inner, Curriculum):
+            return {"stage": float(self.inner.place.stage + 1), "stage_steps": float(self.inner.place.steps)}
+        return {"epoch": float(self.inner.place.epoch)} if isinstance(self.inner, Cursor) else {}
+
+    def save(self, path: Path) -> None:
+        self._known.save(path)
+
+    def load(self, path: Path) -> None:
+        """Raises LonghaulError (INPUT) where the checkpoint holds a place of the other kind."""
+        inner = self._known
+        is_staged = "place" in msgspec.json.decode(path.read_bytes())
+        if is_staged != isinstance(inner, Curriculum):
+            raise LonghaulError(
+                f"checkpoint {path.parent.name} was trained {'in stages' if is_staged else 'without stages'}, and the "
+                f"problems come {'in stages' if not is_staged else 'without stages'} now",
+                kept="the checkpoint, as it is; nothing was loaded",
+                next_command="put difficulties.jsonl of the run directory back, or: "
+                "python -m orchestrator run --run NEW-NAME",
+                exit_code=ExitCode.INPUT,
+            )
+        inner.load(path)
+
+
+class _Saved(Struct, frozen=True):
+    digest: str
+    problems: int
+
+
+class ProblemFile:
+    """What the order refers to. Registered: with other problems in the file, its numbers would mean other rows."""
+
+    filename = "problems.json"
+
+    def __init__(self, problems: Problems) -> None:
+        self._problems = problems
+
+    def save(self, path: Path) -> None:
+        path.write_bytes(msgspec.json.encode(_Saved(self._problems.digest, len(self._problems.problems))))
+
+    def load(self, path: Path) -> None:
+        """Raises LonghaulError (INPUT) where the problems are others than those of the checkpoint."""
+        saved = msgspec.json.decode(path.read_bytes(), type=_Saved)
+        if saved.digest != self._problems.digest:
+            raise LonghaulError(
+                f"the problems {self._problems.path} have changed since checkpoint {path.parent.name}: "
+                f"{saved.problems} then, {len(self._problems.problems)} now, or others",
+                kept="the checkpoint, as it is; nothing was loaded",
+                next_command="put the file back, or: python -m orchestrator run --run NEW-NAME",
+                exit_code=ExitCode.INPUT,
+            )

@@ -1,0 +1,143 @@
+"""All of an update that is fixed before its first gradient: old and reference log-probs, weights, masks, divisors.
+
+Computed once a step, over whole minibatches: neither the size of micro-batches nor a retry after running out of memory
+can change it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from profiles.schema import Profile
+from workers.grpo.entropy import EntropyMask
+from workers.grpo.metrics import Metrics, groups_of
+from workers.grpo.rows import Row
+from workers.grpo.scoring import Scores, Sizes, score_rows
+from workers.grpo.weights import weights_of
+from workers.loss import k3, truncated_importance_weights
+from workers.models.adapters import disabled
+from workers.rollout.select import TIS_CAP, tis_cap_of
+
+
+@dataclass(frozen=True)
+class Minibatch:
+    """rows: places in `Prepared.rows`. keep: of each, [R_i] bool; None: all tokens. weights: of each, of its tokens."""
+
+    rows: tuple[int, ...]
+    weights: tuple[float, ...]
+    keep: tuple[Tensor, ...] | None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Of the rows that are trained on. old, tis, ref: of each row, [R_i] on the CPU; None: that is not used."""
+
+    rows: list[Row]
+    advantages: list[float]
+    old: list[Tensor]
+    tis: list[Tensor] | None
+    ref: list[Tensor] | None
+    minibatches: list[Minibatch]
+    metrics: Metrics = field(default_factory=dict)
+
+
+def old_source_of(profile: Profile) -> str:
+    """`trainer` where the engine's numbers are not those that the trainer would compute; else `rollout`. (pure)"""
+    wanted = profile.grpo.old_source
+    if wanted != "auto":
+        return wanted
+    return "trainer" if tis_cap_of(profile) > 0 else "rollout"
+
+
+def prepare(
+    model: Any, profile: Profile, rows: Sequence[Row], advantages: Sequence[float], left_out: Sequence[Row],
+    mask: EntropyMask, sizes: Sizes,
+) -> Prepared:  # fmt: skip
+    """rows: those to train on; left_out: those that count in the denominator at most. Moves a running `mask`, last."""
+    grpo, temperature = profile.grpo, profile.sampling.temperature
+    is_masked = grpo.entropy_mask != "off"
+    rollout = [torch.tensor(row.log_probs) for row in rows]
+    told = [torch.tensor(row.entropies) for row in rows]
+    scores: Scores | None = None
+    if old_source_of(profile) == "trainer" or (is_masked and any(not row.entropies for row in rows)):
+        scores = score_rows(model, rows, temperature, sizes)
+    old, tis = rollout, None
+    metrics: Metrics = {}
+    if old_source_of(profile) == "trainer":
+        assert scores is not None
+        old = scores.log_probs
+        tis, metrics = corrected(old, rollout, tis_cap_of(profile) or TIS_CAP)
+    entropies = told if all(row.entropies for row in rows) else scores.entropies if scores else []
+    ref = None
+    if grpo.kl_coef:
+        with disabled(model):
+            ref = score_rows(model, rows, temperature, sizes).log_probs
+    minibatches, masked = plan(profile, rows, left_out, entropies if is_masked else [], mask)
+    return Prepared(list(rows), list(advantages), old, tis, ref, minibatches, metrics | masked)
+
+
+def corrected(old: Sequence[Tensor], rollout: Sequence[Tensor], cap: float) -> tuple[list[Tensor], Metrics]:
+    """Truncated importance weights of each row's tokens, and how far the engine was off. (pure)"""
+    ours, theirs = torch.cat(list(old)).double(), torch.cat(list(rollout)).double()
+    weights = truncated_importance_weights(ours, theirs, cap)
+    difference = (ours - theirs).abs()
+    metrics = {
+        "mismatch_mean": float(difference.mean()),
+        "mismatch_max": float(difference.max()),
+        "mismatch_kl": float(k3(theirs, ours).mean()),
+        "tis_weight": float(weights.mean()),
+        "tis_capped": float((weights >= cap).double().mean()),
+    }
+    return list(torch.split(weights.float(), [len(one) for one in old])), metrics
+
+
+def plan(
+    profile: Profile, rows: Sequence[Row], left_out: Sequence[Row], entropies: Sequence[Tensor], mask: EntropyMask
+) -> tuple[list[Minibatch], Metrics]:
+    """Disjoint minibatches of whole groups, each with its mask and its divisors. entropies: empty without a mask."""
+    grpo, longest = profile.grpo, profile.sampling.max_completion_tokens
+    parts = shares(rows, profile.optimizer.updates_per_step)
+    rest = shares(left_out, len(parts)) if grpo.denominator == "all" else [[] for _ in parts]
+    found: list[Minibatch] = []
+    thresholds: list[float] = []
+    kept = total = 0
+    for members, others in zip(parts, rest, strict=True):
+        lengths = [len(rows[i].completion_ids) for i in members]
+        keep: tuple[Tensor, ...] | None = None
+        selected = lengths
+        if entropies:
+            chosen = mask.select(torch.cat([entropies[i] for i in members]), lengths)
+            keep = tuple(torch.split(chosen.mask, lengths))
+            selected = [int(one.sum()) for one in keep]
+            if chosen.threshold is not None:
+                thresholds.append(chosen.threshold)
+        beside = [len(left_out[i].completion_ids) for i in others]
+        # Where a rollout is divided by the tokens that it keeps, one that keeps none has no say.
+        has_say = [grpo.mask_norm == "all" or number > 0 for number in selected]
+        weights = [0.0] * len(members)
+        if any(has_say):
+            counts = [*lengths, *beside], [*selected, *beside]
+            weights = weights_of(grpo, *counts, has_say + [False] * len(others), longest)[: len(members)]
+        found.append(Minibatch(tuple(members), tuple(weights), keep))
+        kept, total = kept + sum(selected), total + sum(lengths)
+    metrics = {"kept_tokens": kept / total}
+    if thresholds:
+        metrics["entropy_threshold"] = sum(thresholds) / len(thresholds)
+    return found, metrics
+
+
+def shares(rows: Sequence[Row], count: int) -> list[list[int]]:
+    """Places of `rows` in `count` parts of whole groups; fewer parts where there are fewer groups. (pure)"""
+    places: dict[int, list[int]] = {group: [] for group in groups_of(rows)}
+    for place, row in enumerate(rows):
+        places[row.group].append(place)
+    groups = list(places.values())
+    parts = min(count, len(groups)) if rows else count
+    bounds = [len(groups) * part // max(parts, 1) for part in range(parts + 1)]
+    return [[place for group in groups[low:high] for place in group] for low, high in pairwise(bounds)]

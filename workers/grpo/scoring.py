@@ -1,0 +1,55 @@
+"""What the trainer's own modules say of rollouts with the weights as they are: log-probs and entropies, no gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from workers.grpo.rows import Row
+from workers.models import packing
+from workers.models.log_probs import score
+
+
+class Sizes(NamedTuple):
+    """What memory grows with, and nothing else depends on beyond rounding."""
+
+    rollouts: int
+    """Of one forward pass."""
+    row_tokens: int
+    """Tokens of a row that sequences are packed into."""
+    head_rows: int
+    """Places that the output head reads at one time."""
+
+
+class Scores(NamedTuple):
+    """Of each row, on the CPU: [R_i] each, float32, nats."""
+
+    log_probs: list[Tensor]
+    entropies: list[Tensor]
+
+
+def packs(rows: Sequence[Row], sizes: Sizes) -> list[tuple[packing.Pack, list[int]]]:
+    """Forward passes over `rows`: each with the numbers of its rows, in the order of their tokens in it. (pure)"""
+    units = packing.units_of([row.prompt_ids for row in rows], [row.completion_ids for row in rows], sizes.row_tokens)
+    found = []
+    for batch in packing.micro_batches(units, sizes.rollouts, sizes.row_tokens):
+        found.append((packing.pack(batch), [member for row in batch for unit in row for member in unit.members]))
+    return found
+
+
+@torch.no_grad()
+def score_rows(model: Any, rows: Sequence[Row], temperature: float, sizes: Sizes) -> Scores:
+    """By a forward pass of `model`, at the sampling temperature."""
+    log_probs: list[Tensor] = [torch.empty(0)] * len(rows)
+    entropies = list(log_probs)
+    limit = sizes.head_rows * model.lm_head.weight.shape[0]
+    for pack, members in packs(rows, sizes):
+        scored = score(model, pack.to(model.device), temperature, max_logits=limit)
+        lengths = [len(rows[member].completion_ids) for member in members]
+        for into, values in ((log_probs, scored.log_probs), (entropies, scored.entropy)):
+            for member, part in zip(members, torch.split(values.float().cpu(), lengths), strict=True):
+                into[member] = part
+    return Scores(log_probs, entropies)

@@ -1,0 +1,249 @@
+"""GRPO as a `Trainer`: owns model, optimiser and the order of problems, and lets the modules beside it work."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar
+
+import msgspec
+import torch
+from msgspec import Struct, field
+
+from profiles.errors import ExitCode, LonghaulError
+from profiles.schema import Profile
+from state.registry import Registry
+from workers import rng
+from workers.azr.trainer import device_of, set_up_torch
+from workers.backoff import Sizes
+from workers.data.cursor import Cursor
+from workers.data.gsm8k import drop_long, read_problems, summary
+from workers.data.verify import verifier_of
+from workers.grpo.advantages import group_advantages, rule_of
+from workers.grpo.collecting import Asker, collect, prompt_of
+from workers.grpo.entropy import EntropyMask
+from workers.grpo.measuring import Measuring
+from workers.grpo.metrics import Metrics, facts_of
+from workers.grpo.order import Order, ProblemFile
+from workers.grpo.rows import Collected, Row
+from workers.grpo.uniformity import StepFacts, all_uniform
+from workers.grpo.update import GroupUpdate
+from workers.grpo.weights import masked_rollouts
+from workers.grpo.worst_case import rehearse
+from workers.models import load, optimizer
+from workers.models.policy import open_policy
+from workers.progress import Progress
+from workers.rollout.select import engine_of
+from workers.rollout_file import Record
+from workers.runtime import Attempt
+from workers.suites.data_files import data_folder
+from workers.suites.voices import voice_of_run
+from workers.train import StepReport
+
+
+class Tally(Struct):
+    """Counters beside the step. Registered: the learning rate counts updates, not steps that had none."""
+
+    updates: int = 0
+    """Steps with an update."""
+    silent: list[StepFacts] = field(default_factory=list)
+    """Steps in a row in which no group taught anything, since the last one that did or the last time it was said."""
+
+    filename = "tally.json"
+
+    def save(self, path: Path) -> None:
+        path.write_bytes(msgspec.json.encode(self))
+
+    def load(self, path: Path) -> None:
+        stored = msgspec.json.decode(path.read_bytes(), type=Tally)
+        self.updates, self.silent = stored.updates, stored.silent
+
+
+class GrpoTrainer:
+    """A `Trainer`; `train.py` says what each method is for."""
+
+    static_files: ClassVar[Collection[str]] = load.STATIC_FILES
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self._profile: Profile = attempt.profile
+        self._model: Any = None
+
+    def build(self, head: Path | None) -> None:
+        profile = self._profile
+        set_up_torch(profile, isolate=self._attempt.spec.isolate)
+        self._policy = open_policy(profile, head, device_of(profile))
+        self._model = self._policy.model
+        if head is None:
+            rng.seed_globals(profile.run.seed)
+        self._optimizer = optimizer.build(self._model, profile.optimizer)
+        self._mask = EntropyMask(profile.grpo)
+        self._update = GroupUpdate(self._model, self._optimizer, profile, self._mask)
+        self._tally = Tally()
+        self._engine = engine_of(
+            self._model, profile, self._policy.tokenizer, reductions=self._attempt.spec.reductions,
+            warn=self._attempt.warn,
+        )  # fmt: skip
+        with TemporaryDirectory(prefix="longhaul-voice-") as files:
+            self.write_static(Path(files))
+            voice = voice_of_run(profile, Path(files))
+        tokenizer = self._policy.tokenizer
+        self._problems = drop_long(
+            read_problems(problem_path(profile), profile.grpo),
+            lambda text: len(tokenizer.encode(prompt_of(voice, text))),
+            profile.sampling.max_prompt_tokens,
+        )
+        if head is None:
+            self._attempt.event("problems", text=summary(self._problems), digest=self._problems.digest)
+        self._asker = Asker(profile, voice, tokenizer, self._engine, self._problems.problems, verifier_of(profile.grpo))
+        self._check_lengths()
+        self._order = Order(None if profile.grpo.sent else self._plain_order())
+        if profile.grpo.sent and head is not None:
+            self._order.inner = self._measuring().resumed() or self._plain_order()
+
+    def _plain_order(self) -> Cursor:
+        return Cursor(len(self._problems.problems), self._profile.run.seed, self._profile.data.on_exhausted)
+
+    def _measuring(self) -> Measuring:
+        return Measuring(self._asker, self._problems, self._model, self._attempt.run.difficulties)
+
+    def _check_lengths(self) -> None:
+        """Raises LonghaulError (INPUT) where prompt and completion would not fit into the model."""
+        positions = getattr(self._model.config, "max_position_embeddings", None)
+        knobs = self._profile.sampling
+        if positions and knobs.max_prompt_tokens + knobs.max_completion_tokens > positions:
+            raise LonghaulError(
+                f"this model reads {positions} tokens at most, and prompt and completion may have "
+                f"{knobs.max_prompt_tokens} + {knobs.max_completion_tokens}",
+                kept="the run, as it is",
+                next_command="python -m orchestrator run --set sampling.max_completion_tokens=... --accept-changes",
+                exit_code=ExitCode.INPUT,
+            )
+
+    def registry(self, progress: Progress) -> Registry:
+        registry = Registry()
+        registry.register(progress)
+        for item in self._policy.items:
+            registry.register(item)
+        registry.register(optimizer.OptimizerState(self._optimizer, self._model))
+        for item in (ProblemFile(self._problems), self._order, self._mask, self._tally):
+            registry.register(item)
+        registry.register(rng.GlobalGenerators())  # last: reading the others may draw from them
+        return registry
+
+    def seed(self, stop_asked: Callable[[], bool]) -> Sequence[Record]:
+        """There are no buffers to fill; for a curriculum the difficulties are measured, by the policy as it begins."""
+        if self._profile.grpo.sent:
+            with self._attempt.stage("measuring"):
+                found = self._measuring().run(stop_asked, self._attempt)
+            self._order.inner = found or self._plain_order()
+        return []
+
+    def reseed(self) -> dict[str, float]:
+        """Nothing is kept that could be consolidated: the run goes on as it is."""
+        return {"kept": 0.0, "dropped": 0.0}
+
+    def worst_case(self, *, first_attempt: bool) -> dict[str, float]:
+        if not first_attempt and self._model.device.type != "cuda":
+            return {}
+        return rehearse(self._model, self._engine, self._update, self._profile)
+
+    @property
+    def sizes(self) -> Sizes:
+        now = self._update.sizes
+        return Sizes(micro_batch=now.rollouts, head_rows=now.head_rows, rollout_rows=self._engine.max_rows)
+
+    def resize(self, sizes: Sizes) -> None:
+        self._update.sizes = self._update.sizes._replace(rollouts=sizes.micro_batch, head_rows=sizes.head_rows)
+        self._engine.max_rows = sizes.rollout_rows
+        self._update.forget_gradients()
+        if self._model.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def collect(self, step: int) -> list[Record]:
+        return collect(self._asker, self._order, step, self._attempt.stage).records()
+
+    def update(self, step: int, records: Sequence[Record]) -> StepReport:
+        collected = Collected.of(records)
+        self._engine.rest()
+        rows, advantages, left_out = chosen(collected, self._profile)
+        metrics: Metrics = dict(collected.metrics) | {"rollouts_kept": float(len(rows))}
+        groups = {row.group for row in rows}
+        metrics["skipped_share"] = 1 - len(groups) / metrics["groups"]
+        is_finite = True
+        if rows:
+            began = time.monotonic()
+            rate = optimizer.learning_rate_at(self._tally.updates + 1, self._profile.optimizer)
+            with self._attempt.stage("update"):
+                is_finite, learned = self._update.apply(step, rate, rows, advantages, left_out)
+            metrics |= learned | {"learning_rate": rate}
+            metrics["train_tokens_per_s"] = tokens_of(rows) / max(time.monotonic() - began, 1e-9)
+        metrics |= {"update_skipped": float(not rows), **self._step_done(collected, bool(rows))}
+        return StepReport(
+            metrics=metrics, tokens=tokens_of(rows), finite=is_finite, warnings=self._said(collected, rows)
+        )
+
+    def _step_done(self, collected: Collected, is_updated: bool) -> Metrics:
+        """The places after the step. Nothing before this changed them, so a step may be repeated."""
+        self._order.move(collected.cursor, collected.stage)
+        self._opened = self._order.step_done(collected.metrics["accuracy"], collected.metrics["uniform_share"])
+        facts = facts_of(collected.metrics)
+        self._tally.updates += is_updated
+        self._tally.silent = [] if facts.teaches else [*self._tally.silent, facts]
+        counts = {"updates_done": float(self._tally.updates), "silent_steps": float(len(self._tally.silent))}
+        return counts | self._order.metrics
+
+    def _said(self, collected: Collected, rows: Sequence[Row]) -> list[str]:
+        """What a person should know at once."""
+        texts = []
+        if self._opened:
+            texts.append(f"the curriculum is at stage {self._order.metrics['stage']:g} from here on")
+        if finding := all_uniform(self._tally.silent, self._profile.grpo):
+            texts.append(finding.text)
+            self._tally.silent = []  # said once in so many steps
+        if collected.train and not rows:
+            texts.append("every rollout of this step's groups was cut at its longest length: nothing was trained")
+        return texts
+
+    def write_static(self, directory: Path) -> None:
+        self._policy.static.write(directory)
+
+
+def chosen(collected: Collected, profile: Profile) -> tuple[list[Row], list[float], list[Row]]:
+    """Rows that get a gradient, their advantages, and the others of the step. (pure)
+
+    Rollouts that were cut count in their group's mean. A group of which no rollout is left says nothing.
+    """
+    train = set(collected.train)
+    asked = [row for row in collected.rows if row.group in train]
+    others = [row for row in collected.rows if row.group not in train]
+    if not asked:
+        return [], [], others
+    found = group_advantages(
+        [row.reward for row in asked], [row.group for row in asked], rule_of(profile.grpo),
+        masked_rollouts(profile.grpo, [row.finish_reason for row in asked]),
+    )  # fmt: skip
+    rows = [row for row, is_kept in zip(asked, found.kept, strict=True) if is_kept]
+    values = [value for value, is_kept in zip(found.values, found.kept, strict=True) if is_kept]
+    return rows, values, [row for row, is_kept in zip(asked, found.kept, strict=True) if not is_kept] + others
+
+
+def tokens_of(rows: Sequence[Row]) -> int:
+    return sum(len(row.completion_ids) for row in rows)
+
+
+def problem_path(profile: Profile) -> Path:
+    """Where the problems are: `data.tasks`, else the folder of data files. Raises LonghaulError (INPUT) for neither."""
+    if profile.data.tasks:
+        return Path(profile.data.tasks).expanduser()
+    folder = data_folder(profile.validation.data)
+    if folder is None:
+        raise LonghaulError(
+            "no problems are named: data.tasks is empty, and so is the environment variable LONGHAUL_DATA",
+            kept="everything; nothing was started",
+            next_command="python -m orchestrator run --set data.tasks=problems.jsonl   (lines of prompt and answer)",
+            exit_code=ExitCode.INPUT,
+        )
+    return folder

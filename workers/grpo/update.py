@@ -1,0 +1,163 @@
+"""The policy update of one step: minibatches to gradients through the fused head, and what is worth knowing of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from profiles.schema import Profile
+from workers.fused_loss import Diagnostics, PolicyLoss, Terms, Tokens, diagnostics, fused_policy_loss
+from workers.grpo.entropy import EntropyMask
+from workers.grpo.metrics import Metrics
+from workers.grpo.prepare import Minibatch, Prepared, prepare
+from workers.grpo.rows import Row
+from workers.grpo.scoring import Sizes, packs
+from workers.models.log_probs import MAX_LOGITS, places_of
+from workers.models.optimizer import AnyOptimizer, clip
+from workers.models.packing import Pack
+
+
+@dataclass
+class Sums:
+    """Over the tokens of a step; means are taken once, at the end."""
+
+    loss: float = 0.0
+    found: list[Diagnostics] = field(default_factory=list)
+    grad_norms: list[float] = field(default_factory=list)
+
+    def metrics(self) -> Metrics:
+        def total(name: str) -> float:
+            return math.fsum(getattr(one, name) for one in self.found)
+
+        tokens, kept = max(total("tokens"), 1.0), max(total("selected"), 1.0)
+        return {
+            "loss": self.loss,
+            "grad_norm": max(self.grad_norms, default=0.0),
+            "entropy": total("entropy") / tokens,
+            "entropy_kept": total("entropy_selected") / kept,
+            "clip_low": total("clipped_low") / kept,
+            "clip_high": total("clipped_high") / kept,
+            "clip_fraction": (total("clipped_low") + total("clipped_high")) / kept,
+            "kl": total("kl") / tokens,
+            "ratio_mean": total("ratio") / tokens,
+            "ratio_max": max((one.ratio_max for one in self.found), default=0.0),
+            "mismatch_mean": total("mismatch") / tokens,
+            "mismatch_max": max((one.mismatch_max for one in self.found), default=0.0),
+            "mismatch_kl": total("mismatch_kl") / tokens,
+        }
+
+
+class GroupUpdate:
+    """Applies one step's rows to the model.
+
+    A minibatch is applied as a whole or not at all: after running out of memory, calling again with the same step goes
+    on at the minibatch that failed, with everything as it was prepared.
+    """
+
+    def __init__(self, model: Any, optimizer: AnyOptimizer, profile: Profile, mask: EntropyMask) -> None:
+        self._model, self._optimizer, self._profile, self._mask = model, optimizer, profile, mask
+        knobs = profile.optimizer
+        vocabulary = model.lm_head.weight.shape[0]
+        self.sizes = Sizes(knobs.micro_batch_size, knobs.row_tokens, max(1, MAX_LOGITS // vocabulary))
+        self._terms = Terms(
+            clip_ratio_low=knobs.clip_ratio_low,
+            clip_ratio_high=knobs.clip_ratio_high,
+            kl_coef=profile.grpo.kl_coef,
+            entropy_coef=knobs.entropy_coef,
+        )
+        self._step = 0
+        self._done = 0
+        self._prepared: Prepared | None = None
+        self._sums = Sums()
+
+    def apply(
+        self, step: int, rate: float, rows: Sequence[Row], advantages: Sequence[float], left_out: Sequence[Row] = ()
+    ) -> tuple[bool, Metrics]:
+        """Whether all numbers were finite, and the metrics. A minibatch where one was not is dropped.
+
+        rate: learning rate of all updates of the step. rows: those that get a gradient, at least one; left_out: those
+        of the step that may count in the denominator.
+        """
+        if self._step != step:
+            self._step, self._done, self._prepared, self._sums = step, 0, None, Sums()
+        if self._prepared is None:
+            self._prepared = prepare(self._model, self._profile, rows, advantages, left_out, self._mask, self.sizes)
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        queue = self._prepared.minibatches * self._profile.grpo.inner_epochs
+        is_finite = True
+        while self._done < len(queue):
+            is_finite &= self._one(self._prepared, queue[self._done])
+            self._done += 1
+        metrics = self._sums.metrics() | self._prepared.metrics
+        self._prepared = None
+        return is_finite, metrics
+
+    def _one(self, prepared: Prepared, minibatch: Minibatch) -> bool:
+        """One optimiser step. What it found is added only once it is whole, so a repeated one counts once."""
+        self.forget_gradients()
+        loss, found = self.accumulate(prepared, minibatch)
+        norm = clip(self._optimizer, self._model, self._profile.optimizer.max_grad_norm)
+        is_finite = bool(torch.isfinite(norm)) and math.isfinite(loss)
+        if is_finite:
+            self._optimizer.step()
+            self._sums.grad_norms.append(float(norm))
+        self.forget_gradients()
+        self._sums.loss += loss
+        self._sums.found += found
+        return is_finite
+
+    def forget_gradients(self) -> None:
+        self._optimizer.zero_grad(set_to_none=True)
+
+    def accumulate(self, prepared: Prepared, minibatch: Minibatch) -> tuple[float, list[Diagnostics]]:
+        """Add the gradient of the minibatch's loss to the parameters; returns the loss, and sums over its tokens."""
+        rows = [prepared.rows[i] for i in minibatch.rows]
+        total, found = 0.0, []
+        for pack, members in packs(rows, self.sizes):
+            loss, tokens = self._micro_batch(prepared, minibatch, pack.to(self._model.device), members)
+            loss.loss.backward()  # type: ignore[no-untyped-call]
+            total += float(loss.loss.detach())
+            found.append(diagnostics(loss, tokens))
+        return total, found
+
+    def _micro_batch(
+        self, prepared: Prepared, minibatch: Minibatch, pack: Pack, members: Sequence[int]
+    ) -> tuple[PolicyLoss, Tokens]:
+        """members: places in the minibatch, in the order of their tokens in `pack`."""
+        device, head = self._model.device, self._model.lm_head
+        places = [minibatch.rows[member] for member in members]
+        lengths = torch.tensor([len(prepared.rows[place].completion_ids) for place in places])
+
+        def joined(values: Sequence[Tensor] | None, at: Sequence[int]) -> Tensor | None:
+            return None if values is None else torch.cat([values[i] for i in at]).to(device)
+
+        def spread(values: list[float]) -> Tensor:
+            return torch.tensor(values).repeat_interleave(lengths).to(device)
+
+        old = joined(prepared.old, places)
+        assert old is not None
+        tokens = Tokens(
+            targets=pack.targets,
+            old_log_probs=old,
+            advantages=spread([prepared.advantages[place] for place in places]),
+            tis_weights=joined(prepared.tis, places),
+            keep=joined(minibatch.keep, members),
+            ref_log_probs=joined(prepared.ref, places),
+        )
+        loss = fused_policy_loss(
+            places_of(self._model, pack),
+            head.weight,
+            tokens,
+            self._terms,
+            divisor=spread([1 / weight if (weight := minibatch.weights[member]) else math.inf for member in members]),
+            temperature=self._profile.sampling.temperature,
+            chunk=self.sizes.head_rows,
+            bias=head.bias,
+        )
+        return loss, tokens
