@@ -7,7 +7,7 @@ value never enters it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -18,7 +18,6 @@ from workers.sandbox.literal import Rejected, canonical_arguments, same_value
 from workers.sandbox.screen import screen
 
 NOT_RUN = "not run"
-MAX_ROUNDS = 8
 WALL_RETRIES = 2
 """How often a call is made again that the wall clock ended: the machine may have been busy."""
 
@@ -59,7 +58,8 @@ class Judge:
         self._sandbox = sandbox
         self._num_shown = num_shown
         self._strict, self._induction = strict_types, induction
-        self.executions = 0
+        self.executions = self.timeouts = 0
+        """Calls made, and those of them that ran out of time."""
 
     def judge(self, answers: Sequence[Answer], recheck: Sequence[Entry] = ()) -> tuple[list[Verdict], frozenset[str]]:
         """A verdict for each answer, and the keys of the tasks in `recheck` whose outputs are not what they were."""
@@ -74,10 +74,21 @@ class Judge:
                 calls.setdefault(program, {})[arguments] = None
         for entry in recheck:
             calls.setdefault(entry.program, {}).update(dict.fromkeys(entry.inputs))
-        results = self._run(calls)
+        results = self._run(calls, self._all_or_nothing(answers, recheck))
         changed = frozenset(entry.key for entry in recheck if _has_changed(entry, results))
         unknown = Judged(Verdict.UNKNOWN)
         return [unknown if a.entry.key in changed else self._judged(a, results) for a in answers], changed
+
+    def _all_or_nothing(self, answers: Sequence[Answer], recheck: Sequence[Entry]) -> frozenset[str]:
+        """Programs that are worth nothing once one of their calls has failed: each answers one induction task alone."""
+        if self._induction != "binary":
+            return frozenset()
+        tasks: dict[str, set[str]] = {}
+        for answer in answers:
+            if answer.entry.task == "ind" and answer.text is not None:
+                tasks.setdefault(answer.text, set()).add(answer.entry.key)
+        stored = {answer.entry.program for answer in answers} | {entry.program for entry in recheck}
+        return frozenset(program for program, keys in tasks.items() if len(keys) == 1 and program not in stored)
 
     def _needs(self, answer: Answer) -> list[tuple[str, str]]:
         """The calls that this answer's verdict depends on."""
@@ -119,24 +130,30 @@ class Judge:
             return len(entry.inputs) // 2
         return self._num_shown
 
-    def _run(self, calls: dict[str, dict[str, None]]) -> dict[tuple[str, str], Result]:
-        """Results of all calls. A call that ended its process takes the later ones along: these run once more.
+    def _run(
+        self, calls: dict[str, dict[str, None]], all_or_nothing: Collection[str] = ()
+    ) -> dict[tuple[str, str], Result]:
+        """Results of all calls. A call that ended its process takes the later ones along: these run once more, each in
+        a process of its own, unless the program is worth nothing any more.
 
         So do calls that the wall clock ended, WALL_RETRIES times.
         """
         results: dict[tuple[str, str], Result] = {}
         retries: Counter[tuple[str, str]] = Counter()
         waiting = [Case(program, tuple(arguments)) for program, arguments in calls.items()]
-        for _ in range(MAX_ROUNDS):
+        for _ in range(2 + WALL_RETRIES):
             lost = []
             for case, found in zip(waiting, self._sandbox.execute_many(waiting), strict=True):
-                self.executions += len(found)
+                self.executions += sum(not _was_not_run(one) for one in found)
+                self.timeouts += sum(one.status is Status.TIMEOUT for one in found)
                 results |= {(case.program, text): one for text, one in zip(case.inputs, found, strict=True)}
                 late = [text for text, one in zip(case.inputs, found, strict=True) if one.from_wall]
                 late = [text for text in late if retries[case.program, text] < WALL_RETRIES]
                 retries.update((case.program, text) for text in late)
                 again = [text for text, one in zip(case.inputs, found, strict=True) if _was_not_run(one)]
-                lost += [Case(case.program, tuple(texts)) for texts in (again, late) if texts]
+                if case.program in all_or_nothing and not any(one.from_wall for one in found):
+                    again = []
+                lost += [Case(case.program, (text,)) for text in (*again, *late)]
             waiting = lost
             if not waiting:
                 break

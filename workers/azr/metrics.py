@@ -3,17 +3,22 @@
 | name | meaning |
 | --- | --- |
 | reward, reward/ROLE_TASK | mean reward of all rollouts, of one cell |
+| reward_min/ROLE_TASK, reward_max/ROLE_TASK | least and largest reward of a cell |
+| malformed/ROLE_TASK | share of a cell that earns -1: the form is wrong, or the proposal no valid task |
 | proposals, proposals_dropped | proposer rollouts; those without a fair judgement |
 | rows_dropped, update_skipped | rollouts without one; 1 where nothing else was left, so that there was no update |
 | cell_degenerate | cells (task, role) whose rewards are all equal: their advantages are 0 |
 | fill_with_replacement | tasks of the solver's batch that are repeats, because its buffer is smaller |
 | new_examples | valid tasks that were not known |
 | learnable | new tasks with a solve rate strictly between 0 and 1 |
-| accept_rate, accept_rate/TASK, dup_rate | share of proposals that are valid and new; valid and known |
+| accept_rate, accept_rate/TASK, dup_rate, dup_rate/TASK | share of proposals that are valid and new; valid and known |
+| advantage_std/ROLE_TASK | deviation of a cell's advantages: 1, or 0 where its rewards are all equal |
 | learnable_share/TASK, solve_rate/TASK | of new tasks: share with 0 < rate < 1; mean rate |
 | accuracy/TASK | share of the solver's rollouts that were right. Of own tasks: no measure of progress |
 | worked/TASK | share of the solver's rollouts that work before they answer |
-| truncated | share of rollouts that ran into the length limit |
+| truncated, truncated/ROLE_TASK | share of rollouts that ran into the length limit |
+| tokens_max/ROLE_TASK | longest rollout of a cell, in tokens |
+| executions, timeouts | calls of programs to judge answers, and those of them that ran out of time |
 | tokens_mean, tokens_mean/TASK, proposal_tokens/TASK | mean length in tokens: of all, of answers, of proposals |
 | statements | mean length of new programs, in statements |
 | distinct_share | distinct texts among the rollouts of a new task, averaged: 1 is all different |
@@ -25,7 +30,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
 from workers.azr.proposing import num_statements
@@ -79,12 +84,12 @@ def _task_metrics(task: Task, rows: Sequence[Row], new: Sequence[Solved]) -> Met
         cell = [row for row in rows if row.task == task and row.role == role]
         if not cell:
             continue
-        metrics[f"reward/{role}_{task}"] = mean(row.reward for row in cell if row.reward is not None)
+        metrics |= _cell_metrics(f"{role}_{task}", cell)
         length = f"tokens_mean/{task}" if role == "solve" else f"proposal_tokens/{task}"
         metrics[length] = mean(len(row.completion_ids) for row in cell)
-        metrics[f"malformed/{role}_{task}"] = mean(not row.is_well_formed for row in cell)
         if role == "propose":
             metrics[f"accept_rate/{task}"] = mean(row.is_correct for row in cell)
+            metrics[f"dup_rate/{task}"] = mean(row.is_well_formed and not row.is_correct for row in cell)
         else:
             metrics[f"accuracy/{task}"] = mean(row.is_correct for row in cell)
             metrics[f"worked/{task}"] = mean(row.is_worked for row in cell)
@@ -93,6 +98,27 @@ def _task_metrics(task: Task, rows: Sequence[Row], new: Sequence[Solved]) -> Met
     metrics[f"learnable_share/{task}"] = mean(map(is_learnable, of_task))
     metrics[f"solve_rate/{task}"] = mean(one.successes / len(one.judged) for one in of_task if one.judged)
     return metrics
+
+
+def _cell_metrics(name: str, cell: Sequence[Row]) -> Metrics:
+    """What is counted alike of proposals and answers."""
+    rewards = [row.reward for row in cell if row.reward is not None] or [0.0]
+    return {
+        f"reward/{name}": mean(rewards),
+        f"reward_min/{name}": min(rewards),
+        f"reward_max/{name}": max(rewards),
+        f"malformed/{name}": mean(not row.is_well_formed for row in cell),
+        f"truncated/{name}": mean(row.finish_reason == "length" for row in cell),
+        f"tokens_max/{name}": float(max(len(row.completion_ids) for row in cell)),
+    }
+
+
+def advantage_metrics(rows: Sequence[Row], advantages: Sequence[float]) -> Metrics:
+    """The deviation of each cell's advantages."""
+    cells: dict[str, list[float]] = {}
+    for row, value in zip(rows, advantages, strict=True):
+        cells.setdefault(f"advantage_std/{row.role}_{row.task}", []).append(value)
+    return {name: stdev(values) if len(values) > 1 else 0.0 for name, values in cells.items()}
 
 
 def is_learnable(solved: Solved) -> bool:

@@ -87,7 +87,7 @@ class SelfPlay:
         with self._stage("validate_proposals"):
             proposed = verify(self._tools, self._buffers, drawn, step, reasons)
         wanted, repeats = self._wanted(step, proposed)
-        solved, retired, executions = self.solve(step, wanted)
+        solved, retired, run = self.solve(step, wanted)
         # By task as well: the same program and input may be proposed for both deduction and abduction.
         rates = {(one.wanted.entry.task, one.wanted.entry.key): one for one in solved if one.wanted.is_estimated}
         rows = [self._proposer_row(one, rates) for one in proposed]
@@ -95,19 +95,19 @@ class SelfPlay:
         found = [with_rate(one.wanted.entry, one) for one in solved if one.wanted.is_new]
         found = [entry for entry in found if is_stored(entry.solve_rate, self._azr.buffer_filter)]
         metrics = collected_metrics(rows, reasons, solved, self._azr.tasks)
-        metrics |= {"executions": float(executions), "fill_with_replacement": float(repeats)}
+        metrics |= run | {"fill_with_replacement": float(repeats)}
         return Collected(rows=self._finish(step, rows), found=found, retired=sorted(retired), metrics=metrics)
 
     def collect_from(self, step: int, entries: Sequence[Entry], place: Place) -> Collected:
         """A step in which the tasks come from a finite source; nothing is proposed."""
         wanted = [Wanted(entry, self._azr.group_size, is_new=False, is_trained=True) for entry in entries]
-        solved, retired, executions = self.solve(step, wanted)
+        solved, retired, run = self.solve(step, wanted)
         rows = [row for one in solved for row in self._solver_rows(one)]
-        metrics = collected_metrics(rows, Counter(), solved, self._azr.tasks) | {"executions": float(executions)}
+        metrics = collected_metrics(rows, Counter(), solved, self._azr.tasks) | run
         return Collected(rows=self._finish(step, rows), found=[], retired=sorted(retired), metrics=metrics, place=place)
 
-    def solve(self, step: int, wanted: Sequence[Wanted]) -> tuple[list[Solved], frozenset[str], int]:
-        """Rollouts and verdicts of all wanted tasks; the keys of old tasks that no longer hold; programs run."""
+    def solve(self, step: int, wanted: Sequence[Wanted]) -> tuple[list[Solved], frozenset[str], dict[str, float]]:
+        """Rollouts and verdicts of all wanted tasks; the keys of old tasks that no longer hold; what was run."""
         tools = self._tools
         requests, solved = [], []
         for number, task in enumerate(wanted):
@@ -135,7 +135,7 @@ class SelfPlay:
         verdicts = iter(found)
         for one in solved:
             one.verdicts = [next(verdicts) for _ in range(one.wanted.count)]
-        return solved, retired, judge.executions
+        return solved, retired, {"executions": float(judge.executions), "timeouts": float(judge.timeouts)}
 
     def _wanted(self, step: int, proposed: Sequence[Proposed]) -> tuple[list[Wanted], int]:
         """Every new valid task, which must be estimated, and what fills the solver's batch. Second: repeats in it."""

@@ -18,6 +18,7 @@ from workers import memory, rng
 from workers.azr.buffers import Buffers, Entry, consolidate
 from workers.azr.importing import IMPORT, imported_entries
 from workers.azr.judge import Judge
+from workers.azr.metrics import advantage_metrics
 from workers.azr.proposing import Tools, check_lengths
 from workers.azr.rows import Collected
 from workers.azr.seeding import BatchFiles, grow
@@ -200,6 +201,7 @@ class AzrTrainer:
             is_finite, learned = self._update.apply(step, rows, advantages.values)
         self._store(collected)
         metrics = collected.metrics | learned | self._buffers.sizes() | self._memory.take()
+        metrics |= advantage_metrics(rows, advantages.values)
         metrics["cell_degenerate"] = float(advantages.degenerate)
         metrics["update_skipped"] = float(not rows)
         return StepReport(

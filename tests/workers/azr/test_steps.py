@@ -11,6 +11,7 @@ import pytest
 
 from tests.workers.azr.small import said, scripted_tools, triplet
 from workers.azr.buffers import Buffers
+from workers.azr.metrics import advantage_metrics
 from workers.azr.proposing import Tools
 from workers.azr.rows import Collected, Row
 from workers.azr.seeds import seed_entries
@@ -111,7 +112,15 @@ def test_r5_solvers_are_paid_for_form_and_value(tmp_path: Path, sandbox: Sandbox
     answers = {"propose ded": lambda n: said(triplet(DOUBLE, "'u'")), "solve ded": lambda n: texts[n]}
     azr = ONE_TASK | {"group_size": 4, "train_on_estimates": True}
     collected = Play(tmp_path, sandbox, answers, **azr).step()
-    assert rewards_of(cell(collected, "solve", "ded")) == [1, -0.5, -1, -1]
+    rows = cell(collected, "solve", "ded")
+    assert rewards_of(rows) == [1, -0.5, -1, -1]
+    names = ("reward", "reward_min", "reward_max", "malformed", "truncated", "tokens_max")
+    counted = {name: collected.metrics[f"{name}/solve_ded"] for name in names}
+    assert counted == {"reward": -0.375, "reward_min": -1, "reward_max": 1, "malformed": 0.5, "truncated": 0,
+                       "tokens_max": max(len(row.completion_ids) for row in rows)}  # fmt: skip
+    assert collected.metrics["timeouts"] == 0
+    stds = advantage_metrics(rows, advantages_of(rows, "cell").values)
+    assert stds == {"advantage_std/solve_ded": pytest.approx(1.0)}
 
 
 def test_r9_an_estimate_looks_at_the_answer_alone(tmp_path: Path, sandbox: Sandbox) -> None:
@@ -221,7 +230,8 @@ def test_a_task_that_is_known_is_never_stored_twice_and_paid_by_choice(
     answers = {"propose ded": lambda n: identity, "solve ded": right(2, "'Hello world'")}
     collected = Play(tmp_path, sandbox, answers, repeats=repeats, **ONE_TASK).step()
     assert rewards_of(cell(collected, "propose", "ded")) == [reward]
-    assert len(collected.found) == stored and collected.metrics["dup_rate"] == 1
+    assert len(collected.found) == stored
+    assert collected.metrics["dup_rate"] == collected.metrics["dup_rate/ded"] == 1
 
 
 def test_the_same_triplet_for_two_tasks_is_paid_by_each_task_s_own_solvers(tmp_path: Path, sandbox: Sandbox) -> None:

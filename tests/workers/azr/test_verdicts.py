@@ -20,6 +20,7 @@ from workers.suites.held_out import held_out_of
 
 IDENTITY = "def f(a):\n    return a"
 ABS = "def f(a):\n    return abs(a)"
+BREAKS = "while True: pass"
 BAD = "class Bad(Exception):\n    pass\ndef f(a):\n    if a:\n        raise Bad\n    return a"
 COUNTER = "from collections import Counter\ndef f(a):\n    return Counter(a)"
 
@@ -27,6 +28,13 @@ COUNTER = "from collections import Counter\ndef f(a):\n    return Counter(a)"
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
     with Sandbox(Limits(cpu_s=1.0, allow_weak=True), jobs=1) as box:
+        yield box
+
+
+@pytest.fixture(scope="module")
+def impatient() -> Iterator[Sandbox]:
+    """For tests in which many programs never end."""
+    with Sandbox(Limits(cpu_s=0.1, allow_weak=True), jobs=1) as box:
         yield box
 
 
@@ -163,6 +171,32 @@ def test_v11_any_input_that_gives_the_output_is_right(sandbox: Sandbox) -> None:
 def test_one_answer_that_ends_its_process_does_not_spoil_the_others(sandbox: Sandbox) -> None:
     entry = task("abd", "def f(a):\n    while a == 0: pass\n    return abs(a)", ["3"], ["3"])
     assert judged(sandbox, entry, "0", "-3", "3", "5") == ["wrong", "correct", "correct", "wrong"]
+
+
+def test_many_answers_that_end_their_process_neither_spoil_a_right_one_nor_retire_the_task(impatient: Sandbox) -> None:
+    entry = task("abd", f"def f(a):\n    if a < 0:\n        {BREAKS}\n    return abs(a)", ["3"], ["3"])
+    answers = [Answer(entry, str(-number)) for number in range(1, 13)] + [Answer(entry, "3")]
+    found, retired = Judge(impatient, 3).judge(answers, recheck=[entry])
+    assert found == [Verdict.WRONG] * 12 + [Verdict.CORRECT]
+    assert not retired
+
+
+def test_of_an_induction_program_that_failed_no_other_pair_is_run(impatient: Sandbox) -> None:
+    numbers = [str(number) for number in range(10)]
+    entry = task("ind", IDENTITY, numbers, numbers)
+    broken = f"def f(a):\n    {BREAKS}\n    return a"
+    for kind, executions in (("binary", 1), ("accuracy", 5)):
+        judge = Judge(impatient, None, induction=kind)  # type: ignore[arg-type]
+        assert judge.judge([Answer(entry, broken)])[0] == [Verdict.WRONG]
+        assert judge.executions == executions
+
+
+def test_a_program_that_fails_one_induction_task_may_solve_another(impatient: Sandbox) -> None:
+    low, high = ([str(number + start) for number in range(10)] for start in (0, 10))
+    one, other = task("ind", IDENTITY, low, low), task("ind", IDENTITY, high, high)
+    program = f"def f(a):\n    if a < 10:\n        {BREAKS}\n    return a"
+    found, _ = Judge(impatient, None).judge([Answer(one, program), Answer(other, program)])
+    assert found == [Verdict.WRONG, Verdict.CORRECT]
 
 
 def test_v1_arguments_may_be_named(sandbox: Sandbox) -> None:
