@@ -22,6 +22,7 @@ COMMANDS = {
     "evaluate": "score a checkpoint or a model directory on held-out suites",
     "data": "import, merge, count, show and export tasks; each one that enters a data set is run again",
     "generate": "complete a prompt with a checkpoint or a model directory, or talk to it; the text comes as it is made",
+    "export": "write a checkpoint for other programs: its adapter, a merged model, or one that llama.cpp can convert",
     "report": "write report.html: curves, cycles, examples",
 }
 """Name -> the first line of its module's docstring, in lower case; a test compares them."""

@@ -61,6 +61,8 @@ POINTS = frozenset(
         # state.evaluations and workers/evaluate
         "evaluate.before_commit",
         "evaluate.answers_written",
+        # orchestrator.commands.export
+        "export.before_rename",
     }
 )
 """All names. A call with a name that is not here fails in the tests, and when crash points are armed."""

@@ -17,7 +17,7 @@ KILLED = -signal.SIGKILL
 LOST_AT_MOST = KNOBS["run.checkpoint_every"]
 IN_RECOVERY = frozenset(name for name in POINTS if name.startswith("recover."))
 """Hit only where something is to be repaired: test_recovery's."""
-IN_EVALUATION = frozenset(name for name in POINTS if name.startswith("evaluate."))
+IN_EVALUATION = frozenset(name for name in POINTS if name.startswith(("evaluate.", "export.")))
 """No run passes these: tests/orchestrator/test_evaluate.py kills there."""
 
 

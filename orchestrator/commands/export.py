@@ -1,0 +1,148 @@
+"""Write a checkpoint for other programs: its adapter, a merged model, or one that llama.cpp can convert.
+
+The directory appears when it is whole, and not before; one that holds something is refused. See docs/using.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+from msgspec.structs import replace
+
+from orchestrator.commands.run import program_version
+from orchestrator.display.wording import harmless, size
+from orchestrator.evaluation.subject import Chosen, choose_checkpoint
+from orchestrator.line_worker import started
+from orchestrator.reading import held
+from orchestrator.runs import find_run
+from profiles.errors import ExitCode, LonghaulError
+from state import durable
+from state.crash import crash_point
+from workers.contract import ExportSpec
+
+KEPT = "the checkpoint, as it is; nothing was exported"
+CONVERT = "python convert_hf_to_gguf.py {out} --outfile {out}.gguf --outtype {kind}"
+"""The script lies in llama.cpp's repository."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    kinds = parser.add_mutually_exclusive_group(required=True)
+    for kind, text in (
+        ("adapter", "the adapter alone, as peft reads it"),
+        ("merged", "a plain model directory: base and adapter in one, nothing in 4 bits"),
+        ("gguf-ready", "the same in 16 bits, with all that llama.cpp's converter reads"),
+    ):
+        kinds.add_argument(f"--{kind}", action="store_const", const=kind, dest="kind", help=text)
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="a directory that is not there, or empty"
+    )
+    parser.add_argument("--checkpoint", default="latest", metavar="WHICH", help="latest, best, a step, a path (latest)")
+    parser.add_argument("--dtype", choices=("auto", "float32", "float16", "bfloat16"), default="auto",
+                        help="of merged weights (as the run has them in memory; gguf-ready: bfloat16)")  # fmt: skip
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), help="where the model is loaded (as the run says)")
+
+
+def run(args: argparse.Namespace) -> int:
+    os.umask(0o077)
+    out = Path(os.path.abspath(args.out))  # noqa: PTH100 - a link is refused, not followed
+    refuse_what_is_there(out)
+    run_dir = find_run(args)
+    chosen = choose_checkpoint(run_dir, args.checkpoint)
+    with held(run_dir, chosen) as directory, half_made(out) as half:
+        spec = spec_of(args, chosen, directory, half, out)
+        with started("workers.export", spec, KEPT) as worker:
+            for message in worker.hear():
+                tell(message)
+        crash_point("export.before_rename")
+        publish(half, out)
+    facts = json.loads((out / "export.json").read_bytes())
+    if args.json:
+        sys.stdout.write(json.dumps({"out": str(out)} | facts) + "\n")
+        return 0
+    total = sum(path.stat().st_size for path in out.iterdir())
+    sys.stdout.write(f"step {chosen.subject.step} of run {harmless(chosen.subject.name)}: {size(total)} in {out}\n")
+    if command := facts.get("convert"):
+        sys.stdout.write(f"convert it with llama.cpp's script:\n  {command}\n")
+    return 0
+
+
+def tell(message: Any) -> None:
+    """Progress, on standard error."""
+    if message["type"] == "loading":
+        sys.stderr.write("loading the model ...\n")
+    elif message["type"] == "wrote" and message["name"].endswith(".safetensors"):
+        sys.stderr.write(f"wrote {harmless(message['name'])} ({size(message['bytes'])})\n")
+    sys.stderr.flush()
+
+
+def spec_of(args: argparse.Namespace, chosen: Chosen, directory: Path, half: Path, out: Path) -> ExportSpec:
+    profile, subject = chosen.profile, chosen.subject
+    if args.device:
+        profile = replace(profile, run=replace(profile.run, device=args.device))
+    assert subject.step is not None
+    source: dict[str, Any] = {
+        "run": subject.name, "step": subject.step, "checkpoint_id": subject.identity, "longhaul": program_version()
+    }  # fmt: skip
+    if args.kind == "gguf-ready":
+        source["convert"] = CONVERT.format(out=out, kind="f16" if args.dtype == "float16" else "bf16")
+    return ExportSpec(
+        kind=args.kind, directory=str(directory.resolve()), step=subject.step, out=str(half), profile=profile,
+        dtype=args.dtype, source=source,
+    )  # fmt: skip
+
+
+def refuse_what_is_there(out: Path) -> None:
+    """Raises LonghaulError (INPUT) unless the name is free, or an empty directory's."""
+    if not os.path.lexists(out):
+        return
+    if out.is_symlink() or not out.is_dir():
+        why = "is there and is no directory"
+    elif any(out.iterdir()):
+        why = "is not empty"
+    else:
+        return
+    raise LonghaulError(
+        f"{out} {why}; an export never writes into what is there",
+        kept="everything; nothing was exported",
+        next_command=f"ls -l {out}   then the same command with another --out",
+        exit_code=ExitCode.INPUT,
+    )
+
+
+@contextmanager
+def half_made(out: Path) -> Iterator[Path]:
+    """An empty directory beside `out`, gone when the block is left; those of commands that were killed go too."""
+    durable.make_dir(out.parent)
+    prefix = f".{out.name}.half-"
+    for path in out.parent.glob(f"{prefix}*"):
+        pid = path.name.removeprefix(prefix).split("-")[0]
+        if pid.isdigit() and not psutil.pid_exists(int(pid)):
+            durable.remove_tree(path, out.parent)
+    half = out.parent / f"{prefix}{os.getpid()}-{secrets.token_hex(4)}"
+    with durable.explained("cannot write the export", half, KEPT):
+        half.mkdir(mode=0o755)
+    try:
+        yield half
+    finally:
+        with suppress(OSError):
+            shutil.rmtree(half)
+
+
+def publish(half: Path, out: Path) -> None:
+    """The whole directory gets its name at once; an empty one of that name makes room."""
+    refuse_what_is_there(out)
+    with durable.explained("cannot rename to", out, KEPT):
+        with suppress(FileNotFoundError):
+            out.rmdir()
+        half.chmod(0o755)
+        durable.rename_dir(half, out)

@@ -1,0 +1,1 @@
+"""The worker that writes models for other programs: `python -m workers.export`."""
