@@ -4,7 +4,8 @@ One step is one prompt, G completions of a forced length, rewards that differ by
 contenders read the same model of random weights (bfloat16, made once from a fixed seed), take its linear layers to NF4
 with double quantisation, and train LoRA of rank 16 on q, k, v and o with gradient checkpointing. A contender that is
 not installed or fails is a row with its reason. --decode: rollouts alone, with vLLM; --profile-time: where the time of
-our own step goes. A cap binds torch's allocator: what a library takes past it, as vLLM asleep does, shows in `device`.
+our own step goes; --check: whether its numbers are right. A cap binds torch's allocator: what a library takes past it,
+as vLLM does for what can sleep, shows in `device`.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--warmup", type=int, default=2, help="steps that do not count (2)")
     parser.add_argument("--steps", type=int, default=10, help="timed steps at most (10)")
     parser.add_argument("--seconds", type=float, default=60.0, help="of timed steps, after which two are enough (60)")
+    parser.add_argument("--launches", type=int, default=1, help="processes of each contender, a row each (1)")
     parser.add_argument("--cap", type=float, default=0.0, metavar="GIB", help="memory of a card that is emulated")
     parser.add_argument("--vllm-share", type=float, default=0.3, help="of the GPU's memory, for vLLM (.3)")
     parser.add_argument("--timeout", type=float, default=540.0, metavar="S", help="of one contender (540)")
@@ -56,10 +58,11 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--model", type=Path, help="folder for the random model; kept, and read if it is there")
     parser.add_argument("--decode", action="store_true", help="rollouts alone")
     parser.add_argument("--profile-time", action="store_true", help="kernels of our own step by family")
+    parser.add_argument("--check", action="store_true", help="our log-probs and gradients against float32 ones")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all figures there, after each contender")
     args = parser.parse_args(arguments)
-    known = DECODE if args.decode else OURS if args.profile_time else STEPS
-    args.contenders = args.contenders or (["native"] if args.profile_time else list(known))
+    known = DECODE if args.decode else OURS if args.profile_time or args.check else STEPS
+    args.contenders = args.contenders or (["native"] if args.profile_time or args.check else list(known))
     if unknown := sorted(set(args.contenders) - set(known)):
         parser.error(f"there is no contender {', '.join(unknown)}; known here: {', '.join(known)}")
     if min(args.group_size) < 2:
@@ -68,12 +71,12 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
 
 
 def compare(args: argparse.Namespace, model: Path, arguments: list[str]) -> int:
-    prefix = "decode " if args.decode else "profile " if args.profile_time else ""
+    prefix = "decode " if args.decode else "profile " if args.profile_time else "check " if args.check else ""
     reports: list[dict[str, Any]] = []
     facts = {"command": f"python -m benchmarks grpo {' '.join(arguments)}", "gpu": gpu_facts()}
     print(f"reproduce: {facts['command']}\n{facts['gpu'] or 'no NVIDIA GPU'}", flush=True)
     for size in args.group_size:
-        for name in args.contenders:
+        for name in [name for name in args.contenders for _ in range(args.launches)]:
             print(f"\n--- {prefix}{name}, G={size}", flush=True)
             reports.append(measured(prefix + name, size, args, model))
             one = reports[-1]
@@ -93,6 +96,8 @@ def shown(reports: list[dict[str, Any]], args: argparse.Namespace) -> str:
     head = f"{args.shape}, prompt {args.prompt}, completion {args.completion} (forced){cap}\n{facts}\n"
     if args.profile_time:
         return head + "\n" + "\n\n".join(tables.time_table(one) for one in reports)
+    if args.check:
+        return head + "\n" + tables.check_table(reports)
     if args.decode:
         return head + "\n" + tables.decode_table(reports)
     return f"{head}\n{tables.steps_table(reports)}\n\n{tables.ratios(reports)}"

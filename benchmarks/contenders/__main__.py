@@ -56,6 +56,10 @@ def perform(job: dict[str, Any], report: Report) -> None:
         from benchmarks.contenders import profiled
 
         return profiled.run(work, model, name.removeprefix("profile "), job["overrides"], meter)
+    if name.startswith("check "):
+        from benchmarks.contenders import gate
+
+        return gate.run(work, model, name.removeprefix("check "), job["overrides"], meter)
     return ours.run(work, model, name, job["overrides"], meter, budget)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ def profile_of(work: Workload, model: Path, engine: str, overrides: list[str]) -
     settings = [
         f"model.path={model}", "model.random_init=off", "model.dtype=bfloat16", "model.quantization=nf4",
         "model.gradient_checkpointing=true", f"adapter.rank={work.lora_rank}", f"adapter.alpha={work.lora_alpha}",
-        f"adapter.targets=[{targets}]", f"sampling.engine={engine}", "sampling.temperature=1.0",
+        f"adapter.targets=[{targets}]", f"sampling.engine={engine}", "sampling.fallback=[]", "sampling.temperature=1.0",
         f"sampling.max_prompt_tokens={work.prompt}", f"sampling.max_completion_tokens={work.completion}",
         f"sampling.max_rows={work.group_size}", f"optimizer.learning_rate={work.learning_rate}",
         "optimizer.warmup_steps=0", "optimizer.tis_cap=-1", "optimizer.kind=adamw", "optimizer.offload=false",
@@ -28,6 +30,8 @@ def profile_of(work: Workload, model: Path, engine: str, overrides: list[str]) -
         f"optimizer.clip_ratio_low={work.clip}", f"optimizer.clip_ratio_high={work.clip}",
         f"optimizer.micro_batch_size={min(8, work.group_size)}",
         f"optimizer.row_tokens={work.prompt + work.completion}",
+        "grpo.groups_per_step=1", f"grpo.group_size={work.group_size}", "grpo.kl_coef=0.0", "grpo.entropy_mask=off",
+        "grpo.mask_norm=all", "grpo.norm=token", "grpo.truncated=keep", "grpo.inner_epochs=1",
     ]  # fmt: skip
     return load_profile(BASE, settings + overrides).profile
 
@@ -37,12 +41,13 @@ class Session:
 
     def __init__(self, work: Workload, model: Path, engine: str, overrides: list[str]) -> None:
         from workers.azr.trainer import device_of, set_up_torch
-        from workers.azr.update import PolicyUpdate
         from workers.azr.warm import set_environment
+        from workers.grpo.entropy import EntropyMask
+        from workers.grpo.update import GroupUpdate
         from workers.models import optimizer
         from workers.models.policy import open_policy
         from workers.rollout.engine import Sampling
-        from workers.rollout.select import engine_of, tis_cap_of
+        from workers.rollout.select import engine_of
 
         set_environment()
         self.work = work
@@ -53,9 +58,20 @@ class Session:
         self.model = policy.model
         optimiser = optimizer.build(policy.model, profile.optimizer)
         self.engine = engine_of(policy.model, profile, policy.tokenizer)
-        self._update = PolicyUpdate(policy.model, optimiser, profile.optimizer, profile.sampling.temperature)
-        self._update.tis_cap = tis_cap_of(profile)
+        self._update = GroupUpdate(policy.model, optimiser, profile, EntropyMask(profile.grpo))
         self._sampling = Sampling(max_new_tokens=work.completion, ignore_stop=True)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What was resolved, for the report."""
+        from workers.grpo.prepare import old_source_of
+
+        profile = self.profile
+        return {
+            "engine": type(self.engine.engine).__name__, "sizes": self._update.sizes._asdict(),
+            "deterministic": profile.run.deterministic, "adapter": profile.adapter.implementation,
+            "old_source": old_source_of(profile), "optimizer": profile.optimizer.kind,
+        }  # fmt: skip
 
     def limit(self, completion: int) -> None:
         """From now on completions have so many tokens."""
@@ -76,41 +92,105 @@ class Session:
 
     def train(self, step: int, rollouts: list[Any]) -> dict[str, float]:
         """Rewards, advantages and one optimiser update; what it tells of itself."""
-        from workers.azr.rows import Row
-        from workers.grpo.advantages import group_advantages, rule_of
+        from workers.models.optimizer import learning_rate_at
 
-        given = rewards(len(rollouts))
-        rows = [
-            Row(task="ded", role="solve", group=0, finish_reason="length", reward=reward, prompt_ids=one.prompt_ids,
-                completion_ids=one.completion_ids, log_probs=one.log_probs)
-            for one, reward in zip(rollouts, given, strict=True)
-        ]  # fmt: skip
-        values = group_advantages(given, [0] * len(given), rule_of(self.profile.grpo)).values
         self.engine.rest()
-        is_finite, metrics = self._update.apply(step, rows, values)
+        rate = learning_rate_at(step, self.profile.optimizer)
+        rows, advantages = rows_of(rollouts), advantages_of(rollouts, self.profile)
+        is_finite, metrics = self._update.apply(step, rate, rows, advantages)
         if not is_finite:
             raise ValueError(f"numbers of the update are not finite: {metrics}")
         return metrics
+
+    def log_probs(self, rollouts: list[Any]) -> list[Any]:
+        """The trainer's own, of each rollout's tokens."""
+        from workers.grpo.scoring import score_rows
+
+        return score_rows(self.model, rows_of(rollouts), 1.0, self._update.sizes).log_probs
+
+    def gradients(self, rollouts: list[Any]) -> dict[str, Any]:
+        """Of the adapter's matrices, by peft's names, as an update would have them before clipping."""
+        from workers.grpo.entropy import EntropyMask
+        from workers.grpo.prepare import prepare
+        from workers.models.adapters import adapter_of
+
+        # Old log-probs are the trainer's own, so that the ratio is 1 and the gradient has a plain form.
+        profile = replace_in(self.profile, "grpo", old_source="trainer")
+        rows, advantages = rows_of(rollouts), advantages_of(rollouts, profile)
+        mask = EntropyMask(profile.grpo)
+        prepared = prepare(self.model, profile, rows, advantages, (), mask, self._update.sizes)
+        prepared = replace(prepared, tis=None)
+        self._update.forget_gradients()
+        self._update.accumulate(prepared, prepared.minibatches[0])
+        matrices: dict[str, Any] = dict(adapter_of(self.model))
+        found = {name: one.grad.detach().cpu().clone() for name, one in matrices.items()}
+        self._update.forget_gradients()
+        return found
 
     def close(self) -> None:
         self.engine.close()
 
 
+def rows_of(rollouts: list[Any]) -> list[Any]:
+    """One group, with the workload's rewards."""
+    from workers.grpo.rows import Row
+
+    return [
+        Row(group=0, problem=0, finish_reason=one.finish_reason, reward=reward, prompt_ids=one.prompt_ids,
+            completion_ids=one.completion_ids, log_probs=one.log_probs)
+        for one, reward in zip(rollouts, rewards(len(rollouts)), strict=True)
+    ]  # fmt: skip
+
+
+def advantages_of(rollouts: list[Any], profile: Any) -> list[float]:
+    """By the trainer's own choice of rows, which must leave none out."""
+    from workers.grpo.rows import Collected
+    from workers.grpo.trainer import chosen
+
+    rows, advantages, _ = chosen(Collected(rows=rows_of(rollouts), train=(0,)), profile)
+    if len(rows) != len(rollouts):
+        raise ValueError(f"{len(rows)} of {len(rollouts)} rows would be trained on")
+    return advantages
+
+
+def replace_in(profile: Any, section: str, **knobs: Any) -> Any:
+    from msgspec.structs import replace as with_
+
+    return with_(profile, **{section: with_(getattr(profile, section), **knobs)})
+
+
+@contextmanager
+def scoring_timed(meter: Meter) -> Iterator[None]:
+    """What the update prepares before its first gradient counts as `score`: the trainer's own log-probs, if it asks."""
+    import workers.grpo.update
+
+    update: Any = workers.grpo.update
+    prepare = update.prepare
+
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        with meter.phase("score"):
+            return prepare(*args, **kwargs)
+
+    update.prepare = timed
+    try:
+        yield
+    finally:
+        update.prepare = prepare
+
+
 def run(work: Workload, model: Path, engine: str, overrides: list[str], meter: Meter, budget: Budget) -> None:
     report = meter.report
     session = Session(work, model, engine, overrides)
-    knobs = session.profile
-    report.settings = {
-        "engine": engine, "micro_batch_size": knobs.optimizer.micro_batch_size,
-        "row_tokens": knobs.optimizer.row_tokens, "deterministic": knobs.run.deterministic, "overrides": overrides,
-    }  # fmt: skip
+    report.settings = session.settings | {"overrides": overrides}
     done = 0
-    while not budget.is_spent(report):
-        done += 1
-        began = meter.now()
-        with meter.phase("rollout"):
-            rollouts = session.rollout(done)
-        with meter.phase("train"):
-            report.metrics = session.train(done, rollouts)
-        meter.end_step(meter.now() - began, timed=budget.is_timed(done - 1))
+    with scoring_timed(meter):
+        while not budget.is_spent(report):
+            done += 1
+            began = meter.now()
+            with meter.phase("rollout"):
+                rollouts = session.rollout(done)
+            with meter.phase("score and train"):
+                report.metrics = session.train(done, rollouts)
+            meter.split("score and train", "score", "train")
+            meter.end_step(meter.now() - began, timed=budget.is_timed(done - 1))
     session.close()

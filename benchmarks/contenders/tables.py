@@ -70,19 +70,28 @@ def time_table(report: Found) -> str:
     return "\n\n".join(parts)
 
 
+def check_table(reports: Sequence[Found]) -> str:
+    """Differences from the float32 reference, in nats, and cosines of gradients."""
+    rows = []
+    for one in reports:
+        start = [one["contender"], str(one["group_size"])]
+        told = one["metrics"].items() if one["status"] == "ok" else [(one["status"], one["reason"])]
+        rows += [[*start, key, f"{value:.6g}" if isinstance(value, float) else str(value)] for key, value in told]
+    return table(("contender", "G", "figure", "value"), rows)
+
+
 def ratios(reports: Sequence[Found], ours: str = "native") -> str:
     """How many steps ours makes in the time of one of another's, by group size; empty where nothing can be compared."""
     lines = []
     for size in sorted({one["group_size"] for one in reports}):
-        seconds = {
-            one["contender"]: median(step["step"] for step in one["steps"])
-            for one in reports
-            if one["steps"] and one["group_size"] == size
-        }
+        steps: dict[str, list[float]] = {}
+        for one in reports:
+            if one["steps"] and one["group_size"] == size:
+                steps.setdefault(one["contender"], []).extend(step["step"] for step in one["steps"])
         lines += [
-            f"G={size}: {ours} makes {there / seconds[ours]:.1f} steps in the time of one of {name}"
-            for name, there in seconds.items()
-            if ours in seconds and name != ours
+            f"G={size}: {ours} makes {median(seconds) / median(steps[ours]):.1f} steps in the time of one of {name}"
+            for name, seconds in steps.items()
+            if ours in steps and name != ours
         ]
     return "\n".join(lines)
 

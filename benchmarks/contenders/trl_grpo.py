@@ -118,7 +118,7 @@ def prompts_of(work: Workload, budget: Budget) -> Any:
 
 def watch(trainer: Any, work: Workload, meter: Meter, budget: Budget) -> None:
     """Time the trainer's methods, check that every completion has the wanted length, stop when the budget is spent."""
-    from transformers import TrainerCallback
+    from transformers import PrinterCallback, TrainerCallback
 
     generate, score = trainer._generate, trainer._generate_and_score_completions
 
@@ -148,6 +148,7 @@ def watch(trainer: Any, work: Workload, meter: Meter, budget: Budget) -> None:
             meter.end_step(meter.now() - self.began, timed=budget.is_timed(int(state.global_step) - 1))
             control.should_training_stop |= budget.is_spent(meter.report)
 
+    trainer.remove_callback(PrinterCallback)
     trainer.add_callback(Steps())
 
 

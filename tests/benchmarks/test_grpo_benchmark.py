@@ -95,6 +95,16 @@ def test_our_engines_do_whole_steps_of_the_forced_length(tmp_path: Path, model: 
     assert {"torch", "transformers", "bitsandbytes", "peft"} <= found["versions"].keys()
 
 
+def test_what_is_timed_has_the_numbers_of_a_plain_float32_model(tmp_path: Path, model: Path) -> None:
+    found = reported(tmp_path, model, "check native")
+    assert found["status"] == "ok", found["reason"]
+    told = found["metrics"]
+    assert told["tokens"] == 20
+    assert told["engine to reference, largest"] < 0.02  # nats; both sides round to bfloat16 where they please
+    assert told["trainer to reference, largest"] < 0.02
+    assert told["least gradient cosine of a matrix"] > 0.999
+
+
 def test_what_ends_a_contender_is_its_reason(tmp_path: Path, model: Path) -> None:
     found = reported(tmp_path, model, "native", "sampling.engine=slow")
     assert found["status"] == "failed"

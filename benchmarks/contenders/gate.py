@@ -1,0 +1,105 @@
+"""Is what was timed also right? Log-probs and gradients of our own session against a plain one in float32.
+
+The reference computes in float32 with the very numbers that the NF4 weights stand for, each row by itself, with whole
+logits and autograd. The adapter's B matrices are drawn at random first: as made they are zero, and would prove nothing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.contenders.ours import Session, advantages_of, rows_of
+from benchmarks.contenders.report import Meter
+from benchmarks.contenders.workload import Workload
+
+SPREAD = 0.01
+"""Standard deviation of the B matrices' elements."""
+
+
+def run(work: Workload, model: Path, engine: str, overrides: list[str], meter: Meter) -> None:
+    """Fill the report's metrics: differences of log-probs in nats, and the cosine of the adapter's gradients."""
+    session = Session(work, model, engine, overrides)
+    disturb(session.model)
+    rollouts = session.rollout(1)
+    ours = session.gradients(rollouts)
+    reference = reference_of(session, model)
+    log_probs, theirs = learned(reference, rows_of(rollouts), advantages_of(rollouts, session.profile))
+    engines = torch.cat([torch.tensor(one.log_probs) for one in rollouts])
+    meter.report.settings = session.settings
+    meter.report.metrics = {
+        "tokens": len(log_probs),
+        **compared("engine to reference", engines, log_probs),
+        **compared("trainer to reference", torch.cat(session.log_probs(rollouts)), log_probs),
+        "gradient cosine": cosine(ours, theirs),
+        "least gradient cosine of a matrix": min(cosine({"": ours[name]}, {"": theirs[name]}) for name in ours),
+    }
+    session.close()
+
+
+def compared(name: str, ours: Tensor, theirs: Tensor) -> dict[str, float]:
+    apart = (ours.double() - theirs.double()).abs()
+    return {f"{name}, mean": float(apart.mean()), f"{name}, largest": float(apart.max())}
+
+
+def cosine(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> float:
+    """Of all matrices taken as one vector, in float64. (pure)"""
+    pairs = [(ours[name].double().flatten(), theirs[name].double().flatten()) for name in sorted(ours)]
+    dot = sum(float(a @ b) for a, b in pairs)
+    lengths = [sum(float(one @ one) for one in side) ** 0.5 for side in zip(*pairs, strict=True)]
+    return float(dot / (lengths[0] * lengths[1]))
+
+
+@torch.no_grad()
+def disturb(model: Any) -> None:
+    from workers.models.adapters import adapter_of
+
+    generator = torch.Generator().manual_seed(1)
+    for name, parameter in adapter_of(model).items():
+        if ".lora_B." in name:
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * SPREAD)
+
+
+def reference_of(session: Session, model: Path) -> Any:
+    """A model in float32 with the session's weights as they are: dequantised base, peft's adapter."""
+    from msgspec.structs import replace
+    from transformers import AutoModelForCausalLM
+
+    from workers.models.adapters import adapter_of, inject
+    from workers.rollout.weights import base_weights
+
+    read: Any = AutoModelForCausalLM.from_pretrained
+    plain = read(str(model), dtype=torch.float32, attn_implementation="eager").to(session.model.device).eval()
+    known = dict(plain.named_parameters())
+    with torch.no_grad():
+        for name, values in base_weights(session.model):
+            known.pop(name).copy_(values)
+        if known:
+            raise ValueError(f"the session's model has no {sorted(known)[0]}")
+        inject(plain, replace(session.profile.adapter, implementation="peft"), 0)
+        mine = adapter_of(session.model)
+        for name, parameter in adapter_of(plain).items():
+            parameter.copy_(mine[name])
+    return plain
+
+
+def learned(model: Any, rows: list[Any], advantages: list[float]) -> tuple[Tensor, dict[str, Tensor]]:
+    """Log-probs of all completion tokens, on the CPU, and the gradient of -sum(advantage * log-prob) / tokens.
+
+    With old log-probs that are the policy's own, that is the gradient of the clipped loss.
+    """
+    from workers.models.adapters import adapter_of
+
+    total = sum(len(row.completion_ids) for row in rows)
+    found = []
+    for row, advantage in zip(rows, advantages, strict=True):
+        ids = torch.tensor([*row.prompt_ids, *row.completion_ids], device=model.device)
+        logits = model(ids[None], use_cache=False).logits[0, len(row.prompt_ids) - 1 : -1].float()
+        log_probs: Any = torch.log_softmax(logits, dim=-1).gather(1, ids[len(row.prompt_ids) :, None])[:, 0]
+        (-advantage * log_probs.sum() / total).backward()
+        found.append(log_probs.detach().cpu())
+    gradients = {name: one.grad for name, one in adapter_of(model).items() if one.grad is not None}
+    return torch.cat(found), {name: one.detach().cpu() for name, one in gradients.items()}
