@@ -21,7 +21,7 @@ from workers.azr.buffers import Entry
 from workers.data import data_set
 from workers.data.checking import CHECKED_WITH, Checker, Verdict, agrees, outcome
 from workers.data.data_set import DataSet, Header, ImportFacts
-from workers.data.record import Record
+from workers.data.record import Origin, Record
 from workers.data.sources import Item, Source, check_source, fingerprint, read_source
 
 MAX_LISTED = 1000
@@ -76,15 +76,25 @@ class Gathered:
     records: list[Record] = field(default_factory=list)
     outcomes: dict[TaskKey, Outcome] = field(default_factory=dict)
     places: dict[TaskKey, tuple[str, int]] = field(default_factory=dict)
+    numbers: dict[TaskKey, int] = field(default_factory=dict)
+    """Place of each in `records`."""
 
     def knows(self, key: TaskKey) -> bool:
         return key in self.outcomes
 
     def add(self, record: Record, place: tuple[str, int]) -> None:
         key = (record.task, record.key)
+        self.numbers[key] = len(self.records)
         self.records.append(record)
         self.outcomes[key] = outcome(record.inputs, record.outputs)
         self.places[key] = place
+
+    def fill_in(self, key: TaskKey, origin: Origin) -> None:
+        """A task that was known without the run that found it, as a foreign file has it, now meets that run."""
+        known = self.records[self.numbers[key]]
+        if origin.run and not known.origin.run:
+            known = replace(known, origin=replace(origin, file=known.origin.file, line=known.origin.line))
+            self.records[self.numbers[key]] = known
 
 
 def consolidate(
@@ -190,6 +200,7 @@ def _merge(item: Item, entry: Entry, gathered: Gathered, source: Source, report:
         gathered.add(verified(item.record, entry), (source.name, item.line))
         return "added"
     if gathered.outcomes[key] == outcome(entry.inputs, entry.outputs):
+        gathered.fill_in(key, item.record.origin)
         return "duplicate"
     _list_conflict(item, entry.key, entry.outputs, gathered, source, report)
     return "conflict"

@@ -186,6 +186,17 @@ def test_where_a_task_comes_from_survives_every_journey(into: Path, tmp_path: Pa
         assert (record.source, record.solve_rate) == ("selfplay", 0.25)
 
 
+def test_a_duplicate_brings_the_run_that_found_the_task_where_that_was_not_known(
+    into: Path, tmp_path: Path, check: Checker
+) -> None:
+    merged(into, check, write(tmp_path / "theirs.jsonl", line()))
+    merged(into, check, a_run(tmp_path / "night", entry(step=5)).root)
+    merged(into, check, a_run(tmp_path / "later", entry(step=3)).root)
+    (record,) = read_data_set(into).records
+    assert (record.origin.file, record.origin.line) == ("theirs.jsonl", 1)
+    assert (record.origin.run, record.origin.step) == ("night", 5), "what is known is never overwritten"
+
+
 def test_sources_are_never_changed(into: Path, tmp_path: Path, check: Checker) -> None:
     path = write(tmp_path / "in.jsonl", line(), "nonsense", end="")
     before = (path.read_bytes(), path.stat().st_mtime_ns)
