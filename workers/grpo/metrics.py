@@ -22,7 +22,7 @@
 | update_skipped | 1: no group taught anything, and nothing was changed |
 | updates_done, silent_steps | steps with an update so far; steps in a row without |
 | stage, stage_steps; epoch | where the curriculum is, or how often the file was read |
-| vram_peak/PHASE | most bytes of the GPU's memory allocated in a phase |
+| memory/PHASE/... | peaks of rollout, score and train: workers/memory.py |
 """
 
 from __future__ import annotations

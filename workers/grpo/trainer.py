@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Profile
 from state.registry import Registry
-from workers import rng
+from workers import memory, rng
 from workers.azr.trainer import device_of, set_up_torch
 from workers.backoff import Sizes
 from workers.data.cursor import Cursor
@@ -81,6 +81,8 @@ class GrpoTrainer:
         self._optimizer = optimizer.build(self._model, profile.optimizer)
         self._mask = EntropyMask(profile.grpo)
         self._update = GroupUpdate(self._model, self._optimizer, profile, self._mask)
+        self._memory = memory.memory_of(profile, self._model, self._attempt.warn)
+        self._update.phase = self._memory.phase
         self._tally = Tally()
         self._engine = engine_of(
             self._model, profile, self._policy.tokenizer, reductions=self._attempt.spec.reductions,
@@ -136,8 +138,9 @@ class GrpoTrainer:
     def seed(self, stop_asked: Callable[[], bool]) -> Sequence[Record]:
         """There are no buffers to fill; for a curriculum the difficulties are measured, by the policy as it begins."""
         if self._profile.grpo.sent:
-            with self._attempt.stage("measuring"):
+            with self._attempt.stage("measuring"), self._memory.phase("rollout"):
                 found = self._measuring().run(stop_asked, self._attempt)
+            self._memory.forget()
             self._order.inner = found or self._plain_order()
         return []
 
@@ -145,10 +148,10 @@ class GrpoTrainer:
         """Nothing is kept that could be consolidated: the run goes on as it is."""
         return {"kept": 0.0, "dropped": 0.0}
 
-    def worst_case(self, *, first_attempt: bool) -> dict[str, float]:
+    def worst_case(self, *, first_attempt: bool) -> dict[str, Any]:
         if not first_attempt and self._model.device.type != "cuda":
             return {}
-        return rehearse(self._model, self._engine, self._update, self._profile)
+        return rehearse(self._model, self._engine, self._update, self._profile, self._memory)
 
     @property
     def sizes(self) -> Sizes:
@@ -156,14 +159,14 @@ class GrpoTrainer:
         return Sizes(micro_batch=now.rollouts, head_rows=now.head_rows, rollout_rows=self._engine.max_rows)
 
     def resize(self, sizes: Sizes) -> None:
-        self._update.sizes = self._update.sizes._replace(rollouts=sizes.micro_batch, head_rows=sizes.head_rows)
+        self._update.resize(sizes.micro_batch, sizes.head_rows)
         self._engine.max_rows = sizes.rollout_rows
-        self._update.forget_gradients()
         if self._model.device.type == "cuda":
             torch.cuda.empty_cache()
 
     def collect(self, step: int) -> list[Record]:
-        return collect(self._asker, self._order, step, self._attempt.stage).records()
+        with self._memory.phase("rollout"):
+            return collect(self._asker, self._order, step, self._attempt.stage).records()
 
     def update(self, step: int, records: Sequence[Record]) -> StepReport:
         collected = Collected.of(records)
@@ -180,7 +183,7 @@ class GrpoTrainer:
                 is_finite, learned = self._update.apply(step, rate, rows, advantages, left_out)
             metrics |= learned | {"learning_rate": rate}
             metrics["train_tokens_per_s"] = tokens_of(rows) / max(time.monotonic() - began, 1e-9)
-        metrics |= {"update_skipped": float(not rows), **self._step_done(collected, bool(rows))}
+        metrics |= {"update_skipped": float(not rows), **self._step_done(collected, bool(rows)), **self._memory.take()}
         return StepReport(
             metrics=metrics, tokens=tokens_of(rows), finite=is_finite, warnings=self._said(collected, rows)
         )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,7 @@ from workers.grpo.metrics import Metrics
 from workers.grpo.prepare import Minibatch, Prepared, prepare
 from workers.grpo.rows import Row
 from workers.grpo.scoring import Sizes, packs
+from workers.memory import applied_once
 from workers.models.log_probs import MAX_LOGITS, places_of
 from workers.models.optimizer import AnyOptimizer, clip
 from workers.models.packing import Pack
@@ -70,6 +72,8 @@ class GroupUpdate:
             kl_coef=profile.grpo.kl_coef,
             entropy_coef=knobs.entropy_coef,
         )
+        self.phase: Callable[[str], AbstractContextManager[None]] = lambda name: nullcontext()
+        """Measures a part of the update."""
         self._step = 0
         self._done = 0
         self._prepared: Prepared | None = None
@@ -86,13 +90,15 @@ class GroupUpdate:
         if self._step != step:
             self._step, self._done, self._prepared, self._sums = step, 0, None, Sums()
         if self._prepared is None:
-            self._prepared = prepare(self._model, self._profile, rows, advantages, left_out, self._mask, self.sizes)
+            with self.phase("score"):
+                self._prepared = prepare(self._model, self._profile, rows, advantages, left_out, self._mask, self.sizes)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         queue = self._prepared.minibatches * self._profile.grpo.inner_epochs
         is_finite = True
         while self._done < len(queue):
-            is_finite &= self._one(self._prepared, queue[self._done])
+            with self.phase("train"):
+                is_finite &= self._one(self._prepared, queue[self._done])
             self._done += 1
         metrics = self._sums.metrics() | self._prepared.metrics
         self._prepared = None
@@ -105,12 +111,20 @@ class GroupUpdate:
         norm = clip(self._optimizer, self._model, self._profile.optimizer.max_grad_norm)
         is_finite = bool(torch.isfinite(norm)) and math.isfinite(loss)
         if is_finite:
-            self._optimizer.step()
+            with applied_once("the optimiser's step"):
+                self._optimizer.step()
             self._sums.grad_norms.append(float(norm))
         self.forget_gradients()
         self._sums.loss += loss
         self._sums.found += found
         return is_finite
+
+    def resize(self, rollouts: int, head_rows: int) -> None:
+        """Do so much at one time from now on; rows shrink with it, as a prompt and its completions are read as one."""
+        knobs = self._profile.optimizer
+        row_tokens = max(1, knobs.row_tokens * rollouts // knobs.micro_batch_size)
+        self.sizes = Sizes(rollouts, row_tokens, head_rows)
+        self.forget_gradients()
 
     def forget_gradients(self) -> None:
         self._optimizer.zero_grad(set_to_none=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import resource
 from typing import Any
 
 import torch
@@ -11,32 +10,30 @@ import torch
 from profiles.schema import Profile
 from workers.grpo.prepare import Minibatch, Prepared
 from workers.grpo.rows import Row
+from workers.grpo.scoring import Sizes, packs
 from workers.grpo.update import GroupUpdate
+from workers.memory import Memory
 from workers.models.optimizer import moment_bytes
 from workers.rollout.engine import Request, Sampling
 from workers.rollout.select import Portions
 
 
-def rehearse(model: Any, engine: Portions, update: GroupUpdate, profile: Profile) -> dict[str, float]:
-    """Full rollout batch and largest micro-batch at full length. Weights, optimiser and generators stay as they are."""
+def rehearse(model: Any, engine: Portions, update: GroupUpdate, profile: Profile, memory: Memory) -> dict[str, Any]:
+    """Full rollout batch, largest forward pass, full length. Weights, optimiser and generators stay as they are."""
     draws = random.Random(0)
     vocabulary = model.config.vocab_size
     devices = [model.device] if model.device.type == "cuda" else []
-    if devices:
-        torch.cuda.reset_peak_memory_stats()
+    memory.forget()
     with torch.random.fork_rng(devices=devices):
-        engine.generate(
-            _longest_requests(engine, profile, vocabulary, draws), _longest_sampling(profile, bool(devices))
-        )
-        engine.rest()
-        prepared = _longest_rows(update.sizes.rollouts, profile, vocabulary, draws)
-        update.accumulate(prepared, prepared.minibatches[0])
-        update.forget_gradients()
-    if devices:
-        measured = float(torch.cuda.max_memory_allocated())
-    else:
-        measured = float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
-    return {"measured_bytes": measured, "expected_peak_bytes": measured + moment_bytes(model, profile.optimizer)}
+        requests = _longest_requests(engine, profile, vocabulary, draws)
+        with memory.phase("rollout"):
+            engine.generate(requests, _longest_sampling(profile, bool(devices)))
+            engine.rest()
+        prepared = _largest(update.sizes, profile, vocabulary, draws)
+        with memory.phase("train"):
+            update.accumulate(prepared, prepared.minibatches[0])
+            update.forget_gradients()
+    return memory.rehearsed(moment_bytes(model, profile.optimizer))
 
 
 def _longest_requests(engine: Portions, profile: Profile, vocabulary: int, draws: random.Random) -> list[Request]:
@@ -56,25 +53,32 @@ def _longest_sampling(profile: Profile, is_gpu: bool) -> Sampling:
     )
 
 
-def _longest_rows(count: int, profile: Profile, vocabulary: int, draws: random.Random) -> Prepared:
-    """A minibatch of `count` rollouts of different prompts, so that no part is shared; every token gets a gradient."""
+def _largest(sizes: Sizes, profile: Profile, vocabulary: int, draws: random.Random) -> Prepared:
+    """One forward pass with a gradient for every token: a full micro-batch of different prompts, or, where rows are
+    longer than that, as much of one group as a row holds."""
+    count = min(sizes.rollouts, profile.grpo.groups_per_step * profile.grpo.group_size)
+    prompts = [_ids(profile.sampling.max_prompt_tokens, vocabulary, draws) for _ in range(count)]
+    different = [_row(prompt, profile, vocabulary, draws) for prompt in prompts]
+    group = [_row(prompts[0], profile, vocabulary, draws) for _ in range(profile.grpo.group_size)]
+    passes = [(pack, [rows[i] for i in members]) for rows in (different, group) for pack, members in packs(rows, sizes)]
+    _, rows = max(passes, key=lambda one: one[0].ids.numel())
     length = profile.sampling.max_completion_tokens
-    rows = [
-        Row(
-            group=number,
-            problem=0,
-            prompt_ids=_ids(profile.sampling.max_prompt_tokens, vocabulary, draws),
-            completion_ids=_ids(length, vocabulary, draws),
-            log_probs=(-1.0,) * length,
-            finish_reason="length",
-            reward=0.0,
-        )
-        for number in range(count)
-    ]
     some = [torch.full((length,), -1.0) for _ in rows]
-    minibatch = Minibatch(tuple(range(count)), (1 / (count * length),) * count, None)
-    ref = some if profile.grpo.kl_coef else None
-    return Prepared(rows, [1.0] * count, some, None, ref, [minibatch])
+    minibatch = Minibatch(tuple(range(len(rows))), (1 / (len(rows) * length),) * len(rows), None)
+    return Prepared(rows, [1.0] * len(rows), some, None, some if profile.grpo.kl_coef else None, [minibatch])
+
+
+def _row(prompt_ids: tuple[int, ...], profile: Profile, vocabulary: int, draws: random.Random) -> Row:
+    length = profile.sampling.max_completion_tokens
+    return Row(
+        group=0,
+        problem=0,
+        prompt_ids=prompt_ids,
+        completion_ids=_ids(length, vocabulary, draws),
+        log_probs=(-1.0,) * length,
+        finish_reason="length",
+        reward=0.0,
+    )
 
 
 def _ids(length: int, vocabulary: int, draws: random.Random) -> tuple[int, ...]:
