@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,7 +56,7 @@ class Session:
         self.model = policy.model
         optimiser = optimizer.build(policy.model, profile.optimizer)
         self.engine = engine_of(policy.model, profile, policy.tokenizer)
-        self._update = GroupUpdate(policy.model, optimiser, profile, EntropyMask(profile.grpo))
+        self.update = GroupUpdate(policy.model, optimiser, profile, EntropyMask(profile.grpo))
         self._sampling = Sampling(max_new_tokens=work.completion, ignore_stop=True)
 
     @property
@@ -68,7 +66,7 @@ class Session:
 
         profile = self.profile
         return {
-            "engine": type(self.engine.engine).__name__, "sizes": self._update.sizes._asdict(),
+            "engine": type(self.engine.engine).__name__, "sizes": self.update.sizes._asdict(),
             "deterministic": profile.run.deterministic, "adapter": profile.adapter.implementation,
             "old_source": old_source_of(profile), "optimizer": profile.optimizer.kind,
         }  # fmt: skip
@@ -97,7 +95,7 @@ class Session:
         self.engine.rest()
         rate = learning_rate_at(step, self.profile.optimizer)
         rows, advantages = rows_of(rollouts), advantages_of(rollouts, self.profile)
-        is_finite, metrics = self._update.apply(step, rate, rows, advantages)
+        is_finite, metrics = self.update.apply(step, rate, rows, advantages)
         if not is_finite:
             raise ValueError(f"numbers of the update are not finite: {metrics}")
         return metrics
@@ -106,7 +104,7 @@ class Session:
         """The trainer's own, of each rollout's tokens."""
         from workers.grpo.scoring import score_rows
 
-        return score_rows(self.model, rows_of(rollouts), 1.0, self._update.sizes).log_probs
+        return score_rows(self.model, rows_of(rollouts), 1.0, self.update.sizes).log_probs
 
     def gradients(self, rollouts: list[Any]) -> dict[str, Any]:
         """Of the adapter's matrices, by peft's names, as an update would have them before clipping."""
@@ -118,13 +116,13 @@ class Session:
         profile = replace_in(self.profile, "grpo", old_source="trainer")
         rows, advantages = rows_of(rollouts), advantages_of(rollouts, profile)
         mask = EntropyMask(profile.grpo)
-        prepared = prepare(self.model, profile, rows, advantages, (), mask, self._update.sizes)
+        prepared = prepare(self.model, profile, rows, advantages, (), mask, self.update.sizes)
         prepared = replace(prepared, tis=None)
-        self._update.forget_gradients()
-        self._update.accumulate(prepared, prepared.minibatches[0])
+        self.update.forget_gradients()
+        self.update.accumulate(prepared, prepared.minibatches[0])
         matrices: dict[str, Any] = dict(adapter_of(self.model))
         found = {name: one.grad.detach().cpu().clone() for name, one in matrices.items()}
-        self._update.forget_gradients()
+        self.update.forget_gradients()
         return found
 
     def close(self) -> None:
@@ -159,38 +157,17 @@ def replace_in(profile: Any, section: str, **knobs: Any) -> Any:
     return with_(profile, **{section: with_(getattr(profile, section), **knobs)})
 
 
-@contextmanager
-def scoring_timed(meter: Meter) -> Iterator[None]:
-    """What the update prepares before its first gradient counts as `score`: the trainer's own log-probs, if it asks."""
-    import workers.grpo.update
-
-    update: Any = workers.grpo.update
-    prepare = update.prepare
-
-    def timed(*args: Any, **kwargs: Any) -> Any:
-        with meter.phase("score"):
-            return prepare(*args, **kwargs)
-
-    update.prepare = timed
-    try:
-        yield
-    finally:
-        update.prepare = prepare
-
-
 def run(work: Workload, model: Path, engine: str, overrides: list[str], meter: Meter, budget: Budget) -> None:
     report = meter.report
     session = Session(work, model, engine, overrides)
+    session.update.phase = meter.phase  # `score`: what is prepared before the first gradient; `train`: the rest
     report.settings = session.settings | {"overrides": overrides}
     done = 0
-    with scoring_timed(meter):
-        while not budget.is_spent(report):
-            done += 1
-            began = meter.now()
-            with meter.phase("rollout"):
-                rollouts = session.rollout(done)
-            with meter.phase("score and train"):
-                report.metrics = session.train(done, rollouts)
-            meter.split("score and train", "score", "train")
-            meter.end_step(meter.now() - began, timed=budget.is_timed(done - 1))
+    while not budget.is_spent(report):
+        done += 1
+        began = meter.now()
+        with meter.phase("rollout"):
+            rollouts = session.rollout(done)
+        report.metrics = session.train(done, rollouts)
+        meter.end_step(meter.now() - began, timed=budget.is_timed(done - 1))
     session.close()

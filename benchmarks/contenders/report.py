@@ -34,8 +34,9 @@ class Report:
     cold_start_s: float | None = None
     """From the start of the process to the end of its first step."""
     allocated: int | None = None
-    """Peak of torch's allocator over the timed steps; `reserved` likewise."""
+    """Peak of torch's allocator over the timed steps; `reserved` likewise, `peaks` by phase."""
     reserved: int | None = None
+    peaks: dict[str, int] = field(default_factory=dict)
     allocated_at_load: int | None = None
     """Peak before the first step ended: loading and warming up."""
     context: int | None = None
@@ -64,6 +65,8 @@ class Meter:
         """
         self.report, self._began = report, began
         self._phases: dict[str, float] = {}
+        self._peaks: dict[str, int] = {}
+        self._allocated = self._reserved = 0
         self.is_gpu = torch.cuda.is_available()
         report.versions = versions()
         report.device = platform.processor() or platform.machine()
@@ -84,18 +87,34 @@ class Meter:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Seconds of the block count for `name` of the step under way."""
+        """Seconds of the block count for `name` of the step under way, and so does the peak of its memory."""
         began = self.now()
+        self._note_peak("")
         yield
+        self._note_peak(name)
         self._phases[name] = self._phases.get(name, 0.0) + self.now() - began
+
+    def _note_peak(self, name: str) -> None:
+        """The allocator's peak since the last call belongs to `name`; without one to the step alone."""
+        if not self.is_gpu:
+            return
+        peak = torch.cuda.max_memory_allocated()
+        self._allocated = max(self._allocated, peak)
+        self._reserved = max(self._reserved, torch.cuda.max_memory_reserved())
+        if name:
+            self._peaks[name] = max(self._peaks.get(name, 0), peak)
+        torch.cuda.reset_peak_memory_stats()
 
     def split(self, whole: str, part: str, rest: str) -> None:
         """Of the step under way: `whole` contained `part`; keep that and what remains, as `rest`."""
         if whole in self._phases:
             self._phases[rest] = self._phases.pop(whole) - self._phases.get(part, 0.0)
+        if whole in self._peaks:
+            self._peaks[rest] = self._peaks.pop(whole)
 
     def end_step(self, seconds: float, *, timed: bool) -> None:
-        """The step under way took so many seconds in all. Peaks are those since the last step that was not timed."""
+        """The step under way took so many seconds in all."""
+        self._note_peak("train" if "train" not in self._phases else "")
         phases, self._phases = self._phases, {}
         report = self.report
         phases.setdefault("train", max(0.0, seconds - sum(phases.values())))
@@ -103,14 +122,14 @@ class Meter:
             report.cold_start_s = time.time() - self._began
         (report.steps if timed else report.warmup).append(phases | {"step": seconds})
         report.host = host_peak()
-        if not self.is_gpu:
-            return
-        if timed:
-            report.allocated = torch.cuda.max_memory_allocated()
-            report.reserved = torch.cuda.max_memory_reserved()
-        else:
-            report.allocated_at_load = max(report.allocated_at_load or 0, torch.cuda.max_memory_allocated())
-            torch.cuda.reset_peak_memory_stats()
+        if timed and self.is_gpu:
+            report.allocated = max(report.allocated or 0, self._allocated)
+            report.reserved = max(report.reserved or 0, self._reserved)
+            for name, peak in self._peaks.items():
+                report.peaks[name] = max(report.peaks.get(name, 0), peak)
+        elif self.is_gpu:
+            report.allocated_at_load = max(report.allocated_at_load or 0, self._allocated)
+        self._allocated, self._reserved, self._peaks = 0, 0, {}
 
 
 @dataclass

@@ -27,6 +27,8 @@ def row_of(one: Found, width: int) -> list[str]:
     spans = [spread([step[name] for step in one["steps"] if name in step]) for name in
              ("step", "rollout", "score", "train")]  # fmt: skip
     memory = [gib(one[key]) for key in ("allocated", "reserved", "on_device", "host")]
+    if one.get("peaks"):
+        memory[0] += f" ({', '.join(f'{name} {gib(peak)}' for name, peak in one['peaks'].items())})"
     cold = "" if one["cold_start_s"] is None else f"{one['cold_start_s']:.0f}"
     note = "" if one["status"] == "ok" else f", then {one['status']}: {one['reason']}"
     return [*start, *spans, spread(rates, 0), spread(per_token, 2), *memory, cold, f"{len(one['steps'])}{note}"]

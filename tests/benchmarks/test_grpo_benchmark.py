@@ -18,7 +18,7 @@ from safetensors import safe_open
 from benchmarks import grpo
 from benchmarks.contenders import __main__ as child
 from benchmarks.contenders import profiled, tables, workload
-from benchmarks.contenders.report import Budget, Report
+from benchmarks.contenders.report import Budget, Meter, Report
 from benchmarks.contenders.workload import Workload
 from profiles.shapes import shape_of
 from workers.models.load import Tokenizer
@@ -137,6 +137,32 @@ def test_trl_does_steps_of_the_forced_length(tmp_path: Path, model: Path) -> Non
     found = reported(tmp_path, model, "trl")
     assert (found["status"], len(found["steps"])) == ("ok", 2), found["reason"]
     assert found["settings"]["num_generations"] == TINY["group_size"]
+
+
+def test_peaks_are_those_of_timed_steps_and_each_phase_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = {"bytes": 10, "peak": 10}
+
+    def takes(size: int) -> None:
+        now["peak"] = max(now["peak"], now["bytes"] + size)
+
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: now["peak"])
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda: now["peak"] + 1)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: now.update(peak=now["bytes"]))
+    report = Report("trl", 8)
+    meter = Meter(report, began=0.0)
+    meter.is_gpu = True
+    for timed, extra in ((False, 100), (True, 0), (True, 1)):
+        with meter.phase("rollout and score"):
+            with meter.phase("rollout"):
+                takes(5 + extra)
+            takes(7)
+        meter.split("rollout and score", "rollout", "score")
+        takes(20)
+        meter.end_step(1.0, timed=timed)
+    assert report.allocated_at_load == 115
+    assert (report.allocated, report.reserved) == (30, 31)
+    assert report.peaks == {"rollout": 16, "score": 17, "train": 30}
 
 
 @pytest.mark.parametrize(
