@@ -165,7 +165,8 @@ def crash_loop(failures: list[AttemptFacts], retry: Retry) -> Stop | None:
     last = failures[-1]
     where = f"cycle {last.cycle}, {last.role} attempt {last.attempt}, step {last.step_reached + 1}"
     if last.exit_code in FINAL_CODES:
-        return Stop(f"{last.message or last.failure} ({where})", RunState.FAILED, ExitCode(last.exit_code or 0))
+        what, _, advice = last.message.partition("\n")  # as a result's error and advice were put together
+        return Stop(f"{what or last.failure} ({where})", RunState.FAILED, ExitCode(last.exit_code or 0), advice)
     same = 0
     for failure in reversed(failures):
         if (failure.failure, failure.step_reached, failure.role) != (last.failure, last.step_reached, last.role):

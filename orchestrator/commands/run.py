@@ -303,11 +303,13 @@ def finish(run_dir: RunDir, reader: Reader, profile: Profile, screen: Screen, en
         head = f"head is step {history.head.step} ({history.head.path})" if history.head else "no checkpoint yet"
         log = last_log(run_dir, history.current.cycle if history.current else 0)
         seen = last_lines(log) if ending.exit_code == ExitCode.INTERNAL else []
-        lines = [ending.reason, *filter(None, [ending.advice]), *seen]
+        # A failure that tells its remedy needs no log: the remedy is what to type next.
+        remedies = ending.exit_code != ExitCode.INTERNAL and ending.advice
+        lines = [ending.reason, *([ending.advice] if ending.advice and not remedies else []), *seen]
         raise LonghaulError(
             f"run '{run_dir.name}' stopped: " + "\n       ".join(lines),
             kept=head,
-            next_command=f"tail -n 40 {log}",
+            next_command=ending.advice if remedies else f"tail -n 40 {log}",
             exit_code=ending.exit_code,
         )
     return int(ending.exit_code)

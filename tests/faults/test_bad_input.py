@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -219,7 +220,32 @@ def test_E8_model_torn_is_refused_by_name(broken_model: Path, tmp_path: Path) ->
         told(azr(run, broken_model), "model.safetensors")
 
 
-def azr(run: Scene, model: Path) -> Master:
+@pytest.mark.parametrize(
+    ("settings", "said", "remedy"),
+    [
+        pytest.param(
+            ["adapter.rank=4", 'adapter.targets=["gate"]'], "adapter.targets names gate", "set adapter.targets to some",
+            id="a target of LoRA",
+        ),
+        pytest.param(
+            ["sampling.engine=vllm"], "no rollout engine works; vllm: ", 'sampling.fallback=["native"]', id="vLLM",
+            marks=pytest.mark.skipif(find_spec("vllm") is not None, reason="here it may start"),
+        ),
+        pytest.param(
+            ["azr.seed_tasks=9", "azr.max_seed_batches=1", "azr.proposals_per_task=2", "azr.group_size=2"],
+            "seed_stalled: 1 batches", "azr.max_seed_batches=N", id="seeds", marks=pytest.mark.slow,
+        ),
+    ],
+)  # fmt: skip
+def test_E8_what_cannot_be_had_is_refused_with_what_to_type(
+    settings: list[str], said: str, remedy: str, tmp_path: Path
+) -> None:
+    with scene(tmp_path / "run") as run:
+        told(azr(run, None, *settings), said, remedy)
+
+
+def azr(run: Scene, model: Path | None, *settings: str) -> Master:
     command = [sys.executable, "-m", "orchestrator", "run", "--profile", "pocket", "--run", run.name, "--plain",
-               "--runs", str(run.root / "runs"), "--set", f"model.path={model}"]  # fmt: skip
-    return run.launch_and_end(command, code=66)
+               "--runs", str(run.root / "runs")]  # fmt: skip
+    all_settings = [*([f"model.path={model}"] if model else []), *settings]
+    return run.launch_and_end([*command, *(word for one in all_settings for word in ("--set", one))], code=66)

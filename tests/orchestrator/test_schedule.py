@@ -161,6 +161,13 @@ def test_what_another_attempt_cannot_cure_ends_the_run_at_once(code: int) -> Non
     assert action.exit_code == code
 
 
+def test_a_failure_that_tells_its_remedy_ends_with_it() -> None:
+    failures = (replace(failed(code=66, failure="INPUT"), message="no such target\nset another one"),)
+    action = next_action(history(OPEN, 0, failures=failures), PROFILE, NOW)
+    assert isinstance(action, Stop)
+    assert action.reason.startswith("no such target (cycle 1") and action.advice == "set another one"
+
+
 def test_validation_every_third_cycle_still_scores_the_first_and_the_last() -> None:
     profile = Profile(name="t", run=Run(max_cycles=5), validation=Validation(every=3))
     due = [
