@@ -56,7 +56,7 @@ def check_source(source: Source) -> None:
             return
         raise _no_source(source, "is a folder without a run in it")
     if not source.path.exists():
-        raise _no_source(source, "is not there")
+        raise _no_source(source, "is not there: neither a file nor a run of that name")
     if not source.path.is_file():  # a pipe would be waited for, a device never ends
         raise _no_source(source, "is no plain file")
 

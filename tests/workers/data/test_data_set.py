@@ -69,9 +69,10 @@ def test_what_does_not_verify_is_not_added_to(change: Callable[[bytes], bytes], 
 WRITE = """
 import sys
 from pathlib import Path
-from tests.workers.data.test_data_set import written
-from tests.workers.data.given import ADD, TWICE
-written(Path(sys.argv[1]), ADD, TWICE, ADD)
+from workers.data.data_set import Header, read_data_set, write_data_set
+from workers.data.record import Record
+three = [Record(task="ded", program=program, inputs=("1",), outputs=("2",)) for program in "abc"]
+write_data_set(read_data_set(Path(sys.argv[1])), three, Header())
 """
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.workers.data.given import ADD, TWICE, line, problem, triplet
@@ -100,6 +100,7 @@ KEYS = ("snippet", "input", "output", "inputs", "outputs", "message", "imports",
         "task", "step", "origin")  # fmt: skip
 
 
+@settings(max_examples=50)
 @given(st.dictionaries(st.sampled_from(KEYS), ANY_JSON | st.sampled_from([ADD, TWICE, ["1"], "ded"])))
 def test_no_object_makes_the_reader_or_the_key_fail(row: dict[str, Any]) -> None:
     with suppress(BadLine):
