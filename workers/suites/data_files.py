@@ -84,7 +84,8 @@ def short_hash(text: str) -> str:
 
 
 def _missing(file: DataFile, what: str, folder: Path, *, name_it: bool) -> LonghaulError:
-    then = f"then say --data {folder} or set {VARIABLE}={folder}" if name_it else "then the same command again"
+    named = f"then set {VARIABLE}={folder} (or validation.data in the profile; evaluate takes --data {folder})"
+    then = named if name_it else "then the same command again"
     return LonghaulError(
         f"{what} (licence {file.license}, not part of this program)",
         kept="everything; nothing was asked yet",
