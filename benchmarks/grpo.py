@@ -33,6 +33,9 @@ OURS = ("native", "hf")
 
 def main(arguments: list[str]) -> int:
     args = parsed(arguments)
+    if args.show:
+        print("\n\n".join(together([json.loads(path.read_text()) for path in args.show])))
+        return 0
     with tempfile.TemporaryDirectory(prefix="longhaul-grpo-") as made:
         return compare(args, Path(args.model or made), arguments)
 
@@ -59,6 +62,7 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--decode", action="store_true", help="rollouts alone")
     parser.add_argument("--profile-time", action="store_true", help="kernels of our own step by family")
     parser.add_argument("--check", action="store_true", help="our log-probs and gradients against float32 ones")
+    parser.add_argument("--show", type=Path, nargs="+", metavar="FILE", help="measure nothing: tables of such files")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all figures there, after each contender")
     args = parser.parse_args(arguments)
     known = DECODE if args.decode else OURS if args.profile_time or args.check else STEPS
@@ -73,7 +77,10 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
 def compare(args: argparse.Namespace, model: Path, arguments: list[str]) -> int:
     prefix = "decode " if args.decode else "profile " if args.profile_time else "check " if args.check else ""
     reports: list[dict[str, Any]] = []
-    facts = {"command": f"python -m benchmarks grpo {' '.join(arguments)}", "gpu": gpu_facts()}
+    kind = "decode" if args.decode else "profile_time" if args.profile_time else "check" if args.check else "steps"
+    workload = {name: getattr(args, name) for name in ("shape", "prompt", "completion", "cap")}
+    facts = {"command": f"python -m benchmarks grpo {' '.join(arguments)}", "kind": kind, "workload": workload}
+    facts |= {"gpu": gpu_facts()}
     print(f"reproduce: {facts['command']}\n{facts['gpu'] or 'no NVIDIA GPU'}", flush=True)
     for size in args.group_size:
         for name in [name for name in args.contenders for _ in range(args.launches)]:
@@ -103,6 +110,21 @@ def shown(reports: list[dict[str, Any]], args: argparse.Namespace) -> str:
     return f"{head}\n{tables.steps_table(reports)}\n\n{tables.ratios(reports)}"
 
 
+def together(files: list[dict[str, Any]]) -> list[str]:
+    """Tables of what several calls measured; those of one kind and one workload are one table. (pure)"""
+    kinds: dict[str, list[dict[str, Any]]] = {}
+    for file in files:
+        kinds.setdefault(json.dumps([file["kind"], file["gpu"], file["workload"]]), []).append(file)
+    found = []
+    for same in kinds.values():
+        args = argparse.Namespace(**same[0]["workload"], **dict.fromkeys(("check", "decode", "profile_time"), False))
+        setattr(args, same[0]["kind"], True)
+        commands = "\n".join(f"reproduce: {file['command']}" for file in same)
+        reports = [one for file in same for one in file["reports"]]
+        found.append(f"{commands}\n{same[0]['gpu'] or 'no NVIDIA GPU'}\n{shown(reports, args)}")
+    return found
+
+
 def measured(name: str, size: int, args: argparse.Namespace, model: Path) -> dict[str, Any]:
     """The report of one contender. Only one that can start costs a process, and the model is made before the first."""
     wanted = [library for part, group in NEEDS.items() if part in name for library in group]
@@ -125,7 +147,7 @@ def in_a_process(name: str, size: int, args: argparse.Namespace, model: Path) ->
                  "cap_gib": args.cap, "vllm_share": args.vllm_share, "overrides": args.set}  # fmt: skip
         job.write_text(json.dumps(facts))
         command = [sys.executable, "-m", "benchmarks.contenders", str(job), str(report)]
-        environment = allocator_of(name) | os.environ
+        environment = environment_of(name) | os.environ
         with device_peak() as peak:
             try:
                 done = subprocess.run(command, timeout=args.timeout, env=environment, check=False)
@@ -137,9 +159,11 @@ def in_a_process(name: str, size: int, args: argparse.Namespace, model: Path) ->
         return found | {"on_device": peak.bytes}
 
 
-def allocator_of(name: str) -> dict[str, str]:
-    """vLLM's sleep keeps weights in a pool of its own, which expandable segments cannot be part of."""
-    return {} if "vllm" in name else {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+def environment_of(name: str) -> dict[str, str]:
+    """What our own workers set before they load a tensor library; nothing for others."""
+    from workers.azr.warm import ENVIRONMENT
+
+    return ENVIRONMENT if set(name.split()) & set(OURS) else {}
 
 
 def failed(name: str, size: int, reason: str) -> dict[str, Any]:
@@ -151,7 +175,7 @@ def failed(name: str, size: int, reason: str) -> dict[str, Any]:
 
 def gpu_facts() -> str:
     """Name, driver, power limit and clocks, as the driver's tool tells them; empty without one."""
-    fields = "name,driver_version,memory.total,power.limit,clocks.max.sm,clocks.sm"
+    fields = "name,driver_version,memory.total,power.limit,clocks.max.sm"
     try:
         query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
         return subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()

@@ -12,7 +12,7 @@ Found = dict[str, Any]
 
 def steps_table(reports: Sequence[Found]) -> str:
     """A row for each contender: medians of seconds with the least and the most, then peaks of memory in GiB."""
-    heads = ("contender", "G", "step s", "rollout s", "score s", "train s", "tokens/s", "ms a token",
+    heads = ("contender", "G", "step s", "rollout s", "score s", "train s", "tokens/s", "ms a decode step",
              "allocated", "reserved", "device", "host", "first step after s", "steps")  # fmt: skip
     return table(heads, [row_of(one, len(heads)) for one in reports])
 
@@ -36,7 +36,7 @@ def row_of(one: Found, width: int) -> list[str]:
 
 def decode_table(reports: Sequence[Found]) -> str:
     """Rollouts alone: no trainer beside the engine."""
-    heads = ("engine", "G", "rollout s", "tokens/s", "ms a token", "weights and cache GiB", "device GiB")
+    heads = ("engine", "G", "rollout s", "tokens/s", "ms a decode step", "weights and cache GiB", "device GiB")
     rows = []
     for one in reports:
         start = [one["contender"].removeprefix("decode "), str(one["group_size"])]

@@ -205,3 +205,18 @@ def test_the_table_gives_medians_with_their_span_and_how_much_faster_ours_is() -
     assert "| native | 8 | 2.00 (1.00 to 3.00) | 1.00 (0.50 to 1.50) |" in text
     assert "| trl | 8 | 20.00 | 19.00 |" in text
     assert tables.ratios([ours, other, gone]) == "G=8: native makes 10.0 steps in the time of one of trl"
+
+
+def test_tables_of_several_calls_are_one_where_the_workload_is(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    workload = {"shape": "tiny", "prompt": 6, "completion": 5, "cap": 0.0}
+    for name, seconds, cap in (("native", 1.0, 0.0), ("trl", 12.0, 0.0), ("hf", 9.0, 4.0)):
+        report = vars(Report(name, 8, "ok", tokens=40, steps=[{"step": seconds, "rollout": seconds / 2}]))
+        facts = {"command": name, "kind": "steps", "workload": workload | {"cap": cap}, "gpu": "", "reports": [report]}
+        (tmp_path / f"{name}.json").write_text(json.dumps(facts))
+    assert grpo.main(["--show", *(str(tmp_path / f"{name}.json") for name in ("native", "trl", "hf"))]) == 0
+    free, capped = capsys.readouterr().out.split("\n\nreproduce: hf")
+    assert "native makes 12.0 steps in the time of one of trl" in free
+    assert "| hf |" not in free and "| hf |" in capped
+    assert "a card of 4 GiB" in capped
