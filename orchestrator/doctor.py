@@ -21,7 +21,11 @@ from typing import Any, Literal
 
 import psutil
 
+from orchestrator import preflight
+from orchestrator.machine import Machine, this_machine
+from profiles.built_in import BUILT_IN
 from profiles.errors import ExitCode, LonghaulError
+from profiles.load import resolved_json
 from profiles.schema import Profile
 from state import durable
 from state.lock import is_network
@@ -38,6 +42,11 @@ SLOW_FSYNC_S = 0.1
 PACKAGES = ("torch", "transformers", "safetensors", "tokenizers", "msgspec", "sqlite-utils", "psutil", "rich")
 PROBE_TIMEOUT_S = 60.0
 SANDBOX_COMMAND = (sys.executable, "-m", "workers.sandbox", "--layers", "--json")
+LIBRARIES_COMMAND = (sys.executable, "-m", "workers.selftest")
+LIBRARIES_TIMEOUT_S = 300.0
+"""The imports alone may take a minute on a cold disk."""
+CODES = {"cuda": ExitCode.GPU, "self-test": ExitCode.INTERNAL}
+"""What a run would end with where a check of the libraries fails; otherwise INPUT."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +68,8 @@ def examine(profile: Profile, runs: Path) -> Iterator[Finding]:
     yield from disk(runs)
     yield memory(psutil.virtual_memory().available >> 20)
     yield gpu(profile.run.device)
+    yield from card(profile, this_machine())
+    yield from libraries(profile)
     yield from sandbox_layers(profile)
 
 
@@ -158,6 +169,65 @@ def gpu(device: str) -> Finding:
     except (OSError, subprocess.SubprocessError) as error:
         return Finding("gpu", "fail" if device == "cuda" else "warn", f"nvidia-smi failed: {error}", fix, code)
     return Finding("gpu", "ok", "; ".join(answer.stdout.split("\n")).strip("; "))
+
+
+def card(profile: Profile, machine: Machine) -> Iterator[Finding]:
+    """Whether the GPU's memory is enough for the profile's largest shapes; nothing where that cannot be said."""
+    verdict = preflight.judge(profile, machine)
+    plan = verdict.plan
+    if plan is None or machine.card is None or plan.usable_bytes is None:
+        return
+    detail = (
+        f"{preflight.gib(plan.demand.device)} of {preflight.gib(plan.usable_bytes)} GiB usable of {machine.card.name} "
+        f"expected ({plan.demand.worst}); rollouts by {verdict.profile.sampling.engine}"
+    )
+    plan_command = f"python -m orchestrator run --profile {profile.name} --plan"
+    if plan.fits:
+        yield Finding("gpu memory", "warn" if plan.is_tight else "ok", detail, plan_command if plan.is_tight else "")
+        return
+    fix = f"python -m orchestrator run --profile {profile.name} {preflight.as_words(verdict)}"
+    is_refused = verdict.is_refused
+    yield Finding(
+        "gpu memory", "fail" if is_refused else "warn", detail, fix if verdict.changes else plan_command,
+        ExitCode.CUDA_OOM if is_refused else ExitCode.OK,
+    )  # fmt: skip
+
+
+def libraries(profile: Profile) -> Iterator[Finding]:
+    """CUDA, peft, bitsandbytes, Triton, and a step with a tiny model, in a process of its own.
+
+    Nothing for a built-in model on a CPU: it needs none of them.
+    """
+    is_small = profile.model.path in BUILT_IN and profile.model.random_init == "off" and not profile.adapter.rank
+    if profile.run.worker == "fake" or (is_small and profile.run.device != "cuda"):
+        return
+    try:
+        answer = subprocess.run(
+            LIBRARIES_COMMAND, input=resolved_json(profile), capture_output=True, timeout=LIBRARIES_TIMEOUT_S,
+            check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError) as error:
+        yield Finding("libraries", "fail", f"could not be tried: {error}", "make setup", ExitCode.INTERNAL)
+        return
+    yield from judge_libraries(answer.stdout.decode("utf-8", "replace").splitlines())
+    if answer.returncode:
+        words = answer.stderr.decode("utf-8", "replace").strip().splitlines()
+        detail = (
+            f"the process that tries them ended with {answer.returncode}: {words[-1] if words else 'without a word'}"
+        )
+        yield Finding("libraries", "fail", detail, "make setup", ExitCode.INTERNAL)
+
+
+def judge_libraries(lines: Sequence[str]) -> Iterator[Finding]:
+    """lines: JSON, a check each with name, state, detail, fix; others are not ours. (pure)"""
+    for line in lines:
+        try:
+            found = json.loads(line)
+            name, state, detail, fix = (str(found[key]) for key in ("name", "state", "detail", "fix"))
+        except (ValueError, KeyError, TypeError):
+            continue
+        code = CODES.get(name, ExitCode.INPUT) if state == "fail" else ExitCode.OK
+        yield Finding(name, "fail" if state == "fail" else "warn" if state == "warn" else "ok", detail, fix, code)
 
 
 def sandbox_layers(profile: Profile) -> Iterator[Finding]:

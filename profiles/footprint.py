@@ -246,7 +246,7 @@ def _itemsize(profile: Profile) -> int:
 def _reading_bytes(profile: Profile, shape: Shape) -> int:
     """Of one token in one block, without gradient."""
     f, h, k = shape.intermediate_size, shape.hidden_size, shape.key_width
-    is_wide = profile.adapter.rank > 0 and "down_proj" in profile.adapter.targets
+    is_wide = has_peft(profile) and "down_proj" in profile.adapter.targets
     return _itemsize(profile) * (4 * f + 6 * h + 4 * k) + 4 * f * is_wide
 
 
@@ -267,10 +267,15 @@ def _block_bytes(profile: Profile, shape: Shape) -> int:
 
 def _adapter_inputs(profile: Profile, shape: Shape) -> int:
     """Float32 inputs of the MLP's adapters, of one token; those of the attention are among the 13 of h."""
-    if not profile.adapter.rank:
+    if not has_peft(profile):
         return 0
     linear = shape.linear
     return sum(4 * linear[name][0] for name in ("gate_proj", "up_proj", "down_proj") if name in profile.adapter.targets)
+
+
+def has_peft(profile: Profile) -> bool:
+    """Whether peft computes with the adapter: in float32, of which it keeps a copy of each input."""
+    return profile.adapter.rank > 0 and profile.adapter.implementation == "peft"
 
 
 def _dequantised(profile: Profile, shape: Shape) -> int:

@@ -13,7 +13,10 @@ import pytest
 from orchestrator import doctor
 from orchestrator.commands.doctor import closing, line
 from orchestrator.doctor import Finding
+from orchestrator.machine import Card, Machine
 from profiles.errors import ExitCode
+from profiles.footprint import GIB
+from profiles.load import load_profile
 from profiles.schema import Profile, Sandbox
 
 
@@ -95,3 +98,46 @@ def test_each_finding_is_a_line_with_its_remedy_below() -> None:
     assert "\x1b" not in text
     assert text.splitlines()[1].strip() == "-> remount it"
     assert "1 of 1 checks failed" in closing([bad], "pocket")
+
+
+def test_the_gpu_s_memory_is_compared_with_the_profile() -> None:
+    mine = load_profile("azr-0.5b").profile
+
+    def states(gigabytes: float, profile: Profile = mine) -> list[tuple[str, ExitCode]]:
+        machine = Machine((Card("small", int(gigabytes * GIB)),))
+        return [(finding.state, finding.exit_code) for finding in doctor.card(profile, machine)]
+
+    assert states(24) == [("ok", ExitCode.OK)]
+    assert states(8) == [("fail", ExitCode.CUDA_OOM)]
+    assert states(8, load_profile("azr-0.5b", ["memory.on_small_card=warn"]).profile) == [("warn", ExitCode.OK)]
+    assert list(doctor.card(mine, Machine(()))) == [] == list(doctor.card(load_profile("pocket").profile, Machine(())))
+    (finding,) = doctor.card(mine, Machine((Card("small", 8 * GIB),)))
+    assert "--set optimizer.micro_batch_size=" in finding.fix
+
+
+def test_a_library_that_fails_has_the_exit_code_that_a_run_would_have() -> None:
+    lines = [
+        json.dumps({"name": name, "state": state, "detail": "d", "fix": "f"})
+        for name, state in (("cuda", "fail"), ("peft", "fail"), ("triton", "warn"), ("self-test", "fail"), ("x", "ok"))
+    ]
+    found = {finding.check: finding for finding in doctor.judge_libraries([*lines, "greetings", "[1]", '{"name": 1}'])}
+    assert {name: one.exit_code for name, one in found.items()} == {
+        "cuda": ExitCode.GPU, "peft": ExitCode.INPUT, "triton": ExitCode.OK, "self-test": ExitCode.INTERNAL,
+        "x": ExitCode.OK,
+    }  # fmt: skip
+    assert found["triton"].state == "warn"
+
+
+def test_libraries_are_not_tried_for_what_needs_none() -> None:
+    assert [list(doctor.libraries(load_profile(name).profile)) for name in ("pocket", "fake")] == [[], []]
+
+
+def test_a_process_that_dies_while_it_tries_the_libraries_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    died = (
+        sys.executable,
+        "-c",
+        "import os, sys; sys.stderr.write('half a word\\n'); sys.stderr.flush(); os._exit(42)",
+    )
+    monkeypatch.setattr(doctor, "LIBRARIES_COMMAND", died)
+    (finding,) = doctor.libraries(load_profile("azr-3b-qlora-debug").profile)
+    assert finding.state == "fail" and "ended with 42: half a word" in finding.detail

@@ -115,6 +115,9 @@ OPTIMIZER = own().optimizer
         pytest.param(own(), own(optimizer=replace(OPTIMIZER, micro_batch_size=8)), id="smaller micro-batches"),
         pytest.param(own(adapter=Adapter(rank=16)), own(), id="an adapter"),
         pytest.param(
+            own(adapter=Adapter(rank=16, implementation="own")), own(adapter=Adapter(rank=16)), id="our own adapter"
+        ),
+        pytest.param(
             own(adapter=Adapter(rank=16), model=replace(own().model, quantization="nf4")),
             own(adapter=Adapter(rank=16)), id="a base in 4 bits",
         ),
