@@ -24,12 +24,14 @@ def profile_of(work: Workload, model: Path, engine: str, overrides: list[str]) -
         f"sampling.max_prompt_tokens={work.prompt}", f"sampling.max_completion_tokens={work.completion}",
         f"sampling.max_rows={work.group_size}", f"optimizer.learning_rate={work.learning_rate}",
         "optimizer.warmup_steps=0", "optimizer.tis_cap=-1", "optimizer.kind=adamw", "optimizer.offload=false",
-        "optimizer.updates_per_step=1", "run.device=auto",
+        "optimizer.updates_per_step=1", "optimizer.entropy_coef=0.0", "optimizer.weight_decay=0.0",
+        "run.device=auto",
         f"optimizer.clip_ratio_low={work.clip}", f"optimizer.clip_ratio_high={work.clip}",
         f"optimizer.micro_batch_size={min(8, work.group_size)}",
         f"optimizer.row_tokens={work.prompt + work.completion}",
         "grpo.groups_per_step=1", f"grpo.group_size={work.group_size}", "grpo.kl_coef=0.0", "grpo.entropy_mask=off",
         "grpo.mask_norm=all", "grpo.norm=token", "grpo.truncated=keep", "grpo.inner_epochs=1",
+        "grpo.sent=false",
     ]  # fmt: skip
     return load_profile(BASE, settings + overrides).profile
 
