@@ -187,7 +187,7 @@ def build_view(
         tokens=curves["tokens_mean"],
         signals=curves[""],
         example=_example(examples[0]) if examples else None,
-        examples=history.examples,
+        examples=history.examples + _not_yet_committed(history, steps),
         training_s=history.training_s,
         head_path=head.path if head else "",
         head_step=history.step,
@@ -263,6 +263,11 @@ def _progress(history: History, live: Live, steps: Sequence[StepFacts], step: in
         # A step that takes longer than usual leaves the estimate standing, rather than letting it go below the rest.
         left = (total - done) * median - min(elapsed or 0.0, median)
     return _Progress(done, total, left, median, elapsed)
+
+
+def _not_yet_committed(history: History, steps: Sequence[StepFacts]) -> int:
+    """Tasks found since the head: the history counts those that a checkpoint holds."""
+    return sum(int(one.metrics.get("new_examples", 0)) for one in steps if one.step > history.step)
 
 
 # --- steps ---------------------------------------------------------------------------------------------------------

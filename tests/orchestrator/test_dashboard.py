@@ -55,7 +55,7 @@ def test_a_wide_terminal_shows_everything(opened: Opener) -> None:
     terminal.until(lambda: "Ctrl+X" in terminal.text)
     for part in (
         "longhaul · night", "profile pocket", "14 of 20 steps", "held-out accuracy", "sampled", "worked", "tokens",
-        "proposer", "solver", "entropy", "buffers", "1,240", "newest task", "c = b.swapcase()", "solved 38 %",
+        "proposer", "solver", "entropy", "buffers", "1,360", "newest task", "c = b.swapcase()", "solved 38 %",
         "worker 812 MB", "master 41 MB", "next worker warm", "head step 50 9f3ca1b2", "run 'night' begins",
     ):  # fmt: skip
         assert part in terminal.text, part

@@ -55,6 +55,12 @@ def test_nothing_is_left_of_a_cycle_that_is_done() -> None:
     assert view_of(steps=[step_facts(s, seconds=2.0) for s in range(41, 61)]).cycle_left_s is None
 
 
+def test_tasks_found_since_the_head_count_at_once() -> None:
+    """The head is of step 50; a cycle of large steps takes hours."""
+    view = view_of(steps=[step_facts(step, new_examples=7) for step in range(49, 54)])
+    assert view.examples == 1240 + 3 * 7
+
+
 def test_a_new_run_has_nothing_to_show_and_does_not_fail() -> None:
     view = view_of(a_history(head=None, current=None, first_validation=None))
     assert (view.step, view.steps_in_cycle, view.scores, view.rewards, view.cycle_left_s) == (0, 0, (), (), None)
