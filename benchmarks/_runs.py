@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from profiles.errors import LonghaulError
 from state.history import StepFacts
 from state.layout import RunDir
 from state.reader import Reader
@@ -60,7 +61,7 @@ def run_all(jobs: Sequence[Job], lanes: Sequence[list[int]], minutes: float, roo
         time.sleep(0.5)
         for lane, (job, process) in list(running.items()):
             if process.poll() is not None:
-                curves[job.name] = read_curve(root / job.name)
+                curves[job.name] = _curve_or_why_not(root, job)
                 print(f"{job.name}: {curves[job.name]['state']}", file=sys.stderr, flush=True)
                 del running[lane]
     return curves
@@ -75,6 +76,18 @@ def _start(job: Job, root: Path, minutes: float, cpus: list[int]) -> subprocess.
         return subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=lambda: os.sched_setaffinity(0, cpus)
         )
+
+
+def _curve_or_why_not(root: Path, job: Job) -> dict[str, Any]:
+    """One run that could not start must not cost the curves of the others."""
+    try:
+        return read_curve(root / job.name)
+    except LonghaulError:
+        said = (root / f"{job.name}.log").read_text(errors="replace").strip().splitlines()
+        return {
+            "points": [], "state": "not started", "reason": " ".join(said[-3:]), "wall_s": 0.0, "training_s": 0.0,
+            "examples": 0,
+        }  # fmt: skip
 
 
 def read_curve(directory: Path) -> dict[str, Any]:

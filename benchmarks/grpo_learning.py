@@ -1,0 +1,143 @@
+"""Does GRPO learn? The pocket model on word problems, with and without entropy mask and SENT, through the real daemon.
+
+Each run is `python -m orchestrator run --profile pocket-grpo` on two CPUs; `--parallel 6` has six side by side, on 12.
+Training minutes exclude validation, and with SENT the measuring of the problems; wall minutes are everything.
+
+A run counts as risen if the 95 % interval of its last greedy accuracy lies above that of the untrained model.
+`kept` is the share of tokens that got a gradient in the 20 steps before, `uniform` that of groups that taught nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks._runs import Job, add_options, chosen, lanes_of, run_all
+
+VARIANTS: dict[str, tuple[str, ...]] = {
+    "plain": ("grpo.entropy_mask=off", "grpo.sent=false"),
+    "mask": ("grpo.entropy_mask=percentile", "grpo.sent=false"),
+    "sent": ("grpo.entropy_mask=off", "grpo.sent=true"),
+    "mask+sent": ("grpo.entropy_mask=percentile", "grpo.sent=true"),
+}
+TASKS = ("ops1", "ops2", "ops3", "mean")
+Curves = Mapping[str, Mapping[str, Mapping[str, Any]]]
+"""variant -> seed -> curve."""
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks grpo_learning", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    add_options(parser, minutes=6.0)
+    parser.add_argument("--read", type=Path, nargs="+", help="run nothing: one table of the curves in these files")
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
+    parser.add_argument("--profile", default="pocket-grpo", help="what to run (pocket-grpo)")
+    args = parser.parse_args(arguments)
+    curves = read(args.read) if args.read else run(args)
+    shown = f"reproduce: python -m benchmarks grpo_learning {' '.join(arguments)}\n\n{tables(curves)}"
+    print(shown)
+    if args.json:
+        args.json.write_text(json.dumps(curves, indent=1))
+        args.json.with_suffix(".txt").write_text(shown + "\n")
+    return int(not all(curve["points"] for seeds in curves.values() for curve in seeds.values()))
+
+
+def run(args: argparse.Namespace) -> Curves:
+    root = args.runs or Path(tempfile.mkdtemp(prefix="longhaul-grpo-learning-"))
+    jobs = {(variant, seed): job_of(args, variant, seed) for seed in args.seeds for variant in args.variants}
+    found = run_all(list(jobs.values()), lanes_of(args), args.minutes, root)
+    return {variant: {str(seed): found[jobs[variant, seed].name] for seed in args.seeds} for variant in args.variants}
+
+
+def read(paths: Sequence[Path]) -> Curves:
+    """The curves of several files together, as `--json` wrote them."""
+    curves: dict[str, dict[str, Any]] = {}
+    for path in paths:
+        for variant, seeds in json.loads(path.read_text()).items():
+            curves.setdefault(variant, {}).update(seeds)
+    return curves
+
+
+def job_of(args: argparse.Namespace, variant: str, seed: int) -> Job:
+    settings = (f"run.seed={seed}", "run.device=cpu", *VARIANTS[variant], *args.overrides)
+    return Job(f"{args.profile}-{variant.replace('+', '-')}-{seed}", args.profile, settings)
+
+
+def tables(curves: Curves) -> str:
+    """The courses of all runs, then one line for each. (pure)"""
+    return f"{courses(curves)}\n\n{outcomes(curves)}"
+
+
+def courses(curves: Curves) -> str:
+    """Held-out greedy accuracy by number of operations, about once a minute. (pure)"""
+    tasks = "".join(f"{name:<20}" for name in TASKS)
+    lines = [f"{'variant':<10} seed  step  train s  {tasks}T=1    worked  tokens  kept  uniform"]
+    for variant, seeds in curves.items():
+        for seed, curve in sorted(seeds.items()):
+            lines += [f"{variant:<10} {seed:>4} {line(entry)}" for entry in chosen(curve["points"])]
+    return "\n".join(lines)
+
+
+def line(entry: Mapping[str, Any]) -> str:
+    metrics, before = entry["metrics"], entry["before"]
+    cells = "  ".join(cell(metrics[task]) for task in TASKS)
+    parts = [name for name in metrics if name != "mean"]
+    worked = sum(metrics[name]["worked_share"] for name in parts) / len(parts)
+    tokens = sum(metrics[name]["mean_tokens"] for name in parts) / len(parts)
+    means = f"  {before.get('kept_tokens', 1.0):.2f}  {before.get('uniform_share', 0.0):>6.2f}" if before else ""
+    sampled = metrics["mean"]["sampled_accuracy"]
+    return (
+        f"{entry['step']:>5} {entry['training_s']:>8.0f}  {cells}  {sampled:.3f}  {worked:>6.2f}  {tokens:>6.1f}{means}"
+    )
+
+
+def cell(score: Mapping[str, float]) -> str:
+    return f"{score['accuracy']:.3f} [{score['low']:.2f}, {score['high']:.2f}]"
+
+
+def outcomes(curves: Curves) -> str:
+    """Before and after, with intervals, and whether they are apart. (pure)"""
+    lines = [
+        f"{'variant':<10} seed  {'before':<18}  {'after':<18}  risen  T=1 before  after  steps  train min  wall min"
+    ]
+    for variant, seeds in curves.items():
+        for seed, curve in sorted(seeds.items()):
+            lines.append(f"{variant:<10} {seed:>4}  {outcome(curve)}")
+        lines.append(f"{variant:<10}  all  {verdict(list(seeds.values()))}")
+    return "\n".join(lines)
+
+
+def outcome(curve: Mapping[str, Any]) -> str:
+    if not curve["points"]:
+        return f"no validation: {curve['state']} ({curve['reason']})"
+    first, last = (curve["points"][n] for n in (0, -1))
+    before, after = first["metrics"]["mean"], last["metrics"]["mean"]
+    return (
+        f"{cell(before)}  {cell(after)}  {'yes' if is_risen(curve) else 'NO':<5}  "
+        f"{before['sampled_accuracy']:>10.3f}  {after['sampled_accuracy']:.3f}  {last['step']:>5}  "
+        f"{curve['training_s'] / 60:>9.1f}  {curve['wall_s'] / 60:>8.1f}"
+    )
+
+
+def is_risen(curve: Mapping[str, Any]) -> bool:
+    """Whether the intervals of the first and the last greedy mean are apart, the last above. (pure)"""
+    if not curve["points"]:
+        return False
+    first, last = (curve["points"][n]["metrics"]["mean"] for n in (0, -1))
+    return bool(last["low"] > first["high"])
+
+
+def verdict(curves: Sequence[Mapping[str, Any]]) -> str:
+    risen = sum(is_risen(curve) for curve in curves)
+    return f"{risen} of {len(curves)} seeds rose beyond their interval"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
