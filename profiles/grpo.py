@@ -50,6 +50,8 @@ class Grpo(Section, frozen=True):
     """Tokens that each rollout keeps at least, its highest ones."""
     mask_norm: Literal["all", "selected"] = "all"
     """Whether `norm` counts all tokens of a rollout or those that the mask keeps."""
+    problems: Annotated[Count, FIXED] = 0
+    """Train on the first so many usable problems of the file alone; 0: on all."""
     bad_rows: Literal["refuse", "skip"] = "refuse"
     """Lines of the problem file that cannot be used: refused by number, or left out and counted."""
     verifier: Literal["exact", "math-verify"] = "exact"

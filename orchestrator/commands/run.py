@@ -14,6 +14,7 @@ import os
 import secrets
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,6 +47,7 @@ from state.store import NewRun, Store
 PR_SET_CHILD_SUBREAPER = 36
 BALLAST_BYTES = 16 << 20
 DEFAULT_PROFILE = "pocket"
+End = Callable[[RunDir, Reader, Profile, Screen, Stop], int] | None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-cycles", metavar="N", help="cycles after which the run is finished")
     parser.add_argument("--until", metavar="GOAL", help="score at which the run is finished, as in 'mean>=0.9'")
     parser.add_argument("--accept-changes", action="store_true", help="resume with a profile that differs")
+    parser.add_argument("--dry-run", action="store_true", help="walk the whole path with a tiny model; keep nothing")
     parser.add_argument("--plan", action="store_true", help="tell what memory it needs, and what fits; start nothing")
     parser.add_argument("--card", type=float, metavar="GB", help="plan for a GPU of so many GB, not for the one here")
     parser.add_argument("--plain", action="store_true", help="lines instead of the dashboard, also on a terminal")
@@ -82,6 +85,10 @@ def run(args: argparse.Namespace) -> int:
     os.umask(0o077)
     args.overrides += shorthands(args)
     chosen = choose(args)
+    if args.dry_run:
+        from orchestrator.rehearsal import dry_run
+
+        return dry_run(chosen.profile or stored_with(chosen.run, []))
     verdict = examined(chosen.profile or stored_with(chosen.run, []), args, is_new=chosen.is_new)
     if args.plan or args.card:
         return say_plan(verdict, args)
@@ -107,8 +114,7 @@ def run(args: argparse.Namespace) -> int:
 
 def say_plan(verdict: Verdict, args: argparse.Namespace) -> int:
     """Print the plan; the exit code says whether it fits."""
-    text = json.dumps(plan_facts(verdict), indent=2) + "\n" if args.json else shown(verdict, args)
-    sys.stdout.write(text)
+    sys.stdout.write(json.dumps(plan_facts(verdict), indent=2) + "\n" if args.json else shown(verdict, args))
     return int(ExitCode.OK if verdict.plan is None or verdict.plan.fits else ExitCode.CUDA_OOM)
 
 
@@ -239,8 +245,8 @@ def settle_profile(chosen: Chosen, store: Store, args: argparse.Namespace) -> Pr
 # --- running -------------------------------------------------------------------------------------------------
 
 
-def drive(run_dir: RunDir, store: Store, reader: Reader, profile: Profile, *, plain: bool) -> int:
-    """Recover, then turn the wheel until it ends; the summary stays on the terminal."""
+def drive(run_dir: RunDir, store: Store, reader: Reader, profile: Profile, *, plain: bool, end: End = None) -> int:
+    """Recover, then turn the wheel until it ends; the summary stays on the terminal. end: in place of `finish`."""
     become_subreaper()
     raise_oom_priority()
     clock = Clock()
@@ -264,7 +270,7 @@ def drive(run_dir: RunDir, store: Store, reader: Reader, profile: Profile, *, pl
     except BaseException:
         screen.close("")
         raise
-    return finish(run_dir, reader, profile, screen, ending)
+    return (end or finish)(run_dir, reader, profile, screen, ending)
 
 
 def opening(run_dir: RunDir, reader: Reader) -> str:

@@ -105,6 +105,11 @@ def drop_long(problems: Problems, count_tokens: Callable[[str], int], max_prompt
     return Problems(problems.path, tuple(kept), (*problems.left_out, *dropped))
 
 
+def first(problems: Problems, count: int) -> Problems:
+    """The first `count` of them; 0: all."""
+    return msgspec.structs.replace(problems, problems=problems.problems[:count]) if count else problems
+
+
 def summary(problems: Problems) -> str:
     """One line for a log: how many, and what was left out."""
     text = f"{len(problems.problems)} problems from {problems.path.name}"

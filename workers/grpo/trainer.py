@@ -19,7 +19,7 @@ from workers import memory, rng
 from workers.azr.trainer import device_of, set_up_torch
 from workers.backoff import Sizes
 from workers.data.cursor import Cursor
-from workers.data.gsm8k import drop_long, read_problems, summary
+from workers.data.gsm8k import drop_long, first, read_problems, summary
 from workers.data.verify import verifier_of
 from workers.grpo.advantages import group_advantages, rule_of
 from workers.grpo.collecting import Asker, collect, prompt_of
@@ -92,11 +92,12 @@ class GrpoTrainer:
             self.write_static(Path(files))
             voice = voice_of_run(profile, Path(files))
         tokenizer = self._policy.tokenizer
-        self._problems = drop_long(
+        usable = drop_long(
             read_problems(problem_path(profile), profile.grpo),
             lambda text: len(tokenizer.encode(prompt_of(voice, text))),
             profile.sampling.max_prompt_tokens,
         )
+        self._problems = first(usable, profile.grpo.problems)
         if head is None:
             self._attempt.event("problems", text=summary(self._problems), digest=self._problems.digest)
         self._asker = Asker(profile, voice, tokenizer, self._engine, self._problems.problems, verifier_of(profile.grpo))

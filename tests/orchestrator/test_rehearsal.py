@@ -1,0 +1,71 @@
+"""`run --dry-run`: the whole path of a profile in small, by real processes, in a directory that is then gone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from profiles.knobs import knobs, value_of
+from profiles.load import load_profile, shipped_profiles
+from profiles.rehearsal import rehearsal_of
+from profiles.rules import check
+
+REPOSITORY = Path(__file__).parents[2]
+SIZES = {
+    "run.max_cycles", "run.max_hours", "run.until", "run.phases", "run.steps_per_cycle", "run.checkpoint_every",
+    "run.device", "run.threads", "model.path", "model.random_init", "data.tasks", "sampling.engine",
+    "sampling.fallback", "sampling.max_rows", "sampling.max_prompt_tokens", "sampling.max_completion_tokens",
+    "azr.proposals_per_task", "azr.group_size", "azr.references", "azr.seed_tasks", "azr.solve_batch",
+    "azr.train_on_estimates", "azr.random_rewards", "azr.solver_mix", "data.sources", "data.on_exhausted",
+    "data.hand_on", "grpo.group_size", "grpo.problems", "grpo.sent_samples", "grpo.entropy_min_tokens",
+    "grpo.random_rewards", "grpo.truncated", "optimizer.kind", "optimizer.micro_batch_size", "optimizer.row_tokens",
+    "memory.cap_gib", "validation.suites", "validation.examples_per_task", "validation.every", "stagnation.min_cycles",
+}  # fmt: skip
+"""How much, of which weights and data, and where: what a rehearsal may have otherwise. The method is rehearsed."""
+
+
+@pytest.mark.parametrize("name", shipped_profiles())
+def test_a_rehearsal_of_any_shipped_profile_is_a_whole_profile_that_differs_in_sizes_alone(name: str) -> None:
+    real = load_profile(name).profile
+    small = rehearsal_of(real)
+    assert check(small) == []
+    assert {knob for knob in knobs() if "." in knob and value_of(real, knob) != value_of(small, knob)} <= SIZES
+    assert value_of(small, "run.device") == "cpu"
+
+
+def test_the_twin_of_grpo_differs_in_sizes_alone() -> None:
+    real, twin = load_profile("grpo-1.5b-8gb").profile, load_profile("grpo-1.5b-8gb-debug").profile
+    assert {knob for knob in knobs() if "." in knob and value_of(real, knob) != value_of(twin, knob)} <= SIZES
+
+
+def dry_run(profile: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "TMPDIR": str(folder)}
+    environment.pop("LONGHAUL_DATA", None)
+    command = [sys.executable, "-m", "orchestrator", "run", "--profile", profile, "--dry-run"]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=280)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_grpo_with_a_model_and_data_that_are_not_there_is_rehearsed_and_leaves_nothing(tmp_path: Path) -> None:
+    done = dry_run("grpo-1.5b-8gb", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "dry run of grpo-1.5b-8gb: done" in done.stdout
+    (last,) = [line for line in done.stdout.splitlines() if line.startswith("last step")]
+    facts = dict(part.rsplit(" ", 1) for part in last.removeprefix("last step").strip().split(", "))
+    assert float(facts["grad norm"]) > 0 and float(facts["kept tokens"]) < 1 and "stage" in facts
+    assert "validations  words at step 0 (6 problems), words at step 3 (6 problems)" in done.stdout
+    assert not list(tmp_path.glob("longhaul-*"))
+
+
+@pytest.mark.slow
+def test_a_rehearsal_that_fails_keeps_its_logs_and_names_them(tmp_path: Path) -> None:
+    profile = tmp_path / "broken.toml"
+    profile.write_text('extends = "grpo-1.5b-8gb"\n[adapter]\ntargets = ["nothing"]\n')
+    done = dry_run(str(profile), tmp_path)
+    assert done.returncode == 66 and "adapter.targets names nothing, which this model has not" in done.stderr
+    assert list(tmp_path.glob("longhaul-dry-run-*/rehearsal/state.db"))
