@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks._runs import chosen, lanes_of
-from benchmarks.grpo_learning import VARIANTS, is_risen, main, tables, verdict
+from benchmarks.grpo_learning import VARIANTS, is_risen, main, steps_to, tables, verdict
 from workers.intervals import wilson
 
 
@@ -59,6 +59,12 @@ def test_the_table_has_every_run_with_both_intervals_and_a_line_for_all_seeds() 
     assert "1 of 2 seeds rose beyond their interval" in shown and "1 of 1 seeds rose" in shown
     assert "0.50    0.25" in shown
     assert verdict([flat]) == "0 of 1 seeds rose beyond their interval"
+
+
+def test_the_step_is_told_at_which_nine_of_ten_samples_are_right() -> None:
+    rising = curve(point(0, 0.2), point(20, 0.85), point(40, 0.9), point(60, 0.95))
+    assert steps_to(rising, 0.9) == "40"
+    assert steps_to(rising, 0.99) == "-"
 
 
 def test_files_of_several_calls_make_one_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
