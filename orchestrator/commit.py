@@ -7,6 +7,7 @@ checkpoint directory without a row, which `adopt` finds.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -62,6 +63,8 @@ class Ledger:
         self.store = store
         self.reader = reader
         self.rule = rule
+        self.on_commit: Callable[[], None] = lambda: None
+        """Called whenever a checkpoint or a validation was committed."""
 
     # --- checkpoints -----------------------------------------------------------------------------------------
 
@@ -80,6 +83,7 @@ class Ledger:
     def publish(self) -> None:
         """Tell the world which checkpoints are the latest and the best."""
         pointers.publish(self.run, self.reader)
+        self.on_commit()
 
     def adopt(self, now: float) -> list[str]:
         """Deal with every checkpoint directory that has no row: adopt the head's whole children, quarantine the

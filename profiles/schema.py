@@ -244,6 +244,17 @@ class Retention(Section, frozen=True):
     """Committed steps whose rollout files stay for reading; those not yet committed always stay."""
 
 
+class Trackers(Section, frozen=True):
+    """[trackers]: curves for other programs, of committed steps and validations. None of them can stop a run."""
+
+    use: Annotated[tuple[Literal["tensorboard", "wandb", "trackio"], ...], FREE] = ("tensorboard",)
+    """`tensorboard` writes into the run directory, where TensorBoard is installed; W&B and trackio need their names."""
+    project: Annotated[str, FREE] = "longhaul"
+    """What W&B and trackio list the run under."""
+    wandb_mode: Annotated[Literal["online", "offline"], FREE] = "online"
+    """`offline`: W&B's files stay in the run directory, for `wandb sync`."""
+
+
 class Timeouts(Section, frozen=True):
     """[timeouts]: after how long a silent worker counts as hung. Durations are of the monotonic clock."""
 
@@ -306,6 +317,7 @@ class Profile(Section, frozen=True):
     stagnation: Stagnation = Stagnation()
     data: Data = Data()
     retention: Retention = Retention()
+    trackers: Trackers = Trackers()
     timeouts: Timeouts = Timeouts()
     retry: Retry = Retry()
     fake: Fake = Fake()

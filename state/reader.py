@@ -207,6 +207,19 @@ class Reader:
         )
         return tuple(StepFacts(r[0], r[1], r[2], r[3], json.loads(r[4])) for r in reversed(rows))
 
+    def trained_after(self, step: int) -> list[tuple[int, float, str]]:
+        """(step, UTC seconds, metrics as JSON) of committed steps after `step`, oldest first."""
+        return self._rows("SELECT step, t_wall, metrics FROM steps WHERE trained=1 AND step>? ORDER BY step", [step])
+
+    def validated_after(self, step: int) -> list[tuple[int, float, dict[str, Any]]]:
+        """(step, UTC seconds, suite -> metrics) of each validated checkpoint after `step`, oldest first."""
+        rows = self._rows(
+            "SELECT step, max(created_at), json_group_object(suite, json(metrics)) FROM validations WHERE step>?"
+            " GROUP BY checkpoint_id ORDER BY step",
+            [step],
+        )
+        return [(at_step, at, json.loads(suites)) for at_step, at, suites in rows]
+
     def validations(self, limit: int = 2000) -> tuple[ValidationFacts, ...]:
         """The last `limit` validations of all suites, oldest first."""
         rows = self._rows(f"SELECT {_VALIDATION} FROM validations ORDER BY step DESC LIMIT ?", [limit])

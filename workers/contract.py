@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from profiles.errors import ExitCode
-from profiles.schema import Profile
+from profiles.schema import Profile, Trackers
 
 CONTRACT_VERSION = 1
 MAX_MESSAGE_BYTES = 64 * 1024
@@ -200,8 +200,6 @@ class DataSpec(Struct, frozen=True):
     """Of `show` and `export`: at most so many, the newest last; 0: all."""
 
 
-RETRYABLE = frozenset({ExitCode.INTERNAL, ExitCode.CUDA_OOM, ExitCode.GPU, ExitCode.STORE, ExitCode.NOT_FINITE})
-"""Worker exit codes after which another attempt makes sense (74: the next master). A death by signal does too."""
 class GenerateSpec(Struct, frozen=True):
     """What `python -m workers.generate` is told first: one line of JSON on its standard input.
 
@@ -247,3 +245,24 @@ class ExportSpec(Struct, frozen=True):
     shard_bytes: int = 2 << 30
 
 
+class TrackSpec(Struct, frozen=True):
+    """What `python -m workers.track` is told: one line of JSON on its standard input.
+
+    A byte follows whenever something may have been committed; a closed input ends it. It says `note` (text) in lines.
+    """
+
+    run_dir: str
+    """Absolute; its store is read, and nothing else."""
+    run_id: str
+    name: str
+    folder: str
+    """Absolute: what it remembers, and files of libraries."""
+    tensorboard: str
+    """Absolute: event files."""
+    trackers: Trackers
+    config: dict[str, Any]
+    """The profile, for those who list runs by their settings."""
+
+
+RETRYABLE = frozenset({ExitCode.INTERNAL, ExitCode.CUDA_OOM, ExitCode.GPU, ExitCode.STORE, ExitCode.NOT_FINITE})
+"""Worker exit codes after which another attempt makes sense (74: the next master). A death by signal does too."""

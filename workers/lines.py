@@ -24,12 +24,13 @@ class Say(Protocol):
     def __call__(self, type_: str, /, **data: Any) -> None: ...
 
 
-def serve(work: Callable[[bytes, Say], None], kept: str) -> int:
+def serve(work: Callable[[bytes, Say], None], kept: str, *, dies_with_parent: bool = True) -> int:
     """Read the first line, do the work, tell how it ended; returns the exit code. kept: what an unforeseen end leaves.
 
     Call `process.ignore_signals()` before anything else is imported: Ctrl+C is for the command alone.
     """
-    process.die_with_parent()
+    if dies_with_parent:
+        process.die_with_parent()
     process.dump_on_usr2()
     process.offer_to_oom_killer()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", stream=sys.stderr)

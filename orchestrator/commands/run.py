@@ -33,6 +33,7 @@ from orchestrator.recovery import raise_oom_priority, recover_run
 from orchestrator.runs import newest_unfinished
 from orchestrator.schedule import Stop
 from orchestrator.signals import SIGNALS
+from orchestrator.tracking import tracked
 from profiles.changes import diff, refusal, render
 from profiles.errors import ExitCode, LonghaulError
 from profiles.load import from_json, load_profile, override_profile, profile_sha256, resolved_json
@@ -262,7 +263,8 @@ def drive(run_dir: RunDir, store: Store, reader: Reader, profile: Profile, *, pl
         # Only now: a run that ended in a crash loop is forgiven once, by the Master above.
         store.set_run_state(RunState.RUNNING, "", clock.utc())
         crash_point("master.ready")
-        ending = master.run()
+        with tracked(master.attempts.ledger, profile, screen.say):
+            ending = master.run()
     except LonghaulError as error:
         screen.close("")
         leave_reason(run_dir, store, error, clock)

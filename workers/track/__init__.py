@@ -1,0 +1,1 @@
+"""The process that draws curves for other programs: `python -m workers.track`."""

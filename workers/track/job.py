@@ -1,0 +1,114 @@
+"""From the run's store to its trackers: whatever was committed since the last time, once.
+
+Only steps that are in a committed checkpoint are drawn: one that a crash took back would be drawn twice. Nothing here
+can stop the run: this process only reads, and what fails is told once and left out.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+
+from state import durable
+from state.layout import RunDir
+from state.reader import Reader
+from workers.contract import TrackSpec
+from workers.lines import Say
+from workers.track.points import Kind, Point, flat
+from workers.track.sinks import Sink, open_sink
+
+KINDS: tuple[Kind, ...] = ("train", "validation")
+CURSOR = "cursor.json"
+
+
+class Tracking:
+    """Owns the sinks that work, and the file that says how far each is."""
+
+    def __init__(self, spec: TrackSpec, say: Say) -> None:
+        self._spec, self._say = spec, say
+        self._cursor_file = Path(spec.folder) / CURSOR
+        self._written = read_cursor(self._cursor_file)
+        self._sinks: dict[str, Sink] = {}
+        for name in spec.trackers.use:
+            self._written.setdefault(name, dict.fromkeys(KINDS, -1))
+            with self._failures_of(name):
+                self._sinks[name] = open_sink(name, spec, self._written[name])
+
+    def catch_up(self) -> None:
+        """Send every sink what it has not. One that fails is left out from now on."""
+        for name in list(self._sinks):
+            with self._failures_of(name):
+                self._send(name, self._sinks[name])
+
+    def _send(self, name: str, sink: Sink) -> None:
+        written = self._written[name]
+        with closing(Reader.open(RunDir(Path(self._spec.run_dir)))) as reader:
+            points = list(new_points(reader, written))
+        if not points:
+            return
+        after = written | {point.kind: point.step for point in points}
+        if not sink.repeats:
+            self._remember(name, after)
+        for point in points:
+            sink.write(point)
+        sink.flush()
+        self._remember(name, after)
+
+    def _remember(self, name: str, written: dict[Kind, int]) -> None:
+        self._written[name] = written
+        durable.write_file(self._cursor_file, msgspec.json.encode(self._written))
+
+    def close(self) -> None:
+        for name, sink in list(self._sinks.items()):
+            with self._failures_of(name):
+                sink.close()
+
+    def _failures_of(self, name: str) -> _Failures:
+        return _Failures(self, name)
+
+    def give_up(self, name: str, error: Exception) -> None:
+        """Tell why, once; the others and the run go on."""
+        self._sinks.pop(name, None)
+        logging.exception("%s failed", name)
+        lines = str(error).strip().splitlines() or [""]
+        self._say("note", text=f"{name} gets nothing more: {type(error).__name__}: {lines[0][:300]}")
+
+
+class _Failures:
+    """A block in which a sink may fail in any way that its library knows."""
+
+    def __init__(self, tracking: Tracking, name: str) -> None:
+        self._tracking, self._name = tracking, name
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        if isinstance(error, Exception):
+            self._tracking.give_up(self._name, error)
+            return True
+        return False
+
+
+def new_points(reader: Reader, written: dict[Kind, int]) -> Iterator[Point]:
+    """Committed steps and validations after those, in the order of their steps; a step before its validation."""
+    found = [
+        *(Point("train", step, at, flat(json.loads(metrics)))
+          for step, at, metrics in reader.trained_after(written["train"])),
+        *(Point("validation", step, at, flat(suites)) for step, at, suites in
+          reader.validated_after(written["validation"])),
+    ]  # fmt: skip
+    yield from sorted(found, key=lambda point: (point.step, point.kind))
+
+
+def read_cursor(path: Path) -> dict[str, dict[Kind, int]]:
+    """How far each sink is; one that cannot be read means from the beginning."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, dict[Kind, int]])
+    except (OSError, msgspec.MsgspecError):
+        return {}
