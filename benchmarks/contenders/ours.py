@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.contenders.report import Budget, Meter
 from benchmarks.contenders.workload import LORA_TARGETS, Workload, rewards
 
-BASE = "azr-0.5b"
+BASE = "grpo-1.5b-8gb"
 
 
 def profile_of(work: Workload, model: Path, engine: str, overrides: list[str]) -> Any:
