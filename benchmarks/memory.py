@@ -21,8 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from profiles.footprint import demand_of
 from profiles.load import load_profile
 from profiles.schema import Profile
+from profiles.shapes import ARCHITECTURES, shape_of
 
 CARDS: dict[str, tuple[str, int]] = {
     "azr-0.5b": ("qwen2.5-0.5b", 12),
@@ -30,6 +32,14 @@ CARDS: dict[str, tuple[str, int]] = {
     "azr-3b-qlora-8gb": ("qwen2.5-3b", 8),
 }
 """Profile -> shape of its model, and GB of the card that it is for. Others run as they are, with no limit."""
+EXPECTED = {
+    "load": "load",
+    "rollout": "rollout",
+    "rollout 2": "rollout",
+    "micro-batch": "train",
+    "micro-batch 2": "train",
+}
+"""Phase here -> phase of the planner."""
 USABLE = 0.95
 """Of a card's nominal memory, what its driver gives to programs."""
 GIB = 1 << 30
@@ -44,6 +54,8 @@ class Phase:
     allocated: int | None = None
     reserved: int | None = None
     host: int | None = None
+    expected: int | None = None
+    """What the planner computes: of the allocator, moments included, which come with the first update here."""
 
 
 @dataclass
@@ -96,9 +108,9 @@ def in_a_process(name: str, overrides: list[str], card: float | None) -> dict[st
 def show(report: dict[str, Any]) -> None:
     limit = f", limit {gib(report['limit'])} + context {gib(report['context'])} GiB" if report["limit"] else ""
     print(f"{report['profile']} on {report['device']}{limit}")
-    print("  phase          seconds   allocated    reserved        host   (peaks, GiB)")
+    print("  phase          seconds   allocated    expected    reserved        host   (peaks, GiB)")
     for phase in report["phases"]:
-        figures = "".join(f"{gib(phase[key]):>12}" for key in ("allocated", "reserved", "host"))
+        figures = "".join(f"{gib(phase[key]):>12}" for key in ("allocated", "expected", "reserved", "host"))
         print(f"  {phase['name']:<13}{phase['seconds']:>9.2f}{figures}")
     if report["step_s"]:
         print(f"  a step of full-length rollouts: {report['step_s']:.0f} s (computed)")
@@ -130,9 +142,18 @@ def measured(name: str, overrides: list[str], card: float | None) -> Report:
         if device.type == "cuda":
             limit_memory(report, gigabytes if card is None else card)
         rehearsal(profile, device, report)
+        if device.type == "cuda" and profile.model.random_init != "off":
+            compare(profile, report)
     except Exception as error:  # it is the figure that was asked for: in which phase memory ends
         report.error = f"{type(error).__name__}: {str(error).splitlines()[0]}"
     return report
+
+
+def compare(profile: Profile, report: Report) -> None:
+    """Put what the planner expects beside what was measured."""
+    phases = demand_of(profile, shape_of(ARCHITECTURES[profile.model.random_init])).phases
+    for one in report.phases:
+        one.expected = phases.get(EXPECTED.get(one.name, ""))
 
 
 def limit_memory(report: Report, gigabytes: float) -> None:
