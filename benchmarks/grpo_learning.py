@@ -3,6 +3,8 @@
 Each run is `python -m orchestrator run --profile pocket-grpo` on two CPUs; `--parallel 6` has six side by side, on 12.
 Training minutes exclude validation, and with SENT the measuring of the problems; wall minutes are everything.
 
+The variant `random` is a control, run where it is named: rewards are coins, and accuracy must not rise.
+
 A run counts as risen if the 95 % interval of its last greedy accuracy lies above that of the untrained model.
 `to .9` is the first validated step at which sampled answers (T=1) are right nine times of ten.
 `kept` is the share of tokens that got a gradient in the 20 steps before, `uniform` that of groups that taught nothing.
@@ -25,7 +27,9 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "mask": ("grpo.entropy_mask=percentile", "grpo.sent=false"),
     "sent": ("grpo.entropy_mask=off", "grpo.sent=true"),
     "mask+sent": ("grpo.entropy_mask=percentile", "grpo.sent=true"),
+    "random": ("grpo.random_rewards=true",),
 }
+COMPARED = ("plain", "mask", "sent", "mask+sent")
 TASKS = ("ops1", "ops2", "ops3", "mean")
 Curves = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """variant -> seed -> curve."""
@@ -38,7 +42,7 @@ def main(arguments: list[str]) -> int:
     )  # fmt: skip
     add_options(parser, minutes=3.0)
     parser.add_argument("--read", type=Path, nargs="+", help="run nothing: one table of the curves in these files")
-    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=COMPARED)
     parser.add_argument("--profile", default="pocket-grpo", help="what to run (pocket-grpo)")
     args = parser.parse_args(arguments)
     curves = read(args.read) if args.read else run(args)
