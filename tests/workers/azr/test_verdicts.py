@@ -34,7 +34,7 @@ def sandbox() -> Iterator[Sandbox]:
 @pytest.fixture(scope="module")
 def impatient() -> Iterator[Sandbox]:
     """For tests in which many programs never end."""
-    with Sandbox(Limits(cpu_s=0.1, allow_weak=True), jobs=1) as box:
+    with Sandbox(Limits(cpu_s=0.25, allow_weak=True), jobs=1) as box:
         yield box
 
 
