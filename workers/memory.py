@@ -7,11 +7,11 @@ step's metrics. What is done when memory ends is `train.py`'s; a phase only mark
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -20,6 +20,7 @@ from profiles.errors import ExitCode, LonghaulError
 from profiles.footprint import GIB, demand_of
 from profiles.schema import Profile
 from profiles.shapes import shape_of
+from workers import host_memory
 from workers.runtime import is_out_of_memory, mark_phase
 
 log = logging.getLogger("worker")
@@ -76,15 +77,10 @@ class HostGauge:
     unit = "host"
 
     def reset(self) -> None:
-        with suppress(OSError):
-            Path("/proc/self/clear_refs").write_text("5")
+        host_memory.reset_peak()
 
     def read(self) -> Reading:
-        lines = Path("/proc/self/status").read_text().splitlines()
-        found = {
-            line.split(":")[0]: int(line.split()[1]) << 10 for line in lines if line.startswith(("VmRSS", "VmHWM"))
-        }
-        return Reading(found.get("VmRSS", 0), found.get("VmHWM", 0), 0, 0)
+        return Reading(*host_memory.resident_and_peak(), 0, 0)
 
 
 @dataclass
@@ -279,7 +275,8 @@ def allocator_share(cap_gib: float, context: int, total: int) -> float:
 
 def used_by_others() -> int:
     """Bytes of the first GPU that are in use before this process has a context; 0 where nobody can be asked."""
-    command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"]
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0].strip() or "0"
+    command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", f"--id={first}"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
         return int(answer.stdout.split()[0]) << 20

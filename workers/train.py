@@ -21,6 +21,7 @@ from workers import rollout_file
 from workers.backoff import ROLLOUT, Sizes
 from workers.contract import Outcome, Result
 from workers.data.cursor import Exhausted
+from workers.host_memory import highest
 from workers.progress import Progress
 from workers.rollout_file import Header, Record
 from workers.runtime import Attempt, is_out_of_memory, phase_of
@@ -310,8 +311,7 @@ def resident_bytes() -> dict[str, float]:
     """Memory of this process: now, and at its highest."""
     with open("/proc/self/statm") as file:  # noqa: PTH123 - read at every step
         pages = int(file.read().split()[1])
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {"rss_bytes": pages * resource.getpagesize(), "peak_rss_bytes": peak}
+    return {"rss_bytes": pages * resource.getpagesize(), "peak_rss_bytes": highest()}
 
 
 def checkpoint_is_due(step: int, *, saved: int, last: int, every: int, asked: bool) -> bool:

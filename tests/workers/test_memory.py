@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from profiles.errors import ExitCode, LonghaulError
 from profiles.footprint import GIB
 from tests.workers.harness import tiny_profile
-from workers import memory
+from workers import host_memory, memory
 from workers.memory import LEAK_BYTES, HostGauge, Memory, Reading, allocator_share, applied_once, context_bytes
 from workers.runtime import phase_of
 
@@ -158,6 +158,20 @@ def test_without_a_gpu_the_host_s_memory_is_measured() -> None:
     metrics = memory.take()
     assert list(metrics) == [f"memory/{name}/host"]
     assert metrics["memory/rollout/host"] >= 50 * MIB  # torch itself is larger than that
+
+
+def test_the_highest_memory_of_a_worker_survives_the_peaks_of_phases() -> None:
+    """Resetting the kernel's peak resets what getrusage tells as well."""
+    memory = Memory(HostGauge())
+    with memory.phase("rollout"):
+        block = torch.ones(200 << 20, dtype=torch.uint8)
+        del block
+    before = host_memory.highest()
+    with memory.phase("train"):
+        pass
+    found = memory.take()
+    assert host_memory.highest() >= before >= found["memory/rollout/host"]
+    assert found["memory/train/host"] <= found["memory/rollout/host"]
 
 
 @pytest.mark.parametrize(
