@@ -6,10 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from workers.rollout import native
+from workers.rollout import decoder
+from workers.rollout.decoder import parts
 from workers.rollout.engine import Request, Rollout, Sampling
 from workers.rollout.hf import HfEngine
-from workers.rollout.native import NativeEngine, parts, share_out
+from workers.rollout.native import NativeEngine, share_out
 from workers.rollout.select import Portions
 
 PROMPTS = [(3, 4, 5, 6, 7, 8, 9), (5,), (9, 8, 7), (5,), (3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3)]
@@ -112,7 +113,7 @@ def test_a_changed_weight_is_seen_without_a_new_engine(model: Qwen2ForCausalLM) 
 def test_prompts_read_in_parts_give_the_same_rollouts(model: Qwen2ForCausalLM, monkeypatch: pytest.MonkeyPatch) -> None:
     requests = [Request(tuple(range(3, 4 + length)), seed) for seed, length in enumerate((9, 2, 5, 9, 12, 1, 5, 7))]
     whole = NativeEngine(model).generate(requests, Sampling(max_new_tokens=8))
-    monkeypatch.setattr(native, "READ_BYTES", 1)
+    monkeypatch.setattr(decoder, "READ_BYTES", 1)
     apart = NativeEngine(model).generate(requests, Sampling(max_new_tokens=8))
     assert [one.completion_ids for one in apart] == [one.completion_ids for one in whole]
 

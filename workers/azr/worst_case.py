@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -43,16 +44,15 @@ def _longest_rollouts(portions: Portions, profile: Profile, vocabulary: int, dra
     in_a_step = len(azr.tasks) * azr.proposals_per_task * azr.group_size
     count = min(in_a_step, portions.max_rows)
     requests = [Request(_ids(sampling.max_prompt_tokens, vocabulary, draws), seed) for seed in range(count)]
-    how = Sampling(temperature=sampling.temperature, max_new_tokens=sampling.max_completion_tokens)
+    how = Sampling(temperature=sampling.temperature, max_new_tokens=sampling.max_completion_tokens, ignore_stop=True)
     engine = portions.engine
-    if not isinstance(engine, NativeEngine):
+    if not isinstance(engine, NativeEngine) or engine.stop_ids.is_cuda:
         portions.generate(requests, how)
         return
     stop_ids = engine.stop_ids
-    every = torch.arange(vocabulary, device=stop_ids.device)
-    engine.stop_ids = every[:0] if stop_ids.device.type == "cuda" else every
+    engine.stop_ids = torch.arange(vocabulary)
     try:
-        portions.generate(requests, how)
+        portions.generate(requests, replace(how, ignore_stop=False))
     finally:
         engine.stop_ids = stop_ids
 

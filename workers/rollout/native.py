@@ -7,7 +7,7 @@ architectures.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from workers.rollout.decoder import Decoder, parts
 from workers.rollout.engine import (
     Decode,
-    EngineUnavailable,
     Request,
     Rollout,
     Sampling,
@@ -29,13 +29,10 @@ from workers.rollout.engine import (
 )
 from workers.rollout.stopping import StopTexts, rollout_of, stops_of
 
-Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 COMPACT_BELOW = 0.8
 """The batch is compacted when fewer of its rows than this share still run: a copy of the cache has a price too."""
 MAX_SHARES = 2
 """Threads that decode on a CPU: more would wait for Python's lock."""
-READ_BYTES = 512 << 20
-"""Activations of one pass over prompts, about: all prompts of a step at once would need more than their cache."""
 
 
 @dataclass
@@ -63,21 +60,16 @@ class NativeEngine:
 
     def __init__(self, model: Any, decode: Decode | None = None) -> None:
         """decode: needed where a sampling has stop texts. Raises EngineUnavailable for a model that it cannot run."""
-        if getattr(model.config, "use_sliding_window", False):
-            raise EngineUnavailable("the native engine has no sliding window; use the hf engine for this model")
         self.model = model
         self.decode = decode
+        self.decoder = Decoder(model)
         self.stop_ids = torch.tensor(sorted(stop_ids_of(model)), device=model.device)
-        heads = model.config.num_attention_heads
-        self.head_dim = getattr(model.config, "head_dim", None) or model.config.hidden_size // heads
-        self.group = heads // model.config.num_key_value_heads
-        self.rope = torch.empty(2, 0, self.head_dim)
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Rollout]:
         """One rollout for each request, in their order."""
         if not requests:
             return []
-        self._grow_rope(max(len(request.prompt_ids) for request in requests) + sampling.max_new_tokens)
+        self.decoder.grow_rope(max(len(request.prompt_ids) for request in requests) + sampling.max_new_tokens)
         threads = torch.get_num_threads() if self.model.device.type == "cpu" else 1
         shares = share_out(requests, min(threads, MAX_SHARES))
         if len(shares) == 1:
@@ -142,19 +134,10 @@ class NativeEngine:
     def close(self) -> None:
         pass
 
-    @torch.inference_mode()
-    def _grow_rope(self, length: int) -> None:
-        """Table of rotary cosines and sines for all positions that may come. [2, T, head_dim]."""
-        if self.rope.shape[1] < length:
-            positions = torch.arange(length, device=self.model.device)[None]
-            like = next(self.model.parameters())
-            self.rope = torch.stack(self.model.model.rotary_emb(like, positions))[:, 0]
-
     def _read_prompts(self, requests: Sequence[Request], width: int, limit: int) -> tuple[_Batch, Tensor]:
         """Runs each different prompt once and hands its cache to all of its requests. Logits: [B, V]."""
-        device, config = self.model.device, self.model.config
-        dtype = self.model.model.embed_tokens.weight.dtype
-        room = (len(requests), config.num_key_value_heads, width + limit, self.head_dim)
+        device, dtype = self.model.device, self.decoder.dtype
+        room = (len(requests), self.decoder.key_heads, width + limit, self.decoder.head_dim)
         keys, values = (
             [torch.empty(room, dtype=dtype, device=device) for _ in self.model.model.layers] for _ in range(2)
         )
@@ -163,7 +146,7 @@ class NativeEngine:
             rows_of.setdefault(request.prompt_ids, []).append(row)
         start = torch.tensor([width - len(request.prompt_ids) for request in requests], device=device)
         logits: Tensor | None = None
-        for prompts in parts(list(rows_of), self._readable_tokens(dtype.itemsize)):
+        for prompts in parts(list(rows_of), self.decoder.readable_tokens()):
             rows = torch.tensor([row for prompt in prompts for row in rows_of[prompt]], device=device)
             which = torch.tensor([i for i, prompt in enumerate(prompts) for _ in rows_of[prompt]], device=device)
             found = self._read_part(prompts, which, rows, width, (keys, values))
@@ -173,12 +156,6 @@ class NativeEngine:
         assert logits is not None
         rows = torch.arange(len(requests), device=device)
         return _Batch(rows, start, rows, keys, values), logits
-
-    def _readable_tokens(self, itemsize: int) -> int:
-        """Tokens whose activations in one layer are about READ_BYTES."""
-        config = self.model.config
-        a_token = itemsize * (4 * config.intermediate_size + 6 * config.hidden_size)
-        return max(1, READ_BYTES // int(a_token))
 
     def _read_part(
         self, prompts: Sequence[tuple[int, ...]], which: Tensor, rows: Tensor, width: int,
@@ -196,22 +173,22 @@ class NativeEngine:
         itself = torch.eye(longest, dtype=torch.bool, device=device)
         visible = (columns[None, :] >= start[:, None])[:, None, :] | itself
         mask = (visible & (columns[None, :] <= columns[:, None]))[:, None]  # [U, 1, T, T]
-        cos, sin = self.rope[:, (columns - start[:, None]).clamp(min=0)][:, :, None]  # [U, 1, T, head_dim]
+        cos, sin = self.decoder.rope[:, (columns - start[:, None]).clamp(min=0)][:, :, None]  # [U, 1, T, head_dim]
         layers = zip(*caches, strict=True)
 
         def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             for cache, new in zip(next(layers), (key, value), strict=True):
                 cache[rows, :, : width - longest] = 0  # never seen, but 0 times NaN would be
                 cache[rows, :, width - longest : width] = new[which]
-            return scaled_dot_product_attention(query, key, value, attn_mask=mask, enable_gqa=self.group > 1)
+            return scaled_dot_product_attention(query, key, value, attn_mask=mask, enable_gqa=self.decoder.group > 1)
 
-        hidden = self._run_layers(ids, cos, sin, attend)
+        hidden = self.decoder.run_layers(ids, cos, sin, attend)
         logits: Tensor = self.model.lm_head(hidden[:, -1])
         return logits
 
     def _decode(self, batch: _Batch, column: int) -> Tensor:
         """Reads one token a row into cache column `column`; returns the logits after it, [B, V]."""
-        cos, sin = self.rope[:, column - batch.start][:, :, None, None]  # [B, 1, 1, head_dim]
+        cos, sin = self.decoder.rope[:, column - batch.start][:, :, None, None]  # [B, 1, 1, head_dim]
         columns = torch.arange(column + 1, device=batch.start.device)
         mask = (columns >= batch.start[:, None])[:, None, None]  # [B, 1, 1, T]
         bias = torch.zeros_like(mask, dtype=cos.dtype).masked_fill_(~mask, float("-inf"))
@@ -222,39 +199,13 @@ class NativeEngine:
             keys[:, :, column], values[:, :, column] = key[:, :, 0], value[:, :, 0]
             keys, values = keys[:, :, : column + 1], values[:, :, : column + 1]
             # Heads that share keys are like several queries of one head: nothing is repeated for them.
-            query = query.reshape(len(query), -1, self.group, self.head_dim)
+            query = query.reshape(len(query), -1, self.decoder.group, self.decoder.head_dim)
             mixed = scaled_dot_product_attention(query, keys, values, attn_mask=bias)
-            return mixed.reshape(len(query), -1, 1, self.head_dim)
+            return mixed.reshape(len(query), -1, 1, self.decoder.head_dim)
 
-        hidden = self._run_layers(batch.tokens[:, None], cos, sin, attend)
+        hidden = self.decoder.run_layers(batch.tokens[:, None], cos, sin, attend)
         logits: Tensor = self.model.lm_head(hidden[:, -1])
         return logits
-
-    def _run_layers(self, ids: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
-        """The model's own modules around `attend(query, key, value)`. ids: [B, T]; returns [B, T, hidden]."""
-        decoder = self.model.model
-        hidden = decoder.embed_tokens(ids)
-        shape = (*ids.shape, -1, self.head_dim)
-        for layer in decoder.layers:
-            attention, normed = layer.self_attn, layer.input_layernorm(hidden)
-            query = _rotate(attention.q_proj(normed).view(shape).transpose(1, 2), cos, sin)
-            key = _rotate(attention.k_proj(normed).view(shape).transpose(1, 2), cos, sin)
-            value = attention.v_proj(normed).view(shape).transpose(1, 2)
-            mixed = attend(query, key, value).transpose(1, 2).flatten(2)  # [B, T, heads * head_dim]
-            hidden = hidden + attention.o_proj(mixed)
-            hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
-        last: Tensor = decoder.norm(hidden)
-        return last
-
-
-def parts(prompts: Sequence[tuple[int, ...]], tokens: int) -> list[list[tuple[int, ...]]]:
-    """The prompts in portions of at most so many tokens each, padding counted; one prompt at least. (pure)"""
-    found: list[list[tuple[int, ...]]] = []
-    for prompt in sorted(prompts, key=len):
-        if not found or (len(found[-1]) + 1) * len(prompt) > tokens:
-            found.append([])
-        found[-1].append(prompt)
-    return found
 
 
 def share_out(requests: Sequence[Request], count: int) -> list[list[int]]:
@@ -274,9 +225,3 @@ def share_out(requests: Sequence[Request], count: int) -> list[list[int]]:
         shares[-1] += groups[prompt]
         room -= len(groups[prompt])
     return shares
-
-
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary position embedding. x: [B, heads, T, head_dim]."""
-    first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat((-second, first), dim=-1) * sin

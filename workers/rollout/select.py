@@ -16,7 +16,8 @@ from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Profile
 from workers.memory import share_of_cap
 from workers.models.load import Tokenizer
-from workers.rollout.engine import EngineUnavailable, Request, Rollout, RolloutEngine, Sampling
+from workers.rollout.engine import Decode, EngineUnavailable, Request, Rollout, RolloutEngine, Sampling
+from workers.rollout.graph.engine import GraphEngine, reason_against
 from workers.rollout.native import NativeEngine
 
 log = logging.getLogger("worker")
@@ -49,8 +50,10 @@ class Portions:
         waiting = sorted(range(len(requests)), key=lambda number: len(requests[number].prompt_ids))
         found: dict[int, Rollout] = {}
         while waiting:
-            # vLLM has a queue of its own; the others decode all rows that they are given.
+            # Some have a queue of their own; the others decode all rows that they are given.
             chosen = waiting if self.engine.has_queue else waiting[: self.max_rows]
+            if isinstance(self.engine, GraphEngine):
+                self.engine.max_rows = self.max_rows
             try:
                 rollouts = self.engine.generate([requests[number] for number in chosen], sampling)
             except EngineUnavailable as error:
@@ -134,7 +137,7 @@ def _start_of(name: str, model: Any, profile: Profile, tokenizer: Tokenizer) -> 
 
     def start() -> RolloutEngine:
         if name in ("native", "auto"):  # where no planner has decided
-            return NativeEngine(model, decode)
+            return native_engine(model, decode)
         if name == "hf":
             from workers.rollout.hf import HfEngine
 
@@ -151,6 +154,18 @@ def _start_of(name: str, model: Any, profile: Profile, tokenizer: Tokenizer) -> 
         return VllmEngine(model, knobs, max_tokens=longest, tokenizer=tokenizer)
 
     return start
+
+
+def native_engine(model: Any, decode: Decode | None) -> RolloutEngine:
+    """The decoder of our own that this model and this machine can run: on a GPU captured steps over a static cache.
+
+    Raises EngineUnavailable where neither can.
+    """
+    if model.device.type == "cuda":
+        if not (reason := reason_against(model)):
+            return GraphEngine(model, decode)
+        log.warning("decoding without CUDA graphs: %s", reason)
+    return NativeEngine(model, decode)
 
 
 def tis_cap_of(profile: Profile) -> float:

@@ -12,6 +12,7 @@ from tests.workers.rollout.models import LETTERS, PROMPTS, REQUESTS, decode, dir
 from workers.rollout import continuous
 from workers.rollout.continuous import ContinuousEngine
 from workers.rollout.engine import Request, RolloutEngine, Sampling
+from workers.rollout.graph.engine import GraphEngine
 from workers.rollout.hf import HfEngine
 from workers.rollout.native import NativeEngine
 
@@ -19,7 +20,9 @@ Make = Callable[..., RolloutEngine]
 MODEL = tiny_model()
 
 
-@pytest.fixture(params=[NativeEngine, HfEngine, ContinuousEngine], ids=["native", "hf", "continuous"])
+@pytest.fixture(
+    params=[NativeEngine, GraphEngine, HfEngine, ContinuousEngine], ids=["native", "graph", "hf", "continuous"]
+)
 def engine(request: pytest.FixtureRequest) -> RolloutEngine:
     made: Any = request.param
     return made(MODEL, decode)
@@ -83,7 +86,7 @@ def test_nothing_ends_a_completion_that_ignores_its_stops(engine: RolloutEngine)
 
 
 def test_entropies_are_those_of_the_distributions_drawn_from() -> None:
-    for made in (NativeEngine(MODEL), HfEngine(MODEL)):
+    for made in (NativeEngine(MODEL), GraphEngine(MODEL), HfEngine(MODEL)):
         for rollout in made.generate(REQUESTS, Sampling(temperature=0.7, max_new_tokens=9, entropies=True)):
             ids = torch.tensor([rollout.prompt_ids + rollout.completion_ids])
             with torch.inference_mode():

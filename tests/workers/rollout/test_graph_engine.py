@@ -1,0 +1,181 @@
+"""The engine of captured steps: slots, buckets, adapters and NF4 in plain PyTorch; its kernels where there is a GPU."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from profiles.schema import Adapter
+from tests.workers.rollout.models import REQUESTS, decode, direct_log_probs, tiny_model
+from workers.models import lora
+from workers.rollout.engine import EngineUnavailable, Request, Rollout, Sampling
+from workers.rollout.graph import engine as graph_engine
+from workers.rollout.graph.cuts import MAX_WARPS, RESIDENT, cut_of, key_splits, launch_for, tiles_of
+from workers.rollout.graph.engine import GraphEngine, bucket_of, in_turn
+from workers.rollout.native import NativeEngine
+
+MANY = [Request(tuple(range(3, 4 + length % 13)), seed) for seed, length in enumerate(range(40))]
+
+
+def ids(rollouts: list[Rollout]) -> list[tuple[int, ...]]:
+    return [one.completion_ids for one in rollouts]
+
+
+@pytest.mark.parametrize("max_rows", [1, 3, 16, 64])
+def test_row_41_rows_that_leave_and_enter_get_what_they_would_get_alone(max_rows: int) -> None:
+    model = tiny_model()
+    engine = GraphEngine(model, decode, max_rows=max_rows)
+    sampling = Sampling(max_new_tokens=40)
+    found = engine.generate(MANY, sampling)
+    assert ids(found) == ids(NativeEngine(model).generate(MANY, sampling))
+    assert len({len(one.completion_ids) for one in found}) > 5
+
+
+def test_row_40_log_probs_are_the_trainer_s_and_greedy_ids_are_those_of_the_model() -> None:
+    model = tiny_model()
+    engine = GraphEngine(model, decode)
+    for one in engine.generate(MANY[:9], Sampling(max_new_tokens=12)):
+        torch.testing.assert_close(torch.tensor(one.log_probs), direct_log_probs(model, one, 1.0), atol=1e-5, rtol=0)
+    for one in engine.generate(MANY[:3], Sampling(max_new_tokens=6, greedy=True)):
+        prompt = torch.tensor([one.prompt_ids])
+        expected = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=6, do_sample=False)
+        assert list(one.completion_ids) == expected[0, prompt.shape[1] :].tolist()
+
+
+def test_row_42_tokens_come_as_often_as_their_probability_says() -> None:
+    model = tiny_model()
+    with torch.inference_mode():
+        logits = model(torch.tensor([[5, 6]])).logits[0, -1] / 0.7
+    expected = torch.softmax(logits, -1).double()
+    draws = 20_000
+    requests = [Request((5, 6), seed) for seed in range(draws)]
+    rollouts = GraphEngine(model, max_rows=4096).generate(requests, Sampling(max_new_tokens=1, temperature=0.7))
+    counts = torch.bincount(torch.tensor([one.completion_ids[0] for one in rollouts]), minlength=len(expected))
+    likely = expected * draws > 5
+    statistic = ((counts - expected * draws) ** 2 / (expected * draws))[likely].sum().item()
+    freedom = int(likely.sum()) - 1
+    assert statistic < freedom + 4.5 * math.sqrt(2 * freedom)  # beyond it once in 1e5 for a right sampler
+
+
+def test_row_43_lengths_that_are_forced_a_stop_at_once_and_one_token() -> None:
+    engine = GraphEngine(tiny_model())
+    forced = engine.generate(MANY, Sampling(max_new_tokens=21, ignore_stop=True))
+    assert {(len(one.completion_ids), one.finish_reason) for one in forced} == {(21, "length")}
+    short = engine.generate([Request((5, 6), seed) for seed in range(200)], Sampling(max_new_tokens=1))
+    reasons = {(one.completion_ids[-1] == 1, one.finish_reason) for one in short}
+    assert reasons == {(True, "stop"), (False, "length")}
+
+
+@pytest.mark.parametrize("targets", [("q_proj", "v_proj"), ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj",
+                                                          "up_proj", "down_proj")], ids=["some", "all"])  # fmt: skip
+def test_adapters_count_and_a_step_of_theirs_is_seen(targets: tuple[str, ...]) -> None:
+    model = tiny_model()
+    lora.inject(model, Adapter(rank=4, alpha=8.0, targets=targets), seed=0)
+    engine = GraphEngine(model)
+    scramble(model)
+    for _ in range(2):
+        for one in engine.generate(REQUESTS, Sampling(max_new_tokens=8)):
+            expected = direct_log_probs(model, one, 1.0)
+            torch.testing.assert_close(torch.tensor(one.log_probs), expected, atol=1e-4, rtol=0)
+        engine.rest()
+        scramble(model)
+
+
+def scramble(model: Any) -> None:
+    for name, parameter in model.named_parameters():
+        if "lora_" in name:
+            parameter.data.normal_(0, 0.2)
+
+
+def test_nf4_weights_are_those_that_the_trainer_computes_with() -> None:
+    bitsandbytes = pytest.importorskip("bitsandbytes")
+    model = tiny_model(hidden_size=64, intermediate_size=128)
+    for name, module in list(model.named_modules()):
+        if isinstance(module, torch.nn.Linear) and name != "lm_head":
+            quantized = bitsandbytes.nn.Linear4bit(
+                module.in_features, module.out_features, bias=module.bias is not None, compute_dtype=torch.float32,
+                compress_statistics=True, quant_type="nf4",
+            )  # fmt: skip
+            quantized.load_state_dict(module.state_dict())
+            parent, _, last = name.rpartition(".")
+            setattr(model.get_submodule(parent), last, quantized.to("cpu"))
+    for one in GraphEngine(model).generate(REQUESTS, Sampling(max_new_tokens=8)):
+        expected = direct_log_probs(model, one, 1.0)
+        torch.testing.assert_close(torch.tensor(one.log_probs), expected, atol=1e-4, rtol=0)
+
+
+def test_a_large_cache_is_given_back_while_the_trainer_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = GraphEngine(tiny_model())
+    engine.generate(REQUESTS, Sampling(max_new_tokens=4))
+    kept = engine._state
+    engine.rest()
+    assert engine._state is kept is not None
+    monkeypatch.setattr(graph_engine, "KEEP_BYTES", 1)
+    engine.rest()
+    assert engine._state is None
+    assert len(engine.generate(REQUESTS, Sampling(max_new_tokens=4))) == len(REQUESTS)
+
+
+def test_fewer_rows_side_by_side_need_a_smaller_cache() -> None:
+    engine = GraphEngine(tiny_model(), max_rows=32)
+    before = engine.generate(MANY, Sampling(max_new_tokens=4))
+    engine.max_rows = 8
+    assert ids(engine.generate(MANY, Sampling(max_new_tokens=4))) == ids(before)
+    assert engine._state is not None and engine._state.shape.slots == 8
+
+
+def test_a_model_that_it_cannot_run_is_named() -> None:
+    class Other(type(tiny_model())):  # type: ignore[misc]
+        pass
+
+    model = tiny_model()
+    model.__class__ = Other
+    with pytest.raises(EngineUnavailable, match="Other is not a Qwen2 model"):
+        GraphEngine(model)
+
+
+@given(st.integers(1, 300), st.integers(1, 300))
+def test_a_bucket_holds_its_rows_and_is_no_larger_than_the_cache(rows: int, slots: int) -> None:
+    rows = min(rows, slots)
+    assert rows <= bucket_of(rows, slots) <= min(slots, 2 * rows)
+
+
+def test_equal_prompts_start_together_and_long_ones_first() -> None:
+    requests = [Request(prompt, 0) for prompt in ((1,), (2, 2, 2), (3, 3), (2, 2, 2), (1,))]
+    assert in_turn(requests) == [1, 3, 2, 0, 4]
+
+
+@given(st.integers(1, 2000), st.integers(64, 30_000), st.integers(1, 300), st.integers(1, 200), st.integers(1, 8))
+def test_a_cut_covers_all_inputs_and_its_sums_fit(
+    blocks: int, inputs: int, rows: int, processors: int, most_splits: int
+) -> None:
+    tiles = tiles_of(rows)
+    floats = 16 * 8 * tiles
+    cut = cut_of(blocks, inputs, floats, processors, (MAX_WARPS[tiles], RESIDENT[tiles]), most_splits)
+    chunks = -(-inputs // 256)
+    assert (cut.splits - 1) * cut.chunks < chunks <= cut.splits * cut.chunks
+    assert 1 <= cut.splits <= most_splits
+    assert 1 <= cut.warps <= min(MAX_WARPS[tiles], cut.chunks)
+    assert 4 * floats * cut.warps <= 48 << 10
+
+
+def test_tall_inputs_are_split_where_there_are_fewer_blocks_than_processors() -> None:
+    tall = cut_of(96, 8960, 128, 132, (12, 20), 8)
+    assert tall.splits > 1
+    assert cut_of(1120, 1536, 128, 132, (12, 20), 8).chunks * 256 >= 1536 // 2
+
+
+@given(st.integers(1, 600).map(lambda n: 32 * n), st.integers(1, 300).map(lambda n: 64 * n), st.integers(1, 200))
+def test_triton_s_splits_are_whole_pieces(columns: int, inputs: int, processors: int) -> None:
+    cut = launch_for(columns, inputs, processors)
+    assert inputs // 2 % (cut.words * cut.splits) == 0
+
+
+@given(st.integers(1, 512), st.integers(1, 9000), st.integers(1, 200))
+def test_keys_are_split_by_a_power_of_two(pairs: int, length: int, processors: int) -> None:
+    assert key_splits(pairs, length, processors) in (2, 4, 8, 16)

@@ -1,0 +1,165 @@
+"""The kernels of the captured decode step against plain PyTorch, at the real shapes; only where there is a GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import pytest
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from profiles.schema import Adapter
+from tests.workers.rollout.models import direct_log_probs
+from workers.models import lora
+from workers.rollout.engine import Request, Sampling
+from workers.rollout.graph.state import Shape, State
+from workers.rollout.graph.step import TorchOperations
+from workers.rollout.graph.weights import Weights
+
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"),
+    pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed"),
+    pytest.mark.timeout(300),
+]
+SHAPES = {
+    "1.5b": {"hidden_size": 1536, "intermediate_size": 8960, "num_attention_heads": 12},
+    "0.5b": {"hidden_size": 896, "intermediate_size": 4864, "num_attention_heads": 14},
+    "3b": {"hidden_size": 2048, "intermediate_size": 11008, "num_attention_heads": 16},
+}
+QKVO = ("q_proj", "k_proj", "v_proj", "o_proj")
+ALL = (*QKVO, "gate_proj", "up_proj", "down_proj")
+ROWS = (1, 2, 3, 4, 7, 8, 16, 33, 64, 100)
+TOLERANCE = 1e-2
+"""Of the norm of the difference by that of the result: a few roundings to bfloat16, one after another."""
+
+
+def make_model(shape: str, *, nf4: bool, targets: tuple[str, ...], layers: int = 1) -> Any:
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=5000, num_hidden_layers=layers, num_key_value_heads=2, tie_word_embeddings=True, eos_token_id=1,
+        pad_token_id=0, bos_token_id=None, max_position_embeddings=1024, **SHAPES[shape],
+    )  # fmt: skip
+    model = Qwen2ForCausalLM(config).to("cuda", torch.bfloat16).eval().requires_grad_(False)
+    for name, module in list(model.named_modules()):
+        if nf4 and isinstance(module, torch.nn.Linear) and name != "lm_head":
+            bnb = pytest.importorskip("bitsandbytes")
+            quantized = bnb.nn.Linear4bit(
+                module.in_features, module.out_features, bias=module.bias is not None, compute_dtype=torch.bfloat16,
+                compress_statistics=True, quant_type="nf4",
+            )  # fmt: skip
+            quantized.load_state_dict(module.cpu().state_dict())
+            parent, _, last = name.rpartition(".")
+            setattr(model.get_submodule(parent), last, quantized.to("cuda"))
+    if targets:
+        lora.inject(model, Adapter(rank=16, alpha=32.0, targets=targets), seed=0)
+        for name, parameter in model.named_parameters():
+            if "lora_" in name:
+                parameter.data.normal_(0, 0.02)
+    return model
+
+
+def kinds() -> list[Any]:
+    """Both kinds of operations, as far as this machine can compile them."""
+    from workers.rollout.graph.engine import operations_for
+    from workers.rollout.graph.triton_step import TritonOperations
+
+    found: list[Any] = [TritonOperations(torch.device("cuda", 0)), operations_for(torch.device("cuda", 0))]
+    return found[: 1 + (type(found[1]) is not type(found[0]))]
+
+
+def plain(x: Any, columns: int) -> torch.Tensor:
+    """x of a projection as rows. The CUDA order: [m / 8][k / 256][k % 64 / 8][m % 8][k % 256 / 64][k % 8]."""
+    data = x.data
+    if data.dim() == 2:
+        return data
+    tiles, chunks = data.shape[:2]
+    rows = data.view(tiles, chunks, 8, 8, 4, 8).permute(0, 3, 1, 4, 2, 5).reshape(tiles * 8, chunks * 256)
+    return rows[: x.rows, :columns]
+
+
+def apart(found: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((found.float() - expected.float()).norm() / expected.float().norm())
+
+
+@pytest.mark.parametrize(("shape", "nf4", "targets"), [
+    ("1.5b", True, QKVO), ("1.5b", True, ALL), ("1.5b", False, ()), ("0.5b", False, ()), ("0.5b", False, ALL),
+    ("3b", True, ALL),
+])  # fmt: skip
+@torch.inference_mode()
+def test_row_48_every_operation_of_a_layer_is_plain_pytorch_s(shape: str, nf4: bool, targets: tuple[str, ...]) -> None:
+    model = make_model(shape, nf4=nf4, targets=targets)
+    weights, reference = Weights(model), TorchOperations()
+    weights.refresh()
+    layer, eps, hidden = weights.layers[0], weights.eps, model.config.hidden_size
+    rope = torch.stack(model.model.rotary_emb(model.lm_head.weight, torch.arange(256, device="cuda")[None]))[:, 0]
+    for ops in kinds():
+        for rows in ROWS:
+            mine, theirs = state_of(weights, rows), state_of(weights, rows)
+            start = torch.randn(rows, hidden, device="cuda").bfloat16()
+            _, a = reference.add_norm(start, None, None, layer.first_norm, eps)
+            _, b = ops.add_norm(start, None, None, layer.first_norm, eps)
+            assert apart(plain(b, hidden), a) < TOLERANCE
+            a = reference.attention(reference.project(a, layer.qkv), layer.qkv, mine, 0, rope, weights)
+            b = ops.attention(ops.project(b, layer.qkv), layer.qkv, theirs, 0, rope, weights)
+            assert apart(theirs.keys[0], mine.keys[0]) < TOLERANCE
+            assert apart(theirs.values[0], mine.values[0]) < TOLERANCE
+            assert apart(plain(b, hidden), a) < TOLERANCE
+            residual, a = reference.add_norm(start, reference.project(a, layer.out), layer.out, layer.second_norm, eps)
+            other, b = ops.add_norm(start, ops.project(b, layer.out), layer.out, layer.second_norm, eps)
+            assert apart(other, residual) < TOLERANCE
+            a, b = reference.gate_up(a, layer.gate_up), ops.gate_up(b, layer.gate_up)
+            assert apart(plain(b, model.config.intermediate_size), a) < TOLERANCE
+            last, again = (
+                each.add_norm(start, each.project(x, layer.down), layer.down, weights.norm, eps, is_last=True)[1]
+                for each, x in ((reference, a), (ops, b))
+            )
+            assert apart(again, last) < TOLERANCE
+            first, second = ops.project(b, layer.down).data, ops.project(b, layer.down).data
+            assert torch.equal(first, second)
+
+
+def state_of(weights: Weights, rows: int) -> State:
+    generator = torch.Generator("cuda").manual_seed(rows)
+    state = State(Shape(rows, 256, 8), 1, weights.key_heads, weights.head_dim, torch.bfloat16, torch.device("cuda", 0))
+    for cache in (*state.keys, *state.values):
+        cache.normal_(generator=generator)
+    state.set_sampling(Sampling(max_new_tokens=8, temperature=0.8), [7])
+    places = torch.arange(rows, device="cuda")
+    uniforms = torch.rand(rows, 8, generator=generator, device="cuda")
+    state.begin(places, places + 11, places * 37 % 200, uniforms)
+    return state
+
+
+@torch.inference_mode()
+def test_a_draw_is_plain_pytorch_s() -> None:
+    weights = Weights(make_model("1.5b", nf4=False, targets=()))
+    mine, theirs = state_of(weights, 64), state_of(weights, 64)
+    logits = (torch.randn(64, 5000, device="cuda") * 3).bfloat16()
+    TorchOperations().draw(logits, mine)
+    kinds()[0].draw(logits, theirs)
+    same = mine.tokens == theirs.tokens  # a number at the very edge between two tokens may fall to the other side
+    assert int(same.sum()) >= 63
+    torch.testing.assert_close(theirs.out_log_probs[same], mine.out_log_probs[same], atol=1e-4, rtol=0)
+    torch.testing.assert_close(theirs.out_entropies, mine.out_entropies, atol=1e-3, rtol=0)
+    assert torch.equal(theirs.active[same], mine.active[same])
+
+
+@pytest.mark.parametrize("nf4", [False, True], ids=["bfloat16", "nf4"])
+def test_captured_steps_draw_what_the_trainer_would(nf4: bool) -> None:
+    from workers.rollout.graph.engine import GraphEngine
+
+    model = make_model("1.5b", nf4=nf4, targets=QKVO, layers=4)
+    engine = GraphEngine(model, max_rows=16)
+    requests = [Request(tuple(range(5, 6 + number % 50)), number) for number in range(60)]
+    for _ in range(2):
+        rollouts = engine.generate(requests, Sampling(max_new_tokens=70))
+        off = torch.cat([
+            (torch.tensor(one.log_probs) - direct_log_probs(model, one, 1.0)).abs() for one in rollouts
+        ])  # fmt: skip
+        assert float(off.mean()) < 0.02
+        assert float(off.max()) < 0.5
+        engine.rest()
+        for name, parameter in model.named_parameters():
+            if "lora_" in name:
+                parameter.data.add_(torch.randn_like(parameter) * 0.02)

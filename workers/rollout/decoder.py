@@ -1,0 +1,89 @@
+"""A Qwen2 model's own layers around an attention of ours: what engines with a cache of their own read prompts with.
+
+Weights are never copied, so an optimiser step is seen by the next rollout at once. Not done: sliding windows, other
+architectures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from workers.rollout.engine import EngineUnavailable
+
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(query, key, value), each [B, its heads, T, head_dim] -> [B, heads, T, head_dim]"""
+READ_BYTES = 512 << 20
+"""Activations of one pass over prompts, about: all prompts of a step at once would need more than their cache."""
+
+
+class Decoder:
+    """Any `Qwen2ForCausalLM`, with or without adapters in its linear layers."""
+
+    def __init__(self, model: Any) -> None:
+        """Raises EngineUnavailable for a model that it cannot run."""
+        if getattr(model.config, "use_sliding_window", False):
+            raise EngineUnavailable("the native engine has no sliding window; use the hf engine for this model")
+        self.model = model
+        config = model.config
+        self.heads, self.key_heads = config.num_attention_heads, config.num_key_value_heads
+        self.head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // self.heads
+        self.group: int = self.heads // self.key_heads
+        """Query heads that share a key head."""
+        self.rope = torch.empty(2, 0, self.head_dim)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        found: torch.dtype = self.model.model.embed_tokens.weight.dtype
+        return found
+
+    @torch.inference_mode()
+    def grow_rope(self, length: int) -> bool:
+        """Table of rotary cosines and sines for all positions that may come, [2, T, head_dim]. True where it grew."""
+        if self.rope.shape[1] >= length:
+            return False
+        positions = torch.arange(length, device=self.model.device)[None]
+        like = next(self.model.parameters())
+        self.rope = torch.stack(self.model.model.rotary_emb(like, positions))[:, 0].to(self.dtype).contiguous()
+        return True
+
+    def readable_tokens(self) -> int:
+        """Tokens whose activations in one layer are about READ_BYTES."""
+        config = self.model.config
+        a_token = self.dtype.itemsize * (4 * config.intermediate_size + 6 * config.hidden_size)
+        return max(1, READ_BYTES // int(a_token))
+
+    def run_layers(self, ids: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
+        """The model's own modules around `attend`. ids: [B, T]; returns [B, T, hidden]."""
+        decoder = self.model.model
+        hidden = decoder.embed_tokens(ids)
+        shape = (*ids.shape, -1, self.head_dim)
+        for layer in decoder.layers:
+            attention, normed = layer.self_attn, layer.input_layernorm(hidden)
+            query = rotate(attention.q_proj(normed).view(shape).transpose(1, 2), cos, sin)
+            key = rotate(attention.k_proj(normed).view(shape).transpose(1, 2), cos, sin)
+            value = attention.v_proj(normed).view(shape).transpose(1, 2)
+            mixed = attend(query, key, value).transpose(1, 2).flatten(2)  # [B, T, heads * head_dim]
+            hidden = hidden + attention.o_proj(mixed)
+            hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+        last: Tensor = decoder.norm(hidden)
+        return last
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary position embedding over the last dimension."""
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-second, first), dim=-1) * sin
+
+
+def parts(prompts: Sequence[tuple[int, ...]], tokens: int) -> list[list[tuple[int, ...]]]:
+    """The prompts in portions of at most so many tokens each, padding counted; one prompt at least. (pure)"""
+    found: list[list[tuple[int, ...]]] = []
+    for prompt in sorted(prompts, key=len):
+        if not found or (len(found[-1]) + 1) * len(prompt) > tokens:
+            found.append([])
+        found[-1].append(prompt)
+    return found

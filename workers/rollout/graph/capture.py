@@ -1,0 +1,48 @@
+"""Decode steps as CUDA graphs, one for each number of rows; without a GPU the same steps, run one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from workers.rollout.graph.state import State
+from workers.rollout.graph.step import Operations, decode_step
+from workers.rollout.graph.weights import Weights
+
+Step = Callable[[], None]
+
+
+class Steps:
+    """`steps(rows)` is one decode step of the first `rows` slots. All graphs share one pool of memory."""
+
+    def __init__(self, weights: Weights, state: State, rope: Tensor, ops: Operations) -> None:
+        self._weights, self._state, self._rope, self._ops = weights, state, rope, ops
+        self._made: dict[int, Step] = {}
+        self._pool: Any = None
+
+    def __call__(self, rows: int) -> Step:
+        if rows not in self._made:
+            self._made[rows] = self._captured(rows) if self._rope.is_cuda else self._plain(rows)
+        return self._made[rows]
+
+    def _plain(self, rows: int) -> Step:
+        return lambda: decode_step(self._weights, self._state, self._rope, rows, self._ops)
+
+    def _captured(self, rows: int) -> Step:
+        step, active = self._plain(rows), self._state.active.clone()
+        # With no row active nothing is drawn; what is written into the caches the next step writes again.
+        self._state.active.zero_()
+        stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            step()  # kernels are compiled, libraries take their work space
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            step()
+        self._pool = graph.pool()
+        self._state.active.copy_(active)
+        return graph.replay

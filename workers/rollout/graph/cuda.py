@@ -1,0 +1,85 @@
+"""CUDA C++ kernels, compiled when they are first wanted, by the compiler library that comes with PyTorch."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def reason_against() -> str:
+    """Why CUDA sources cannot be compiled here; empty: they can."""
+    if importlib.util.find_spec("cuda") is None or importlib.util.find_spec("cuda.bindings") is None:
+        return "cuda-bindings is not installed"
+    try:
+        from cuda.bindings import nvrtc
+
+        checked(nvrtc.nvrtcVersion())
+    except Exception as error:  # the libraries behind it raise what they like
+        return f"NVRTC cannot be used: {error}"
+    return ""
+
+
+class Kernels:
+    """The kernels of one source file, for one device. `name` may be a template with its arguments."""
+
+    def __init__(self, source: Path, names: tuple[str, ...], device: torch.device) -> None:
+        """Raises RuntimeError with the compiler's words where the source does not compile."""
+        from cuda.bindings import driver
+
+        torch.zeros(1, device=device)  # its context must be there, and be the current one
+        major, minor = torch.cuda.get_device_capability(device)
+        image, symbols = compiled(source.read_text(), names, f"sm_{major}{minor}")
+        self._module = checked(driver.cuModuleLoadData(image))
+        self._functions = {
+            name: checked(driver.cuModuleGetFunction(self._module, symbol)) for name, symbol in symbols.items()
+        }
+        for function in self._functions.values():
+            largest = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            checked(driver.cuFuncSetAttribute(function, largest, MAX_SHARED))
+
+    def launch(
+        self, name: str, grid: tuple[int, int, int], threads: int, shared: int, *arguments: Tensor | int
+    ) -> None:
+        """On the current stream. Tensors are passed as addresses, numbers as 32-bit integers."""
+        from cuda.bindings import driver
+
+        values = tuple(one.data_ptr() if isinstance(one, Tensor) else one for one in arguments)
+        types = tuple(ctypes.c_void_p if isinstance(one, Tensor) else ctypes.c_int for one in arguments)
+        stream = torch.cuda.current_stream().cuda_stream
+        checked(driver.cuLaunchKernel(self._functions[name], *grid, threads, 1, 1, shared, stream, (values, types), 0))
+
+
+MAX_SHARED = 64 << 10
+
+
+@cache
+def compiled(source: str, names: tuple[str, ...], architecture: str) -> tuple[bytes, dict[str, bytes]]:
+    """(machine code, name -> symbol)."""
+    from cuda.bindings import nvrtc
+
+    program = checked(nvrtc.nvrtcCreateProgram(source.encode(), b"kernels.cu", 0, [], []))
+    for name in names:
+        checked(nvrtc.nvrtcAddNameExpression(program, name.encode()))
+    options = [f"--gpu-architecture={architecture}".encode(), b"--std=c++17"]
+    (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+    if int(status):
+        log = b" " * checked(nvrtc.nvrtcGetProgramLogSize(program))
+        checked(nvrtc.nvrtcGetProgramLog(program, log))
+        raise RuntimeError(log.decode(errors="replace"))
+    image = b" " * checked(nvrtc.nvrtcGetCUBINSize(program))
+    checked(nvrtc.nvrtcGetCUBIN(program, image))
+    return image, {name: checked(nvrtc.nvrtcGetLoweredName(program, name.encode())) for name in names}
+
+
+def checked(result: tuple[Any, ...]) -> Any:
+    """What a call of the bindings gives. Raises RuntimeError where it failed."""
+    status, *values = result
+    if int(status):
+        raise RuntimeError(f"{type(status).__name__} {status}")
+    return values[0] if len(values) == 1 else tuple(values) if values else None

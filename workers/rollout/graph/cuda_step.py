@@ -1,0 +1,88 @@
+"""The operations of a decode step with their large products in CUDA C++: Triton has no table that small."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import torch
+
+from workers.rollout.graph.cuda import Kernels
+from workers.rollout.graph.cuts import CHUNK, MAX_WARPS, RESIDENT, TILE, cut_of, tiles_of
+from workers.rollout.graph.triton_step import Inputs, Parts, TritonOperations, three
+from workers.rollout.graph.weights import Projection
+
+SOURCE = Path(__file__).with_name("matmul.cu")
+FUSED_TILES = 2
+"""Up to so many tiles of 8 rows gate and up are multiplied together; with more, their sums do not fit the registers."""
+MAX_SPLITS = 8
+
+
+class CudaOperations(TritonOperations):
+    """`Operations` on a CUDA device, in bfloat16. x lies as `place` in matmul.cu says."""
+
+    fragments = True
+
+    def __init__(self, device: torch.device) -> None:
+        """Raises RuntimeError where the source does not compile for this GPU."""
+        super().__init__(device)
+        self._device = device
+        self._kernels: dict[str, Kernels] = {}
+        self._kernel("project<1, false>")
+
+    def _kernel(self, name: str) -> Kernels:
+        if name not in self._kernels:
+            self._kernels[name] = Kernels(SOURCE, (name,), self._device)
+        return self._kernels[name]
+
+    def inputs(self, rows: int, columns: int, device: torch.device) -> Inputs:
+        """Whole tiles of 8 rows and chunks of 256 columns."""
+        shape = -(-rows // 8), -(-columns // CHUNK), 8 * CHUNK
+        return Inputs(torch.empty(shape, dtype=torch.bfloat16, device=device), rows)
+
+    def project(self, x: Inputs, projection: Projection) -> Parts:
+        rows, inputs = x.rows, projection.matrices[0].shape[1]
+        columns, ends = projection.ends[-1], projection.ends
+        a = None if projection.adapters is None else projection.adapters.a
+        extra = 0 if a is None else a.shape[0]
+        matrices = projection.matrices
+        tiles = tiles_of(rows)
+        floats = TILE * 8 * tiles
+        grid = math.ceil((columns + extra) / TILE), math.ceil(rows / (8 * tiles))
+        cut = cut_of(
+            grid[0] * grid[1], inputs, floats, self.processors, (MAX_WARPS[tiles], RESIDENT[tiles]), MAX_SPLITS
+        )
+        out = torch.empty(cut.splits, rows, columns + extra, dtype=torch.float32, device=x.data.device)
+        name = f"project<{tiles}, {flag(matrices[0].absmax is None)}>"
+        self._kernel(name).launch(
+            name, (*grid, cut.splits), 32 * cut.warps, 4 * floats * cut.warps, x.data,
+            *three([matrix.data for matrix in matrices]),
+            *three([self.nothing if matrix.absmax is None else matrix.absmax for matrix in matrices]),
+            self.nothing if a is None else a, out, rows, inputs, columns, extra, ends[0], ends[min(1, len(ends) - 1)],
+            cut.chunks,
+        )  # fmt: skip
+        return Parts(out, cut.splits, columns)
+
+    def gate_up(self, x: Inputs, projection: Projection) -> Inputs:
+        rows, inputs = x.rows, projection.matrices[0].shape[1]
+        columns, tiles = projection.ends[0], tiles_of(rows)
+        if projection.adapters is not None or tiles > FUSED_TILES:
+            return self.activated(x, projection)
+        gate, up = projection.matrices
+        out = self.inputs(rows, columns, x.data.device)
+        floats = 2 * TILE * 8 * tiles
+        grid = columns // TILE, math.ceil(rows / (8 * tiles)), 1
+        limits = MAX_WARPS[tiles], RESIDENT[tiles] // 2
+        warps = cut_of(grid[0] * grid[1], inputs, floats, self.processors, limits, 1).warps
+        name = f"gate_up<{tiles}, {flag(gate.absmax is None)}>"
+        scales = [self.nothing if one.absmax is None else one.absmax for one in (gate, up)]
+        self._kernel(name).launch(
+            name, grid, 32 * warps, 4 * floats * warps, x.data, gate.data, up.data, *scales, out.data, rows, inputs,
+            columns,
+        )  # fmt: skip
+        return out
+
+
+def flag(value: bool) -> str:
+    """As C++ writes it."""
+    return "true" if value else "false"

@@ -1,0 +1,95 @@
+"""How the products of a decode step are cut up for a GPU's processors. (pure)"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+TILE = 16
+"""Columns of a block of the CUDA kernels."""
+CHUNK = 256
+"""Of K, that a warp reads at one time."""
+MAX_WARPS = {1: 12, 2: 12, 4: 12, 8: 8}
+"""Of a block, by its tiles of 8 rows."""
+MAX_TILES = 8
+"""Of 8 rows, that a block multiplies with: more do not fit the registers."""
+RESIDENT = {1: 20, 2: 16, 4: 15, 8: 12}
+"""Warps that the registers of a processor hold, likewise; of the kernel `gate_up` half as many."""
+SHARED_BYTES = 48 << 10
+MAX_ROWS_A_BLOCK = 64
+KEY_BLOCK = 64
+
+CHUNK_CYCLES, ROUND_CYCLES, SPLIT_CYCLES = 217, 400, 300
+"""Of a processor for a chunk; of waiting for its weights; of adding another part. Measured on one kind of GPU, and only
+their relation counts."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """splits: blocks that share K; chunks: of K, a block's part; warps: of a block, that share these."""
+
+    splits: int
+    chunks: int
+    warps: int
+
+
+def tiles_of(rows: int) -> int:
+    """Tiles of 8 rows in a block, a power of two."""
+    return min(MAX_TILES, 1 << (math.ceil(rows / 8) - 1).bit_length())
+
+
+def cut_of(blocks: int, inputs: int, floats: int, processors: int, warps: tuple[int, int], max_splits: int) -> Cut:
+    """The cut under which the busiest processor is done first.
+
+    blocks: without a split; inputs: K; floats: sums of a warp; warps: most of a block, and those that a
+    processor's registers hold.
+    """
+    chunks, (most, resident) = math.ceil(inputs / CHUNK), warps
+    best: tuple[float, Cut] | None = None
+    for splits in range(1, min(max_splits, chunks) + 1):
+        a_block = math.ceil(chunks / splits)
+        busiest = math.ceil(blocks * splits / processors)
+        for count in range(1, min(most, a_block, SHARED_BYTES // (4 * floats)) + 1):
+            rounds = math.ceil(a_block / count)
+            waves = math.ceil(busiest * count / resident) if busiest > 1 else 1
+            # Few warps leave a processor idle while they wait.
+            idle = max(1.0, 8 / min(resident, busiest * count))
+            cost = busiest * a_block * CHUNK_CYCLES * idle + waves * rounds * ROUND_CYCLES + splits * SPLIT_CYCLES
+            if best is None or cost < best[0]:
+                best = cost, Cut(math.ceil(chunks / a_block), a_block, count)
+    assert best is not None
+    return best[1]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How Triton's projections are cut. words: of two weights each, read at one time; splits: portions of K."""
+
+    columns: int
+    words: int
+    splits: int
+    warps: int
+    stages: int
+
+
+def launch_for(columns: int, inputs: int, processors: int) -> Launch:
+    """About two blocks for each processor, where K can be split so far. columns: N; inputs: K."""
+    block = 32
+    words = 64 if inputs % 128 == 0 else 32
+    pieces = inputs // 2 // words
+    wanted = max(1, round(2 * processors * block / columns))
+    splits = max(one for one in range(1, min(wanted, pieces) + 1) if pieces % one == 0)
+    return Launch(block, words, splits, 4, 3)
+
+
+def blocks_of(rows: int) -> tuple[int, int]:
+    """(rows of a block, blocks)"""
+    block = min(MAX_ROWS_A_BLOCK, max(16, 1 << (rows - 1).bit_length()))
+    return block, math.ceil(rows / block)
+
+
+def key_splits(pairs: int, length: int, processors: int) -> int:
+    """Portions of the keys, so that all processors have some: a power of two, 2 to 16."""
+    wanted = max(2, 2 * processors // pairs)
+    useful = max(2, length // KEY_BLOCK)
+    return min(16, 1 << (wanted.bit_length() - 1), 1 << (useful - 1).bit_length())

@@ -1,0 +1,267 @@
+"""The native engine on a GPU: a static cache of so many slots, and decode steps captured as CUDA graphs.
+
+A step costs what its memory traffic and its kernels cost, and nothing of Python. Rows that finish leave; where requests
+wait, new ones enter their slots, else the rest moves together into a smaller graph. The host looks every CHECK_EVERY
+steps, so a row that has ended runs on for at most so many, without being written down.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from workers.rollout.decoder import Decoder
+from workers.rollout.engine import Decode, EngineUnavailable, Request, Rollout, Sampling, draw_uniforms, stop_ids_of
+from workers.rollout.graph import cuda
+from workers.rollout.graph.capture import Steps
+from workers.rollout.graph.prompts import read_prompts
+from workers.rollout.graph.state import MAX_STOPS, Shape, State
+from workers.rollout.graph.step import Operations, TorchOperations
+from workers.rollout.graph.weights import Weights
+from workers.rollout.stopping import StopTexts, rollout_of, stops_of
+
+log = logging.getLogger("worker")
+
+CHECK_EVERY = 16
+"""Decode steps between two looks of the host."""
+KEEP_BYTES = 512 << 20
+"""A cache of up to this size stays while the trainer works, and its graphs with it; a larger one is made anew."""
+KEEP_SHARE = 1 / 16
+"""So does one of this share of the memory that the process may use."""
+ROUND_LENGTH = 128
+"""The cache's length is a multiple of it, so that prompts of other lengths seldom need another."""
+HEAD_DIMS = (32, 64, 128, 256)
+
+
+@dataclass
+class _Row:
+    """Who is in a slot. looked: ids of it that were searched for stop texts."""
+
+    number: int
+    looked: int = 0
+
+
+@dataclass
+class _Work:
+    """One call of `generate`."""
+
+    requests: Sequence[Request]
+    sampling: Sampling
+    stops: StopTexts
+    waiting: list[int]
+    """Numbers of requests, the next one last."""
+    rows: dict[int, _Row] = field(default_factory=dict)
+    """By slot; they fill the first slots."""
+    done: dict[int, Rollout] = field(default_factory=dict)
+
+
+class GraphEngine:
+    """A `RolloutEngine` over the trainer's own weights, for `Qwen2ForCausalLM` in bfloat16 or NF4.
+
+    On a CPU it runs the same steps in plain PyTorch, for tests; there `NativeEngine` is faster.
+    """
+
+    has_queue = True
+
+    def __init__(self, model: Any, decode: Decode | None = None, max_rows: int = 64) -> None:
+        """Raises EngineUnavailable, with the reason, for a model or a GPU that it cannot use."""
+        if reason := reason_against(model):
+            raise EngineUnavailable(reason)
+        self.model, self.decode, self.max_rows = model, decode, max_rows
+        self._decoder = Decoder(model)
+        self._stop_ids = sorted(stop_ids_of(model))
+        self._operations: Operations = operations_for(model.device)
+        self._weights: Weights | None = None
+        self._state: State | None = None
+        self._steps: Steps | None = None
+        self._addresses: tuple[int, ...] = ()
+
+    @torch.inference_mode()
+    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Rollout]:
+        """One rollout for each request, in their order."""
+        if not requests:
+            return []
+        state, steps = self._prepared(requests, sampling)
+        stops = stops_of(sampling, self.decode, self._stop_ids)
+        state.set_sampling(sampling, () if sampling.ignore_stop else self._stop_ids)
+        work = _Work(requests, sampling, stops, in_turn(requests)[::-1])
+        while work.waiting or work.rows:
+            self._admit(work, state)
+            step = steps(bucket_of(len(work.rows), state.shape.slots))
+            for _ in range(min(CHECK_EVERY, sampling.max_new_tokens)):
+                step()
+            self._look(work, state)
+        return [work.done[number] for number in range(len(requests))]
+
+    def _prepared(self, requests: Sequence[Request], sampling: Sampling) -> tuple[State, Steps]:
+        """Tensors that are large enough, weights as they are now, and steps over both."""
+        longest = max(len(request.prompt_ids) for request in requests) + sampling.max_new_tokens
+        needed = Shape(
+            min(self.max_rows, len(requests)), -(-longest // ROUND_LENGTH) * ROUND_LENGTH, sampling.max_new_tokens
+        )
+        if self._weights is None:
+            self._weights = Weights(self.model)
+        self._weights.refresh()
+        addresses = self._weights.addresses()
+        if addresses != self._addresses:
+            self._weights, self._steps = Weights(self.model), None
+            self._weights.refresh()
+            self._addresses = addresses
+        if self._decoder.grow_rope(needed.cache_length):
+            self._steps = None
+        if self._state is None or not self._state.shape.holds(needed) or self.max_rows < self._state.shape.slots:
+            self._steps = self._state = None  # first, so that both are never there at one time
+            self._state = State(
+                needed, len(self._weights.layers), self._weights.key_heads, self._weights.head_dim, self._decoder.dtype,
+                self.model.device,
+            )  # fmt: skip
+        if self._steps is None:
+            self._steps = Steps(self._weights, self._state, self._decoder.rope, self._operations)
+        return self._state, self._steps
+
+    def _admit(self, work: _Work, state: State) -> None:
+        """Fill free slots. A pass over prompts keeps all rows waiting, so a few are gathered for it."""
+        free = min(state.shape.slots, self.max_rows) - len(work.rows)
+        few = len(work.rows) > 0 and free < max(1, state.shape.slots // 8)
+        if not work.waiting or few:
+            return
+        begin, device = len(work.rows), self.model.device
+        numbers = [work.waiting.pop() for _ in range(min(free, len(work.waiting)))]
+        slots = list(range(begin, begin + len(numbers)))
+        chosen = [work.requests[number] for number in numbers]
+        read_prompts(self._decoder, state, [request.prompt_ids for request in chosen], slots)
+        uniforms = draw_uniforms([request.seed for request in chosen], work.sampling.max_new_tokens)
+        state.begin(
+            torch.tensor(slots, device=device),
+            torch.tensor([request.prompt_ids[-1] for request in chosen], device=device),
+            torch.tensor([len(request.prompt_ids) - 1 for request in chosen], device=device),
+            uniforms.to(device),
+        )
+        work.rows |= {slot: _Row(number) for slot, number in zip(slots, numbers, strict=True)}
+
+    def _look(self, work: _Work, state: State) -> None:
+        """Take out what has ended, and move the rest together."""
+        count = len(work.rows)
+        active, counts = torch.stack((state.active[:count], state.counts[:count])).tolist()
+        ended = {slot for slot in range(count) if not active[slot]}
+        if work.stops:
+            ended |= _with_stop_text(work, state.out_ids[:count].tolist(), counts)
+        if not ended:
+            return
+        self._collect(work, state, sorted(ended), counts)
+        for slot in ended:
+            del work.rows[slot]
+        left = len(work.rows)
+        sources = [slot for slot in sorted(work.rows) if slot >= left]
+        targets = [slot for slot in range(left) if slot not in work.rows]
+        state.active[sorted(ended)] = 0
+        state.move(sources, targets)
+        for source, target in zip(sources, targets, strict=True):
+            work.rows[target] = work.rows.pop(source)
+
+    def _collect(self, work: _Work, state: State, slots: Sequence[int], counts: Sequence[int]) -> None:
+        longest = max(counts[slot] for slot in slots)
+        which = torch.tensor(slots, device=self.model.device)
+        outs = (state.out_ids, state.out_log_probs, state.out_entropies)
+        for slot, *drawn in zip(slots, *(out[which, :longest].tolist() for out in outs), strict=True):
+            ids, log_probs, entropies = (row[: counts[slot]] for row in drawn)
+            number = work.rows[slot].number
+            if not work.sampling.entropies:
+                entropies = []
+            work.done[number] = rollout_of(
+                work.requests[number], ids, log_probs, work.stops, work.sampling.max_new_tokens, entropies
+            )
+
+    def rest(self) -> None:
+        """A large cache is given back; a small one stays, for its graphs are worth more than its memory."""
+        if self._state is None:
+            return
+        size = sum(one.nbytes for one in (*self._state.keys, *self._state.values))
+        if size > max(KEEP_BYTES, int(KEEP_SHARE * usable_bytes(self.model.device))):
+            self.close()
+
+    def close(self) -> None:
+        self._steps = self._state = self._weights = None
+        self._addresses = ()
+
+
+def _with_stop_text(work: _Work, ids: Sequence[Sequence[int]], counts: Sequence[int]) -> set[int]:
+    """Slots whose row has completed a stop text since the last look."""
+    found = set()
+    for slot, row in work.rows.items():
+        for length in range(row.looked + 1, counts[slot] + 1):
+            if work.stops.end_in(ids[slot][max(0, length - work.stops.window) : length]):
+                found.add(slot)
+                break
+        row.looked = counts[slot]
+    return found
+
+
+def usable_bytes(device: torch.device) -> int:
+    """Memory of a GPU that this process may use; 0 on a CPU."""
+    if device.type != "cuda":
+        return 0
+    share = float(torch.cuda.get_per_process_memory_fraction(device))
+    return int(share * torch.cuda.get_device_properties(device).total_memory)
+
+
+def in_turn(requests: Sequence[Request]) -> list[int]:
+    """Numbers of the requests in the order in which they start: equal prompts together, long ones first. (pure)
+
+    Long ones first, for the last rows to run are alone.
+    """
+    return sorted(
+        range(len(requests)), key=lambda number: (-len(requests[number].prompt_ids), requests[number].prompt_ids)
+    )
+
+
+def bucket_of(rows: int, slots: int) -> int:
+    """Rows of the smallest graph that holds so many: a power of two, or all slots. (pure)"""
+    bucket = 1
+    while bucket < rows:
+        bucket *= 2
+    return min(bucket, slots)
+
+
+def reason_against(model: Any) -> str:
+    """Why a model cannot be decoded this way; empty: it can."""
+    config = model.config
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    if type(model).__name__ != "Qwen2ForCausalLM":
+        return f"{type(model).__name__} is not a Qwen2 model"
+    if len(stop_ids_of(model)) > MAX_STOPS:
+        return f"the model has more than {MAX_STOPS} stop tokens"
+    if model.device.type == "cpu":
+        return ""
+    if model.device.type != "cuda" or torch.cuda.get_device_capability(model.device) < (8, 0):
+        return "its kernels need an NVIDIA GPU of the RTX 30 series or newer"
+    if model.model.embed_tokens.weight.dtype != torch.bfloat16:
+        return "its kernels compute in bfloat16"
+    if head_dim not in HEAD_DIMS or config.hidden_size % 64 or config.intermediate_size % 64:
+        return f"its kernels do not fit heads of {head_dim} and layers of {config.hidden_size}"
+    try:
+        import triton  # noqa: F401
+    except ImportError:
+        return "Triton is not installed"
+    return ""
+
+
+def operations_for(device: torch.device) -> Operations:
+    """The fastest that this machine can compile."""
+    if device.type == "cpu":
+        return TorchOperations()
+    if not (reason := cuda.reason_against()):
+        from workers.rollout.graph.cuda_step import CudaOperations
+
+        try:
+            return CudaOperations(device)
+        except RuntimeError as error:
+            reason = str(error)
+    from workers.rollout.graph.triton_step import TritonOperations
+
+    log.warning("decoding uses the slower Triton kernels: %s", reason)
+    return TritonOperations(device)

@@ -1,0 +1,346 @@
+"""Triton kernels of one decode step: projections over NF4 or bfloat16 weights, and what lies between them.
+
+Sums over split K are fixed in order, so equal inputs give equal bits. A projection leaves its result as float32 parts
+[splits, rows, N + R], the last R columns being x A^T of the adapters; the kernel that reads it adds the parts, the bias
+and the adapters' B, so that none of this costs a launch.
+"""
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+# (The arguments of a kernel are what Triton makes of them.)
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _halves(word):
+    """The two bfloat16 of a 32-bit word: the one at the lower address first."""
+    first = (word & 0xFFFF).to(tl.int16).to(tl.bfloat16, bitcast=True)
+    second = ((word >> 16) & 0xFFFF).to(tl.int16).to(tl.bfloat16, bitcast=True)
+    return first, second
+
+
+@triton.jit
+def _place(row, columns, K, FRAGMENTS: tl.constexpr):
+    """Where x[row, columns] lies: in rows of K, or as the CUDA products read it (`place` in matmul.cu)."""
+    if FRAGMENTS:
+        piece = ((row // 8) * ((K + 255) // 256) + columns // 256) * 8 + columns % 64 // 8
+        return (piece * 32 + row % 8 * 4 + columns % 256 // 64) * 8 + columns % 8
+    return row * K + columns
+
+
+@triton.jit
+def _dense_product(x, weight, rows, columns, num_rows, num_columns, begin, end, K, HALF: tl.constexpr):
+    """Transposed product of x: [M, K] and weight: [N, K], both as words of two, over the words begin to end."""
+    acc = tl.zeros((columns.shape[0], rows.shape[0]), tl.float32)
+    for at in range(begin, end, HALF):
+        words = at + tl.arange(0, HALF)
+        x_words = tl.load(
+            x + rows[None, :] * (K // 2) + words[:, None],
+            mask=(rows < num_rows)[None, :] & (words < end)[:, None], other=0,
+        )  # fmt: skip
+        w_words = tl.load(
+            weight + columns[:, None] * (K // 2) + words[None, :],
+            mask=(columns < num_columns)[:, None] & (words < end)[None, :], other=0,
+        )  # fmt: skip
+        x_first, x_second = _halves(x_words)
+        w_first, w_second = _halves(w_words)
+        acc = tl.dot(w_first, x_first, acc)
+        acc = tl.dot(w_second, x_second, acc)
+    return acc
+
+
+@triton.jit
+def _nf4_product(x, weight, absmax, levels, rows, columns, num_rows, begin, end, K, HALF: tl.constexpr):
+    """The same for a weight of packed codes [N, K / 2] with one scale for 64: each weight is rounded to bfloat16 as the
+    trainer rounds it. begin and end are multiples of HALF, N of the block."""
+    acc = tl.zeros((columns.shape[0], rows.shape[0]), tl.float32)
+    BLOCKS: tl.constexpr = HALF // 32
+    for at in range(begin, end, HALF):
+        words = at + tl.arange(0, HALF)
+        x_words = tl.load(
+            x + rows[None, :] * (K // 2) + words[:, None], mask=(rows < num_rows)[None, :], other=0
+        )  # fmt: skip
+        codes = tl.load(weight + columns[:, None] * (K // 2) + words[None, :]).to(tl.int32)
+        blocks = at // 32 + tl.arange(0, BLOCKS)
+        scale = tl.load(absmax + columns[:, None] * (K // 64) + blocks[None, :])  # [N, BLOCKS]
+        scale = tl.broadcast_to(scale[:, :, None], (columns.shape[0], BLOCKS, 32))
+        scale = tl.reshape(scale, (columns.shape[0], HALF))
+        x_first, x_second = _halves(x_words)
+        w_first = (tl.load(levels + (codes >> 4)) * scale).to(tl.bfloat16)
+        w_second = (tl.load(levels + (codes & 15)) * scale).to(tl.bfloat16)
+        acc = tl.dot(w_first, x_first, acc)
+        acc = tl.dot(w_second, x_second, acc)
+    return acc
+
+
+@triton.jit
+def project(
+    x, w0, w1, w2, s0, s1, s2, lora_a, levels, out,
+    num_rows, K, N, R, end0, end1, words_a_split,
+    IS_NF4: tl.constexpr, HALF: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """out[split, m, n] of up to three weights side by side, which end at end0, end1 and N; then the adapters' A."""
+    tile, split = tl.program_id(0), tl.program_id(1)
+    rows = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
+    begin = split * words_a_split
+    end = tl.minimum(begin + words_a_split, K // 2)
+    first = tile * BLOCK_N
+    columns = first + tl.arange(0, BLOCK_N)
+    width = N + R
+    if first < N:
+        weight = w0
+        absmax = s0
+        offset = end0 * 0
+        if first >= end0:
+            weight = w1
+            absmax = s1
+            offset = end0
+        if first >= end1:
+            weight = w2
+            absmax = s2
+            offset = end1
+        if IS_NF4:
+            acc = _nf4_product(x, weight, absmax, levels, rows, columns - offset, num_rows, begin, end, K, HALF)
+        else:
+            acc = _dense_product(x, weight, rows, columns - offset, num_rows, N, begin, end, K, HALF)
+    else:
+        acc = _dense_product(x, lora_a, rows, columns - N, num_rows, R, begin, end, K, HALF)
+    places = out + (split * num_rows + rows[None, :]) * width + columns[:, None]
+    tl.store(places, acc, mask=(rows < num_rows)[None, :] & (columns < width)[:, None])
+
+
+@triton.jit
+def gate_up(
+    x, w_gate, w_up, s_gate, s_up, levels, out, num_rows, K, N,
+    IS_NF4: tl.constexpr, HALF: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """silu(x W_gate^T) * (x W_up^T), [M, N] in bfloat16; where these two have no adapters."""
+    rows = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
+    columns = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    if IS_NF4:
+        gate = _nf4_product(x, w_gate, s_gate, levels, rows, columns, num_rows, 0, K // 2, K, HALF)
+        up = _nf4_product(x, w_up, s_up, levels, rows, columns, num_rows, 0, K // 2, K, HALF)
+    else:
+        gate = _dense_product(x, w_gate, rows, columns, num_rows, N, 0, K // 2, K, HALF)
+        up = _dense_product(x, w_up, rows, columns, num_rows, N, 0, K // 2, K, HALF)
+    gate = gate.to(tl.bfloat16).to(tl.float32)
+    silu = (gate / (1.0 + tl.exp(-gate))).to(tl.bfloat16).to(tl.float32)
+    found = silu * up.to(tl.bfloat16).to(tl.float32)
+    places = out + rows[None, :] * N + columns[:, None]
+    tl.store(places, found.to(tl.bfloat16), mask=(rows < num_rows)[None, :] & (columns < N)[:, None])
+
+
+@triton.jit
+def _whole(parts, row, columns, inside, num_rows, width, N, R, lora_b, lora_scale, segment, SPLITS, RANK: tl.constexpr):
+    """Sum of a projection's parts with its adapter, float32. columns: below N; segment: whose A and B it is."""
+    total = tl.zeros((columns.shape[0],), tl.float32)
+    for split in range(SPLITS):
+        total += tl.load(parts + (split * num_rows + row) * width + columns, mask=inside, other=0.0)
+    if RANK > 0:
+        added = tl.zeros((columns.shape[0],), tl.float32)
+        for rank in tl.static_range(RANK):  # unrolled, so that no load waits for another
+            t = 0.0
+            for split in range(SPLITS):
+                t += tl.load(parts + (split * num_rows + row) * width + N + segment * RANK + rank)
+            added += t * tl.load(lora_b + rank * N + columns, mask=inside, other=0.0).to(tl.float32)
+        total += added * lora_scale
+    return total
+
+
+@triton.jit
+def add_norm(
+    residual, parts, lora_b, norm, out, out_residual, num_rows, H, R, eps, lora_scale,
+    SPLITS: tl.constexpr, RANK: tl.constexpr, BLOCK: tl.constexpr, FRAGMENTS: tl.constexpr,
+):  # fmt: skip
+    """residual + projection (none where SPLITS is 0), and its RMS norm: both [M, H] in bfloat16."""
+    row = tl.program_id(0)
+    columns = tl.arange(0, BLOCK)
+    inside = columns < H
+    hidden = tl.load(residual + row * H + columns, mask=inside, other=0.0).to(tl.float32)
+    if SPLITS > 0:
+        added = _whole(parts, row, columns, inside, num_rows, H + R, H, R, lora_b, lora_scale, 0, SPLITS, RANK)
+        hidden = (hidden + added.to(tl.bfloat16).to(tl.float32)).to(tl.bfloat16).to(tl.float32)
+        tl.store(out_residual + row * H + columns, hidden.to(tl.bfloat16), mask=inside)
+    variance = tl.sum(hidden * hidden, 0) / H
+    normed = (hidden * tl.rsqrt(variance + eps)).to(tl.bfloat16).to(tl.float32)
+    weight = tl.load(norm + columns, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + _place(row, columns, H, FRAGMENTS), (normed * weight).to(tl.bfloat16), mask=inside)
+
+
+@triton.jit
+def activate(
+    parts, lora_b, out, num_rows, width, R, lora_scale, SPLITS: tl.constexpr, RANK: tl.constexpr,
+    BLOCK: tl.constexpr, FRAGMENTS: tl.constexpr,
+):  # fmt: skip
+    """silu(gate) * up of a projection that has both, [M, width] in bfloat16; where they have adapters."""
+    row = tl.program_id(0)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < width
+    N = 2 * width
+    gate = _whole(parts, row, columns, inside, num_rows, N + R, N, R, lora_b, lora_scale, 0, SPLITS, RANK)
+    up = _whole(parts, row, columns + width, inside, num_rows, N + R, N, R, lora_b, lora_scale, 1, SPLITS, RANK)
+    gate = gate.to(tl.bfloat16).to(tl.float32)
+    silu = (gate / (1.0 + tl.exp(-gate))).to(tl.bfloat16).to(tl.float32)
+    found = (silu * up.to(tl.bfloat16).to(tl.float32)).to(tl.bfloat16)
+    tl.store(out + _place(row, columns, width, FRAGMENTS), found, mask=inside)
+
+
+@triton.jit
+def rope_write(
+    parts, bias, lora_b, rope, positions, query, keys, values, num_rows, N, R, rope_length, cache_length, lora_scale,
+    HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, DIM: tl.constexpr, SPLITS: tl.constexpr, RANK: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+):  # fmt: skip
+    """Queries rotated, [M, HEADS, DIM]; keys, rotated, and values into their caches [slots, KEY_HEADS, T, DIM]."""
+    row, head = tl.program_id(0), tl.program_id(1)
+    half: tl.constexpr = DIM // 2
+    lanes = tl.arange(0, half)
+    low, high = head * DIM + lanes, head * DIM + half + lanes
+    segment = tl.where(head < HEADS, 0, tl.where(head < HEADS + KEY_HEADS, 1, 2))
+    width = N + R
+    everywhere = lanes < half
+    first = _whole(parts, row, low, everywhere, num_rows, width, N, R, lora_b, lora_scale, segment, SPLITS, RANK)
+    second = _whole(parts, row, high, everywhere, num_rows, width, N, R, lora_b, lora_scale, segment, SPLITS, RANK)
+    if HAS_BIAS:
+        first += tl.load(bias + low).to(tl.float32)
+        second += tl.load(bias + high).to(tl.float32)
+    first, second = first.to(tl.bfloat16).to(tl.float32), second.to(tl.bfloat16).to(tl.float32)
+    position = tl.load(positions + row)
+    if head < HEADS + KEY_HEADS:
+        cos = tl.load(rope + position * DIM + lanes).to(tl.float32)
+        sin = tl.load(rope + (rope_length + position) * DIM + lanes).to(tl.float32)
+        first, second = first * cos - second * sin, second * cos + first * sin
+    if head < HEADS:
+        place = query + (row * HEADS + head) * DIM
+    elif head < HEADS + KEY_HEADS:
+        slot = (row * KEY_HEADS + head - HEADS).to(tl.int64)
+        place = keys + (slot * cache_length + position) * DIM
+    else:
+        slot = (row * KEY_HEADS + head - HEADS - KEY_HEADS).to(tl.int64)
+        place = values + (slot * cache_length + position) * DIM
+    tl.store(place + lanes, first.to(tl.bfloat16))
+    tl.store(place + half + lanes, second.to(tl.bfloat16))
+
+
+@triton.jit
+def attend(
+    query, keys, values, positions, tops, sums, mixed, scale, cache_length,
+    HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, DIM: tl.constexpr, GROUP: tl.constexpr, SPLITS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Attention of one token a row over the keys up to its position; each split its portion of them."""
+    row, key_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    group: tl.constexpr = HEADS // KEY_HEADS
+    members = tl.arange(0, GROUP)
+    dims = tl.arange(0, DIM)
+    heads = key_head * group + members
+    real = members < group
+    q = tl.load(query + (row * HEADS + heads[:, None]) * DIM + dims[None, :], mask=real[:, None], other=0.0)
+    length = tl.load(positions + row) + 1
+    portion = tl.cdiv(tl.cdiv(length, SPLITS), BLOCK) * BLOCK
+    begin = split * portion
+    end = tl.minimum(begin + portion, length)
+    base = (row * KEY_HEADS + key_head).to(tl.int64) * cache_length * DIM
+    top = tl.full((GROUP,), -1e30, tl.float32)
+    total = tl.zeros((GROUP,), tl.float32)
+    acc = tl.zeros((GROUP, DIM), tl.float32)
+    for at in range(begin, end, BLOCK):
+        places = at + tl.arange(0, BLOCK)
+        inside = places < end
+        k = tl.load(keys + base + places[None, :] * DIM + dims[:, None], mask=inside[None, :], other=0.0)
+        scores = tl.where(inside[None, :], tl.dot(q, k) * scale, -1e30)
+        above = tl.maximum(top, tl.max(scores, 1))
+        shrink = tl.exp(top - above)
+        weights = tl.where(inside[None, :], tl.exp(scores - above[:, None]), 0.0)
+        total = total * shrink + tl.sum(weights, 1)
+        v = tl.load(values + base + places[:, None] * DIM + dims[None, :], mask=inside[:, None], other=0.0)
+        acc = acc * shrink[:, None] + tl.dot(weights.to(tl.bfloat16), v)
+        top = above
+    place = (row * HEADS + heads) * SPLITS + split
+    tl.store(tops + place, top, mask=real)
+    tl.store(sums + place, total, mask=real)
+    tl.store(mixed + place[:, None] * DIM + dims[None, :], acc, mask=real[:, None])
+
+
+@triton.jit
+def combine(
+    tops, sums, mixed, out, HEADS: tl.constexpr, DIM: tl.constexpr, SPLITS: tl.constexpr, FRAGMENTS: tl.constexpr
+):
+    """The splits of each (row, head) brought together, [M, HEADS * DIM] in bfloat16."""
+    place = tl.program_id(0)
+    splits, dims = tl.arange(0, SPLITS), tl.arange(0, DIM)
+    top = tl.load(tops + place * SPLITS + splits)
+    shrink = tl.exp(top - tl.max(top, 0))
+    total = tl.sum(tl.load(sums + place * SPLITS + splits) * shrink, 0)
+    acc = tl.load(mixed + (place * SPLITS + splits[:, None]) * DIM + dims[None, :])
+    found = tl.sum(acc * shrink[:, None], 0) / total
+    columns = place % HEADS * DIM + dims
+    tl.store(out + _place(place // HEADS, columns, HEADS * DIM, FRAGMENTS), found.to(tl.bfloat16))
+
+
+@triton.jit
+def vocabulary_tiles(logits, temperature, tops, sums, inner, arg, V, NUM_TILES, TILE: tl.constexpr):
+    """Of a tile of a row's logits: highest, sum of exp(z - highest), that weighted by z, and place of the highest."""
+    row, tile = tl.program_id(0), tl.program_id(1)
+    columns = tile * TILE + tl.arange(0, TILE)
+    inside = columns < V
+    z = tl.load(logits + row.to(tl.int64) * V + columns, mask=inside, other=0.0).to(tl.float32)
+    z = tl.where(inside, z / tl.load(temperature), -1e30)
+    top = tl.max(z, 0)
+    exp = tl.where(inside, tl.exp(z - top), 0.0)
+    place = row * NUM_TILES + tile
+    tl.store(tops + place, top)
+    tl.store(sums + place, tl.sum(exp, 0))
+    tl.store(inner + place, tl.sum(exp * z, 0))
+    tl.store(arg + place, tile * TILE + tl.argmax(z, 0))
+
+
+@triton.jit
+def draw(
+    logits, temperature, tops, sums, inner, arg, uniforms, limit, greedy, stop_ids,
+    tokens, positions, counts, active, out_ids, out_log_probs, out_entropies, V, NUM_TILES, room,
+    TILES: tl.constexpr, TILE: tl.constexpr, STOPS: tl.constexpr,
+):  # fmt: skip
+    """Each active row's next token: written down, made the next input, and looked at whether it ends the row."""
+    row = tl.program_id(0)
+    if tl.load(active + row) != 0:
+        numbers = tl.arange(0, TILES)
+        known = numbers < NUM_TILES
+        base = row * NUM_TILES
+        top = tl.load(tops + base + numbers, mask=known, other=-1e30)
+        best = tl.max(top, 0)
+        shrink = tl.exp(top - best)
+        mass = tl.load(sums + base + numbers, mask=known, other=0.0) * shrink
+        total = tl.sum(mass, 0)
+        lse = best + tl.log(total)
+        entropy = lse - tl.sum(tl.load(inner + base + numbers, mask=known, other=0.0) * shrink, 0) / total
+        count = tl.load(counts + row)
+        uniform = tl.load(uniforms + row * room + count)
+        passed = tl.cumsum(mass, 0) / total
+        tile = tl.minimum(tl.sum(((passed <= uniform) & known).to(tl.int32), 0), NUM_TILES - 1)
+        before = tl.sum(tl.where(numbers < tile, mass, 0.0), 0) / total
+        columns = tile * TILE + tl.arange(0, TILE)
+        inside = columns < V
+        line = logits + row.to(tl.int64) * V
+        heat = tl.load(temperature)
+        z = tl.load(line + columns, mask=inside, other=0.0).to(tl.float32) / heat
+        p = tl.where(inside, tl.exp(z - lse), 0.0)
+        below = ((before + tl.cumsum(p, 0)) <= uniform) & inside
+        token = tl.minimum(tile * TILE + tl.minimum(tl.sum(below.to(tl.int32), 0), TILE - 1), V - 1)
+        if tl.load(greedy) != 0:
+            first = tl.min(tl.where(known & (top == best), numbers, TILES), 0)
+            token = tl.load(arg + base + first)
+        log_prob = tl.load(line + token).to(tl.float32) / heat - lse
+        place = row * room + count
+        tl.store(out_ids + place, token)
+        tl.store(out_log_probs + place, log_prob)
+        tl.store(out_entropies + place, entropy)
+        tl.store(tokens + row, token)
+        tl.store(counts + row, count + 1)
+        tl.store(positions + row, tl.load(positions + row) + 1)
+        stops = tl.load(stop_ids + tl.arange(0, STOPS))
+        is_last = (tl.sum((stops == token).to(tl.int32), 0) > 0) | (count + 1 >= tl.load(limit))
+        tl.store(active + row, tl.where(is_last, 0, 1))

@@ -1,0 +1,265 @@
+// Products of a few rows with a large weight, y[M, N] = x[M, K] W[N, K]^T, for the decode step: bound by reading W.
+//
+// W is NF4 in bitsandbytes' layout (two codes a byte, first in the high nibble; a float32 scale for each 64 of a row) or
+// bfloat16. A weight never leaves registers: each lane reads whole blocks of 64 of the rows that it holds in the tensor
+// cores' fragment, and because a sum does not mind its order, those 64 need not be moved to other lanes. Warps of a block share
+// K, blocks may share it too, and all sums are in a fixed order.
+
+typedef unsigned int u32;
+typedef unsigned short u16;
+
+__device__ __constant__ float LEVELS[16] = {
+    -1.0f, -0.6961928009986877f, -0.5250730514526367f, -0.39491748809814453f, -0.28444138169288635f,
+    -0.18477343022823334f, -0.09105003625154495f, 0.0f, 0.07958029955625534f, 0.16093020141124725f,
+    0.24611230194568634f, 0.33791524171829224f, 0.44070982933044434f, 0.5626170039176941f, 0.7229568362236023f, 1.0f};
+
+// Loads that stay where they are written: the compiler would move those of the next chunk behind this one's products.
+__device__ __forceinline__ uint4 fetch(const void* at) {
+    uint4 found;
+    asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(found.x), "=r"(found.y), "=r"(found.z), "=r"(found.w) : "l"(at) : "memory");
+    return found;
+}
+
+__device__ __forceinline__ float fetch(const float* at) {
+    float found;
+    asm volatile("ld.global.f32 %0, [%1];" : "=f"(found) : "l"(at) : "memory");
+    return found;
+}
+
+// Two floats to bfloat16, the first in the low half.
+__device__ __forceinline__ u32 pack(float first, float second) {
+    u32 found;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(found) : "f"(second), "f"(first));
+    return found;
+}
+
+__device__ __forceinline__ float rounded(float value) { return __uint_as_float(pack(0.0f, value) & 0xffff0000u); }
+
+__device__ __forceinline__ void mma(float* c, const u32* a, u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Two neighbouring weights, the codes of byte `at` of a word, as the trainer computes with them: level times scale in
+// float32, then rounded. Sixteen floats lie in as many banks, so lanes that look up different ones do not wait.
+__device__ __forceinline__ u32 decode(const float* levels, u32 codes, int at, float scale) {
+    const char* table = (const char*)levels;
+    u32 high = (codes >> (8 * at + 2)) & 0x3c, low = (at ? codes >> (8 * at - 2) : codes << 2) & 0x3c;
+    return pack(*(const float*)(table + high) * scale, *(const float*)(table + low) * scale);
+}
+
+// One row's block of 64: codes (32 bytes) and scale, or 64 bfloat16.
+template <bool DENSE>
+struct Block;
+
+template <>
+struct Block<false> {
+    uint4 codes[2];
+    float scale;
+
+    __device__ __forceinline__ void load(const void* weight, const float* scales, long row, int block, int blocks) {
+        const uint4* at = (const uint4*)((const char*)weight + (row * blocks + block) * 32);
+        codes[0] = fetch((const void*)at);
+        codes[1] = fetch((const void*)(at + 1));
+        scale = fetch(scales + row * blocks + block);
+    }
+
+    __device__ __forceinline__ void clear() {
+        codes[0] = codes[1] = make_uint4(0, 0, 0, 0);
+        scale = 0.0f;
+    }
+};
+
+template <>
+struct Block<true> {
+    uint4 values[8];
+
+    __device__ __forceinline__ void load(const void* weight, const float*, long row, int block, int blocks) {
+        const uint4* at = (const uint4*)((const char*)weight + (row * blocks + block) * 128);
+#pragma unroll
+        for (int i = 0; i < 8; i++) values[i] = __ldg(at + i);
+    }
+
+    __device__ __forceinline__ void clear() {
+#pragma unroll
+        for (int i = 0; i < 8; i++) values[i] = make_uint4(0, 0, 0, 0);
+    }
+};
+
+__device__ __forceinline__ u32 word(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
+
+// Where element k of row m lies in x, so that a warp's 16 bytes a lane are neighbours: [m / 8][k / 256][k % 64 / 8] of 32
+// lanes (m % 8, k % 256 / 64) of 8 elements.
+__device__ __forceinline__ long place(int m, int k, int K) {
+    int chunks = (K + 255) >> 8;
+    return ((((long)(m >> 3) * chunks + (k >> 8)) * 8 + ((k & 63) >> 3)) * 32 + (m & 7) * 4 + ((k & 255) >> 6)) * 8 + (k & 7);
+}
+
+// x of this lane in tile `tile`: an eighth of the block's 64. Rows that are not there may be anything.
+__device__ __forceinline__ uint4 inputs(const uint4* x, int tile, int tiles, int block, int blocks, int eighth) {
+    if (tile >= tiles || block >= blocks) return make_uint4(0, 0, 0, 0);
+    int chunks = (blocks + 3) >> 2;
+    return __ldg(x + (((long)tile * chunks + (block >> 2)) * 8 + eighth) * 32 + (threadIdx.x & 31));
+}
+
+// Adds the products of MT tiles of 16 weight rows with NT tiles of 8 rows of x, over the blocks of one chunk of 256.
+template <int MT, int NT>
+__device__ __forceinline__ void multiply(float (*acc)[NT][4], const Block<false> (*w)[2], const float* levels,
+                                         const uint4* x, int tile, int tiles, int block, int blocks) {
+#pragma unroll
+    for (int eighth = 0; eighth < 8; eighth++) {
+        uint4 b[NT];
+#pragma unroll
+        for (int j = 0; j < NT; j++) b[j] = inputs(x, tile + j, tiles, block, blocks, eighth);
+#pragma unroll
+        for (int i = 0; i < MT; i++) {
+            u32 low = word(w[i][0].codes[eighth >> 2], eighth & 3), high = word(w[i][1].codes[eighth >> 2], eighth & 3);
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                u32 a[4] = {decode(levels, low, 2 * half, w[i][0].scale), decode(levels, high, 2 * half, w[i][1].scale),
+                            decode(levels, low, 2 * half + 1, w[i][0].scale),
+                            decode(levels, high, 2 * half + 1, w[i][1].scale)};
+#pragma unroll
+                for (int j = 0; j < NT; j++) mma(acc[i][j], a, half ? b[j].z : b[j].x, half ? b[j].w : b[j].y);
+            }
+        }
+    }
+}
+
+template <int MT, int NT>
+__device__ __forceinline__ void multiply(float (*acc)[NT][4], const Block<true> (*w)[2], const float*,
+                                         const uint4* x, int tile, int tiles, int block, int blocks) {
+#pragma unroll
+    for (int eighth = 0; eighth < 8; eighth++) {
+        uint4 b[NT];
+#pragma unroll
+        for (int j = 0; j < NT; j++) b[j] = inputs(x, tile + j, tiles, block, blocks, eighth);
+#pragma unroll
+        for (int i = 0; i < MT; i++) {
+            const uint4 &low = w[i][0].values[eighth], &high = w[i][1].values[eighth];
+            u32 a[4] = {low.x, high.x, low.y, high.y}, next[4] = {low.z, high.z, low.w, high.w};
+#pragma unroll
+            for (int j = 0; j < NT; j++) {
+                mma(acc[i][j], a, b[j].x, b[j].y);
+                mma(acc[i][j], next, b[j].z, b[j].w);
+            }
+        }
+    }
+}
+
+// Where 16 rows of a weight lie.
+struct Rows {
+    const void* weight;
+    const float* scales;
+    int first, count;  // rows at and after `count` are not there
+};
+
+template <int MT, bool DENSE>
+__device__ __forceinline__ void load(Block<DENSE> (*w)[2], const Rows* rows, int block, int end, int blocks) {
+    int g = (threadIdx.x & 31) >> 2;
+#pragma unroll
+    for (int i = 0; i < MT; i++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            int row = rows[i].first + g + 8 * r;
+            if (block < end && row < rows[i].count)
+                w[i][r].load(rows[i].weight, rows[i].scales, row, block, blocks);
+            else
+                w[i][r].clear();
+        }
+}
+
+// This warp's part of the blocks begin to end of K, for MT tiles. The next chunk's weights are on their way while this
+// one's are multiplied.
+template <int MT, int NT, bool DENSE>
+__device__ __forceinline__ void accumulate(float (*acc)[NT][4], const Rows* rows, const uint4* x, int tile, int M, int K,
+                                           int begin, int end) {
+    int t = threadIdx.x & 3, stride = (blockDim.x >> 5) * 4, blocks = K >> 6, tiles = (M + 7) >> 3;
+    int block = begin + (threadIdx.x >> 5) * 4 + t;
+    end = min(end, blocks);
+    __shared__ float levels[16];
+    if (!DENSE) {
+        if (threadIdx.x < 16) levels[threadIdx.x] = LEVELS[threadIdx.x];
+        __syncthreads();
+    }
+    Block<DENSE> w[MT][2];
+    if (block - t < end) load<MT, DENSE>(w, rows, block, end, blocks);
+    for (; block - t < end; block += stride) {
+        Block<DENSE> next[MT][2];
+        if (!DENSE) load<MT, DENSE>(next, rows, block + stride, end, blocks);
+        __syncwarp();
+        multiply<MT, NT>(acc, w, levels, x, tile, tiles, block, blocks);
+        if (DENSE) load<MT, DENSE>(next, rows, block + stride, end, blocks);
+#pragma unroll
+        for (int i = 0; i < MT; i++) w[i][0] = next[i][0], w[i][1] = next[i][1];
+    }
+}
+
+// Sum over the block's warps: value(i, row, m) of tile i is then in `shared`, [MT][16][8 NT].
+template <int MT, int NT>
+__device__ __forceinline__ void reduce(float (*acc)[NT][4], float* shared) {
+    int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
+    const int size = MT * 16 * NT * 8;
+#pragma unroll
+    for (int i = 0; i < MT; i++)
+#pragma unroll
+        for (int j = 0; j < NT; j++)
+#pragma unroll
+            for (int c = 0; c < 4; c++)
+                shared[warp * size + ((i * 16 + g + (c >> 1) * 8) * NT + j) * 8 + 2 * t + (c & 1)] = acc[i][j][c];
+    __syncthreads();
+    for (int at = threadIdx.x; at < size; at += blockDim.x) {
+        float total = 0.0f;
+        for (int w = 0; w < warps; w++) total += shared[w * size + at];
+        shared[at] = total;
+    }
+    __syncthreads();
+}
+
+// out[split, m, n]: up to three weights side by side, which end at end0, end1 and N, then x A^T of R adapter rows.
+template <int NT, bool DENSE>
+__global__ void __launch_bounds__(NT == 8 ? 256 : 384) project(const uint4* x, const void* w0, const void* w1, const void* w2,
+                                               const float* s0, const float* s1, const float* s2, const void* lora_a,
+                                               float* out, int M, int K, int N, int R, int end0, int end1,
+                                               int chunks) {
+    extern __shared__ float shared[];
+    float acc[1][NT][4] = {};
+    int first = blockIdx.x * 16, m0 = blockIdx.y * 8 * NT, width = N + R;
+    int from = blockIdx.z * chunks * 4, to = from + chunks * 4;
+    if (first < N) {
+        int segment = first < end0 ? 0 : first < end1 ? 1 : 2, begin = segment == 0 ? 0 : segment == 1 ? end0 : end1;
+        Rows rows = {segment == 0 ? w0 : segment == 1 ? w1 : w2, segment == 0 ? s0 : segment == 1 ? s1 : s2,
+                     first - begin, N};
+        accumulate<1, NT, DENSE>(acc, &rows, x, m0 >> 3, M, K, from, to);
+    } else {
+        Rows rows = {lora_a, s0, first - N, R};
+        accumulate<1, NT, true>(acc, &rows, x, m0 >> 3, M, K, from, to);
+    }
+    reduce<1, NT>(acc, shared);
+    out += (long)blockIdx.z * M * width;
+    for (int at = threadIdx.x; at < 16 * 8 * NT; at += blockDim.x) {
+        int n = at % 16, m = at / 16;
+        if (m0 + m < M && first + n < width) out[(long)(m0 + m) * width + first + n] = shared[n * 8 * NT + m];
+    }
+}
+
+// silu(x Wg^T) * (x Wu^T) in bfloat16, laid out as the next product's x.
+template <int NT, bool DENSE>
+__global__ void __launch_bounds__(NT == 8 ? 256 : 384) gate_up(const uint4* x, const void* gate, const void* up, const float* gate_scales,
+                                               const float* up_scales, u16* out, int M, int K, int N) {
+    extern __shared__ float shared[];
+    float acc[2][NT][4] = {};
+    int first = blockIdx.x * 16, m0 = blockIdx.y * 8 * NT;
+    Rows rows[2] = {{gate, gate_scales, first, N}, {up, up_scales, first, N}};
+    accumulate<2, NT, DENSE>(acc, rows, x, m0 >> 3, M, K, 0, K);
+    reduce<2, NT>(acc, shared);
+    for (int at = threadIdx.x; at < 16 * 8 * NT; at += blockDim.x) {
+        int n = at % 16, m = at / 16;
+        if (m0 + m >= M) continue;
+        float g = rounded(shared[n * 8 * NT + m]), u = rounded(shared[(16 + n) * 8 * NT + m]);
+        float found = rounded(g / (1.0f + __expf(-g))) * u;
+        out[place(m0 + m, first + n, N)] = (u16)(pack(found, found) & 0xffff);
+    }
+}

@@ -1,0 +1,90 @@
+"""What a decode step changes: the caches, and for each slot its next token, position and what it has drawn so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from workers.rollout.engine import Sampling
+
+MAX_STOPS = 8
+"""Stop tokens that a step compares with."""
+
+
+@dataclass
+class Shape:
+    """Sizes that everything is made for; another one needs other tensors, and other graphs."""
+
+    slots: int
+    """Rows that decode side by side."""
+    cache_length: int
+    """Tokens of a row, prompt included."""
+    room: int
+    """Tokens that a row may draw."""
+
+    def holds(self, other: Shape) -> bool:
+        return all(getattr(self, name) >= getattr(other, name) for name in ("slots", "cache_length", "room"))
+
+
+class State:
+    """All on the device. keys, values: a layer's [slots, key heads, cache_length, head_dim]."""
+
+    def __init__(
+        self, shape: Shape, layers: int, key_heads: int, head_dim: int, dtype: torch.dtype, device: Any
+    ) -> None:
+        self.shape = shape
+        cache = (shape.slots, key_heads, shape.cache_length, head_dim)
+        self.keys = [torch.zeros(cache, dtype=dtype, device=device) for _ in range(layers)]
+        self.values = [torch.zeros(cache, dtype=dtype, device=device) for _ in range(layers)]
+
+        def per_slot(dtype: torch.dtype = torch.int32, *more: int) -> Tensor:
+            return torch.zeros(shape.slots, *more, dtype=dtype, device=device)
+
+        self.tokens, self.positions, self.counts, self.active = (per_slot() for _ in range(4))
+        self.out_ids = per_slot(torch.int32, shape.room)
+        self.out_log_probs, self.out_entropies, self.uniforms = (
+            per_slot(torch.float32, shape.room) for _ in range(3)
+        )  # fmt: skip
+        # One number each, in memory: a captured graph reads them anew, while arguments would be frozen in it.
+        self.temperature = torch.ones(1, device=device)
+        self.greedy, self.limit = (torch.zeros(1, dtype=torch.int32, device=device) for _ in range(2))
+        self.stop_ids = torch.full((MAX_STOPS,), -1, dtype=torch.int32, device=device)
+
+    @staticmethod
+    def bytes_of(shape: Shape, layers: int, key_heads: int, head_dim: int, itemsize: int) -> int:
+        """Of the caches; the rest is small."""
+        return 2 * layers * shape.slots * key_heads * shape.cache_length * head_dim * itemsize
+
+    def set_sampling(self, sampling: Sampling, stop_ids: Sequence[int]) -> None:
+        self.temperature.fill_(1.0 if sampling.greedy else sampling.temperature)
+        self.greedy.fill_(int(sampling.greedy))
+        self.limit.fill_(sampling.max_new_tokens)
+        padded = [*stop_ids, *[-1] * (MAX_STOPS - len(stop_ids))]
+        self.stop_ids.copy_(torch.tensor(padded, dtype=torch.int32))
+
+    def begin(self, slots: Tensor, tokens: Tensor, positions: Tensor, uniforms: Tensor) -> None:
+        """Rows start in these slots, whose caches hold all of their prompts but the last token. slots: [R];
+        uniforms: [R, <= room]."""
+        self.tokens[slots], self.positions[slots] = tokens.int(), positions.int()
+        self.counts[slots] = 0
+        self.uniforms[slots, : uniforms.shape[1]] = uniforms
+        self.active[slots] = 1
+
+    def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """Rows to other slots, none of which is a source."""
+        if not sources:
+            return
+        device = self.tokens.device
+        source, target = torch.tensor(sources, device=device), torch.tensor(targets, device=device)
+        for cache in (*self.keys, *self.values):
+            cache[target] = cache[source]
+        for one in (
+            self.tokens, self.positions, self.counts, self.active, self.out_ids, self.out_log_probs,
+            self.out_entropies, self.uniforms,
+        ):  # fmt: skip
+            one[target] = one[source]
+        self.active[source] = 0

@@ -1,0 +1,180 @@
+"""What a decode step reads of the trainer's model: its own tensors, never copies; and adapters, rounded to bfloat16.
+
+An optimiser step is seen by the next rollout at once where all weights are trained. Adapters are float32 there;
+`Weights.refresh` rounds them into fixed buffers, so that captured graphs stay valid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from workers.models.adapters import ADAPTER
+from workers.models.nf4 import levels
+
+
+@dataclass
+class Matrix:
+    """One weight, [N, K]. data: bfloat16 (or float32 on a CPU), or NF4 codes, two a byte, with absmax: [N K / 64]."""
+
+    data: Tensor
+    absmax: Tensor | None
+    shape: tuple[int, int]
+
+    def dense(self, dtype: torch.dtype) -> Tensor:
+        """[N, K], as the trainer computes with it in `dtype`."""
+        if self.absmax is None:
+            return self.data.to(dtype)
+        codes = self.data.reshape(-1)
+        values = levels().to(codes.device)[torch.stack((codes >> 4, codes & 15), 1).long()]  # [N K / 2, 2]
+        return (values.reshape(-1, 64) * self.absmax[:, None]).to(dtype).reshape(self.shape)
+
+
+@dataclass
+class Adapters:
+    """Those of a projection's matrices, in order; one that has none is zero.
+
+    a: [matrices * rank, K]; b: [rank, N], each column with its own matrix's B.
+    """
+
+    a: Tensor
+    b: Tensor
+    rank: int
+    scale: float
+
+
+@dataclass
+class Projection:
+    """Matrices that read the same input, side by side. bias: [N]."""
+
+    modules: Sequence[nn.Module]
+    matrices: Sequence[Matrix]
+    bias: Tensor | None
+    adapters: Adapters | None
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """Where each matrix's columns end."""
+        ends, total = [], 0
+        for matrix in self.matrices:
+            total += matrix.shape[0]
+            ends.append(total)
+        return tuple(ends)
+
+    def refresh(self) -> None:
+        """Round the trainer's adapters into the buffers that are read."""
+        if self.adapters is None:
+            return
+        begin, rank = 0, self.adapters.rank
+        for number, (module, end) in enumerate(zip(self.modules, self.ends, strict=True)):
+            if (found := pair_of(module)) is not None:
+                self.adapters.a[number * rank : (number + 1) * rank].copy_(found[0])
+                self.adapters.b[:, begin:end].copy_(found[1].T)
+            begin = end
+
+
+@dataclass
+class Layer:
+    """One decoder layer."""
+
+    first_norm: Tensor
+    qkv: Projection
+    out: Projection
+    second_norm: Tensor
+    gate_up: Projection
+    down: Projection
+
+
+class Weights:
+    """All of a Qwen2 model that a decode step reads."""
+
+    def __init__(self, model: Any) -> None:
+        config, decoder = model.config, model.model
+        self.embedding: Tensor = decoder.embed_tokens.weight
+        self.head: Tensor = model.lm_head.weight
+        self.norm: Tensor = decoder.norm.weight
+        self.eps = float(config.rms_norm_eps)
+        self.heads, self.key_heads = int(config.num_attention_heads), int(config.num_key_value_heads)
+        self.head_dim = int(getattr(config, "head_dim", None) or config.hidden_size // self.heads)
+        self.layers = [
+            Layer(
+                layer.input_layernorm.weight,
+                projection(layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj),
+                projection(layer.self_attn.o_proj),
+                layer.post_attention_layernorm.weight,
+                projection(layer.mlp.gate_proj, layer.mlp.up_proj),
+                projection(layer.mlp.down_proj),
+            )
+            for layer in decoder.layers
+        ]
+        self.dtype = self.embedding.dtype
+
+    def projections(self) -> Iterator[Projection]:
+        for layer in self.layers:
+            yield from (layer.qkv, layer.out, layer.gate_up, layer.down)
+
+    def refresh(self) -> None:
+        """To be called after the trainer has changed its adapters."""
+        for each in self.projections():
+            each.refresh()
+
+    def addresses(self) -> tuple[int, ...]:
+        """Where everything lies: graphs hold while this is unchanged."""
+        tensors = [self.embedding, self.head, self.norm]
+        for layer in self.layers:
+            tensors += [layer.first_norm, layer.second_norm]
+        for each in self.projections():
+            tensors += [matrix.data for matrix in each.matrices]
+        return tuple(tensor.data_ptr() for tensor in tensors)
+
+
+def pair_of(module: Any) -> tuple[Tensor, Tensor] | None:
+    """A [rank, K] and B [N, rank] of a linear module's adapter, as peft names them; None where it has none."""
+    if not hasattr(module, "lora_A"):
+        return None
+    return module.lora_A[ADAPTER].weight.detach(), module.lora_B[ADAPTER].weight.detach()
+
+
+def projection(*modules: Any) -> Projection:
+    """Linear modules, perhaps with adapters, as one projection. Its adapters' buffers are filled by `refresh`."""
+    bases = [getattr(module, "base_layer", module) for module in modules]
+    matrices = [_matrix(base) for base in bases]
+    bias = None if bases[0].bias is None else torch.cat([base.bias.detach() for base in bases])
+    pairs = [pair for module in modules if (pair := pair_of(module)) is not None]
+    if not pairs:
+        return Projection(modules, matrices, bias, None)
+    rank, like = pairs[0][0].shape[0], pairs[0][0]
+    how: dict[str, Any] = {"dtype": computed_in(like.device), "device": like.device}
+    scale = next(module.scaling[ADAPTER] for module in modules if hasattr(module, "scaling"))
+    total = sum(matrix.shape[0] for matrix in matrices)
+    a, b = torch.zeros(len(modules) * rank, like.shape[1], **how), torch.zeros(rank, total, **how)
+    return Projection(modules, matrices, bias, Adapters(a, b, rank, float(scale)))
+
+
+def computed_in(device: torch.device) -> torch.dtype:
+    """Precision of the copies of adapters: what the kernels multiply, and all of it where there are none."""
+    return torch.bfloat16 if device.type == "cuda" else torch.float32
+
+
+def _matrix(base: Any) -> Matrix:
+    weight = base.weight
+    state = getattr(weight, "quant_state", None)
+    if state is None:
+        return Matrix(weight.detach(), None, (weight.shape[0], weight.shape[1]))
+    return Matrix(weight.data.reshape(-1), _scales(state), (state.shape[0], state.shape[1]))
+
+
+def _scales(state: Any) -> Tensor:
+    """Scale of each 64 weights in float32: 1/16 of a byte a weight, and no table to look it up in at every step."""
+    if state.quant_type != "nf4" or state.blocksize != 64:
+        raise ValueError(f"weights of {state.quant_type} in blocks of {state.blocksize} are not NF4 in blocks of 64")
+    if not state.nested:
+        return torch.as_tensor(state.absmax).float()
+    from bitsandbytes.functional import dequantize_blockwise
+
+    scales: Tensor = dequantize_blockwise(state.absmax, state.state2) + state.offset
+    return scales.float()
