@@ -8,7 +8,7 @@ import select
 from typing import IO
 
 from orchestrator.display.scores import TaskScores
-from orchestrator.display.view import View
+from orchestrator.display.view import TRAINING, View
 from orchestrator.display.wording import TASK_NAMES, count, duration, harmless, percent, points, score
 
 STEP_EVERY_S = 5.0
@@ -18,6 +18,8 @@ SLOW_AFTER_S = 30.0
 MAX_LINE_BYTES = 4000
 """A pipe that select calls ready takes PIPE_BUF (4096) bytes without blocking the master."""
 GONE = frozenset({errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO, errno.ECONNRESET})
+SHARES = ("accuracy", "skipped_share", "kept_tokens")
+"""Signals of GRPO that a line about a step tells."""
 EVENTS_SHOWN = frozenset(
     {"warning", "oom_retry", "not_finite", "exhausted", "unparsed", "conflict", "reseed", "import"}
 )
@@ -121,7 +123,9 @@ def phase_line(view: View) -> str:
         return f"waiting {duration(view.waiting_left_s)}: {view.last_failure or view.note or 'before the next attempt'}"
     where = f"cycle {view.cycle}" + (f" of {view.max_cycles}" if view.max_cycles else "")
     steps = f", {view.steps_in_cycle} steps from step {view.step - view.step_in_cycle + 1}"
-    return f"{where}: {view.phase}" + (steps if view.phase == "self-play" else f" at step {view.step}")
+    return f"{where}: {view.phase}" + (
+        steps if view.phase in ("self-play", *TRAINING.values()) else f" at step {view.step}"
+    )
 
 
 def step_line(view: View) -> str:
@@ -133,7 +137,10 @@ def step_line(view: View) -> str:
         parts.append("worked " + " ".join(f"{c.task} {percent(c.last)}" for c in view.worked))
     if view.tokens:
         parts.append("tokens " + " ".join(f"{c.task} {c.last:.0f}" for c in view.tokens))
-    parts.append(f"{count(view.examples)} tasks found")
+    if view.worker == "grpo":
+        parts += [f"{c.name.replace('_', ' ')} {percent(c.last)}" for c in view.signals if c.name in SHARES]
+    else:
+        parts.append(f"{count(view.examples)} tasks found")
     if view.last_seconds is not None:
         parts.append(f"{view.last_seconds:.2f} s")
     if view.cycle_left_s is not None:

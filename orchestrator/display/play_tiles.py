@@ -34,7 +34,9 @@ class _Play:
 
 
 def play(view: View, width: int, height: int) -> list[Text]:
-    """Rewards by role, worked share and length of the rollouts, by task."""
+    """Rewards by role, worked share and length of the rollouts, by task; without tasks the parts of the reward."""
+    if view.worker == "grpo" and view.rewards:
+        return table(_CURVE_COLUMNS, view.rewards, width)[1 : height + 1]
     tasks = list(dict.fromkeys(c.task for c in (*view.rewards, *view.worked, *view.tokens) if c.task))
     if not tasks:
         return [Text("no step is finished yet", "dim")]
@@ -94,14 +96,19 @@ def _curve_spark(curve: Curve, width: int) -> Text:
     return Text(sparkline(curve.values, width), TASK_COLOURS.get(curve.task, ""))
 
 
+_SHARES = ("accept_rate", "accuracy", "skipped_share", "kept_tokens")
+
+
 def _quantity(curve: Curve) -> str:
     if curve.name.startswith("buffer/"):
         return count(curve.last)
-    return percent(curve.last) if curve.name == "accept_rate" else f"{curve.last:.3g}"
+    return percent(curve.last) if curve.name in _SHARES else f"{curve.last:.3g}"
 
 
 def data(view: View, width: int, height: int) -> list[Text]:
     """Buffers by task, and what was found."""
+    if view.worker == "grpo":
+        return [Text("problems come from [data] tasks", "dim")]
     lines = table(_CURVE_COLUMNS, view.buffers, width)[1:] if view.buffers else [Text("buffers are empty", "dim")]
     found = Text("found ", "dim").append(count(view.examples), "bold").append(" distinct tasks")
     return [*lines[: height - 1], found]
@@ -115,7 +122,7 @@ def example(view: View, width: int, height: int) -> list[Text]:
     """The newest task: the program as the model wrote it, made harmless."""
     task = view.example
     if task is None:
-        return [Text("no task found yet", "dim")]
+        return [Text("problems are not shown here" if view.worker == "grpo" else "no task found yet", "dim")]
     solved = "" if task.solve_rate is None else f", solved {percent(task.solve_rate)}"
     top = named(task.task, 20).append(f"  step {task.step}{solved}", "dim")
     room = max(1, height - 2)

@@ -38,7 +38,7 @@ def summary(
         lines += ["", *_score_lines(rows), *_beside(rows[-1])]
     else:
         lines += ["", "no checkpoint was validated yet"]
-    lines += ["", *_work_lines(history, steps)]
+    lines += ["", *_work_lines(history, steps, finds_tasks=profile.run.worker != "grpo")]
     lines.append(f"report     {report or f'runs/{history.name}/report.html'}")
     lines += [f"tasks      {handed_on}"] if handed_on else []
     lines.append(f"next       {next_command(history)}")
@@ -72,12 +72,12 @@ def _beside(mean: TaskScores) -> list[str]:
     return [f"  {', '.join(parts)}"] if parts else []
 
 
-def _work_lines(history: History, steps: Sequence[StepFacts]) -> list[str]:
+def _work_lines(history: History, steps: Sequence[StepFacts], *, finds_tasks: bool) -> list[str]:
     head = f"head {history.head.path}, {history.head.digest[:12]}" if history.head else "no checkpoint yet"
     lines = [
         f"trained    {duration(history.training_s)}: {count(history.step)} steps in {count(history.cycles_done)} cycles"
         + (f", reseeded {history.reseeds} times" if history.reseeds else ""),
-        f"found      {count(history.examples)} distinct tasks",
+        *([f"found      {count(history.examples)} distinct tasks"] if finds_tasks else []),
         f"kept       {head}",
     ]
     beyond = steps[-1].step - history.step if steps else 0

@@ -20,6 +20,8 @@ CURVE_STEPS = 240
 """Steps that a curve of the live view covers; the report shows all."""
 EVENTS = 24
 ROLES = ("propose", "solve")
+TRAINING = {"grpo": "GRPO"}
+"""The phase of training in the words of a person, by worker; of the others it is self-play."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,8 @@ class View:
     last_failure: str = ""
     stop_reason: str = ""
     events: tuple[Shown, ...] = ()
+    worker: str = "azr"
+    """What trains: problems of a file have no tasks by kind, no roles, and nothing to find."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +166,8 @@ def build_view(
         run=history.name,
         profile=profile.name,
         state=history.state.value,
-        phase=_phase(history, live),
+        phase=_phase(history, live, profile),
+        worker=profile.run.worker,
         cycle=current.cycle if current else 0,
         max_cycles=profile.run.max_cycles,
         step=step,
@@ -235,7 +240,7 @@ def in_order(steps: Sequence[StepFacts]) -> tuple[StepFacts, ...]:
     return tuple(reversed(kept))
 
 
-def _phase(history: History, live: Live) -> str:
+def _phase(history: History, live: Live, profile: Profile) -> str:
     """In the words of a person: what the run does now."""
     if history.state != RunState.RUNNING:
         return history.state.value
@@ -245,7 +250,7 @@ def _phase(history: History, live: Live) -> str:
         return "validating"
     if history.current is not None and history.current.phase == "seed":
         return "seeding"
-    return "self-play"
+    return TRAINING.get(profile.run.worker, "self-play")
 
 
 def _progress(history: History, live: Live, steps: Sequence[StepFacts], step: int) -> _Progress:
@@ -273,7 +278,8 @@ def _not_yet_committed(history: History, steps: Sequence[StepFacts]) -> int:
 # --- steps ---------------------------------------------------------------------------------------------------------
 
 _SIGNALS = (
-    "accept_rate", "learnable", "statements", "entropy", "clip_fraction", "loss", "grad_norm", "learning_rate",
+    "accept_rate", "accuracy", "group_spread", "skipped_share", "kept_tokens", "kl", "learnable", "statements",
+    "entropy", "clip_fraction", "loss", "grad_norm", "learning_rate",
 )  # fmt: skip
 """The first of them are those that a small tile shows."""
 

@@ -163,8 +163,36 @@ def score_chart(row: TaskScores, suite: str = "") -> Chart:
     return Chart(title, "accuracy by step; band: 95 % interval of greedy", tuple(lines), (band,), (0.0, 1.0))
 
 
+GRPO_CHARTS = {
+    "Accuracy in training": ("share of rollouts that are right; not a measure of progress", ("accuracy", "answered")),
+    "Groups": ("share that teaches nothing; spread of rewards in a group", ("skipped_share", "group_spread")),
+    "Policy": ("entropy in nats; share of tokens that get a gradient", ("entropy", "kept_tokens")),
+    "Update": (
+        "share of tokens whose gradient is cut; k3 to the model without adapter",
+        ("clip_low", "clip_high", "kl"),
+    ),
+    "Length": ("tokens of a completion", ("tokens_mean", "tokens_max")),
+}
+"""Title -> what it shows, and its metrics."""
+
+
+def grpo_charts(steps: Sequence[StepFacts], every: str) -> list[Chart]:
+    return [
+        Chart(title, f"{note}{every}", tuple(one for name in names for one in by_name(steps, name)))
+        for title, (note, names) in GRPO_CHARTS.items()
+    ]
+
+
+def by_name(steps: Sequence[StepFacts], name: str) -> tuple[Line, ...]:
+    """The line of one metric; steps that do not report it are left out, as a step without an update."""
+    points = tuple((s.step, s.metrics[name]) for s in steps if _is_number(s.metrics.get(name)))
+    return (Line(name.replace("_", " "), "other", points),) if points else ()
+
+
 def step_charts(facts: Facts) -> list[Chart]:
     steps, every = facts.steps, "" if facts.stride == 1 else f", every {facts.stride}th step"
+    if steps and "group_spread" in steps[-1].metrics:
+        return [*grpo_charts(steps, every), _step_time(steps, every)]
     return [
         Chart(
             "Solver's reward",
@@ -173,13 +201,13 @@ def step_charts(facts: Facts) -> list[Chart]:
         ),
         Chart("Proposer's reward", f"in training, by task{every}", by_task(steps, "reward/propose_")),
         Chart("Buffers", f"tasks by kind{every}", by_task(steps, "buffer/")),
-        Chart(
-            "Step time",
-            f"seconds{every}",
-            (Line("step", "other", tuple((s.step, s.seconds) for s in steps)),),
-            unit=" s",
-        ),
+        _step_time(steps, every),
     ]
+
+
+def _step_time(steps: Sequence[StepFacts], every: str) -> Chart:
+    points = tuple((s.step, s.seconds) for s in steps)
+    return Chart("Step time", f"seconds{every}", (Line("step", "other", points),), unit=" s")
 
 
 def by_task(steps: Sequence[StepFacts], prefix: str) -> tuple[Line, ...]:
