@@ -93,6 +93,7 @@ def test_row_48_every_operation_of_a_layer_is_plain_pytorch_s(shape: str, nf4: b
     weights.refresh()
     layer, eps, hidden = weights.layers[0], weights.eps, model.config.hidden_size
     rope = torch.stack(model.model.rotary_emb(model.lm_head.weight, torch.arange(256, device="cuda")[None]))[:, 0]
+    rope = rope.bfloat16().contiguous()
     for ops in kinds():
         for rows in ROWS:
             mine, theirs = state_of(weights, rows), state_of(weights, rows)
