@@ -20,6 +20,8 @@ class Grpo(Section, frozen=True):
     """Divisor of reward - mean: the group's deviation, that + 1e-4 (TRL), none (Dr. GRPO), the batch's, (G-1)/G."""
     min_std: Annotated[float, Meta(gt=0)] = 0.1
     """Least divisor of `group_std` and `batch_std`: small differences of shaped rewards stay small."""
+    std_ddof: Literal[0, 1] = 0
+    """Deviations of the group as it is, or (1) as of a sample, which reproduces TRL."""
     uniform: Literal["skip", "keep", "baseline"] = "skip"
     """Groups whose rewards are all equal: left out before any forward pass, kept at 0, or (mean - 0.5) / 2 for each."""
     dynamic_sampling: bool = False
@@ -36,8 +38,16 @@ class Grpo(Section, frozen=True):
     """Rollouts cut at the longest length: no gradient, though their reward counts in the mean; or as any other."""
     kl_coef: Annotated[float, Meta(ge=0)] = 0.0
     """Weight of the k3 estimate against the model without its adapter; 0: that is not computed."""
-    old_source: Literal["auto", "rollout", "trainer"] = "auto"
-    """Old log-probs: of the engine, or of the trainer before the update, with `tis_cap`; `auto`: who can be exact."""
+    kl_tokens: Literal["all", "selected"] = "all"
+    """Whether the KL counts all tokens, or those that the entropy mask keeps; the head then reads no others."""
+    old_source: Literal["auto", "rollout", "trainer", "detach"] = "auto"
+    """Old log-probs: of engine, or of trainer with `tis_cap`; `auto`: who is exact; `detach`: the ratio is 1."""
+    tis_mode: Literal["token_truncate", "token_mask", "sequence_mask"] = "token_truncate"
+    """Importance weights over `tis_cap`: are cut to it, drop their token, or the whole rollout by their product."""
+    ratio_level: Literal["token", "sequence"] = "token"
+    """What is clipped: each token's ratio, or for all of a rollout the geometric mean of them (GSPO)."""
+    ratio_cap: Annotated[float, Meta(ge=0)] = 0.0
+    """Most that a ratio counts outside the clip, which bounds losses of unlikely wrong tokens; 0: no cap."""
     inner_epochs: Positive = 1
     """Times that a step's minibatches are gone through, each time against the same old log-probs."""
     entropy_mask: Literal["off", "percentile", "threshold", "running"] = "off"

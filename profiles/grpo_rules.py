@@ -57,6 +57,30 @@ def extra_draws_replace_something(p: Profile) -> Problem | None:
     )
 
 
+def a_ratio_of_one_has_one_update(p: Profile) -> Problem | None:
+    if p.grpo.old_source != "detach" or p.optimizer.updates_per_step * p.grpo.inner_epochs == 1:
+        return None
+    return Problem(
+        ("grpo.old_source", "optimizer.updates_per_step", "grpo.inner_epochs"),
+        'is "detach", for which a step has one update: in a second one the ratio is not 1',
+    )
+
+
+def selected_kl_has_a_mask(p: Profile) -> Problem | None:
+    if p.grpo.kl_tokens == "all" or p.grpo.entropy_mask != "off":
+        return None
+    return Problem(("grpo.kl_tokens", "grpo.entropy_mask"), 'counts the tokens of a mask, but entropy_mask is "off"')
+
+
+def the_cap_is_over_the_clip(p: Profile) -> Problem | None:
+    if p.grpo.ratio_cap == 0 or p.grpo.ratio_cap >= 1 + p.optimizer.clip_ratio_high:
+        return None
+    return Problem(
+        ("grpo.ratio_cap", "optimizer.clip_ratio_high"),
+        f"is under 1 + clip_ratio_high ({1 + p.optimizer.clip_ratio_high:g})",
+    )
+
+
 def stages_can_end(p: Profile) -> Problem | None:
     if p.grpo.sent_min_steps <= p.grpo.sent_max_steps:
         return None
@@ -72,5 +96,8 @@ RULES = (
     selected_tokens_have_a_mask,
     kl_has_a_reference,
     extra_draws_replace_something,
+    a_ratio_of_one_has_one_update,
+    selected_kl_has_a_mask,
+    the_cap_is_over_the_clip,
     stages_can_end,
 )

@@ -51,6 +51,12 @@ class Terms:
     clip_ratio_high: float = 0.2
     kl_coef: float = 0.0
     entropy_coef: float = 0.0
+    ratio_cap: float = 0.0
+    """Most that a ratio counts outside the clip; 0: no cap."""
+    is_detached: bool = False
+    """The old log-probs are those of now without gradient: the ratio is 1."""
+    is_kl_kept: bool = False
+    """The KL too is that of the tokens that `keep` names alone."""
 
 
 class PolicyLoss(NamedTuple):
@@ -72,7 +78,10 @@ def token_losses(log_probs: Tensor, entropy: Tensor, tokens: Tokens, terms: Term
     if tokens.keep is not None:
         losses = torch.where(tokens.keep, losses, 0.0)
     if terms.kl_coef != 0.0 and tokens.ref_log_probs is not None:
-        losses = losses + terms.kl_coef * k3(log_probs, tokens.ref_log_probs)
+        kl = k3(log_probs, tokens.ref_log_probs)
+        losses = losses + terms.kl_coef * (
+            torch.where(tokens.keep, kl, 0.0) if terms.is_kl_kept and tokens.keep is not None else kl
+        )
     if terms.entropy_coef != 0.0:
         losses = losses - terms.entropy_coef * entropy
     return losses
@@ -80,8 +89,8 @@ def token_losses(log_probs: Tensor, entropy: Tensor, tokens: Tokens, terms: Term
 
 def _clipped(log_probs: Tensor, tokens: Tokens, terms: Terms) -> TokenLoss:
     return clipped_token_loss(
-        log_probs, tokens.old_log_probs, tokens.advantages,
-        clip_ratio_low=terms.clip_ratio_low, clip_ratio_high=terms.clip_ratio_high,
+        log_probs, log_probs.detach() if terms.is_detached else tokens.old_log_probs, tokens.advantages,
+        clip_ratio_low=terms.clip_ratio_low, clip_ratio_high=terms.clip_ratio_high, ratio_cap=terms.ratio_cap,
     )  # fmt: skip
 
 
@@ -99,7 +108,7 @@ def fused_policy_loss(
     if terms.kl_coef != 0.0 and tokens.ref_log_probs is None:
         raise ValueError(f"kl_coef = {terms.kl_coef} needs ref_log_probs")
     read = None
-    if tokens.keep is not None and terms.kl_coef == 0.0 and terms.entropy_coef == 0.0:
+    if tokens.keep is not None and (terms.kl_coef == 0.0 or terms.is_kl_kept) and terms.entropy_coef == 0.0:
         read = tokens.keep.nonzero().squeeze(1)
         hidden, tokens = hidden[read], tokens[read]
         divisor = divisor[read] if isinstance(divisor, Tensor) else divisor

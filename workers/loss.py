@@ -23,15 +23,17 @@ class TokenLoss(NamedTuple):
 
 
 def clipped_token_loss(
-    log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, *, clip_ratio_low: float, clip_ratio_high: float
-) -> TokenLoss:
+    log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, *, clip_ratio_low: float, clip_ratio_high: float,
+    ratio_cap: float = 0.0,
+) -> TokenLoss:  # fmt: skip
     """max(-A r, -A clip(r)) for each token; r = exp(log_probs - old_log_probs). All arguments: [T].
 
+    ratio_cap: above 0, r in the first of the two is that at most (dual clip, arXiv 1912.09729, as a cap on r).
     A log-ratio beyond `MAX_LOG_RATIO` counts as that and has no gradient: exp(89) is infinite, and times 0 no number.
     Source: PPO, arXiv 1707.06347, Eq. 7, with a bound of its own for each side.
     """
     ratio = torch.exp((log_probs - old_log_probs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO))
-    plain = -advantages * ratio
+    plain = -advantages * (ratio.clamp(max=ratio_cap) if ratio_cap else ratio)
     bounded = -advantages * ratio.clamp(1.0 - clip_ratio_low, 1.0 + clip_ratio_high)
     return TokenLoss(torch.maximum(plain, bounded), bounded > plain)
 

@@ -13,6 +13,7 @@ from profiles.schema import Profile
 from tests.profiles.strategies import profile_with
 
 Knobs = dict[str, Any]
+DETACHED: Knobs = {"grpo.old_source": "detach"}
 WORDS: Knobs = {
     "run.worker": "grpo", "model.path": "pocket-words", "model.prompt_style": "verbatim",
     "validation.suites": ("words",),
@@ -302,6 +303,14 @@ WORDS: Knobs = {
             {"grpo.dynamic_sampling": True, "grpo.max_extra_rounds": 0},
             {"grpo.dynamic_sampling": True, "grpo.max_extra_rounds": 1},
             id="draws in no round",
+        ),
+        *(
+            pytest.param(rule, wrong, {**wrong, **right}, id=rule)
+            for rule, wrong, right in (
+                ("a_ratio_of_one_has_one_update", {**DETACHED, "grpo.inner_epochs": 2}, {"grpo.inner_epochs": 1}),
+                ("selected_kl_has_a_mask", {"grpo.kl_tokens": "selected"}, {"grpo.entropy_mask": "running"}),
+                ("the_cap_is_over_the_clip", {"grpo.ratio_cap": 1.1}, {"grpo.ratio_cap": 1.2}),
+            )
         ),
         pytest.param(
             "stages_can_end",

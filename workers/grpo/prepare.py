@@ -6,6 +6,7 @@ can change it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -72,7 +73,7 @@ def prepare(
     if old_source_of(profile) == "trainer":
         assert scores is not None
         old = scores.log_probs
-        tis, metrics = corrected(old, rollout, tis_cap_of(profile) or TIS_CAP)
+        tis, metrics = corrected(old, rollout, tis_cap_of(profile) or TIS_CAP, grpo.tis_mode)
     entropies = told if all(row.entropies for row in rows) else scores.entropies if scores else []
     ref = None
     if grpo.kl_coef:
@@ -82,19 +83,39 @@ def prepare(
     return Prepared(list(rows), list(advantages), old, tis, ref, minibatches, metrics | masked)
 
 
-def corrected(old: Sequence[Tensor], rollout: Sequence[Tensor], cap: float) -> tuple[list[Tensor], Metrics]:
-    """Truncated importance weights of each row's tokens, and how far the engine was off. (pure)"""
+def importance_weights(old: Sequence[Tensor], rollout: Sequence[Tensor], cap: float, mode: str) -> list[Tensor]:
+    """Of each row's tokens, [R_i] each, without gradient; `tis_mode` has the modes. (pure)
+
+    token_truncate: min(r, cap); token_mask: r where r <= cap, else 0; sequence_mask: the same of the product of all r
+    of a rollout, for each of its tokens.
+    """
+    found = []
+    for ours, theirs in zip(old, rollout, strict=True):
+        difference = (ours.double() - theirs.double()).detach()
+        if mode == "sequence_mask":
+            difference = difference.sum().expand(len(difference))
+        weights = truncated_importance_weights(difference, torch.zeros_like(difference), cap)
+        is_over = difference > math.log(cap)
+        found.append((weights if mode == "token_truncate" else weights.masked_fill(is_over, 0.0)).float())
+    return found
+
+
+def corrected(
+    old: Sequence[Tensor], rollout: Sequence[Tensor], cap: float, mode: str = "token_truncate"
+) -> tuple[list[Tensor], Metrics]:
+    """Importance weights of each row's tokens, and how far the engine was off. (pure)"""
     ours, theirs = torch.cat(list(old)).double(), torch.cat(list(rollout)).double()
-    weights = truncated_importance_weights(ours, theirs, cap)
+    each = importance_weights(old, rollout, cap, mode)
+    weights = torch.cat(each)
     difference = (ours - theirs).abs()
     metrics = {
         "mismatch_mean": float(difference.mean()),
         "mismatch_max": float(difference.max()),
         "mismatch_kl": float(k3(theirs, ours).mean()),
         "tis_weight": float(weights.mean()),
-        "tis_capped": float((weights >= cap).double().mean()),
+        "tis_capped": float(((weights >= cap) | (weights == 0)).double().mean()),
     }
-    return list(torch.split(weights.float(), [len(one) for one in old])), metrics
+    return each, metrics
 
 
 def plan(

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from workers.grpo.metrics import Metrics
 from workers.grpo.prepare import Minibatch, Prepared, prepare
 from workers.grpo.rows import Row
 from workers.grpo.scoring import Sizes, packs
+from workers.grpo.sequence_loss import sequence_policy_loss
 from workers.memory import applied_once
 from workers.models.log_probs import MAX_LOGITS, places_of
 from workers.models.optimizer import AnyOptimizer, clip
@@ -71,6 +73,9 @@ class GroupUpdate:
             clip_ratio_high=knobs.clip_ratio_high,
             kl_coef=profile.grpo.kl_coef,
             entropy_coef=knobs.entropy_coef,
+            ratio_cap=profile.grpo.ratio_cap,
+            is_detached=profile.grpo.old_source == "detach",
+            is_kl_kept=profile.grpo.kl_tokens == "selected",
         )
         self.phase: Callable[[str], AbstractContextManager[None]] = lambda name: nullcontext()
         """Measures a part of the update."""
@@ -164,7 +169,9 @@ class GroupUpdate:
             keep=joined(minibatch.keep, members),
             ref_log_probs=joined(prepared.ref, places),
         )
-        loss = fused_policy_loss(
+        of_sequences = self._profile.grpo.ratio_level == "sequence"
+        make = partial(sequence_policy_loss, lengths=lengths.to(device)) if of_sequences else fused_policy_loss
+        loss = make(
             places_of(self._model, pack),
             head.weight,
             tokens,

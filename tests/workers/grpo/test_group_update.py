@@ -15,7 +15,7 @@ from tests.workers.fused_cases import Allocations
 from tests.workers.grpo.small import Hook, gradients, profile_of, rows_of, tiny_model, update_of, whole
 from workers.grpo.advantages import group_advantages, rule_of
 from workers.grpo.entropy import EntropyMask
-from workers.grpo.prepare import Prepared, prepare
+from workers.grpo.prepare import Prepared, importance_weights, prepare
 from workers.grpo.rows import Row
 from workers.grpo.scoring import Sizes, score_rows
 from workers.models import recompute
@@ -56,16 +56,24 @@ def plain_loss(model: Any, prepared: Prepared, profile: Any) -> torch.Tensor:
     for place, weight in zip(minibatch.rows, minibatch.weights, strict=True):
         row, a = prepared.rows[place], prepared.advantages[place]
         new, old = plain_log_probs(model, row), prepared.old[place]
+        if profile.grpo.old_source == "detach":
+            old = new.detach()
         ratio = (new - old).exp()
+        if profile.grpo.ratio_level == "sequence":
+            ratio = (new - old).mean().exp().expand(len(new))
         bounded = ratio.clamp(1 - knobs.clip_ratio_low, 1 + knobs.clip_ratio_high)
-        loss = -torch.minimum(ratio * a, bounded * a)
+        cap = profile.grpo.ratio_cap or 1e9
+        loss = -torch.minimum(ratio.clamp(max=cap) * a, bounded * a)
         if prepared.tis is not None:
             loss = loss * prepared.tis[place]
         if minibatch.keep is not None:
             loss = loss * minibatch.keep[place]
         if prepared.ref is not None:
             delta = prepared.ref[place] - new
-            loss = loss + profile.grpo.kl_coef * (delta.exp() - delta - 1)
+            kl = delta.exp() - delta - 1
+            if profile.grpo.kl_tokens == "selected" and minibatch.keep is not None:
+                kl = kl * minibatch.keep[place]
+            loss = loss + profile.grpo.kl_coef * kl
         total = total + loss.sum() * weight
     return total
 
@@ -78,7 +86,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "constant": {"norm": "constant", "advantage": "rloo"},
     "kl": {"kl_coef": 0.1},
     "kl and mask": {"kl_coef": 0.1, "entropy_mask": "threshold", "entropy_threshold": 4.4},
+    "kl of what the mask keeps": {"kl_coef": 0.1, "entropy_mask": "percentile", "kl_tokens": "selected"},
     "trainer's numbers, weighed": {"old_source": "trainer"},
+    "trainer's numbers, tokens masked": {"old_source": "trainer", "tis_mode": "token_mask"},
+    "capped ratio": {"ratio_cap": 1.25},
+    "a ratio of 1": {"old_source": "detach"},
+    "one ratio for a rollout": {"ratio_level": "sequence", "kl_coef": 0.1, "entropy_mask": "percentile"},
 }
 
 
@@ -113,6 +126,22 @@ def test_row_13_micro_batches_of_any_size_and_any_order_of_rows_give_the_same_gr
         found = _gradients_with(model, profile, order, Sizes(rollouts, row_tokens, head_rows))
         for name, one in expected.items():
             assert (found[name] - one).norm() <= 1e-6 * one.norm() + 1e-8, name
+
+
+@pytest.mark.parametrize(
+    "mode, expected",
+    [
+        ("token_truncate", [1.0, 1.5, 2.0]),
+        ("token_mask", [1.0, 1.5, 0.0]),
+        ("sequence_mask", [0.0, 0.0, 0.0]),
+    ],
+)
+def test_row_16_importance_weights_over_the_cap(mode: str, expected: list[float]) -> None:
+    old = torch.tensor([0.0, math.log(1.5), math.log(5.0)], requires_grad=True)
+    (weights,) = importance_weights([old], [torch.zeros(3)], 2.0, mode)
+    assert weights.tolist() == pytest.approx(expected) and not weights.requires_grad
+    (whole_,) = importance_weights([old[:2]], [torch.zeros(2)], 2.0, "sequence_mask")
+    assert whole_.tolist() == pytest.approx([1.5, 1.5])
 
 
 def _gradients_with(model: Any, profile: Any, rows: list[Row], sizes: Sizes) -> dict[str, torch.Tensor]:

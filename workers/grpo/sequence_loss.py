@@ -1,0 +1,44 @@
+"""The policy loss with one ratio for a whole rollout (GSPO, arXiv 2507.18071), over the fused head.
+
+The ratio needs all log-probabilities of a rollout before the loss of its first token, so the head is read twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from workers.fused_head import fused_log_probs
+from workers.fused_loss import PolicyLoss, Terms, Tokens, token_losses
+from workers.loss import clipped_token_loss, k3
+
+
+def sequence_policy_loss(
+    hidden: Tensor, weight: Tensor, tokens: Tokens, terms: Terms, *, lengths: Tensor, divisor: Tensor,
+    temperature: float, chunk: int, bias: Tensor | None = None,
+) -> PolicyLoss:  # fmt: skip
+    """As `fused_policy_loss`, with log r = the mean of log_probs - old over a rollout, for each of its tokens.
+
+    lengths: [K] tokens of each rollout, in the order of the N tokens. A mask or a weight of a token holds for its own
+    loss; the ratio is that of all tokens.
+    """
+    log_probs, entropy = fused_log_probs(
+        hidden, weight, tokens.targets, temperature=temperature, chunk=chunk, bias=bias
+    )
+    old = log_probs.detach() if terms.is_detached else tokens.old_log_probs
+    owners = torch.arange(len(lengths), device=old.device).repeat_interleave(lengths, output_size=len(old))
+    sums = log_probs.new_zeros(len(lengths)).index_add(0, owners, log_probs - old)
+    shared = old + (sums / lengths)[owners]
+    plain = replace(terms, kl_coef=0.0, is_detached=False)
+    asked = replace(tokens, old_log_probs=old)
+    losses = token_losses(shared, entropy, asked, plain)
+    if terms.kl_coef != 0.0 and tokens.ref_log_probs is not None:
+        kl = k3(log_probs, tokens.ref_log_probs)
+        losses = losses + terms.kl_coef * (kl * tokens.keep if terms.is_kl_kept and tokens.keep is not None else kl)
+    clipped = clipped_token_loss(
+        shared.detach(), old, tokens.advantages, clip_ratio_low=terms.clip_ratio_low,
+        clip_ratio_high=terms.clip_ratio_high, ratio_cap=terms.ratio_cap,
+    ).is_clipped  # fmt: skip
+    return PolicyLoss((losses / divisor).sum(), log_probs.detach(), entropy.detach(), clipped, None)
