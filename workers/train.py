@@ -269,8 +269,9 @@ class Cycle:
         self.attempt.event("not_finite", in_row=self.progress.not_finite_in_row)
         if self.progress.not_finite_in_row >= MAX_NOT_FINITE:
             raise LonghaulError(
-                f"step {self.progress.step}: loss or gradients were not finite {MAX_NOT_FINITE} times in a row",
-                kept="the head; none of these updates was applied",
+                f"step {self.progress.step}: loss or gradients were not finite {MAX_NOT_FINITE} times in a row; the "
+                f"rollouts are in {self.attempt.run.relative(self.attempt.run.rollouts(self.spec.cycle))}",
+                kept="the head, and the rollouts of these steps; none of these updates was applied",
                 next_command="python -m orchestrator run --set optimizer.learning_rate=... --accept-changes",
                 exit_code=ExitCode.NOT_FINITE,
             )

@@ -314,6 +314,7 @@ def test_three_steps_without_finite_numbers_end_the_attempt_and_leave_the_batch_
     monkeypatch.setattr(update, "clip", lambda *given: torch.tensor(float("nan")))
     result = do(h.make_spec(tmp_path, profile, head=seeded, end_step=9))
     assert result.exit_code == ExitCode.NOT_FINITE and result.checkpoint == seeded
+    assert "the rollouts are in cycles/0001/rollouts" in result.error
     assert [one.data["in_row"] for one in h.events_at(tmp_path / "cycles/0001/attempt-1", "not_finite")] == [1, 2, 3]
     assert (tmp_path / "cycles/0001/rollouts/step-000003.jsonl").is_file()
     monkeypatch.undo()
