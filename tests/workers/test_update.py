@@ -276,3 +276,20 @@ def test_optimizer_state_comes_back_exactly(model: Any, tmp_path: Any) -> None:
     optimizer.OptimizerState(second, model).load(tmp_path / "o")
     PolicyUpdate(model, second, KNOBS, 1.0).apply(2, rows, advantages)
     assert all(torch.equal(expected[name], value) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("head_rows", [1, 7, 64])
+@pytest.mark.parametrize("entropy_coef", [0.0, 0.01])
+def test_the_update_through_the_chunked_head_is_that_of_all_logits_at_once(
+    model: Any, head_rows: int, entropy_coef: float
+) -> None:
+    rows = rows_for(model)
+    knobs = replace(KNOBS, entropy_coef=entropy_coef)
+    loss, expected, sums = gradients(model, rows, knobs)
+    update = PolicyUpdate(model, optimizer.build(model, knobs), knobs, 1.0)
+    update.head_rows = head_rows
+    found = Sums()
+    assert update.accumulate(rows, advantages_of(rows, knobs.advantages).values, found) == pytest.approx(loss, abs=1e-5)
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-4, atol=1e-6)
+    assert found.entropy == pytest.approx(sums.entropy, rel=1e-5)
