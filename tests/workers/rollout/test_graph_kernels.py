@@ -30,7 +30,7 @@ SHAPES = {
 QKVO = ("q_proj", "k_proj", "v_proj", "o_proj")
 ALL = (*QKVO, "gate_proj", "up_proj", "down_proj")
 ROWS = (1, 2, 3, 4, 7, 8, 16, 33, 64, 100)
-TOLERANCE = 1e-2
+TOLERANCE = 2e-2
 """Of the norm of the difference by that of the result: a few roundings to bfloat16, one after another."""
 
 
@@ -163,4 +163,5 @@ def test_captured_steps_draw_what_the_trainer_would(nf4: bool) -> None:
         engine.rest()
         for name, parameter in model.named_parameters():
             if "lora_" in name:
-                parameter.data.add_(torch.randn_like(parameter) * 0.02)
+                with torch.no_grad():
+                    parameter.add_(torch.randn_like(parameter) * 0.02)

@@ -76,7 +76,7 @@ class TorchOperations:
         """[M, N]"""
         found = torch.cat([linear(x, matrix.dense(x.dtype)) for matrix in projection.matrices], 1)
         if projection.bias is not None:
-            found = found + projection.bias
+            found = found + projection.bias.to(found.dtype)
         if (adapters := projection.adapters) is None:
             return found
         inner = linear(x.to(adapters.a.dtype), adapters.a)  # [M, matrices * rank]
