@@ -97,9 +97,9 @@ def make_requests(args: argparse.Namespace, vocabulary: int) -> list[Request]:
 
 def start(name: str, model: Any, tokenizer: Tokenizer, args: argparse.Namespace) -> RolloutEngine:
     if name == "native":
-        from workers.rollout.native import NativeEngine
+        from workers.rollout.select import native_engine
 
-        return NativeEngine(model)
+        return native_engine(model, None)
     if name == "hf":
         from workers.rollout.hf import HfEngine
 
