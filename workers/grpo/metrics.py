@@ -14,9 +14,10 @@
 | tokens_per_s, train_tokens_per_s | completion tokens a second of generation; of all the update did |
 | loss, grad_norm | sums over the updates of the step; highest norm before clipping |
 | kept_tokens | share of the tokens in the update that the entropy mask keeps |
-| entropy, entropy_kept, entropy_threshold | mean of the tokens that were read; of those kept; over which they are |
+| entropy | mean over all completion tokens of the rollouts in the update, in nats; masked or not |
+| entropy_kept, entropy_threshold | mean of those that the entropy mask keeps; over which they are kept |
 | clip_fraction, clip_low, clip_high | share of the kept tokens whose gradient is cut; at the lower, the upper bound |
-| ratio_mean, ratio_max | policy in training over the one before the step's first update |
+| ratio_mean, ratio_max | policy in training over the one before the step's first update, of tokens in the loss |
 | kl, mismatch_mean, mismatch_max, mismatch_kl | k3 to the model without adapter; |log-ratio| to what the engine said |
 | tis_weight, tis_capped | importance weights: their mean, the share that was cut |
 | update_skipped | 1: no group taught anything, and nothing was changed |

@@ -148,6 +148,9 @@ def plan(
         found.append(Minibatch(tuple(members), tuple(weights), keep))
         kept, total = kept + sum(selected), total + sum(lengths)
     metrics = {"kept_tokens": kept / total}
+    if entropies:
+        # Under a mask the head reads the kept tokens alone, so the update cannot tell the mean of all.
+        metrics["entropy"] = float(torch.cat(list(entropies)).double().mean())
     if thresholds:
         metrics["entropy_threshold"] = sum(thresholds) / len(thresholds)
     return found, metrics
