@@ -96,7 +96,7 @@ class Reader:
             f"SELECT {_CYCLE} FROM cycles WHERE state='committed' ORDER BY cycle DESC LIMIT ?", [WINDOW]
         )
         totals = self._rows(
-            "SELECT count(*) FILTER (WHERE state='committed'), coalesce(sum(new_examples),0),"
+            "SELECT count(*) FILTER (WHERE state='committed' AND cycle>0), coalesce(sum(new_examples),0),"
             " coalesce(sum(train_s),0.0) FROM cycles"
         )[0]
         return History(

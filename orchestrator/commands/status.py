@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.alive import master_pid, worker_pid
+from orchestrator.display.reading import NEWEST, Reading, reading_of
 from orchestrator.display.scores import task_scores
 from orchestrator.display.wording import TASK_NAMES, count, duration, harmless, score
 from orchestrator.evaluation.show import as_json, scores, short
@@ -53,6 +54,7 @@ def collect(run_dir: RunDir, now: float) -> dict[str, Any]:
         master = master_pid(run_dir, age)
         worker = worker_pid(reader.open_attempts(), master) if master is not None else None
         trained = newest_step(reader, history.step)
+        reading = reading_of(reader.steps(NEWEST))
     finally:
         reader.close()
     exact, reason = exactness(profile, versions)
@@ -75,6 +77,8 @@ def collect(run_dir: RunDir, now: float) -> dict[str, Any]:
         "exactness_reason": reason,
         "cycles_done": history.cycles_done,
         "examples": history.examples,
+        "finds_tasks": profile.get("run", {}).get("worker") != "grpo",
+        "problems": problems(reading),
         "training_s": round(history.training_s, 3),
         "heartbeat_age_s": round(age, 3),
         "reseeds": history.reseeds,
@@ -111,6 +115,20 @@ def head(history: History) -> dict[str, Any] | None:
 def validation(history: History) -> dict[str, Any] | None:
     last = history.last_validation
     return None if last is None else {"step": last.step, "suite": last.suite, "metrics": dict(last.metrics)}
+
+
+def problems(reading: Reading | None) -> dict[str, Any] | None:
+    """Of a run that trains on a file of problems: how far it is read; None for self-play. (pure)"""
+    if reading is None:
+        return None
+    place = {"stage": reading.stage, "stages": reading.stages} if reading.stage else {"epoch": reading.epoch}
+    return {
+        "problems": reading.problems,
+        "drawn": reading.drawn,
+        **place,
+        "accuracy": reading.accuracy,
+        "text": f"{reading.place}; {reading.right}",
+    }
 
 
 def other_suites(validations: Sequence[ValidationFacts], history: History) -> dict[str, dict[str, Any]]:
@@ -158,7 +176,7 @@ def render(facts: Mapping[str, Any]) -> str:
     lines += [f"accuracy    {line}" for line in _scores(facts)]
     lines += [f"evaluated   {line}" for line in map(short, facts["evaluations"])]
     lines += [
-        f"work        {duration(facts['training_s'])} of training, {count(facts['examples'])} distinct tasks found",
+        f"work        {duration(facts['training_s'])} of training, {_worked_on(facts)}",
         f"resume      {facts['exactness']}: {facts['exactness_reason']}",
         f"processes   {_processes(facts)}",
     ]
@@ -166,6 +184,12 @@ def render(facts: Mapping[str, Any]) -> str:
         lines.append(f"failures    {facts['failures']} since the last progress")
     lines.append(f"next        {_next(facts)}")
     return "".join(harmless(line) + "\n" for line in lines)
+
+
+def _worked_on(facts: Mapping[str, Any]) -> str:
+    if facts["problems"]:
+        return str(facts["problems"]["text"])
+    return f"{count(facts['examples'])} distinct tasks found" if facts["finds_tasks"] else "no problem read yet"
 
 
 def _scores(facts: Mapping[str, Any]) -> list[str]:

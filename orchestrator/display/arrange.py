@@ -26,20 +26,20 @@ class Band:
     columns: tuple[tuple[Place, ...], ...]
 
 
-def arrange(width: int, height: int) -> tuple[Band, ...]:
-    """Bands from top to bottom, together `height` high and `width` wide."""
+def arrange(width: int, height: int, *, has_examples: bool = True) -> tuple[Band, ...]:
+    """Bands from top to bottom, together `height` high and `width` wide. has_examples: the run finds tasks to show."""
     if width < SMALL_WIDTH or height < SMALL_HEIGHT:
         return (_row(Place("small", width, height)),)
     if width >= WIDE and height >= TALL:
-        return _large(width, height)
-    return _medium(width, height)
+        return _large(width, height, has_examples)
+    return _medium(width, height, has_examples)
 
 
 def _row(*places: Place) -> Band:
     return Band(tuple((place,) for place in places))
 
 
-def _medium(width: int, height: int) -> tuple[Band, ...]:
+def _medium(width: int, height: int, has_examples: bool) -> tuple[Band, ...]:
     """Everything under each other; what does not fit is left out from below. 80 x 24 shows all but the newest task."""
     bands = [_row(Place("header", width, 5)), _row(Place("scores", width, 7))]
     left = height - 13  # header, scores, keys
@@ -47,7 +47,7 @@ def _medium(width: int, height: int) -> tuple[Band, ...]:
     if left >= 6:
         bands.append(_row(Place("play", half, 6), Place("data", width - half, 6)))
         left -= 6
-    if left >= 11:
+    if has_examples and left >= 11:
         example = min(10, left - 5)
         bands.append(_row(Place("example", width, example)))
         left -= example
@@ -56,7 +56,7 @@ def _medium(width: int, height: int) -> tuple[Band, ...]:
     return (*bands, _row(Place("keys", width, 1)))
 
 
-def _large(width: int, height: int) -> tuple[Band, ...]:
+def _large(width: int, height: int, has_examples: bool) -> tuple[Band, ...]:
     """Progress on top; what the run is worth at the left, what it does at the right."""
     body = height - 6  # header, keys
     left_width = width * 11 // 20
@@ -67,9 +67,9 @@ def _large(width: int, height: int) -> tuple[Band, ...]:
         Place("events", left_width, events),
     ]
     right_width = width - left_width
-    signals = min(8, max(0, body - 6 - 6 - 8))
+    signals = min(8, max(0, body - 6 - 6 - 8)) if has_examples else body - 12
     signals = signals if signals >= 4 else 0
     right = [Place("play", right_width, 6), Place("data", right_width, 6)]
     right += [Place("signals", right_width, signals)] if signals else []
-    right += [Place("example", right_width, body - 12 - signals)]
+    right += [Place("example", right_width, body - 12 - signals)] if has_examples else []
     return _row(Place("header", width, 5)), Band((tuple(left), tuple(right))), _row(Place("keys", width, 1))

@@ -139,6 +139,7 @@ def step_line(view: View) -> str:
         parts.append("tokens " + " ".join(f"{c.task} {c.last:.0f}" for c in view.tokens))
     if view.worker == "grpo":
         parts += [f"{c.name.replace('_', ' ')} {percent(c.last)}" for c in view.signals if c.name in SHARES]
+        parts += [view.reading.place] if view.reading else []
     else:
         parts.append(f"{count(view.examples)} tasks found")
     if view.last_seconds is not None:

@@ -34,9 +34,11 @@ class _Play:
 
 
 def play(view: View, width: int, height: int) -> list[Text]:
-    """Rewards by role, worked share and length of the rollouts, by task; without tasks the parts of the reward."""
-    if view.worker == "grpo" and view.rewards:
-        return table(_CURVE_COLUMNS, view.rewards, width)[1 : height + 1]
+    """Rewards by role, worked share and length of the rollouts, by task; of GRPO, without tasks, its groups."""
+    if view.worker == "grpo" and view.signals:
+        form = [curve for curve in view.rewards if curve.name == "reward/format"]
+        groups = [curve for curve in view.signals if curve.name in OF_GROUPS]
+        return table(_CURVE_COLUMNS, [*groups[:1], *form, *groups[1:]], width)[1 : height + 1]
     tasks = list(dict.fromkeys(c.task for c in (*view.rewards, *view.worked, *view.tokens) if c.task))
     if not tasks:
         return [Text("no step is finished yet", "dim")]
@@ -96,7 +98,9 @@ def _curve_spark(curve: Curve, width: int) -> Text:
     return Text(sparkline(curve.values, width), TASK_COLOURS.get(curve.task, ""))
 
 
-_SHARES = ("accept_rate", "accuracy", "skipped_share", "kept_tokens")
+_SHARES = ("accept_rate", "accuracy", "skipped_share", "kept_tokens", "truncated")
+OF_GROUPS = ("accuracy", "group_spread", "skipped_share", "tokens_mean")
+"""Signals of GRPO that say how the rollouts are; the others say what the update does."""
 
 
 def _quantity(curve: Curve) -> str:
@@ -108,21 +112,24 @@ def _quantity(curve: Curve) -> str:
 def data(view: View, width: int, height: int) -> list[Text]:
     """Buffers by task, and what was found."""
     if view.worker == "grpo":
-        return [Text("problems come from [data] tasks", "dim")]
+        if view.reading is None:
+            return [Text("no problem is read yet", "dim")]
+        return [Text(harmless(line)) for line in (view.reading.place, view.reading.right)][:height]
     lines = table(_CURVE_COLUMNS, view.buffers, width)[1:] if view.buffers else [Text("buffers are empty", "dim")]
     found = Text("found ", "dim").append(count(view.examples), "bold").append(" distinct tasks")
     return [*lines[: height - 1], found]
 
 
 def signals(view: View, width: int, height: int) -> list[Text]:
-    return table(_CURVE_COLUMNS, view.signals, width)[1 : height + 1] if view.signals else []
+    curves = [one for one in view.signals if view.worker != "grpo" or one.name not in OF_GROUPS]
+    return table(_CURVE_COLUMNS, curves, width)[1 : height + 1] if curves else []
 
 
 def example(view: View, width: int, height: int) -> list[Text]:
     """The newest task: the program as the model wrote it, made harmless."""
     task = view.example
     if task is None:
-        return [Text("problems are not shown here" if view.worker == "grpo" else "no task found yet", "dim")]
+        return [Text("no task found yet", "dim")]
     solved = "" if task.solve_rate is None else f", solved {percent(task.solve_rate)}"
     top = named(task.task, 20).append(f"  step {task.step}{solved}", "dim")
     room = max(1, height - 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from orchestrator.display.reading import reading_of
 from orchestrator.display.scores import TaskScores, task_scores
 from orchestrator.display.wording import TASK_NAMES, count, duration, harmless, percent, points, score
 from profiles.schema import Profile
@@ -78,6 +79,7 @@ def _work_lines(history: History, steps: Sequence[StepFacts], *, finds_tasks: bo
         f"trained    {duration(history.training_s)}: {count(history.step)} steps in {count(history.cycles_done)} cycles"
         + (f", reseeded {history.reseeds} times" if history.reseeds else ""),
         *([f"found      {count(history.examples)} distinct tasks"] if finds_tasks else []),
+        *([f"problems   {reading.place}; {reading.right}"] if (reading := reading_of(steps)) else []),
         f"kept       {head}",
     ]
     beyond = steps[-1].step - history.step if steps else 0

@@ -6,8 +6,8 @@ Text from outside comes in through View, which made it harmless, and is appended
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from time import localtime, strftime
 
 from rich.text import Text
@@ -54,12 +54,17 @@ def _status_line(view: View, width: int) -> Text:
 
 def _cycle_line(view: View, width: int) -> Text:
     share = view.step_in_cycle / view.steps_in_cycle if view.steps_in_cycle else 0.0
-    right = f"{view.step_in_cycle} of {view.steps_in_cycle} steps" if view.steps_in_cycle else "the first buffers"
+    right = f"{view.step_in_cycle} of {view.steps_in_cycle} steps" if view.steps_in_cycle else first_thing(view)
     if view.phase == "waiting":
         right = f"{duration(view.waiting_left_s)} to the next attempt"
     elif view.cycle_left_s is not None:
         right += f", {duration(view.cycle_left_s)} left"
     return _bar_line("cycle", share, right, width, GOOD)
+
+
+def first_thing(view: View) -> str:
+    """What a run makes before its first cycle."""
+    return "before the first step" if view.worker == "grpo" else "the first buffers"
 
 
 def _step_line(view: View, width: int) -> Text:
@@ -93,8 +98,14 @@ def _spread(left: Text, right: Text, width: int) -> Text:
 
 def scores(view: View, width: int, height: int) -> list[Text]:
     if not view.scores:
-        return [Text("the first validation comes when the seed is done", "dim")]
-    return table(_SCORE_COLUMNS, view.scores, width)[:height]
+        return [Text("the first validation comes before the first cycle", "dim")]
+    return score_table(view.scores, width)[:height]
+
+
+def score_table(rows: Sequence[TaskScores], width: int) -> list[Text]:
+    """Without the columns of what this run's validations do not measure."""
+    missing = {name for name in ("sampled", "worked", "tokens") if all(getattr(r.last, name) is None for r in rows)}
+    return table([column for name, column in _SCORE_COLUMNS if name not in missing], rows, width)
 
 
 def _spark_of(name: str) -> Callable[[TaskScores, int], Text]:
@@ -125,19 +136,20 @@ def _tokens(value: float | None) -> str:
     return "?" if value is None else f"{value:.0f}"
 
 
-_SCORE_COLUMNS: tuple[Column[TaskScores], ...] = (
-    Column("", 9, lambda row, width: named(row.task, width)),
-    Column("greedy", 6, _last_of("greedy", score, "bold")),
-    Column("95 %", 11, _interval, rank=5),
-    Column("gain", 4, _change, rank=1, right=True),
-    Column("", 5, _spark_of("greedy"), rank=4, flex=True),
-    Column("sampled", 7, _last_of("sampled", score), rank=2, right=True),
-    Column("", 5, _spark_of("sampled"), rank=6, flex=True),
-    Column("worked", 6, _last_of("worked", percent), rank=3, right=True),
-    Column("", 5, _spark_of("worked"), rank=7, flex=True),
-    Column("tokens", 6, _last_of("tokens", _tokens), rank=4, right=True),
-    Column("", 5, _spark_of("tokens"), rank=8, flex=True),
+_SCORE_COLUMNS: tuple[tuple[str, Column[TaskScores]], ...] = (
+    ("", Column("", 9, lambda row, width: named(row.task, width))),
+    ("", Column("greedy", 6, _last_of("greedy", score, "bold"))),
+    ("", Column("95 %", 11, _interval, rank=5)),
+    ("", Column("gain", 4, _change, rank=1, right=True)),
+    ("", Column("", 5, _spark_of("greedy"), rank=4, flex=True)),
+    ("sampled", Column("sampled", 7, _last_of("sampled", score), rank=2, right=True)),
+    ("sampled", Column("", 5, _spark_of("sampled"), rank=6, flex=True)),
+    ("worked", Column("worked", 6, _last_of("worked", percent), rank=3, right=True)),
+    ("worked", Column("", 5, _spark_of("worked"), rank=7, flex=True)),
+    ("tokens", Column("tokens", 6, _last_of("tokens", _tokens), rank=4, right=True)),
+    ("tokens", Column("", 5, _spark_of("tokens"), rank=8, flex=True)),
 )
+"""What a column needs to have been measured, if not all validations do, and the column."""
 
 
 def accuracy_chart(view: View, width: int, height: int) -> list[Text]:
@@ -151,7 +163,9 @@ def accuracy_chart(view: View, width: int, height: int) -> list[Text]:
     top = _scale_top(max(value for curve in curves for _step, value in curve))
     cells = chart(curves, room, rows, (mean.first.step, last_step), (0.0, top))
     legend = Text(" " * 5)
-    for name, colour in CHART_COLOURS:
+    for (name, colour), curve in zip(CHART_COLOURS, curves, strict=True):
+        if not curve:
+            continue
         legend.append("● ", colour).append(f"{name}   ")
     lines = [legend]
     for number, row in enumerate(cells):
@@ -215,10 +229,11 @@ def small(view: View, width: int, height: int, keys: Sequence[tuple[str, str]] =
     """One line a fact, the most important first; `height` of them, the keys last."""
     lines = [_status_line(view, width), _cycle_line(view, width), _step_line(view, width)]
     if view.scores:
-        lines += table(_SCORE_COLUMNS, view.scores, width)
-    for curve in view.rewards[-1:]:
-        spark = sparkline(curve.values, max(4, width - 14), -1, 1)
-        lines.append(Text("reward ", "dim").append(spark).append(f" {curve.last:+.2f}"))
+        lines += score_table(view.scores, width)
+    for curve in view.signals[:1] if view.worker == "grpo" else view.rewards[-1:]:
+        name, low = ("rollouts right ", 0.0) if view.worker == "grpo" else ("reward ", -1.0)
+        spark = sparkline(curve.values, max(4, width - len(name) - 7), low, 1)
+        lines.append(Text(name, "dim").append(spark).append(f" {curve.last:+.2f}" if low else f" {curve.last:.2f}"))
     lines.append(machine(view))
     lines += [Text(event.text) for event in view.events[-1:]]
     lines = lines[: max(1, height - 1)]
@@ -232,6 +247,8 @@ class Tile:
     draw: Callable[[View, int, int], list[Text]]
     facts: tuple[str, ...]
     """Fields of View that it shows: it is drawn again only when one of them has changed."""
+    titles: Mapping[str, str] = field(default_factory=dict)
+    """By worker, where its title is another."""
 
 
 _TIMERS = (
@@ -245,9 +262,9 @@ TILES = {
     "header": Tile("", header, (*_TIMERS, "run", "profile")),
     "scores": Tile("held-out accuracy", scores, ("scores",)),
     "chart": Tile("held-out, mean of the tasks", accuracy_chart, ("scores",)),
-    "play": Tile("self-play", play, ("rewards", "worked", "tokens")),
-    "data": Tile("buffers", data, ("buffers", "examples")),
-    "signals": Tile("training", signals, ("signals",)),
+    "play": Tile("self-play", play, ("rewards", "worked", "tokens", "signals"), {"grpo": "rollouts"}),
+    "data": Tile("buffers", data, ("buffers", "examples", "reading"), {"grpo": "problems"}),
+    "signals": Tile("training", signals, ("signals",), {"grpo": "update"}),
     "example": Tile("newest task", example, ("example",)),
     "events": Tile("events", events, _MACHINE),
 }

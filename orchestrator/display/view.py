@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.display.reading import Reading, reading_of
 from orchestrator.display.scores import TASK_ORDER, TaskScores, task_scores
 from orchestrator.display.wording import harmless, pairs
 from profiles.schema import Profile
@@ -134,6 +135,8 @@ class View:
     events: tuple[Shown, ...] = ()
     worker: str = "azr"
     """What trains: problems of a file have no tasks by kind, no roles, and nothing to find."""
+    reading: Reading | None = None
+    """How far the file of problems is read; None for self-play."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +162,7 @@ def build_view(
     last = steps[-1] if steps else None
     step = max(history.step, last.step if last else 0)
     progress = _progress(history, live, steps, step)
-    curves = _curves(steps[-CURVE_STEPS:])
+    curves = _curves(steps[-CURVE_STEPS:], profile.run.worker)
     current, head = history.current, history.head
     failure = history.failures[-1] if history.failures else None
     return View(
@@ -168,6 +171,7 @@ def build_view(
         state=history.state.value,
         phase=_phase(history, live, profile),
         worker=profile.run.worker,
+        reading=reading_of(steps),
         cycle=current.cycle if current else 0,
         max_cycles=profile.run.max_cycles,
         step=step,
@@ -249,7 +253,7 @@ def _phase(history: History, live: Live, profile: Profile) -> str:
     if live.role == "validate":
         return "validating"
     if history.current is not None and history.current.phase == "seed":
-        return "seeding"
+        return "first model" if profile.run.worker in TRAINING else "seeding"
     return TRAINING.get(profile.run.worker, "self-play")
 
 
@@ -278,33 +282,48 @@ def _not_yet_committed(history: History, steps: Sequence[StepFacts]) -> int:
 # --- steps ---------------------------------------------------------------------------------------------------------
 
 _SIGNALS = (
-    "accept_rate", "accuracy", "group_spread", "skipped_share", "kept_tokens", "kl", "learnable", "statements",
-    "entropy", "clip_fraction", "loss", "grad_norm", "learning_rate",
+    "accept_rate", "accuracy", "learnable", "statements", "entropy", "clip_fraction", "loss", "grad_norm",
+    "learning_rate",
 )  # fmt: skip
 """The first of them are those that a small tile shows."""
 
 
-def _curves(steps: Sequence[StepFacts]) -> dict[str, tuple[Curve, ...]]:
-    """Family -> its curves. Names of metrics come from the newest step: what stopped being reported is not shown."""
+_GROUP_SIGNALS = (
+    "accuracy", "group_spread", "skipped_share", "tokens_mean", "truncated", "entropy", "kept_tokens", "kl",
+    "clip_fraction", "loss", "grad_norm", "learning_rate",
+)  # fmt: skip
+"""The same of GRPO; the first four say how the rollouts are, the rest how the policy moves."""
+_MAY_BE_OFF = {"reward/format": 0.0, "kl": 0.0, "truncated": 0.0, "kept_tokens": 1.0}
+"""Metrics that GRPO reports also where the profile does without, and their value then: not worth a line."""
+
+
+def _curves(steps: Sequence[StepFacts], worker: str) -> dict[str, tuple[Curve, ...]]:
+    """Family -> its curves. Names of metrics come from the newest step: what stopped being reported is not shown.
+
+    GRPO's come from all steps: one whose groups teach nothing has no loss, and the next one has it again.
+    """
     families: dict[str, list[Curve]] = {"reward": [], "buffer": [], "worked": [], "tokens_mean": [], "": []}
     names = steps[-1].metrics if steps else {}
+    wanted: tuple[str, ...] = _SIGNALS
+    if worker == "grpo":
+        names, wanted = {name: 0.0 for one in steps for name in one.metrics}, _GROUP_SIGNALS
     for name in names:
         family, _, rest = name.rpartition("/")
-        if family not in families or (not family and name not in _SIGNALS):
+        if family not in families or (not family and name not in wanted):
             continue
         role, _, task = rest.rpartition("_") if family else ("", "", "")
         values = tuple(
             float(value) for facts in steps if (value := facts.metrics.get(name)) is not None and value == value
         )
-        if values:
+        if values and not (worker == "grpo" and set(values) == {_MAY_BE_OFF.get(name)}):
             families[family].append(Curve(name, task, role, values))
-    return {family: tuple(sorted(curves, key=_order)) for family, curves in families.items()}
+    return {family: tuple(sorted(curves, key=lambda c: _order(c, wanted))) for family, curves in families.items()}
 
 
-def _order(curve: Curve) -> tuple[int, int, int]:
+def _order(curve: Curve, signals: Sequence[str]) -> tuple[int, int, int]:
     role = ROLES.index(curve.role) if curve.role in ROLES else len(ROLES)
     task = TASK_ORDER.index(curve.task) if curve.task in TASK_ORDER else len(TASK_ORDER)
-    return role, task, _SIGNALS.index(curve.name) if curve.name in _SIGNALS else 0
+    return role, task, signals.index(curve.name) if curve.name in signals else 0
 
 
 def _example(row: Mapping[str, Any]) -> Example:

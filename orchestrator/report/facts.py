@@ -47,6 +47,11 @@ class Facts:
     examples: tuple[dict[str, Any], ...]
     evaluations: tuple[SuiteFacts, ...] = ()
 
+    @property
+    def finds_tasks(self) -> bool:
+        """Whether this run is self-play; else its problems are those of a file."""
+        return bool(self.profile.get("run", {}).get("worker") != "grpo")
+
 
 def read_facts(run: RunDir) -> Facts:
     reader = Reader.open(run)

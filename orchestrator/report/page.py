@@ -14,12 +14,14 @@ from pathlib import Path
 from time import gmtime, strftime
 from typing import Any
 
+from orchestrator.display.reading import reading_of
 from orchestrator.display.scores import TaskScores, task_scores
-from orchestrator.display.wording import TASK_NAMES, count, duration, harmless, pairs, percent, points, score, size
-from orchestrator.evaluation.show import how, scores, subject_of
+from orchestrator.display.wording import TASK_NAMES, count, duration, pairs, percent, points, score
+from orchestrator.report.escaping import embedded, text
 from orchestrator.report.facts import Facts, read_facts
 from orchestrator.report.style import SCRIPT, STYLE
 from orchestrator.report.svg import LEFT, RIGHT, WIDTH, Area, Chart, Line, draw, scale_of
+from orchestrator.report.tables import checkpoints, cycles, evaluations, failures
 from state.durable import write_file
 from state.history import StepFacts
 from state.layout import RunDir
@@ -44,7 +46,7 @@ def render(facts: Facts) -> str:
         cards(facts, rows),
         section("Curves", f'<div class="charts">{"".join(chart_card(*item) for item in charts.items())}</div>'),
         section("Evaluations", evaluations(facts)),
-        section("Newest tasks that self-play found", examples(facts)),
+        *([section("Newest tasks that self-play found", examples(facts))] if facts.finds_tasks else []),
         section("Cycles", cycles(facts)),
         section("Checkpoints", checkpoints(facts)),
         section("Failed attempts", failures(facts)),
@@ -67,17 +69,6 @@ def page(title: str, body: str, data: dict[str, Any]) -> str:
 <script>{SCRIPT}</script>
 </body></html>
 """
-
-
-def text(value: object) -> str:
-    """Text for HTML, without controls."""
-    return escape(harmless(str(value)))
-
-
-def embedded(data: object) -> str:
-    """JSON that cannot end the element it stands in."""
-    plain = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    return plain.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 # --- the head of the page --------------------------------------------------------------------------------------------
@@ -111,8 +102,12 @@ def cards(facts: Facts, rows: Sequence[TaskScores]) -> str:
     shown += [
         (count(history.step), f"steps in {count(history.cycles_done)} cycles"),
         (duration(history.training_s), "of training"),
-        (count(history.examples), "distinct tasks found"),
     ]
+    if facts.finds_tasks:
+        shown.append((count(history.examples), "distinct tasks found"))
+    elif reading := reading_of(facts.steps):
+        shown.append((percent(reading.accuracy), f"of the rollouts right, last {count(reading.steps)} steps shown"))
+        shown.append((reading.place, f"problems, {count(reading.drawn)} drawn in all"))
     inner = "".join(
         f'<div class="card"><div class="big">{text(a)}</div><div class="note">{text(b)}</div></div>' for a, b in shown
     )
@@ -251,72 +246,6 @@ def data_of(charts: dict[str, Chart]) -> dict[str, Any]:
                 "lines": [{"points": [[x, round(y, 6)] for x, y in line.points]} for line in lines],
             }  # fmt: skip
     return data
-
-
-# --- tables ----------------------------------------------------------------------------------------------------------
-
-
-def table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    if not rows:
-        return '<p class="none">none</p>'
-    head = "".join(f"<th>{text(title)}</th>" for title in titles)
-    body = "".join("<tr>" + "".join(f"<td>{text(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="card scroll"><table><tr>{head}</tr>{body}</table></div>'
-
-
-def cycles(facts: Facts) -> str:
-    return table(
-        ("cycle", "phase", "steps", "state", "greedy", "sampled", "new tasks", "learnable", "training", "verdict"),
-        [
-            (c.cycle, c.phase, f"{c.first_step} – {c.end_step - 1}" if c.end_step > c.first_step else "", c.state.value,
-             _mean(c.validations, "accuracy"), _mean(c.validations, "sampled_accuracy"), count(c.new_examples),
-             percent(c.learnable / c.proposals) if c.proposals else "", duration(c.train_s),
-             f"{c.verdict} {c.evidence}".strip())
-            for c in facts.cycles
-        ],
-    )  # fmt: skip
-
-
-def _mean(validations: Sequence[Any], name: str) -> str:
-    value = validations[0].metrics.get("mean", {}).get(name) if validations else None
-    return "" if value is None else score(value)
-
-
-def evaluations(facts: Facts) -> str:
-    """What `evaluate` found, by task; validations between cycles are the curves."""
-    rows: list[Sequence[object]] = []
-    for one in facts.evaluations:
-        about = (subject_of(one), one.suite)
-        if one.ended_at is None:
-            rows.append((*about, "", f"{count(one.answered)} of {count(one.n)}", "not finished", how(one.settings)))
-        tasks = [task for task in one.metrics if task != "mean"]
-        for task in tasks + (["mean"] if len(tasks) > 1 else []):
-            problems = count(one.metrics[task].get("n"))
-            rows.append((*about, TASK_NAMES.get(task, task), problems, scores(one.metrics, task), how(one.settings)))
-    return table(("checkpoint", "suite", "task", "problems", "score [95 %]", "how"), rows)
-
-
-def checkpoints(facts: Facts) -> str:
-    head = facts.history.head
-    return table(
-        ("step", "cycle", "path", "digest", "size", "verified", ""),
-        [
-            (c.step, c.cycle, c.path, c.digest[:12], size(c.bytes), "yes" if c.verified else "sizes only",
-             "head" if head is not None and c.checkpoint_id == head.checkpoint_id else "")
-            for c in facts.checkpoints
-        ],
-    )  # fmt: skip
-
-
-def failures(facts: Facts) -> str:
-    return table(
-        ("when", "cycle", "role", "attempt", "at step", "failure", "exit code", "message"),
-        [
-            (strftime("%Y-%m-%d %H:%M:%S", gmtime(a.at)), a.cycle, a.role, a.attempt,
-             a.step_reached, a.failure, "" if a.exit_code is None else a.exit_code, a.message[:400])
-            for a in facts.failures
-        ],
-    )  # fmt: skip
 
 
 def examples(facts: Facts) -> str:

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.commands import report as command
+from orchestrator.report.escaping import embedded
 from orchestrator.report.facts import STEPS_SHOWN, read_facts, thinned
-from orchestrator.report.page import embedded, write_report
+from orchestrator.report.page import write_report
 from orchestrator.report.svg import Chart, Line, draw
 from state.layout import RunDir
 from tests.builders import build_store, validation_facts

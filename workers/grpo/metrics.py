@@ -22,7 +22,8 @@
 | tis_weight, tis_capped | importance weights: their mean, the share that was cut |
 | update_skipped | 1: no group taught anything, and nothing was changed |
 | updates_done, silent_steps | steps with an update so far; steps in a row without |
-| stage, stage_steps; epoch | where the curriculum is, or how often the file was read |
+| problems, problems_drawn | that there are; drawn since the run began, repeats among them |
+| epoch; stage, stages, stage_steps | how often the file was read; where the curriculum is, of how many |
 | memory/PHASE/... | peaks of rollout, score and train: workers/memory.py |
 """
 

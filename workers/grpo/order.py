@@ -53,9 +53,20 @@ class Order:
 
     @property
     def metrics(self) -> dict[str, float]:
-        if isinstance(self.inner, Curriculum):
-            return {"stage": float(self.inner.place.stage + 1), "stage_steps": float(self.inner.place.steps)}
-        return {"epoch": float(self.inner.place.epoch)} if isinstance(self.inner, Cursor) else {}
+        """How much of the problems is read, for people."""
+        inner = self.inner
+        if isinstance(inner, Curriculum):
+            return {
+                "problems": float(sum(map(len, inner.parts))),
+                "problems_drawn": float(sum(inner.place.drawn)),
+                "stage": float(inner.place.stage + 1),
+                "stages": float(len(inner.parts)),
+                "stage_steps": float(inner.place.steps),
+            }
+        if isinstance(inner, Cursor):
+            drawn = inner.place.epoch * inner.size + inner.place.position
+            return {"problems": float(inner.size), "problems_drawn": float(drawn), "epoch": float(inner.place.epoch)}
+        return {}
 
     def save(self, path: Path) -> None:
         self._known.save(path)
