@@ -1,0 +1,104 @@
+"""GRPO under the real master: disturbed in each way, it ends with the bytes of an unbroken run.
+
+With all that GRPO keeps from step to step: the measured difficulties, the curriculum, the running threshold of the
+entropy mask, the count of updates.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.faults import harness
+from tests.faults.harness import Scene, scene
+
+SETTINGS = (
+    "run.max_cycles=1",
+    "run.steps_per_cycle=4",
+    "run.checkpoint_every=2",
+    "run.threads=1",
+    "retry.backoff_s=0.01",
+    "validation.examples_per_task=3",
+    "grpo.problems=10",
+    "grpo.entropy_mask=running",
+    "grpo.sent=true",
+    "grpo.sent_samples=2",
+    "grpo.sent_min_steps=2",
+    "grpo.sent_max_steps=2",
+)
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness, "PATIENCE_S", 280.0)
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> str:
+    with scene(tmp_path_factory.mktemp("unbroken") / "run") as run:
+        run.launch_and_end(command(run), code=0)
+        assert run.head_step() == 4
+        return digest(run)
+
+
+def command(run: Scene) -> list[str]:
+    options = [part for setting in SETTINGS for part in ("--set", setting)]
+    return [sys.executable, "-m", "orchestrator", "run", "--plain", "--profile", "pocket-grpo-debug",
+            "--run", run.name, "--runs", str(run.root / "runs"), *options]  # fmt: skip
+
+
+def digest(run: Scene) -> str:
+    return str(run.one("SELECT digest FROM checkpoints JOIN runs ON head=checkpoint_id"))
+
+
+def rollouts_of(run: Scene, step: int) -> Callable[[], bool]:
+    return run.run.rollout_file(1, step).exists
+
+
+def the_worker_is_killed(run: Scene) -> None:
+    """While it measures difficulties, and in a step whose rollouts are on disk."""
+    master = run.launch(command(run), "worker.before_update:3:kill")
+    master.wait_for(lambda: run.run.difficulties.exists() and run.run.difficulties.read_bytes().count(b"\n") > 2)
+    with suppress(ProcessLookupError):
+        os.kill(master.worker_pid(), signal.SIGKILL)
+    assert master.end() == 0, master.text()
+    assert [state for state, *_ in run.attempts(cycle=0)] == ["failed", "succeeded"]
+    assert [state for state, *_ in run.attempts()] == ["failed", "succeeded"]
+
+
+def the_master_is_signalled_and_killed(run: Scene) -> None:
+    """SIGUSR1 in a step, kill -9 after the checkpoint that it asked for, SIGINT in a later step."""
+    master = run.launch(command(run))
+    master.wait_for(rollouts_of(run, 1))
+    master.signal(signal.SIGUSR1)
+    master.wait_for(lambda: run.head_step() >= 1)
+    master.kill()
+    run.wait_until_nobody_is_left()
+    master = run.launch(command(run))
+    master.wait_for(rollouts_of(run, 3))
+    master.signal(signal.SIGINT)
+    assert master.end() == 0, master.text()
+    run.launch_and_end(command(run), code=0)
+
+
+DISTURBANCES = {
+    "kill -9 of the worker": the_worker_is_killed,
+    "SIGUSR1, kill -9 of the master, SIGINT": the_master_is_signalled_and_killed,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("disturb", DISTURBANCES.values(), ids=DISTURBANCES)
+def test_row_37_a_grpo_run_that_is_disturbed_ends_with_the_digest_of_an_unbroken_one(
+    disturb: Callable[[Scene], None], unbroken: str, tmp_path: Path
+) -> None:
+    with scene(tmp_path / "run") as run:
+        disturb(run)
+        assert (run.head_step(), digest(run)) == (4, unbroken)
