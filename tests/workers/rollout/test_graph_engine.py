@@ -15,7 +15,7 @@ from tests.workers.rollout.models import REQUESTS, decode, direct_log_probs, tin
 from workers.models import lora
 from workers.rollout.engine import EngineUnavailable, Request, Rollout, Sampling
 from workers.rollout.graph import engine as graph_engine
-from workers.rollout.graph.cuts import MAX_WARPS, RESIDENT, cut_of, key_splits, launch_for, tiles_of
+from workers.rollout.graph.cuts import MAX_WARPS, RESIDENT, cut_of, key_splits, launch_for, many_cut_of, tiles_of
 from workers.rollout.graph.engine import GraphEngine, bucket_of, in_turn
 from workers.rollout.native import NativeEngine
 
@@ -150,7 +150,7 @@ def test_equal_prompts_start_together_and_long_ones_first() -> None:
     assert in_turn(requests) == [1, 3, 2, 0, 4]
 
 
-@given(st.integers(1, 2000), st.integers(64, 30_000), st.integers(1, 300), st.integers(1, 200), st.integers(1, 8))
+@given(st.integers(1, 2000), st.integers(64, 30_000), st.integers(1, 16), st.integers(1, 200), st.integers(1, 8))
 def test_a_cut_covers_all_inputs_and_its_sums_fit(
     blocks: int, inputs: int, rows: int, processors: int, most_splits: int
 ) -> None:
@@ -162,6 +162,32 @@ def test_a_cut_covers_all_inputs_and_its_sums_fit(
     assert 1 <= cut.splits <= most_splits
     assert 1 <= cut.warps <= min(MAX_WARPS[tiles], cut.chunks)
     assert 4 * floats * cut.warps <= 48 << 10
+
+
+@given(
+    st.tuples(st.integers(1, 2000), st.integers(0, 12)), st.integers(64, 30_000), st.integers(17, 300),
+    st.tuples(st.integers(1, 200), st.sampled_from([99 << 10, 227 << 10])), st.integers(1, 8),
+)  # fmt: skip
+def test_a_cut_for_many_rows_covers_all_inputs(
+    tiles: tuple[int, int], inputs: int, rows: int, processors: tuple[int, int], most_splits: int
+) -> None:
+    cut = many_cut_of(tiles, inputs, rows, 12, processors, most_splits)
+    chunks = -(-inputs // 256)
+    assert (cut.splits - 1) * cut.chunks < chunks <= cut.splits * cut.chunks
+    assert 1 <= cut.splits <= most_splits
+    assert 1 <= cut.warps <= 12
+
+
+@pytest.mark.parametrize(
+    ("columns", "inputs", "rows", "splits", "warps"),
+    [(2048, 1536, 32, 6, 7), (2048, 1536, 64, 6, 6), (17920, 1536, 32, 3, 7), (17920, 1536, 64, 1, 9),
+     (1536, 8960, 32, 7, 7), (1536, 8960, 64, 7, 6)],
+)  # fmt: skip
+def test_the_cut_is_the_fastest_that_was_measured(
+    columns: int, inputs: int, rows: int, splits: int, warps: int
+) -> None:
+    cut = many_cut_of((columns // 16, 0), inputs, rows, 12, (132, 228 << 10), 8)
+    assert (cut.splits, cut.warps) == (splits, warps)
 
 
 def test_tall_inputs_are_split_where_there_are_fewer_blocks_than_processors() -> None:

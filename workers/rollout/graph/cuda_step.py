@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from pathlib import Path
 
 import torch
 
 from workers.rollout.graph.cuda import Kernels
-from workers.rollout.graph.cuts import CHUNK, MAX_WARPS, RESIDENT, TILE, cut_of, tiles_of
+from workers.rollout.graph.cuts import (
+    CHUNK,
+    MANY_TILES,
+    MAX_WARPS,
+    RESIDENT,
+    STAGED_BYTES,
+    TILE,
+    cut_of,
+    many_cut_of,
+    tiles_of,
+)
 from workers.rollout.graph.triton_step import Inputs, Parts, TritonOperations, three
 from workers.rollout.graph.weights import Projection
 
 SOURCE = Path(__file__).with_name("matmul.cu")
-FUSED_TILES = 2
-"""Up to so many tiles of 8 rows gate and up are multiplied together; with more, their sums do not fit the registers."""
 MAX_SPLITS = 8
+MANY_WARPS = {True: 8, False: 12}
+"""Of a block of `project_many`, for bfloat16 and for NF4: as `__launch_bounds__` in matmul.cu."""
 
 
 class CudaOperations(TritonOperations):
@@ -27,6 +38,7 @@ class CudaOperations(TritonOperations):
         """Raises RuntimeError where the source does not compile for this GPU."""
         super().__init__(device)
         self._device = device
+        self._parts = self.processors, shared_bytes_of(device)
         self._kernels: dict[str, Kernels] = {}
         self._kernel("project<1, false>")
 
@@ -46,16 +58,23 @@ class CudaOperations(TritonOperations):
         a = None if projection.adapters is None else projection.adapters.a
         extra = 0 if a is None else a.shape[0]
         matrices = projection.matrices
-        tiles = tiles_of(rows)
-        floats = TILE * 8 * tiles
-        grid = math.ceil((columns + extra) / TILE), math.ceil(rows / (8 * tiles))
-        cut = cut_of(
-            grid[0] * grid[1], inputs, floats, self.processors, (MAX_WARPS[tiles], RESIDENT[tiles]), MAX_SPLITS
-        )
+        is_dense, tiles = matrices[0].absmax is None, tiles_of(rows)
+        layers = math.ceil(rows / (8 * tiles))
+        if tiles < MANY_TILES:
+            kernel, floats = "project", TILE * 8 * tiles
+            across = math.ceil((columns + extra) / TILE)
+            limits = MAX_WARPS[tiles], RESIDENT[tiles]
+            cut = cut_of(across * layers, inputs, floats, self.processors, limits, MAX_SPLITS)
+            shared = 4 * floats * cut.warps
+        else:
+            kernel, shared = "project_many", STAGED_BYTES * tiles
+            counts = columns // TILE, math.ceil(extra / TILE)
+            cut = many_cut_of(counts, inputs, rows, MANY_WARPS[is_dense], self._parts, MAX_SPLITS)
+            across = sum(math.ceil(count / cut.warps) for count in counts)
         out = torch.empty(cut.splits, rows, columns + extra, dtype=torch.float32, device=x.data.device)
-        name = f"project<{tiles}, {flag(matrices[0].absmax is None)}>"
+        name = f"{kernel}<{tiles}, {flag(is_dense)}>"
         self._kernel(name).launch(
-            name, (*grid, cut.splits), 32 * cut.warps, 4 * floats * cut.warps, x.data,
+            name, (across, layers, cut.splits), 32 * cut.warps, shared, x.data,
             *three([matrix.data for matrix in matrices]),
             *three([self.nothing if matrix.absmax is None else matrix.absmax for matrix in matrices]),
             self.nothing if a is None else a, out, rows, inputs, columns, extra, ends[0], ends[min(1, len(ends) - 1)],
@@ -66,7 +85,7 @@ class CudaOperations(TritonOperations):
     def gate_up(self, x: Inputs, projection: Projection) -> Inputs:
         rows, inputs = x.rows, projection.matrices[0].shape[1]
         columns, tiles = projection.ends[0], tiles_of(rows)
-        if projection.adapters is not None or tiles > FUSED_TILES:
+        if projection.adapters is not None or tiles >= MANY_TILES:
             return self.activated(x, projection)
         gate, up = projection.matrices
         out = self.inputs(rows, columns, x.data.device)
@@ -81,6 +100,12 @@ class CudaOperations(TritonOperations):
             columns,
         )  # fmt: skip
         return out
+
+
+@cache
+def shared_bytes_of(device: torch.device) -> int:
+    """Of one processor."""
+    return int(torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor)
 
 
 def flag(value: bool) -> str:

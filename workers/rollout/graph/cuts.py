@@ -9,19 +9,29 @@ TILE = 16
 """Columns of a block of the CUDA kernels."""
 CHUNK = 256
 """Of K, that a warp reads at one time."""
-MAX_WARPS = {1: 12, 2: 12, 4: 12, 8: 8}
-"""Of a block, by its tiles of 8 rows."""
+MAX_WARPS = {1: 12, 2: 12}
+"""Of a block whose warps share K, by its tiles of 8 rows."""
 MAX_TILES = 8
 """Of 8 rows, that a block multiplies with: more do not fit the registers."""
-RESIDENT = {1: 20, 2: 16, 4: 15, 8: 12}
+MANY_TILES = 4
+"""From so many on, the warps of a block share x instead."""
+RESIDENT = {1: 20, 2: 16, 4: 16, 8: 10}
 """Warps that the registers of a processor hold, likewise; of the kernel `gate_up` half as many."""
 SHARED_BYTES = 48 << 10
+STAGED_BYTES = 2 * 8 * CHUNK * 2
+"""Of shared memory for each tile of 8 rows of x: a chunk that is read, and the next one on its way."""
 MAX_ROWS_A_BLOCK = 64
 KEY_BLOCK = 64
 
 CHUNK_CYCLES, ROUND_CYCLES, SPLIT_CYCLES = 217, 400, 300
 """Of a processor for a chunk; of waiting for its weights; of adding another part. Measured on one kind of GPU, and only
 their relation counts."""
+MANY_CYCLES, COPY_CYCLES, PART_CYCLES = 200, 80, 0.02
+"""Likewise, of a chunk of 16 columns with 64 rows; of copying a chunk of 8 rows of x; of a row of a part of 16 columns,
+written and read again."""
+MANY_ROUND_CYCLES, BUSY_WARPS = 800, 10
+"""Of waiting for a chunk; and so many warps keep a processor busy. With these the model took the fastest cut that was
+measured, of each product of a 1.5B layer at 32 and 64 rows."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +67,34 @@ def cut_of(blocks: int, inputs: int, floats: int, processors: int, warps: tuple[
             cost = busiest * a_block * CHUNK_CYCLES * idle + waves * rounds * ROUND_CYCLES + splits * SPLIT_CYCLES
             if best is None or cost < best[0]:
                 best = cost, Cut(math.ceil(chunks / a_block), a_block, count)
+    assert best is not None
+    return best[1]
+
+
+def many_cut_of(
+    tiles: tuple[int, int], inputs: int, rows: int, most: int, processors: tuple[int, int], max_splits: int
+) -> Cut:
+    """The same for the kernel whose blocks have a tile of 16 columns for each warp, and read x once for all of them.
+
+    tiles: of the weights and of the adapters, which no block holds together; most: warps of a block; processors: how
+    many, and the shared memory of one in bytes.
+    """
+    chunks, tall = math.ceil(inputs / CHUNK), tiles_of(rows)
+    layers = math.ceil(rows / (8 * tall))
+    fitting = max(1, processors[1] // (STAGED_BYTES * tall))
+    best: tuple[float, Cut] | None = None
+    for warps in range(1, most + 1):
+        blocks = sum(math.ceil(count / warps) for count in tiles) * layers
+        resident = min(fitting, max(1, RESIDENT[tall] // warps))
+        for splits in range(1, min(max_splits, chunks) + 1):
+            a_block = math.ceil(chunks / splits)
+            busiest = math.ceil(blocks * splits / processors[0])
+            idle = max(1.0, BUSY_WARPS / (min(resident, busiest) * warps))
+            a_chunk = max(warps * MANY_CYCLES * tall / MAX_TILES * idle, tall * COPY_CYCLES)
+            waiting = math.ceil(busiest / resident) * a_block * MANY_ROUND_CYCLES
+            cost = busiest * a_block * a_chunk + waiting + splits * sum(tiles) * rows * PART_CYCLES
+            if best is None or cost < best[0]:
+                best = cost, Cut(math.ceil(chunks / a_block), a_block, warps)
     assert best is not None
     return best[1]
 

@@ -2,8 +2,9 @@
 //
 // W is NF4 in bitsandbytes' layout (two codes a byte, first in the high nibble; a float32 scale for each 64 of a row) or
 // bfloat16. A weight never leaves registers: each lane reads whole blocks of 64 of the rows that it holds in the tensor
-// cores' fragment, and because a sum does not mind its order, those 64 need not be moved to other lanes. Warps of a block share
-// K, blocks may share it too, and all sums are in a fixed order.
+// cores' fragment, and because a sum does not mind its order, those 64 need not be moved to other lanes. With few rows of x,
+// warps of a block share K; with many, reading x would cost more than reading W, so they share x instead. Blocks may share K
+// too, and all sums are in a fixed order.
 
 typedef unsigned int u32;
 typedef unsigned short u16;
@@ -97,22 +98,33 @@ __device__ __forceinline__ long place(int m, int k, int K) {
     return ((((long)(m >> 3) * chunks + (k >> 8)) * 8 + ((k & 63) >> 3)) * 32 + (m & 7) * 4 + ((k & 255) >> 6)) * 8 + (k & 7);
 }
 
-// x of this lane in tile `tile`: an eighth of the block's 64. Rows that are not there may be anything.
-__device__ __forceinline__ uint4 inputs(const uint4* x, int tile, int tiles, int block, int blocks, int eighth) {
-    if (tile >= tiles || block >= blocks) return make_uint4(0, 0, 0, 0);
-    int chunks = (blocks + 3) >> 2;
-    return __ldg(x + (((long)tile * chunks + (block >> 2)) * 8 + eighth) * 32 + (threadIdx.x & 31));
-}
+// Where a chunk's x is read from: 16 bytes of this lane in the block's tile `j`, an eighth of a block's 64. Rows that are not
+// there may be anything, places behind K are zero.
+struct FromGlobal {
+    const uint4* x;
+    int tile, tiles, block, blocks;
+
+    __device__ __forceinline__ uint4 read(int j, int eighth) const {
+        if (tile + j >= tiles || block >= blocks) return make_uint4(0, 0, 0, 0);
+        int chunks = (blocks + 3) >> 2;
+        return __ldg(x + (((long)(tile + j) * chunks + (block >> 2)) * 8 + eighth) * 32 + (threadIdx.x & 31));
+    }
+};
+
+struct FromShared {
+    const uint4* chunk;  // [NT][8][32]
+
+    __device__ __forceinline__ uint4 read(int j, int eighth) const { return chunk[(j * 8 + eighth) * 32 + (threadIdx.x & 31)]; }
+};
 
 // Adds the products of MT tiles of 16 weight rows with NT tiles of 8 rows of x, over the blocks of one chunk of 256.
-template <int MT, int NT>
-__device__ __forceinline__ void multiply(float (*acc)[NT][4], const Block<false> (*w)[2], const float* levels,
-                                         const uint4* x, int tile, int tiles, int block, int blocks) {
+template <int MT, int NT, class X>
+__device__ __forceinline__ void multiply(float (*acc)[NT][4], const Block<false> (*w)[2], const float* levels, const X& x) {
 #pragma unroll
     for (int eighth = 0; eighth < 8; eighth++) {
         uint4 b[NT];
 #pragma unroll
-        for (int j = 0; j < NT; j++) b[j] = inputs(x, tile + j, tiles, block, blocks, eighth);
+        for (int j = 0; j < NT; j++) b[j] = x.read(j, eighth);
 #pragma unroll
         for (int i = 0; i < MT; i++) {
             u32 low = word(w[i][0].codes[eighth >> 2], eighth & 3), high = word(w[i][1].codes[eighth >> 2], eighth & 3);
@@ -128,14 +140,13 @@ __device__ __forceinline__ void multiply(float (*acc)[NT][4], const Block<false>
     }
 }
 
-template <int MT, int NT>
-__device__ __forceinline__ void multiply(float (*acc)[NT][4], const Block<true> (*w)[2], const float*,
-                                         const uint4* x, int tile, int tiles, int block, int blocks) {
+template <int MT, int NT, class X>
+__device__ __forceinline__ void multiply(float (*acc)[NT][4], const Block<true> (*w)[2], const float*, const X& x) {
 #pragma unroll
     for (int eighth = 0; eighth < 8; eighth++) {
         uint4 b[NT];
 #pragma unroll
-        for (int j = 0; j < NT; j++) b[j] = inputs(x, tile + j, tiles, block, blocks, eighth);
+        for (int j = 0; j < NT; j++) b[j] = x.read(j, eighth);
 #pragma unroll
         for (int i = 0; i < MT; i++) {
             const uint4 &low = w[i][0].values[eighth], &high = w[i][1].values[eighth];
@@ -190,7 +201,7 @@ __device__ __forceinline__ void accumulate(float (*acc)[NT][4], const Rows* rows
         Block<DENSE> next[MT][2];
         if (!DENSE) load<MT, DENSE>(next, rows, block + stride, end, blocks);
         __syncwarp();
-        multiply<MT, NT>(acc, w, levels, x, tile, tiles, block, blocks);
+        multiply<MT, NT>(acc, w, levels, FromGlobal{x, tile, tiles, block, blocks});
         if (DENSE) load<MT, DENSE>(next, rows, block + stride, end, blocks);
 #pragma unroll
         for (int i = 0; i < MT; i++) w[i][0] = next[i][0], w[i][1] = next[i][1];
@@ -218,6 +229,14 @@ __device__ __forceinline__ void reduce(float (*acc)[NT][4], float* shared) {
     __syncthreads();
 }
 
+// The 16 rows from `first` on of up to three weights side by side, which end at end0, end1 and N.
+__device__ __forceinline__ Rows rows_of(int first, const void* w0, const void* w1, const void* w2, const float* s0,
+                                        const float* s1, const float* s2, int N, int end0, int end1) {
+    int segment = first < end0 ? 0 : first < end1 ? 1 : 2, begin = segment == 0 ? 0 : segment == 1 ? end0 : end1;
+    return {segment == 0 ? w0 : segment == 1 ? w1 : w2, segment == 0 ? s0 : segment == 1 ? s1 : s2, first - begin,
+            N - begin};
+}
+
 // out[split, m, n]: up to three weights side by side, which end at end0, end1 and N, then x A^T of R adapter rows.
 template <int NT, bool DENSE>
 __global__ void __launch_bounds__(NT == 8 ? 256 : 384) project(const uint4* x, const void* w0, const void* w1, const void* w2,
@@ -229,9 +248,7 @@ __global__ void __launch_bounds__(NT == 8 ? 256 : 384) project(const uint4* x, c
     int first = blockIdx.x * 16, m0 = blockIdx.y * 8 * NT, width = N + R;
     int from = blockIdx.z * chunks * 4, to = from + chunks * 4;
     if (first < N) {
-        int segment = first < end0 ? 0 : first < end1 ? 1 : 2, begin = segment == 0 ? 0 : segment == 1 ? end0 : end1;
-        Rows rows = {segment == 0 ? w0 : segment == 1 ? w1 : w2, segment == 0 ? s0 : segment == 1 ? s1 : s2,
-                     first - begin, N};
+        Rows rows = rows_of(first, w0, w1, w2, s0, s1, s2, N, end0, end1);
         accumulate<1, NT, DENSE>(acc, &rows, x, m0 >> 3, M, K, from, to);
     } else {
         Rows rows = {lora_a, s0, first - N, R};
@@ -262,4 +279,80 @@ __global__ void __launch_bounds__(NT == 8 ? 256 : 384) gate_up(const uint4* x, c
         float found = rounded(g / (1.0f + __expf(-g))) * u;
         out[place(m0 + m, first + n, N)] = (u16)(pack(found, found) & 0xffff);
     }
+}
+
+// 16 bytes into shared memory without passing through registers; zeros where there are none.
+__device__ __forceinline__ void copy(uint4* to, const uint4* from, bool is_there) {
+    u32 at = (u32)__cvta_generic_to_shared(to), bytes = is_there ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(bytes) : "memory");
+}
+
+__device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+// Begins to copy chunk `chunk` of NT tiles of x, [NT][8][32] of 16 bytes.
+template <int NT>
+__device__ __forceinline__ void stage(uint4* to, const uint4* x, int tile, int tiles, int chunk, int blocks) {
+    int chunks = (blocks + 3) >> 2;
+    for (int at = threadIdx.x; at < NT * 256; at += blockDim.x) {
+        int j = at >> 8, lane = at & 31;
+        bool is_there = tile + j < tiles && chunk * 4 + (lane & 3) < blocks;
+        copy(to + at, is_there ? x + ((long)(tile + j) * chunks + chunk) * 256 + (at & 255) : x, is_there);
+    }
+}
+
+// A tile of 16 weight rows for each warp, all over the chunks begin to end of the same x.
+template <int NT, bool DENSE>
+__device__ __forceinline__ void share(float (*acc)[NT][4], const Rows& rows, const uint4* x, uint4* staged, int tile, int M,
+                                      int K, int begin, int end) {
+    int t = threadIdx.x & 3, blocks = K >> 6, tiles = (M + 7) >> 3;
+    end = min(end, (blocks + 3) >> 2);
+    __shared__ float levels[16];
+    if (!DENSE && threadIdx.x < 16) levels[threadIdx.x] = LEVELS[threadIdx.x];
+    Block<DENSE> w[1][2];
+    if (begin < end) {
+        stage<NT>(staged, x, tile, tiles, begin, blocks);
+        load<1, DENSE>(w, &rows, begin * 4 + t, blocks, blocks);
+    }
+    for (int chunk = begin; chunk < end; chunk++) {
+        uint4 *now = staged + ((chunk - begin) & 1) * NT * 256, *later = staged + ((chunk - begin + 1) & 1) * NT * 256;
+        wait_for_copies();
+        __syncthreads();  // this chunk is there for all, and the one before it has been read by all
+        bool is_last = chunk + 1 == end;
+        if (!is_last) stage<NT>(later, x, tile, tiles, chunk + 1, blocks);
+        Block<DENSE> next[1][2];
+        if (!DENSE && !is_last) load<1, DENSE>(next, &rows, chunk * 4 + 4 + t, blocks, blocks);
+        multiply<1, NT>(acc, w, levels, FromShared{now});
+        if (DENSE && !is_last) load<1, DENSE>(next, &rows, chunk * 4 + 4 + t, blocks, blocks);
+        if (!is_last) w[0][0] = next[0][0], w[0][1] = next[0][1];
+    }
+}
+
+// `project` for many rows: a block has as many tiles of 16 weight rows as warps, and reads x once for all of them.
+template <int NT, bool DENSE>
+__global__ void __launch_bounds__(DENSE ? 256 : 384) project_many(
+    const uint4* x, const void* w0, const void* w1, const void* w2, const float* s0, const float* s1, const float* s2,
+    const void* lora_a, float* out, int M, int K, int N, int R, int end0, int end1, int chunks) {
+    extern __shared__ uint4 staged[];
+    float acc[1][NT][4] = {};
+    int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, warps = blockDim.x >> 5, width = N + R;
+    int tile = blockIdx.x * warps + (threadIdx.x >> 5), of_weights = (N / 16 + warps - 1) / warps;
+    int m0 = blockIdx.y * 8 * NT, from = blockIdx.z * chunks, to = from + chunks, first, last;
+    if (blockIdx.x < of_weights) {
+        first = tile * 16, last = N;
+        Rows rows = {w0, s0, first, 0};
+        if (first < N) rows = rows_of(first, w0, w1, w2, s0, s1, s2, N, end0, end1);
+        share<NT, DENSE>(acc, rows, x, staged, m0 >> 3, M, K, from, to);
+    } else {
+        first = N + (tile - of_weights * warps) * 16, last = width;
+        Rows rows = {lora_a, s0, first - N, R};
+        share<NT, true>(acc, rows, x, staged, m0 >> 3, M, K, from, to);
+    }
+    out += (long)blockIdx.z * M * width;
+#pragma unroll
+    for (int j = 0; j < NT; j++)
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            int m = m0 + j * 8 + 2 * t + (c & 1), n = first + g + 8 * (c >> 1);
+            if (m < M && n < last) out[(long)m * width + n] = acc[0][j][c];
+        }
 }
