@@ -1,6 +1,8 @@
 """What holds for all tests: hypothesis judges answers, not speed, since tests also run on busy machines."""
 
 import os
+import signal
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +14,10 @@ from hypothesis import HealthCheck, settings
 
 settings.register_profile("longhaul", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("longhaul")
+
+# A shell starts what it puts into the background with SIGINT ignored, and so would everything be that a test starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -102,9 +103,13 @@ def test_ctrl_c_ends_the_command_and_changes_nothing(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "LONGHAUL_DATA": ""}
     words = [sys.executable, "-m", "orchestrator", "data", "import", "a.jsonl"]
     master = psutil.Popen(words, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
-    wait_until(lambda: len(master.children(recursive=True)) > 1)  # programs are run
-    master.send_signal(signal.SIGINT)
-    said, _ = master.communicate(timeout=PATIENCE_S)
+    try:
+        wait_until(lambda: len(master.children(recursive=True)) > 1)  # programs are run
+        master.send_signal(signal.SIGINT)
+        said, _ = master.communicate(timeout=PATIENCE_S)
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            master.kill()
     assert master.returncode == 130
     assert "stopped; kept is the data set as it was, and all sources" in said
     assert not (tmp_path / "data" / "tasks.jsonl").exists()
