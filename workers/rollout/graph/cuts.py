@@ -26,10 +26,10 @@ KEY_BLOCK = 64
 CHUNK_CYCLES, ROUND_CYCLES, SPLIT_CYCLES = 217, 400, 300
 """Of a processor for a chunk; of waiting for its weights; of adding another part. Measured on one kind of GPU, and only
 their relation counts."""
-MANY_CYCLES, COPY_CYCLES, PART_CYCLES = 200, 80, 0.02
+MANY_CYCLES, COPY_CYCLES, PART_CYCLES = 520, 375, 0.075
 """Likewise, of a chunk of 16 columns with 64 rows; of copying a chunk of 8 rows of x; of a row of a part of 16 columns,
 written and read again."""
-MANY_ROUND_CYCLES, BUSY_WARPS = 800, 10
+MANY_ROUND_CYCLES, BUSY_WARPS = 2000, 11
 """Of waiting for a chunk; and so many warps keep a processor busy. With these the model took the fastest cut that was
 measured, of each product of a 1.5B layer at 32 and 64 rows."""
 
