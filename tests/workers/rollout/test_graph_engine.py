@@ -180,10 +180,10 @@ def test_a_cut_for_many_rows_covers_all_inputs(
 
 @pytest.mark.parametrize(
     ("columns", "inputs", "rows", "splits", "warps"),
-    [(2048, 1536, 32, 6, 7), (2048, 1536, 64, 6, 6), (17920, 1536, 32, 3, 7), (17920, 1536, 64, 1, 9),
-     (1536, 8960, 32, 7, 7), (1536, 8960, 64, 7, 7)],
+    [(2048, 1536, 32, 6, 6), (2048, 1536, 64, 6, 6), (17920, 1536, 32, 3, 7), (17920, 1536, 64, 1, 11),
+     (1536, 8960, 32, 7, 6), (1536, 8960, 64, 7, 6)],
 )  # fmt: skip
-def test_the_cut_is_the_fastest_that_was_measured(
+def test_the_cut_is_within_3_percent_of_the_fastest_that_was_measured(
     columns: int, inputs: int, rows: int, splits: int, warps: int
 ) -> None:
     cut = many_cut_of((columns // 16, 0), inputs, rows, 12, (132, 228 << 10), 8)
