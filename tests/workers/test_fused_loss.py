@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.workers.fused_cases import Allocations, assert_same, case, gradients, plain_log_probs, plain_loss
+from tests.workers.fused_cases import Allocations, Case, assert_same, case, gradients, plain_log_probs, plain_loss
 from workers.fused_loss import (
     Terms,
     Tokens,
@@ -47,7 +47,7 @@ TERMS = [
 @pytest.mark.parametrize("terms", TERMS)
 @pytest.mark.parametrize("everything", [False, True])
 @pytest.mark.parametrize(("dtype", "atol"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
-def test_the_loss_and_its_gradients_are_those_of_the_plain_loss(
+def test_row_18_the_loss_and_its_gradients_are_those_of_the_plain_loss(
     terms: Terms, everything: bool, dtype: torch.dtype, atol: float
 ) -> None:
     c = case(dtype=dtype, has_bias=True, everything=everything or terms.kl_coef > 0)
@@ -167,7 +167,9 @@ def test_buffers_of_the_pass_are_gone_before_the_backward() -> None:
 @pytest.mark.parametrize("high", [0.2, 0.28])
 @pytest.mark.parametrize("advantage", [1.0, -1.0])
 @pytest.mark.parametrize("ratio", [0.5, 0.8, 1.0, 1.2, 1.28, 1.5])
-def test_a_token_beyond_the_bound_of_its_side_has_no_gradient(ratio: float, advantage: float, high: float) -> None:
+def test_row_11_a_token_beyond_the_bound_of_its_side_has_no_gradient(
+    ratio: float, advantage: float, high: float
+) -> None:
     c = case(1, 4, 5)
     now, _ = plain_log_probs(c.hidden.detach(), c.weight.detach(), c.tokens.targets, 1.0)
     # A hair inside: at the bound itself the last bit of exp decides.
@@ -185,7 +187,7 @@ def test_a_token_beyond_the_bound_of_its_side_has_no_gradient(ratio: float, adva
 
 
 @pytest.mark.parametrize(("delta", "value", "slope"), [(-1.0, 0.36788, 0.63212), (0.0, 0, 0), (1.0, 0.71828, -1.71828)])
-def test_kl_to_the_reference_by_hand(delta: float, value: float, slope: float) -> None:
+def test_row_14_kl_to_the_reference_by_hand(delta: float, value: float, slope: float) -> None:
     c = case(1, 4, 5)
     now, _ = plain_log_probs(c.hidden, c.weight, c.tokens.targets, 1.0)
     tokens = Tokens(c.tokens.targets, now.detach(), torch.zeros(1).double(), ref_log_probs=now.detach() + delta)
@@ -219,6 +221,30 @@ def test_dropped_tokens_are_not_read_and_change_nothing() -> None:
     mine, theirs = gradients(found.loss, c), gradients(again.loss, c)
     assert all(torch.equal(one, other) for one, other in zip(mine, theirs, strict=True))
     assert not mine[0][~keep].any() and mine[0][keep].any()
+
+
+def recomputed(c: Case, terms: Terms, divisor: float) -> Tensor:
+    """The same loss the other way: log-probs of all tokens first, whose logits are made again in the backward pass."""
+    log_probs, entropy = fused_log_probs(c.hidden, c.weight, c.tokens.targets, chunk=4, bias=c.bias)
+    return token_losses(log_probs, entropy, c.tokens, terms).sum() / divisor
+
+
+@pytest.mark.parametrize("terms", TERMS)
+@pytest.mark.parametrize(("dtype", "atol"), [(torch.float64, 1e-10), (torch.float32, 1e-6)])
+def test_row_19_one_pass_gives_what_recomputing_gives(terms: Terms, dtype: torch.dtype, atol: float) -> None:
+    c = case(dtype=dtype, has_bias=True, everything=terms.kl_coef > 0)
+    once = fused_policy_loss(c.hidden, c.weight, c.tokens, terms, divisor=5.0, chunk=4, bias=c.bias).loss
+    twice = recomputed(c, terms, 5.0)
+    assert_same([once, *gradients(once, c)], [twice, *gradients(twice, c)], atol)
+
+
+@pytest.mark.parametrize("is_frozen", [True, False])
+def test_row_23_a_head_that_reads_the_kept_tokens_alone_gives_what_one_that_reads_all_gives(is_frozen: bool) -> None:
+    c = case(40, dtype=torch.float32, everything=True, is_frozen=is_frozen)
+    gathered = fused_policy_loss(c.hidden, c.weight, c.tokens, Terms(), divisor=40.0, chunk=7)
+    full = recomputed(c, Terms(), 40.0)
+    assert gathered.read is not None and len(gathered.read) < 40
+    assert_same([gathered.loss, *gradients(gathered.loss, c)], [full, *gradients(full, c)], 1e-6)
 
 
 def test_a_mask_that_keeps_nothing_gives_no_loss_and_no_gradient() -> None:

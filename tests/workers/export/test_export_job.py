@@ -74,7 +74,7 @@ def logits(model: Any) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("quantization", ["none", "nf4"])
-def test_a_merged_model_says_what_base_and_adapter_say(quantization: Any, tmp_path: Path) -> None:
+def test_row_28_a_merged_model_says_what_base_and_adapter_say(quantization: Any, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     profile = profile_of(quantization=quantization)

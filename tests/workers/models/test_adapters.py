@@ -93,7 +93,7 @@ def test_a_target_that_does_not_exist_is_refused_with_those_that_do() -> None:
     assert "down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj" in caught.value.what
 
 
-def test_what_is_stored_about_an_adapter_is_what_peft_would_store(tmp_path: Any) -> None:
+def test_row_26_what_is_stored_about_an_adapter_is_what_peft_would_store(tmp_path: Any) -> None:
     from peft import LoraConfig
 
     (tmp_path / adapters.CONFIG).write_bytes(adapters.config_json(LORA, "models/base"))

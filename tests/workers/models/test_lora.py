@@ -58,7 +58,7 @@ def scored(model: Any) -> tuple[Tensor, dict[str, Tensor]]:
 
 @pytest.mark.parametrize("rslora", [False, True])
 @pytest.mark.parametrize("quantization", ["none", "nf4"])
-def test_outputs_and_gradients_are_those_of_peft(quantization: Any, rslora: bool) -> None:
+def test_row_25_outputs_and_gradients_are_those_of_peft(quantization: Any, rslora: bool) -> None:
     pair = [model_of(replace(one, rslora=rslora), replace(TINY, quantization=quantization)) for one in (OWN, PEFT)]
     for model in pair:
         scramble(model)
@@ -114,7 +114,7 @@ def test_in_bfloat16_it_stays_within_a_hundredth_of_float32() -> None:
     assert float((found.float() - expected).norm() / expected.norm()) < 1e-2
 
 
-def test_a_is_drawn_within_its_bound_from_seed_and_name_alone_and_b_is_zero() -> None:
+def test_row_25_a_is_drawn_within_its_bound_from_seed_and_name_alone_and_b_is_zero() -> None:
     whole, part = model_of(OWN), model_of(replace(OWN, targets=("v_proj",)))
     found = adapters.adapter_of(whole)
     for name, tensor in found.items():
@@ -133,7 +133,7 @@ def test_a_is_drawn_within_its_bound_from_seed_and_name_alone_and_b_is_zero() ->
 
 @pytest.mark.parametrize("quantization", ["none", "nf4"])
 @pytest.mark.parametrize("adapter", [OWN, PEFT], ids=["own", "peft"])
-def test_a_disabled_adapter_is_the_base_bit_by_bit_and_comes_back(adapter: Adapter, quantization: Any) -> None:
+def test_row_15_a_disabled_adapter_is_the_base_bit_by_bit_and_comes_back(adapter: Adapter, quantization: Any) -> None:
     knobs = replace(TINY, quantization=quantization)
     base, model = model_of(Adapter(), knobs) if quantization == "none" else None, model_of(adapter, knobs)
     ids = torch.tensor([[5, 9, 20, 31]])
@@ -153,7 +153,7 @@ def test_a_disabled_adapter_is_the_base_bit_by_bit_and_comes_back(adapter: Adapt
         pytest.param(Adapter().targets, 18_464_768, id="all"),
     ],
 )
-def test_the_real_shape_has_so_many_parameters(targets: tuple[str, ...], count: int) -> None:
+def test_row_27_the_real_shape_has_so_many_parameters(targets: tuple[str, ...], count: int) -> None:
     """Qwen2 of 1.5B with an untied head, made of nothing."""
     from transformers import AutoModelForCausalLM, Qwen2Config
 
@@ -177,7 +177,7 @@ def save_adapter(model: Any, adapter: Adapter, directory: Path) -> Path:
     return directory
 
 
-def test_peft_loads_what_we_save_without_a_warning_and_saves_the_same_bits(tmp_path: Path) -> None:
+def test_row_26_peft_loads_what_we_save_without_a_warning_and_saves_the_same_bits(tmp_path: Path) -> None:
     from peft import PeftModel
 
     ours = model_of(OWN)

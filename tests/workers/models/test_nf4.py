@@ -18,7 +18,7 @@ def weight_of(shape: tuple[int, ...], seed: int = 0) -> Tensor:
     return 0.02 * torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def test_the_first_of_two_codes_is_in_the_high_nibble() -> None:
+def test_row_29_the_first_of_two_codes_is_in_the_high_nibble() -> None:
     packed = nf4.pack(torch.tensor([1, 2, 15, 0], dtype=torch.uint8))
     assert packed.tolist() == [0x12, 0xF0]
     assert nf4.unpack(packed, 3).tolist() == [1, 2, 15]
@@ -37,7 +37,7 @@ def test_a_block_that_holds_the_levels_gets_the_codes_in_order() -> None:
     assert torch.equal(nf4.dequantize(found), block)
 
 
-def test_a_value_on_a_midpoint_takes_the_lower_level_and_a_zero_block_is_all_sevens() -> None:
+def test_row_29_a_value_on_a_midpoint_takes_the_lower_level_and_a_zero_block_is_all_sevens() -> None:
     levels = torch.tensor(nf4.LEVELS)
     midpoints = (levels[:-1] + levels[1:]) / 2
     codes = nf4.unpack(nf4.quantize(torch.cat((midpoints, torch.ones(1)))).packed, 15)
@@ -48,7 +48,7 @@ def test_a_value_on_a_midpoint_takes_the_lower_level_and_a_zero_block_is_all_sev
 
 @given(st.integers(0, 1000), st.sampled_from(SHAPES))
 @settings(max_examples=30, deadline=None)
-def test_the_error_is_half_the_largest_gap_at_most(seed: int, shape: tuple[int, int]) -> None:
+def test_row_29_the_error_is_half_the_largest_gap_at_most(seed: int, shape: tuple[int, int]) -> None:
     weight = weight_of(shape, seed)
     found = nf4.quantize(weight)
     flat, restored = weight.view(-1), nf4.dequantize(found).view(-1)
@@ -59,7 +59,7 @@ def test_the_error_is_half_the_largest_gap_at_most(seed: int, shape: tuple[int, 
     assert bool(((flat - restored).abs() <= allowed).all())
 
 
-def test_a_weight_takes_this_many_bytes() -> None:
+def test_row_29_a_weight_takes_this_many_bytes() -> None:
     found = nf4.quantize(weight_of((1024, 1024)))
     assert found.bytes / 2**20 == pytest.approx(0.5 + 1 / 64 + 4 / 16384, abs=1e-5)
     assert round(found.bytes / 2**20, 5) == 0.51587
@@ -72,7 +72,7 @@ def test_scales_are_decoded_in_float32_before_the_weight_is_rounded() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", SHAPES[:3], ids=str)
-def test_bitsandbytes_makes_the_same_codes_and_reads_ours(shape: tuple[int, int], dtype: torch.dtype) -> None:
+def test_row_29_bitsandbytes_makes_the_same_codes_and_reads_ours(shape: tuple[int, int], dtype: torch.dtype) -> None:
     functional = pytest.importorskip("bitsandbytes.functional")
     weight = weight_of(shape).to(dtype)
     ours = nf4.quantize(weight)
@@ -88,7 +88,7 @@ def test_bitsandbytes_makes_the_same_codes_and_reads_ours(shape: tuple[int, int]
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_a_layer_is_a_product_with_the_weight_that_its_codes_mean(bias: bool) -> None:
+def test_row_30_a_layer_is_a_product_with_the_weight_that_its_codes_mean(bias: bool) -> None:
     torch.manual_seed(0)
     base = nn.Linear(96, 40, bias=bias)
     layer, dense = nf4.Nf4Linear(base), nf4.dequantize(nf4.quantize(base.weight))

@@ -99,7 +99,7 @@ def test_entropies_are_told_only_where_asked_for(engine: RolloutEngine) -> None:
     assert engine.generate(REQUESTS[:1], Sampling(max_new_tokens=3))[0].entropies == ()
 
 
-def test_a_changed_weight_is_seen_without_a_new_engine(engine: RolloutEngine) -> None:
+def test_row_44_no_engine_answers_with_stale_weights(engine: RolloutEngine) -> None:
     before = engine.generate(REQUESTS[:1], Sampling(greedy=True, max_new_tokens=4))[0]
     engine.rest()
     weight = MODEL.model.layers[0].mlp.down_proj.weight

@@ -73,7 +73,7 @@ def test_row_43_lengths_that_are_forced_a_stop_at_once_and_one_token() -> None:
 
 @pytest.mark.parametrize("targets", [("q_proj", "v_proj"), ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj",
                                                           "up_proj", "down_proj")], ids=["some", "all"])  # fmt: skip
-def test_adapters_count_and_a_step_of_theirs_is_seen(targets: tuple[str, ...]) -> None:
+def test_row_44_adapters_count_and_a_step_of_theirs_is_seen(targets: tuple[str, ...]) -> None:
     model = tiny_model()
     lora.inject(model, Adapter(rank=4, alpha=8.0, targets=targets), seed=0)
     engine = GraphEngine(model)
