@@ -218,8 +218,14 @@ def unfinished(result: Result | None, failure: str, lost: bool) -> Ended:
     """The end of an attempt that did not do its work."""
     if lost and result is None:
         return Ended(AttemptState.LOST, "", "found open at start-up, its process was gone")
-    message = "\n".join(filter(None, [result.error, result.advice])) if result is not None else ""
+    message = "\n".join(filter(None, [one_line(result.error), result.advice])) if result is not None else ""
     return Ended(AttemptState.FAILED, failure or "exit:0", message)
+
+
+def one_line(text: str) -> str:
+    """An error of several lines in one: the line after it is the advice. (pure)"""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return "; ".join(lines).replace(":; ", ": ")
 
 
 def read_result(directory: AttemptDir, token: str) -> Result | None:

@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     out = Path(os.path.abspath(args.out))  # noqa: PTH100 - a link is refused, not followed
     refuse_what_is_there(out)
     run_dir = find_run(args)
-    chosen = choose_checkpoint(run_dir, args.checkpoint)
+    chosen = choose_checkpoint(run_dir, args.checkpoint, "export")
     with held(run_dir, chosen) as directory, half_made(out) as half:
         spec = spec_of(args, chosen, directory, half, out)
         with started("workers.export", spec, KEPT) as worker:

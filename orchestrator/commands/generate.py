@@ -74,7 +74,7 @@ def open_subject(args: argparse.Namespace, stack: ExitStack) -> tuple[Chosen, Pa
         chosen = choose_model(args.model, None, identify=False)
         return chosen, chosen.directory
     run_dir = find_run(args)
-    chosen = choose_checkpoint(run_dir, args.checkpoint)
+    chosen = choose_checkpoint(run_dir, args.checkpoint, "generate")
     return chosen, stack.enter_context(held(run_dir, chosen))
 
 

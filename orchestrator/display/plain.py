@@ -21,7 +21,7 @@ GONE = frozenset({errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO, errno.ECONNR
 SHARES = ("accuracy", "skipped_share", "kept_tokens")
 """Signals of GRPO that a line about a step tells."""
 EVENTS_SHOWN = frozenset(
-    {"warning", "oom_retry", "not_finite", "exhausted", "unparsed", "conflict", "reseed", "import"}
+    {"warning", "oom_retry", "not_finite", "exhausted", "unparsed", "conflict", "reseed", "import", "problems"}
 )
 
 

@@ -30,7 +30,7 @@ LEAST_INTERVAL_S = 0.25
 IDLE_INTERVAL_S = 1.0
 MEMORY_INTERVAL_S = 2.0
 LOUD = frozenset({
-    "warning", "unparsed", "conflict", "oom_retry", "not_finite", "exhausted", "memory", "import",
+    "warning", "unparsed", "conflict", "oom_retry", "not_finite", "exhausted", "memory", "import", "problems",
 })  # fmt: skip
 """Types of events that are shown and logged at once."""
 

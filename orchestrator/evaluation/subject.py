@@ -41,14 +41,18 @@ class Chosen:
     max_new_tokens: int
 
 
-def choose_checkpoint(run: RunDir, wanted: str) -> Chosen:
-    """wanted: `latest` (or `head`), `best`, a step, or a path. Raises LonghaulError (INPUT) where there is none."""
+def choose_checkpoint(run: RunDir, wanted: str, command: str = "evaluate") -> Chosen:
+    """wanted: `latest` (or `head`), `best`, a step, or a path. command: who asks; `evaluate` may still hold the files
+    of one that retention has deleted. Raises LonghaulError (INPUT) where there is none.
+    """
     reader = Reader.open(run)
     try:
         profile = from_json(reader.profile_json())
-        path = run.root / _path_of(reader, run, wanted)
+        path = run.root / _path_of(reader, run, wanted, command)
         run_id = reader.history().run_id
-        identity = _identity(reader, run, path, run_id)
+        identity = _identity(reader, run, path, run_id, command)
+        if command != "evaluate" and not path.is_dir():
+            raise _no_checkpoint(run, f"has no files of step {identity[1]} any more: they were pruned", reader, command)
     finally:
         reader.close()
     subject = Subject("checkpoint", run.name, identity[1], identity[0], _shown(run, path))
@@ -57,29 +61,29 @@ def choose_checkpoint(run: RunDir, wanted: str) -> Chosen:
     return Chosen(where, subject, path, profile, suites, "run", profile.sampling.max_completion_tokens)
 
 
-def _path_of(reader: Reader, run: RunDir, wanted: str) -> str:
+def _path_of(reader: Reader, run: RunDir, wanted: str, command: str) -> str:
     if wanted in ("head", "latest"):
         head = reader.history().head
         if head is None:
-            raise _no_checkpoint(run, "has no checkpoint yet", reader)
+            raise _no_checkpoint(run, "has no checkpoint yet", reader, command)
         return head.path
     if wanted == "best":
         found = pointers.best_of(reader)
         if found is None:
-            raise _no_checkpoint(run, "has no validation yet, so that no checkpoint is the best", reader)
+            raise _no_checkpoint(run, "has no validation yet, so that no checkpoint is the best", reader, command)
         return found.path
     if wanted.isdigit():
         row = reader.connection.execute(
             "SELECT path FROM checkpoints WHERE step=? ORDER BY state='deleted', created_at DESC LIMIT 1", [int(wanted)]
         ).fetchone()
         if row is None:
-            raise _no_checkpoint(run, f"has no checkpoint of step {wanted}", reader)
+            raise _no_checkpoint(run, f"has no checkpoint of step {wanted}", reader, command)
         return str(row[0])
     path = Path(wanted)
     return str(path.resolve()) if path.is_dir() else wanted
 
 
-def _identity(reader: Reader, run: RunDir, path: Path, run_id: str) -> tuple[str, int]:
+def _identity(reader: Reader, run: RunDir, path: Path, run_id: str, command: str) -> tuple[str, int]:
     """(checkpoint_id, step), from the store, else from the manifest of a directory that the store does not name."""
     row = reader.connection.execute(
         "SELECT checkpoint_id, step FROM checkpoints WHERE path=?", [_shown(run, path)]
@@ -89,9 +93,9 @@ def _identity(reader: Reader, run: RunDir, path: Path, run_id: str) -> tuple[str
     try:
         manifest = read_manifest(path)
     except Damaged as damaged:
-        raise _no_checkpoint(run, f"has no checkpoint at {path}: {damaged.reason}", reader) from damaged
+        raise _no_checkpoint(run, f"has no checkpoint at {path}: {damaged.reason}", reader, command) from damaged
     if manifest.run_id != run_id:
-        raise _no_checkpoint(run, f"did not make the checkpoint {path} (run {manifest.run_id} did)", reader)
+        raise _no_checkpoint(run, f"did not make the checkpoint {path} (run {manifest.run_id} did)", reader, command)
     return Manifest.checkpoint_id(path), manifest.step
 
 
@@ -101,13 +105,13 @@ def _shown(run: RunDir, path: Path) -> str:
     return resolved.relative_to(root).as_posix() if root in resolved.parents else str(resolved)
 
 
-def _no_checkpoint(run: RunDir, why: str, reader: Reader) -> LonghaulError:
+def _no_checkpoint(run: RunDir, why: str, reader: Reader, command: str) -> LonghaulError:
     steps = sorted({one.step for one in reader.checkpoints()})
     there = f"; there are those of the steps {', '.join(map(str, steps[-12:]))}" if steps else ""
     return LonghaulError(
         f"run '{run.name}' {why}{there}",
         kept="everything",
-        next_command=f"python -m orchestrator evaluate --run {run.name} --checkpoint head"
+        next_command=f"python -m orchestrator {command} --run {run.name} --checkpoint head"
         if steps
         else f"python -m orchestrator run --run {run.name}",
         exit_code=ExitCode.INPUT,

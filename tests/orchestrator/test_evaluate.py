@@ -19,8 +19,9 @@ from msgspec.structs import replace
 from orchestrator.cli import main
 from orchestrator.commands import status
 from orchestrator.evaluation.show import Progress, how, scores
+from orchestrator.evaluation.subject import choose_checkpoint
 from orchestrator.report.page import write_report
-from profiles.errors import ExitCode
+from profiles.errors import ExitCode, LonghaulError
 from profiles.load import profile_sha256, resolved_json
 from profiles.schema import Profile, Run, Sampling, Validation
 from state import checkpoint
@@ -29,6 +30,7 @@ from state.history import CheckpointFacts
 from state.layout import RunDir
 from state.lock import RunLock
 from state.store import NewRun, Store
+from tests.builders import build_store
 
 REPOSITORY = Path(__file__).parents[2]
 WEIGHTS = REPOSITORY / "workers" / "pocket" / "weights"
@@ -170,6 +172,14 @@ def test_what_cannot_be_evaluated_is_told_at_once(
     found, said = refused(capsys, *words)
     assert (found, text in said) == (code, True), said
     assert said.startswith("error: ") and "\nnext:  " in said
+
+
+@pytest.mark.parametrize("command", ["generate", "export"])
+def test_a_checkpoint_that_was_pruned_is_told_with_those_that_are_there(command: str, tmp_path: Path) -> None:
+    run = build_store(tmp_path / "night")  # rows, and no files
+    with pytest.raises(LonghaulError, match="has no files of step 60 any more") as told:
+        choose_checkpoint(run, "60", command)
+    assert told.value.next_command == f"python -m orchestrator {command} --run night --checkpoint head"
 
 
 def test_a_damaged_checkpoint_is_not_evaluated(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

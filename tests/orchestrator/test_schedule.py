@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from orchestrator.commit import unfinished
 from orchestrator.schedule import Action, Commit, Stop, Train, Validate, Wait, next_action
 from profiles.errors import ExitCode
 from profiles.schema import Profile, Retry, Run, Validation
 from state.history import AttemptFacts, CheckpointFacts, CycleFacts, History
 from state.states import AttemptState, CycleState, RunState
+from workers.contract import Outcome, Result
 
 NOW = 1_000_000.0
 PROFILE = Profile(name="test", run=Run(steps_per_cycle=20, max_cycles=9), retry=Retry(backoff_s=10, backoff_max_s=60))
@@ -166,6 +168,16 @@ def test_a_failure_that_tells_its_remedy_ends_with_it() -> None:
     action = next_action(history(OPEN, 0, failures=failures), PROFILE, NOW)
     assert isinstance(action, Stop)
     assert action.reason.startswith("no such target (cycle 1") and action.advice == "set another one"
+
+
+def test_an_error_of_several_lines_is_the_reason_whole_and_only_what_follows_it_is_advice() -> None:
+    error = "2 of 7 lines are no problems:\n  line 2: no `answer`\n  line 3: no JSON"
+    result = Result("t", "train", Outcome.FAILED, 66, 0, error=error, advice="correct them")
+    ended = unfinished(result, "INPUT", lost=False)
+    assert ended.message == "2 of 7 lines are no problems: line 2: no `answer`; line 3: no JSON\ncorrect them"
+    past = history(OPEN, 0, failures=(replace(failed(code=66), message=ended.message),))
+    action = next_action(past, PROFILE, NOW)
+    assert isinstance(action, Stop) and action.advice == "correct them" and "line 3: no JSON (cycle 1" in action.reason
 
 
 def test_validation_every_third_cycle_still_scores_the_first_and_the_last() -> None:

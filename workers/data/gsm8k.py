@@ -79,8 +79,11 @@ def read_problems(path: Path, grpo: Grpo, split: str = "train") -> Problems:
     if bad and grpo.bad_rows == "refuse":
         named = "\n  ".join(f"line {one.line}: {one.reason}" for one in bad[:MOST_NAMED])
         more = f"\n  and {len(bad) - MOST_NAMED} more" if len(bad) > MOST_NAMED else ""
-        raise _refusal(file, f"{len(bad)} of {len(bad) + len(problems)} lines are no problems:\n  {named}{more}",
-                       'correct them, or leave them out: --set grpo.bad_rows=skip')  # fmt: skip
+        raise _refusal(
+            file,
+            f"{len(bad)} of {len(bad) + len(problems)} lines are no problems:\n  {named}{more}",
+            "correct these lines, or: python -m orchestrator run --set grpo.bad_rows=skip --accept-changes",
+        )
     if not problems:
         raise _refusal(file, "it holds no problem with an answer")
     return Problems(file, tuple(problems), tuple(bad))

@@ -128,7 +128,8 @@ def main(arguments: list[str] | None = None) -> int:
     if not bad:
         return 0
     refusal = LonghaulError(
-        f"{len(bad)} lines are not {{gold, response}}:\n  " + "\n  ".join(bad[:MOST_NAMED]),
+        f"{len(bad)} {'lines are' if len(bad) > 1 else 'line is'} not {{gold, response}}:"
+        + "".join(f"\n  {one}" for one in bad[:MOST_NAMED]),
         kept="a verdict for every line, in order; these count as wrong",
         next_command="correct these lines, then the same command again",
         exit_code=ExitCode.INPUT,

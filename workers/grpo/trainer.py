@@ -74,6 +74,7 @@ class GrpoTrainer:
     def build(self, head: Path | None) -> None:
         profile = self._profile
         set_up_torch(profile, isolate=self._attempt.spec.isolate)
+        found = read_problems(problem_path(profile), profile.grpo)  # first: it takes no time, and people mistype it
         self._policy = open_policy(profile, head, device_of(profile))
         self._model = self._policy.model
         if head is None:
@@ -93,7 +94,7 @@ class GrpoTrainer:
             voice = voice_of_run(profile, Path(files))
         tokenizer = self._policy.tokenizer
         usable = drop_long(
-            read_problems(problem_path(profile), profile.grpo),
+            found,
             lambda text: len(tokenizer.encode(prompt_of(voice, text))),
             profile.sampling.max_prompt_tokens,
         )
