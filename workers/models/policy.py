@@ -12,7 +12,7 @@ import torch
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Profile
 from state.registry import Stateful
-from workers.models import adapters, load, proof, recompute
+from workers.models import adapters, fused_layers, load, proof, recompute
 from workers.models.weights import Weights
 
 
@@ -40,6 +40,7 @@ def open_policy(profile: Profile, head: Path | None, device: torch.device) -> Po
             exit_code=ExitCode.GPU,
         )
     policy = _with_adapter(profile, head, device) if profile.adapter.rank else _whole(profile, head, device)
+    fused_layers.enable(policy.model)
     if profile.model.gradient_checkpointing:
         recompute.enable(policy.model)
     return policy

@@ -165,7 +165,7 @@ def add_norm(
         hidden = (hidden + added.to(tl.bfloat16).to(tl.float32)).to(tl.bfloat16).to(tl.float32)
         tl.store(out_residual + row * H + columns, hidden.to(tl.bfloat16), mask=inside)
     variance = tl.sum(hidden * hidden, 0) / H
-    normed = (hidden * tl.rsqrt(variance + eps)).to(tl.bfloat16).to(tl.float32)
+    normed = hidden * tl.rsqrt(variance + eps)
     weight = tl.load(norm + columns, mask=inside, other=0.0).to(tl.float32)
     tl.store(out + _place(row, columns, H, FRAGMENTS), (normed * weight).to(tl.bfloat16), mask=inside)
 

@@ -1,0 +1,97 @@
+"""Small operations of a Qwen2 decoder as single kernels, on a GPU: norms, rotary embeddings, gates.
+
+A training pass over a few rollouts waits for the launches of its kernels, and two in five of them were these. The
+modules stay where they are, with their names and weights; only what they compute with changes. On a CPU and in float32
+everything stays as transformers has it.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import rms_norm, silu
+from transformers.models.qwen2 import modeling_qwen2
+
+log = logging.getLogger("worker")
+
+ROUNDED = (torch.bfloat16, torch.float16)
+_plain_rotary = modeling_qwen2.apply_rotary_pos_emb
+
+
+def enable(model: Any) -> None:
+    """Where there is a GPU and the model is a Qwen2 in 16 bits; to be called once it is on its device."""
+    is_rounded = model.model.embed_tokens.weight.dtype in ROUNDED
+    if model.device.type != "cuda" or type(model).__name__ != "Qwen2ForCausalLM" or not is_rounded:
+        return
+    fuse(model, with_triton=has_kernels(model.device))
+
+
+def fuse(model: Any, *, with_triton: bool) -> None:
+    """with_triton: gates and rotary embeddings too, else norms alone."""
+    for module in model.modules():
+        if type(module) is modeling_qwen2.Qwen2RMSNorm:
+            module.__class__ = FusedNorm
+        elif with_triton and type(module) is modeling_qwen2.Qwen2MLP and model.config.hidden_act == "silu":
+            module.__class__ = FusedMLP
+    if with_triton:
+        # The attention module finds it by this name, and has no other place for it.
+        modeling_qwen2.apply_rotary_pos_emb = fused_rotary
+
+
+@cache
+def has_kernels(device: torch.device) -> bool:
+    """Whether they compile on `device` and agree with PyTorch there; if not, says why once."""
+    try:
+        from workers.models.layer_kernels import Gated, Rotary
+
+        generator = torch.Generator(device).manual_seed(0)
+        x, y = torch.randn(2, 2, 3, 5, 16, device=device, generator=generator).bfloat16()  # [B, heads, T, D] each
+        angles = x[:, 0, :, :8].repeat(1, 1, 2).float()
+        cos, sin = angles.cos().bfloat16(), angles.sin().bfloat16()
+        rotary: Any = Rotary.apply
+        gated: Any = Gated.apply
+        found = [*rotary(x, y, cos, sin), gated(x, y)]
+        expected = [*_plain_rotary(x, y, cos, sin), silu(x) * y]
+        is_same = all(
+            torch.allclose(one, other, rtol=0.02, atol=0.02) for one, other in zip(found, expected, strict=True)
+        )
+        problem = "" if is_same else "they disagree with PyTorch"
+    except Exception as error:  # a compiler's failures are of any type, and nothing is lost: PyTorch does the same
+        problem = f"{type(error).__name__}: {error}".splitlines()[0]
+    if problem:
+        log.warning("layers run without their Triton kernels: %s", problem)
+    return not problem
+
+
+class FusedNorm(modeling_qwen2.Qwen2RMSNorm):
+    """Rounds once, after the weight; transformers' rounds before it as well."""
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return rms_norm(hidden_states, self.weight.shape, self.weight, self.variance_epsilon)
+
+
+class FusedMLP(modeling_qwen2.Qwen2MLP):
+    def forward(self, x: Tensor) -> Tensor:
+        from workers.models.layer_kernels import Gated
+
+        apply: Any = Gated.apply
+        found: Tensor = self.down_proj(apply(self.gate_proj(x), self.up_proj(x)))
+        return found
+
+
+def fused_rotary(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> tuple[Tensor, Tensor]:
+    """In the place of transformers' function, which it calls for what the kernel does not take."""
+    half = query.shape[-1] // 2
+    fits = query.is_cuda and unsqueeze_dim == 1 and half & (half - 1) == 0
+    if not fits or query.dtype not in ROUNDED or query.stride(-1) != 1 or key.stride(-1) != 1:
+        plain: tuple[Tensor, Tensor] = _plain_rotary(query, key, cos, sin, unsqueeze_dim)
+        return plain
+    from workers.models.layer_kernels import Rotary
+
+    apply: Any = Rotary.apply
+    found: tuple[Tensor, Tensor] = apply(query, key, cos, sin)
+    return found

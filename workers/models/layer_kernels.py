@@ -1,0 +1,130 @@
+"""Triton kernels of a decoder layer's small operations, with their gradients: imported only where they may run.
+
+Each is one launch where plain modules take five to ten, and keeps for the backward pass what it read, nothing in
+float32. Sums and products are in float32; results are rounded where the captured decode steps round them.
+"""
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+# (The arguments of a kernel are what Triton makes of them.)
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+BLOCK = 1024
+
+
+class Rotary(torch.autograd.Function):
+    """Rotary position embedding of queries and keys, [B, heads, T, D] each; cos, sin: [B or 1, T, D], equal halves."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(cos, sin)
+        return _rotated(query, key, cos=cos, sin=sin, sign=1.0)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_query: Tensor, of_key: Tensor) -> Any:
+        cos, sin = ctx.saved_tensors
+        grads = (one if one.stride(-1) == 1 else one.contiguous() for one in (of_query, of_key))
+        return *_rotated(*grads, cos=cos, sin=sin, sign=-1.0), None, None
+
+
+class Gated(torch.autograd.Function):
+    """silu(gate) * up, of one shape and both contiguous."""
+
+    @staticmethod
+    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
+        ctx.save_for_backward(gate, up)
+        out = torch.empty_like(gate)
+        with torch.cuda.device_of(gate):  # type: ignore[no-untyped-call]  # a kernel runs on the current device
+            _gate[(triton.cdiv(gate.numel(), BLOCK),)](gate, up, out, gate.numel(), BLOCK=BLOCK)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        gate, up = ctx.saved_tensors
+        of_gate, of_up = torch.empty_like(gate), torch.empty_like(up)
+        with torch.cuda.device_of(gate):  # type: ignore[no-untyped-call]
+            _gate_backward[(triton.cdiv(gate.numel(), BLOCK),)](
+                grad.contiguous(), gate, up, of_gate, of_up, gate.numel(), BLOCK=BLOCK
+            )
+        return of_gate, of_up
+
+
+def _rotated(query: Tensor, key: Tensor, *, cos: Tensor, sin: Tensor, sign: float) -> tuple[Tensor, Tensor]:
+    """By the angles, or back by them. The results lie as their inputs do."""
+    batch, heads, length, dim = query.shape
+    out, out_key = torch.empty_like(query), torch.empty_like(key)
+    strides = [one.stride()[:3] for one in (query, out, key, out_key)]
+    of_angles = (0 if cos.shape[0] == 1 else cos.stride(0)), cos.stride(1)
+    with torch.cuda.device_of(query):  # type: ignore[no-untyped-call]
+        _rotate[(batch * length,)](
+            query, out, key, out_key, cos, sin, *strides[0], *strides[1], *strides[2], *strides[3], *of_angles,
+            length, heads, key.shape[1], sign, HALF=dim // 2, HEADS=triton.next_power_of_2(heads),
+            KEY_HEADS=triton.next_power_of_2(key.shape[1]), num_warps=4,
+        )  # fmt: skip
+    return out, out_key
+
+
+@triton.jit
+def _turn(x, out, cos, sin, x_head, out_head, heads, HALF: tl.constexpr, HEADS: tl.constexpr):
+    """One token's heads; x and out point at the first. cos, sin: [HALF]."""
+    number, lanes = tl.arange(0, HEADS), tl.arange(0, HALF)
+    inside = (number < heads)[:, None]
+    at = x + number[:, None] * x_head + lanes[None, :]
+    first = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+    second = tl.load(at + HALF, mask=inside, other=0.0).to(tl.float32)
+    to = out + number[:, None] * out_head + lanes[None, :]
+    tl.store(to, (first * cos[None, :] - second * sin[None, :]).to(out.dtype.element_ty), mask=inside)
+    tl.store(to + HALF, (second * cos[None, :] + first * sin[None, :]).to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _rotate(
+    query, out, key, out_key, cos, sin, q_batch, q_head, q_place, o_batch, o_head, o_place, k_batch, k_head, k_place,
+    p_batch, p_head, p_place, angle_batch, angle_place, length, heads, key_heads, sign,
+    HALF: tl.constexpr, HEADS: tl.constexpr, KEY_HEADS: tl.constexpr,
+):  # fmt: skip
+    batch = (tl.program_id(0) // length).to(tl.int64)
+    place = tl.program_id(0) % length
+    lanes = tl.arange(0, HALF)
+    angle = batch * angle_batch + place * angle_place
+    c = tl.load(cos + angle + lanes).to(tl.float32)
+    s = tl.load(sin + angle + lanes).to(tl.float32) * sign
+    query += batch * q_batch + place * q_place
+    out += batch * o_batch + place * o_place
+    _turn(query, out, c, s, q_head, o_head, heads, HALF, HEADS)
+    key += batch * k_batch + place * k_place
+    out_key += batch * p_batch + place * p_place
+    _turn(key, out_key, c, s, k_head, p_head, key_heads, HALF, KEY_HEADS)
+
+
+@triton.jit
+def _gate(gate, up, out, count, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < count
+    g = tl.load(gate + at, mask=inside, other=0.0).to(tl.float32)
+    u = tl.load(up + at, mask=inside, other=0.0).to(tl.float32)
+    silu = (g / (1.0 + tl.exp(-g))).to(out.dtype.element_ty).to(tl.float32)
+    tl.store(out + at, (silu * u).to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _gate_backward(grad, gate, up, of_gate, of_up, count, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < count
+    d = tl.load(grad + at, mask=inside, other=0.0).to(tl.float32)
+    g = tl.load(gate + at, mask=inside, other=0.0).to(tl.float32)
+    u = tl.load(up + at, mask=inside, other=0.0).to(tl.float32)
+    sigmoid = 1.0 / (1.0 + tl.exp(-g))
+    silu = (g * sigmoid).to(of_up.dtype.element_ty).to(tl.float32)
+    tl.store(of_up + at, (d * silu).to(of_up.dtype.element_ty), mask=inside)
+    tl.store(of_gate + at, (d * u * sigmoid * (1.0 + g * (1.0 - sigmoid))).to(of_gate.dtype.element_ty), mask=inside)
