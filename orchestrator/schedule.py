@@ -193,6 +193,7 @@ def _code_of(last: AttemptFacts) -> ExitCode:
 ADVICE = {
     ExitCode.CUDA_OOM.name: "lower sampling.max_completion_tokens or optimizer.micro_batch_size",
     ExitCode.NOT_FINITE.name: "lower optimizer.learning_rate; the rollouts of the step are in evidence/",
+    ExitCode.RANK.name: "read rank-1.log and its like in the attempt's directory, or go on with --set run.gpus=1",
     "host_oom": "lower optimizer.micro_batch_size or sandbox.jobs, or free memory on this machine",
     "": "read the end of worker.log in the attempt's directory",
 }

@@ -38,6 +38,9 @@ class ExitCode(IntEnum):
     STAGNANT = 78
     """Orchestrator: no more progress or no more data, and the profile says stop. A result, not a fault."""
 
+    RANK = 79
+    """Worker: the process of one of its other GPUs was lost, and with it the attempt."""
+
 
 class LonghaulError(Exception):
     """A failure that a person can act on.

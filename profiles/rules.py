@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from profiles import data_rules, grpo_rules
+from profiles import data_rules, grpo_rules, ranks_rules
 from profiles.built_in import BUILT_IN
 from profiles.goal import parse_goal
 from profiles.problem import Problem as Problem
@@ -335,6 +335,7 @@ RULES = (
     fault_is_for_the_fake,
     *data_rules.RULES,
     *grpo_rules.RULES,
+    *ranks_rules.RULES,
 )
 
 

@@ -43,6 +43,8 @@ class Run(Section, frozen=True):
     """Use only kernels whose result does not depend on timing, so that a resume is bit-exact."""
     device: Annotated[Literal["auto", "cpu", "cuda"], FREE] = "auto"
     """Where the model lives; `auto` takes the GPU where there is one."""
+    gpus: Annotated[Positive, FREE] = 1
+    """GPUs of this host that train together; on a CPU so many processes. docs/models.md says what is divided."""
 
 
 class Model(Section, frozen=True):

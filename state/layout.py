@@ -40,6 +40,15 @@ class AttemptDir:
     def evidence(self) -> Path:
         return self.path / "evidence"
 
+    @property
+    def ranks_store(self) -> Path:
+        """Through which the ranks of an attempt on several GPUs meet."""
+        return self.path / "ranks"
+
+    def rank_log(self, rank: int) -> Path:
+        """What a further GPU's process wrote; that of rank 0 is the worker's."""
+        return self.path / f"rank-{rank}.log"
+
 
 @dataclass(frozen=True)
 class RunDir:

@@ -264,5 +264,7 @@ class TrackSpec(Struct, frozen=True):
     """The profile, for those who list runs by their settings."""
 
 
-RETRYABLE = frozenset({ExitCode.INTERNAL, ExitCode.CUDA_OOM, ExitCode.GPU, ExitCode.STORE, ExitCode.NOT_FINITE})
+RETRYABLE = frozenset(
+    {ExitCode.INTERNAL, ExitCode.CUDA_OOM, ExitCode.GPU, ExitCode.STORE, ExitCode.NOT_FINITE, ExitCode.RANK}
+)
 """Worker exit codes after which another attempt makes sense (74: the next master). A death by signal does too."""

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -86,6 +87,14 @@ class Attempt:
         self._events.close()
         write_file(self.dir.result, msgspec.json.encode(result))
         self.control.send(Message(type="done", step=result.last_step, reason=result.outcome.value))
+
+    def abandon(self, error: LonghaulError) -> NoReturn:
+        """End this process from another thread, while the main one waits for something that will never come."""
+        log.error("attempt abandoned: %s", error)
+        result = failure(self.spec, error, self.saved)
+        with suppress(OSError, LonghaulError):
+            write_file(self.dir.result, msgspec.json.encode(result))
+        os._exit(result.exit_code)
 
 
 class SpecError(Exception):

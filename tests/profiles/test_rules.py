@@ -14,6 +14,7 @@ from tests.profiles.strategies import profile_with
 
 Knobs = dict[str, Any]
 DETACHED: Knobs = {"grpo.old_source": "detach"}
+TWO: Knobs = {"run.gpus": 2}
 WORDS: Knobs = {
     "run.worker": "grpo", "model.path": "pocket-words", "model.prompt_style": "verbatim",
     "validation.suites": ("words",),
@@ -310,13 +311,13 @@ WORDS: Knobs = {
                 ("a_ratio_of_one_has_one_update", {**DETACHED, "grpo.inner_epochs": 2}, {"grpo.inner_epochs": 1}),
                 ("selected_kl_has_a_mask", {"grpo.kl_tokens": "selected"}, {"grpo.entropy_mask": "running"}),
                 ("the_cap_is_over_the_clip", {"grpo.ratio_cap": 1.1}, {"grpo.ratio_cap": 1.2}),
+                ("ranks_draw_rollouts_themselves", {**TWO, "sampling.engine": "vllm"}, {"sampling.engine": "hf"}),
+                ("ranks_share_exact_moments", {**TWO, "optimizer.kind": "adamw8bit"}, {"optimizer.kind": "adamw"}),
+                ("ranks_have_work", {**TWO, "run.worker": "fake", "validation.suites": ("fake",)}, {"run.gpus": 1}),
             )
         ),
         pytest.param(
-            "stages_can_end",
-            {"grpo.sent_min_steps": 501},
-            {"grpo.sent_min_steps": 500},
-            id="a stage that must last longer than it may",
+            "stages_can_end", {"grpo.sent_min_steps": 501}, {"grpo.sent_min_steps": 500}, id="longer than it may last"
         ),
     ],
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from workers.azr.rows import Row
 from workers.loss import k3, truncated_importance_weights
 from workers.models import packing
 from workers.models.log_probs import score
+from workers.models.together import Lone
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,11 @@ class Corrected:
 
 
 def correct(
-    model: Any, rows: Sequence[Row], temperature: float, cap: float, *, micro_batch_size: int, row_tokens: int
-) -> Corrected:
+    model: Any, rows: Sequence[Row], temperature: float, cap: float, *, micro_batch_size: int, row_tokens: int,
+    together: Lone | None = None,
+) -> Corrected:  # fmt: skip
     """Score all rows with the weights as they are, before the step's first update."""
-    old = rescore(model, rows, temperature, micro_batch_size=micro_batch_size, row_tokens=row_tokens)
+    old = rescore(model, rows, temperature, micro_batch_size=micro_batch_size, row_tokens=row_tokens, together=together)
     ours = torch.tensor([value for row in old for value in row], dtype=torch.float64)
     theirs = torch.tensor([value for row in rows for value in row.log_probs], dtype=torch.float64)
     weights = truncated_importance_weights(ours, theirs, cap)
@@ -55,14 +57,21 @@ def correct(
 
 @torch.no_grad()
 def rescore(
-    model: Any, rows: Sequence[Row], temperature: float, *, micro_batch_size: int, row_tokens: int
-) -> list[tuple[float, ...]]:
-    """log_probs of each row's completion tokens by a forward pass of `model`."""
-    found: list[tuple[float, ...]] = [()] * len(rows)
+    model: Any, rows: Sequence[Row], temperature: float, *, micro_batch_size: int, row_tokens: int,
+    together: Lone | None = None,
+) -> list[tuple[float, ...]]:  # fmt: skip
+    """log_probs of each row's completion tokens by a forward pass of `model`. together: who shares the passes."""
+    together = together or Lone()
+    lengths = [len(row.completion_ids) for row in rows]
+    starts = [0, *accumulate(lengths)]
+    found = torch.zeros(starts[-1], dtype=torch.float64)  # [tokens of all rows]
     units = packing.units_of([row.prompt_ids for row in rows], [row.completion_ids for row in rows], row_tokens)
-    for batch in packing.micro_batches(units, micro_batch_size, row_tokens):
-        members = [member for row in batch for unit in row for member in unit.members]
-        values = iter(score(model, packing.pack(batch).to(model.device), temperature).log_probs.tolist())
-        for member in members:
-            found[member] = tuple(islice(values, len(rows[member].completion_ids)))
-    return found
+    with together.reading():
+        for batch in together.mine(packing.micro_batches(units, micro_batch_size, row_tokens)):
+            members = [member for row in batch for unit in row for member in unit.members]
+            values = score(model, packing.pack(batch).to(model.device), temperature).log_probs.double().cpu()
+            parts = torch.split(values, [lengths[member] for member in members])
+            for member, part in zip(members, parts, strict=True):
+                found[starts[member] : starts[member + 1]] = part
+    each = iter(together.group.exchange(found).tolist())
+    return [tuple(islice(each, length)) for length in lengths]

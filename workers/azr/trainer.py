@@ -9,32 +9,32 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
-import torch
-
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Profile
 from state.registry import Registry
-from workers import memory, rng
+from workers import rng
 from workers.azr.buffers import Buffers, Entry, consolidate
 from workers.azr.importing import IMPORT, imported_entries
 from workers.azr.judge import Judge
 from workers.azr.metrics import advantage_metrics
 from workers.azr.proposing import Tools, check_lengths
+from workers.azr.replica import Apply, AzrReplica
 from workers.azr.rows import Collected
 from workers.azr.seeding import BatchFiles, grow
 from workers.azr.seeds import seed_entries
 from workers.azr.selfplay import SelfPlay
 from workers.azr.styles import output_rule_of, style_of
-from workers.azr.update import PolicyUpdate, advantages_of
-from workers.azr.worst_case import rehearse
+from workers.azr.update import advantages_of
 from workers.backoff import Sizes
 from workers.data.checking import Stopped
 from workers.data.cursor import Cursor
 from workers.data.tasks import read_tasks
-from workers.models import load, optimizer
-from workers.models.policy import open_policy
+from workers.models import load
+from workers.models.torch_setup import device_of as device_of
+from workers.models.torch_setup import set_up_torch as set_up_torch
 from workers.progress import Progress
-from workers.rollout.select import engine_of, tis_cap_of
+from workers.ranks.crew import Crew
+from workers.ranks.replica import highest
 from workers.rollout_file import Record
 from workers.runtime import Attempt
 from workers.sandbox import Sandbox
@@ -55,32 +55,20 @@ class AzrTrainer:
         self._attempt = attempt
         self._sandbox = sandbox
         self._profile: Profile = attempt.profile
+        self.crew = Crew(attempt)
         self._model: Any = None
         self._cursor: Cursor | None = None
 
     def build(self, head: Path | None) -> None:
         profile = self._profile
         self._tell_sandbox()
-        device = device_of(profile)
-        set_up_torch(profile, isolate=self._attempt.spec.isolate)
-        self._policy = open_policy(profile, head, device)
-        self._model = self._policy.model
-        self._memory = memory.memory_of(profile, self._model, self._attempt.warn)
+        self.crew.start(head)
+        self._replica = self.crew.lead(AzrReplica, head)
+        self._policy, self._model, self._memory = self._replica.policy, self._replica.model, self._replica.memory
+        self._engine, self._update = self.crew.engine, self._replica.update
         if head is None:
             rng.seed_globals(profile.run.seed)
-        self._optimizer = optimizer.build(self._model, profile.optimizer)
-        self._update = PolicyUpdate(self._model, self._optimizer, profile.optimizer, profile.sampling.temperature)
-        self._update.shuffles = profile.azr.minibatch_order == "shuffle"
-        self._update.phase = self._memory.phase
         self._buffers = Buffers(profile.azr.tasks, profile.azr.buffer_cap)
-        self._engine = engine_of(
-            self._model,
-            profile,
-            self._policy.tokenizer,
-            reductions=self._attempt.spec.reductions,
-            warn=self._attempt.warn,
-        )
-        self._update.tis_cap = tis_cap_of(profile)
         with TemporaryDirectory(prefix="longhaul-style-") as files:
             self.write_static(Path(files))
             style = style_of(profile, Path(files))
@@ -118,9 +106,8 @@ class AzrTrainer:
     def registry(self, progress: Progress) -> Registry:
         registry = Registry()
         registry.register(progress)
-        for item in self._policy.items:
+        for item in self.crew.state:
             registry.register(item)
-        registry.register(optimizer.OptimizerState(self._optimizer, self._model))
         registry.register(self._buffers)
         if self._cursor is not None:
             registry.register(self._cursor)
@@ -167,21 +154,16 @@ class AzrTrainer:
     def worst_case(self, *, first_attempt: bool) -> dict[str, Any]:
         if not first_attempt and self._model.device.type != "cuda":
             return {}
-        return rehearse(self._model, self._engine, self._update, self._profile, self._memory)
+        found: dict[str, Any] = self.crew.call("rehearse")[0]
+        return found
 
     @property
     def sizes(self) -> Sizes:
-        return Sizes(
-            micro_batch=self._profile.optimizer.micro_batch_size,
-            head_rows=self._update.head_rows,
-            rollout_rows=self._engine.max_rows,
-        )
+        found: Sizes = self._replica.sizes
+        return found
 
     def resize(self, sizes: Sizes) -> None:
-        self._update.micro_batch_size, self._update.head_rows = sizes.micro_batch, sizes.head_rows
-        self._engine.max_rows = sizes.rollout_rows
-        if self._model.device.type == "cuda":
-            torch.cuda.empty_cache()
+        self.crew.call("resize", sizes)
 
     def collect(self, step: int) -> list[Record]:
         with self._memory.phase("rollout"):
@@ -196,11 +178,11 @@ class AzrTrainer:
         if not self._profile.azr.train_proposer:
             rows = [row for row in rows if row.role == "solve"]
         advantages = advantages_of(rows, self._profile.optimizer.advantages, self._profile.azr.adv_norm)
-        self._engine.rest()
+        self.crew.call("rest")
         with self._attempt.stage("update"), self._memory.phase("train"):
-            is_finite, learned = self._update.apply(step, rows, advantages.values)
+            is_finite, learned = self.crew.call("apply", Apply(step, rows, advantages.values))[0]
         self._store(collected)
-        metrics = collected.metrics | learned | self._buffers.sizes() | self._memory.take()
+        metrics = collected.metrics | learned | self._buffers.sizes() | highest(self.crew.call("take"))
         metrics |= advantage_metrics(rows, advantages.values)
         metrics["cell_degenerate"] = float(advantages.degenerate)
         metrics["update_skipped"] = float(not rows)
@@ -250,24 +232,3 @@ def example(entry: Entry) -> Record:
         "solve_rate": entry.solve_rate if entry.solve_rate >= 0 else None,
         "key": entry.key,
     }
-
-
-def device_of(profile: Profile) -> torch.device:
-    wanted = profile.run.device
-    if wanted == "auto":
-        wanted = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(wanted)
-
-
-def set_up_torch(profile: Profile, *, isolate: bool) -> None:
-    """What holds for the whole process; before anything is allocated on a GPU."""
-    if device_of(profile).type == "cuda":
-        memory.limit(profile.memory.cap_gib)
-    if profile.run.threads:
-        torch.set_num_threads(profile.run.threads)
-    if profile.run.deterministic or isolate:
-        # Sampling needs a cumulated sum, which CUDA has in no deterministic form: there it warns instead of failing.
-        torch.use_deterministic_algorithms(True, warn_only=device_of(profile).type == "cuda")
-        # Without it every new tensor is filled with NaN first: a search for bugs, and a tenth of a step.
-        torch.utils.deterministic.fill_uninitialized_memory = isolate  # type: ignore[attr-defined]
-    torch.autograd.set_detect_anomaly(isolate)

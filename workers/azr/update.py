@@ -21,7 +21,9 @@ from workers.loss import clipped_token_loss, k3
 from workers.memory import applied_once
 from workers.models import packing
 from workers.models.log_probs import MAX_LOGITS, score
-from workers.models.optimizer import AnyOptimizer, clip, learning_rate_at
+from workers.models.optimizer import AnyOptimizer, learning_rate_at
+from workers.models.together import Lone
+from workers.ranks.group import Group
 from workers.rng import stream
 
 
@@ -60,7 +62,7 @@ TokenWeights = tuple[float, ...]
 class Sums:
     """Sums over the tokens of a step; means are taken once, at the end."""
 
-    tokens: int = 0
+    tokens: float = 0.0
     loss: float = 0.0
     entropy: float = 0.0
     clipped: float = 0.0
@@ -76,6 +78,13 @@ class Sums:
         self.mismatch += float(delta.sum())
         self.mismatch_max = max(self.mismatch_max, float(delta.max()))
         self.kl += float(kl.sum())
+
+    def merge(self, other: Sums, group: Group) -> None:
+        """Add what all ranks of `group` have found, each in its part."""
+        added = ("tokens", "loss", "entropy", "clipped", "mismatch", "kl")
+        for name, value in zip(added, group.total([getattr(other, name) for name in added]), strict=True):
+            setattr(self, name, getattr(self, name) + value)
+        self.mismatch_max = max(self.mismatch_max, *group.largest([other.mismatch_max]))
 
     def metrics(self) -> dict[str, float]:
         tokens = max(self.tokens, 1)
@@ -97,8 +106,12 @@ class PolicyUpdate:
     on at the minibatch that failed.
     """
 
-    def __init__(self, model: Any, optimizer: AnyOptimizer, knobs: Knobs, temperature: float) -> None:
+    def __init__(
+        self, model: Any, optimizer: AnyOptimizer, knobs: Knobs, temperature: float, together: Lone | None = None
+    ) -> None:
+        """together: where several GPUs share the update, each calls `apply` with the same rows."""
         self._model, self._optimizer, self._knobs, self._temperature = model, optimizer, knobs, temperature
+        self.together = together or Lone()
         self.micro_batch_size = knobs.micro_batch_size
         self.head_rows = max(1, MAX_LOGITS // int(model.config.vocab_size))
         """Places of which the output head makes logits at one time."""
@@ -148,7 +161,7 @@ class PolicyUpdate:
             with self.phase("score"):
                 self._corrected = correct(
                     self._model, rows, self._temperature, self.tis_cap,
-                    micro_batch_size=self.micro_batch_size, row_tokens=self._row_tokens,
+                    micro_batch_size=self.micro_batch_size, row_tokens=self._row_tokens, together=self.together,
                 )  # fmt: skip
         return self._corrected.rows, self._corrected.weights, self._corrected.metrics
 
@@ -160,12 +173,17 @@ class PolicyUpdate:
     def _one(self, rows: Sequence[Row], advantages: Sequence[float], weights: Sequence[TokenWeights]) -> bool:
         sums = Sums(**{**vars(self._sums), "grad_norms": list(self._sums.grad_norms)})
         self.forget_gradients()
-        sums.loss += self.accumulate(rows, advantages, sums, weights)
-        norm = clip(self._optimizer, self._model, self._knobs.max_grad_norm)
+        found = Sums()
+        with self.together.passes():
+            found.loss = self.accumulate(rows, advantages, found, weights)
+        sums.merge(found, self.together.group)
+        self.together.complete(self._optimizer)
+        norm = self.together.clip(self._optimizer, self._model, self._knobs.max_grad_norm)
         is_finite = bool(torch.isfinite(norm)) and sums.loss == sums.loss and abs(sums.loss) != float("inf")
         if is_finite:
             with applied_once("the optimiser's step"):
                 self._optimizer.step()
+            self.together.changed()
             sums.grad_norms.append(float(norm))
         self.forget_gradients()
         self._sums = sums
@@ -173,11 +191,12 @@ class PolicyUpdate:
 
     def forget_gradients(self) -> None:
         self._optimizer.zero_grad(set_to_none=True)
+        self.together.forget()
 
     def accumulate(
         self, rows: Sequence[Row], advantages: Sequence[float], sums: Sums, weights: Sequence[TokenWeights] = ()
     ) -> float:
-        """Add the gradient of the minibatch's loss to the parameters; returns the loss.
+        """Add the gradient of the minibatch's loss to the parameters; returns the loss. Both are of this rank's part.
 
         weights: of each row's tokens under truncated importance sampling; none: all are 1.
         The divisor is that of the whole minibatch: means of micro-batches would weigh short ones more.
@@ -186,14 +205,16 @@ class PolicyUpdate:
         row_tokens = self._row_tokens
         units = packing.units_of([row.prompt_ids for row in rows], [row.completion_ids for row in rows], row_tokens)
         total = 0.0
-        for batch in packing.micro_batches(units, self.micro_batch_size, row_tokens):
-            total += self._micro_batch(batch, rows, advantages, weights, divisor, sums)
+        for batch, counts in self.together.dealt(packing.micro_batches(units, self.micro_batch_size, row_tokens)):
+            loss = self._micro_batch(batch, rows, advantages, weights, divisor, sums if counts else None)
+            total += loss if counts else 0.0
         return total
 
     def _micro_batch(
         self, batch: list[list[packing.Unit]], rows: Sequence[Row], advantages: Sequence[float],
-        weights: Sequence[TokenWeights], divisor: float, sums: Sums,
+        weights: Sequence[TokenWeights], divisor: float, sums: Sums | None,
     ) -> float:  # fmt: skip
+        """sums: None for a pass that is made for the sake of other ranks, and has no gradient."""
         knobs = self._knobs
         device = self._model.device
         members = [member for row in batch for unit in row for member in unit.members]
@@ -203,18 +224,26 @@ class PolicyUpdate:
         if weights:  # the loss of a token is linear in its advantage, and a weight is never negative
             pushes = pushes * torch.tensor([value for i in members for value in weights[i]]).to(device)
         limit = self.head_rows * self._model.config.vocab_size
-        scored = score(
-            self._model, pack, self._temperature, entropy_needs_grad=knobs.entropy_coef != 0.0, max_logits=limit
-        )
-        losses, is_clipped = clipped_token_loss(
-            scored.log_probs, old, pushes, clip_ratio_low=knobs.clip_ratio_low, clip_ratio_high=knobs.clip_ratio_high
-        )
-        loss = losses.sum() / divisor
-        if knobs.entropy_coef != 0.0:
-            loss = loss - knobs.entropy_coef * scored.entropy.sum() / sum(len(row.completion_ids) for row in rows)
-        loss.backward()  # type: ignore[no-untyped-call]
-        now = scored.log_probs.detach()
-        sums.add((now - old).abs(), k3(old, now), scored.entropy.detach(), is_clipped.float())
+        tokens = sum(len(row.completion_ids) for row in rows)
+
+        def forward() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+            scored = score(
+                self._model, pack, self._temperature, entropy_needs_grad=knobs.entropy_coef != 0.0, max_logits=limit
+            )
+            losses, is_clipped = clipped_token_loss(
+                scored.log_probs, old, pushes,
+                clip_ratio_low=knobs.clip_ratio_low, clip_ratio_high=knobs.clip_ratio_high,
+            )  # fmt: skip
+            loss = losses.sum() / divisor
+            if knobs.entropy_coef != 0.0:
+                loss = loss - knobs.entropy_coef * scored.entropy.sum() / tokens
+            return loss, scored.log_probs.detach(), scored.entropy.detach(), is_clipped
+
+        loss, now, entropy, is_clipped = self.together.run(forward)
+        (loss if sums is not None else 0.0 * loss).backward()  # type: ignore[no-untyped-call]
+        self.together.passed()
+        if sums is not None:
+            sums.add((now - old).abs(), k3(old, now), entropy, is_clipped.float())
         return float(loss.detach())
 
 

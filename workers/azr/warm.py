@@ -70,7 +70,9 @@ def job(spec: WorkerSpec, warmed: Sandbox | None) -> Callable[[Attempt], Result]
     def work(attempt: Attempt, sandbox: Sandbox) -> Result:
         if spec.role == "validate":
             return validate.validate(attempt, suites_of(attempt, sandbox))
-        return train.train(attempt, AzrTrainer(attempt, sandbox))
+        trainer = AzrTrainer(attempt, sandbox)
+        with trainer.crew:
+            return train.train(attempt, trainer)
 
     def run(attempt: Attempt) -> Result:
         knobs = spec.profile.sandbox

@@ -19,20 +19,23 @@ from workers.rollout.select import Portions
 
 
 def rehearse(model: Any, engine: Portions, update: PolicyUpdate, profile: Profile, memory: Memory) -> dict[str, Any]:
-    """Full rollout batch and largest micro-batch at full length. Weights, optimiser and generators stay as they are."""
+    """Full rollout batch and largest micro-batch at full length, on each rank. Weights, optimiser and generators stay
+    as they are."""
     draws = random.Random(0)
     vocabulary = model.config.vocab_size
     devices = [model.device] if model.device.type == "cuda" else []
     memory.forget()
     with torch.random.fork_rng(devices=devices):
-        with memory.phase("rollout"):
+        with memory.phase("rollout"), update.together.reading():
             _longest_rollouts(engine, profile, vocabulary, draws)
             engine.rest()
-        rows = _longest_rows(update.micro_batch_size, profile, vocabulary, draws)
+        ranks = update.together.group.size
+        rows = _longest_rows(update.micro_batch_size * ranks, profile, vocabulary, draws)
         with memory.phase("train"):
-            update.accumulate(rows, [1.0] * len(rows), Sums())
+            with update.together.passes():
+                update.accumulate(rows, [1.0] * len(rows), Sums())
             update.forget_gradients()
-    return memory.rehearsed(moment_bytes(model, profile.optimizer))
+    return memory.rehearsed(moment_bytes(model, profile.optimizer, ranks))
 
 
 def _longest_rollouts(portions: Portions, profile: Profile, vocabulary: int, draws: random.Random) -> None:

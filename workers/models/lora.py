@@ -85,6 +85,10 @@ class LoraLinear(nn.Module):
         found: Tensor = add(base, x, *self.matrices, *self._cast(x.dtype), self.scaling[ADAPTER])
         return found
 
+    def forget_copies(self) -> None:
+        """The matrices were changed where nothing counts it."""
+        self._copies = None
+
     def _cast(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Both matrices in `dtype`. A new pair after each change, not one changed in place: two threads may decode."""
         a, b = self.matrices

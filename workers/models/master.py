@@ -43,6 +43,15 @@ class MasterWeights:
     def state(self) -> Any:
         return self.inner.state
 
+    @property
+    def gradients(self) -> list[Tensor]:
+        """What the next step will apply, in float32."""
+        return list(self._gradients.values())
+
+    def give(self, gradients: Mapping[str, Tensor]) -> None:
+        """Gradients by name, in float32, where something else than autograd has summed them."""
+        self._gradients = dict(gradients)
+
     def _take(self, name: str, parameter: Tensor) -> None:
         """Add a micro-batch's gradient to the float32 sum, on the parameter's device."""
         gradient = parameter.grad

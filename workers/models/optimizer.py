@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -33,9 +33,12 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
-def build(model: nn.Module, knobs: Knobs) -> AnyOptimizer:
-    """AdamW over what is trainable, over float32 copies of it where it is not in float32 itself or is offloaded."""
-    parameters = trainable(model)
+def build(model: nn.Module, knobs: Knobs, parameters: Mapping[str, nn.Parameter] | None = None) -> AnyOptimizer:
+    """AdamW over what is trainable, over float32 copies of it where it is not in float32 itself or is offloaded.
+
+    parameters: what to work on instead of the model's own, by the same names.
+    """
+    parameters = parameters or trainable(model)
     device = next(iter(parameters.values())).device
     is_exact = all(parameter.dtype == torch.float32 for parameter in parameters.values())
     if is_exact and not (knobs.offload and device.type != "cpu"):
@@ -69,10 +72,20 @@ def clip(optimizer: AnyOptimizer, model: nn.Module, max_norm: float) -> Tensor:
     return torch.nn.utils.clip_grad_norm_(trainable(model).values(), max_norm)
 
 
-def moment_bytes(model: nn.Module, knobs: Knobs) -> int:
-    """What the first update will add to the memory of the model's device."""
+def moment_bytes(model: nn.Module, knobs: Knobs, ranks: int = 1) -> int:
+    """What the first update will add to the memory of the model's device, one of `ranks` that share them."""
     each = {"adamw": 8, "adamw8bit": 2, "paged_adamw8bit": 0}[knobs.kind]
-    return 0 if knobs.offload else each * sum(parameter.numel() for parameter in trainable(model).values())
+    return 0 if knobs.offload else each * sum(parameter.numel() for parameter in trainable(model).values()) // ranks
+
+
+class Parts(Protocol):
+    """Who knows how state is spread over several GPUs (shards.py)."""
+
+    parameters: Mapping[str, nn.Parameter]
+
+    def is_sharded(self, name: str, value: Any) -> bool: ...
+    def gathered(self, name: str, mine: Tensor) -> Tensor: ...
+    def part(self, tensor: Tensor) -> Tensor: ...
 
 
 class OptimizerState:
@@ -80,25 +93,37 @@ class OptimizerState:
 
     filename = "optimizer.safetensors"
 
-    def __init__(self, optimizer: AnyOptimizer, model: nn.Module) -> None:
-        self._optimizer = optimizer
+    def __init__(self, optimizer: AnyOptimizer, model: nn.Module, parts: Parts | None = None) -> None:
+        """parts: where this is one of several ranks, each with its rows of everything. The file is that of one."""
+        self._optimizer, self._parts = optimizer, parts
         self._masters = optimizer.masters if isinstance(optimizer, MasterWeights) else {}
-        self._parameters = self._masters or trainable(model)
+        self._parameters = self._masters or (parts.parameters if parts else trainable(model))
 
     def save(self, path: Path) -> None:
-        tensors = {
-            f"{name}.{key}": _stored(key, value)
-            for name, parameter in self._parameters.items()
-            for key, value in self._optimizer.state.get(parameter, {}).items()
-        }
-        tensors |= {f"{name}.{MASTER}": master.detach().cpu() for name, master in self._masters.items()}
-        save_file(tensors, path, metadata={"format": "pt"})
+        save_file(dict(self.stored()), path, metadata={"format": "pt"})
+
+    def stored(self) -> Iterator[tuple[str, Tensor]]:
+        """What the file holds, one after the other; with several ranks each must ask for all of it."""
+        for name, parameter in self._parameters.items():
+            for key, value in self._optimizer.state.get(parameter, {}).items():
+                yield f"{name}.{key}", self._whole(name, key, value)
+        for name, master in self._masters.items():
+            yield f"{name}.{MASTER}", self._whole(name, MASTER, master)
+
+    def _whole(self, name: str, key: str, value: Any) -> Tensor:
+        if self._parts is not None and self._parts.is_sharded(name, value):
+            return self._parts.gathered(name, value)
+        return _stored(key, value)
+
+    def _mine(self, name: str, value: Tensor) -> Tensor:
+        """Of what was stored, that of this rank: rows, unless it is one number for all."""
+        return value if self._parts is None or value.ndim == 0 else self._parts.part(value)
 
     def load(self, path: Path) -> None:
         stored: dict[str, Any] = load_file(path)
         for name, parameter in self._parameters.items():
             keys = [key for key in stored if key.startswith(f"{name}.") and "." not in key[len(name) + 1 :]]
-            state = {key[len(name) + 1 :]: stored.pop(key) for key in keys}
+            state = {key[len(name) + 1 :]: self._mine(name, stored.pop(key)) for key in keys}
             if name in self._masters:
                 with torch.no_grad():
                     parameter.copy_(state.pop(MASTER))

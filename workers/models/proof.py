@@ -140,7 +140,9 @@ def _sha256_of(tensors: dict[str, Any]) -> str:
     found = hashlib.sha256()
     for name, tensor in tensors.items():
         found.update(f"{name} {list(tensor.shape)}\n".encode())
-        found.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        # A copy: what numpy has looked at can never be given back, as sharded weights are after each use.
+        copied = tensor.detach().to("cpu", copy=True).contiguous()
+        found.update(copied.view(torch.uint8).numpy().tobytes())
     return found.hexdigest()
 
 

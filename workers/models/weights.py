@@ -32,6 +32,7 @@ class Weights:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
+        self._names = list(model.state_dict())  # asked for later, a model that is sharded would give its shards
 
     def save(self, path: Path) -> None:
         """Raises LonghaulError (NOT_FINITE) where a weight is NaN or infinite: that is never a checkpoint."""
@@ -53,7 +54,9 @@ class Weights:
         """Each storage once: a tied output head is the embedding, and safetensors refuses to store it twice."""
         found: dict[str, Tensor] = {}
         seen: set[int] = set()
-        for name, tensor in self._model.state_dict().items():
+        for name in self._names:
+            owner, _, last = name.rpartition(".")
+            tensor = getattr(self._model.get_submodule(owner), last).detach()
             if tensor.data_ptr() not in seen:
                 seen.add(tensor.data_ptr())
                 found[name] = tensor

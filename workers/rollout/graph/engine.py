@@ -231,7 +231,7 @@ def reason_against(model: Any) -> str:
     """Why a model cannot be decoded this way; empty: it can."""
     config = model.config
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    if type(model).__name__ != "Qwen2ForCausalLM":
+    if "Qwen2ForCausalLM" not in {one.__name__ for one in type(model).__mro__}:  # over several GPUs it is FSDP's
         return f"{type(model).__name__} is not a Qwen2 model"
     if len(stop_ids_of(model)) > MAX_STOPS:
         return f"the model has more than {MAX_STOPS} stop tokens"

@@ -1,0 +1,38 @@
+"""Checks of what several GPUs can do together (`run.gpus`), each returning a Problem or None; none raises. (pure)"""
+
+from __future__ import annotations
+
+from profiles.problem import Problem
+from profiles.schema import Profile
+
+ENGINES = frozenset({"native", "hf", "auto"})
+"""Those that read the trainer's weights in its own process."""
+
+
+def ranks_draw_rollouts_themselves(p: Profile) -> Problem | None:
+    others = sorted({p.sampling.engine, *p.sampling.fallback} - ENGINES)
+    if p.run.gpus == 1 or not others:
+        return None
+    return Problem(
+        ("sampling.engine", "sampling.fallback", "run.gpus"),
+        f"has {', '.join(others)}, which was never tried with several GPUs; each of them draws by native or hf",
+    )
+
+
+def ranks_share_exact_moments(p: Profile) -> Problem | None:
+    if p.run.gpus == 1 or p.optimizer.kind == "adamw":
+        return None
+    return Problem(
+        ("optimizer.kind", "run.gpus"),
+        f'must be "adamw": the blocks of {p.optimizer.kind} are those of whole weights, and of shards would be others; '
+        "several GPUs divide the moments anyway",
+    )
+
+
+def ranks_have_work(p: Profile) -> Problem | None:
+    if p.run.gpus == 1 or p.run.worker == "azr":
+        return None
+    return Problem(("run.gpus", "run.worker"), f"must be 1: the worker {p.run.worker} trains in one process")
+
+
+RULES = (ranks_draw_rollouts_themselves, ranks_share_exact_moments, ranks_have_work)

@@ -1,0 +1,55 @@
+"""One rank of self-play."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from msgspec import Struct
+
+from workers.azr.rows import Row
+from workers.azr.update import PolicyUpdate
+from workers.azr.worst_case import rehearse
+from workers.backoff import Sizes
+from workers.ranks.replica import Replica
+from workers.rollout.select import tis_cap_of
+
+
+class Apply(Struct):
+    """A step's rows, all of them: each rank takes its part itself."""
+
+    step: int
+    rows: list[Row]
+    advantages: list[float]
+
+
+class AzrReplica(Replica):
+    commands: ClassVar[Mapping[str, Any]] = {**Replica.commands, "apply": Apply}
+
+    def make_update(self) -> PolicyUpdate:
+        profile = self.profile
+        update = PolicyUpdate(self.model, self.optimizer, profile.optimizer, profile.sampling.temperature)
+        update.shuffles = profile.azr.minibatch_order == "shuffle"
+        update.tis_cap = tis_cap_of(profile)
+        return update
+
+    def apply(self, asked: Apply) -> tuple[bool, dict[str, float]]:
+        """Whether all numbers were finite, and the step's metrics."""
+        with self.phase("train"):
+            found: tuple[bool, dict[str, float]] = self.update.apply(asked.step, asked.rows, asked.advantages)
+        return found
+
+    @property
+    def sizes(self) -> Sizes:
+        return Sizes(
+            micro_batch=self.micro_batch(self.profile.optimizer.micro_batch_size),
+            head_rows=self.update.head_rows,
+            rollout_rows=self.engine.max_rows,
+        )
+
+    def resize(self, sizes: Sizes) -> None:
+        self.update.micro_batch_size, self.update.head_rows = sizes.micro_batch, sizes.head_rows
+        super().resize(sizes)
+
+    def rehearse(self, _: None = None) -> dict[str, Any]:
+        return rehearse(self.model, self.engine, self.update, self.profile, self.memory)

@@ -1,0 +1,34 @@
+"""Which device a worker computes on, and what is set for its whole process before anything is made there."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from profiles.schema import Profile
+from workers import memory
+
+
+def device_of(profile: Profile) -> torch.device:
+    wanted = profile.run.device
+    if wanted == "auto":
+        wanted = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(wanted)
+
+
+def set_up_torch(profile: Profile, *, isolate: bool) -> None:
+    """What holds for the whole process; before anything is allocated on a GPU."""
+    device = device_of(profile)
+    if device.type == "cuda":
+        memory.limit(profile.memory.cap_gib)
+    if profile.run.gpus > 1 and device.type == "cpu":  # its ranks share the cores
+        torch.set_num_threads(max(1, (profile.run.threads or os.cpu_count() or 1) // profile.run.gpus))
+    elif profile.run.threads:
+        torch.set_num_threads(profile.run.threads)
+    if profile.run.deterministic or isolate:
+        # Sampling needs a cumulated sum, which CUDA has in no deterministic form: there it warns instead of failing.
+        torch.use_deterministic_algorithms(True, warn_only=device.type == "cuda")
+        # Without it every new tensor is filled with NaN first: a search for bugs, and a tenth of a step.
+        torch.utils.deterministic.fill_uninitialized_memory = isolate  # type: ignore[attr-defined]
+    torch.autograd.set_detect_anomaly(isolate)

@@ -1,0 +1,53 @@
+"""Entry of a follower, `python -m workers.ranks`: started by rank 0, it does what that says until it is gone."""
+
+from __future__ import annotations
+
+# ruff: noqa: E402 - signals come before every import that takes time: their default action is death
+from workers import process
+
+process.ignore_signals()
+
+import logging
+import os
+import socket
+import sys
+import traceback
+from pathlib import Path
+
+from profiles.errors import ExitCode
+from workers.contract import LIFELINE_FD_VARIABLE
+from workers.ranks.wire import CHANNEL_FD_VARIABLE, Begin, Gone, receive
+from workers.runtime import exit_code_of, read_spec
+
+
+def main() -> int:
+    lifeline = process.inherited_fd(LIFELINE_FD_VARIABLE)
+    if lifeline is not None:
+        process.watch_lifeline(lifeline)
+    process.die_with_parent()
+    process.dump_on_usr2()
+    process.offer_to_oom_killer()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    fd = process.inherited_fd(CHANNEL_FD_VARIABLE)
+    if fd is None:
+        sys.stderr.write("error: workers.ranks is started by a worker that uses several GPUs, not by hand\n")
+        return ExitCode.USAGE
+    channel = socket.socket(fileno=fd)
+    try:
+        begin = receive(channel, Begin)
+        spec = read_spec(Path(begin.spec), begin.token)
+        from workers.ranks.follower import follow
+
+        follow(channel, begin, spec)
+    except Gone:
+        return ExitCode.STORE
+    except Exception as error:
+        logging.getLogger("worker").error("%s\n%s", error, traceback.format_exc())
+        return exit_code_of(error)
+    return ExitCode.OK
+
+
+if __name__ == "__main__":
+    exit_code = main()
+    logging.shutdown()
+    os._exit(exit_code)

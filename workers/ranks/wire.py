@@ -1,0 +1,90 @@
+"""What leader and follower say to each other: one message after the other over a socket pair, MessagePack by type.
+
+Nothing here waits with a deadline: an end that is gone closes the socket, and others watch for that.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Raw, Struct
+
+CHANNEL_FD_VARIABLE = "LONGHAUL_RANK_FD"
+LENGTH = struct.Struct(">Q")
+
+
+class Begin(Struct):
+    """The first message to a follower."""
+
+    spec: str
+    token: str
+    rank: int
+    size: int
+    store: str
+    """File through which the ranks meet."""
+    head: str
+    """Directory of the checkpoint; empty: none. The leader has verified it."""
+
+
+class Command(Struct):
+    """To a follower. body: of the type that the command's name says."""
+
+    name: str
+    body: Raw
+
+
+class Reply(Struct):
+    """From a follower, one for each command. out_of_memory: why it could not be done, empty where it was."""
+
+    body: Raw = Raw(b"\xc0")
+    out_of_memory: str = ""
+    phase: str = ""
+    """In which memory ended."""
+
+
+Message = TypeVar("Message")
+_encoder = msgspec.msgpack.Encoder()
+
+
+class Gone(Exception):
+    """The other process closed its end."""
+
+
+def packed(body: Any) -> Raw:
+    return Raw(_encoder.encode(body))
+
+
+def unpacked(body: Raw, type_: type[Message]) -> Message:
+    return msgspec.msgpack.decode(body, type=type_)
+
+
+def send(channel: socket.socket, message: Struct) -> None:
+    """Raises Gone."""
+    data = _encoder.encode(message)
+    try:
+        channel.sendall(LENGTH.pack(len(data)) + data)
+    except OSError as error:
+        raise Gone(str(error)) from error
+
+
+def receive(channel: socket.socket, type_: type[Message]) -> Message:
+    """The next message. Raises Gone."""
+    (length,) = LENGTH.unpack(_exactly(channel, LENGTH.size))
+    return msgspec.msgpack.decode(_exactly(channel, length), type=type_)
+
+
+def _exactly(channel: socket.socket, count: int) -> bytearray:
+    data = bytearray(count)
+    view, done = memoryview(data), 0
+    while done < count:
+        try:
+            got = channel.recv_into(view[done:])
+        except OSError as error:
+            raise Gone(str(error)) from error
+        if not got:
+            raise Gone("the other end is closed")
+        done += got
+    return data
