@@ -147,6 +147,8 @@ def test_usr1_and_int_do_not_end_a_worker_and_usr2_dumps_its_stacks(tmp_path: Pa
         worker.wait_for_step(1)
         for number in (signal.SIGUSR1, signal.SIGINT, signal.SIGUSR2):
             worker.process.send_signal(number)
+        # Frames are read without a lock: a thread that a message wakes meanwhile can end the process.
+        h.wait_until(lambda: "Current thread" in h.log_of(spec))  # the main one, and the last that is told
         worker.send("stop")
         assert worker.exit_code() == 0
     assert "Thread" in h.log_of(spec) and "most recent call first" in h.log_of(spec)
