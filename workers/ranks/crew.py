@@ -25,6 +25,7 @@ import torch
 
 from profiles.errors import ExitCode, LonghaulError
 from workers.contract import CONTROL_FD_VARIABLE, LIFELINE_FD_VARIABLE
+from workers.models.torch_setup import device_of
 from workers.ranks.group import ALONE, Group, join
 from workers.ranks.replica import Replica, Setting
 from workers.ranks.shared import RankFile, SharedEngine
@@ -75,6 +76,7 @@ class Crew:
         long as the process: what kills a follower with its parent is tied to the thread that forked."""
         if self.size == 1:
             return
+        self._look_for_cards()
         self.store.unlink(missing_ok=True)
         for rank in range(1, self.size):
             follower = self._spawn(rank)
@@ -89,6 +91,17 @@ class Crew:
         log.info("ranks 1 to %d started: pids %s", self.size - 1, [one.process.pid for one in self._followers])
         self._watch = threading.Thread(target=self._watch_followers, name="ranks", daemon=True)
         self._watch.start()
+
+    def _look_for_cards(self) -> None:
+        """Raises LonghaulError (GPU) where there are fewer than ranks."""
+        there = torch.cuda.device_count()
+        if device_of(self._attempt.profile).type == "cuda" and there < self.size:
+            raise LonghaulError(
+                f"run.gpus = {self.size}, and {there} usable GPUs are found",
+                kept="the run, as it is",
+                next_command=f"python -m orchestrator run --set run.gpus={max(1, there)}",
+                exit_code=ExitCode.GPU,
+            )
 
     def _spawn(self, rank: int) -> Follower:
         ours, theirs = socket.socketpair()

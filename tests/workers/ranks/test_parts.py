@@ -1,0 +1,114 @@
+"""What is decided before anything is exchanged: who does what, what is said over the wire, who was lost."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from profiles.errors import ExitCode, LonghaulError
+from profiles.schema import Profile, Run
+from state.layout import AttemptDir
+from workers.azr.replica import AzrReplica
+from workers.ranks.crew import Crew, Follower, card_of, lost
+from workers.ranks.deal import deal_passes, deal_requests
+from workers.ranks.replica import Generate, highest
+from workers.ranks.wire import Command, Gone, packed, receive, send, unpacked
+from workers.rollout.engine import Request, Sampling
+
+PROMPTS = st.lists(st.integers(0, 5), min_size=1, max_size=6).map(tuple)
+
+
+@given(st.lists(st.tuples(PROMPTS, st.integers(1, 9)), max_size=12), st.integers(1, 5))
+def test_every_request_is_drawn_once_and_no_rank_has_much_more(groups: list[tuple], size: int) -> None:  # type: ignore[type-arg]
+    requests = [Request(prompt, seed) for prompt, count in groups for seed in range(count)]
+    shares = deal_requests(requests, size, max_new_tokens=100)
+    assert len(shares) == size and sorted(number for share in shares for number in share) == list(range(len(requests)))
+    # The last lot goes to the rank that has least, and no lot is larger than an even share.
+    assert max(map(len, shares), default=0) <= 2 * -(-len(requests) // size)
+
+
+@pytest.mark.parametrize(
+    ("counts", "size", "expected"),
+    [
+        pytest.param([4, 4], 2, [4, 4], id="a prompt with all its rollouts to each"),
+        pytest.param([8], 2, [4, 4], id="one prompt alone is divided"),
+        pytest.param([1], 3, [1, 0, 0], id="fewer requests than ranks"),
+        pytest.param([3, 3, 2], 2, [5, 3], id="whole groups as even as they go"),
+    ],
+)
+def test_equal_prompts_stay_together_up_to_an_even_share(counts: list[int], size: int, expected: list[int]) -> None:
+    requests = [Request((number,), seed) for number, count in enumerate(counts) for seed in range(count)]
+    assert [len(share) for share in deal_requests(requests, size, 10)] == expected
+
+
+@given(st.integers(1, 20), st.integers(1, 6))
+def test_passes_are_made_once_each_and_where_all_pass_together_equally_often(count: int, size: int) -> None:
+    alone = [deal_passes(range(count), rank, size, is_even=False) for rank in range(size)]
+    even = [deal_passes(range(count), rank, size, is_even=True) for rank in range(size)]
+    for dealt in (alone, even):
+        assert sorted(batch for mine in dealt for batch, counts in mine if counts) == list(range(count))
+    assert len({len(mine) for mine in even}) == 1
+
+
+def test_a_message_arrives_as_it_was_and_a_closed_end_is_noticed() -> None:
+    ours, theirs = socket.socketpair()
+    asked = Generate([Request((1, 2), 2**63 - 1)], Sampling(stop=("end",), temperature=0.5))
+    send(ours, Command("generate", packed(asked)))
+    command = receive(theirs, Command)
+    assert unpacked(command.body, AzrReplica.commands[command.name]) == asked
+    ours.close()
+    with pytest.raises(Gone):
+        receive(theirs, Command)
+
+
+@pytest.mark.parametrize("name", sorted(AzrReplica.commands))
+def test_every_command_is_a_method(name: str) -> None:
+    assert callable(getattr(AzrReplica, name))
+    assert set(AzrReplica.answers) <= set(AzrReplica.commands)
+
+
+@pytest.mark.parametrize(
+    ("environment", "card"),
+    [({}, "1"), ({"CUDA_VISIBLE_DEVICES": "2,5"}, "5"), ({"CUDA_VISIBLE_DEVICES": "GPU-a, GPU-b"}, "GPU-b"),
+     ({"CUDA_VISIBLE_DEVICES": "3"}, "")],
+)  # fmt: skip
+def test_a_follower_sees_its_card_alone(environment: dict[str, str], card: str) -> None:
+    assert card_of(1, environment) == card
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code", "how"),
+    [(-9, ExitCode.RANK, "SIGKILL"), (70, ExitCode.RANK, "70"), (71, ExitCode.CUDA_OOM, "71"), (72, ExitCode.GPU, "72"),
+     (None, ExitCode.RANK, "gone")],
+)  # fmt: skip
+def test_a_lost_rank_is_told_with_the_end_of_its_log(
+    tmp_path: Path, code: int | None, exit_code: ExitCode, how: str
+) -> None:
+    (tmp_path / "rank-1.log").write_text("first\n\nlast words\n")
+    ours, theirs = socket.socketpair()
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    error = lost(Follower(1, process, ours, -1, tmp_path / "rank-1.log"), code)
+    assert error.exit_code == exit_code and how in error.what and error.what.endswith("last words")
+    ours.close()
+    theirs.close()
+
+
+def test_more_gpus_than_there_are_are_refused_before_anything_starts(tmp_path: Path) -> None:
+    profile = Profile(name="x", run=Run(gpus=99, device="cuda"))
+    attempt: Any = SimpleNamespace(profile=profile, dir=AttemptDir(tmp_path))
+    with pytest.raises(LonghaulError, match=r"run\.gpus = 99, and \d+ usable GPUs are found") as caught:
+        Crew(attempt).start(None)
+    assert caught.value.exit_code == ExitCode.GPU and list(tmp_path.iterdir()) == []
+
+
+def test_a_figure_of_all_ranks_is_the_highest_of_them() -> None:
+    assert highest([{"a": 1.0, "b": 5.0}, {"a": 2.0}]) == {"a": 2.0, "b": 5.0}
