@@ -69,8 +69,7 @@ def settle_engine(profile: Profile, shape: Shape | None, usable_bytes: int | Non
     """`sampling.engine = "auto"` decided: vllm where it is installed and fits beside the trainer, else native."""
     if profile.sampling.engine != "auto":
         return profile
-    others = tuple(name for name in profile.sampling.fallback if name != "native")
-    native = changed(profile, {"sampling.engine": "native", "sampling.fallback": others})
+    native = changed(profile, _native(profile))
     if shape is None or usable_bytes is None or not has_vllm or profile.run.device == "cpu":
         return native
     with_vllm = changed(profile, {"sampling.engine": "vllm"})
@@ -139,7 +138,13 @@ def _engines(profile: Profile) -> Iterator[Changes]:
     while share > LEAST_SHARE:
         yield {"vllm.sleep": True, "vllm.gpu_memory_utilization": round(share, 2)}
         share -= LEAST_SHARE
-    yield {"sampling.engine": "native"}
+    yield _native(profile)
+
+
+def _native(profile: Profile) -> Changes:
+    """No engine is named twice, so it goes from the list of those that take over."""
+    others = tuple(name for name in profile.sampling.fallback if name != "native")
+    return {"sampling.engine": "native", "sampling.fallback": others}
 
 
 def _updates(profile: Profile) -> Iterator[Changes]:

@@ -83,7 +83,8 @@ def test_what_is_suggested_fits_is_valid_and_changes_nothing_that_is_learnt(
     gigabytes: float, micro_batch: int, rows: int, has_vllm: bool
 ) -> None:
     mine = profile(optimizer__micro_batch_size=micro_batch, sampling__max_rows=rows,
-                   sampling__engine="vllm" if has_vllm else "native")  # fmt: skip
+                   sampling__engine="vllm" if has_vllm else "native",
+                   sampling__fallback=("native",) if has_vllm else ())  # fmt: skip
     found = nearest(mine, HALF, usable(gigabytes), int(gigabytes * GIB))
     if found is None:
         assert gigabytes < 6
