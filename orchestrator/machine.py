@@ -46,6 +46,14 @@ class Machine:
         """The one that a worker takes: the first."""
         return self.cards[0] if self.cards else None
 
+    def card_for(self, gpus: int) -> Card | None:
+        """Of the cards that so many ranks take, the one with least room."""
+        return min(self.cards[:gpus], key=lambda card: card.usable_bytes) if self.cards else None
+
+    def lacks(self, gpus: int) -> bool:
+        """Whether it surely has fewer."""
+        return self.cards is not None and len(self.cards) < gpus
+
     @property
     def has_no_gpu(self) -> bool:
         return self.cards == ()

@@ -58,7 +58,7 @@ class Verdict:
 
 def judge(profile: Profile, machine: Machine, *, is_new: bool = True) -> Verdict:
     """The profile with its engine settled, and whether it fits."""
-    card, shape = machine.card, shape_for(profile.model)
+    card, shape = machine.card_for(profile.run.gpus), shape_for(profile.model)
     usable = card.usable_bytes if card else None
     cap = int(profile.memory.cap_gib * GIB)
     available = min(usable, cap) if usable and cap else usable
@@ -78,13 +78,15 @@ def examined(profile: Profile, args: argparse.Namespace, *, is_new: bool) -> Ver
     Raises LonghaulError (GPU) where the profile needs a GPU, there is none, and more is asked than a plan.
     """
     if args.card:
-        return judge(profile, a_card_of(args.card, this_machine().has_vllm), is_new=is_new)
+        return judge(profile, a_card_of(args.card, this_machine().has_vllm, profile.run.gpus), is_new=is_new)
     matters = profile.run.device != "cpu" and profile.run.worker != "fake"
     if not matters or not (args.plan or profile.run.device == "cuda" or shape_for(profile.model) is not None):
         return judge(profile, Machine(None), is_new=is_new)
     machine = this_machine()
     if profile.run.device == "cuda" and machine.has_no_gpu and not args.plan:
         raise no_gpu(profile, machine)
+    if profile.run.gpus > 1 and machine.lacks(profile.run.gpus) and not args.plan and not on_cpu(profile, machine):
+        raise too_few(profile, machine, args)
     return judge(profile, machine, is_new=is_new)
 
 
@@ -96,9 +98,14 @@ def command_of(args: argparse.Namespace, without: Collection[str] = ()) -> str:
     return " ".join([*words, *(f"--set {shlex.quote(override)}" for override in kept)])
 
 
-def a_card_of(gigabytes: float, has_vllm: bool) -> Machine:
-    """A machine with such a card, to plan for."""
-    return Machine((Card(f"a card of {gigabytes:g} GB", int(gigabytes * GIB)),), has_vllm=has_vllm)
+def on_cpu(profile: Profile, machine: Machine) -> bool:
+    """Whether a worker would find no GPU, and may do without."""
+    return profile.run.device == "auto" and machine.has_no_gpu
+
+
+def a_card_of(gigabytes: float, has_vllm: bool, count: int = 1) -> Machine:
+    """A machine with such a card, or so many of them, to plan for."""
+    return Machine((Card(f"a card of {gigabytes:g} GB", int(gigabytes * GIB)),) * count, has_vllm=has_vllm)
 
 
 def fitting(machine: Machine) -> list[str]:
@@ -127,6 +134,16 @@ def no_gpu(profile: Profile, machine: Machine) -> LonghaulError:
         f"{harmless(machine.why)}\n  these fit: {', '.join(fits)}",
         kept="nothing was started",
         next_command=f"python -m orchestrator run --profile {other}{tail}",
+        exit_code=ExitCode.GPU,
+    )
+
+
+def too_few(profile: Profile, machine: Machine, args: argparse.Namespace) -> LonghaulError:
+    there = len(machine.cards or ())
+    return LonghaulError(
+        f"profile {profile.name!r} asks for {profile.run.gpus} GPUs (run.gpus), and this machine has {there}",
+        kept="nothing was started",
+        next_command=f"{command_of(args, ['run.gpus'])} --set run.gpus={max(1, there)}",
         exit_code=ExitCode.GPU,
     )
 
@@ -187,7 +204,7 @@ def table(plan: Plan) -> str:
     for phase, parts in plan.demand.parts.items():
         named: dict[str, int] = dict(parts)
         if beside := plan.demand.beside.get(phase):
-            named["vllm"] = beside
+            named["nccl" if plan.profile.run.gpus > 1 else "vllm"] = beside
         largest = sorted(named.items(), key=lambda part: -part[1])
         said = ", ".join(f"{name} {gib(size)}" for name, size in largest if size >= GIB / 200)
         lines.append(f"{phase:<8}  {gib(sum(parts.values())):>9}   {gib(devices[phase]):>11}   {said}")
@@ -200,6 +217,10 @@ def shown(verdict: Verdict, args: argparse.Namespace) -> str:
     if plan is None:
         return f"profile {profile.name!r} is not planned: the model is built in, not known yet, or works on the CPU\n"
     lines = [f"memory of {profile.name} at its largest shapes, rollouts by {profile.sampling.engine}", table(plan)]
+    if profile.run.gpus > 1:
+        lines.insert(1, division(profile))
+        if verdict.machine.lacks(profile.run.gpus):
+            lines.append(f"this machine has {len(verdict.machine.cards or ())} GPUs: it would be refused here")
     if plan.usable_bytes is None:
         lines.append(f"needs {gib(plan.demand.device)} GiB; no card is known here ({harmless(verdict.machine.why)})")
     else:
@@ -211,6 +232,15 @@ def shown(verdict: Verdict, args: argparse.Namespace) -> str:
     return "\n".join(lines) + "\n"
 
 
+def division(profile: Profile) -> str:
+    """One line: what each GPU has of its own, and what all divide. (pure)"""
+    base = "the frozen base and the adapter in use" if profile.adapter.rank else "the weights in use"
+    return (
+        f"on each of {profile.run.gpus} GPUs; whole on each: {base}, the cache of its own rollouts; divided by "
+        f"{profile.run.gpus}: shards of what is trained, its float32 copies, gradients and moments, rollouts, passes"
+    )
+
+
 def plan_facts(verdict: Verdict) -> Mapping[str, Any]:
     """The same for a program; bytes. (pure)"""
     plan, card = verdict.plan, verdict.machine.card
@@ -220,6 +250,7 @@ def plan_facts(verdict: Verdict) -> Mapping[str, Any]:
         "profile": verdict.profile.name,
         "planned": True,
         "engine": verdict.profile.sampling.engine,
+        "gpus": verdict.profile.run.gpus,
         "card": card.name if card else None,
         "usable_bytes": plan.usable_bytes,
         "device_bytes": plan.demand.device,

@@ -31,6 +31,8 @@ READ_BYTES = 512 << 20
 """Prompts are read in parts of about so many bytes of activations."""
 ASLEEP_BYTES = GIB // 2
 """What vLLM keeps while it sleeps."""
+NCCL_BYTES = GIB // 2
+"""What exchanging with other GPUs takes outside the allocator: some 0.4 to 0.8 GiB."""
 FRAGMENTATION = 1.08
 CONTEXT_BYTES = int(0.45 * GIB)
 
@@ -95,7 +97,9 @@ def work_of(profile: Profile, shape: Shape) -> Work:
     """The largest shapes of a step: every rollout has full length, in self-play also a prompt of its own."""
     sampling, optimizer = profile.sampling, profile.optimizer
     longest, completion = sampling.max_prompt_tokens, sampling.max_completion_tokens
-    sequence, rollouts, group = longest + completion, rollouts_of(profile), group_of(profile)
+    # Of one GPU: several divide a step's rollouts.
+    rollouts = -(-rollouts_of(profile) // profile.run.gpus)
+    sequence, group = longest + completion, group_of(profile)
     rows = min(sampling.max_rows, rollouts)
     micro_batch = min(optimizer.micro_batch_size, rollouts)
     # A prompt with some of its completions is one unit; it is packed whole also where it has more than a micro-batch.
@@ -152,11 +156,17 @@ def demand_of(profile: Profile, shape: Shape, work: Work | None = None, *, card_
     }
     if not work.is_scored:
         del parts["score"]
-    return Demand(parts, _of_vllm(profile, card_bytes))
+    beside = dict.fromkeys(parts, NCCL_BYTES) if profile.run.gpus > 1 else _of_vllm(profile, card_bytes)
+    return Demand(parts, beside)
 
 
 def resident(profile: Profile, shape: Shape) -> dict[str, int]:
-    """What stays from phase to phase: weights, and what the optimiser keeps of those that are trained."""
+    """What stays from phase to phase: weights, and what the optimiser keeps of those that are trained.
+
+    With several GPUs, on each: what is frozen is whole; what is trained has its shard, and is whole besides where it is
+    used. Of all weights that is so in rollouts; in the update of a layer at a time, so there it is an upper bound.
+    """
+    gpus = profile.run.gpus
     each = _itemsize(profile)
     if profile.model.quantization == "nf4":
         weights = int(shape.linear_parameters * NF4_BYTES)
@@ -167,11 +177,14 @@ def resident(profile: Profile, shape: Shape) -> dict[str, int]:
     moments = {"adamw": 8, "adamw8bit": 2, "paged_adamw8bit": 0}[profile.optimizer.kind]
     if profile.optimizer.offload:
         moments = 0
+    held = {"weights": weights, "moments": moments * trained // gpus}
     if profile.adapter.rank:
         # Float32, its gradient, and a copy in 16 bits for the engine.
-        return {"weights": weights, "adapter": 10 * trained, "moments": moments * trained}
+        held["adapter"] = 10 * trained
+        return held | ({"shards": 8 * trained // gpus} if gpus > 1 else {})  # of it and of its gradient
     has_copy = each == 2 and not profile.optimizer.offload
-    return {"weights": weights, "copies": 4 * trained if has_copy else 0, "moments": moments * trained}
+    held["copies"] = 4 * trained // gpus if has_copy else 0
+    return held | ({"shards": each * trained // gpus} if gpus > 1 else {})
 
 
 def trained_parameters(profile: Profile, shape: Shape) -> int:
@@ -223,11 +236,20 @@ def training(profile: Profile, shape: Shape, work: Work) -> dict[str, int]:
     head_and_its_gradient = head + (4 + each) * table * is_full
     body_and_its_gradient = body + each * table * is_full
     return {
-        "gradients": 4 * shape.parameters * is_full,
+        "gradients": 4 * shape.parameters * is_full // profile.run.gpus,
         "block inputs" if profile.model.gradient_checkpointing else "all blocks": kept,
         "block or head": max(head_and_its_gradient, body_and_its_gradient),
         "mask": _mask(work),
-    }
+    } | _exchange(profile, shape)
+
+
+def _exchange(profile: Profile, shape: Shape) -> dict[str, int]:
+    """Buffer that gradients of one group are exchanged through: a whole adapter, or the largest layer, or embedding."""
+    if profile.run.gpus == 1:
+        return {}
+    if profile.adapter.rank:
+        return {"exchange": 4 * trained_parameters(profile, shape)}
+    return {"exchange": 4 * max(shape.embedding_parameters, shape.linear_parameters // shape.num_hidden_layers)}
 
 
 def _of_vllm(profile: Profile, card_bytes: int) -> dict[str, int]:

@@ -25,6 +25,20 @@ def profile(name: str = "azr-0.5b", **changes: Any) -> Profile:
     return changed(load_profile(name).profile, {key.replace("__", "."): value for key, value in changes.items()})
 
 
+@pytest.mark.parametrize("name", ["azr-0.5b", "azr-3b-qlora"])
+def test_several_gpus_divide_what_is_trained_and_the_rollouts_and_nothing_that_is_frozen(name: str) -> None:
+    shape = SHAPES[CARDS[name][0]]
+    parts = [
+        plan_of(profile(name, optimizer__kind="adamw", run__gpus=gpus), shape, None).demand.parts for gpus in (1, 2, 4)
+    ]
+    one, two, four = (each["train"] for each in parts)
+    assert one["weights"] == two["weights"] == four["weights"]
+    for part in ("moments", "gradients", "copies"):
+        assert two.get(part, 0) == one.get(part, 0) // 2 and four.get(part, 0) == one.get(part, 0) // 4
+    assert "shards" not in one and two["shards"] == 2 * four["shards"] > 0
+    assert parts[0]["rollout"]["cache"] >= parts[2]["rollout"]["cache"]
+
+
 def usable(gigabytes: float) -> int:
     return int((gigabytes - 0.3) * GIB)
 

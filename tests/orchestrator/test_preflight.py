@@ -89,6 +89,25 @@ def test_a_plan_needs_no_card(tmp_path: Path) -> None:
     assert Cli(tmp_path, None, "--profile", "pocket", "--plan").out.startswith("profile 'pocket' is not planned")
 
 
+def test_more_gpus_than_the_machine_has_are_refused_with_what_to_type(tmp_path: Path) -> None:
+    words = ["--profile", "azr-3b-qlora", "--set", "run.gpus=2"]
+    cli = Cli(tmp_path, 24000, *words)
+    assert cli.code == ExitCode.GPU and not cli.began
+    assert "asks for 2 GPUs (run.gpus), and this machine has 1" in cli.err
+    assert cli.err.rstrip().endswith("run --profile azr-3b-qlora --set run.gpus=1")
+    plan = Cli(tmp_path, 24000, *words, "--plan")
+    assert plan.code == 0 and "on each of 2 GPUs; whole on each: the frozen base" in plan.out
+    assert "this machine has 1 GPUs: it would be refused here" in plan.out
+
+
+def test_of_several_cards_the_one_with_least_room_decides() -> None:
+    machine = Machine((Card("large", 24 * GIB), Card("small", 12 * GIB), Card("smaller", 4 * GIB)))
+    profile = load_profile("azr-3b-qlora", ["run.gpus=2"]).profile
+    verdict = judge(profile, machine)
+    assert verdict.plan is not None and verdict.plan.usable_bytes == machine.cards[1].usable_bytes  # type: ignore[index]
+    assert not machine.lacks(3) and machine.lacks(4) and not Machine(None).lacks(4)
+
+
 def small(**changes: object) -> Machine:
     return Machine((Card("small \x1b[2J", int(6 * GIB)),), **changes)  # type: ignore[arg-type]
 
