@@ -1,0 +1,205 @@
+"""Self-play's heavy work on one and on several GPUs of this host: seconds, memory of each rank, and the same losses.
+
+Each number of GPUs has a process of its own, which starts followers as a worker does. A step is rollouts at full length
+from random prompts, then an update over random rows: the same rows whatever the number, so losses and gradient norms
+must agree but for rounding. The first step, which pays for kernels that are compiled or captured once, is not timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from profiles.footprint import GIB
+from profiles.load import load_profile
+from profiles.schema import Profile
+
+LEARNING_RATE = 1e-3
+"""Large enough that a wrong step would show in the next loss."""
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks ranks", description=__doc__)
+    parser.add_argument("--profile", default="azr-3b-qlora", help="one of self-play; its twins on a CPU")
+    parser.add_argument(
+        "--shape", default="qwen2.5-3b", help="random weights of this shape; `as-is`: the profile's own"
+    )
+    parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="override one knob")
+    parser.add_argument("--gpus", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--rollouts", type=int, default=64, help="of a step; four of each prompt")
+    parser.add_argument("--prompt", type=int, default=1024, help="tokens of a prompt")
+    parser.add_argument("--completion", type=int, default=256, help="tokens of a completion")
+    parser.add_argument("--steps", type=int, default=2, help="timed, after one that is not")
+    parser.add_argument("--inside", type=int, default=0, help=argparse.SUPPRESS)
+    args = parser.parse_args(arguments)
+    if args.inside:
+        print(json.dumps(measured(args, args.inside)))
+        return 0
+    print(f"reproduce: python -m benchmarks ranks {' '.join(arguments)}\n", flush=True)
+    reports = [in_a_process(arguments, gpus) for gpus in args.gpus]
+    for report in reports:
+        show(report)
+    if all("error" not in report for report in reports) and len(reports) > 1:
+        compare(reports)
+    return int(any("error" in report for report in reports))
+
+
+def in_a_process(arguments: list[str], gpus: int) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks", "ranks", *arguments, "--inside", str(gpus)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    if done.returncode or not done.stdout.strip():
+        return {"gpus": gpus, "error": f"the process ended with {done.returncode}; its words are above"}
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def profile_of(args: argparse.Namespace, gpus: int) -> Profile:
+    shape = [] if args.shape == "as-is" else ["model.path=pocket", f"model.random_init={args.shape}"]
+    sizes = [f"sampling.max_prompt_tokens={args.prompt}", f"sampling.max_completion_tokens={args.completion}"]
+    learns = [f"optimizer.learning_rate={LEARNING_RATE}", "optimizer.warmup_steps=0"]
+    return load_profile(args.profile, [*shape, *sizes, *learns, *args.set, f"run.gpus={gpus}"]).profile
+
+
+def measured(args: argparse.Namespace, gpus: int) -> dict[str, Any]:
+    """What this process and its followers need."""
+    from workers.azr.replica import Apply, AzrReplica
+    from workers.azr.warm import set_environment
+    from workers.ranks.crew import Crew
+
+    set_environment()
+    profile = profile_of(args, gpus)
+    with tempfile.TemporaryDirectory(prefix="longhaul-ranks-") as folder:
+        crew = Crew(attempt_in(Path(folder), profile))
+        with crew:
+            began = time.perf_counter()
+            crew.start(None)
+            replica = crew.lead(AzrReplica, None)
+            steps, load_s = [], time.perf_counter() - began
+            vocabulary = replica.model.config.vocab_size
+            for step in range(1, args.steps + 2):
+                requests, how = requests_of(args, vocabulary, step)
+                rows, advantages = rows_of(args, vocabulary, step)
+                began = time.perf_counter()
+                with replica.memory.phase("rollout"):
+                    crew.engine.generate(requests, how)
+                crew.call("rest")
+                rollout_s, began = time.perf_counter() - began, time.perf_counter()
+                with replica.memory.phase("train"):
+                    is_finite, learned = crew.call("apply", Apply(step, rows, advantages))[0]
+                update_s = time.perf_counter() - began
+                steps.append(
+                    {"rollout_s": rollout_s, "update_s": update_s, "finite": is_finite, "memory": crew.call("take")}
+                    | {name: learned[name] for name in ("loss", "grad_norm", "entropy", "mismatch_mean")}
+                )
+            return {"gpus": gpus, "device": device_name(replica), "load_s": load_s, "steps": steps,
+                    "tokens": args.rollouts * args.completion}  # fmt: skip
+
+
+def attempt_in(root: Path, profile: Profile) -> Any:
+    """An attempt that no master has started."""
+    import msgspec
+
+    from workers.contract import WorkerSpec
+    from workers.control import Control
+    from workers.runtime import Attempt
+
+    spec = WorkerSpec(
+        run_id="benchmark", run_dir=str(root), role="train", cycle=1, attempt=1, token="ranks", attempt_dir="attempt",
+        first_step=1, end_step=2, head=None, profile=profile, profile_sha256="",
+    )  # fmt: skip
+    (root / "attempt").mkdir()
+    (root / "attempt" / "spec.json").write_bytes(msgspec.json.encode(spec))
+    return Attempt(spec, Control(None, "ranks"))
+
+
+def device_name(replica: Any) -> str:
+    import torch
+
+    return torch.cuda.get_device_name() if replica.model.device.type == "cuda" else "cpu"
+
+
+def requests_of(args: argparse.Namespace, vocabulary: int, step: int) -> tuple[list[Any], Any]:
+    from workers.rollout.engine import Request, Sampling
+
+    draws = random.Random(step)
+    prompts = [ids(args.prompt, vocabulary, draws) for _ in range(-(-args.rollouts // 4))]
+    how = Sampling(max_new_tokens=args.completion, ignore_stop=True)
+    return [Request(prompts[number // 4], number) for number in range(args.rollouts)], how
+
+
+def rows_of(args: argparse.Namespace, vocabulary: int, step: int) -> tuple[list[Any], list[float]]:
+    from workers.azr.rows import Row
+
+    draws = random.Random(1000 + step)
+    prompts = [ids(args.prompt, vocabulary, draws) for _ in range(-(-args.rollouts // 4))]
+    rows = [
+        Row(
+            task="abd", role="solve", group=number // 4, prompt_ids=prompts[number // 4],
+            completion_ids=ids(args.completion, vocabulary, draws), log_probs=(-12.0,) * args.completion,
+            finish_reason="length", reward=0.0,
+        )
+        for number in range(args.rollouts)
+    ]  # fmt: skip
+    return rows, [draws.choice((-1.0, 1.0)) for _ in rows]
+
+
+def ids(length: int, vocabulary: int, draws: random.Random) -> tuple[int, ...]:
+    return tuple(draws.randrange(vocabulary) for _ in range(length))
+
+
+def show(report: dict[str, Any]) -> None:
+    if "error" in report:
+        print(f"{report['gpus']} GPUs: {report['error']}\n")
+        return
+    print(f"{report['gpus']} x {report['device']}, loaded in {report['load_s']:.1f} s")
+    print("  step   rollouts s   tokens/s   update s   step s           loss   gradient norm")
+    for number, step in enumerate(report["steps"]):
+        rollout, update = step["rollout_s"], step["update_s"]
+        print(
+            f"  {number or 'first':>5}   {rollout:>9.2f}   {report['tokens'] / rollout:>8.0f}   {update:>8.2f}   "
+            f"{rollout + update:>6.2f}   {step['loss']:>12.6f}   {step['grad_norm']:>12.6f}"
+            + ("" if step["finite"] else "   NOT FINITE")
+        )
+    for rank in range(report["gpus"]):
+        print(f"  peak of rank {rank}: {peaks([step['memory'][rank] for step in report['steps']])}")
+    print(flush=True)
+
+
+def peaks(figures: list[dict[str, float]]) -> str:
+    """By phase, in GiB: what was allocated, or of this process where there is no GPU."""
+    found: dict[str, float] = {}
+    for one in figures:
+        for name, value in one.items():
+            _, phase, what = name.split("/")
+            if what in ("allocated", "host"):
+                found[phase] = max(found.get(phase, 0.0), value)
+    return ", ".join(f"{phase} {value / GIB:.2f} GiB" for phase, value in found.items())
+
+
+def compare(reports: list[dict[str, Any]]) -> None:
+    first = reports[0]
+
+    def mean(report: dict[str, Any], name: str) -> float:
+        return sum(float(step[name]) for step in report["steps"][1:]) / max(1, len(report["steps"]) - 1)
+
+    for other in reports[1:]:
+        worst = {
+            name: max(
+                abs(a[name] - b[name]) / max(abs(a[name]), 1e-12)
+                for a, b in zip(first["steps"], other["steps"], strict=True)
+            )
+            for name in ("loss", "grad_norm")
+        }
+        faster = {name: mean(first, name) / mean(other, name) for name in ("rollout_s", "update_s")}
+        print(
+            f"{other['gpus']} beside {first['gpus']}: rollouts {faster['rollout_s']:.2f} times as fast, updates "
+            f"{faster['update_s']:.2f} times; losses differ by {worst['loss']:.2%} at most, gradient norms by "
+            f"{worst['grad_norm']:.2%}"
+        )
