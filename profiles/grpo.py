@@ -40,6 +40,12 @@ class Grpo(Section, frozen=True):
     """Weight of the k3 estimate against the model without its adapter; 0: that is not computed."""
     kl_tokens: Literal["all", "selected"] = "all"
     """Whether the KL counts all tokens, or those that the entropy mask keeps; the head then reads no others."""
+    low_entropy_kl: Annotated[float, Meta(ge=0)] = 0.0
+    """Weight of that KL for tokens that the entropy mask drops, beside `kl_coef`; 0: they have none of their own."""
+    low_entropy_cov_share: Share = 0.0
+    """Share of these whose advantage and log-prob stray from the mean most: they get `low_entropy_cov_kl`."""
+    low_entropy_cov_kl: Annotated[float, Meta(ge=0)] = 0.0
+    """Weight of the KL of that share; larger than `low_entropy_kl` holds them more firmly."""
     old_source: Literal["auto", "rollout", "trainer", "detach"] = "auto"
     """Old log-probs: of engine, or of trainer with `tis_cap`; `auto`: who is exact; `detach`: the ratio is 1."""
     tis_mode: Literal["token_truncate", "token_mask", "sequence_mask"] = "token_truncate"

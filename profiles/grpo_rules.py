@@ -41,10 +41,29 @@ def selected_tokens_have_a_mask(p: Profile) -> Problem | None:
 
 
 def kl_has_a_reference(p: Profile) -> Problem | None:
-    if p.grpo.kl_coef == 0 or p.adapter.rank > 0:
+    weighed = next((name for name in ("kl_coef", "low_entropy_kl") if getattr(p.grpo, name) > 0), "")
+    if not weighed or p.adapter.rank > 0:
         return None
     return Problem(
-        ("grpo.kl_coef", "adapter.rank"), "refers to the model without its adapter; say adapter.rank, or 0 here"
+        (f"grpo.{weighed}", "adapter.rank"), "refers to the model without its adapter; say adapter.rank, or 0 here"
+    )
+
+
+def dropped_tokens_have_a_mask(p: Profile) -> Problem | None:
+    if p.grpo.low_entropy_kl == 0 or p.grpo.entropy_mask != "off":
+        return None
+    return Problem(
+        ("grpo.low_entropy_kl", "grpo.entropy_mask"), 'is for tokens that a mask drops, and entropy_mask is "off"'
+    )
+
+
+def a_firmer_hold_has_a_share(p: Profile) -> Problem | None:
+    has_share, has_weight = p.grpo.low_entropy_cov_share > 0, p.grpo.low_entropy_cov_kl > 0
+    if has_share == has_weight and (p.grpo.low_entropy_kl > 0 or not has_share):
+        return None
+    return Problem(
+        ("grpo.low_entropy_cov_share", "grpo.low_entropy_cov_kl", "grpo.low_entropy_kl"),
+        "is of the tokens with low_entropy_kl, and gets low_entropy_cov_kl: all three above 0, or the first two 0",
     )
 
 
@@ -95,6 +114,8 @@ RULES = (
     threshold_is_used,
     selected_tokens_have_a_mask,
     kl_has_a_reference,
+    dropped_tokens_have_a_mask,
+    a_firmer_hold_has_a_share,
     extra_draws_replace_something,
     a_ratio_of_one_has_one_update,
     selected_kl_has_a_mask,

@@ -36,6 +36,8 @@ class Tokens:
     keep: Tensor | None = None
     """bool, the entropy mask: others have no policy term. KL and entropy bonus are those of all tokens."""
     ref_log_probs: Tensor | None = None
+    kl_weights: Tensor | None = None
+    """Weight of each token's KL beside `kl_coef`; with them the head reads all tokens."""
 
     def __getitem__(self, which: slice | Tensor) -> Tokens:
         held = {one.name: getattr(self, one.name) for one in fields(self)}
@@ -77,14 +79,24 @@ def token_losses(log_probs: Tensor, entropy: Tensor, tokens: Tokens, terms: Term
         losses = losses * tokens.tis_weights.detach()
     if tokens.keep is not None:
         losses = torch.where(tokens.keep, losses, 0.0)
-    if terms.kl_coef != 0.0 and tokens.ref_log_probs is not None:
-        kl = k3(log_probs, tokens.ref_log_probs)
-        losses = losses + terms.kl_coef * (
-            torch.where(tokens.keep, kl, 0.0) if terms.is_kl_kept and tokens.keep is not None else kl
-        )
+    if (kl := kl_losses(log_probs, tokens, terms)) is not None:
+        losses = losses + kl
     if terms.entropy_coef != 0.0:
         losses = losses - terms.entropy_coef * entropy
     return losses
+
+
+def kl_losses(log_probs: Tensor, tokens: Tokens, terms: Terms) -> Tensor | None:
+    """Weight * k3 to the reference, [N]; None where no token has a weight. (pure)"""
+    if tokens.ref_log_probs is None or (terms.kl_coef == 0.0 and tokens.kl_weights is None):
+        return None
+    kl = k3(log_probs, tokens.ref_log_probs)
+    found = torch.zeros_like(kl)
+    if terms.kl_coef != 0.0:
+        found = terms.kl_coef * kl
+        if terms.is_kl_kept and tokens.keep is not None:
+            found = torch.where(tokens.keep, found, 0.0)
+    return found if tokens.kl_weights is None else found + tokens.kl_weights * kl
 
 
 def _clipped(log_probs: Tensor, tokens: Tokens, terms: Terms) -> TokenLoss:
@@ -105,10 +117,11 @@ def fused_policy_loss(
     another term needs them: the head does not read them, and the diagnostics are those of the others. Raises
     ValueError for shapes that do not fit, and for a KL without reference.
     """
-    if terms.kl_coef != 0.0 and tokens.ref_log_probs is None:
-        raise ValueError(f"kl_coef = {terms.kl_coef} needs ref_log_probs")
+    if (terms.kl_coef != 0.0 or tokens.kl_weights is not None) and tokens.ref_log_probs is None:
+        raise ValueError(f"kl_coef = {terms.kl_coef}, or kl_weights, needs ref_log_probs")
     read = None
-    if tokens.keep is not None and (terms.kl_coef == 0.0 or terms.is_kl_kept) and terms.entropy_coef == 0.0:
+    is_kl_of_all = tokens.kl_weights is not None or (terms.kl_coef != 0.0 and not terms.is_kl_kept)
+    if tokens.keep is not None and not is_kl_of_all and terms.entropy_coef == 0.0:
         read = tokens.keep.nonzero().squeeze(1)
         hidden, tokens = hidden[read], tokens[read]
         divisor = divisor[read] if isinstance(divisor, Tensor) else divisor

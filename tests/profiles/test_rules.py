@@ -294,6 +294,24 @@ WORDS: Knobs = {
             id="a divergence from nothing",
         ),
         pytest.param(
+            "kl_has_a_reference",
+            {"grpo.low_entropy_kl": 0.04, "grpo.entropy_mask": "percentile"},
+            {"grpo.low_entropy_kl": 0.04, "grpo.entropy_mask": "percentile", "adapter.rank": 16},
+            id="a divergence of dropped tokens from nothing",
+        ),
+        pytest.param(
+            "dropped_tokens_have_a_mask",
+            {"grpo.low_entropy_kl": 0.04, "adapter.rank": 16},
+            {"grpo.low_entropy_kl": 0.04, "adapter.rank": 16, "grpo.entropy_mask": "percentile"},
+            id="dropped by no mask",
+        ),
+        pytest.param(
+            "a_firmer_hold_has_a_share",
+            {"grpo.low_entropy_cov_share": 0.1},
+            {"grpo.low_entropy_cov_share": 0.0},
+            id="a share that gets nothing",
+        ),
+        pytest.param(
             "extra_draws_replace_something",
             {"grpo.dynamic_sampling": True, "grpo.uniform": "keep"},
             {"grpo.dynamic_sampling": True},

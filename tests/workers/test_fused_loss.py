@@ -282,5 +282,5 @@ def test_diagnostics_of_no_token_are_zero() -> None:
 
 def test_a_kl_without_reference_is_refused() -> None:
     c = case()
-    with pytest.raises(ValueError, match=r"kl_coef = 0.1 needs ref_log_probs"):
+    with pytest.raises(ValueError, match=r"kl_coef = 0.1, or kl_weights, needs ref_log_probs"):
         fused_policy_loss(c.hidden, c.weight, c.tokens, Terms(kl_coef=0.1), divisor=1.0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from profiles.schema import Profile
 from workers.grpo.entropy import EntropyMask
+from workers.grpo.low_entropy import kl_weights
 from workers.grpo.metrics import Metrics, groups_of
 from workers.grpo.rows import Row
 from workers.grpo.scoring import Scores, Sizes, score_rows
@@ -28,11 +29,13 @@ from workers.rollout.select import TIS_CAP, tis_cap_of
 
 @dataclass(frozen=True)
 class Minibatch:
-    """rows: places in `Prepared.rows`. keep: of each, [R_i] bool; None: all tokens. weights: of each, of its tokens."""
+    """rows: places in `Prepared.rows`. keep: of each, [R_i] bool; None: all tokens. weights: of each, of its tokens.
+    kl_weights: of each, [R_i], beside `kl_coef`; None: there are none."""
 
     rows: tuple[int, ...]
     weights: tuple[float, ...]
     keep: tuple[Tensor, ...] | None
+    kl_weights: tuple[Tensor, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -76,11 +79,26 @@ def prepare(
         tis, metrics = corrected(old, rollout, tis_cap_of(profile) or TIS_CAP, grpo.tis_mode)
     entropies = told if all(row.entropies for row in rows) else scores.entropies if scores else []
     ref = None
-    if grpo.kl_coef:
+    if grpo.kl_coef or grpo.low_entropy_kl:
         with disabled(model):
             ref = score_rows(model, rows, temperature, sizes).log_probs
     minibatches, masked = plan(profile, rows, left_out, entropies if is_masked else [], mask)
+    if grpo.low_entropy_kl:
+        minibatches = [replace(one, kl_weights=_kl_weights(profile, one, advantages, old)) for one in minibatches]
     return Prepared(list(rows), list(advantages), old, tis, ref, minibatches, metrics | masked)
+
+
+def _kl_weights(
+    profile: Profile, minibatch: Minibatch, advantages: Sequence[float], old: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    assert minibatch.keep is not None  # a rule of the profile
+    grpo, lengths = profile.grpo, [len(one) for one in minibatch.keep]
+    found = kl_weights(
+        torch.cat(minibatch.keep), torch.cat([old[i] for i in minibatch.rows]),
+        torch.tensor([advantages[i] for i in minibatch.rows]).repeat_interleave(torch.tensor(lengths)),
+        low=grpo.low_entropy_kl, high=grpo.low_entropy_cov_kl, share=grpo.low_entropy_cov_share,
+    )  # fmt: skip
+    return torch.split(found, lengths)
 
 
 def importance_weights(old: Sequence[Tensor], rollout: Sequence[Tensor], cap: float, mode: str) -> list[Tensor]:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from workers.fused_head import fused_log_probs
-from workers.fused_loss import PolicyLoss, Terms, Tokens, token_losses
-from workers.loss import clipped_token_loss, k3
+from workers.fused_loss import PolicyLoss, Terms, Tokens, kl_losses, token_losses
+from workers.loss import clipped_token_loss
 
 
 def sequence_policy_loss(
@@ -32,11 +32,10 @@ def sequence_policy_loss(
     sums = log_probs.new_zeros(len(lengths)).index_add(0, owners, log_probs - old)
     shared = old + (sums / lengths)[owners]
     plain = replace(terms, kl_coef=0.0, is_detached=False)
-    asked = replace(tokens, old_log_probs=old)
+    asked = replace(tokens, old_log_probs=old, kl_weights=None)
     losses = token_losses(shared, entropy, asked, plain)
-    if terms.kl_coef != 0.0 and tokens.ref_log_probs is not None:
-        kl = k3(log_probs, tokens.ref_log_probs)
-        losses = losses + terms.kl_coef * (kl * tokens.keep if terms.is_kl_kept and tokens.keep is not None else kl)
+    if (kl := kl_losses(log_probs, tokens, terms)) is not None:
+        losses = losses + kl
     clipped = clipped_token_loss(
         shared.detach(), old, tokens.advantages, clip_ratio_low=terms.clip_ratio_low,
         clip_ratio_high=terms.clip_ratio_high, ratio_cap=terms.ratio_cap,

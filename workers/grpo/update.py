@@ -168,6 +168,7 @@ class GroupUpdate:
             tis_weights=joined(prepared.tis, places),
             keep=joined(minibatch.keep, members),
             ref_log_probs=joined(prepared.ref, places),
+            kl_weights=joined(minibatch.kl_weights, members),
         )
         of_sequences = self._profile.grpo.ratio_level == "sequence"
         make = partial(sequence_policy_loss, lengths=lengths.to(device)) if of_sequences else fused_policy_loss

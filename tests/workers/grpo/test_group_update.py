@@ -74,6 +74,8 @@ def plain_loss(model: Any, prepared: Prepared, profile: Any) -> torch.Tensor:
             if profile.grpo.kl_tokens == "selected" and minibatch.keep is not None:
                 kl = kl * minibatch.keep[place]
             loss = loss + profile.grpo.kl_coef * kl
+            if minibatch.kl_weights is not None:
+                loss = loss + minibatch.kl_weights[place] * (delta.exp() - delta - 1)
         total = total + loss.sum() * weight
     return total
 
@@ -87,6 +89,19 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "kl": {"kl_coef": 0.1},
     "kl and mask": {"kl_coef": 0.1, "entropy_mask": "threshold", "entropy_threshold": 4.4},
     "kl of what the mask keeps": {"kl_coef": 0.1, "entropy_mask": "percentile", "kl_tokens": "selected"},
+    "kl of what the mask drops": {
+        "low_entropy_kl": 0.2,
+        "low_entropy_cov_share": 0.5,
+        "low_entropy_cov_kl": 0.7,
+        "entropy_mask": "percentile",
+    },
+    "kl of what it drops, ratios of rollouts": {
+        "low_entropy_kl": 0.2,
+        "entropy_mask": "percentile",
+        "kl_coef": 0.1,
+        "kl_tokens": "selected",
+        "ratio_level": "sequence",
+    },
     "trainer's numbers, weighed": {"old_source": "trainer"},
     "trainer's numbers, tokens masked": {"old_source": "trainer", "tis_mode": "token_mask"},
     "capped ratio": {"ratio_cap": 1.25},
