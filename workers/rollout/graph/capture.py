@@ -41,7 +41,8 @@ class Steps:
             step()  # kernels are compiled, libraries take their work space
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        # Of this thread alone: another may ask after an exchange with other GPUs meanwhile.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             step()
         self._pool = graph.pool()
         self._state.active.copy_(active)
