@@ -10,15 +10,11 @@ from profiles.knobs import knobs
 from profiles.load import load_profile, shipped_profiles
 from profiles.rules import RULES, check
 from profiles.schema import Profile
+from tests.profiles.grpo_rows import GRPO_ROWS
 from tests.profiles.strategies import profile_with
 
 Knobs = dict[str, Any]
-DETACHED: Knobs = {"grpo.old_source": "detach"}
 TWO: Knobs = {"run.gpus": 2}
-WORDS: Knobs = {
-    "run.worker": "grpo", "model.path": "pocket-words", "model.prompt_style": "verbatim",
-    "validation.suites": ("words",),
-}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -257,85 +253,14 @@ WORDS: Knobs = {
             {"fake.step_s": 1.0, "run.worker": "fake", "validation.suites": ("fake",)},
             id="a fault that nobody would make",
         ),
-        pytest.param(
-            "problems_are_asked_in_words",
-            {"run.worker": "grpo", "validation.suites": ("gsm8k",), "model.path": "m", "model.prompt_style": "azr"},
-            {"run.worker": "grpo", "validation.suites": ("gsm8k",), "model.path": "m", "model.prompt_style": "boxed"},
-            id="problems in the words of self-play",
-        ),
-        pytest.param(
-            "groups_fill_the_updates",
-            {**WORDS, "optimizer.updates_per_step": 3},
-            {**WORDS, "optimizer.updates_per_step": 3, "grpo.groups_per_step": 3},
-            id="more updates than groups",
-        ),
-        pytest.param(
-            "threshold_is_used",
-            {"grpo.entropy_mask": "threshold"},
-            {"grpo.entropy_mask": "threshold", "grpo.entropy_threshold": 0.5},
-            id="a mask without its threshold",
-        ),
-        pytest.param(
-            "threshold_is_used",
-            {"grpo.entropy_mask": "percentile", "grpo.entropy_threshold": 0.5},
-            {"grpo.entropy_mask": "percentile"},
-            id="a threshold without its mask",
-        ),
-        pytest.param(
-            "selected_tokens_have_a_mask",
-            {"grpo.mask_norm": "selected"},
-            {"grpo.mask_norm": "selected", "grpo.entropy_mask": "running"},
-            id="selected by no mask",
-        ),
-        pytest.param(
-            "kl_has_a_reference",
-            {"grpo.kl_coef": 0.04},
-            {"grpo.kl_coef": 0.04, "adapter.rank": 16},
-            id="a divergence from nothing",
-        ),
-        pytest.param(
-            "kl_has_a_reference",
-            {"grpo.low_entropy_kl": 0.04, "grpo.entropy_mask": "percentile"},
-            {"grpo.low_entropy_kl": 0.04, "grpo.entropy_mask": "percentile", "adapter.rank": 16},
-            id="a divergence of dropped tokens from nothing",
-        ),
-        pytest.param(
-            "dropped_tokens_have_a_mask",
-            {"grpo.low_entropy_kl": 0.04, "adapter.rank": 16},
-            {"grpo.low_entropy_kl": 0.04, "adapter.rank": 16, "grpo.entropy_mask": "percentile"},
-            id="dropped by no mask",
-        ),
-        pytest.param(
-            "a_firmer_hold_has_a_share",
-            {"grpo.low_entropy_cov_share": 0.1},
-            {"grpo.low_entropy_cov_share": 0.0},
-            id="a share that gets nothing",
-        ),
-        pytest.param(
-            "extra_draws_replace_something",
-            {"grpo.dynamic_sampling": True, "grpo.uniform": "keep"},
-            {"grpo.dynamic_sampling": True},
-            id="draws in place of groups that stay",
-        ),
-        pytest.param(
-            "extra_draws_replace_something",
-            {"grpo.dynamic_sampling": True, "grpo.max_extra_rounds": 0},
-            {"grpo.dynamic_sampling": True, "grpo.max_extra_rounds": 1},
-            id="draws in no round",
-        ),
+        *GRPO_ROWS,
         *(
             pytest.param(rule, wrong, {**wrong, **right}, id=rule)
             for rule, wrong, right in (
-                ("a_ratio_of_one_has_one_update", {**DETACHED, "grpo.inner_epochs": 2}, {"grpo.inner_epochs": 1}),
-                ("selected_kl_has_a_mask", {"grpo.kl_tokens": "selected"}, {"grpo.entropy_mask": "running"}),
-                ("the_cap_is_over_the_clip", {"grpo.ratio_cap": 1.1}, {"grpo.ratio_cap": 1.2}),
                 ("ranks_draw_rollouts_themselves", {**TWO, "sampling.engine": "vllm"}, {"sampling.engine": "hf"}),
                 ("ranks_share_exact_moments", {**TWO, "optimizer.kind": "adamw8bit"}, {"optimizer.kind": "adamw"}),
                 ("ranks_have_work", {**TWO, "run.worker": "fake", "validation.suites": ("fake",)}, {"run.gpus": 1}),
             )
-        ),
-        pytest.param(
-            "stages_can_end", {"grpo.sent_min_steps": 501}, {"grpo.sent_min_steps": 500}, id="longer than it may last"
         ),
     ],
 )

@@ -14,14 +14,16 @@ import torch
 from torch import Tensor
 
 from profiles.schema import Adapter, Grpo, Optimizer, Profile, Run, Sampling
+from workers.grpo.advantages import group_advantages, rule_of
 from workers.grpo.entropy import EntropyMask
-from workers.grpo.prepare import Minibatch, Prepared
+from workers.grpo.prepare import Minibatch, Prepared, prepare
 from workers.grpo.rows import Row
 from workers.grpo.scoring import Sizes, score_rows
 from workers.grpo.update import GroupUpdate
 from workers.models import adapters, optimizer
 
 VOCABULARY = 97
+SIZES = Sizes(64, 64, 64)
 
 
 def tiny_model(*, vocabulary: int = VOCABULARY, adapter: Adapter | None = None, seed: int = 0) -> Any:
@@ -111,3 +113,11 @@ class Hook:
         self.calls += 1
         if self.calls == self._at and self._act is not None:
             self._act()
+
+
+def advantages_of(rows: list[Row], profile: Any) -> list[float]:
+    return list(group_advantages([r.reward for r in rows], [r.group for r in rows], rule_of(profile.grpo)).values)
+
+
+def prepared_of(model: Any, rows: list[Row], profile: Any, sizes: Sizes = SIZES) -> Prepared:
+    return prepare(model, profile, rows, advantages_of(rows, profile), [], EntropyMask(profile.grpo), sizes)

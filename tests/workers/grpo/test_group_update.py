@@ -12,16 +12,23 @@ from msgspec.structs import replace
 
 from profiles.schema import Adapter
 from tests.workers.fused_cases import Allocations
-from tests.workers.grpo.small import Hook, gradients, profile_of, rows_of, tiny_model, update_of, whole
-from workers.grpo.advantages import group_advantages, rule_of
-from workers.grpo.entropy import EntropyMask
-from workers.grpo.prepare import Prepared, importance_weights, prepare
+from tests.workers.grpo.small import (
+    Hook,
+    advantages_of,
+    gradients,
+    prepared_of,
+    profile_of,
+    rows_of,
+    tiny_model,
+    update_of,
+    whole,
+)  # fmt: skip
+from workers.grpo.prepare import Prepared, importance_weights
 from workers.grpo.rows import Row
 from workers.grpo.scoring import Sizes, score_rows
 from workers.models import recompute
 from workers.models.adapters import disabled
 
-SIZES = Sizes(64, 64, 64)
 LORA = Adapter(rank=4, alpha=8.0, targets=("q_proj", "k_proj", "v_proj", "o_proj"))
 
 
@@ -31,14 +38,6 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-def advantages_of(rows: list[Row], profile: Any) -> list[float]:
-    return list(group_advantages([r.reward for r in rows], [r.group for r in rows], rule_of(profile.grpo)).values)
-
-
-def prepared_of(model: Any, rows: list[Row], profile: Any, sizes: Sizes = SIZES) -> Prepared:
-    return prepare(model, profile, rows, advantages_of(rows, profile), [], EntropyMask(profile.grpo), sizes)
 
 
 def plain_log_probs(model: Any, row: Row) -> torch.Tensor:
@@ -302,36 +301,6 @@ def test_numbers_that_are_not_finite_drop_the_minibatch_and_keep_the_rest() -> N
     assert not is_finite
     assert all(torch.isfinite(one).all() for one in model.parameters())
     assert any(not torch.equal(one, before[name]) for name, one in model.named_parameters())  # the second one
-
-
-MASKS = {
-    "off": {},
-    "percentile": {"entropy_mask": "percentile", "entropy_keep": 0.3},
-    "threshold": {"entropy_mask": "threshold", "entropy_threshold": 4.5612},
-    "running": {"entropy_mask": "running"},
-    "trainer's numbers": {"entropy_mask": "percentile", "old_source": "trainer"},
-    "beside a kl, which reads all": {"entropy_mask": "percentile", "kl_coef": 0.1},
-}
-
-
-@pytest.mark.parametrize("options", MASKS.values(), ids=MASKS)
-def test_the_entropy_told_is_that_of_all_tokens_and_beside_it_that_of_the_kept_ones(options: dict[str, Any]) -> None:
-    model, profile = tiny_model(), profile_of(**options)
-    rows = rows_of(model)
-    all_of_them = torch.tensor([value for row in rows for value in row.entropies])
-    prepared = prepared_of(model, rows, profile)
-    keep = whole(prepared).keep
-    kept = all_of_them if keep is None else all_of_them[torch.cat([keep[i] for i in _places(prepared)])]
-    _, metrics = update_of(model, profile).apply(1, 1e-2, rows, advantages_of(rows, profile))
-    assert metrics["entropy"] == pytest.approx(float(all_of_them.mean()), abs=1e-5)
-    assert metrics["entropy_kept"] == pytest.approx(float(kept.mean()), abs=1e-5)
-    assert (metrics["entropy_kept"] > metrics["entropy"] + 1e-3) == (keep is not None)
-
-
-def _places(prepared: Prepared) -> list[int]:
-    """For each row, in the order given, its place in the minibatch."""
-    order = {row: place for place, row in enumerate(whole(prepared).rows)}
-    return [order[row] for row in range(len(prepared.rows))]
 
 
 def test_a_mask_that_keeps_nothing_of_a_micro_batch_is_no_matter() -> None:
