@@ -114,7 +114,8 @@ def after_cycle(history: History, last: CycleFacts, profile: Profile) -> Action:
     if last.verdict.endswith(":stop"):
         return Stop(last.evidence, RunState.STAGNANT, ExitCode.STAGNANT)
     if profile.run.max_cycles and last.cycle >= profile.run.max_cycles:
-        return Stop(f"all {profile.run.max_cycles} cycles are done", RunState.FINISHED, ExitCode.OK)
+        done = f"all {profile.run.max_cycles} cycles are" if profile.run.max_cycles > 1 else "the one cycle is"
+        return Stop(f"{done} done", RunState.FINISHED, ExitCode.OK)
     if profile.run.max_hours and history.training_s >= profile.run.max_hours * 3600:
         return Stop(f"{duration(profile.run.max_hours * 3600)} of training are over", RunState.FINISHED, ExitCode.OK)
     if "train" not in profile.run.phases:

@@ -75,8 +75,9 @@ def _beside(mean: TaskScores) -> list[str]:
 
 def _work_lines(history: History, steps: Sequence[StepFacts], *, finds_tasks: bool) -> list[str]:
     head = f"head {history.head.path}, {history.head.digest[:12]}" if history.head else "no checkpoint yet"
+    cycles = "1 cycle" if history.cycles_done == 1 else f"{count(history.cycles_done)} cycles"
     lines = [
-        f"trained    {duration(history.training_s)}: {count(history.step)} steps in {count(history.cycles_done)} cycles"
+        f"trained    {duration(history.training_s)}: {count(history.step)} steps in {cycles}"
         + (f", reseeded {history.reseeds} times" if history.reseeds else ""),
         *([f"found      {count(history.examples)} distinct tasks"] if finds_tasks else []),
         *([f"problems   {reading.place}; {reading.right}"] if (reading := reading_of(steps)) else []),

@@ -150,7 +150,7 @@ def test_HUP_is_survived_and_a_file_goes_on_being_written(clean: Clean, tmp_path
         master = in_step(run, 2)
         master.signal(signal.SIGHUP)
         assert master.end() == 0
-        assert "finished, all 1 cycles are done" in master.out.read_text()
+        assert "finished, the one cycle is done" in master.out.read_text()
         check_invariants(run, clean.ending)
 
 

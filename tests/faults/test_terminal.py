@@ -123,7 +123,7 @@ def test_E5_terminal_lost_in_a_step_goes_on_without_it(clean: Clean, tmp_path: P
         screen.close()
         assert master.end() == 0
         assert in_log(run, "the terminal is gone; going on without it")
-        assert in_log(run, "finished, all 1 cycles are done")
+        assert in_log(run, "finished, the one cycle is done")
         check_invariants(run, clean.ending)
 
 
