@@ -1,8 +1,7 @@
 """Problems with known answers from disk: GSM8K as published, or any JSON lines with a prompt and an answer.
 
 A line is {"question" or "prompt", "answer"}; where an answer has `####`, what follows the last one is the right one.
-Nothing is downloaded. Arrow and parquet need a library that is no dependency: such a folder is refused, with the way
-out.
+Rows of parquet and Arrow files count as lines. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from msgspec import Struct
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Grpo
 from workers.data.answers import LONGEST_ANSWER, gold_of
+from workers.data.tables import KINDS, read_tables, table_files
 from workers.pocket.words import problems as words
 
 MOST_NAMED = 5
 """Bad lines that an error names one by one."""
-BINARY = (".arrow", ".parquet")
 
 
 class Problem(Struct, frozen=True):
@@ -56,7 +55,7 @@ class Problems(Struct, frozen=True):
 
 
 def read_problems(path: Path, grpo: Grpo, split: str = "train") -> Problems:
-    """All problems of a file, or of the split's file in a folder.
+    """All problems of a file, or of the split's file in a folder; of a data set's folder those of its split.
 
     Lines that cannot be used are refused together, by number, or with `bad_rows = "skip"` left out. Raises
     LonghaulError (INPUT) for them, for a file that is missing or binary, and where nothing usable is left. The path
@@ -64,14 +63,12 @@ def read_problems(path: Path, grpo: Grpo, split: str = "train") -> Problems:
     """
     if str(path) == words.NAME:
         return _built_in()
-    file = _file_of(path, split)
-    try:
-        text = file.read_bytes()
-    except OSError as error:
-        raise _refusal(file, error.strerror or str(error)) from error
+    tables = _tables_of(path, split)
+    file = path if tables else _file_of(path, split)
+    rows = _table_rows(path, tables) if tables else _rows(_bytes_of(file))
     problems: list[Problem] = []
     bad: list[BadLine] = []
-    for line, reason, row in _rows(text):
+    for line, reason, row in rows:
         if row is None:
             bad.append(BadLine(line, reason))
         else:
@@ -140,8 +137,24 @@ def _rows(text: bytes) -> Iterator[tuple[int, str, tuple[str, str] | None]]:
         except (ValueError, RecursionError) as error:
             yield number, f"no JSON: {error}"[:200], None
             continue
-        reason = _reason(row)
-        yield number, reason, None if reason else (_prompt_of(row), gold_of(_answer_of(row)))
+        yield _checked(number, row)
+
+
+def _table_rows(path: Path, files: Sequence[Path]) -> Iterator[tuple[int, str, tuple[str, str] | None]]:
+    """The same of the rows of tables."""
+    try:
+        for number, row in enumerate(read_tables(files), start=1):
+            yield _checked(number, row)
+    except ImportError as error:
+        why = f"reading {files[0].suffix[1:]} files needs pyarrow"
+        raise _refusal(path, why, 'pip install "pyarrow>=18"   (the extra `arrow`), then the same command') from error
+    except (OSError, ValueError) as error:
+        raise _refusal(path, f"{type(error).__name__}: {error}"[:300], f"ls -l {files[0].parent}") from error
+
+
+def _checked(number: int, row: Any) -> tuple[int, str, tuple[str, str] | None]:
+    reason = _reason(row)
+    return number, reason, None if reason else (_prompt_of(row), gold_of(_answer_of(row)))
 
 
 def _prompt_of(row: dict[str, Any]) -> Any:
@@ -178,25 +191,27 @@ def _file_of(path: Path, split: str) -> Path:
     )
     if len(of_split) == 1:
         return of_split[0]
-    if not files and (binary := sorted(one for one in path.rglob("*") if one.suffix in BINARY)):
-        raise _arrow(path, binary, split)
     found = ", ".join(str(one.relative_to(path)) for one in files[:MOST_NAMED]) or "none"
     raise _refusal(path, f"no single file of JSON lines in it is of the split {split} (found: {found})", f"ls {path}")
 
 
-def _arrow(path: Path, binary: Sequence[Path], split: str) -> LonghaulError:
-    """The library `datasets` writes both layouts back as lines; only it can say which columns are there."""
-    parquet = next((one for one in binary if one.suffix == ".parquet" and split in one.stem), binary[0])
-    read = (
-        f'load_dataset("parquet", data_files="{parquet}", split="train")'
-        if parquet.suffix == ".parquet"
-        else f'load_from_disk("{path}")'
-    )
-    return _refusal(
-        path,
-        f"it holds {parquet.suffix[1:]} files, which need pyarrow; this program reads JSON lines and brings no reader",
-        f"pip install datasets && python -c 'from datasets import *; {read}.to_json(\"{split}.jsonl\")'",
-    )
+def _tables_of(path: Path, split: str) -> list[Path]:
+    """Parquet or Arrow files that are meant: none where lines are there as well."""
+    if not path.is_dir():
+        return [path] if path.suffix in KINDS and path.is_file() else []
+    if any(path.rglob("*.jsonl")):
+        return []
+    try:
+        return table_files(path, split)
+    except ValueError as error:
+        raise _refusal(path, str(error), "the same command with one of them for --set data.tasks=...") from error
+
+
+def _bytes_of(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise _refusal(file, error.strerror or str(error)) from error
 
 
 def _refusal(path: Path, why: str, next_command: str = "") -> LonghaulError:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -115,21 +117,71 @@ def test_in_a_folder_the_file_of_the_split_is_read(tmp_path: Path) -> None:
         read_problems(tmp_path, Grpo(), "dev")
 
 
-@pytest.mark.parametrize(
-    ("name", "way_out"),
-    [
-        ("main/train-00000-of-00001.parquet", 'load_dataset("parquet"'),
-        ("train/data-00000-of-00001.arrow", "load_from_disk("),
-    ],
-)
-def test_a_folder_of_a_hugging_face_dataset_is_refused_with_the_way_out(
-    tmp_path: Path, name: str, way_out: str
+def saved(folder: Path, layout: str, rows: list[Any]) -> Path:
+    """As Hugging Face's hub and `save_to_disk` lay a data set out; the split in two files where that can be."""
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parts = [rows[:2], rows[2:]] if layout != "alone" else [rows]
+    for number, part in enumerate(parts):
+        table = arrow.table({"id": list(range(len(part)))} | {n: [row.get(n) for row in part] for n in part[0]})
+        name = f"{number:05d}-of-{len(parts):05d}"
+        file = folder / {"hub": f"main/train-{name}.parquet", "splits": f"train/data-{name}.arrow",
+                         "alone": f"data-{name}.arrow"}[layout]  # fmt: skip
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if layout == "hub":
+            parquet.write_table(table, file)
+            continue
+        with arrow.OSFile(str(file), "wb") as sink, arrow.ipc.new_stream(sink, table.schema) as stream:
+            stream.write_table(table)
+    return folder
+
+
+@pytest.mark.parametrize("layout", ["hub", "splits", "alone"])
+def test_a_folder_of_a_hugging_face_dataset_is_read_like_its_lines(tmp_path: Path, layout: str) -> None:
+    folder = saved(tmp_path / "set", layout, FIVE)
+    if layout == "hub":
+        saved(tmp_path / "set" / "not this one", "hub", FIVE[:3])
+        (tmp_path / "set/not this one/main").rename(tmp_path / "set/test")
+        for file in (tmp_path / "set/test").iterdir():
+            file.rename(file.with_name(file.name.replace("train", "test")))
+    found = read_problems(folder, Grpo())
+    assert found.digest == read_problems(write(tmp_path / "five.jsonl", FIVE), Grpo()).digest
+    assert summary(found) == "5 problems from set"
+
+
+def test_rows_without_an_answer_are_told_by_number(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "set", "hub", [*FIVE[:3], {"question": "?", "answer": None}])
+    with pytest.raises(LonghaulError, match="line 4: no `answer`"):
+        read_problems(folder, Grpo())
+    assert len(read_problems(folder, Grpo(bad_rows="skip")).problems) == 3
+
+
+def test_one_file_may_be_named(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "set", "alone", FIVE)
+    assert len(read_problems(next(folder.iterdir()), Grpo()).problems) == 5
+
+
+def test_where_two_folders_hold_the_split_both_are_named(tmp_path: Path) -> None:
+    for name in ("main", "socratic"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train-00000-of-00001.parquet").write_bytes(b"PAR1")
+    with pytest.raises(LonghaulError, match=r"several folders hold the split train: .*main, .*socratic"):
+        read_problems(tmp_path, Grpo())
+
+
+@pytest.mark.parametrize("name", ["main/train-00000-of-00001.parquet", "train/data-00000-of-00001.arrow"])
+def test_a_torn_file_and_a_missing_reader_are_told_with_the_way_out(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / name).parent.mkdir()
     (tmp_path / name).write_bytes(b"PAR1")
-    with pytest.raises(LonghaulError, match="need pyarrow; this program reads JSON lines") as caught:
+    if find_spec("pyarrow"):
+        with pytest.raises(LonghaulError, match="cannot be used: Arrow"):
+            read_problems(tmp_path, Grpo())
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(LonghaulError, match="files needs pyarrow") as caught:
         read_problems(tmp_path, Grpo())
-    assert way_out in caught.value.next_command
+    assert caught.value.next_command.startswith("pip install")
 
 
 def test_the_digest_is_of_what_is_asked_and_in_which_order(tmp_path: Path) -> None:
