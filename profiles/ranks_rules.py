@@ -32,7 +32,13 @@ def ranks_share_exact_moments(p: Profile) -> Problem | None:
 def ranks_have_work(p: Profile) -> Problem | None:
     if p.run.gpus == 1 or p.run.worker == "azr":
         return None
-    return Problem(("run.gpus", "run.worker"), f"must be 1: the worker {p.run.worker} trains in one process")
+    if p.run.worker == "fake":
+        return Problem(("run.gpus", "run.worker"), "must be 1: the worker fake trains in one process")
+    if not p.grpo.sent:
+        return None
+    return Problem(
+        ("run.gpus", "grpo.sent"), "must be 1: difficulties belong to the hash of all weights, which no rank has whole"
+    )
 
 
 RULES = (ranks_draw_rollouts_themselves, ranks_share_exact_moments, ranks_have_work)

@@ -24,6 +24,7 @@ from workers.grpo.scoring import Scores, Sizes, score_rows
 from workers.grpo.weights import weights_of
 from workers.loss import k3, truncated_importance_weights
 from workers.models.adapters import disabled
+from workers.models.together import Lone
 from workers.rollout.select import TIS_CAP, tis_cap_of
 
 
@@ -61,7 +62,7 @@ def old_source_of(profile: Profile) -> str:
 
 def prepare(
     model: Any, profile: Profile, rows: Sequence[Row], advantages: Sequence[float], left_out: Sequence[Row],
-    mask: EntropyMask, sizes: Sizes,
+    mask: EntropyMask, sizes: Sizes, together: Lone | None = None,
 ) -> Prepared:  # fmt: skip
     """rows: those to train on; left_out: those that count in the denominator at most. Moves a running `mask`, last."""
     grpo, temperature = profile.grpo, profile.sampling.temperature
@@ -70,7 +71,7 @@ def prepare(
     told = [torch.tensor(row.entropies) for row in rows]
     scores: Scores | None = None
     if old_source_of(profile) == "trainer" or (is_masked and any(not row.entropies for row in rows)):
-        scores = score_rows(model, rows, temperature, sizes)
+        scores = score_rows(model, rows, temperature, sizes, together)
     old, tis = rollout, None
     metrics: Metrics = {}
     if old_source_of(profile) == "trainer":
@@ -81,7 +82,7 @@ def prepare(
     ref = None
     if grpo.kl_coef or grpo.low_entropy_kl:
         with disabled(model):
-            ref = score_rows(model, rows, temperature, sizes).log_probs
+            ref = score_rows(model, rows, temperature, sizes, together).log_probs
     minibatches, masked = plan(profile, rows, left_out, entropies if is_masked else [], mask)
     if grpo.low_entropy_kl:
         minibatches = [replace(one, kl_weights=_kl_weights(profile, one, advantages, old)) for one in minibatches]

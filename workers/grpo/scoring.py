@@ -11,6 +11,7 @@ from torch import Tensor
 from workers.grpo.rows import Row
 from workers.models import packing
 from workers.models.log_probs import score
+from workers.models.together import Lone
 
 
 class Sizes(NamedTuple):
@@ -41,15 +42,21 @@ def packs(rows: Sequence[Row], sizes: Sizes) -> list[tuple[packing.Pack, list[in
 
 
 @torch.no_grad()
-def score_rows(model: Any, rows: Sequence[Row], temperature: float, sizes: Sizes) -> Scores:
-    """By a forward pass of `model`, at the sampling temperature."""
-    log_probs: list[Tensor] = [torch.empty(0)] * len(rows)
-    entropies = list(log_probs)
-    limit = sizes.head_rows * model.lm_head.weight.shape[0]
-    for pack, members in packs(rows, sizes):
-        scored = score(model, pack.to(model.device), temperature, max_logits=limit)
-        lengths = [len(rows[member].completion_ids) for member in members]
-        for into, values in ((log_probs, scored.log_probs), (entropies, scored.entropy)):
-            for member, part in zip(members, torch.split(values.float().cpu(), lengths), strict=True):
-                into[member] = part
+def score_rows(
+    model: Any, rows: Sequence[Row], temperature: float, sizes: Sizes, together: Lone | None = None
+) -> Scores:
+    """By a forward pass of `model`, at the sampling temperature. together: who shares the passes."""
+    together = together or Lone()
+    lengths = [len(row.completion_ids) for row in rows]
+    found = torch.zeros(2, sum(lengths))
+    log_probs, entropies = (list(torch.split(values, lengths)) for values in found)  # views
+    with together.reading():
+        limit = sizes.head_rows * model.lm_head.weight.shape[0]
+        for pack, members in together.mine(packs(rows, sizes)):
+            scored = score(model, pack.to(model.device), temperature, max_logits=limit)
+            of_members = [lengths[member] for member in members]
+            for into, values in ((log_probs, scored.log_probs), (entropies, scored.entropy)):
+                for member, part in zip(members, torch.split(values.float().cpu(), of_members), strict=True):
+                    into[member].copy_(part)
+    together.group.exchange(found)
     return Scores(log_probs, entropies)

@@ -9,33 +9,30 @@ from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 import msgspec
-import torch
 from msgspec import Struct, field
 
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Profile
 from state.registry import Registry
-from workers import memory, rng
-from workers.azr.trainer import device_of, set_up_torch
+from workers import rng
 from workers.backoff import Sizes
 from workers.data.cursor import Cursor
 from workers.data.gsm8k import drop_long, first, read_problems, summary
 from workers.data.verify import verifier_of
 from workers.grpo.advantages import group_advantages, rule_of
 from workers.grpo.collecting import Asker, collect, prompt_of
-from workers.grpo.entropy import EntropyMask
 from workers.grpo.measuring import Measuring
 from workers.grpo.metrics import Metrics, facts_of
 from workers.grpo.order import Order, ProblemFile
+from workers.grpo.replica import Apply, GrpoReplica
 from workers.grpo.rows import Collected, Row
 from workers.grpo.uniformity import StepFacts, all_uniform
-from workers.grpo.update import GroupUpdate
 from workers.grpo.weights import masked_rollouts
-from workers.grpo.worst_case import rehearse
-from workers.models import load, optimizer
-from workers.models.policy import open_policy
+from workers.models import load
+from workers.models.optimizer import learning_rate_at
 from workers.progress import Progress
-from workers.rollout.select import engine_of
+from workers.ranks.crew import Crew
+from workers.ranks.replica import highest
 from workers.rollout_file import Record
 from workers.runtime import Attempt
 from workers.suites.data_files import data_folder
@@ -69,26 +66,19 @@ class GrpoTrainer:
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
         self._profile: Profile = attempt.profile
+        self.crew = Crew(attempt)
         self._model: Any = None
 
     def build(self, head: Path | None) -> None:
         profile = self._profile
-        set_up_torch(profile, isolate=self._attempt.spec.isolate)
         found = read_problems(problem_path(profile), profile.grpo)  # first: it takes no time, and people mistype it
-        self._policy = open_policy(profile, head, device_of(profile))
-        self._model = self._policy.model
+        self.crew.start(head)
+        self._replica = self.crew.lead(GrpoReplica, head)
+        self._policy, self._model, self._memory = self._replica.policy, self._replica.model, self._replica.memory
+        self._engine, self._update = self.crew.engine, self._replica.update
         if head is None:
             rng.seed_globals(profile.run.seed)
-        self._optimizer = optimizer.build(self._model, profile.optimizer)
-        self._mask = EntropyMask(profile.grpo)
-        self._update = GroupUpdate(self._model, self._optimizer, profile, self._mask)
-        self._memory = memory.memory_of(profile, self._model, self._attempt.warn)
-        self._update.phase = self._memory.phase
         self._tally = Tally()
-        self._engine = engine_of(
-            self._model, profile, self._policy.tokenizer, reductions=self._attempt.spec.reductions,
-            warn=self._attempt.warn,
-        )  # fmt: skip
         with TemporaryDirectory(prefix="longhaul-voice-") as files:
             self.write_static(Path(files))
             voice = voice_of_run(profile, Path(files))
@@ -129,10 +119,9 @@ class GrpoTrainer:
     def registry(self, progress: Progress) -> Registry:
         registry = Registry()
         registry.register(progress)
-        for item in self._policy.items:
-            registry.register(item)
-        registry.register(optimizer.OptimizerState(self._optimizer, self._model))
-        for item in (ProblemFile(self._problems), self._order, self._mask, self._tally):
+        for file in self.crew.state:
+            registry.register(file)
+        for item in (ProblemFile(self._problems), self._order, self._tally):
             registry.register(item)
         registry.register(rng.GlobalGenerators())  # last: reading the others may draw from them
         return registry
@@ -153,18 +142,16 @@ class GrpoTrainer:
     def worst_case(self, *, first_attempt: bool) -> dict[str, Any]:
         if not first_attempt and self._model.device.type != "cuda":
             return {}
-        return rehearse(self._model, self._engine, self._update, self._profile, self._memory)
+        found: dict[str, Any] = self.crew.call("rehearse")[0]
+        return found
 
     @property
     def sizes(self) -> Sizes:
-        now = self._update.sizes
-        return Sizes(micro_batch=now.rollouts, head_rows=now.head_rows, rollout_rows=self._engine.max_rows)
+        found: Sizes = self._replica.sizes
+        return found
 
     def resize(self, sizes: Sizes) -> None:
-        self._update.resize(sizes.micro_batch, sizes.head_rows)
-        self._engine.max_rows = sizes.rollout_rows
-        if self._model.device.type == "cuda":
-            torch.cuda.empty_cache()
+        self.crew.call("resize", sizes)
 
     def collect(self, step: int) -> list[Record]:
         with self._memory.phase("rollout"):
@@ -172,7 +159,7 @@ class GrpoTrainer:
 
     def update(self, step: int, records: Sequence[Record]) -> StepReport:
         collected = Collected.of(records)
-        self._engine.rest()
+        self.crew.call("rest")
         rows, advantages, left_out = chosen(collected, self._profile)
         metrics: Metrics = dict(collected.metrics) | {"rollouts_kept": float(len(rows))}
         groups = {row.group for row in rows}
@@ -180,12 +167,17 @@ class GrpoTrainer:
         is_finite = True
         if rows:
             began = time.monotonic()
-            rate = optimizer.learning_rate_at(self._tally.updates + 1, self._profile.optimizer)
+            rate = learning_rate_at(self._tally.updates + 1, self._profile.optimizer)
             with self._attempt.stage("update"):
-                is_finite, learned = self._update.apply(step, rate, rows, advantages, left_out)
+                asked = Apply(step, rate, rows, advantages, left_out)
+                is_finite, learned = self.crew.call("apply", asked)[0]
             metrics |= learned | {"learning_rate": rate}
             metrics["train_tokens_per_s"] = tokens_of(rows) / max(time.monotonic() - began, 1e-9)
-        metrics |= {"update_skipped": float(not rows), **self._step_done(collected, bool(rows)), **self._memory.take()}
+        metrics |= {
+            "update_skipped": float(not rows),
+            **self._step_done(collected, bool(rows)),
+            **highest(self.crew.call("take")),
+        }
         return StepReport(
             metrics=metrics, tokens=tokens_of(rows), finite=is_finite, warnings=self._said(collected, rows)
         )

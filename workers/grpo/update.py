@@ -22,8 +22,10 @@ from workers.grpo.scoring import Sizes, packs
 from workers.grpo.sequence_loss import sequence_policy_loss
 from workers.memory import applied_once
 from workers.models.log_probs import MAX_LOGITS, places_of
-from workers.models.optimizer import AnyOptimizer, clip
+from workers.models.optimizer import AnyOptimizer
 from workers.models.packing import Pack
+from workers.models.together import Lone
+from workers.ranks.group import Group
 
 
 @dataclass
@@ -63,7 +65,11 @@ class GroupUpdate:
     on at the minibatch that failed, with everything as it was prepared.
     """
 
-    def __init__(self, model: Any, optimizer: AnyOptimizer, profile: Profile, mask: EntropyMask) -> None:
+    def __init__(
+        self, model: Any, optimizer: AnyOptimizer, profile: Profile, mask: EntropyMask, together: Lone | None = None
+    ) -> None:
+        """together: where several GPUs share the update, each calls `apply` with the same rows."""
+        self.together = together or Lone()
         self._model, self._optimizer, self._profile, self._mask = model, optimizer, profile, mask
         knobs = profile.optimizer
         vocabulary = model.lm_head.weight.shape[0]
@@ -96,7 +102,9 @@ class GroupUpdate:
             self._step, self._done, self._prepared, self._sums = step, 0, None, Sums()
         if self._prepared is None:
             with self.phase("score"):
-                self._prepared = prepare(self._model, self._profile, rows, advantages, left_out, self._mask, self.sizes)
+                self._prepared = prepare(
+                    self._model, self._profile, rows, advantages, left_out, self._mask, self.sizes, self.together
+                )
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         queue = self._prepared.minibatches * self._profile.grpo.inner_epochs
@@ -112,12 +120,16 @@ class GroupUpdate:
     def _one(self, prepared: Prepared, minibatch: Minibatch) -> bool:
         """One optimiser step. What it found is added only once it is whole, so a repeated one counts once."""
         self.forget_gradients()
-        loss, found = self.accumulate(prepared, minibatch)
-        norm = clip(self._optimizer, self._model, self._profile.optimizer.max_grad_norm)
+        with self.together.passes():
+            mine, tokens = self.accumulate(prepared, minibatch)
+        loss, found = merged(mine, tokens, self.together.group)
+        self.together.complete(self._optimizer)
+        norm = self.together.clip(self._optimizer, self._model, self._profile.optimizer.max_grad_norm)
         is_finite = bool(torch.isfinite(norm)) and math.isfinite(loss)
         if is_finite:
             with applied_once("the optimiser's step"):
                 self._optimizer.step()
+            self.together.changed()
             self._sums.grad_norms.append(float(norm))
         self.forget_gradients()
         self._sums.loss += loss
@@ -133,16 +145,25 @@ class GroupUpdate:
 
     def forget_gradients(self) -> None:
         self._optimizer.zero_grad(set_to_none=True)
+        self.together.forget()
 
-    def accumulate(self, prepared: Prepared, minibatch: Minibatch) -> tuple[float, list[Diagnostics]]:
-        """Add the gradient of the minibatch's loss to the parameters; returns the loss, and sums over its tokens."""
-        rows = [prepared.rows[i] for i in minibatch.rows]
+    def accumulate(
+        self, prepared: Prepared, minibatch: Minibatch, *, is_dealt: bool = True
+    ) -> tuple[float, list[Diagnostics]]:
+        """Add the gradient of the minibatch's loss to the parameters; returns the loss, and sums over its tokens.
+
+        All of that is of this rank's part; is_dealt: False to make every pass on every rank.
+        """
+        passes = packs([prepared.rows[i] for i in minibatch.rows], self.sizes)
         total, found = 0.0, []
-        for pack, members in packs(rows, self.sizes):
-            loss, tokens = self._micro_batch(prepared, minibatch, pack.to(self._model.device), members)
-            loss.loss.backward()  # type: ignore[no-untyped-call]
-            total += float(loss.loss.detach())
-            found.append(diagnostics(loss, tokens))
+        for (pack, members), counts in self.together.dealt(passes) if is_dealt else [(one, True) for one in passes]:
+            forward = partial(self._micro_batch, prepared, minibatch, pack.to(self._model.device), members)
+            loss, tokens = self.together.run(forward)
+            (loss.loss if counts else 0.0 * loss.loss).backward()  # type: ignore[no-untyped-call]
+            self.together.passed()
+            if counts:
+                total += float(loss.loss.detach())
+                found.append(diagnostics(loss, tokens))
         return total, found
 
     def _micro_batch(
@@ -183,3 +204,14 @@ class GroupUpdate:
             bias=head.bias,
         )
         return loss, tokens
+
+
+def merged(loss: float, found: Sequence[Diagnostics], group: Group) -> tuple[float, list[Diagnostics]]:
+    """The loss and the sums of all ranks, from those of this one's passes."""
+    if group.size == 1:
+        return loss, list(found)
+    largest = ("mismatch_max", "ratio_max")
+    added = [name for name in Diagnostics._fields if name not in largest]
+    total, *sums = group.total([loss, *(math.fsum(getattr(one, name) for one in found) for name in added)])
+    most = group.largest([max((getattr(one, name) for one in found), default=0.0) for name in largest])
+    return total, [Diagnostics(**dict(zip((*added, *largest), (*sums, *most), strict=True)))]

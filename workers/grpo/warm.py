@@ -29,4 +29,10 @@ def job(spec: WorkerSpec) -> Callable[[Attempt], Result]:
 
     if spec.role == "validate":
         return lambda attempt: validate.validate(attempt, suites_of(attempt, None))
-    return lambda attempt: train.train(attempt, GrpoTrainer(attempt))
+
+    def run(attempt: Attempt) -> Result:
+        trainer = GrpoTrainer(attempt)
+        with trainer.crew:
+            return train.train(attempt, trainer)
+
+    return run

@@ -2,8 +2,8 @@
 
 The matrices have the same names whether peft computes with them or lora.py: one may follow the other on a resume.
 
-The order matters, and is "freeze, inject, wrap" of the QLoRA recipes. On one GPU there is nothing to shard: the model stays
-the plain module that engines and updates call. For several, shards.py does the last part.
+The order matters, and is "freeze, inject, wrap" of the QLoRA recipes. On one GPU there is nothing to shard: the model
+stays the plain module that engines and updates call. For several, shards.py does the last part.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def kind_of(spec: WorkerSpec) -> type[Replica]:
     if spec.profile.run.worker == "grpo":
         from workers.grpo.replica import GrpoReplica
 
-        return GrpoReplica  # type: ignore[no-any-return]
+        return GrpoReplica
     from workers.azr.replica import AzrReplica
 
     return AzrReplica

@@ -21,6 +21,7 @@ from workers.control import Control
 from workers.grpo import update
 from workers.grpo.trainer import GrpoTrainer
 from workers.grpo.warm import job
+from workers.models.together import Lone
 from workers.runtime import carry_out
 from workers.train import train
 
@@ -311,7 +312,7 @@ def test_three_steps_without_finite_numbers_end_the_attempt_and_leave_the_batch_
 ) -> None:
     profile = profile_of(problems)
     seeded = checkpoint_of(trained(tmp_path, profile))
-    monkeypatch.setattr(update, "clip", lambda *given: torch.tensor(float("nan")))
+    monkeypatch.setattr(Lone, "clip", lambda *given: torch.tensor(float("nan")))
     result = do(h.make_spec(tmp_path, profile, head=seeded, end_step=9))
     assert result.exit_code == ExitCode.NOT_FINITE and result.checkpoint == seeded
     assert "the rollouts are in cycles/0001/rollouts" in result.error

@@ -21,6 +21,9 @@ from profiles.load import load_profile
 from profiles.schema import Profile
 from workers.azr.rows import Row
 from workers.azr.update import PolicyUpdate
+from workers.grpo.entropy import EntropyMask
+from workers.grpo.rows import Row as GroupRow
+from workers.grpo.update import GroupUpdate
 from workers.models import optimizer
 from workers.models.policy import Policy, open_policy
 from workers.models.together import Lone
@@ -33,8 +36,31 @@ BASE = (
 KINDS = {
     "adapter over nf4": ("azr-3b-qlora-debug", *BASE, "model.dtype=float32"),
     "own adapter over bfloat16": ("azr-3b-qlora-debug", *BASE, "model.quantization=none", "adapter.implementation=own"),
-    "all weights": ("azr-0.5b-debug", *BASE, "model.dtype=float32", "sampling.engine=native", "optimizer.kind=adamw"),
-    "all weights in bfloat16": ("azr-0.5b-debug", *BASE, "sampling.engine=native", "optimizer.kind=adamw"),
+    "all weights": (
+        "azr-0.5b-debug",
+        *BASE,
+        "model.dtype=float32",
+        "sampling.engine=native",
+        "sampling.fallback=[]",
+        "optimizer.kind=adamw",
+    ),
+    "groups": (
+        "grpo-1.5b-8gb-debug",
+        *BASE,
+        "model.dtype=float32",
+        "optimizer.kind=adamw",
+        "sampling.engine=native",
+        "grpo.kl_coef=0.1",
+        "grpo.entropy_mask=running",
+        "grpo.entropy_min_tokens=0",
+    ),
+    "all weights in bfloat16": (
+        "azr-0.5b-debug",
+        *BASE,
+        "sampling.engine=native",
+        "sampling.fallback=[]",
+        "optimizer.kind=adamw",
+    ),
 }
 
 
@@ -55,22 +81,19 @@ def profile_of(kind: str) -> Profile:
     return load_profile(name, overrides=overrides).profile
 
 
-def rows_of(step: int, count: int, vocabulary: int) -> tuple[list[Row], list[float]]:
+def rows_of(step: int, count: int, vocabulary: int, *, is_grpo: bool) -> tuple[list[Any], list[float]]:
     """Rollouts and their advantages, the same for everybody."""
     draws = Random(step)
 
     def ids(least: int, most: int) -> tuple[int, ...]:
         return tuple(draws.randrange(vocabulary) for _ in range(draws.randint(least, most)))
 
-    rows = []
+    rows: list[Any] = []
     for number in range(count):
-        completion = ids(2, 9)
-        rows.append(
-            Row(
-                task="abd", role="solve", group=number, prompt_ids=ids(3, 20), completion_ids=completion,
-                log_probs=tuple(-draws.uniform(4, 6) for _ in completion), finish_reason="stop", reward=0.0,
-            )
-        )  # fmt: skip
+        prompt, completion = ids(3, 20), ids(2, 9)
+        given: dict[str, Any] = {"group": number, "prompt_ids": prompt, "completion_ids": completion, "reward": 0.0}
+        given |= {"log_probs": tuple(-draws.uniform(4, 6) for _ in completion), "finish_reason": "stop"}
+        rows.append(GroupRow(problem=0, **given) if is_grpo else Row(task="abd", role="solve", **given))
     return rows, [draws.uniform(-1, 1) for _ in rows]
 
 
@@ -89,8 +112,13 @@ class Member:
             self.together = self.shards = Shards(model, self.group)
         self.optimizer = optimizer.build(model, profile.optimizer, self.together.parameters)
         self.state = optimizer.OptimizerState(self.optimizer, model, self.shards)
-        self.update = PolicyUpdate(model, self.optimizer, profile.optimizer, 1.0, self.together)
-        self.update.tis_cap = 2.0
+        self.is_grpo = profile.run.worker == "grpo"
+        self.update: Any
+        if self.is_grpo:
+            self.update = GroupUpdate(model, self.optimizer, profile, EntropyMask(profile.grpo), self.together)
+        else:
+            self.update = PolicyUpdate(model, self.optimizer, profile.optimizer, 1.0, self.together)
+            self.update.tis_cap = 2.0
 
     def load(self, folder: Path) -> None:
         for item in self.policy.items:
@@ -118,11 +146,13 @@ class Member:
         """Metrics of each step, and how often memory ended."""
         metrics, retries = [], 0
         for step in range(*self.task.steps):
-            rows, advantages = rows_of(step, self.task.rows, self.policy.model.config.vocab_size)
+            vocabulary = self.policy.model.config.vocab_size
+            rows, advantages = rows_of(step, self.task.rows, vocabulary, is_grpo=self.is_grpo)
             self._fail_once(step)
             while True:
                 try:
-                    is_finite, found = self.update.apply(step, rows, advantages)
+                    given = (step, 3e-3, rows) if self.is_grpo else (step, rows)
+                    is_finite, found = self.update.apply(*given, advantages)
                     break
                 except RuntimeError as error:
                     if "out of memory" not in str(error):
@@ -145,7 +175,7 @@ class Member:
                 raise RuntimeError("CUDA out of memory")
             return whole(*args)
 
-        self.update._micro_batch = fails  # type: ignore[method-assign, assignment]
+        self.update._micro_batch = fails
 
 
 def work(tasks: list[Task], meet: Callable[[], Group]) -> None:

@@ -1,0 +1,58 @@
+"""One rank of GRPO."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from msgspec import Struct
+
+from workers.backoff import Sizes
+from workers.grpo.entropy import EntropyMask
+from workers.grpo.rows import Row
+from workers.grpo.update import GroupUpdate
+from workers.grpo.worst_case import rehearse
+from workers.ranks.replica import Replica, Setting
+
+
+class Apply(Struct):
+    """A step's rows, all of them: each rank takes its part itself."""
+
+    step: int
+    rate: float
+    rows: list[Row]
+    advantages: list[float]
+    left_out: list[Row]
+
+
+class GrpoReplica(Replica):
+    commands: ClassVar[Mapping[str, Any]] = {**Replica.commands, "apply": Apply}
+
+    def __init__(self, setting: Setting) -> None:
+        self.mask = EntropyMask(setting.profile.grpo)
+        super().__init__(setting)
+        self._items[self.mask.filename] = self.mask  # each rank moves its own, by the same numbers
+
+    def make_update(self) -> GroupUpdate:
+        return GroupUpdate(self.model, self.optimizer, self.profile, self.mask)
+
+    def apply(self, asked: Apply) -> tuple[bool, dict[str, float]]:
+        """Whether all numbers were finite, and the metrics."""
+        found: tuple[bool, dict[str, float]] = self.update.apply(
+            asked.step, asked.rate, asked.rows, asked.advantages, asked.left_out
+        )
+        return found
+
+    @property
+    def sizes(self) -> Sizes:
+        now = self.update.sizes
+        return Sizes(
+            micro_batch=self.micro_batch(now.rollouts), head_rows=now.head_rows, rollout_rows=self.engine.max_rows
+        )
+
+    def resize(self, sizes: Sizes) -> None:
+        self.update.resize(sizes.micro_batch, sizes.head_rows)
+        super().resize(sizes)
+
+    def rehearse(self, _: None = None) -> dict[str, Any]:
+        return rehearse(self.model, self.engine, self.update, self.profile, self.memory)
