@@ -32,6 +32,7 @@ from workers.models.optimizer import AnyOptimizer, trainable
 from workers.models.together import Lone
 from workers.ranks.deal import deal_passes
 from workers.ranks.group import Group
+from workers.runtime import is_out_of_memory
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -85,18 +86,16 @@ class Shards(Lone):
         self._unshard()
         try:
             yield
-        finally:
-            self._reshard()
+        except Exception as error:
+            if is_out_of_memory(error):  # any other ends the process: the ranks would wait for it here
+                self._reshard()
+            raise
+        self._reshard()
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        with self.whole():
-            error: Exception | None = None
-            try:
-                yield
-            except Exception as found:
-                error = found
-            self.group.agree(error)
+        with self.whole(), self.group.agreed():
+            yield
 
     def _unshard(self) -> None:
         with applied_once("gathering the weights"):
@@ -136,13 +135,9 @@ class Shards(Lone):
                 yield
             return
         self._unshard()
-        error: Exception | None = None
         try:
-            yield
-        except Exception as found:
-            error = found
-        try:
-            self.group.agree(error)
+            with self.group.agreed():
+                yield
         except Exception:
             self.forget()
             raise

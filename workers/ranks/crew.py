@@ -177,17 +177,14 @@ class Crew:
         packages = {id(one): packed(one) for one in bodies[1:]}
         for follower, one in zip(self._followers, bodies[1:], strict=True):
             self._send(follower, Command(name, packages[id(one)]))
-        mine: Any = None
-        failed: Exception | None = None
         try:
             mine = getattr(self.replica, name)(bodies[0])
         except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            failed = error
+            if is_out_of_memory(error):  # the others have done their part, or have agreed; what they say is dropped
+                for follower in self._followers:
+                    self._receive(follower)
+            raise
         replies = [self._receive(follower) for follower in self._followers]
-        if failed is not None:
-            raise failed
         for follower, reply in zip(self._followers, replies, strict=True):
             if reply.out_of_memory:
                 elsewhere = RuntimeError(f"out of memory on rank {follower.rank}: {reply.out_of_memory}")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -43,17 +44,18 @@ class Group:
             dist.all_reduce(found, dist.ReduceOp.MAX)
         return list(found.tolist())
 
-    def agree(self, error: Exception | None) -> None:
-        """Raise out-of-memory on every rank where one of them ran out of it: all halve the same, and repeat together.
-
-        An error of another kind is raised at once: the process ends, and with it the attempt.
+    @contextmanager
+    def agreed(self) -> Iterator[None]:
+        """Around each rank's own work: raises out-of-memory on all where one of them ran out of it, so that all halve
+        the same and repeat together. An error of another kind is nobody else's: it ends its process, and the attempt.
         """
-        if error is not None and not is_out_of_memory(error):
-            raise error
-        ranks_out = int(self.total([float(error is not None)])[0])
-        if error is not None:
-            raise error
-        if ranks_out:
+        try:
+            yield
+        except Exception as error:
+            if is_out_of_memory(error):
+                self.total([1.0])
+            raise
+        if ranks_out := int(self.total([0.0])[0]):
             raise RuntimeError(f"out of memory on {ranks_out} of the other {self.size - 1} GPUs")
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import subprocess
 import sys
+import weakref
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,7 +23,8 @@ from state.layout import AttemptDir
 from workers.azr.replica import AzrReplica
 from workers.ranks.crew import Crew, Follower, card_of, lost
 from workers.ranks.deal import deal_passes, deal_requests
-from workers.ranks.replica import Generate, highest
+from workers.ranks.group import Group
+from workers.ranks.replica import Generate, Replica, highest
 from workers.ranks.wire import Command, Gone, packed, receive, send, unpacked
 from workers.rollout.engine import Request, Sampling
 
@@ -108,6 +113,37 @@ def test_more_gpus_than_there_are_are_refused_before_anything_starts(tmp_path: P
     with pytest.raises(LonghaulError, match=r"run\.gpus = 99, and \d+ usable GPUs are found") as caught:
         Crew(attempt).start(None)
     assert caught.value.exit_code == ExitCode.GPU and list(tmp_path.iterdir()) == []
+
+
+def test_an_attempt_after_memory_ended_begins_with_smaller_passes() -> None:
+    asked = [
+        Replica.micro_batch(SimpleNamespace(group=Group(0, size), _reductions=2), 12)  # type: ignore[arg-type]
+        for size in (1, 2)
+    ]
+    assert asked == [12, 3]  # one GPU remembers its sizes in the checkpoint
+
+
+@pytest.mark.parametrize("text", ["CUDA out of memory", "anything else"])
+def test_work_that_fails_raises_its_own_error_and_keeps_no_tensor_alive(text: str) -> None:
+    held = torch.zeros(3)
+    watched = weakref.ref(held)
+
+    def work(inside: torch.Tensor) -> None:
+        with Group().agreed():
+            raise RuntimeError(f"{text} {len(inside)}")
+
+    with pytest.raises(RuntimeError, match=text):
+        work(held)
+    gc_was_on = gc.isenabled()
+    gc.disable()  # a cycle through the traceback would need it, and the retry needs the room at once
+    try:
+        with suppress(RuntimeError):
+            work(held)
+        del held
+        assert watched() is None
+    finally:
+        if gc_was_on:
+            gc.enable()
 
 
 def test_a_figure_of_all_ranks_is_the_highest_of_them() -> None:
