@@ -64,7 +64,7 @@ class Session:
     @property
     def settings(self) -> dict[str, Any]:
         """What was resolved, for the report."""
-        from workers.grpo.prepare import old_source_of
+        from workers.grpo.old_source import old_source_of
 
         profile = self.profile
         return {

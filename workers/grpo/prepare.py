@@ -19,6 +19,7 @@ from profiles.schema import Profile
 from workers.grpo.entropy import EntropyMask
 from workers.grpo.low_entropy import kl_weights
 from workers.grpo.metrics import Metrics, groups_of
+from workers.grpo.old_source import old_source_of
 from workers.grpo.rows import Row
 from workers.grpo.scoring import Scores, Sizes, score_rows
 from workers.grpo.weights import weights_of
@@ -52,29 +53,25 @@ class Prepared:
     metrics: Metrics = field(default_factory=dict)
 
 
-def old_source_of(profile: Profile) -> str:
-    """`trainer` where the engine's numbers are not those that the trainer would compute; else `rollout`. (pure)"""
-    wanted = profile.grpo.old_source
-    if wanted != "auto":
-        return wanted
-    return "trainer" if tis_cap_of(profile) > 0 else "rollout"
-
-
 def prepare(
     model: Any, profile: Profile, rows: Sequence[Row], advantages: Sequence[float], left_out: Sequence[Row],
-    mask: EntropyMask, sizes: Sizes, together: Lone | None = None,
+    mask: EntropyMask, sizes: Sizes, together: Lone | None = None, source: str = "",
 ) -> Prepared:  # fmt: skip
-    """rows: those to train on; left_out: those that count in the denominator at most. Moves a running `mask`, last."""
+    """rows: those to train on; left_out: those that count in the denominator at most. Moves a running `mask`, last.
+
+    source: of the old log-probs, where it is not the profile's.
+    """
+    source = source or old_source_of(profile)
     grpo, temperature = profile.grpo, profile.sampling.temperature
     is_masked = grpo.entropy_mask != "off"
     rollout = [torch.tensor(row.log_probs) for row in rows]
     told = [torch.tensor(row.entropies) for row in rows]
     scores: Scores | None = None
-    if old_source_of(profile) == "trainer" or (is_masked and any(not row.entropies for row in rows)):
+    if source == "trainer" or (is_masked and any(not row.entropies for row in rows)):
         scores = score_rows(model, rows, temperature, sizes, together)
     old, tis = rollout, None
     metrics: Metrics = {}
-    if old_source_of(profile) == "trainer":
+    if source == "trainer":
         assert scores is not None
         old = scores.log_probs
         tis, metrics = corrected(old, rollout, tis_cap_of(profile) or TIS_CAP, grpo.tis_mode)

@@ -31,7 +31,8 @@ class GrpoReplica(Replica):
     def __init__(self, setting: Setting) -> None:
         self.mask = EntropyMask(setting.profile.grpo)
         super().__init__(setting)
-        self._items[self.mask.filename] = self.mask  # each rank moves its own, by the same numbers
+        for item in (self.mask, self.update.source):  # each rank moves its own, by the same numbers
+            self._items[item.filename] = item
 
     def make_update(self) -> GroupUpdate:
         return GroupUpdate(self.model, self.optimizer, self.profile, self.mask)

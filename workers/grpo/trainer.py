@@ -164,7 +164,7 @@ class GrpoTrainer:
         metrics: Metrics = dict(collected.metrics) | {"rollouts_kept": float(len(rows))}
         groups = {row.group for row in rows}
         metrics["skipped_share"] = 1 - len(groups) / metrics["groups"]
-        is_finite = True
+        is_finite, was_trusted = True, not self._update.source.is_distrusted
         if rows:
             began = time.monotonic()
             rate = learning_rate_at(self._tally.updates + 1, self._profile.optimizer)
@@ -178,9 +178,13 @@ class GrpoTrainer:
             **self._step_done(collected, bool(rows)),
             **highest(self.crew.call("take")),
         }
-        return StepReport(
-            metrics=metrics, tokens=tokens_of(rows), finite=is_finite, warnings=self._said(collected, rows)
-        )
+        said = self._said(collected, rows)
+        if was_trusted and self._update.source.is_distrusted:
+            said.append(
+                "the engine's log-probs are far from the trainer's (mismatch_mean, mismatch_max): from the next step "
+                "on the trainer computes them itself, and weights correct the difference"
+            )
+        return StepReport(metrics=metrics, tokens=tokens_of(rows), finite=is_finite, warnings=said)
 
     def _step_done(self, collected: Collected, is_updated: bool) -> Metrics:
         """The places after the step. Nothing before this changed them, so a step may be repeated."""

@@ -16,6 +16,7 @@ from profiles.schema import Profile
 from workers.fused_loss import Diagnostics, PolicyLoss, Terms, Tokens, diagnostics, fused_policy_loss
 from workers.grpo.entropy import EntropyMask
 from workers.grpo.metrics import Metrics
+from workers.grpo.old_source import OldSource
 from workers.grpo.prepare import Minibatch, Prepared, prepare
 from workers.grpo.rows import Row
 from workers.grpo.scoring import Sizes, packs
@@ -85,6 +86,7 @@ class GroupUpdate:
         )
         self.phase: Callable[[str], AbstractContextManager[None]] = lambda name: nullcontext()
         """Measures a part of the update."""
+        self.source = OldSource(profile)
         self._step = 0
         self._done = 0
         self._prepared: Prepared | None = None
@@ -103,8 +105,9 @@ class GroupUpdate:
         if self._prepared is None:
             with self.phase("score"):
                 self._prepared = prepare(
-                    self._model, self._profile, rows, advantages, left_out, self._mask, self.sizes, self.together
-                )
+                    self._model, self._profile, rows, advantages, left_out, self._mask, self.sizes, self.together,
+                    self.source.now,
+                )  # fmt: skip
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         queue = self._prepared.minibatches * self._profile.grpo.inner_epochs
@@ -112,6 +115,8 @@ class GroupUpdate:
         while self._done < len(queue):
             with self.phase("train"):
                 is_finite &= self._one(self._prepared, queue[self._done])
+            if self._done == 0:
+                self.source.look(*(self._sums.metrics()[f"mismatch_{name}"] for name in ("mean", "max")))
             self._done += 1
         metrics = self._sums.metrics() | self._prepared.metrics
         self._prepared = None

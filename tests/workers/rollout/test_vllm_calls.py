@@ -10,7 +10,7 @@ import torch
 
 from profiles.schema import Grpo, Profile, Run, Vllm
 from profiles.schema import Sampling as Knobs
-from workers.grpo.prepare import old_source_of
+from workers.grpo.old_source import old_source_of
 from workers.rollout.engine import Request, Sampling
 from workers.rollout.vllm import VllmEngine
 
