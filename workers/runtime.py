@@ -76,6 +76,10 @@ class Attempt:
         finally:
             self._seconds[name] = self._seconds.get(name, 0.0) + time.monotonic() - began
 
+    def seconds_of(self, name: str) -> float:
+        """Of that stage since the last `take_seconds`."""
+        return self._seconds.get(name, 0.0)
+
     def take_seconds(self) -> dict[str, float]:
         """Seconds by stage since the last call."""
         seconds, self._seconds = self._seconds, {}

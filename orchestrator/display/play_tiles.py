@@ -104,7 +104,7 @@ OF_GROUPS = ("accuracy", "group_spread", "skipped_share", "tokens_mean")
 
 
 def _quantity(curve: Curve) -> str:
-    if curve.name.startswith("buffer/"):
+    if curve.name.startswith("buffer/") or curve.name == "tokens_per_s":
         return count(curve.last)
     return percent(curve.last) if curve.name in _SHARES else f"{curve.last:.3g}"
 

@@ -290,7 +290,7 @@ _SIGNALS = (
 
 _GROUP_SIGNALS = (
     "accuracy", "group_spread", "skipped_share", "tokens_mean", "truncated", "entropy", "kept_tokens", "kl",
-    "clip_fraction", "loss", "grad_norm", "learning_rate",
+    "clip_fraction", "loss", "grad_norm", "learning_rate", "tokens_per_s",
 )  # fmt: skip
 """The same of GRPO; the first four say how the rollouts are, the rest how the policy moves."""
 _MAY_BE_OFF = {"reward/format": 0.0, "kl": 0.0, "truncated": 0.0, "kept_tokens": 1.0}

@@ -175,6 +175,7 @@ class GrpoTrainer:
             metrics["train_tokens_per_s"] = tokens_of(rows) / max(time.monotonic() - began, 1e-9)
         metrics |= {
             "update_skipped": float(not rows),
+            **self._speed(collected),
             **self._step_done(collected, bool(rows)),
             **highest(self.crew.call("take")),
         }
@@ -185,6 +186,11 @@ class GrpoTrainer:
                 "on the trainer computes them itself, and weights correct the difference"
             )
         return StepReport(metrics=metrics, tokens=tokens_of(rows), finite=is_finite, warnings=said)
+
+    def _speed(self, collected: Collected) -> Metrics:
+        """Nothing where the rollouts are those of an earlier attempt."""
+        seconds = self._attempt.seconds_of("rollout")
+        return {"tokens_per_s": tokens_of(collected.rows) / seconds} if seconds else {}
 
     def _step_done(self, collected: Collected, is_updated: bool) -> Metrics:
         """The places after the step. Nothing before this changed them, so a step may be repeated."""

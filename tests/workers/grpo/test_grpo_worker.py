@@ -118,6 +118,8 @@ def test_a_step_tells_everything_that_is_worth_knowing(whole: tuple[Path, Checkp
     assert len(steps) == STEPS and wanted <= set(steps[0])
     assert all(step["grad_norm"] > 0 and step["update_skipped"] == 0 for step in steps)
     assert all(0 < step["kept_tokens"] < 1 and step["kl"] >= 0 for step in steps)
+    for told in h.events_at(whole[0] / "cycles/0001/attempt-1", "step"):
+        assert told.data["tokens_per_s"] > 0 and told.data["train_tokens_per_s"] > 0
     (first,) = h.events_at(whole[0] / "cycles/0000/attempt-1", "problems")
     assert first.data["text"] == "12 problems from sums.jsonl"
 
