@@ -198,8 +198,15 @@ class Shards(Lone):
 
     def clip(self, optimizer: AnyOptimizer, model: nn.Module, max_norm: float) -> Tensor:
         gradients = gradients_of(optimizer)
-        squares = sum((one.double().square().sum().cpu() for one in gradients), torch.zeros((), dtype=torch.float64))
-        norm = self.group.exchange(squares.reshape(1)).sqrt()[0]
+        squares = torch.zeros(1, dtype=torch.float64)
+        if gradients:  # waits for the device once
+            squares += (
+                torch.stack([torch.linalg.vector_norm(one, dtype=torch.float64) for one in gradients])
+                .square()
+                .sum()
+                .cpu()
+            )
+        norm = self.group.exchange(squares).sqrt()[0]
         scale = float((max_norm / (norm + 1e-6)).clamp(max=1.0))
         for one in gradients:
             one.mul_(scale)

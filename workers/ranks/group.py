@@ -69,5 +69,6 @@ def join(store: Path, rank: int, size: int, device: torch.device) -> Group:
         os.environ.setdefault(variable, "lo")
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     meeting = dist.FileStore(str(store), size)  # type: ignore[attr-defined]
+    meeting.set_timeout(PATIENCE)
     dist.init_process_group(backend, store=meeting, rank=rank, world_size=size, timeout=PATIENCE)
     return Group(rank, size)
