@@ -172,7 +172,13 @@ def gpu(device: str) -> Finding:
 
 
 def card(profile: Profile, machine: Machine) -> Iterator[Finding]:
-    """Whether the GPU's memory is enough for the profile's largest shapes; nothing where that cannot be said."""
+    """Whether there are GPUs enough, and each has memory enough for the profile's largest shapes; nothing where that
+    cannot be said."""
+    gpus = profile.run.gpus
+    if gpus > 1 and machine.lacks(gpus) and not preflight.on_cpu(profile, machine) and profile.run.device != "cpu":
+        there = len(machine.cards or ())
+        fix = f"python -m orchestrator run --profile {profile.name} --set run.gpus={max(1, there)}"
+        yield Finding("gpus", "fail", f"{there} of the {gpus} that run.gpus asks for", fix, ExitCode.GPU)
     verdict = preflight.judge(profile, machine)
     plan = verdict.plan
     if plan is None or machine.card is None or plan.usable_bytes is None:

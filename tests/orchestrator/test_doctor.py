@@ -100,6 +100,14 @@ def test_each_finding_is_a_line_with_its_remedy_below() -> None:
     assert "1 of 1 checks failed" in closing([bad], "pocket")
 
 
+def test_fewer_gpus_than_the_profile_asks_for_are_a_failure() -> None:
+    machine = Machine((Card("one", 24 * GIB),))
+    findings = list(doctor.card(load_profile("azr-3b-qlora", ["run.gpus=2"]).profile, machine))
+    assert [(one.check, one.state, one.exit_code) for one in findings[:1]] == [("gpus", "fail", ExitCode.GPU)]
+    on_cpu = load_profile("azr-3b-qlora-debug", ["run.gpus=2"]).profile
+    assert not list(doctor.card(on_cpu, Machine(())))
+
+
 def test_the_gpu_s_memory_is_compared_with_the_profile() -> None:
     mine = load_profile("azr-0.5b").profile
 
