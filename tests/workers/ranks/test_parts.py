@@ -6,11 +6,12 @@ import gc
 import socket
 import subprocess
 import sys
+import threading
 import weakref
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -25,8 +26,9 @@ from workers.ranks.crew import Crew, Follower, card_of, lost
 from workers.ranks.deal import deal_passes, deal_requests
 from workers.ranks.group import Group
 from workers.ranks.replica import Generate, Replica, highest
-from workers.ranks.wire import Command, Gone, packed, receive, send, unpacked
+from workers.ranks.wire import Command, Gone, Reply, packed, receive, send, unpacked
 from workers.rollout.engine import Request, Sampling
+from workers.runtime import is_out_of_memory, phase_of
 
 PROMPTS = st.lists(st.integers(0, 5), min_size=1, max_size=6).map(tuple)
 
@@ -113,6 +115,50 @@ def test_more_gpus_than_there_are_are_refused_before_anything_starts(tmp_path: P
     with pytest.raises(LonghaulError, match=r"run\.gpus = 99, and \d+ usable GPUs are found") as caught:
         Crew(attempt).start(None)
     assert caught.value.exit_code == ExitCode.GPU and list(tmp_path.iterdir()) == []
+
+
+class Scripted:
+    """A crew whose one follower says what it is given, in order, and whose leader raises what it is given."""
+
+    commands: ClassVar[dict[str, Any]] = {"take": None}
+    answers: ClassVar[dict[str, Any]] = {"take": dict[str, float]}
+
+    def __init__(self, folder: Path, replies: list[Reply], errors: list[str]) -> None:
+        attempt: Any = SimpleNamespace(profile=Profile(name="x", run=Run(gpus=2)), dir=AttemptDir(folder))
+        self.crew, self.errors = Crew(attempt), errors
+        self.crew.replica = self
+        ours, theirs = socket.socketpair()
+        process: Any = None
+        self.crew._followers.append(Follower(1, process, ours, -1, folder / "rank-1.log"))
+
+        def follow() -> None:
+            for reply in replies:
+                receive(theirs, Command)
+                send(theirs, reply)
+
+        self.thread = threading.Thread(target=follow)
+        self.thread.start()
+
+    def take(self, _: None = None) -> dict[str, float]:
+        if text := self.errors.pop(0):
+            raise RuntimeError(text)
+        return {"a": 1.0}
+
+
+def test_memory_that_ends_on_either_side_is_told_with_its_phase_and_the_next_command_is_understood(
+    tmp_path: Path,
+) -> None:
+    well = Reply(packed({"a": 2.0}))
+    scripted = Scripted(
+        tmp_path, [Reply(out_of_memory="CUDA out of memory", phase="rollout"), well, well], ["", "out of memory", ""]
+    )
+    with pytest.raises(RuntimeError, match="out of memory on rank 1: CUDA out of memory") as there:
+        scripted.crew.call("take")
+    assert is_out_of_memory(there.value) and phase_of(there.value) == "rollout"
+    with pytest.raises(RuntimeError, match=r"^out of memory$"):
+        scripted.crew.call("take")
+    assert scripted.crew.call("take") == [{"a": 1.0}, {"a": 2.0}]
+    scripted.thread.join()
 
 
 def test_an_attempt_after_memory_ended_begins_with_smaller_passes() -> None:
