@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from profiles.schema import Adapter
 from tests.workers.rollout.models import REQUESTS, decode, direct_log_probs, tiny_model
@@ -130,13 +131,20 @@ def test_fewer_rows_side_by_side_need_a_smaller_cache() -> None:
 
 
 def test_a_model_that_it_cannot_run_is_named() -> None:
-    class Other(type(tiny_model())):  # type: ignore[misc]
+    config = LlamaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2
+    )
+    with pytest.raises(EngineUnavailable, match="LlamaForCausalLM is not a Qwen2 model"):
+        GraphEngine(LlamaForCausalLM(config))
+
+
+def test_a_model_that_is_wrapped_for_several_gpus_is_still_what_it_is() -> None:
+    class Wrapped(type(tiny_model())):  # type: ignore[misc]
         pass
 
     model = tiny_model()
-    model.__class__ = Other
-    with pytest.raises(EngineUnavailable, match="Other is not a Qwen2 model"):
-        GraphEngine(model)
+    model.__class__ = Wrapped
+    assert len(GraphEngine(model).generate(MANY[:2], Sampling(max_new_tokens=2))) == 2
 
 
 @given(st.integers(1, 300), st.integers(1, 300))
