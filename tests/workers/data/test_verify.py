@@ -117,8 +117,12 @@ def test_what_needs_too_much_time_or_memory_is_ended_by_the_kernel() -> None:
     pytest.importorskip("math_verify")
     with Symbolic(Limits(cpu_s=1)) as hasty:
         assert hasty.compare("1", "9^{9^{9^{9}}}").reason == "could not be compared within 1 s"
+    # Equal, but only who expands both sees it. Where memory ends is chance, and sympy takes some MemoryErrors for a no.
+    large = "(x+y+z+w)^{12}", "((x+y)^2+2(x+y)(z+w)+(z+w)^2)^{6}"
+    with Symbolic(Limits(cpu_s=60, wall_s=120)) as ample:
+        assert ample.compare(*large).is_equal
     with Symbolic(Limits(cpu_s=10, memory_mb=1)) as tight:  # beyond what the process has at hand
-        assert tight.compare("(x+y+z+w+1)^{12}", "(x+y+z+w)^{12}").reason.startswith("could not be compared: ")
+        assert not tight.compare(*large).is_equal
         assert tight.compare("2", r"\sqrt{4}").is_equal
     with Symbolic(Limits(wall_s=0.0)) as hasty:
         assert hasty.compare("1", "9^{9^{9^{9}}}").reason == "could not be compared within 0 s of wall time"
