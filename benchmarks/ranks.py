@@ -46,9 +46,10 @@ def main(arguments: list[str]) -> int:
     print(f"reproduce: python -m benchmarks ranks {' '.join(arguments)}\n", flush=True)
     with tempfile.TemporaryDirectory(prefix="longhaul-shape-") as folder:
         made = [] if args.shape == "as-is" else ["--model", made_once(args.shape, folder)]
-        reports = [in_a_process([*arguments, *made], gpus) for gpus in args.gpus]
-    for report in reports:
-        show(report)
+        reports = []
+        for gpus in args.gpus:
+            reports.append(in_a_process([*arguments, *made], gpus))
+            show(reports[-1])
     if all("error" not in report for report in reports) and len(reports) > 1:
         compare(reports)
     return int(any("error" in report for report in reports))

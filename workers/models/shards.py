@@ -65,7 +65,7 @@ class Shards(Lone):
         self._work: Callable[[], Any] = lambda: None
         self._is_whole = False
         self._gradients: dict[str, Tensor] = {}
-        model.pass_of_all = lambda: self._work()
+        model.pass_of_all = lambda _: self._work()
         register_fsdp_forward_method(model, "pass_of_all")
         self.run(lambda: None)  # FSDP takes the module whose pass comes first for the root
         self._reshard()
@@ -153,7 +153,8 @@ class Shards(Lone):
             return work()
         self._work = work
         try:
-            return self._model.pass_of_all()  # type: ignore[no-any-return]
+            # On a GPU, FSDP of PyTorch before 2.13 fails for a method without arguments.
+            return self._model.pass_of_all(None)  # type: ignore[no-any-return]
         finally:
             self._work = lambda: None
 
