@@ -185,7 +185,7 @@ def card(profile: Profile, machine: Machine) -> Iterator[Finding]:
         return
     detail = (
         f"{preflight.gib(plan.demand.device)} of {preflight.gib(plan.usable_bytes)} GiB usable of {machine.card.name} "
-        f"expected ({plan.demand.worst}); rollouts by {verdict.profile.sampling.engine}"
+        f"expected ({plan.demand.worst}); {preflight.rollouts_by(verdict)}"
     )
     plan_command = f"python -m orchestrator run --profile {profile.name} --plan"
     if plan.fits:

@@ -11,7 +11,11 @@ from pathlib import Path
 
 from profiles.footprint import GIB
 
-COMMAND = ("nvidia-smi", "--query-gpu=index,uuid,name,memory.total,memory.used", "--format=csv,noheader,nounits")
+COMMAND = (
+    "nvidia-smi",
+    "--query-gpu=index,uuid,name,memory.total,memory.used,compute_cap",
+    "--format=csv,noheader,nounits",
+)
 TIMEOUT_S = 20.0
 RESERVE_BYTES = int(0.3 * GIB)
 """Of a card, what its driver keeps from programs."""
@@ -27,6 +31,8 @@ class Card:
     total_bytes: int
     used_bytes: int = 0
     """By other programs: a screen, another run."""
+    capability: tuple[int, int] | None = None
+    """Compute capability; None: not told."""
 
     @property
     def usable_bytes(self) -> int:
@@ -85,9 +91,11 @@ def parse(text: str) -> list[tuple[str, str, Card]]:
     found = []
     for line in text.splitlines():
         parts = [part.strip() for part in line.split(",")]
-        if len(parts) == 5 and parts[3].isdigit():
+        if len(parts) >= 5 and parts[3].isdigit():
             used = int(parts[4]) if parts[4].isdigit() else 0
-            found.append((parts[0], parts[1], Card(parts[2], int(parts[3]) << 20, used << 20)))
+            major, _, minor = "".join(parts[5:6]).partition(".")
+            capability = (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
+            found.append((parts[0], parts[1], Card(parts[2], int(parts[3]) << 20, used << 20, capability)))
     return found
 
 

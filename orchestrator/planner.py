@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from profiles import capture
 from profiles.footprint import GIB, Demand, demand_of, work_of
 from profiles.knobs import knobs, value_of
 from profiles.rules import check
@@ -65,16 +66,48 @@ def changed(profile: Profile, changes: Changes) -> Profile:
     return profile
 
 
-def settle_engine(profile: Profile, shape: Shape | None, usable_bytes: int | None, *, has_vllm: bool) -> Profile:
-    """`sampling.engine = "auto"` decided: vllm where it is installed and fits beside the trainer, else native."""
+def settle_engine(
+    profile: Profile,
+    shape: Shape | None,
+    usable_bytes: int | None,
+    *,
+    has_vllm: bool,
+    capability: tuple[int, int] | None = None,
+) -> tuple[Profile, str]:
+    """`sampling.engine = "auto"` decided, and why; an engine that is named is left alone, without a word.
+
+    `native` wherever it captures its steps: of what was measured it is the fastest and needs least (docs/engines.md).
+    Elsewhere `vllm`, where it is installed and fits beside the trainer; else decoding without captured steps.
+    capability: of the GPU; one that is not known is taken for new enough. What only the worker sees (Triton, very many
+    stop tokens) may still end in the plain decoder, with a line in its log.
+    """
     if profile.sampling.engine != "auto":
-        return profile
-    native = changed(profile, _native(profile))
-    if shape is None or usable_bytes is None or not has_vllm or profile.run.device == "cpu":
-        return native
+        return profile, ""
+    plain = changed(profile, _taken_by(profile, "native" if shape is None or shape.is_qwen2 else "hf"))
+    if shape is None or usable_bytes is None or profile.run.device == "cpu":
+        return plain, "no GPU, or no model, that is known"
+    against = _reason_against_capture(profile, shape, capability or capture.OLDEST)
+    if not against:
+        return plain, "captured steps, the fastest that was measured"
+    if not has_vllm:
+        return plain, f"{against}, and vLLM is not installed"
     with_vllm = changed(profile, {"sampling.engine": "vllm"})
+    is_too_old = (capability or capture.OLDEST) < capture.OLDEST and profile.vllm.dtype == "bfloat16"
     fits = plan_of(with_vllm, shape, usable_bytes).fits and vllm_holds(with_vllm, shape, usable_bytes)
-    return with_vllm if fits and not check(with_vllm) else native
+    if is_too_old or not fits or check(with_vllm):
+        return plain, f"{against}, and vLLM does not fit"
+    return with_vllm, against
+
+
+def _reason_against_capture(profile: Profile, shape: Shape, capability: tuple[int, int]) -> str:
+    """Why `native` would decode without captured steps, or not at all; empty: with them."""
+    if not shape.is_qwen2:
+        return "the model is no Qwen2 that native decodes"
+    reason = capture.reason_against(
+        capability, profile.model.dtype, head_dim=shape.head_dim, hidden_size=shape.hidden_size,
+        intermediate_size=shape.intermediate_size,
+    )  # fmt: skip
+    return f"native without captured steps: {reason}" if reason else ""
 
 
 def vllm_holds(profile: Profile, shape: Shape, card_bytes: int) -> bool:
@@ -138,13 +171,13 @@ def _engines(profile: Profile) -> Iterator[Changes]:
     while share > LEAST_SHARE:
         yield {"vllm.sleep": True, "vllm.gpu_memory_utilization": round(share, 2)}
         share -= LEAST_SHARE
-    yield _native(profile)
+    yield _taken_by(profile, "native")
 
 
-def _native(profile: Profile) -> Changes:
+def _taken_by(profile: Profile, engine: str) -> Changes:
     """No engine is named twice, so it goes from the list of those that take over."""
-    others = tuple(name for name in profile.sampling.fallback if name != "native")
-    return {"sampling.engine": "native", "sampling.fallback": others}
+    others = tuple(name for name in profile.sampling.fallback if name != engine)
+    return {"sampling.engine": engine, "sampling.fallback": others}
 
 
 def _updates(profile: Profile) -> Iterator[Changes]:

@@ -50,6 +50,8 @@ class Verdict:
     """Settings that would fit, where the profile's do not."""
     is_new: bool = True
     """No run has begun with the profile."""
+    why: str = ""
+    """Why `sampling.engine = "auto"` means this engine; empty where one is named."""
 
     @property
     def is_refused(self) -> bool:
@@ -62,14 +64,16 @@ def judge(profile: Profile, machine: Machine, *, is_new: bool = True) -> Verdict
     usable = card.usable_bytes if card else None
     cap = int(profile.memory.cap_gib * GIB)
     available = min(usable, cap) if usable and cap else usable
-    profile = planner.settle_engine(profile, shape, available, has_vllm=machine.has_vllm)
+    profile, why = planner.settle_engine(
+        profile, shape, available, has_vllm=machine.has_vllm, capability=card.capability if card else None
+    )
     if shape is None or profile.run.device == "cpu":
-        return Verdict(profile, machine, None)
+        return Verdict(profile, machine, None, why=why)
     plan = planner.plan_of(profile, shape, usable, card.total_bytes if card else 0)
     if plan.fits or card is None or plan.usable_bytes is None:
-        return Verdict(profile, machine, plan)
+        return Verdict(profile, machine, plan, why=why)
     changes = planner.nearest(profile, shape, plan.usable_bytes, card.total_bytes, is_new=is_new)
-    return Verdict(profile, machine, plan, changes, is_new)
+    return Verdict(profile, machine, plan, changes, is_new, why)
 
 
 def examined(profile: Profile, args: argparse.Namespace, *, is_new: bool) -> Verdict:
@@ -190,11 +194,17 @@ def told(verdict: Verdict) -> str:
         return ""
     line = (
         f"memory: up to {gib(plan.demand.device)} of {gib(plan.usable_bytes)} GiB of {harmless(card.name)} expected "
-        f"({plan.demand.worst}); rollouts by {verdict.profile.sampling.engine}"
+        f"({plan.demand.worst}); {rollouts_by(verdict)}"
     )
     if not plan.fits:
         return line + "; that is more than there is, and memory.on_small_card says to start all the same"
     return line + ("; that is tight" if plan.is_tight else "")
+
+
+def rollouts_by(verdict: Verdict) -> str:
+    """Which engine, and why where the plan has picked it. (pure)"""
+    engine = verdict.profile.sampling.engine
+    return f"rollouts by {engine} (auto: {verdict.why})" if verdict.why else f"rollouts by {engine}"
 
 
 def table(plan: Plan) -> str:
@@ -216,7 +226,7 @@ def shown(verdict: Verdict, args: argparse.Namespace) -> str:
     profile, plan, card = verdict.profile, verdict.plan, verdict.machine.card
     if plan is None:
         return f"profile {profile.name!r} is not planned: the model is built in, not known yet, or works on the CPU\n"
-    lines = [f"memory of {profile.name} at its largest shapes, rollouts by {profile.sampling.engine}", table(plan)]
+    lines = [f"memory of {profile.name} at its largest shapes, {rollouts_by(verdict)}", table(plan)]
     if profile.run.gpus > 1:
         lines.insert(1, division(profile))
         if verdict.machine.lacks(profile.run.gpus):
@@ -250,6 +260,7 @@ def plan_facts(verdict: Verdict) -> Mapping[str, Any]:
         "profile": verdict.profile.name,
         "planned": True,
         "engine": verdict.profile.sampling.engine,
+        "engine_why": verdict.why,
         "gpus": verdict.profile.run.gpus,
         "card": card.name if card else None,
         "usable_bytes": plan.usable_bytes,

@@ -89,7 +89,7 @@ class Sampling(Section, frozen=True):
     """[sampling]: how rollouts are drawn."""
 
     engine: Annotated[Literal["native", "hf", "continuous", "vllm", "auto"], FREE] = "native"
-    """`native`: our own decoder. `hf`, `continuous`: transformers'. `auto`: vllm where it fits. docs/engines.md."""
+    """`native`: our own decoder. `hf`, `continuous`: transformers'. `auto`: the fastest that fits. docs/engines.md."""
     fallback: Annotated[tuple[Literal["native", "hf", "continuous"], ...], FREE] = ()
     """Engines that take over, in this order, where `engine` cannot start or go on; empty: the run stops, with why."""
     max_rows: Annotated[Positive, FREE] = 512

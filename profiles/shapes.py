@@ -56,6 +56,8 @@ class Shape:
     num_key_value_heads: int
     head_dim: int
     tie_word_embeddings: bool
+    is_qwen2: bool = True
+    """Of the kind that the engine `native` decodes: Qwen2 without a sliding window."""
 
     @property
     def query_width(self) -> int:
@@ -113,6 +115,7 @@ def shape_of(config: Mapping[str, Any]) -> Shape:
         num_key_value_heads=config.get("num_key_value_heads") or heads,
         head_dim=config.get("head_dim") or config["hidden_size"] // heads,
         tie_word_embeddings=bool(config.get("tie_word_embeddings", True)),
+        is_qwen2=config.get("model_type", "qwen2") == "qwen2" and not config.get("use_sliding_window", False),
     )
 
 

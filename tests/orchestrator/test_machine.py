@@ -12,16 +12,16 @@ from profiles.footprint import GIB
 
 MIB = 1 << 20
 LISTED = """\
-0, GPU-aaaa, NVIDIA GeForce RTX 3060 Ti, 8192, 512
-1, GPU-bbbb, NVIDIA H200, 143771, 4
-2, GPU-cccc, Odd card, [N/A], 0
+0, GPU-aaaa, NVIDIA GeForce RTX 3060 Ti, 8192, 512, 8.6
+1, GPU-bbbb, NVIDIA H200, 143771, 4, [N/A]
+2, GPU-cccc, Odd card, [N/A], 0, 9.0
 """
 
 
 def test_each_card_is_read_and_one_that_tells_no_size_is_none() -> None:
     cards = [card for _, _, card in parse(LISTED)]
     assert cards == [
-        Card("NVIDIA GeForce RTX 3060 Ti", 8192 * MIB, 512 * MIB),
+        Card("NVIDIA GeForce RTX 3060 Ti", 8192 * MIB, 512 * MIB, capability=(8, 6)),
         Card("NVIDIA H200", 143771 * MIB, 4 * MIB),
     ]
 

@@ -119,33 +119,53 @@ def test_a_larger_card_never_gets_smaller_settings_while_the_moments_stay() -> N
     assert sizes == sorted(sizes) and len(set(sizes)) > 3
 
 
-AUTO = {"sampling__engine": "auto"}
+AUTO = {"sampling__engine": "auto", "sampling__fallback": ()}
+PLAIN = {"model__dtype": "float32"}
+"""With it `native` would be the plain decoder."""
+OTHER = shape_of(ARCHITECTURES["qwen2.5-0.5b"] | {"model_type": "llama"})
+"""A model that `native` does not decode."""
+ODD = shape_of(ARCHITECTURES["qwen2.5-0.5b"] | {"head_dim": 80})
+OLD, NEW = (7, 5), (8, 6)
 
 
 @pytest.mark.parametrize(
-    ("gigabytes", "has_vllm", "changes", "engine"),
+    ("gigabytes", "has_vllm", "changes", "engine", "why"),
     [
-        pytest.param(24, True, {}, "vllm", id="room and vLLM"),
-        pytest.param(24, False, {}, "native", id="no vLLM"),
-        pytest.param(8, True, {}, "native", id="a card that is tight"),
-        pytest.param(24, True, {"run__device": "cpu"}, "native", id="on a CPU"),
-        pytest.param(24, True, {"vllm__gpu_memory_utilization": 0.1}, "native", id="a share that holds no rollouts"),
-        pytest.param(None, True, {}, "native", id="no card known"),
+        pytest.param(24, True, {}, "native", "captured steps", id="steps are captured, also where there is vLLM"),
+        pytest.param(24, False, {}, "native", "captured steps", id="steps are captured, and there is no vLLM"),
+        pytest.param(24, True, {"sampling__max_rows": 512}, "native", "captured steps", id="more rows than measured"),
+        pytest.param(24, True, {"capability": None}, "native", "captured steps", id="a card that tells no age"),
+        pytest.param(48, True, PLAIN, "vllm", "compute in bfloat16", id="float32: room and vLLM"),
+        pytest.param(48, False, PLAIN, "native", "vLLM is not installed", id="float32: no vLLM"),
+        pytest.param(8, True, PLAIN, "native", "vLLM does not fit", id="float32: a card that is tight"),
+        pytest.param(48, True, PLAIN | {"vllm__gpu_memory_utilization": 0.05}, "native", "vLLM does not fit",
+                     id="float32: a share that holds no rollouts"),
+        pytest.param(24, True, {"capability": OLD}, "native", "RTX 30 series", id="old: vLLM has no bfloat16"),
+        pytest.param(24, True, {"capability": OLD, "vllm__dtype": "float16"}, "vllm", "RTX 30 series", id="old"),
+        pytest.param(24, True, {"shape": ODD}, "vllm", "heads of 80", id="heads of another size"),
+        pytest.param(24, True, {"shape": OTHER}, "vllm", "no Qwen2", id="another architecture"),
+        pytest.param(24, False, {"shape": OTHER}, "hf", "no Qwen2", id="another architecture, no vLLM"),
+        pytest.param(24, True, {"run__device": "cpu"}, "native", "no GPU", id="on a CPU"),
+        pytest.param(None, True, {}, "native", "no GPU", id="no card known"),
     ],
-)
-def test_the_planner_picks_the_engine(
-    gigabytes: float | None, has_vllm: bool, changes: dict[str, Any], engine: str
+)  # fmt: skip
+def test_the_planner_picks_the_engine_and_says_why(
+    gigabytes: float | None, has_vllm: bool, changes: dict[str, Any], engine: str, why: str
 ) -> None:
+    facts: dict[str, Any] = {"shape": HALF, "capability": NEW} | changes
+    shape, capability = facts.pop("shape"), facts.pop("capability")
     bytes_ = None if gigabytes is None else usable(gigabytes)
-    assert settle_engine(profile(**AUTO, **changes), HALF, bytes_, has_vllm=has_vllm).sampling.engine == engine
+    settled, said = settle_engine(profile(**AUTO, **facts), shape, bytes_, has_vllm=has_vllm, capability=capability)
+    assert settled.sampling.engine == engine and check(settled) == [] and why in said
 
 
 def test_an_engine_that_is_named_is_left_alone_and_fallbacks_stay_others() -> None:
-    named = profile(sampling__engine="hf")
-    assert settle_engine(named, HALF, usable(80), has_vllm=True) is named
-    mine = profile(**AUTO, sampling__fallback=("native", "hf"))
-    assert settle_engine(mine, HALF, usable(8), has_vllm=True).sampling.fallback == ("hf",)
-    assert settle_engine(mine, HALF, usable(24), has_vllm=True).sampling.fallback == ("native", "hf")
+    named = profile(sampling__engine="hf", sampling__fallback=())
+    assert settle_engine(named, HALF, usable(80), has_vllm=True) == (named, "")
+    mine = profile(**AUTO | PLAIN | {"sampling__fallback": ("native", "hf")})
+    for size, engine, others in ((8, "native", ("hf",)), (48, "vllm", ("native", "hf"))):
+        settled, _ = settle_engine(mine, HALF, usable(size), has_vllm=True)
+        assert (settled.sampling.engine, settled.sampling.fallback) == (engine, others)
 
 
 def test_a_cap_is_the_card() -> None:

@@ -75,7 +75,9 @@ def test_a_plan_is_printed_and_nothing_is_started(tmp_path: Path) -> None:
     assert cli.code == 0 and not cli.began
     rows = {line.split()[0]: line for line in cli.out.splitlines()[2:-1]}
     assert list(rows) == ["load", "rollout", "score", "train"]
-    assert cli.out.splitlines()[-1].startswith("fits: ")
+    assert cli.out.splitlines()[-1].startswith("fits: ") and "rollouts by native\n" in cli.out
+    auto = Cli(tmp_path, 12288, "--profile", "azr-0.5b", "--plan", "--set", "sampling.engine=auto")
+    assert "rollouts by native (auto: captured steps" in auto.out
     other = Cli(tmp_path, 12288, "--profile", "azr-0.5b", "--plan", "--card", "5")
     assert (
         other.code == ExitCode.CUDA_OOM and "does not fit" in other.out and "--set optimizer.offload=true" in other.out
@@ -121,10 +123,11 @@ def test_a_person_may_start_all_the_same_and_is_told_what_to_expect() -> None:
 
 
 def test_the_worst_case_is_told_before_the_first_step_with_the_engine() -> None:
-    line = told(judge(load_profile("azr-0.5b", ["sampling.engine=auto"]).profile, a_card_of(12, has_vllm=False)))
-    assert re.fullmatch(
-        r"memory: up to \d+\.\d\d of 11\.70 GiB of a card of 12 GB expected \(train\); rollouts by native", line
-    )
+    mine = load_profile("azr-0.5b").profile
+    line = r"memory: up to \d+\.\d\d of 11\.70 GiB of a card of 12 GB expected \(train\); rollouts by native"
+    assert re.fullmatch(line, told(judge(mine, a_card_of(12, has_vllm=False))))
+    picked = judge(changed(mine, {"sampling.engine": "auto"}), a_card_of(12, has_vllm=True))
+    assert re.fullmatch(line + r" \(auto: captured steps, the fastest that was measured\)", told(picked))
     assert told(judge(load_profile("pocket").profile, small())) == ""
 
 

@@ -45,6 +45,15 @@ def test_a_config_may_leave_out_what_has_a_usual_value() -> None:
     assert shape_of(config | {"head_dim": 32}).query_width == 128
 
 
+@pytest.mark.parametrize(
+    ("config", "is_qwen2"),
+    [({}, True), ({"model_type": "qwen2", "use_sliding_window": False}, True), ({"model_type": "llama"}, False),
+     ({"model_type": "qwen2", "use_sliding_window": True}, False)],
+)  # fmt: skip
+def test_a_shape_knows_whether_the_native_engine_decodes_it(config: dict[str, object], is_qwen2: bool) -> None:
+    assert shape_of(ARCHITECTURES["qwen2.5-0.5b"] | config).is_qwen2 == is_qwen2
+
+
 def test_every_named_shape_can_be_drawn_at_random_and_every_published_name_has_a_shape() -> None:
     choices = get_args(get_args(get_type_hints(Model, include_extras=True)["random_init"])[0])
     assert set(choices) == {"off", *ARCHITECTURES}

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from profiles import capture
 from workers.rollout.decoder import Decoder
 from workers.rollout.engine import Decode, EngineUnavailable, Request, Rollout, Sampling, draw_uniforms, stop_ids_of
 from workers.rollout.graph import cuda
@@ -34,7 +35,6 @@ KEEP_SHARE = 1 / 16
 """So does one of this share of the memory that the process may use."""
 ROUND_LENGTH = 128
 """The cache's length is a multiple of it, so that prompts of other lengths seldom need another."""
-HEAD_DIMS = (32, 64, 128, 256)
 
 
 @dataclass
@@ -237,12 +237,13 @@ def reason_against(model: Any) -> str:
         return f"the model has more than {MAX_STOPS} stop tokens"
     if model.device.type == "cpu":
         return ""
-    if model.device.type != "cuda" or torch.cuda.get_device_capability(model.device) < (8, 0):
-        return "its kernels need an NVIDIA GPU of the RTX 30 series or newer"
-    if model.model.embed_tokens.weight.dtype != torch.bfloat16:
-        return "its kernels compute in bfloat16"
-    if head_dim not in HEAD_DIMS or config.hidden_size % 64 or config.intermediate_size % 64:
-        return f"its kernels do not fit heads of {head_dim} and layers of {config.hidden_size}"
+    reason = capture.reason_against(
+        torch.cuda.get_device_capability(model.device) if model.device.type == "cuda" else (0, 0),
+        str(model.model.embed_tokens.weight.dtype).removeprefix("torch."),
+        head_dim=head_dim, hidden_size=config.hidden_size, intermediate_size=config.intermediate_size,
+    )  # fmt: skip
+    if reason:
+        return reason
     try:
         import triton  # noqa: F401
     except ImportError:
