@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from orchestrator import packages
 from orchestrator.signals import SIGNALS
 from profiles.errors import LonghaulError
 
@@ -41,8 +42,12 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, object]:
-    """The chosen command's arguments and its module. Exits with 2 on a wrong command line."""
+    """The chosen command's arguments and its module. Exits with 2 on a wrong command line.
+
+    Raises LonghaulError (INPUT) where a package that it needs is not installed.
+    """
     known, rest = build_parser().parse_known_args(arguments)
+    packages.check(known.command)
     module = importlib.import_module(f"orchestrator.commands.{known.command}")
     parser = argparse.ArgumentParser(
         prog=f"python -m orchestrator {known.command}",
@@ -61,8 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["run"]:
         SIGNALS.install()
-    args, module = parse(given)
     try:
+        args, module = parse(given)
         return int(module.run(args))  # type: ignore[attr-defined]
     except LonghaulError as error:
         with suppress(OSError):  # the terminal may be gone; the exit code still says it

@@ -23,6 +23,7 @@ import psutil
 
 from orchestrator import preflight
 from orchestrator.machine import Machine, this_machine
+from orchestrator.packages import PACKAGES
 from profiles.built_in import BUILT_IN
 from profiles.errors import ExitCode, LonghaulError
 from profiles.load import resolved_json
@@ -39,7 +40,6 @@ FREE_MB = 2048
 """Free disk for the pocket model's checkpoints, logs and reserve; larger models need more."""
 MEMORY_MB = 2048
 SLOW_FSYNC_S = 0.1
-PACKAGES = ("torch", "transformers", "safetensors", "tokenizers", "msgspec", "sqlite-utils", "psutil", "rich")
 PROBE_TIMEOUT_S = 60.0
 SANDBOX_COMMAND = (sys.executable, "-m", "workers.sandbox", "--layers", "--json")
 LIBRARIES_COMMAND = (sys.executable, "-m", "workers.selftest")
@@ -86,7 +86,7 @@ def python_version(version: tuple[int, ...]) -> Finding:
 def packages() -> Iterator[Finding]:
     """Installed versions, by their metadata alone; and SQLite's own."""
     found, missing = [], []
-    for name in PACKAGES:
+    for name in PACKAGES.values():
         try:
             found.append(f"{name} {metadata.version(name)}")
         except metadata.PackageNotFoundError:

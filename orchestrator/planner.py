@@ -107,7 +107,7 @@ def _reason_against_capture(profile: Profile, shape: Shape, capability: tuple[in
         capability, profile.model.dtype, head_dim=shape.head_dim, hidden_size=shape.hidden_size,
         intermediate_size=shape.intermediate_size,
     )  # fmt: skip
-    return f"native without captured steps: {reason}" if reason else ""
+    return f"no captured steps: {reason}" if reason else ""
 
 
 def vllm_holds(profile: Profile, shape: Shape, card_bytes: int) -> bool:

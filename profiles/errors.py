@@ -16,7 +16,7 @@ class ExitCode(IntEnum):
     VERSION = 65
     """Store or contract newer than this program."""
     INPUT = 66
-    """Profile invalid; model or data missing, torn, or not the one that the run began with."""
+    """Profile invalid; model or data missing, torn, or not the one that the run began with; a package not installed."""
     LOCKED = 69
     """Orchestrator: another master holds the run."""
     INTERNAL = 70
