@@ -16,7 +16,17 @@ from tests.workers.rollout.models import REQUESTS, decode, direct_log_probs, tin
 from workers.models import lora
 from workers.rollout.engine import EngineUnavailable, Request, Rollout, Sampling
 from workers.rollout.graph import engine as graph_engine
-from workers.rollout.graph.cuts import MAX_WARPS, RESIDENT, cut_of, key_splits, launch_for, many_cut_of, tiles_of
+from workers.rollout.graph.cuts import (
+    GATE_RESIDENT,
+    MANY_TILES,
+    MAX_WARPS,
+    RESIDENT,
+    cut_of,
+    key_splits,
+    launch_for,
+    many_cut_of,
+    tiles_of,
+)
 from workers.rollout.graph.engine import GraphEngine, bucket_of, in_turn
 from workers.rollout.native import NativeEngine
 
@@ -174,7 +184,7 @@ def test_a_cut_covers_all_inputs_and_its_sums_fit(
 
 @given(
     st.tuples(st.integers(1, 2000), st.integers(0, 12)), st.integers(64, 30_000), st.integers(17, 300),
-    st.tuples(st.integers(1, 200), st.sampled_from([99 << 10, 227 << 10])), st.integers(1, 8),
+    st.tuples(st.integers(1, 200), st.sampled_from([99 << 10, 227 << 10])), st.integers(1, 12),
 )  # fmt: skip
 def test_a_cut_for_many_rows_covers_all_inputs(
     tiles: tuple[int, int], inputs: int, rows: int, processors: tuple[int, int], most_splits: int
@@ -188,20 +198,31 @@ def test_a_cut_for_many_rows_covers_all_inputs(
 
 @pytest.mark.parametrize(
     ("columns", "inputs", "rows", "splits", "warps"),
-    [(2048, 1536, 32, 6, 6), (2048, 1536, 64, 6, 6), (17920, 1536, 32, 3, 7), (17920, 1536, 64, 1, 11),
-     (1536, 8960, 32, 7, 6), (1536, 8960, 64, 7, 6)],
+    [(2048, 1536, 8, 1, 6), (2048, 1536, 16, 1, 6), (2048, 1536, 32, 6, 6), (2048, 1536, 64, 6, 6),
+     (17920, 1536, 8, 1, 3), (17920, 1536, 16, 1, 2), (17920, 1536, 32, 3, 4), (17920, 1536, 64, 1, 9),
+     (1536, 8960, 8, 4, 5), (1536, 8960, 16, 4, 4), (1536, 8960, 32, 12, 9), (1536, 8960, 64, 12, 9)],
 )  # fmt: skip
-def test_the_cut_is_within_3_percent_of_the_fastest_that_was_measured(
+def test_the_cut_is_within_5_percent_of_the_fastest_that_was_measured(
     columns: int, inputs: int, rows: int, splits: int, warps: int
 ) -> None:
-    cut = many_cut_of((columns // 16, 0), inputs, rows, 12, (132, 228 << 10), 8)
+    tiles, across, processors = tiles_of(rows), columns // 16, 132
+    if tiles < MANY_TILES:
+        limits = MAX_WARPS[tiles], RESIDENT[tiles]
+        cut = cut_of(across, inputs, 16 * 8 * tiles, processors, limits, 8)
+    else:
+        cut = many_cut_of((across, 0), inputs, rows, 12, (processors, 228 << 10), 12)
     assert (cut.splits, cut.warps) == (splits, warps)
 
 
+@pytest.mark.parametrize("tiles", [1, 2])
+def test_gate_and_up_together_take_the_cut_that_was_the_fastest(tiles: int) -> None:
+    assert cut_of(8960 // 16, 1536, 2 * 16 * 8 * tiles, 132, (MAX_WARPS[tiles], GATE_RESIDENT), 1).warps == 3
+
+
 def test_tall_inputs_are_split_where_there_are_fewer_blocks_than_processors() -> None:
-    tall = cut_of(96, 8960, 128, 132, (12, 20), 8)
+    tall = cut_of(96, 8960, 128, 132, (12, 16), 8)
     assert tall.splits > 1
-    assert cut_of(1120, 1536, 128, 132, (12, 20), 8).chunks * 256 >= 1536 // 2
+    assert cut_of(1120, 1536, 128, 132, (12, 16), 8).chunks * 256 >= 1536 // 2
 
 
 @given(st.integers(1, 600).map(lambda n: 32 * n), st.integers(1, 300).map(lambda n: 64 * n), st.integers(1, 200))

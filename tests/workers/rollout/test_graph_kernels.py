@@ -15,7 +15,7 @@ from workers.models import lora
 from workers.rollout.engine import Request, Sampling
 from workers.rollout.graph.state import Shape, State
 from workers.rollout.graph.step import TorchOperations
-from workers.rollout.graph.weights import Weights
+from workers.rollout.graph.weights import Matrix, Projection, Weights
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"),
@@ -29,7 +29,7 @@ SHAPES = {
 }
 QKVO = ("q_proj", "k_proj", "v_proj", "o_proj")
 ALL = (*QKVO, "gate_proj", "up_proj", "down_proj")
-ROWS = (1, 2, 3, 4, 7, 8, 16, 33, 64, 100)
+ROWS = (1, 2, 3, 4, 7, 8, 13, 16, 24, 32, 33, 64, 100)
 TOLERANCE = 2e-2
 """Of the norm of the difference by that of the result: a few roundings to bfloat16, one after another."""
 
@@ -78,6 +78,17 @@ def plain(x: Any, columns: int) -> torch.Tensor:
     return rows[: x.rows, :columns]
 
 
+def lay(x: Any, rows: torch.Tensor) -> None:
+    """The reverse of `plain`: rows, [M, K], into x, zeros where there are none."""
+    if x.data.dim() == 2:
+        x.data.copy_(rows)
+        return
+    tiles, chunks = x.data.shape[:2]
+    whole = rows.new_zeros(tiles * 8, chunks * 256)
+    whole[: rows.shape[0], : rows.shape[1]] = rows
+    x.data.copy_(whole.view(tiles, 8, chunks, 4, 8, 8).permute(0, 2, 4, 1, 3, 5).reshape(x.data.shape))
+
+
 def apart(found: torch.Tensor, expected: torch.Tensor) -> float:
     return float((found.float() - expected.float()).norm() / expected.float().norm())
 
@@ -118,6 +129,28 @@ def test_row_48_every_operation_of_a_layer_is_plain_pytorch_s(shape: str, nf4: b
             assert apart(again, last) < TOLERANCE
             first, second = ops.project(b, layer.down).data, ops.project(b, layer.down).data
             assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("rows", [8, 16, 32, 64])
+@torch.inference_mode()
+def test_a_product_with_a_one_is_the_weight_that_the_trainer_computes_with(rows: int) -> None:
+    columns, inputs = (64, 32, 32), 320
+    generator = torch.Generator("cuda").manual_seed(rows)
+    matrices = [
+        Matrix(
+            torch.randint(0, 256, (n * inputs // 2,), dtype=torch.uint8, device="cuda", generator=generator),
+            torch.rand(n * inputs // 64, device="cuda", generator=generator) * 0.02 + 0.001, (n, inputs),
+        )
+        for n in columns
+    ]  # fmt: skip
+    expected = torch.cat([one.dense(torch.bfloat16) for one in matrices]).float()
+    ones = torch.eye(inputs, dtype=torch.bfloat16, device="cuda")
+    for ops in kinds():
+        for first in range(0, inputs, rows):
+            x = ops.inputs(rows, inputs, ones.device)
+            lay(x, ones[[at % inputs for at in range(first, first + rows)]])
+            found = ops.project(x, Projection([], matrices, None, None)).data.sum(0)
+            assert torch.equal(found, expected[:, [at % inputs for at in range(first, first + rows)]].T)
 
 
 def state_of(weights: Weights, rows: int) -> State:

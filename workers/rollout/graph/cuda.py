@@ -60,10 +60,14 @@ MAX_SHARED = 64 << 10
 
 @cache
 def compiled(source: str, names: tuple[str, ...], architecture: str) -> tuple[bytes, dict[str, bytes]]:
-    """(machine code, name -> symbol)."""
+    """(machine code, name -> symbol). The source may include the headers of this folder."""
     from cuda.bindings import nvrtc
 
-    program = checked(nvrtc.nvrtcCreateProgram(source.encode(), b"kernels.cu", 0, [], []))
+    headers = sorted(Path(__file__).parent.glob("*.cuh"))
+    program = checked(nvrtc.nvrtcCreateProgram(
+        source.encode(), b"kernels.cu", len(headers), [one.read_bytes() for one in headers],
+        [one.name.encode() for one in headers],
+    ))  # fmt: skip
     for name in names:
         checked(nvrtc.nvrtcAddNameExpression(program, name.encode()))
     options = [f"--gpu-architecture={architecture}".encode(), b"--std=c++17"]

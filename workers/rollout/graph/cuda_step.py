@@ -11,6 +11,7 @@ import torch
 from workers.rollout.graph.cuda import Kernels
 from workers.rollout.graph.cuts import (
     CHUNK,
+    GATE_RESIDENT,
     MANY_TILES,
     MAX_WARPS,
     RESIDENT,
@@ -24,7 +25,8 @@ from workers.rollout.graph.triton_step import Inputs, Parts, TritonOperations, t
 from workers.rollout.graph.weights import Projection
 
 SOURCE = Path(__file__).with_name("matmul.cu")
-MAX_SPLITS = 8
+MAX_SPLITS, MANY_SPLITS = 8, 12
+"""Of K: as far as was measured. The kernels that add the parts take any number."""
 MANY_WARPS = {True: 8, False: 12}
 """Of a block of `project_many`, for bfloat16 and for NF4: as `__launch_bounds__` in matmul.cu."""
 
@@ -69,7 +71,7 @@ class CudaOperations(TritonOperations):
         else:
             kernel, shared = "project_many", STAGED_BYTES * tiles
             counts = columns // TILE, math.ceil(extra / TILE)
-            cut = many_cut_of(counts, inputs, rows, MANY_WARPS[is_dense], self._parts, MAX_SPLITS)
+            cut = many_cut_of(counts, inputs, rows, MANY_WARPS[is_dense], self._parts, MANY_SPLITS)
             across = sum(math.ceil(count / cut.warps) for count in counts)
         out = torch.empty(cut.splits, rows, columns + extra, dtype=torch.float32, device=x.data.device)
         name = f"{kernel}<{tiles}, {flag(is_dense)}>"
@@ -91,7 +93,7 @@ class CudaOperations(TritonOperations):
         out = self.inputs(rows, columns, x.data.device)
         floats = 2 * TILE * 8 * tiles
         grid = columns // TILE, math.ceil(rows / (8 * tiles)), 1
-        limits = MAX_WARPS[tiles], RESIDENT[tiles] // 2
+        limits = MAX_WARPS[tiles], GATE_RESIDENT
         warps = cut_of(grid[0] * grid[1], inputs, floats, self.processors, limits, 1).warps
         name = f"gate_up<{tiles}, {flag(gate.absmax is None)}>"
         scales = [self.nothing if one.absmax is None else one.absmax for one in (gate, up)]

@@ -15,23 +15,26 @@ MAX_TILES = 8
 """Of 8 rows, that a block multiplies with: more do not fit the registers."""
 MANY_TILES = 4
 """From so many on, the warps of a block share x instead."""
-RESIDENT = {1: 20, 2: 16, 4: 16, 8: 10}
-"""Warps that the registers of a processor hold, likewise; of the kernel `gate_up` half as many."""
+RESIDENT = {1: 16, 2: 12, 4: 16, 8: 12}
+"""Warps that the registers of a processor hold, likewise."""
+GATE_RESIDENT = 12
+"""Of the kernel `gate_up`, whatever its tiles."""
 SHARED_BYTES = 48 << 10
 STAGED_BYTES = 2 * 8 * CHUNK * 2
 """Of shared memory for each tile of 8 rows of x: a chunk that is read, and the next one on its way."""
 MAX_ROWS_A_BLOCK = 64
 KEY_BLOCK = 64
 
-CHUNK_CYCLES, ROUND_CYCLES, SPLIT_CYCLES = 217, 400, 300
-"""Of a processor for a chunk; of waiting for its weights; of adding another part. Measured on one kind of GPU, and only
-their relation counts."""
-MANY_CYCLES, COPY_CYCLES, PART_CYCLES = 520, 375, 0.075
-"""Likewise, of a chunk of 16 columns with 64 rows; of copying a chunk of 8 rows of x; of a row of a part of 16 columns,
-written and read again."""
-MANY_ROUND_CYCLES, BUSY_WARPS = 2000, 11
-"""Of waiting for a chunk; and so many warps keep a processor busy. With these the model
-took a cut within 3 % of the fastest that was measured, for each product of a 1.5B layer at 32 and 64 rows."""
+CHUNK_CYCLES, ROUND_CYCLES, MERGE_CYCLES, PART_CYCLES = 225, 650, 0.22, 0.07
+"""Of a processor for a chunk; of waiting for its weights; of a sum of a warp, added to those of the others; of a row of
+a part of 16 columns, written and read again. Fitted to one kind of GPU, and only their relation counts. For the
+products of a 1.5B layer at 8 and 16 rows the cut is the fastest that was measured or within 1 %, but gate and up with
+adapters at 16 rows 4.3 %."""
+BUSY_WARPS = 12
+"""That keep a processor busy."""
+MANY_CYCLES, COPY_CYCLES, MANY_ROUND_CYCLES, MANY_BUSY_WARPS = 450, 220, 3500, 4
+"""For `many_cut_of`: of a chunk of 16 columns with 64 rows; of copying a chunk of 8 rows of x; of waiting for a chunk;
+and so many warps keep a processor busy. At 32 and 64 rows the cut is within 3.6 % of the fastest that was measured."""
 
 
 @dataclass(frozen=True)
@@ -54,17 +57,18 @@ def cut_of(blocks: int, inputs: int, floats: int, processors: int, warps: tuple[
     blocks: without a split; inputs: K; floats: sums of a warp; warps: most of a block, and those that a
     processor's registers hold.
     """
-    chunks, (most, resident) = math.ceil(inputs / CHUNK), warps
+    chunks, (most, held) = math.ceil(inputs / CHUNK), warps
     best: tuple[float, Cut] | None = None
     for splits in range(1, min(max_splits, chunks) + 1):
         a_block = math.ceil(chunks / splits)
         busiest = math.ceil(blocks * splits / processors)
         for count in range(1, min(most, a_block, SHARED_BYTES // (4 * floats)) + 1):
             rounds = math.ceil(a_block / count)
-            waves = math.ceil(busiest * count / resident) if busiest > 1 else 1
-            # Few warps leave a processor idle while they wait.
-            idle = max(1.0, 8 / min(resident, busiest * count))
-            cost = busiest * a_block * CHUNK_CYCLES * idle + waves * rounds * ROUND_CYCLES + splits * SPLIT_CYCLES
+            resident = min(busiest, max(1, held // count))
+            idle = max(1.0, BUSY_WARPS / (resident * count))
+            waiting = math.ceil(busiest / resident) * rounds * ROUND_CYCLES
+            sums = floats * (busiest * count * MERGE_CYCLES + splits * blocks / TILE * PART_CYCLES)
+            cost = busiest * a_block * CHUNK_CYCLES * idle + waiting + sums
             if best is None or cost < best[0]:
                 best = cost, Cut(math.ceil(chunks / a_block), a_block, count)
     assert best is not None
@@ -89,7 +93,7 @@ def many_cut_of(
         for splits in range(1, min(max_splits, chunks) + 1):
             a_block = math.ceil(chunks / splits)
             busiest = math.ceil(blocks * splits / processors[0])
-            idle = max(1.0, BUSY_WARPS / (min(resident, busiest) * warps))
+            idle = max(1.0, MANY_BUSY_WARPS / (min(resident, busiest) * warps))
             a_chunk = max(warps * MANY_CYCLES * tall / MAX_TILES * idle, tall * COPY_CYCLES)
             waiting = math.ceil(busiest / resident) * a_block * MANY_ROUND_CYCLES
             cost = busiest * a_block * a_chunk + waiting + splits * sum(tiles) * rows * PART_CYCLES

@@ -134,16 +134,19 @@ def gate_up(
 
 
 @triton.jit
-def _whole(parts, row, columns, inside, num_rows, width, N, R, lora_b, lora_scale, segment, SPLITS, RANK: tl.constexpr):
+def _whole(
+    parts, row, columns, inside, num_rows, width, N, R, lora_b, lora_scale, segment, SPLITS: tl.constexpr,
+    RANK: tl.constexpr,
+):  # fmt: skip
     """Sum of a projection's parts with its adapter, float32. columns: below N; segment: whose A and B it is."""
     total = tl.zeros((columns.shape[0],), tl.float32)
-    for split in range(SPLITS):
+    for split in tl.static_range(SPLITS):  # unrolled, so that no load waits for another
         total += tl.load(parts + (split * num_rows + row) * width + columns, mask=inside, other=0.0)
     if RANK > 0:
         added = tl.zeros((columns.shape[0],), tl.float32)
-        for rank in tl.static_range(RANK):  # unrolled, so that no load waits for another
+        for rank in tl.static_range(RANK):
             t = 0.0
-            for split in range(SPLITS):
+            for split in tl.static_range(SPLITS):
                 t += tl.load(parts + (split * num_rows + row) * width + N + segment * RANK + rank)
             added += t * tl.load(lora_b + rank * N + columns, mask=inside, other=0.0).to(tl.float32)
         total += added * lora_scale

@@ -1,39 +1,11 @@
 // Products of a few rows with a large weight, y[M, N] = x[M, K] W[N, K]^T, for the decode step: bound by reading W.
 //
-// W is NF4 in bitsandbytes' layout (two codes a byte, first in the high nibble; a float32 scale for each 64 of a row) or
-// bfloat16. A weight never leaves registers: each lane reads whole blocks of 64 of the rows that it holds in the tensor
-// cores' fragment, and because a sum does not mind its order, those 64 need not be moved to other lanes. With few rows of x,
-// warps of a block share K; with many, reading x would cost more than reading W, so they share x instead. Blocks may share K
-// too, and all sums are in a fixed order.
+// A weight never leaves registers: each lane reads whole blocks of 64 of the rows that it holds in the tensor cores'
+// fragment, and because a sum does not mind its order, those 64 need not be moved to other lanes. With few rows of x, warps of
+// a block share K; with many, reading x would cost more than reading W, so they share x instead. Blocks may share K too, and
+// all sums are in a fixed order.
 
-typedef unsigned int u32;
-typedef unsigned short u16;
-
-__device__ __constant__ float LEVELS[16] = {
-    -1.0f, -0.6961928009986877f, -0.5250730514526367f, -0.39491748809814453f, -0.28444138169288635f,
-    -0.18477343022823334f, -0.09105003625154495f, 0.0f, 0.07958029955625534f, 0.16093020141124725f,
-    0.24611230194568634f, 0.33791524171829224f, 0.44070982933044434f, 0.5626170039176941f, 0.7229568362236023f, 1.0f};
-
-// Loads that stay where they are written: the compiler would move those of the next chunk behind this one's products.
-__device__ __forceinline__ uint4 fetch(const void* at) {
-    uint4 found;
-    asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(found.x), "=r"(found.y), "=r"(found.z), "=r"(found.w) : "l"(at) : "memory");
-    return found;
-}
-
-__device__ __forceinline__ float fetch(const float* at) {
-    float found;
-    asm volatile("ld.global.f32 %0, [%1];" : "=f"(found) : "l"(at) : "memory");
-    return found;
-}
-
-// Two floats to bfloat16, the first in the low half.
-__device__ __forceinline__ u32 pack(float first, float second) {
-    u32 found;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(found) : "f"(second), "f"(first));
-    return found;
-}
+#include "weights.cuh"
 
 __device__ __forceinline__ float rounded(float value) { return __uint_as_float(pack(0.0f, value) & 0xffff0000u); }
 
@@ -42,54 +14,6 @@ __device__ __forceinline__ void mma(float* c, const u32* a, u32 b0, u32 b1) {
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-
-// Two neighbouring weights, the codes of byte `at` of a word, as the trainer computes with them: level times scale in
-// float32, then rounded. Sixteen floats lie in as many banks, so lanes that look up different ones do not wait.
-__device__ __forceinline__ u32 decode(const float* levels, u32 codes, int at, float scale) {
-    const char* table = (const char*)levels;
-    u32 high = (codes >> (8 * at + 2)) & 0x3c, low = (at ? codes >> (8 * at - 2) : codes << 2) & 0x3c;
-    return pack(*(const float*)(table + high) * scale, *(const float*)(table + low) * scale);
-}
-
-// One row's block of 64: codes (32 bytes) and scale, or 64 bfloat16.
-template <bool DENSE>
-struct Block;
-
-template <>
-struct Block<false> {
-    uint4 codes[2];
-    float scale;
-
-    __device__ __forceinline__ void load(const void* weight, const float* scales, long row, int block, int blocks) {
-        const uint4* at = (const uint4*)((const char*)weight + (row * blocks + block) * 32);
-        codes[0] = fetch((const void*)at);
-        codes[1] = fetch((const void*)(at + 1));
-        scale = fetch(scales + row * blocks + block);
-    }
-
-    __device__ __forceinline__ void clear() {
-        codes[0] = codes[1] = make_uint4(0, 0, 0, 0);
-        scale = 0.0f;
-    }
-};
-
-template <>
-struct Block<true> {
-    uint4 values[8];
-
-    __device__ __forceinline__ void load(const void* weight, const float*, long row, int block, int blocks) {
-        const uint4* at = (const uint4*)((const char*)weight + (row * blocks + block) * 128);
-#pragma unroll
-        for (int i = 0; i < 8; i++) values[i] = __ldg(at + i);
-    }
-
-    __device__ __forceinline__ void clear() {
-#pragma unroll
-        for (int i = 0; i < 8; i++) values[i] = make_uint4(0, 0, 0, 0);
-    }
-};
-
-__device__ __forceinline__ u32 word(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
 
 // Where element k of row m lies in x, so that a warp's 16 bytes a lane are neighbours: [m / 8][k / 256][k % 64 / 8] of 32
 // lanes (m % 8, k % 256 / 64) of 8 elements.
@@ -119,7 +43,12 @@ struct FromShared {
 
 // Adds the products of MT tiles of 16 weight rows with NT tiles of 8 rows of x, over the blocks of one chunk of 256.
 template <int MT, int NT, class X>
-__device__ __forceinline__ void multiply(float (*acc)[NT][4], const Block<false> (*w)[2], const float* levels, const X& x) {
+__device__ __forceinline__ void multiply(float (*acc)[NT][4], const Block<false> (*w)[2], const X& x) {
+    Decoder<NT> decoders[MT][2];
+#pragma unroll
+    for (int i = 0; i < MT; i++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) decoders[i][r].prepare(w[i][r].scale);
 #pragma unroll
     for (int eighth = 0; eighth < 8; eighth++) {
         uint4 b[NT];
@@ -130,9 +59,8 @@ __device__ __forceinline__ void multiply(float (*acc)[NT][4], const Block<false>
             u32 low = word(w[i][0].codes[eighth >> 2], eighth & 3), high = word(w[i][1].codes[eighth >> 2], eighth & 3);
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                u32 a[4] = {decode(levels, low, 2 * half, w[i][0].scale), decode(levels, high, 2 * half, w[i][1].scale),
-                            decode(levels, low, 2 * half + 1, w[i][0].scale),
-                            decode(levels, high, 2 * half + 1, w[i][1].scale)};
+                u32 a[4] = {decoders[i][0].pair(low, 2 * half), decoders[i][1].pair(high, 2 * half),
+                            decoders[i][0].pair(low, 2 * half + 1), decoders[i][1].pair(high, 2 * half + 1)};
 #pragma unroll
                 for (int j = 0; j < NT; j++) mma(acc[i][j], a, half ? b[j].z : b[j].x, half ? b[j].w : b[j].y);
             }
@@ -141,7 +69,7 @@ __device__ __forceinline__ void multiply(float (*acc)[NT][4], const Block<false>
 }
 
 template <int MT, int NT, class X>
-__device__ __forceinline__ void multiply(float (*acc)[NT][4], const Block<true> (*w)[2], const float*, const X& x) {
+__device__ __forceinline__ void multiply(float (*acc)[NT][4], const Block<true> (*w)[2], const X& x) {
 #pragma unroll
     for (int eighth = 0; eighth < 8; eighth++) {
         uint4 b[NT];
@@ -190,9 +118,8 @@ __device__ __forceinline__ void accumulate(float (*acc)[NT][4], const Rows* rows
     int t = threadIdx.x & 3, stride = (blockDim.x >> 5) * 4, blocks = K >> 6, tiles = (M + 7) >> 3;
     int block = begin + (threadIdx.x >> 5) * 4 + t;
     end = min(end, blocks);
-    __shared__ float levels[16];
-    if (!DENSE) {
-        if (threadIdx.x < 16) levels[threadIdx.x] = LEVELS[threadIdx.x];
+    if (!DENSE && NT == 1) {
+        if (threadIdx.x < 16) levels()[threadIdx.x] = LEVELS[threadIdx.x];
         __syncthreads();
     }
     Block<DENSE> w[MT][2];
@@ -201,7 +128,7 @@ __device__ __forceinline__ void accumulate(float (*acc)[NT][4], const Rows* rows
         Block<DENSE> next[MT][2];
         if (!DENSE) load<MT, DENSE>(next, rows, block + stride, end, blocks);
         __syncwarp();
-        multiply<MT, NT>(acc, w, levels, FromGlobal{x, tile, tiles, block, blocks});
+        multiply<MT, NT>(acc, w, FromGlobal{x, tile, tiles, block, blocks});
         if (DENSE) load<MT, DENSE>(next, rows, block + stride, end, blocks);
 #pragma unroll
         for (int i = 0; i < MT; i++) w[i][0] = next[i][0], w[i][1] = next[i][1];
@@ -239,7 +166,7 @@ __device__ __forceinline__ Rows rows_of(int first, const void* w0, const void* w
 
 // out[split, m, n]: up to three weights side by side, which end at end0, end1 and N, then x A^T of R adapter rows.
 template <int NT, bool DENSE>
-__global__ void __launch_bounds__(NT == 8 ? 256 : 384) project(const uint4* x, const void* w0, const void* w1, const void* w2,
+__global__ void __launch_bounds__(384) project(const uint4* x, const void* w0, const void* w1, const void* w2,
                                                const float* s0, const float* s1, const float* s2, const void* lora_a,
                                                float* out, int M, int K, int N, int R, int end0, int end1,
                                                int chunks) {
@@ -264,7 +191,7 @@ __global__ void __launch_bounds__(NT == 8 ? 256 : 384) project(const uint4* x, c
 
 // silu(x Wg^T) * (x Wu^T) in bfloat16, laid out as the next product's x.
 template <int NT, bool DENSE>
-__global__ void __launch_bounds__(NT == 8 ? 256 : 384) gate_up(const uint4* x, const void* gate, const void* up, const float* gate_scales,
+__global__ void __launch_bounds__(384) gate_up(const uint4* x, const void* gate, const void* up, const float* gate_scales,
                                                const float* up_scales, u16* out, int M, int K, int N) {
     extern __shared__ float shared[];
     float acc[2][NT][4] = {};
@@ -306,8 +233,6 @@ __device__ __forceinline__ void share(float (*acc)[NT][4], const Rows& rows, con
                                       int K, int begin, int end) {
     int t = threadIdx.x & 3, blocks = K >> 6, tiles = (M + 7) >> 3;
     end = min(end, (blocks + 3) >> 2);
-    __shared__ float levels[16];
-    if (!DENSE && threadIdx.x < 16) levels[threadIdx.x] = LEVELS[threadIdx.x];
     Block<DENSE> w[1][2];
     if (begin < end) {
         stage<NT>(staged, x, tile, tiles, begin, blocks);
@@ -321,7 +246,7 @@ __device__ __forceinline__ void share(float (*acc)[NT][4], const Rows& rows, con
         if (!is_last) stage<NT>(later, x, tile, tiles, chunk + 1, blocks);
         Block<DENSE> next[1][2];
         if (!DENSE && !is_last) load<1, DENSE>(next, &rows, chunk * 4 + 4 + t, blocks, blocks);
-        multiply<1, NT>(acc, w, levels, FromShared{now});
+        multiply<1, NT>(acc, w, FromShared{now});
         if (DENSE && !is_last) load<1, DENSE>(next, &rows, chunk * 4 + 4 + t, blocks, blocks);
         if (!is_last) w[0][0] = next[0][0], w[0][1] = next[0][1];
     }
@@ -335,18 +260,20 @@ __global__ void __launch_bounds__(DENSE ? 256 : 384) project_many(
     extern __shared__ uint4 staged[];
     float acc[1][NT][4] = {};
     int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, warps = blockDim.x >> 5, width = N + R;
-    int tile = blockIdx.x * warps + (threadIdx.x >> 5), of_weights = (N / 16 + warps - 1) / warps;
-    int m0 = blockIdx.y * 8 * NT, from = blockIdx.z * chunks, to = from + chunks, first, last;
-    if (blockIdx.x < of_weights) {
-        first = tile * 16, last = N;
-        Rows rows = {w0, s0, first, 0};
+    int of_weights = (N / 16 + warps - 1) / warps;
+    bool is_adapter = blockIdx.x >= of_weights;
+    int first = ((blockIdx.x - (is_adapter ? of_weights : 0)) * warps + (threadIdx.x >> 5)) * 16;
+    int m0 = blockIdx.y * 8 * NT, from = blockIdx.z * chunks, to = from + chunks;
+    if (is_adapter) {
+        Rows rows = {lora_a, s0, first, R};
+        share<NT, true>(acc, rows, x, staged, m0 >> 3, M, K, from, to);
+        first += N;
+    } else {
+        Rows rows = {w0, s0, 0, 0};
         if (first < N) rows = rows_of(first, w0, w1, w2, s0, s1, s2, N, end0, end1);
         share<NT, DENSE>(acc, rows, x, staged, m0 >> 3, M, K, from, to);
-    } else {
-        first = N + (tile - of_weights * warps) * 16, last = width;
-        Rows rows = {lora_a, s0, first - N, R};
-        share<NT, true>(acc, rows, x, staged, m0 >> 3, M, K, from, to);
     }
+    int last = is_adapter ? width : N;
     out += (long)blockIdx.z * M * width;
 #pragma unroll
     for (int j = 0; j < NT; j++)
