@@ -16,6 +16,8 @@ from torch import Tensor
 from torch.nn.functional import rms_norm, silu
 from transformers.models.qwen2 import modeling_qwen2
 
+from workers.models import nf4
+
 log = logging.getLogger("worker")
 
 ROUNDED = (torch.bfloat16, torch.float16)
@@ -46,7 +48,7 @@ def fuse(model: Any, *, with_triton: bool) -> None:
 def has_kernels(device: torch.device) -> bool:
     """Whether they compile on `device` and agree with PyTorch there; if not, says why once."""
     try:
-        from workers.models.layer_kernels import Gated, Rotary
+        from workers.models.layer_kernels import Gated, Rotary, dequantized
 
         generator = torch.Generator(device).manual_seed(0)
         x, y = torch.randn(2, 2, 3, 5, 16, device=device, generator=generator).bfloat16()  # [B, heads, T, D] each
@@ -56,6 +58,9 @@ def has_kernels(device: torch.device) -> bool:
         gated: Any = Gated.apply
         found = [*rotary(x, y, cos, sin), gated(x, y)]
         expected = [*_plain_rotary(x, y, cos, sin), silu(x) * y]
+        weight = nf4.quantize(x.float())
+        found.append(dequantized(weight.packed, nf4.scales_of(weight), weight.shape, torch.bfloat16))
+        expected.append(nf4.dequantize(weight, torch.bfloat16))
         is_same = all(
             torch.allclose(one, other, rtol=0.02, atol=0.02) for one, other in zip(found, expected, strict=True)
         )
@@ -76,11 +81,20 @@ class FusedNorm(modeling_qwen2.Qwen2RMSNorm):
 
 class FusedMLP(modeling_qwen2.Qwen2MLP):
     def forward(self, x: Tensor) -> Tensor:
-        from workers.models.layer_kernels import Gated
-
-        apply: Any = Gated.apply
-        found: Tensor = self.down_proj(apply(self.gate_proj(x), self.up_proj(x)))
+        found: Tensor = self.down_proj(gated(self, self.gate_proj(x), self.up_proj(x)))
         return found
+
+
+def gated(mlp: Any, gate: Tensor, up: Tensor) -> Tensor:
+    """What `mlp` makes of the outputs of its first two layers."""
+    if not isinstance(mlp, FusedMLP):
+        plain: Tensor = mlp.act_fn(gate) * up
+        return plain
+    from workers.models.layer_kernels import Gated
+
+    apply: Any = Gated.apply
+    found: Tensor = apply(gate, up)
+    return found
 
 
 def fused_rotary(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> tuple[Tensor, Tensor]:

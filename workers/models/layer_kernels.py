@@ -1,4 +1,4 @@
-"""Triton kernels of a decoder layer's small operations, with their gradients: imported only where they may run.
+"""Triton kernels of a decoder layer's small operations, and of weights in 4 bits: imported only where they may run.
 
 Each is one launch where plain modules take five to ten, and keeps for the backward pass what it read, nothing in
 float32. Sums and products are in float32; results are rounded where the captured decode steps round them.
@@ -9,6 +9,7 @@ float32. Sums and products are in float32; results are rounded where the capture
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -16,6 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from workers.models.nf4 import levels
 
 BLOCK = 1024
 
@@ -57,6 +60,22 @@ class Gated(torch.autograd.Function):
                 grad.contiguous(), gate, up, of_gate, of_up, gate.numel(), BLOCK=BLOCK
             )
         return of_gate, of_up
+
+
+def dequantized(codes: Tensor, scales: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """An NF4 weight in `dtype`: level times scale in float32, rounded once. codes: uint8, two a byte; scales: float32,
+    one for each 64."""
+    out = torch.empty(shape, dtype=dtype, device=codes.device)
+    with torch.cuda.device_of(codes):  # type: ignore[no-untyped-call]
+        _dequantize[(triton.cdiv(out.numel(), 2 * BLOCK),)](
+            codes, scales, _levels(codes.device), out, out.numel(), BLOCK=BLOCK
+        )
+    return out
+
+
+@cache
+def _levels(device: torch.device) -> Tensor:
+    return levels().to(device)
 
 
 def _rotated(query: Tensor, key: Tensor, *, cos: Tensor, sin: Tensor, sign: float) -> tuple[Tensor, Tensor]:
@@ -105,6 +124,19 @@ def _rotate(
     key += batch * k_batch + place * k_place
     out_key += batch * p_batch + place * p_place
     _turn(key, out_key, c, s, k_head, p_head, key_heads, HALF, KEY_HEADS)
+
+
+@triton.jit
+def _dequantize(codes, scales, levels, out, count, BLOCK: tl.constexpr):
+    """BLOCK: bytes."""
+    begin = tl.program_id(0).to(tl.int64) * BLOCK
+    byte = begin + tl.arange(0, BLOCK)
+    inside = 2 * byte < count
+    pair = tl.load(codes + byte, mask=inside, other=0).to(tl.int32)
+    scale = tl.load(scales + byte // 32, mask=inside, other=0.0)
+    values = tl.interleave(tl.load(levels + (pair >> 4)) * scale, tl.load(levels + (pair & 15)) * scale)
+    at = 2 * begin + tl.arange(0, 2 * BLOCK)
+    tl.store(out + at, values.to(out.dtype.element_ty), mask=at < count)
 
 
 @triton.jit

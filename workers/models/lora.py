@@ -63,6 +63,7 @@ class LoraLinear(nn.Module):
         self.scaling = {ADAPTER: scale}
         self.is_enabled = True
         self._copies: tuple[Any, Tensor, Tensor] | None = None
+        self._unseen = 0
         if device.type != "meta":
             bound = 1 / math.sqrt(base.in_features)  # Kaiming's for a = sqrt(5), as peft draws it
             drawn = torch.rand(rank, base.in_features, generator=torch.Generator().manual_seed(seed))
@@ -76,26 +77,35 @@ class LoraLinear(nn.Module):
         b: Any = self.lora_B[ADAPTER]
         return a.weight, b.weight
 
+    @property
+    def scale(self) -> float:
+        return self.scaling[ADAPTER]
+
     def forward(self, x: Tensor) -> Tensor:
         """x: [..., in]; returns [..., out] in the dtype of x."""
         base: Tensor = self.base_layer(x)
         if not self.is_enabled:
             return base
         add: Any = _AddProduct.apply
-        found: Tensor = add(base, x, *self.matrices, *self._cast(x.dtype), self.scaling[ADAPTER])
+        found: Tensor = add(base, x, *self.matrices, *self.cast(x.dtype), self.scale)
         return found
+
+    @property
+    def state(self) -> tuple[int, ...]:
+        """Changes with the values of the matrices."""
+        a, b = self.matrices
+        return a._version, b._version, a.data_ptr(), b.data_ptr(), self._unseen
 
     def forget_copies(self) -> None:
         """The matrices were changed where nothing counts it."""
-        self._copies = None
+        self._unseen += 1
 
-    def _cast(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def cast(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Both matrices in `dtype`. A new pair after each change, not one changed in place: two threads may decode."""
         a, b = self.matrices
         if a.dtype == dtype:
             return a.detach(), b.detach()
-        key = dtype, a._version, b._version, a.data_ptr(), b.data_ptr()
-        kept = self._copies
+        key, kept = (dtype, *self.state), self._copies
         if kept is None or kept[0] != key:
             # A rollout may be the first to want them, and what is made in inference mode cannot be learnt from.
             with torch.inference_mode(False), torch.no_grad():

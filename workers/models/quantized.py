@@ -6,8 +6,10 @@ import importlib.util
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from profiles.errors import ExitCode, LonghaulError
+from workers.models import fused_layers, nf4
 
 
 def require(library: str, knob: str) -> None:
@@ -40,3 +42,40 @@ def keep_gradients(model: Any) -> None:
     for module in model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
             module.support_avx512bf16_for_cpu = False
+
+
+def is_known(module: Any) -> bool:
+    """Whether `weight_of` has the weight of this linear layer, frozen."""
+    state = getattr(module.weight, "quant_state", None)
+    if state is None:
+        return type(module) is nn.Linear
+    return bool(state.quant_type == "nf4" and state.blocksize == nf4.BLOCK and module.weight.dtype == torch.uint8)
+
+
+def weight_of(module: Any, dtype: torch.dtype) -> Tensor:
+    """What the layer computes with in `dtype`, [out, in]: made now, and the caller's, where it is in 4 bits."""
+    weight = module.weight
+    if (state := getattr(weight, "quant_state", None)) is None:
+        return weight.detach()  # type: ignore[no-any-return]
+    if weight.is_cuda and fused_layers.has_kernels(weight.device):
+        from workers.models.layer_kernels import dequantized
+
+        return dequantized(weight.data, scales_of(module), state.shape, dtype)
+    from bitsandbytes.functional import dequantize_4bit
+
+    return dequantize_4bit(weight.data.view(-1, 1), state).to(dtype)
+
+
+def scales_of(module: Any) -> Tensor:
+    """Of each 64 weights of a layer in 4 bits, float32: 1/16 of a byte a weight, made once. Whoever reads the codes at
+    every step, a rollout or an update, has no table to look them up in."""
+    if not hasattr(module, "float_scales"):
+        state = module.weight.quant_state
+        if state.nested:
+            from bitsandbytes.functional import dequantize_blockwise
+
+            module.float_scales = (dequantize_blockwise(state.absmax, state.state2) + state.offset).float()
+        else:
+            module.float_scales = torch.as_tensor(state.absmax).float()
+    found: Tensor = module.float_scales
+    return found

@@ -252,14 +252,14 @@ def test_the_next_forward_pass_sees_a_step_of_any_optimiser(kind: str) -> None:
 
 
 def test_recomputation_changes_no_gradient() -> None:
-    model = model_of(OWN)
+    model = model_of(OWN).double()  # in which another order of sums is no difference
     scramble(model)
     found, expected = scored(model)
     recompute.enable(model)
     again, gradients = scored(model)
     torch.testing.assert_close(again, found, atol=1e-6, rtol=0)
     for name, gradient in expected.items():
-        torch.testing.assert_close(gradients[name], gradient, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(gradients[name], gradient, atol=1e-6, rtol=1e-6)
 
 
 def test_it_keeps_less_for_the_backward_pass_than_peft() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from workers.models import quantized
 from workers.models.adapters import ADAPTER
 from workers.models.nf4 import levels
 
@@ -165,16 +166,6 @@ def _matrix(base: Any) -> Matrix:
     state = getattr(weight, "quant_state", None)
     if state is None:
         return Matrix(weight.detach(), None, (weight.shape[0], weight.shape[1]))
-    return Matrix(weight.data.reshape(-1), _scales(state), (state.shape[0], state.shape[1]))
-
-
-def _scales(state: Any) -> Tensor:
-    """Scale of each 64 weights in float32: 1/16 of a byte a weight, and no table to look it up in at every step."""
-    if state.quant_type != "nf4" or state.blocksize != 64:
+    if not quantized.is_known(base):
         raise ValueError(f"weights of {state.quant_type} in blocks of {state.blocksize} are not NF4 in blocks of 64")
-    if not state.nested:
-        return torch.as_tensor(state.absmax).float()
-    from bitsandbytes.functional import dequantize_blockwise
-
-    scales: Tensor = dequantize_blockwise(state.absmax, state.state2) + state.offset
-    return scales.float()
+    return Matrix(weight.data.reshape(-1), quantized.scales_of(base), (state.shape[0], state.shape[1]))

@@ -1,0 +1,206 @@
+"""Passes of a frozen Qwen2 decoder layer with adapters of our own: the numbers of its modules, from fewer launches.
+
+A training pass over a few rollouts waits for Python, not for the GPU. So what a layer does is written out once: linear
+layers that read the same input are one node of autograd with their adapters, whose gradients by the input are summed in
+place, and a weight in 4 bits is made for a product and kept for none. The modules stay where they are, with names and
+weights: engines, checkpoints and optimisers need not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import linear
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.models.qwen2 import modeling_qwen2
+
+from workers.models import quantized
+from workers.models.fused_layers import gated
+from workers.models.lora import LoraLinear
+
+
+def enable(model: Any) -> None:
+    """For those layers of `model` that are frozen but for adapters of our own; to be called once these are injected."""
+    if type(model).__name__ != "Qwen2ForCausalLM" or model.config._attn_implementation != "sdpa":
+        return
+    for layer in model.model.layers:
+        if _fits(layer):
+            layer.__class__ = LeanLayer
+            layer.join()
+
+
+def _fits(layer: Any) -> bool:
+    if type(layer) is not modeling_qwen2.Qwen2DecoderLayer:
+        return False
+    adapted = [module for module in layer.modules() if isinstance(module, LoraLinear)]
+    trained = sum(parameter.requires_grad for parameter in layer.parameters())
+    modules = (*layer.self_attn.children(), *layer.mlp.children())
+    bases = [getattr(module, "base_layer", module) for module in modules if hasattr(module, "in_features")]
+    return bool(adapted) and trained == 2 * len(adapted) and all(quantized.is_known(base) for base in bases)
+
+
+class LeanLayer(modeling_qwen2.Qwen2DecoderLayer):  # type: ignore[no-untyped-call]
+    """Where it learns, its input alone is kept, as with gradient checkpointing; with a cache it is transformers'."""
+
+    def __call__(self, hidden_states: Tensor, **given: Any) -> Any:
+        mask = given.get("attention_mask")
+        is_learning = torch.is_grad_enabled()
+        if mask is None or given.get("past_key_values") is not None or (is_learning and not self.training):
+            return super().__call__(hidden_states, **given)
+        cos, sin = given["position_embeddings"]
+        if not is_learning:
+            return self.run(hidden_states, mask, cos, sin)
+        apply: Any = _Recomputed.apply
+        return apply(hidden_states, self, mask, cos, sin, *self.matrices())
+
+    def join(self) -> None:
+        """To be called once the modules are what they will be."""
+        attention, mlp = self.self_attn, self.mlp
+        self.qkv, self.out = Joint(attention.q_proj, attention.k_proj, attention.v_proj), Joint(attention.o_proj)
+        self.gate_up, self.down = Joint(mlp.gate_proj, mlp.up_proj), Joint(mlp.down_proj)
+
+    def matrices(self) -> list[nn.Parameter]:
+        """What is trained."""
+        joints = (self.qkv, self.out, self.gate_up, self.down)
+        return [one for joint in joints for number in joint.adapted for one in joint.modules[number].matrices]
+
+    def run(self, hidden: Tensor, mask: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """hidden: [R, T, H]; mask: [R, 1, T, T], bool; cos, sin: [R, T, D]. Returns [R, T, H]."""
+        attention = self.self_attn
+        heads = (*hidden.shape[:-1], -1, attention.head_dim)
+        q, k, v = (one.view(heads).transpose(1, 2) for one in self.qkv(self.input_layernorm(hidden)))
+        q, k = modeling_qwen2.apply_rotary_pos_emb(q, k, cos, sin)
+        seen, _ = sdpa_attention_forward(attention, q, k, v, mask, dropout=0.0, scaling=attention.scaling)
+        hidden = hidden + self.out(seen.flatten(-2))[0]
+        gate, up = self.gate_up(self.post_attention_layernorm(hidden))
+        return hidden + self.down(gated(self.mlp, gate, up))[0]
+
+
+class _Recomputed(torch.autograd.Function):
+    """A layer's pass, of which the input is kept, and the rest is made again for the gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, layer: LeanLayer, mask: Tensor, cos: Tensor, sin: Tensor, *matrices: Tensor
+    ) -> Tensor:
+        ctx.save_for_backward(hidden, mask, cos, sin)
+        ctx.layer = layer
+        return layer.run(hidden, mask, cos, sin)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        hidden, *rest = ctx.saved_tensors
+        wanted: list[Tensor] = list(ctx.layer.matrices())
+        with torch.enable_grad():
+            hidden = hidden.detach().requires_grad_(ctx.needs_input_grad[0])  # that of the first layer wants none
+            if hidden.requires_grad:
+                wanted.append(hidden)
+            found = torch.autograd.grad(ctx.layer.run(hidden, *rest), wanted, grad)
+        of_hidden = found[-1] if hidden.requires_grad else None
+        return of_hidden, None, None, None, None, *found[: len(wanted) - hidden.requires_grad]
+
+
+class Joint:
+    """Linear modules that read the same x, perhaps with adapters: [..., in] to [..., out_i] each.
+
+    Their A matrices are multiplied by as one.
+    """
+
+    def __init__(self, *modules: Any) -> None:
+        self.modules = modules
+        self.bases = [getattr(module, "base_layer", module) for module in modules]
+        self._adapted = [number for number, module in enumerate(modules) if isinstance(module, LoraLinear)]
+        self._kept: tuple[Any, Tensor] | None = None
+
+    def __call__(self, x: Tensor) -> Sequence[Tensor]:
+        rows = x.reshape(-1, x.shape[-1])
+        if torch.is_grad_enabled():
+            apply: Any = _Products.apply
+            outs = apply(rows, self, *(matrix for number in self.adapted for matrix in self.modules[number].matrices))
+        else:
+            outs = self.forward(rows)[0]
+        return [out.view(*x.shape[:-1], -1) for out in outs]
+
+    @property
+    def adapted(self) -> list[int]:
+        """Numbers of the modules whose adapters are to be applied."""
+        return [number for number in self._adapted if self.modules[number].is_enabled]
+
+    @property
+    def scale(self) -> float:
+        """Of every adapter: they are of one kind."""
+        found: float = self.modules[self._adapted[0]].scale
+        return found
+
+    def forward(self, rows: Tensor) -> tuple[list[Tensor], Tensor | None]:
+        """Of rows [N, in]: the products, [N, out_i]; and scale * x A^T of those that are adapted, [N, rank of all]."""
+        bases, kind = self.bases, rows.dtype
+        outs = [linear(rows, quantized.weight_of(base, kind), base.bias) for base in bases]
+        if not (adapted := self.adapted):
+            return outs, None
+        inner = (rows @ self.a(kind).t()).mul_(self.scale)
+        for number, part in zip(adapted, torch.split(inner, self.ranks, dim=1), strict=True):
+            outs[number].addmm_(part, self.modules[number].cast(kind)[1].t())
+        return outs, inner
+
+    def a(self, dtype: torch.dtype) -> Tensor:
+        """The A matrices of what is adapted, one below the other: [rank of all, in]."""
+        adapted = [self.modules[number] for number in self.adapted]
+        if len(adapted) == 1:
+            alone: Tensor = adapted[0].cast(dtype)[0]
+            return alone
+        state = dtype, [module.state for module in adapted]
+        if self._kept is None or self._kept[0] != state:
+            # A rollout may be the first to want it, and what is made in inference mode cannot be learnt from.
+            with torch.inference_mode(False), torch.no_grad():
+                self._kept = state, torch.cat([module.cast(dtype)[0] for module in adapted])
+        return self._kept[1]
+
+    @property
+    def ranks(self) -> list[int]:
+        """How the columns of [N, rank of all] and the rows of [rank of all, in] are shared out."""
+        return [self.modules[number].matrices[0].shape[0] for number in self.adapted]
+
+
+class _Products(torch.autograd.Function):
+    """base(x) + scale * (x A^T) B^T of modules that read the same x; gradients of x and of the float32 matrices."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, joint: Joint, *matrices: Tensor) -> tuple[Tensor, ...]:
+        outs, inner = joint.forward(rows)
+        ctx.save_for_backward(rows, inner)
+        ctx.joint = joint
+        return tuple(outs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        rows, inner = ctx.saved_tensors
+        joint: Joint = ctx.joint
+        of_rows: Tensor | None = None
+        if ctx.needs_input_grad[0]:
+            for base, grad in zip(joint.bases, grads, strict=True):
+                weight = quantized.weight_of(base, grad.dtype)
+                of_rows = grad @ weight if of_rows is None else of_rows.addmm_(grad, weight)
+                del weight  # before the next one is made
+        if inner is None:
+            return of_rows, None
+        of_inner, of_b = torch.empty_like(inner), []
+        adapted, ranks = joint.adapted, joint.ranks
+        for number, part, of_part in zip(
+            adapted, *(torch.split(one, ranks, 1) for one in (inner, of_inner)), strict=True
+        ):
+            module, grad = joint.modules[number], grads[number]
+            torch.mm(grad, module.cast(grad.dtype)[1], out=of_part)
+            of_b.append((grad.t() @ part).to(module.matrices[1].dtype))
+        of_inner.mul_(joint.scale)
+        if of_rows is not None:
+            of_rows.addmm_(of_inner, joint.a(rows.dtype))
+        of_a = (of_inner.t() @ rows).to(joint.modules[adapted[0]].matrices[0].dtype)
+        pairs = zip(torch.split(of_a, ranks), of_b, strict=True)
+        return of_rows, None, *(one for pair in pairs for one in pair)
