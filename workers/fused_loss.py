@@ -9,6 +9,7 @@ Sources: the terms of DeepSeekMath, arXiv 2402.03300; entropy mask ("forking tok
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from workers.fused_head import CHUNK, fused_entropy, fused_log_probs, fused_loss
-from workers.loss import TokenLoss, clipped_token_loss, k3
+from workers.loss import TokenLoss, clipped_token_loss, k3, weights_of_tokens
 
 __all__ = [
     "CHUNK", "Diagnostics", "PolicyLoss", "Terms", "Tokens", "diagnostics", "fused_entropy", "fused_log_probs",
@@ -59,6 +60,10 @@ class Terms:
     """The old log-probs are those of now without gradient: the ratio is 1."""
     is_kl_kept: bool = False
     """The KL too is that of the tokens that `keep` names alone."""
+    tis_cap: float = 0.0
+    """Above 0: `old_log_probs` are the engine's, the policy is the one that the tokens were drawn with, and its own
+    log-probs are the old ones: truncated importance sampling, with no pass before this one. With `is_detached`."""
+    tis_mode: str = "token_truncate"
 
 
 class PolicyLoss(NamedTuple):
@@ -70,6 +75,9 @@ class PolicyLoss(NamedTuple):
     is_clipped: Tensor
     read: Tensor | None
     """[n] their places among the N tokens; None: all were read."""
+    tis_weights: Tensor | None = None
+    is_cut: Tensor | None = None
+    """Both where `terms.tis_cap` asked for weights: these, and which would be larger."""
 
 
 def token_losses(log_probs: Tensor, entropy: Tensor, tokens: Tokens, terms: Terms) -> Tensor:
@@ -77,6 +85,8 @@ def token_losses(log_probs: Tensor, entropy: Tensor, tokens: Tokens, terms: Term
     losses = _clipped(log_probs, tokens, terms).losses
     if tokens.tis_weights is not None:
         losses = losses * tokens.tis_weights.detach()
+    if terms.tis_cap:
+        losses = losses * weights_of_tokens(log_probs - tokens.old_log_probs, terms.tis_cap, terms.tis_mode)
     if tokens.keep is not None:
         losses = torch.where(tokens.keep, losses, 0.0)
     if (kl := kl_losses(log_probs, tokens, terms)) is not None:
@@ -133,7 +143,12 @@ def fused_policy_loss(
     loss, log_probs, entropy = fused_loss(
         hidden, weight, tokens.targets, weighted, temperature=temperature, chunk=chunk, bias=bias
     )
-    return PolicyLoss(loss, log_probs, entropy, _clipped(log_probs, tokens, terms).is_clipped, read)
+    found = PolicyLoss(loss, log_probs, entropy, _clipped(log_probs, tokens, terms).is_clipped, read)
+    if not terms.tis_cap:
+        return found
+    log_ratio = log_probs - tokens.old_log_probs
+    weights = weights_of_tokens(log_ratio, terms.tis_cap, terms.tis_mode)
+    return found._replace(tis_weights=weights, is_cut=log_ratio > math.log(terms.tis_cap))
 
 
 class Diagnostics(NamedTuple):
@@ -149,6 +164,8 @@ class Diagnostics(NamedTuple):
     mismatch_kl: float  # k3 of the policy that drew the tokens to the one in training
     kl: float  # k3 to the reference
     ratio: float
+    tis_weight: float
+    tis_cut: float  # tokens whose weight would be larger
     mismatch_max: float
     ratio_max: float
 
@@ -158,12 +175,14 @@ def diagnostics(found: PolicyLoss, tokens: Tokens) -> Diagnostics:
     if found.read is not None:
         tokens = tokens[found.read]
     log_ratio = found.log_probs - tokens.old_log_probs
-    ratio, none = log_ratio.exp(), log_ratio.new_zeros(1)
+    none = log_ratio.new_zeros(1)
+    ratio = log_ratio.exp() if found.tis_weights is None else torch.ones_like(log_ratio)
+    weights, cut = (none if one is None else one for one in (found.tis_weights, found.is_cut))
     keep = torch.ones_like(found.is_clipped) if tokens.keep is None else tokens.keep
     clipped, is_up = found.is_clipped & keep, tokens.advantages > 0  # with a positive advantage the upper bound acts
     kl = none if tokens.ref_log_probs is None else k3(found.log_probs, tokens.ref_log_probs)
     drift = k3(tokens.old_log_probs, found.log_probs)
     summed = (torch.ones_like(ratio), keep, found.entropy * keep, clipped & ~is_up, clipped & is_up, found.entropy,
-              log_ratio.abs(), drift, kl, ratio)  # fmt: skip
+              log_ratio.abs(), drift, kl, ratio, weights, cut)  # fmt: skip
     largest = (torch.cat([one, none]).max() for one in (log_ratio.abs(), ratio))
     return Diagnostics(*torch.stack([*(one.sum().to(ratio.dtype) for one in summed), *largest]).tolist())

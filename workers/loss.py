@@ -52,6 +52,15 @@ def truncated_importance_weights(old_log_probs: Tensor, rollout_log_probs: Tenso
     return (old_log_probs - rollout_log_probs).detach().clamp(max=math.log(cap)).exp()
 
 
+def weights_of_tokens(log_ratio: Tensor, cap: float, mode: str) -> Tensor:
+    """The same from log(trainer's / engine's probability), [T], in one of two modes: [T], without gradient.
+
+    token_truncate: min(r, cap); token_mask: r where r <= cap, else 0.
+    """
+    weights = truncated_importance_weights(log_ratio, torch.zeros_like(log_ratio), cap)
+    return weights if mode == "token_truncate" else weights.masked_fill(log_ratio.detach() > math.log(cap), 0.0)
+
+
 def token_entropy(logits: Tensor) -> Tensor:
     """Entropy of each token's distribution in nats. logits: [T, V]; returns [T]."""
     log_p = torch.log_softmax(logits, dim=-1)

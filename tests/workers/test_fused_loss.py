@@ -209,6 +209,26 @@ def test_a_weight_of_importance_sampling_multiplies_and_is_a_constant() -> None:
     assert weights.grad is None and c.hidden.grad is not None
 
 
+@pytest.mark.parametrize("mode", ["token_truncate", "token_mask"])
+def test_weights_that_are_made_on_the_way_are_those_of_a_pass_before(mode: str) -> None:
+    """Without them the engine's log-probs would be the old ones; with them they are the policy's own."""
+    c, cap = case(40), 1.25
+    log_probs, _ = (one.detach() for one in plain_log_probs(c.hidden, c.weight, c.tokens.targets, 1.0))
+    weights = (log_probs - c.tokens.old_log_probs).exp()
+    is_cut = weights > cap
+    weights = weights.clamp(max=cap) if mode == "token_truncate" else weights * ~is_cut
+    before = replace(c.tokens, old_log_probs=log_probs, tis_weights=weights)
+    expected = fused_policy_loss(c.hidden, c.weight, before, Terms(), divisor=13.0, chunk=4).loss
+    terms = Terms(is_detached=True, tis_cap=cap, tis_mode=mode)
+    found = fused_policy_loss(c.hidden, c.weight, c.tokens, terms, divisor=13.0, chunk=4)
+    assert_same([found.loss, *gradients(found.loss, c)], [expected, *gradients(expected, c)], 1e-10)
+    told = diagnostics(found, c.tokens)
+    assert 0 < told.tis_cut == int(is_cut.sum()) < 40
+    assert told.tis_weight == pytest.approx(float(weights.sum()))
+    assert told.ratio == 40 and told.ratio_max == 1 and told.clipped_high == told.clipped_low == 0
+    assert told.mismatch > 0
+
+
 def test_dropped_tokens_are_not_read_and_change_nothing() -> None:
     c = case(everything=True)
     keep = c.tokens.keep
@@ -268,7 +288,8 @@ def test_diagnostics_are_the_sums_of_the_plain_numbers() -> None:
         "clipped_high": ((delta.exp() > 1.2) & up & tokens.keep).sum(), "entropy": entropy.sum(),
         "mismatch": delta.abs().sum(), "mismatch_kl": (delta.exp() - delta - 1).sum(),
         "kl": ((tokens.ref_log_probs - new).exp() - (tokens.ref_log_probs - new) - 1).sum(),
-        "ratio": delta.exp().sum(), "mismatch_max": delta.abs().max(), "ratio_max": delta.exp().max(),
+        "ratio": delta.exp().sum(), "tis_weight": 0, "tis_cut": 0,
+        "mismatch_max": delta.abs().max(), "ratio_max": delta.exp().max(),
     }  # fmt: skip
     assert found._asdict() == pytest.approx({name: float(value) for name, value in expected.items()})
     assert found.clipped_low > 0 and found.clipped_high > 0

@@ -6,7 +6,6 @@ can change it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -23,7 +22,7 @@ from workers.grpo.old_source import old_source_of
 from workers.grpo.rows import Row
 from workers.grpo.scoring import Scores, Sizes, score_rows
 from workers.grpo.weights import weights_of
-from workers.loss import k3, truncated_importance_weights
+from workers.loss import k3, weights_of_tokens
 from workers.models.adapters import disabled
 from workers.models.together import Lone
 from workers.rollout.select import TIS_CAP, tis_cap_of
@@ -51,6 +50,8 @@ class Prepared:
     ref: list[Tensor] | None
     minibatches: list[Minibatch]
     metrics: Metrics = field(default_factory=dict)
+    tis_cap: float = 0.0
+    """Above 0: `old` is what the engine said, and the update weighs its tokens by what it finds itself."""
 
 
 def prepare(
@@ -62,6 +63,8 @@ def prepare(
     source: of the old log-probs, where it is not the profile's.
     """
     source = source or old_source_of(profile)
+    if source == "trainer" and is_one_pass(profile, rows):
+        source = "update"
     grpo, temperature = profile.grpo, profile.sampling.temperature
     is_masked = grpo.entropy_mask != "off"
     rollout = [torch.tensor(row.log_probs) for row in rows]
@@ -74,7 +77,7 @@ def prepare(
     if source == "trainer":
         assert scores is not None
         old = scores.log_probs
-        tis, metrics = corrected(old, rollout, tis_cap_of(profile) or TIS_CAP, grpo.tis_mode)
+        tis, metrics = corrected(old, rollout, weight_cap(profile), grpo.tis_mode)
     entropies = told if all(row.entropies for row in rows) else scores.entropies if scores else []
     ref = None
     if grpo.kl_coef or grpo.low_entropy_kl:
@@ -83,7 +86,22 @@ def prepare(
     minibatches, masked = plan(profile, rows, left_out, entropies if is_masked else [], mask)
     if grpo.low_entropy_kl:
         minibatches = [replace(one, kl_weights=_kl_weights(profile, one, advantages, old)) for one in minibatches]
-    return Prepared(list(rows), list(advantages), old, tis, ref, minibatches, metrics | masked)
+    cap = weight_cap(profile) if source == "update" else 0.0
+    return Prepared(list(rows), list(advantages), old, tis, ref, minibatches, metrics | masked, cap)
+
+
+def is_one_pass(profile: Profile, rows: Sequence[Row]) -> bool:
+    """Whether the forward pass of the update itself can say what the trainer's old log-probs are: it is the only update
+    of the step, and nothing of all tokens is wanted before it. (pure)"""
+    grpo = profile.grpo
+    is_alone = len(shares(rows, profile.optimizer.updates_per_step)) * grpo.inner_epochs == 1
+    is_of_tokens = grpo.ratio_level == "token" and grpo.tis_mode != "sequence_mask"
+    is_told = grpo.entropy_mask == "off" or all(row.entropies for row in rows)
+    return is_alone and is_of_tokens and is_told and not grpo.low_entropy_kl
+
+
+def weight_cap(profile: Profile) -> float:
+    return tis_cap_of(profile) or TIS_CAP
 
 
 def _kl_weights(
@@ -110,9 +128,7 @@ def importance_weights(old: Sequence[Tensor], rollout: Sequence[Tensor], cap: fl
         difference = (ours.double() - theirs.double()).detach()
         if mode == "sequence_mask":
             difference = difference.sum().expand(len(difference))
-        weights = truncated_importance_weights(difference, torch.zeros_like(difference), cap)
-        is_over = difference > math.log(cap)
-        found.append((weights if mode == "token_truncate" else weights.masked_fill(is_over, 0.0)).float())
+        found.append(weights_of_tokens(difference, cap, mode).float())
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -35,6 +35,8 @@ class Sums:
 
     loss: float = 0.0
     found: list[Diagnostics] = field(default_factory=list)
+    is_weighed: bool = False
+    """Whether importance weights were made in the update."""
     grad_norms: list[float] = field(default_factory=list)
 
     def metrics(self) -> Metrics:
@@ -42,7 +44,8 @@ class Sums:
             return math.fsum(getattr(one, name) for one in self.found)
 
         tokens, kept = max(total("tokens"), 1.0), max(total("selected"), 1.0)
-        return {
+        weights = {"tis_weight": total("tis_weight") / tokens, "tis_capped": total("tis_cut") / tokens}
+        return (weights if self.is_weighed else {}) | {
             "loss": self.loss,
             "grad_norm": max(self.grad_norms, default=0.0),
             "entropy": total("entropy") / tokens,
@@ -118,6 +121,7 @@ class GroupUpdate:
             if self._done == 0:
                 self.source.look(*(self._sums.metrics()[f"mismatch_{name}"] for name in ("mean", "max")))
             self._done += 1
+        self._sums.is_weighed = self._prepared.tis_cap > 0
         metrics = self._sums.metrics() | self._prepared.metrics
         self._prepared = None
         return is_finite, metrics
@@ -196,13 +200,15 @@ class GroupUpdate:
             ref_log_probs=joined(prepared.ref, places),
             kl_weights=joined(minibatch.kl_weights, members),
         )
-        of_sequences = self._profile.grpo.ratio_level == "sequence"
+        terms, of_sequences = self._terms, self._profile.grpo.ratio_level == "sequence"
+        if prepared.tis_cap:
+            terms = replace(terms, is_detached=True, tis_cap=prepared.tis_cap, tis_mode=self._profile.grpo.tis_mode)
         make = partial(sequence_policy_loss, lengths=lengths.to(device)) if of_sequences else fused_policy_loss
         loss = make(
             places_of(self._model, pack),
             head.weight,
             tokens,
-            self._terms,
+            terms,
             divisor=spread([1 / weight if (weight := minibatch.weights[member]) else math.inf for member in members]),
             temperature=self._profile.sampling.temperature,
             chunk=self.sizes.head_rows,

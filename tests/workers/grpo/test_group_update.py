@@ -55,7 +55,12 @@ def plain_loss(model: Any, prepared: Prepared, profile: Any) -> torch.Tensor:
     for place, weight in zip(minibatch.rows, minibatch.weights, strict=True):
         row, a = prepared.rows[place], prepared.advantages[place]
         new, old = plain_log_probs(model, row), prepared.old[place]
-        if profile.grpo.old_source == "detach":
+        weight_of_tokens = 1.0 if prepared.tis is None else prepared.tis[place]
+        if prepared.tis_cap:  # `old` is the engine's
+            r = (new.detach() - old).exp()
+            is_masked = profile.grpo.tis_mode == "token_mask"
+            weight_of_tokens = r * (r <= prepared.tis_cap) if is_masked else r.clamp(max=prepared.tis_cap)
+        if profile.grpo.old_source == "detach" or prepared.tis_cap:
             old = new.detach()
         ratio = (new - old).exp()
         if profile.grpo.ratio_level == "sequence":
@@ -63,8 +68,7 @@ def plain_loss(model: Any, prepared: Prepared, profile: Any) -> torch.Tensor:
         bounded = ratio.clamp(1 - knobs.clip_ratio_low, 1 + knobs.clip_ratio_high)
         cap = profile.grpo.ratio_cap or 1e9
         loss = -torch.minimum(ratio.clamp(max=cap) * a, bounded * a)
-        if prepared.tis is not None:
-            loss = loss * prepared.tis[place]
+        loss = loss * weight_of_tokens
         if minibatch.keep is not None:
             loss = loss * minibatch.keep[place]
         if prepared.ref is not None:
