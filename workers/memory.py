@@ -109,6 +109,7 @@ class Memory:
     _open: list[Peak] = field(default_factory=list)
     _peaks: dict[str, Peak] = field(default_factory=dict)
     _settled: dict[str, int] = field(default_factory=dict)
+    _before_growth: dict[str, int] = field(default_factory=dict)
     _steps: int = 0
     _told: set[str] = field(default_factory=set)
 
@@ -162,15 +163,18 @@ class Memory:
         return metrics
 
     def _look_for_leak(self, name: str, left: int) -> None:
+        """A leak grows again; what grows once is a library's workspace on a stream that is new to it."""
         before = self._settled.get(name, left)
         if self._steps < SETTLED or name not in self._settled:
             self._settled[name] = left
         elif left > before + LEAK_BYTES:
             self._settled[name] = left
-            self.warn(
-                f"{(left - before) >> 20} MiB more than in earlier steps are allocated after {name} "
-                f"({left >> 20} MiB): if that goes on, memory will end"
-            )
+            if name in self._before_growth:
+                self.warn(
+                    f"{(left - self._before_growth[name]) >> 20} MiB more than in earlier steps are allocated after "
+                    f"{name} ({left >> 20} MiB): if that goes on, memory will end"
+                )
+            self._before_growth.setdefault(name, before)
 
     def _compare(self, name: str, measured: int) -> None:
         """Less is no news: the steps' completions are seldom as long as they may be."""

@@ -103,9 +103,10 @@ def steps(left: Sequence[int]) -> list[str]:
     return said
 
 
-def test_what_is_left_over_after_a_phase_is_told_and_nothing_fails() -> None:
-    (text,) = steps([100, 180, 180, 180 + LEAK_BYTES // MIB + 1])
-    assert "17 MiB more" in text and "after train" in text
+def test_what_is_left_over_after_a_phase_again_is_told_and_nothing_fails() -> None:
+    growth = LEAK_BYTES // MIB + 1
+    (text,) = steps([100, 180, 180, 180 + growth, 180 + 2 * growth])
+    assert "34 MiB more" in text and "after train (214 MiB)" in text
 
 
 @pytest.mark.parametrize(
@@ -114,14 +115,27 @@ def test_what_is_left_over_after_a_phase_is_told_and_nothing_fails() -> None:
         pytest.param([100, 180, 180, 180], id="the moments come with the first update"),
         pytest.param([100, 180, 190, 196, 190], id="a little more or less"),
         pytest.param([100, 180, 90, 180], id="less, then as before"),
+        pytest.param([100, 180, 180, 212, 212, 220], id="more once: a library's workspace"),
     ],
 )
 def test_what_is_no_leak_is_not_told(left: list[int]) -> None:
     assert steps(left) == []
 
 
-def test_a_leak_is_told_each_time_that_it_has_grown_so_much() -> None:
-    assert len(steps([100, 100, 120, 140, 160])) == 3
+def test_a_leak_is_told_from_the_second_time_on_that_it_has_grown_so_much() -> None:
+    told = steps([100, 100, 120, 140, 160])
+    assert [text.partition(" ")[0] for text in told] == ["40", "60"]
+    assert len(steps([100, 100, *range(105, 160, 5)])) == 1  # slowly, 20 at a time
+
+
+def test_growth_of_two_phases_is_not_growth_of_one_twice() -> None:
+    memory, gauge, said = measured()
+    for rollout, train in ((100, 100), (100, 100), (132, 100), (132, 132), (132, 132)):
+        for name, left in (("rollout", rollout), ("train", train)):
+            with memory.phase(name):
+                gauge.be(left)
+        memory.take()
+    assert said == []
 
 
 @pytest.mark.parametrize(
