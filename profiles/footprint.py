@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from profiles.passes import is_scored
 from profiles.schema import Profile
 from profiles.shapes import Shape
 
@@ -56,7 +57,7 @@ class Work:
     head_rows: int
     """Places of which logits exist at one time."""
     is_scored: bool = True
-    """Whether the trainer scores all rollouts once more, without gradient, before the update."""
+    """Whether the trainer reads rollouts once more, without gradient, before the update."""
     has_dense_mask: bool = True
     """Whether attention gets a matrix that says which token sees which."""
 
@@ -116,13 +117,6 @@ def work_of(profile: Profile, shape: Shape) -> Work:
         head_rows=min(places, max(1, MAX_LOGITS // shape.vocab_size)),
         is_scored=is_scored(profile),
     )
-
-
-def is_scored(profile: Profile) -> bool:
-    """Whether the trainer scores rollouts before the update; where -1 leaves that open, at least where it may."""
-    cap, exact = profile.optimizer.tis_cap, profile.model.dtype == "float32" and profile.model.quantization == "none"
-    engines = {profile.sampling.engine, *profile.sampling.fallback}
-    return cap > 0 or (cap < 0 and (not exact or bool(engines & {"vllm", "continuous"})))
 
 
 def is_grpo(profile: Profile) -> bool:

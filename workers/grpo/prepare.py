@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from profiles.passes import can_be_one_pass
 from profiles.schema import Profile
 from workers.grpo.entropy import EntropyMask
 from workers.grpo.low_entropy import kl_weights
@@ -93,11 +94,9 @@ def prepare(
 def is_one_pass(profile: Profile, rows: Sequence[Row]) -> bool:
     """Whether the forward pass of the update itself can say what the trainer's old log-probs are: it is the only update
     of the step, and nothing of all tokens is wanted before it. (pure)"""
-    grpo = profile.grpo
-    is_alone = len(shares(rows, profile.optimizer.updates_per_step)) * grpo.inner_epochs == 1
-    is_of_tokens = grpo.ratio_level == "token" and grpo.tis_mode != "sequence_mask"
-    is_told = grpo.entropy_mask == "off" or all(row.entropies for row in rows)
-    return is_alone and is_of_tokens and is_told and not grpo.low_entropy_kl
+    is_alone = len(shares(rows, profile.optimizer.updates_per_step)) == 1
+    is_told = profile.grpo.entropy_mask == "off" or all(row.entropies for row in rows)
+    return can_be_one_pass(profile) and is_alone and is_told
 
 
 def weight_cap(profile: Profile) -> float:

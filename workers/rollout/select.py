@@ -13,6 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from profiles.errors import ExitCode, LonghaulError
+from profiles.passes import is_corrected
 from profiles.schema import Profile
 from workers.memory import share_of_cap
 from workers.models.load import Tokenizer
@@ -24,8 +25,6 @@ log = logging.getLogger("worker")
 
 TIS_CAP = 2.0
 """Weight that a token has at most where the profile leaves it to the engine."""
-OWN_NUMBERS = frozenset({"vllm", "continuous"})
-"""Engines that compute logits by kernels of their own; the others run the trainer's modules on its weights."""
 
 Warn = Callable[[str], None]
 Start = Callable[[], RolloutEngine]
@@ -172,7 +171,4 @@ def tis_cap_of(profile: Profile) -> float:
     """The cap of importance weights; 0: the engine's log_probs are taken for the trainer's. (pure)"""
     if profile.optimizer.tis_cap >= 0:
         return profile.optimizer.tis_cap
-    # In fewer bits than float32, the same modules round a decoded token and one of a whole row differently.
-    is_rounded = profile.model.dtype != "float32" or profile.model.quantization != "none"
-    engines = {profile.sampling.engine, *profile.sampling.fallback}
-    return TIS_CAP if is_rounded or engines & OWN_NUMBERS else 0.0
+    return TIS_CAP if is_corrected(profile) else 0.0

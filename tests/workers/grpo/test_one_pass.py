@@ -8,6 +8,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
+from profiles.passes import is_scored
 from profiles.schema import Adapter
 from tests.workers.grpo.small import Hook, advantages_of, profile_of, rows_of, tiny_model, update_of
 from workers.grpo import prepare
@@ -88,3 +89,26 @@ def test_a_pass_is_made_first_where_an_update_wants_to_know_of_all_tokens_or_of_
 ) -> None:
     profile, rows = profile_of(optimizer, **options), rows_of(tiny_model())
     assert prepare.is_one_pass(profile, rows if is_told else without_entropies(rows)) is expected
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "options", "is_read"),
+    [
+        pytest.param({}, {}, False, id="one update"),
+        pytest.param({}, {"entropy_mask": "percentile"}, False, id="a mask, entropies from the engine"),
+        pytest.param({}, {"kl_coef": 0.1}, True, id="a reference"),
+        pytest.param({"updates_per_step": 2}, {}, True, id="two minibatches"),
+        pytest.param({"updates_per_step": 2}, {"old_source": "detach"}, False, id="two minibatches, no old log-probs"),
+        pytest.param({}, {"inner_epochs": 2}, True, id="two epochs"),
+        pytest.param({}, {"ratio_level": "sequence"}, True, id="a ratio of rollouts"),
+    ],
+)
+def test_the_plan_counts_a_phase_of_scoring_where_the_worker_reads_without_gradient(
+    optimizer: dict[str, Any], options: dict[str, Any], is_read: bool
+) -> None:
+    model, profile = tiny_model(adapter=LORA), profile_of(optimizer, **({"old_source": "trainer"} | options))
+    rows = rows_of(model)
+    reads: list[bool] = []
+    model.model.register_forward_pre_hook(lambda *_: reads.append(not torch.is_grad_enabled()))
+    update_of(model, profile).apply(1, 1e-2, rows, advantages_of(rows, profile))
+    assert reads and any(reads) == is_scored(profile) == is_read
