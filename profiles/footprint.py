@@ -21,7 +21,9 @@ GIB = 1 << 30
 NF4_BYTES = 0.5 + 1 / 64 + 4 / 16384
 """Of a weight: 4 bits, a scale of 8 bits for 64 of them, and one of 32 bits for 256 scales."""
 MAX_LOGITS = 1 << 24
-"""Logits at one time, 64 MiB in float32."""
+"""Logits at one time, 64 MiB in float32, where more would cost memory."""
+MOST_HEAD_ROWS = 1024
+"""Rows of logits beyond which a chunk is no faster."""
 LOGIT_BYTES = 10
 """Of one logit of a chunk: float32, its gradient, and that in 16 bits."""
 DRAW_BYTES = 16
@@ -105,16 +107,17 @@ def work_of(profile: Profile, shape: Shape) -> Work:
     micro_batch = min(optimizer.micro_batch_size, rollouts)
     # A prompt with some of its completions is one unit; it is packed whole also where it has more than a micro-batch.
     unit = max(sequence, min(optimizer.row_tokens, longest + group * completion))
+    tokens = max(micro_batch * sequence, unit)
     places = max(micro_batch * completion, min(optimizer.row_tokens, group * completion))
     return Work(
         prompt_tokens=longest,
         completion_tokens=completion,
         rollout_rows=rows,
         prompts=-(-rows // group) if is_grpo(profile) else rows,
-        tokens=max(micro_batch * sequence, unit),
+        tokens=tokens,
         width=unit,
         places=places,
-        head_rows=min(places, max(1, MAX_LOGITS // shape.vocab_size)),
+        head_rows=_head_rows(profile, shape, tokens, places),
         is_scored=is_scored(profile),
     )
 
@@ -152,6 +155,32 @@ def demand_of(profile: Profile, shape: Shape, work: Work | None = None, *, card_
         del parts["score"]
     beside = dict.fromkeys(parts, NCCL_BYTES) if profile.run.gpus > 1 else _of_vllm(profile, card_bytes)
     return Demand(parts, beside)
+
+
+def head_rows_of(profile: Profile, shape: Shape) -> int:
+    """Rows of logits that the output head makes at one time: as many as fit into what a block takes going backward.
+
+    Every chunk reads the whole head, and takes a hundred launches.
+    """
+    return work_of(profile, shape).head_rows
+
+
+def _head_rows(profile: Profile, shape: Shape, tokens: int, places: int) -> int:
+    each, row = _itemsize(profile), LOGIT_BYTES * shape.vocab_size
+    fitting = 0
+    if profile.adapter.rank:  # else a head that learns takes more than a block anyway
+        body = _block_bytes(profile, shape) * tokens + 2 * _dequantised(profile, shape)
+        learning = (body - (each + 4) * shape.hidden_size * places) // row
+        scoring = (body + _kept_bytes(profile, shape, tokens) - _reading_bytes(profile, shape) * tokens) // row
+        fitting = min(learning, scoring, MOST_HEAD_ROWS)
+    return min(places, max(1, MAX_LOGITS // shape.vocab_size, fitting))
+
+
+def _kept_bytes(profile: Profile, shape: Shape, tokens: int) -> int:
+    """What all blocks keep for the way back: their inputs alone with recomputation, else what each has saved."""
+    input_bytes = _itemsize(profile) * shape.hidden_size
+    saved = input_bytes if profile.model.gradient_checkpointing else _saved_bytes(profile, shape)
+    return shape.num_hidden_layers * saved * tokens
 
 
 def resident(profile: Profile, shape: Shape) -> dict[str, int]:
@@ -214,15 +243,11 @@ def scoring(profile: Profile, shape: Shape, work: Work) -> dict[str, int]:
 
 
 def training(profile: Profile, shape: Shape, work: Work) -> dict[str, int]:
-    """The worst moment of an update: in the head, in a block going backward, or after the last one.
-
-    With recomputation only the inputs of all blocks are kept; without it, what each block has saved.
-    """
+    """The worst moment of an update: in the head, in a block going backward, or after the last one."""
     each, h = _itemsize(profile), shape.hidden_size
     is_full = profile.adapter.rank == 0
     block = _block_bytes(profile, shape)
-    saved = each * h if profile.model.gradient_checkpointing else _saved_bytes(profile, shape)
-    kept = shape.num_hidden_layers * saved * work.tokens
+    kept = _kept_bytes(profile, shape, work.tokens)
     table = shape.vocab_size * h
     head = LOGIT_BYTES * work.head_rows * shape.vocab_size + (each + 4) * h * work.places
     body = block * work.tokens + 2 * _dequantised(profile, shape)

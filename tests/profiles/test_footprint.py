@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from profiles.footprint import GIB, Work, demand_of, work_of
+from profiles.footprint import GIB, MAX_LOGITS, MOST_HEAD_ROWS, Work, demand_of, head_rows_of, work_of
 from profiles.load import load_profile
 from profiles.schema import Adapter, Azr, Model, Optimizer, Profile, Sampling
 from profiles.shapes import ARCHITECTURES, shape_of
@@ -161,3 +162,21 @@ def test_vllm_is_counted_beside_the_trainer_and_mostly_gone_while_it_sleeps() ->
     assert "cache" not in demand.parts["rollout"] and "score" in demand.parts
     awake = replace(profile, vllm=replace(profile.vllm, sleep=False))
     assert demand_of(awake, R1, card_bytes=24 * GIB).beside["train"] == int(0.4 * 24 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "rows"),
+    [
+        ("grpo-1.5b-8gb", "r1-qwen-1.5b", 442),
+        ("azr-3b-qlora", "qwen2.5-3b", MOST_HEAD_ROWS),
+        ("azr-3b-qlora-8gb", "qwen2.5-3b", 628),
+        ("azr-0.5b", "qwen2.5-0.5b", 110),  # the head's own gradient takes more than a block: no more than it must
+    ],
+)
+def test_logits_fill_what_a_block_takes_going_backward_and_cost_nothing(name: str, shape: str, rows: int) -> None:
+    profile, sizes = load_profile(name).profile, shape_of(ARCHITECTURES[shape])
+    least = dataclasses.replace(work_of(profile, sizes), head_rows=MAX_LOGITS // sizes.vocab_size)
+    demand = demand_of(profile, sizes)
+    assert head_rows_of(profile, sizes) == rows
+    assert demand.phases["train"] == demand_of(profile, sizes, least).phases["train"]
+    assert demand.phases.get("score", 0) <= demand.phases["train"]

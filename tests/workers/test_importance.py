@@ -105,6 +105,9 @@ def update_of(model: Any, cap: float) -> PolicyUpdate:
 def test_the_trainer_s_log_probs_replace_the_engine_s_and_weights_tell_the_difference() -> None:
     given_rows = drawn(off=1.0)
     found = correct(MODEL, given_rows, 1.0, 2.0, micro_batch_size=2, row_tokens=64)
+    few = 3 * MODEL.config.vocab_size  # of logits at one time
+    again = correct(MODEL, given_rows, 1.0, 2.0, micro_batch_size=2, row_tokens=64, max_logits=few)
+    assert again.metrics == pytest.approx(found.metrics, abs=1e-6)
     for row, weights in zip(found.rows, found.weights, strict=True):
         whole = Rollout(row.prompt_ids, row.completion_ids, row.log_probs, "length")
         assert row.log_probs == pytest.approx(direct_log_probs(MODEL, whole, 1.0).tolist(), abs=1e-4)

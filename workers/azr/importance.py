@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 
+from profiles.footprint import MAX_LOGITS
 from workers.azr.rows import Row
 from workers.loss import k3, truncated_importance_weights
 from workers.models import packing
@@ -32,10 +33,13 @@ class Corrected:
 
 def correct(
     model: Any, rows: Sequence[Row], temperature: float, cap: float, *, micro_batch_size: int, row_tokens: int,
-    together: Lone | None = None,
+    max_logits: int = MAX_LOGITS, together: Lone | None = None,
 ) -> Corrected:  # fmt: skip
     """Score all rows with the weights as they are, before the step's first update."""
-    old = rescore(model, rows, temperature, micro_batch_size=micro_batch_size, row_tokens=row_tokens, together=together)
+    old = rescore(
+        model, rows, temperature, micro_batch_size=micro_batch_size, row_tokens=row_tokens, max_logits=max_logits,
+        together=together,
+    )  # fmt: skip
     ours = torch.tensor([value for row in old for value in row], dtype=torch.float64)
     theirs = torch.tensor([value for row in rows for value in row.log_probs], dtype=torch.float64)
     weights = truncated_importance_weights(ours, theirs, cap)
@@ -58,7 +62,7 @@ def correct(
 @torch.no_grad()
 def rescore(
     model: Any, rows: Sequence[Row], temperature: float, *, micro_batch_size: int, row_tokens: int,
-    together: Lone | None = None,
+    max_logits: int = MAX_LOGITS, together: Lone | None = None,
 ) -> list[tuple[float, ...]]:  # fmt: skip
     """log_probs of each row's completion tokens by a forward pass of `model`. together: who shares the passes."""
     together = together or Lone()
@@ -69,8 +73,8 @@ def rescore(
     with together.reading():
         for batch in together.mine(packing.micro_batches(units, micro_batch_size, row_tokens)):
             members = [member for row in batch for unit in row for member in unit.members]
-            values = score(model, packing.pack(batch).to(model.device), temperature).log_probs.double().cpu()
-            parts = torch.split(values, [lengths[member] for member in members])
+            scored = score(model, packing.pack(batch).to(model.device), temperature, max_logits=max_logits)
+            parts = torch.split(scored.log_probs.double().cpu(), [lengths[member] for member in members])
             for member, part in zip(members, parts, strict=True):
                 found[starts[member] : starts[member + 1]] = part
     each = iter(together.group.exchange(found).tolist())

@@ -11,6 +11,7 @@ from workers.azr.rows import Row
 from workers.azr.update import PolicyUpdate
 from workers.azr.worst_case import rehearse
 from workers.backoff import Sizes
+from workers.models.log_probs import head_rows_for
 from workers.ranks.replica import Replica
 from workers.rollout.select import tis_cap_of
 
@@ -31,6 +32,7 @@ class AzrReplica(Replica):
         update = PolicyUpdate(self.model, self.optimizer, profile.optimizer, profile.sampling.temperature)
         update.shuffles = profile.azr.minibatch_order == "shuffle"
         update.tis_cap = tis_cap_of(profile)
+        update.head_rows = head_rows_for(profile, self.model)
         return update
 
     def apply(self, asked: Apply) -> tuple[bool, dict[str, float]]:

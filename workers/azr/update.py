@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from profiles.footprint import MAX_LOGITS
 from profiles.schema import Optimizer as Knobs
 from workers.azr.advantages import Advantages, cell_advantages, group_advantages
 from workers.azr.importance import Corrected, correct
@@ -20,7 +21,7 @@ from workers.azr.tasks import ROLES, TASKS
 from workers.loss import clipped_token_loss, k3
 from workers.memory import applied_once
 from workers.models import packing
-from workers.models.log_probs import MAX_LOGITS, score
+from workers.models.log_probs import score
 from workers.models.optimizer import AnyOptimizer, learning_rate_at
 from workers.models.together import Lone
 from workers.ranks.group import Group
@@ -161,7 +162,8 @@ class PolicyUpdate:
             with self.phase("score"):
                 self._corrected = correct(
                     self._model, rows, self._temperature, self.tis_cap,
-                    micro_batch_size=self.micro_batch_size, row_tokens=self._row_tokens, together=self.together,
+                    micro_batch_size=self.micro_batch_size, row_tokens=self._row_tokens,
+                    max_logits=self.head_rows * self._model.config.vocab_size, together=self.together,
                 )  # fmt: skip
         return self._corrected.rows, self._corrected.weights, self._corrected.metrics
 

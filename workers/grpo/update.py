@@ -22,7 +22,7 @@ from workers.grpo.rows import Row
 from workers.grpo.scoring import Sizes, packs
 from workers.grpo.sequence_loss import sequence_policy_loss
 from workers.memory import applied_once
-from workers.models.log_probs import MAX_LOGITS, places_of
+from workers.models.log_probs import head_rows_for, places_of
 from workers.models.optimizer import AnyOptimizer
 from workers.models.packing import Pack
 from workers.models.together import Lone
@@ -76,8 +76,7 @@ class GroupUpdate:
         self.together = together or Lone()
         self._model, self._optimizer, self._profile, self._mask = model, optimizer, profile, mask
         knobs = profile.optimizer
-        vocabulary = model.lm_head.weight.shape[0]
-        self.sizes = Sizes(knobs.micro_batch_size, knobs.row_tokens, max(1, MAX_LOGITS // vocabulary))
+        self.sizes = Sizes(knobs.micro_batch_size, knobs.row_tokens, head_rows_for(profile, model))
         self._terms = Terms(
             clip_ratio_low=knobs.clip_ratio_low,
             clip_ratio_high=knobs.clip_ratio_high,

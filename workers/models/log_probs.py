@@ -7,14 +7,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from profiles.footprint import MAX_LOGITS, head_rows_of
+from profiles.schema import Profile
+from profiles.shapes import shape_of
 from workers.fused_head import fused_log_probs
 from workers.loss import token_entropy
 from workers.models.packing import Pack
 from workers.models.recompute import while_learning
-
-MAX_LOGITS = 1 << 24
-"""Logits at one time, 64 MiB in float32: over 150 000 words those of all places would fill a card. Where they are less,
-as with the pocket model always, chunks would be slower: 4.9 ms for 1500 places of 109 words, not 4.2."""
 
 
 class Scored(NamedTuple):
@@ -22,6 +21,14 @@ class Scored(NamedTuple):
 
     log_probs: Tensor
     entropy: Tensor
+
+
+def head_rows_for(profile: Profile, model: Any) -> int:
+    """Rows of logits that the output head makes at one time."""
+    try:
+        return head_rows_of(profile, shape_of(model.config.to_dict()))
+    except (KeyError, AttributeError):  # an architecture whose sizes have other names
+        return max(1, MAX_LOGITS // int(model.config.vocab_size))
 
 
 def places_of(model: Any, pack: Pack) -> Tensor:
@@ -39,12 +46,13 @@ def score(
     """Run the pack through `model`, a causal language model of transformers. Both results are float32.
 
     The output head sees the completion's places only: over the prompt its logits would be thrown away. Where they are
-    more than `max_logits`, it sees them in chunks, and the logits of each are made again in the backward pass. The rule
-    looks at sizes alone, so equal steps go the same way; the two ways differ in last bits.
+    more than `MAX_LOGITS`, it sees them in chunks of `max_logits`, and the logits of each are made again in the
+    backward pass. Where they are less, as with the pocket model always, chunks would be slower: 4.9 ms for 1500 places
+    of 109 words, not 4.2. The rule looks at sizes alone, so equal steps go the same way; the two differ in last bits.
     """
     places, head = places_of(model, pack), model.lm_head
     size = max(1, max_logits // head.weight.shape[0])
-    if len(places) > size:
+    if len(places) > min(size, MAX_LOGITS // head.weight.shape[0]):
         log_probs, entropy = fused_log_probs(
             places, head.weight, pack.targets, temperature=temperature, chunk=size, bias=head.bias
         )
