@@ -1,4 +1,5 @@
-"""Where the time of our own step goes: kernels of one rollout window and of one training pass, by family."""
+"""Where the time of our own step goes: kernels of one rollout window and of one training pass, by family; and what the
+processor is busy with, which launches them."""
 
 from __future__ import annotations
 
@@ -30,6 +31,8 @@ FAMILIES = (
     ("of torch.compile or Triton", r"triton"),
 )
 """Family -> what a kernel's name holds; the first that fits counts."""
+LAUNCHING = 12
+"""Operations of the processor that are told."""
 
 
 def run(work: Workload, model: Path, engine: str, overrides: list[str], meter: Meter) -> None:
@@ -72,7 +75,18 @@ def window(plain: Callable[[], Any], traced: Callable[[], Any], meter: Meter) ->
             one["most"], one["largest"] = seconds, name[:60]
         count, busy = count + calls, busy + seconds
     of = "kernels of the GPU" if meter.is_gpu else "operators on the CPU"
-    return {"wall_s": wall, "profiled_s": profiled, "busy_s": busy, "count": count, "of": of, "families": families}
+    return {"wall_s": wall, "profiled_s": profiled, "busy_s": busy, "count": count, "of": of, "families": families,
+            "launching": launching(trace)}  # fmt: skip
+
+
+def launching(trace: Any) -> list[dict[str, Any]]:
+    """What the processor spent most time in by itself but Python; under the profiler, so that relations count."""
+    found = [one for one in trace.key_averages() if one.device_type == DeviceType.CPU and one.self_cpu_time_total > 0]
+    found.sort(key=lambda one: -one.self_cpu_time_total)
+    return [
+        {"name": one.key[:60], "seconds": one.self_cpu_time_total / 1e6, "count": one.count}
+        for one in found[:LAUNCHING]
+    ]
 
 
 def kernels(trace: Any, is_gpu: bool) -> list[tuple[str, float, int]]:

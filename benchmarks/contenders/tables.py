@@ -69,6 +69,9 @@ def time_table(report: Found) -> str:
             f"{window['count']} kernels ({window['of']})"
         )
         parts.append(title + "\n\n" + table(("family", "ms", "share of busy time", "kernels", "largest"), rows))
+        if window["of"] == "kernels of the GPU":
+            calls = [[one["name"], f"{one['seconds'] * 1000:.1f}", str(one["count"])] for one in window["launching"]]
+            parts.append(table(("the processor is busy with", "ms", "calls"), calls))
     return "\n\n".join(parts)
 
 

@@ -117,6 +117,9 @@ def test_a_profile_names_families_of_both_windows(tmp_path: Path, model: Path) -
     assert set(found["tables"]) == {"training pass", "rollout of 5 tokens"}
     for window in found["tables"].values():
         assert "matrix products" in window["families"]
+        assert any("mm" in one["name"] for one in window["launching"])
+        spent = [one["seconds"] for one in window["launching"]]
+        assert spent == sorted(spent, reverse=True) and spent[-1] > 0
         assert sum(one["seconds"] for one in window["families"].values()) == pytest.approx(window["busy_s"])
     assert "matrix products" in tables.time_table(found)
 
