@@ -1,0 +1,187 @@
+"""Products of a decode step: NF4 as the engine multiplies it, beside bitsandbytes and bfloat16 by cuBLAS.
+
+All layers have weights of their own, so that none is in a cache, and run inside one CUDA graph. Query, key and value
+are one product, and gate and up another, for the engine and for bfloat16; bitsandbytes has no such thing. "fused" is
+gate and up as a step without adapters there runs them, with the gate applied. Without a GPU the engine's plain
+operations are timed, which says nothing of a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from profiles.shapes import ARCHITECTURES, shape_of
+
+REPEATS, ROUNDS = 20, 5
+ALL = ("all", "all, fused", "bf16", "4 bits *")
+"""Milliseconds of all layers."""
+Work = Callable[[], Any]
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks products", description=__doc__)
+    parser.add_argument("--shape", choices=sorted(ARCHITECTURES), default="r1-qwen-1.5b")
+    parser.add_argument("--layers", type=int, help="(all of the shape)")
+    parser.add_argument("--rows", type=int, nargs="+", default=[8, 16, 32, 64])
+    args = parser.parse_args(arguments)
+    import torch
+
+    print(f"reproduce: python -m benchmarks products {' '.join(arguments)}")
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    print(
+        f"{torch.cuda.get_device_name() if device.type == 'cuda' else 'CPU'}, torch {torch.__version__}, {args.shape}\n"
+    )
+    with torch.inference_mode():
+        table(Products(args.shape, args.layers, device), args.rows)
+    return 0
+
+
+class Products:
+    """Random weights of a shape, in 4 bits."""
+
+    def __init__(self, shape: str, layers: int | None, device: Any) -> None:
+        import torch
+
+        from workers.rollout.graph.engine import operations_for
+
+        self.device, self.ops = device, operations_for(device)
+        self.dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+        sizes = shape_of(ARCHITECTURES[shape])
+        self.layers = layers or sizes.num_hidden_layers
+        hidden, mlp = sizes.hidden_size, sizes.intermediate_size
+        heads = sizes.num_attention_heads * sizes.head_dim
+        self.inputs = {"qkv": hidden, "out": heads, "gate, up": hidden, "down": mlp}
+        outs = {
+            "qkv": (heads, sizes.key_width, sizes.key_width),
+            "out": (hidden,),
+            "gate, up": (mlp, mlp),
+            "down": (hidden,),
+        }
+        self.projections = {
+            name: [self._projection(outs[name], inputs) for _ in range(self.layers)]
+            for name, inputs in self.inputs.items()
+        }
+        self.dense = {
+            name: [torch.cat([matrix.dense(self.dtype) for matrix in one.matrices]) for one in each]
+            for name, each in self.projections.items()
+        }
+
+    def _projection(self, outs: tuple[int, ...], inputs: int) -> Any:
+        import torch
+
+        from workers.rollout.graph.weights import Matrix, Projection
+
+        matrices = []
+        for rows in outs:
+            codes = torch.randint(0, 256, (rows * inputs // 2,), dtype=torch.uint8, device=self.device)
+            scales = torch.rand(rows * inputs // 64, device=self.device) * 0.02 + 0.01
+            matrices.append(Matrix(codes, scales, (rows, inputs)))
+        return Projection([], matrices, None, None)
+
+    def given(self, rows: int, name: str) -> tuple[Any, Any]:
+        """x as the engine's products read it, and as anyone does: [rows, inputs]."""
+        import torch
+
+        drawn = torch.randn(rows, self.inputs[name], device=self.device, dtype=self.dtype)
+        ones = torch.ones(self.inputs[name], device=self.device, dtype=self.dtype)
+        x = self.ops.add_norm(drawn, None, None, ones, 1e-6)[1]
+        return x, torch.nn.functional.rms_norm(drawn, drawn.shape[1:], eps=1e-6)
+
+
+def table(products: Products, rows: list[int]) -> None:
+    names = list(products.inputs)
+    print("microseconds of a layer; milliseconds of all layers; error: of the sums, relative to float32\n")
+    print(
+        f"{'rows':>4}  "
+        + "".join(f"{name:>12}" for name in (*names, "fused", "all", "with fused", "bf16", "4 bits *", "error"))
+    )
+    for count in rows:
+        calls, fused, dense, plain = calls_of(products, count)
+        each = [microseconds(calls[name], products) for name in names]
+        whole = microseconds([one for name in names for one in calls[name]], products)
+        stepped = microseconds([*calls["qkv"], *calls["out"], *fused, *calls["down"]], products)
+        others = [microseconds(dense, products), bitsandbytes(products, plain)]
+        all_of_them = [value * products.layers / 1e3 if value else None for value in (whole, stepped, *others)]
+        error = max(off(products, name, count) for name in names)
+        cells = [f"{value:.1f}" for value in (*each, microseconds(fused, products))]
+        cells += ["-" if value is None else f"{value:.3f}" for value in all_of_them]
+        print(f"{count:>4}  " + "".join(f"{cell:>12}" for cell in (*cells, f"{error:.0e}")), flush=True)
+    print("\n* bitsandbytes' own product for each matrix; -: it is not installed, or there is no GPU")
+
+
+def calls_of(products: Products, rows: int) -> tuple[dict[str, list[Work]], list[Work], list[Work], dict[str, Any]]:
+    """Of all layers: each product, gate and up fused, the same in full precision; and what the last ones read."""
+    from torch.nn.functional import linear
+
+    ops, names = products.ops, list(products.inputs)
+    x, plain = ({name: products.given(rows, name)[i] for name in names} for i in (0, 1))
+    calls = {name: [partial(ops.project, x[name], one) for one in products.projections[name]] for name in names}
+    fused = [partial(ops.gate_up, x["gate, up"], one) for one in products.projections["gate, up"]]
+    dense = [partial(linear, plain[name], weight) for name in names for weight in products.dense[name]]
+    return calls, fused, dense, plain  # type: ignore[return-value]
+
+
+def microseconds(work: list[Work], products: Products) -> float:
+    """Of a layer: median of several rounds of everything in `work`."""
+    import torch
+
+    def run() -> None:
+        for one in work:
+            one()
+
+    run()
+    if products.device.type == "cpu":
+        times = []
+        for _ in range(ROUNDS):
+            began = time.perf_counter()
+            run()
+            times.append(time.perf_counter() - began)
+        return statistics.median(times) * 1e6 / products.layers
+    torch.cuda.synchronize()
+    graph, event = torch.cuda.CUDAGraph(), torch.cuda.Event
+    with torch.cuda.graph(graph):
+        run()
+    graph.replay()
+    times = []
+    for _ in range(ROUNDS):
+        begin, end = event(enable_timing=True), event(enable_timing=True)
+        begin.record()
+        for _ in range(REPEATS):
+            graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end) / REPEATS)
+    return statistics.median(times) * 1e3 / products.layers
+
+
+def bitsandbytes(products: Products, plain: dict[str, Any]) -> float | None:
+    """Its `matmul_4bit`, with scales in 8 bits as a loaded model has them."""
+    if products.device.type == "cpu":
+        return None
+    try:
+        import bitsandbytes as library
+    except ImportError:
+        return None
+    work: list[Work] = []
+    for name, each in products.projections.items():
+        for one in each:
+            for matrix in one.matrices:
+                made = library.functional.quantize_4bit(
+                    matrix.dense(products.dtype), quant_type="nf4", compress_statistics=True
+                )
+                work.append(partial(library.matmul_4bit, plain[name], made[0], quant_state=made[1]))
+    return microseconds(work, products)
+
+
+def off(products: Products, name: str, rows: int) -> float:
+    """Norm of what the first layer's product is off by, over its norm."""
+    x, plain = products.given(rows, name)
+    found = products.ops.project(x, products.projections[name][0])
+    found = found if hasattr(found, "norm") else found.data.sum(0)
+    expected = plain.float() @ products.dense[name][0].float().T
+    return float((found.float() - expected).norm() / expected.norm())
