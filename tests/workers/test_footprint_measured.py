@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,6 +16,8 @@ from workers.azr.rows import Row
 from workers.azr.update import PolicyUpdate, Sums
 from workers.models import adapters, optimizer, recompute
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CONFIG = {
     "vocab_size": 512, "hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 4,
     "num_attention_heads": 4, "num_key_value_heads": 1, "max_position_embeddings": 4096, "tie_word_embeddings": False,
@@ -24,14 +25,6 @@ CONFIG = {
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 PROMPT, COMPLETION = 96, 32
 ALL = (*ATTENTION, "gate_proj", "up_proj", "down_proj")
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def profile_of(adapter: Adapter, *, recomputed: bool = True) -> Profile:

@@ -6,7 +6,6 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
@@ -19,15 +18,9 @@ from workers.fused_loss import Terms, fused_entropy, fused_log_probs, fused_poli
 from workers.models import packing
 from workers.models.log_probs import Scored, score
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 64])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from random import Random
 from typing import Any
 
@@ -16,15 +15,9 @@ from workers.azr.update import PolicyUpdate, Sums, advantages_of, divisor_of, mi
 from workers.models import optimizer, packing
 from workers.models.log_probs import score
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 KNOBS = Optimizer(micro_batch_size=64, warmup_steps=0, learning_rate=1e-3)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +21,10 @@ from workers.export.merged import plan_shards
 from workers.models import adapters, load
 from workers.models.policy import Policy, open_policy
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CPU = torch.device("cpu")
 IDS = torch.tensor([[5, 9, 20, 31, 7, 7, 100, 3]])
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def profile_of(rank: int = 4, **model: Any) -> Profile:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -29,15 +28,9 @@ from workers.grpo.scoring import Sizes, score_rows
 from workers.models import recompute
 from workers.models.adapters import disabled
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 LORA = Adapter(rank=4, alpha=8.0, targets=("q_proj", "k_proj", "v_proj", "o_proj"))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def plain_log_probs(model: Any, row: Row) -> torch.Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,17 +17,11 @@ from workers.rollout.engine import Request, Sampling
 from workers.rollout.hf import HfEngine
 from workers.rollout.native import NativeEngine
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CPU = torch.device("cpu")
 TINY = Model(random_init="qwen2-tiny")
 LORA = Adapter(rank=4, alpha=8.0)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def model_with(model: Model = TINY, adapter: Adapter = LORA, *, seed: int = 0) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,6 +19,8 @@ from workers.models.lean_layers import Joint, LeanLayer
 from workers.models.log_probs import score
 from workers.models.policy import open_policy
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 on_gpu = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"),
     pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed"),
@@ -27,14 +28,6 @@ on_gpu = [
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 MLP = ("gate_proj", "up_proj", "down_proj")
 OWN = Adapter(rank=4, alpha=8.0, implementation="own", targets=ATTENTION)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def model_of(

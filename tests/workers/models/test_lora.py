@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +21,12 @@ from workers.models import adapters, lora, optimizer, recompute
 from workers.models.log_probs import score
 from workers.models.policy import open_policy
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CPU = torch.device("cpu")
 TINY = Model(random_init="qwen2-tiny")
 OWN = Adapter(rank=4, alpha=8.0, implementation="own")
 PEFT = replace(OWN, implementation="peft")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def model_of(adapter: Adapter, model: Model = TINY) -> Any:

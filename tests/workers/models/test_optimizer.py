@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,9 @@ from profiles.schema import Optimizer
 from workers.models import optimizer
 from workers.models.master import MasterWeights
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 STEP = Optimizer(learning_rate=1e-3, warmup_steps=0)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def network(dtype: torch.dtype = torch.float32) -> nn.Module:
