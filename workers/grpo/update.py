@@ -35,17 +35,17 @@ class Sums:
 
     loss: float = 0.0
     found: list[Diagnostics] = field(default_factory=list)
-    is_weighed: bool = False
-    """Whether importance weights were made in the update."""
     grad_norms: list[float] = field(default_factory=list)
 
-    def metrics(self) -> Metrics:
+    def metrics(self, *, is_weighed: bool = False) -> Metrics:
+        """is_weighed: whether importance weights were made in the update."""
+
         def total(name: str) -> float:
             return math.fsum(getattr(one, name) for one in self.found)
 
         tokens, kept = max(total("tokens"), 1.0), max(total("selected"), 1.0)
         weights = {"tis_weight": total("tis_weight") / tokens, "tis_capped": total("tis_cut") / tokens}
-        return (weights if self.is_weighed else {}) | {
+        return (weights if is_weighed else {}) | {
             "loss": self.loss,
             "grad_norm": max(self.grad_norms, default=0.0),
             "entropy": total("entropy") / tokens,
@@ -120,8 +120,7 @@ class GroupUpdate:
             if self._done == 0:
                 self.source.look(*(self._sums.metrics()[f"mismatch_{name}"] for name in ("mean", "max")))
             self._done += 1
-        self._sums.is_weighed = self._prepared.tis_cap > 0
-        metrics = self._sums.metrics() | self._prepared.metrics
+        metrics = self._sums.metrics(is_weighed=self._prepared.tis_cap > 0) | self._prepared.metrics
         self._prepared = None
         return is_finite, metrics
 
