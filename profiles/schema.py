@@ -163,6 +163,8 @@ class Optimizer(Section, frozen=True):
     """Rollouts of one forward pass. Memory grows with it; the result does not depend on it beyond rounding."""
     row_tokens: Positive = 128
     """Tokens of a row that sequences are packed into. Rollouts in it share their prompt: raise it for long ones."""
+    cuda_graphs: bool = True
+    """Training passes as CUDA graphs where launching them takes longer: one GPU, frozen Qwen2 with own adapter."""
 
 
 class Sandbox(Section, frozen=True):

@@ -1,8 +1,8 @@
 """How much a trainer does side by side, and how that becomes less where the GPU's memory ends. (pure)
 
-Rollouts have their own halving; the update has a ladder: micro-batches down to one rollout, then the output head down
-to 16 places. None of it changes what is learnt beyond rounding: divisors are those of the whole minibatch, and a
-rollout's draws are its own. So a step that ran out of memory is simply done again.
+CUDA graphs of training passes go first. Rollouts have their own halving; the update has a ladder: micro-batches down to
+one rollout, then the output head down to 16 places. None of it changes what is learnt beyond rounding: divisors are
+those of the whole minibatch, and a rollout's draws are its own. So a step that ran out of memory is simply done again.
 """
 
 from __future__ import annotations
@@ -27,16 +27,20 @@ class Sizes(Struct, frozen=True):
     """Places of which the output head makes logits at one time."""
     rollout_rows: int
     """Rollouts that decode side by side."""
+    graphs: bool = False
+    """Whether training passes may be CUDA graphs, which hold memory while nothing runs."""
 
     def __str__(self) -> str:
         return (
             f"micro-batches of {self.micro_batch}, {self.head_rows} rows of logits and {self.rollout_rows} rollouts "
-            "at one time"
+            f"at one time{', CUDA graphs of passes' if self.graphs else ''}"
         )
 
 
 def smaller(sizes: Sizes, phase: str) -> Sizes | None:
     """The sizes to try after memory ended in `phase`; None: nothing is left to halve."""
+    if sizes.graphs:
+        return replace(sizes, graphs=False)
     if phase == ROLLOUT:
         return replace(sizes, rollout_rows=_half(sizes.rollout_rows)) if sizes.rollout_rows > 1 else None
     if sizes.micro_batch > 1:
@@ -52,7 +56,7 @@ def larger(sizes: Sizes, most: Sizes) -> Sizes:
         now, limit = getattr(sizes, name), getattr(most, name)
         if now < limit:
             return replace(sizes, **{name: min(2 * now, limit)})
-    return sizes
+    return replace(sizes, graphs=most.graphs)
 
 
 def _half(number: int) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from workers.backoff import CLEAN_STEPS, LEAST_HEAD_ROWS, Backoff, Sizes, larger, smaller
 from workers.progress import Progress
@@ -33,6 +34,11 @@ def test_what_is_halved(sizes: tuple[int, int, int], phase: str, expected: tuple
     assert smaller(Sizes(*sizes), phase) == (None if expected is None else Sizes(*expected))
 
 
+@pytest.mark.parametrize("phase", ["train", "rollout"])
+def test_graphs_of_passes_go_before_anything_is_halved(phase: str) -> None:
+    assert smaller(Sizes(4, 128, 64, graphs=True), phase) == ASKED
+
+
 @given(st.integers(1, 4096), st.integers(1, 4096), st.integers(1, 4096), st.sampled_from(["train", "rollout"]))
 def test_the_ladder_ends_and_each_rung_takes_less(micro_batch: int, head: int, rows: int, phase: str) -> None:
     sizes, rungs = Sizes(micro_batch, head, rows), 0
@@ -50,6 +56,9 @@ def test_growing_takes_back_the_last_rung_and_never_exceeds_what_was_asked() -> 
     assert larger(Sizes(1, 128, 64), ASKED) == Sizes(2, 128, 64)
     assert larger(Sizes(4, 128, 48), ASKED) == ASKED
     assert larger(ASKED, ASKED) == ASKED
+    captured = replace(ASKED, graphs=True)
+    assert larger(Sizes(4, 128, 48), captured) == ASKED
+    assert larger(ASKED, captured) == captured
 
 
 def test_after_two_hundred_clean_steps_it_grows_once_and_then_never_again() -> None:

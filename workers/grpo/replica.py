@@ -12,6 +12,7 @@ from workers.grpo.entropy import EntropyMask
 from workers.grpo.rows import Row
 from workers.grpo.update import GroupUpdate
 from workers.grpo.worst_case import rehearse
+from workers.models.lean_graphs import may_capture
 from workers.ranks.replica import Replica, Setting
 
 
@@ -48,7 +49,10 @@ class GrpoReplica(Replica):
     def sizes(self) -> Sizes:
         now = self.update.sizes
         return Sizes(
-            micro_batch=self.micro_batch(now.rollouts), head_rows=now.head_rows, rollout_rows=self.engine.max_rows
+            micro_batch=self.micro_batch(now.rollouts),
+            head_rows=now.head_rows,
+            rollout_rows=self.engine.max_rows,
+            graphs=may_capture(self.model),
         )
 
     def resize(self, sizes: Sizes) -> None:

@@ -8,7 +8,9 @@ weights: engines, checkpoints and optimisers need not know.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
@@ -23,14 +25,13 @@ from workers.models.fused_layers import gated
 from workers.models.lora import LoraLinear
 
 
-def enable(model: Any) -> None:
-    """For those layers of `model` that are frozen but for adapters of our own; to be called once these are injected."""
+def lean_layers(model: Any) -> list[LeanLayer] | None:
+    """Of a model whose layers are frozen but for adapters of our own; None: it is another. To be asked once these are
+    injected."""
     if type(model).__name__ != "Qwen2ForCausalLM" or model.config._attn_implementation != "sdpa":
-        return
-    for layer in model.model.layers:
-        if _fits(layer):
-            layer.__class__ = LeanLayer
-            layer.join()
+        return None
+    layers = list(model.model.layers)
+    return [LeanLayer(layer) for layer in layers] if all(_fits(layer) for layer in layers) else None
 
 
 def _fits(layer: Any) -> bool:
@@ -43,66 +44,40 @@ def _fits(layer: Any) -> bool:
     return bool(adapted) and trained == 2 * len(adapted) and all(quantized.is_known(base) for base in bases)
 
 
-class LeanLayer(modeling_qwen2.Qwen2DecoderLayer):  # type: ignore[no-untyped-call]
-    """Where it learns, its input alone is kept, as with gradient checkpointing; with a cache it is transformers'."""
+@dataclass(frozen=True)
+class Given:
+    """What all layers of a pass read. mask: [R, 1, T, T] bool; cos, sin: [R or 1, T, D]."""
 
-    def __call__(self, hidden_states: Tensor, **given: Any) -> Any:
-        mask = given.get("attention_mask")
-        is_learning = torch.is_grad_enabled()
-        if mask is None or given.get("past_key_values") is not None or (is_learning and not self.training):
-            return super().__call__(hidden_states, **given)
-        cos, sin = given["position_embeddings"]
-        if not is_learning:
-            return self.run(hidden_states, mask, cos, sin)
-        apply: Any = _Recomputed.apply
-        return apply(hidden_states, self, mask, cos, sin, *self.matrices())
+    mask: Tensor
+    cos: Tensor
+    sin: Tensor
 
-    def join(self) -> None:
-        """To be called once the modules are what they will be."""
-        attention, mlp = self.self_attn, self.mlp
-        self.qkv, self.out = Joint(attention.q_proj, attention.k_proj, attention.v_proj), Joint(attention.o_proj)
-        self.gate_up, self.down = Joint(mlp.gate_proj, mlp.up_proj), Joint(mlp.down_proj)
+
+class LeanLayer:
+    """What a decoder layer does over whole sequences. The layer itself stays as it is, for rollouts with a cache."""
+
+    def __init__(self, layer: Any) -> None:
+        self.layer = layer
+        attention, mlp = layer.self_attn, layer.mlp
+        self._qkv, self._out = Joint(attention.q_proj, attention.k_proj, attention.v_proj), Joint(attention.o_proj)
+        self._gate_up, self._down = Joint(mlp.gate_proj, mlp.up_proj), Joint(mlp.down_proj)
 
     def matrices(self) -> list[nn.Parameter]:
         """What is trained."""
-        joints = (self.qkv, self.out, self.gate_up, self.down)
+        joints = (self._qkv, self._out, self._gate_up, self._down)
         return [one for joint in joints for number in joint.adapted for one in joint.modules[number].matrices]
 
-    def run(self, hidden: Tensor, mask: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """hidden: [R, T, H]; mask: [R, 1, T, T], bool; cos, sin: [R, T, D]. Returns [R, T, H]."""
-        attention = self.self_attn
+    def run(self, given: Given, hidden: Tensor, leaves: Sequence[Tensor] = ()) -> Tensor:
+        """hidden: [R, T, H]; returns the same. leaves: what stands for `matrices` where gradients are wanted; their
+        values are not read."""
+        attention, mlp, of = self.layer.self_attn, self.layer.mlp, iter(leaves)
         heads = (*hidden.shape[:-1], -1, attention.head_dim)
-        q, k, v = (one.view(heads).transpose(1, 2) for one in self.qkv(self.input_layernorm(hidden)))
-        q, k = modeling_qwen2.apply_rotary_pos_emb(q, k, cos, sin)
-        seen, _ = sdpa_attention_forward(attention, q, k, v, mask, dropout=0.0, scaling=attention.scaling)
-        hidden = hidden + self.out(seen.flatten(-2))[0]
-        gate, up = self.gate_up(self.post_attention_layernorm(hidden))
-        return hidden + self.down(gated(self.mlp, gate, up))[0]
-
-
-class _Recomputed(torch.autograd.Function):
-    """A layer's pass, of which the input is kept, and the rest is made again for the gradient."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, hidden: Tensor, layer: LeanLayer, mask: Tensor, cos: Tensor, sin: Tensor, *matrices: Tensor
-    ) -> Tensor:
-        ctx.save_for_backward(hidden, mask, cos, sin)
-        ctx.layer = layer
-        return layer.run(hidden, mask, cos, sin)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        hidden, *rest = ctx.saved_tensors
-        wanted: list[Tensor] = list(ctx.layer.matrices())
-        with torch.enable_grad():
-            hidden = hidden.detach().requires_grad_(ctx.needs_input_grad[0])  # that of the first layer wants none
-            if hidden.requires_grad:
-                wanted.append(hidden)
-            found = torch.autograd.grad(ctx.layer.run(hidden, *rest), wanted, grad)
-        of_hidden = found[-1] if hidden.requires_grad else None
-        return of_hidden, None, None, None, None, *found[: len(wanted) - hidden.requires_grad]
+        q, k, v = (one.view(heads).transpose(1, 2) for one in self._qkv(self.layer.input_layernorm(hidden), of))
+        q, k = modeling_qwen2.apply_rotary_pos_emb(q, k, given.cos, given.sin)
+        seen, _ = sdpa_attention_forward(attention, q, k, v, given.mask, dropout=0.0, scaling=attention.scaling)
+        hidden = hidden + self._out(seen.flatten(-2), of)[0]
+        gate, up = self._gate_up(self.layer.post_attention_layernorm(hidden), of)
+        return hidden + self._down(gated(mlp, gate, up), of)[0]
 
 
 class Joint:
@@ -117,11 +92,12 @@ class Joint:
         self._adapted = [number for number, module in enumerate(modules) if isinstance(module, LoraLinear)]
         self._kept: tuple[Any, Tensor] | None = None
 
-    def __call__(self, x: Tensor) -> Sequence[Tensor]:
+    def __call__(self, x: Tensor, leaves: Iterator[Tensor]) -> Sequence[Tensor]:
+        """leaves: begins with what stands for the matrices of those that are adapted."""
         rows = x.reshape(-1, x.shape[-1])
         if torch.is_grad_enabled():
             apply: Any = _Products.apply
-            outs = apply(rows, self, *(matrix for number in self.adapted for matrix in self.modules[number].matrices))
+            outs = apply(rows, self, *islice(leaves, 2 * len(self.adapted)))
         else:
             outs = self.forward(rows)[0]
         return [out.view(*x.shape[:-1], -1) for out in outs]

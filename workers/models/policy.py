@@ -12,7 +12,7 @@ import torch
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Profile
 from state.registry import Stateful
-from workers.models import adapters, fused_layers, load, proof, recompute
+from workers.models import adapters, fused_layers, lean_graphs, load, proof, recompute
 from workers.models.weights import Weights
 
 
@@ -43,6 +43,7 @@ def open_policy(profile: Profile, head: Path | None, device: torch.device) -> Po
     fused_layers.enable(policy.model)
     if profile.model.gradient_checkpointing:
         recompute.enable(policy.model)
+        lean_graphs.enable(policy.model, with_graphs=profile.optimizer.cuda_graphs)
     return policy
 
 

@@ -14,12 +14,9 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from workers.models import lean_layers
-
 
 def enable(model: Any) -> None:
     """Let `while_learning` have an effect on `model`, a decoder of transformers."""
-    lean_layers.enable(model)
     for layer in model.model.layers:
         layer.gradient_checkpointing = True
         # There is no dropout, so the second computation needs no generator's state.

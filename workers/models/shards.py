@@ -26,7 +26,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 
 from workers.memory import applied_once
-from workers.models import lora
+from workers.models import lean_graphs, lora
 from workers.models.master import MasterWeights
 from workers.models.optimizer import AnyOptimizer, trainable
 from workers.models.together import Lone
@@ -45,6 +45,7 @@ class Shards(Lone):
     def __init__(self, model: Any, group: Group) -> None:
         """model: as `open_policy` made it, the same on every rank."""
         self.group, self._model = group, model
+        lean_graphs.allow(model, with_graphs=False)  # FSDP puts the weights elsewhere each time
         trained = trainable(model)
         self._shapes = {name: parameter.shape for name, parameter in trained.items()}
         frozen = {parameter for parameter in model.parameters() if not parameter.requires_grad}

@@ -20,7 +20,7 @@ from profiles.schema import Profile
 from state.registry import Stateful
 from workers import memory
 from workers.backoff import Sizes
-from workers.models import optimizer
+from workers.models import lean_graphs, optimizer
 from workers.models.policy import open_policy
 from workers.models.together import Lone
 from workers.models.torch_setup import device_of, set_up_torch
@@ -131,6 +131,7 @@ class Replica:
 
     def resize(self, sizes: Sizes) -> None:
         self.engine.max_rows = sizes.rollout_rows
+        lean_graphs.allow(self.model, sizes.graphs)
         if self.model.device.type == "cuda":
             torch.cuda.empty_cache()
 

@@ -1,0 +1,278 @@
+"""All layers as one node, in padded rows, and as graphs: the numbers of the layers one by one."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from msgspec.structs import replace
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from tests.workers.models.test_adapters import pack_of
+from tests.workers.models.test_lean_layers import ATTENTION, MLP, OWN, model_of
+from workers.models import adapters, lean_graphs
+from workers.models.lean_graphs import Captured
+from workers.models.lean_layers import Given
+from workers.models.lean_stack import Plain
+from workers.models.log_probs import score
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+ALL = replace(OWN, targets=ATTENTION + MLP)
+
+
+class Recorder:
+    """Keeps a function and calls it: what a CUDA graph does, without one. Addresses are those of the first time."""
+
+    def __init__(self) -> None:
+        self.made = self.replayed = 0
+
+    def __call__(self, work: Callable[[], Any]) -> Callable[[], None]:
+        self.made += 1
+
+        def replay() -> None:
+            self.replayed += 1
+            with torch.no_grad():
+                work()
+
+        return replay
+
+
+def captured(model: Any, *, is_waiting: bool = True) -> tuple[Captured, Recorder]:
+    record = Recorder()
+    runner = Captured(model.lean_runner.stack, model, record, lambda work: (is_waiting, work()))
+    model.lean_runner = runner
+    return runner, record
+
+
+def learned(model: Any, count: int = 6) -> dict[str, Tensor]:
+    """Log-probabilities, and the gradients of the adapter's matrices."""
+    model.zero_grad(set_to_none=True)
+    found = score(model, pack_of(model, count).to(model.device), 0.7).log_probs
+    found.sum().backward()
+    gradients = {name: one.grad.clone() for name, one in adapters.adapter_of(model).items()}  # type: ignore[union-attr]
+    return gradients | {"log_probs": found.detach()}
+
+
+def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = 1e-6) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert float((found[name] - value).norm()) <= tolerance * float(value.norm()), name
+
+
+def double(adapter: Any = ALL, *, recomputed: bool = True) -> Any:
+    return model_of(adapter, recomputed=recomputed).double()
+
+
+def test_one_node_gives_what_the_modules_give() -> None:
+    model = double()
+    assert isinstance(model.lean_runner, Plain)
+    assert_same(learned(model), learned(double(recomputed=False)))
+
+
+class Made(TorchDispatchMode):
+    """What operations make, as long as somebody has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._found: list[Any] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        self._found += [weakref.ref(one) for one in tree_leaves(found) if isinstance(one, Tensor)]
+        return found
+
+    @property
+    def alive(self) -> set[int]:
+        """Their memory."""
+        gc.collect()
+        return {one.untyped_storage().data_ptr() for found in self._found if (one := found()) is not None}
+
+
+def test_nothing_but_the_layers_inputs_stays_for_the_gradient() -> None:
+    model = double()
+    learned(model)  # the adapter's copies are made
+    pack = pack_of(model)
+    hidden = model.model.embed_tokens(pack.ids)
+    given = Given(pack.mask, *model.model.rotary_emb(hidden, pack.positions))
+    with torch.no_grad(), Made() as made:
+        learnt, out = model.lean_runner.learn(given, hidden)
+    layers = len(model.model.layers)
+    assert layers > 1 and len(made.alive) == layers  # the first layer's input was there, the last one's is the result
+    learnt(torch.ones_like(out))
+    del out
+    assert not made.alive
+
+
+def test_from_the_third_pass_of_a_shape_on_graphs_give_it_too() -> None:
+    model, expected = double(), learned(double(recomputed=False))
+    _, record = captured(model)
+    for made, replayed in ((0, 0), (0, 0), (2, 2), (2, 4)):
+        assert_same(learned(model), expected)
+        assert (record.made, record.replayed) == (made, replayed)
+
+
+def test_where_the_gpu_is_what_takes_time_there_are_no_graphs() -> None:
+    model, expected = double(), learned(double(recomputed=False))
+    _, record = captured(model, is_waiting=False)
+    for _ in range(4):
+        assert_same(learned(model), expected)
+    assert record.made == 0
+
+
+def test_what_is_scored_by_graphs_is_what_is_learnt_from() -> None:
+    model = double()
+    _, record = captured(model)
+    for _ in range(3):
+        found = learned(model)["log_probs"]
+        with torch.no_grad():
+            assert torch.equal(score(model, pack_of(model), 0.7).log_probs, found)
+    assert record.replayed == 4
+
+
+def test_graphs_see_every_change_of_the_adapter() -> None:
+    """In bfloat16, where products read rounded copies of the matrices."""
+    model = model_of(ALL, recomputed=True, dtype="bfloat16")
+    stepper = torch.optim.AdamW(adapters.adapter_of(model).values(), lr=1e-2)
+    runner, record = captured(model)
+    scores = []
+    for _ in range(5):
+        learned(model)
+        stepper.step()
+        with torch.no_grad():
+            scores.append(score(model, pack_of(model), 0.7).log_probs)
+            captured(model, is_waiting=False)
+            assert torch.equal(scores[-1], score(model, pack_of(model), 0.7).log_probs)
+        model.lean_runner = runner
+    assert record.replayed == 10  # three updates of five, and four scores
+    assert not any(torch.equal(one, other) for one, other in pairwise(scores))
+
+
+def test_gradients_of_several_passes_add_up() -> None:
+    model, expected = double(), learned(double(recomputed=False))
+    captured(model)
+    for _ in range(3):
+        learned(model)
+    for _ in range(2):
+        score(model, pack_of(model), 0.7).log_probs.sum().backward()
+    for name, one in adapters.adapter_of(model).items():
+        torch.testing.assert_close(one.grad, 3 * expected[name], rtol=1e-6, atol=1e-6)
+
+
+def test_passes_of_other_shapes_have_graphs_of_their_own_and_the_oldest_give_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lean_graphs, "MOST_GRAPHS", 1)
+    monkeypatch.setattr(lean_graphs, "ROUND", 4)
+    model, plain = double(), double(recomputed=False)
+    _, record = captured(model)
+    for count in (4, 4, 4, 6, 6, 6, 4):
+        assert_same(learned(model, count), learned(plain, count))
+    assert record.made == 6
+
+
+def test_graphs_that_are_forgotten_are_made_again_when_their_shape_has_been_seen_again() -> None:
+    model, expected = double(), learned(double(recomputed=False))
+    runner, record = captured(model)
+    for made in (0, 0, 2, 2):
+        learned(model)
+        assert record.made == made
+    lean_graphs.allow(model, with_graphs=True)
+    assert not runner._graphs
+    for made in (2, 2, 4):
+        assert_same(learned(model), expected)
+        assert record.made == made
+
+
+def test_where_memory_has_ended_graphs_are_given_back_for_good() -> None:
+    model, expected = double(), learned(double(recomputed=False))
+    runner, record = captured(model)
+    for _ in range(3):
+        learned(model)
+    assert lean_graphs.may_capture(model)
+    lean_graphs.allow(model, with_graphs=False)
+    assert not runner._graphs and not lean_graphs.may_capture(model)
+    for _ in range(4):
+        assert_same(learned(model), expected)
+    assert record.made == 2
+
+
+def test_while_a_pass_waits_for_its_gradient_others_leave_alone_what_it_keeps() -> None:
+    model, expected = double(), learned(double(recomputed=False))
+    _, record = captured(model)
+    for _ in range(3):
+        learned(model)
+    model.zero_grad(set_to_none=True)
+    waiting = score(model, pack_of(model), 0.7).log_probs.sum()
+    with torch.no_grad():
+        score(model, pack_of(model), 0.7)
+    score(model, pack_of(model), 0.7)  # dropped
+    waiting.backward()
+    for name, one in adapters.adapter_of(model).items():
+        torch.testing.assert_close(one.grad, expected[name], rtol=1e-6, atol=1e-6)
+    assert record.replayed == 4
+    learned(model)
+    assert record.replayed == 6
+
+
+def test_other_weights_get_other_graphs() -> None:
+    model = double()
+    _, record = captured(model)
+    for _ in range(3):
+        learned(model)
+    for matrix in adapters.adapter_of(model).values():
+        matrix.data = 2 * matrix.data
+    plain = double(recomputed=False)
+    for matrix in adapters.adapter_of(plain).values():
+        matrix.data *= 2
+    assert_same(learned(model), learned(plain))
+    assert record.made == 4
+
+
+def test_without_its_adapter_the_model_is_the_base() -> None:
+    model, plain = double(), double(recomputed=False)
+    captured(model)
+    for _ in range(3):
+        learned(model)
+    found = []
+    for one in (model, plain):
+        with torch.no_grad(), adapters.disabled(one):
+            found.append(score(one, pack_of(one), 1.0).log_probs)
+    torch.testing.assert_close(*found, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("is_memory", [True, False])
+def test_where_a_graph_cannot_be_made_kernels_are_launched(is_memory: bool, caplog: pytest.LogCaptureFixture) -> None:
+    model, expected = double(), learned(double(recomputed=False))
+
+    def fail(work: Any) -> Any:
+        raise torch.OutOfMemoryError("no") if is_memory else RuntimeError("operation not permitted\nmore")
+
+    model.lean_runner = Captured(model.lean_runner.stack, model, fail, lambda work: (True, work()))
+    for _ in range(4):
+        assert_same(learned(model), expected)
+    assert ("operation not permitted" in caplog.text) is not is_memory
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("quantization", ["none", "nf4"])
+def test_on_a_gpu_replays_give_what_launches_gave(quantization: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of(ALL, recomputed=True, quantization=quantization, device="cuda", dtype="bfloat16")
+    runner = model.lean_runner
+    assert isinstance(runner, Captured)
+    monkeypatch.setattr(runner, "_measured", lambda work: (True, work()))
+    stepper = torch.optim.AdamW(adapters.adapter_of(model).values(), lr=1e-3)
+    for step in range(6):
+        found = learned(model)
+        model.lean_runner = runner.plain
+        expected = learned(model)
+        model.lean_runner = runner
+        assert bool(runner._graphs) is (step >= 2)
+        assert_same(found, expected, 0.02)
+        stepper.step()

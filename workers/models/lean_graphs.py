@@ -1,0 +1,258 @@
+"""Passes through a `Stack` as CUDA graphs, where launching their kernels is what takes time.
+
+A graph belongs to a shape: rows, and tokens of a row rounded up. What is read lies in buffers of its own, which a pass
+is copied into; columns beyond the pass see themselves and are seen by nobody. Rows are as long where nothing is
+captured, so that a pass has the same numbers either way.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from workers.models.lean_layers import Given, lean_layers
+from workers.models.lean_stack import Learnt, Plain, Stack
+from workers.models.lora import LoraLinear
+from workers.runtime import is_out_of_memory
+
+log = logging.getLogger("worker")
+
+ROUND = 128
+"""Tokens that a row's length is rounded up to: more shapes would mean more graphs, longer rows more work."""
+MOST_GRAPHS = 12
+"""Shapes that have graphs at one time; the one that was used longest ago gives way."""
+WAITING = 1.3
+"""A pass that takes the GPU less than so many times what launching it takes the processor waits for the processor."""
+
+
+def enable(model: Any, *, with_graphs: bool) -> None:
+    """Let passes of `model` go through a stack, where it is of that kind; to be called once it is on its device."""
+    if (layers := lean_layers(model)) is not None:
+        stack = Stack(layers)
+        is_captured = with_graphs and model.device.type == "cuda"
+        model.lean_runner = Captured(stack, model, Recorder(), measured) if is_captured else Plain(stack)
+
+
+def may_capture(model: Any) -> bool:
+    """Whether passes of `model` may be graphs, which hold memory of their own."""
+    runner = getattr(model, "lean_runner", None)
+    return isinstance(runner, Captured) and runner.may_capture
+
+
+def allow(model: Any, with_graphs: bool) -> None:
+    """Give back the memory of all graphs; new ones are made as `with_graphs` says."""
+    if isinstance(runner := getattr(model, "lean_runner", None), Captured):
+        runner.forget()
+        runner.may_capture = with_graphs
+
+
+Replay = Callable[[], None]
+
+
+@dataclass
+class Graphs:
+    """Of one shape: buffers, and two graphs over them."""
+
+    given: Given
+    hidden: Tensor
+    out: Tensor
+    grad: Tensor
+    """Of `out`. All three are [R, T, H]."""
+    forward: Replay
+    backward: Replay
+
+
+class Captured:
+    """Makes passes in padded rows."""
+
+    def __init__(
+        self, stack: Stack, model: nn.Module, record: Callable[[Callable[[], Any]], Replay],
+        measured: Callable[[Callable[[], Any]], tuple[bool, Any]],
+    ) -> None:  # fmt: skip
+        """record: makes a graph of what a function launches; measured: calls a function, and says whether it waited for
+        the processor."""
+        self.stack, self._record, self._measured = stack, record, measured
+        self.plain, self.may_capture = Plain(stack), True
+        self._adapted = [module for module in model.modules() if isinstance(module, LoraLinear)]
+        self._count: dict[tuple[int, ...], int] = {}
+        self._is_waiting: dict[tuple[int, ...], bool] = {}
+        self._graphs: OrderedDict[tuple[int, ...], Graphs] = OrderedDict()
+        self._addresses: tuple[int, ...] = ()
+        self._flat = torch.empty(0)
+        """Gradients of all matrices, one after the other: where every graph leaves them."""
+        self._open: Callable[[], Any] = lambda: None
+        """The pass whose gradient is still to be asked for: what it keeps, lies where other graphs write."""
+
+    def forget(self) -> None:
+        """Shapes are looked at anew."""
+        self._graphs.clear()
+        self._is_waiting.clear()
+        self._count.clear()
+        self._addresses, self._flat = (), torch.empty(0)
+
+    def score(self, given: Given, hidden: Tensor) -> Tensor:
+        if (graphs := self._found(given, hidden)) is None:
+            return self.plain.score(*padded(given, hidden))[:, : hidden.shape[1]]
+        return self._replayed(graphs, given, hidden)
+
+    def learn(self, given: Given, hidden: Tensor) -> tuple[Learnt, Tensor]:
+        length = hidden.shape[1]
+        if (graphs := self._found(given, hidden)) is None:
+            learnt, out = self._launched(*padded(given, hidden))
+            return lambda grad: learnt(grown(grad, out.shape[1])), out[:, :length]
+
+        def backward(grad: Tensor) -> Sequence[Tensor]:
+            self._open = lambda: None
+            graphs.grad[:, length:] = 0
+            graphs.grad[:, :length].copy_(grad)
+            graphs.backward()
+            # A copy, for it becomes the gradient of the parameters, to which the next pass adds.
+            return split(self._flat.clone(), self.stack.matrices())
+
+        out = self._replayed(graphs, given, hidden)
+        self._open = weakref.ref(backward)
+        return backward, out
+
+    def _replayed(self, graphs: Graphs, given: Given, hidden: Tensor) -> Tensor:
+        fill(graphs.given, graphs.hidden, given, hidden)
+        graphs.forward()
+        return graphs.out[:, : hidden.shape[1]].clone()
+
+    def _launched(self, given: Given, hidden: Tensor) -> tuple[Learnt, Tensor]:
+        """The second pass of a shape is timed; in the first, kernels are compiled and chosen."""
+        key = key_of(hidden)
+        self._count[key] = self._count.get(key, 0) + 1
+        if self._count[key] != 2:
+            return self.plain.learn(given, hidden)
+        self._is_waiting[key], found = self._measured(lambda: self.plain.learn(given, hidden))
+        learnt: tuple[Learnt, Tensor] = found
+        return learnt
+
+    def _found(self, given: Given, hidden: Tensor) -> Graphs | None:
+        """The graphs of a pass's shape; None: it is to be launched."""
+        key, matrices = key_of(hidden), self.stack.matrices()
+        # Without its adapter the model is seldom asked.
+        if not self.may_capture or not matrices or not self._is_waiting.get(key) or self._open() is not None:
+            return None
+        addresses = tuple(matrix.data_ptr() for matrix in matrices)
+        if addresses != self._addresses:
+            self._graphs.clear()
+            self._addresses, self._flat = addresses, matrices[0].new_empty(sum(one.numel() for one in matrices))
+        if key not in self._graphs:
+            while len(self._graphs) >= MOST_GRAPHS:
+                self._graphs.popitem(last=False)
+            try:
+                self._graphs[key] = self._captured(given, hidden)
+            except RuntimeError as error:
+                self._is_waiting[key] = False
+                if not is_out_of_memory(error):
+                    log.warning("passes of %d x %d tokens stay without graphs: %s", *key, str(error).splitlines()[0])
+                return None
+        self._graphs.move_to_end(key)
+        return self._graphs[key]
+
+    def _captured(self, given: Given, hidden: Tensor) -> Graphs:
+        with torch.inference_mode(False), torch.no_grad():
+            return self._with_buffers(*padded(given, hidden))
+
+    def _with_buffers(self, given: Given, hidden: Tensor) -> Graphs:
+        out, grad, inputs = torch.empty_like(hidden), torch.zeros_like(hidden), list[Tensor]()
+        parts = split(self._flat, self.stack.matrices())
+
+        def forward() -> None:
+            inputs.clear()
+            out.copy_(self.stack.forward(given, hidden, inputs))
+
+        def backward() -> None:
+            for into, one in zip(parts, self.stack.backward(grad, given, inputs), strict=True):
+                into.copy_(one)
+
+        replays = []
+        for work in (forward, backward):
+            # Graphs read the parameters and round them themselves: copies are others after each update.
+            self._forget_copies()
+            replays.append(self._record(work))
+        self._forget_copies()
+        return Graphs(given, hidden, out, grad, *replays)
+
+    def _forget_copies(self) -> None:
+        for module in self._adapted:
+            module.forget_copies()
+
+
+def key_of(hidden: Tensor) -> tuple[int, ...]:
+    """Rows, and tokens of a row rounded up. (pure)"""
+    rows, length = hidden.shape[:2]
+    return rows, -(-length // ROUND) * ROUND
+
+
+def padded(given: Given, hidden: Tensor) -> tuple[Given, Tensor]:
+    """A copy with rows as long as `key_of` says: columns beyond the pass see themselves, and nobody sees them."""
+    (rows, length), before = key_of(hidden), hidden.shape[1]
+    mask = torch.eye(length, dtype=torch.bool, device=hidden.device).expand(rows, 1, -1, -1).clone()
+    mask[:, :, :before, :before] = given.mask
+    return Given(mask, grown(given.cos, length), grown(given.sin, length)), grown(hidden, length)
+
+
+def grown(rows: Tensor, length: int) -> Tensor:
+    """A copy of [R, T, ...] with zeros up to `length`."""
+    found = rows.new_zeros(rows.shape[0], length, *rows.shape[2:])
+    found[:, : rows.shape[1]] = rows
+    return found
+
+
+def fill(buffers: Given, into: Tensor, given: Given, hidden: Tensor) -> None:
+    """Copy a pass into padded buffers."""
+    length, longest = hidden.shape[1], into.shape[1]
+    if length < longest:
+        into[:, length:] = 0
+        buffers.mask.copy_(torch.eye(longest, dtype=torch.bool, device=into.device))
+    buffers.mask[:, :, :length, :length].copy_(given.mask)
+    for buffer, one in ((into, hidden), (buffers.cos, given.cos), (buffers.sin, given.sin)):
+        buffer[:, :length].copy_(one)
+
+
+def split(flat: Tensor, matrices: Sequence[Tensor]) -> list[Tensor]:
+    """Views of `flat` in the shapes of the matrices."""
+    parts = torch.split(flat, [one.numel() for one in matrices])
+    return [part.view(one.shape) for part, one in zip(parts, matrices, strict=True)]
+
+
+# --- on a GPU ------------------------------------------------------------------------------------------------------
+
+
+class Recorder:
+    """Makes CUDA graphs that share one pool of memory: they run one after the other."""
+
+    def __init__(self) -> None:
+        self._pool: Any = None
+
+    def __call__(self, work: Callable[[], Any]) -> Replay:
+        graph = torch.cuda.CUDAGraph()
+        # Of this thread alone: another may ask for memory meanwhile, and the backward pass runs in one of autograd's.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            work()
+        self._pool = graph.pool()
+        return graph.replay
+
+
+def measured(work: Callable[[], Any]) -> tuple[bool, Any]:
+    """Whether launching `work` takes the processor about as long as `work` takes the GPU; and what it gives."""
+    event: Any = torch.cuda.Event
+    begin, end = (event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    begin.record()
+    began = time.perf_counter()
+    found = work()
+    launched = time.perf_counter() - began
+    end.record()
+    end.synchronize()
+    return bool(begin.elapsed_time(end) / 1e3 < WAITING * launched), found

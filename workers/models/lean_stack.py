@@ -1,0 +1,114 @@
+"""All decoder layers of a model as one node of autograd, of which the layers' inputs alone are kept for the gradient.
+
+It takes the place of the model's own pass, with gradient checkpointing, where all layers are lean (`lean_layers.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from workers.models.lean_layers import Given, LeanLayer
+
+Learnt = Callable[[Tensor], Sequence[Tensor]]
+"""From the gradient of a pass's result to those of `Stack.matrices`; to be called once at most."""
+
+
+class Runner(Protocol):
+    """How passes through a stack are made."""
+
+    stack: Stack
+
+    def score(self, given: Given, hidden: Tensor) -> Tensor:
+        """[R, T, H] to [R, T, H], without gradient."""
+
+    def learn(self, given: Given, hidden: Tensor) -> tuple[Learnt, Tensor]:
+        """The same, and what gives gradients."""
+
+
+def hidden_of(model: Any, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor | None:
+    """Final hidden states, [R, T, H]; None: `model` has no stack, or something below it learns."""
+    runner: Runner | None = getattr(model, "lean_runner", None)
+    if runner is None:
+        return None
+    decoder = model.model
+    hidden = decoder.embed_tokens(ids)
+    if hidden.requires_grad:
+        return None
+    given = Given(mask, *decoder.rotary_emb(hidden, positions))
+    if torch.is_grad_enabled():
+        apply: Any = _Pass.apply
+        out = apply(runner, given, hidden, *runner.stack.matrices())
+    else:
+        out = runner.score(given, hidden)
+    found: Tensor = decoder.norm(out)
+    return found
+
+
+class Stack:
+    """The layers one after the other."""
+
+    def __init__(self, layers: Sequence[LeanLayer]) -> None:
+        self._layers = list(layers)
+
+    def matrices(self) -> list[nn.Parameter]:
+        """What is trained, layer by layer; nothing while the adapter is disabled."""
+        return [matrix for layer in self._layers for matrix in layer.matrices()]
+
+    def forward(self, given: Given, hidden: Tensor, inputs: list[Tensor] | None = None) -> Tensor:
+        """[R, T, H] to [R, T, H]. inputs: gets what each layer reads, for `backward`."""
+        for layer in self._layers:
+            if inputs is not None:
+                inputs.append(hidden)
+            hidden = layer.run(given, hidden)
+        return hidden
+
+    def backward(self, grad: Tensor, given: Given, inputs: list[Tensor]) -> list[Tensor]:
+        """Gradients of `matrices`, from that of the result. Takes `inputs` apart."""
+        found: list[list[Tensor]] = []
+        for number in reversed(range(len(self._layers))):
+            layer = self._layers[number]
+            with torch.enable_grad():
+                # Not the parameters: autograd takes those to the stream that saw them first, and a graph forbids that.
+                leaves = [matrix.detach().requires_grad_() for matrix in layer.matrices()]
+                hidden = inputs.pop().detach().requires_grad_(number > 0)  # nothing below the first layer learns
+                wanted = [*leaves, hidden] if number else leaves
+                each = list(torch.autograd.grad(layer.run(given, hidden, leaves), wanted, grad))
+            if number:
+                grad = each.pop()
+            found.append(each)
+        return [one for each in reversed(found) for one in each]
+
+
+class Plain:
+    """Launches each kernel."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
+
+    def score(self, given: Given, hidden: Tensor) -> Tensor:
+        return self.stack.forward(given, hidden)
+
+    def learn(self, given: Given, hidden: Tensor) -> tuple[Learnt, Tensor]:
+        inputs: list[Tensor] = []
+        out = self.stack.forward(given, hidden, inputs)
+        return lambda grad: self.stack.backward(grad, given, inputs), out
+
+
+class _Pass(torch.autograd.Function):
+    """A pass that can be learnt from."""
+
+    @staticmethod
+    def forward(ctx: Any, runner: Runner, given: Given, hidden: Tensor, *_: Tensor) -> Tensor:
+        ctx.learnt, out = runner.learn(given, hidden)
+        found: Tensor = out
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return None, None, None, *ctx.learnt(grad)
