@@ -18,6 +18,7 @@ from typing import Any
 from profiles.shapes import ARCHITECTURES, shape_of
 
 REPEATS, ROUNDS = 20, 5
+AWAKE_S = 2.0
 ALL = ("all", "all, fused", "bf16", "4 bits *")
 """Milliseconds of all layers."""
 Work = Callable[[], Any]
@@ -95,6 +96,7 @@ class Products:
 
 def table(products: Products, rows: list[int]) -> None:
     names = list(products.inputs)
+    wake(products, rows[0])
     print("microseconds of a layer; milliseconds of all layers; error: of the sums, relative to float32\n")
     print(
         f"{'rows':>4}  "
@@ -112,6 +114,14 @@ def table(products: Products, rows: list[int]) -> None:
         cells += ["-" if value is None else f"{value:.3f}" for value in all_of_them]
         print(f"{count:>4}  " + "".join(f"{cell:>12}" for cell in (*cells, f"{error:.0e}")), flush=True)
     print("\n* bitsandbytes' own product for each matrix; -: it is not installed, or there is no GPU")
+
+
+def wake(products: Products, rows: int) -> None:
+    """A GPU that was idle takes a while to raise its clocks: the first row would be twice too slow."""
+    _, _, dense, _ = calls_of(products, rows)
+    until = time.monotonic() + (AWAKE_S if products.device.type == "cuda" else 0)
+    while time.monotonic() < until:
+        microseconds(dense, products)
 
 
 def calls_of(products: Products, rows: int) -> tuple[dict[str, list[Work]], list[Work], list[Work], dict[str, Any]]:

@@ -39,7 +39,7 @@ def suites_of(attempt: Attempt, sandbox: Sandbox | None) -> dict[str, Suite]:
         set_up_torch(profile, isolate=attempt.spec.isolate)
         with attempt.stage("loading"):
             assert attempt.spec.head is not None
-            policy = restored_policy(profile, head, attempt.spec.head.step, device_of(profile))
+            policy = restored_policy(profile, head, attempt.spec.head.step, device_of(profile), attempt.warn)
             engine = engine_of(policy.model, profile, policy.tokenizer, warn=attempt.warn)
         positions = getattr(policy.model.config, "max_position_embeddings", 0) or 0
         return Examinee(engine, policy.tokenizer, voice_of_run(profile, head), positions)

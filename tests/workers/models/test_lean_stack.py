@@ -263,6 +263,7 @@ def test_where_a_graph_cannot_be_made_kernels_are_launched(is_memory: bool, capl
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @pytest.mark.parametrize("quantization", ["none", "nf4"])
 def test_on_a_gpu_replays_give_what_launches_gave(quantization: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bit for bit, as a run that is resumed launches what the unbroken one replays; and unpadded rows nearly that."""
     model = model_of(ALL, recomputed=True, quantization=quantization, device="cuda", dtype="bfloat16")
     runner = model.lean_runner
     assert isinstance(runner, Captured)
@@ -270,9 +271,12 @@ def test_on_a_gpu_replays_give_what_launches_gave(quantization: str, monkeypatch
     stepper = torch.optim.AdamW(adapters.adapter_of(model).values(), lr=1e-3)
     for step in range(6):
         found = learned(model)
+        assert bool(runner._graphs) is (step >= 1)
+        monkeypatch.setattr(runner, "may_capture", False)
+        launched = learned(model)
+        monkeypatch.setattr(runner, "may_capture", True)
+        assert all(torch.equal(value, launched[name]) for name, value in found.items())
         model.lean_runner = runner.plain
-        expected = learned(model)
+        assert_same(found, learned(model), 0.02)
         model.lean_runner = runner
-        assert bool(runner._graphs) is (step >= 2)
-        assert_same(found, expected, 0.02)
         stepper.step()
