@@ -27,8 +27,11 @@ log = logging.getLogger("worker")
 
 ROUND = 128
 """Tokens that a row's length is rounded up to: more shapes would mean more graphs, longer rows more work."""
-MOST_GRAPHS = 12
-"""Shapes that have graphs at one time; the one that was used longest ago gives way."""
+MOST_GRAPHS = 16
+"""Shapes that have graphs at one time: each holds some 25 MiB for rows of 2,000 tokens."""
+UNUSED = 200
+"""Passes after which a shape that none of them had gives way to another. Making a graph takes longer than a pass
+without one, so shapes must not take turns."""
 WAITING = 1.3
 """A pass that takes the GPU less than so many times what launching it takes the processor waits for the processor."""
 
@@ -68,6 +71,8 @@ class Graphs:
     """Of `out`. All three are [R, T, H]."""
     forward: Replay
     backward: Replay
+    used: int = 0
+    """Number of the last pass that did."""
 
 
 class Captured:
@@ -85,6 +90,8 @@ class Captured:
         self._count: dict[tuple[int, ...], int] = {}
         self._is_waiting: dict[tuple[int, ...], bool] = {}
         self._graphs: OrderedDict[tuple[int, ...], Graphs] = OrderedDict()
+        """Last comes what was used last."""
+        self._passes = 0
         self._addresses: tuple[int, ...] = ()
         self._flat = torch.empty(0)
         """Gradients of all matrices, one after the other: where every graph leaves them."""
@@ -139,6 +146,7 @@ class Captured:
     def _found(self, given: Given, hidden: Tensor) -> Graphs | None:
         """The graphs of a pass's shape; None: it is to be launched."""
         key, matrices = key_of(hidden), self.stack.matrices()
+        self._passes += 1
         # Without its adapter the model is seldom asked.
         if not self.may_capture or not matrices or not self._is_waiting.get(key) or self._open() is not None:
             return None
@@ -147,8 +155,8 @@ class Captured:
             self._graphs.clear()
             self._addresses, self._flat = addresses, matrices[0].new_empty(sum(one.numel() for one in matrices))
         if key not in self._graphs:
-            while len(self._graphs) >= MOST_GRAPHS:
-                self._graphs.popitem(last=False)
+            if not self._is_room():
+                return None
             try:
                 self._graphs[key] = self._captured(given, hidden)
             except RuntimeError as error:
@@ -157,7 +165,17 @@ class Captured:
                     log.warning("passes of %d x %d tokens stay without graphs: %s", *key, str(error).splitlines()[0])
                 return None
         self._graphs.move_to_end(key)
+        self._graphs[key].used = self._passes
         return self._graphs[key]
+
+    def _is_room(self) -> bool:
+        """For the graphs of one more shape; the one that was used longest ago may give way."""
+        if len(self._graphs) < MOST_GRAPHS:
+            return True
+        oldest = next(iter(self._graphs))
+        if is_unused := self._passes - self._graphs[oldest].used >= UNUSED:
+            del self._graphs[oldest]
+        return is_unused
 
     def _captured(self, given: Given, hidden: Tensor) -> Graphs:
         with torch.inference_mode(False), torch.no_grad():
@@ -175,13 +193,13 @@ class Captured:
             for into, one in zip(parts, self.stack.backward(grad, given, inputs), strict=True):
                 into.copy_(one)
 
-        replays = []
-        for work in (forward, backward):
-            # Graphs read the parameters and round them themselves: copies are others after each update.
-            self._forget_copies()
-            replays.append(self._record(work))
+        replays = [self._recorded(work) for work in (forward, backward)]
         self._forget_copies()
-        return Graphs(given, hidden, out, grad, *replays)
+        return Graphs(given, hidden, out, grad, forward=replays[0], backward=replays[1])
+
+    def _recorded(self, work: Callable[[], None]) -> Replay:
+        self._forget_copies()  # a graph rounds the parameters itself: copies are others after each update
+        return self._record(work)
 
     def _forget_copies(self) -> None:
         for module in self._adapted:

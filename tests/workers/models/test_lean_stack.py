@@ -165,16 +165,25 @@ def test_gradients_of_several_passes_add_up() -> None:
         torch.testing.assert_close(one.grad, 3 * expected[name], rtol=1e-6, atol=1e-6)
 
 
-def test_passes_of_other_shapes_have_graphs_of_their_own_and_the_oldest_give_way(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(lean_graphs, "MOST_GRAPHS", 1)
+def test_passes_of_other_shapes_have_graphs_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lean_graphs, "ROUND", 4)
     model, plain = double(), double(recomputed=False)
     _, record = captured(model)
     for count in (4, 4, 4, 6, 6, 6, 4):
         assert_same(learned(model, count), learned(plain, count))
-    assert record.made == 6
+    assert record.made == 4 and record.replayed == 6
+
+
+def test_graphs_give_way_to_others_only_once_they_have_long_been_unused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lean_graphs, "MOST_GRAPHS", 1)
+    monkeypatch.setattr(lean_graphs, "UNUSED", 5)
+    monkeypatch.setattr(lean_graphs, "ROUND", 4)
+    model, plain = double(), double(recomputed=False)
+    _, record = captured(model)
+    for counts, made in (((4, 4, 4), 2), ((6, 4) * 6, 2), ((6,) * 5, 4), ((6, 4) * 4, 4)):
+        for count in counts:
+            assert_same(learned(model, count), learned(plain, count))
+        assert record.made == made
 
 
 def test_graphs_that_are_forgotten_are_made_again_when_their_shape_has_been_seen_again() -> None:
