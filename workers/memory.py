@@ -37,7 +37,8 @@ MOST_CONTEXT = GIB
 
 @dataclass(frozen=True)
 class Reading:
-    """Bytes: allocated now; then, since the last reset, most allocated, most reserved, and in use on the device."""
+    """Bytes: allocated now, but for what is there to stay; then, since the last reset, most allocated, most reserved,
+    and in use on the device."""
 
     allocated: int
     peak: int
@@ -60,14 +61,18 @@ class CudaGauge:
 
     unit = "allocated"
 
+    def __init__(self, held: Callable[[], int] = lambda: 0) -> None:
+        """held: bytes that are there to stay, and no leak however they grow."""
+        self._held = held
+
     def reset(self) -> None:
         torch.cuda.reset_peak_memory_stats()
 
     def read(self) -> Reading:
         free, total = torch.cuda.mem_get_info()
         return Reading(
-            torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved(),
-            total - free,
+            torch.cuda.memory_allocated() - self._held(), torch.cuda.max_memory_allocated(),
+            torch.cuda.max_memory_reserved(), total - free,
         )  # fmt: skip
 
 
@@ -205,14 +210,16 @@ class Memory:
         } | facts
 
 
-def memory_of(profile: Profile, model: Any, warn: Callable[[str], None] = log.warning) -> Memory:
-    """What measures a trainer of `model` under `profile`."""
+def memory_of(
+    profile: Profile, model: Any, warn: Callable[[str], None] = log.warning, held: Callable[[], int] = lambda: 0
+) -> Memory:
+    """What measures a trainer of `model` under `profile`. held: as of `CudaGauge`."""
     if model.device.type != "cuda":
         return Memory(HostGauge(), warn)
     expected: Mapping[str, int] = {}
     with suppress(KeyError, AttributeError):  # an architecture whose sizes have other names
         expected = demand_of(profile, shape_of(model.config.to_dict())).phases
-    return Memory(CudaGauge(), warn, expected)
+    return Memory(CudaGauge(held), warn, expected)
 
 
 @contextmanager

@@ -50,6 +50,12 @@ def may_capture(model: Any) -> bool:
     return isinstance(runner, Captured) and runner.may_capture
 
 
+def held_bytes(model: Any) -> int:
+    """Of the buffers of all graphs; more with each shape."""
+    runner = getattr(model, "lean_runner", None)
+    return runner.held_bytes if isinstance(runner, Captured) else 0
+
+
 def allow(model: Any, with_graphs: bool) -> None:
     """Give back the memory of all graphs; new ones are made as `with_graphs` says."""
     if isinstance(runner := getattr(model, "lean_runner", None), Captured):
@@ -73,6 +79,10 @@ class Graphs:
     backward: Replay
     used: int = 0
     """Number of the last pass that did."""
+
+    @property
+    def buffers(self) -> tuple[Tensor, ...]:
+        return self.given.mask, self.given.cos, self.given.sin, self.hidden, self.out, self.grad
 
 
 class Captured:
@@ -104,6 +114,11 @@ class Captured:
         self._is_waiting.clear()
         self._count.clear()
         self._addresses, self._flat = (), torch.empty(0)
+
+    @property
+    def held_bytes(self) -> int:
+        each = [self._flat, *(one for graphs in self._graphs.values() for one in graphs.buffers)]
+        return sum(one.numel() * one.element_size() for one in each)
 
     def score(self, given: Given, hidden: Tensor) -> Tensor:
         if (graphs := self._found(given, hidden)) is None:

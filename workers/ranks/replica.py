@@ -82,7 +82,7 @@ class Replica:
         set_up_torch(profile, isolate=setting.isolate)
         self.policy = open_policy(profile, setting.head, device)
         self.model = self.policy.model
-        self.memory = memory.memory_of(profile, self.model, setting.warn)
+        self.memory = memory.memory_of(profile, self.model, setting.warn, lambda: lean_graphs.held_bytes(self.model))
         self._reductions = setting.reductions
         self.group = setting.join(device)
         self.shards: Any = None

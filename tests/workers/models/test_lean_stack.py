@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from tests.workers.models.test_adapters import pack_of
 from tests.workers.models.test_lean_layers import ATTENTION, MLP, OWN, model_of
+from workers.memory import CudaGauge
 from workers.models import adapters, lean_graphs
 from workers.models.lean_graphs import Captured
 from workers.models.lean_layers import Given
@@ -205,7 +206,9 @@ def test_where_memory_has_ended_graphs_are_given_back_for_good() -> None:
     for _ in range(3):
         learned(model)
     assert lean_graphs.may_capture(model)
+    assert lean_graphs.held_bytes(model) > 0
     lean_graphs.allow(model, with_graphs=False)
+    assert lean_graphs.held_bytes(model) == 0
     assert not runner._graphs and not lean_graphs.may_capture(model)
     for _ in range(4):
         assert_same(learned(model), expected)
@@ -277,7 +280,7 @@ def test_on_a_gpu_replays_give_what_launches_gave(quantization: str, monkeypatch
     runner = model.lean_runner
     assert isinstance(runner, Captured)
     monkeypatch.setattr(runner, "_measured", lambda work: (True, work()))
-    stepper = torch.optim.AdamW(adapters.adapter_of(model).values(), lr=1e-3)
+    stepper, now = torch.optim.AdamW(adapters.adapter_of(model).values(), lr=1e-3), list[int]()
     for step in range(6):
         found = learned(model)
         assert bool(runner._graphs) is (step >= 1)
@@ -288,4 +291,6 @@ def test_on_a_gpu_replays_give_what_launches_gave(quantization: str, monkeypatch
         model.lean_runner = runner.plain
         assert_same(found, learned(model), 0.02)
         model.lean_runner = runner
+        now.append(CudaGauge(lambda: lean_graphs.held_bytes(model)).read().allocated)
         stepper.step()
+    assert now[-1] - now[2] < 2**20  # nothing but the graphs' buffers stays
