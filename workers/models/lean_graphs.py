@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from workers.models.lean_layers import Given, lean_layers
 from workers.models.lean_stack import Learnt, Plain, Stack
 from workers.models.lora import LoraLinear
-from workers.runtime import is_out_of_memory
 
 log = logging.getLogger("worker")
 
@@ -176,8 +175,7 @@ class Captured:
                 self._graphs[key] = self._captured(given, hidden)
             except RuntimeError as error:
                 self._is_waiting[key] = False
-                if not is_out_of_memory(error):
-                    log.warning("passes of %d x %d tokens stay without graphs: %s", *key, str(error).splitlines()[0])
+                log.warning("passes of %d x %d tokens stay without graphs: %s", *key, str(error).splitlines()[0])
                 return None
         self._graphs.move_to_end(key)
         self._graphs[key].used = self._passes
@@ -208,13 +206,16 @@ class Captured:
             for into, one in zip(parts, self.stack.backward(grad, given, inputs), strict=True):
                 into.copy_(one)
 
-        replays = [self._recorded(work) for work in (forward, backward)]
-        self._forget_copies()
-        return Graphs(given, hidden, out, grad, forward=replays[0], backward=replays[1])
+        return Graphs(given, hidden, out, grad, forward=self._recorded(forward), backward=self._recorded(backward))
 
     def _recorded(self, work: Callable[[], None]) -> Replay:
-        self._forget_copies()  # a graph rounds the parameters itself: copies are others after each update
-        return self._record(work)
+        """A graph rounds the parameters itself, as they are others after each update; and while it is made, nothing is
+        written, so that copies which were made then hold nothing."""
+        self._forget_copies()
+        try:
+            return self._record(work)
+        finally:
+            self._forget_copies()
 
     def _forget_copies(self) -> None:
         for module in self._adapted:
@@ -266,14 +267,15 @@ class Recorder:
     """Makes CUDA graphs that share one pool of memory: they run one after the other."""
 
     def __init__(self) -> None:
-        self._pool: Any = None
+        self._made: weakref.WeakSet[torch.cuda.CUDAGraph] = weakref.WeakSet()
 
     def __call__(self, work: Callable[[], Any]) -> Replay:
         graph = torch.cuda.CUDAGraph()
+        pool = next((other.pool() for other in self._made), None)  # of a graph that is there: a pool ends with its last
         # Of this thread alone: another may ask for memory meanwhile, and the backward pass runs in one of autograd's.
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             work()
-        self._pool = graph.pool()
+        self._made.add(graph)
         return graph.replay
 
 

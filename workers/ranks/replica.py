@@ -82,6 +82,8 @@ class Replica:
         set_up_torch(profile, isolate=setting.isolate)
         self.policy = open_policy(profile, setting.head, device)
         self.model = self.policy.model
+        if setting.isolate:  # what looks for the cause then reads every number, which a graph forbids
+            lean_graphs.allow(self.model, with_graphs=False)
         self.memory = memory.memory_of(profile, self.model, setting.warn, lambda: lean_graphs.held_bytes(self.model))
         self._reductions = setting.reductions
         self.group = setting.join(device)
