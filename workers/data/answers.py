@@ -18,7 +18,7 @@ LONGEST_COMPLETION = 1_000_000
 LONGEST_ANSWER = 256
 """Characters of an answer that are looked at; nobody's right answer is longer."""
 MOST_DIGITS = 64
-VERSION = 1
+VERSION = 2
 """Of these rules; whatever was judged with other ones is stale."""
 
 Rule = Literal["boxed", "answer tag", "mark", "phrase", "last number"]
@@ -102,12 +102,17 @@ def _marked(region: str) -> Extracted | None:
     return Extracted(rest.strip(" \t").partition("\n")[0].strip(), "mark") if found else None
 
 
-_AMOUNT = r"[-+−]?[$€£]?[-+−]?(?:\d{1,3}(?:,\d{3}){1,8}|\d{1,64}|(?=\.\d))(?:\.\d{1,64})?(?:/\d{1,64})?"
-_ENDS = r"(?![\d/^]|\*{1,2}\d|,\d|\.\d|\s{1,4}or\s)"
+_SEPARATOR = r"(?:,?\\[,;!]|\{,\}|,)"
+"""Between the groups of a number as LaTeX sets it: `1,\\!000`, `1\\,000`, `1{,}000`."""
+_AMOUNT = (
+    rf"[-+−]?[$€£]?[-+−]?(?:\d{{1,3}}(?:{_SEPARATOR}\d{{3}}){{1,8}}|\d{{1,64}}|(?=\.\d))"
+    r"(?:\.\d{1,64})?(?:/\d{1,64})?"
+)
+_ENDS = rf"(?![\d/^]|\*{{1,2}}\d|{_SEPARATOR}\d|\.\d|\s{{1,4}}or\s)"
 _PHRASE = re.compile(
     rf"\banswer(?:\s{{1,8}}is\b|\s{{0,8}}:)[\s:*]{{0,8}}\\?(?P<amount>{_AMOUNT}){_ENDS}", re.ASCII | re.IGNORECASE
 )
-_ANY_NUMBER = re.compile(rf"(?<![\w.,/])(?P<amount>{_AMOUNT}){_ENDS}", re.ASCII)
+_ANY_NUMBER = re.compile(rf"(?<![\w.,/])(?<!\\[;!])(?<!,\}})(?P<amount>{_AMOUNT}){_ENDS}", re.ASCII)
 
 
 def _phrased(region: str) -> Extracted | None:
@@ -144,6 +149,11 @@ _NO_UNIT = frozenset({
 _BOLD = re.compile(r"(\*{1,3})([^*]*)\1([^*]*)")
 _FRACTION = re.compile(r"\\[dt]?frac\s*\{\s*(-?\d+)\s*\}\s*\{\s*(\d+)\s*\}", re.ASCII)
 _WRAPPED = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
+_TIGHT = re.compile(r"(?<![A-Za-z])\\!(?![A-Za-z])")
+"""A negative space: none to be seen, but between letters, where it ends a word or a command."""
+_GROUPS = re.compile(r"(?<!\d)\d{1,3}(?:,?(?:\\[,;])+\d{3})+(?!\d)", re.ASCII)
+"""Thin spaces between the thousands of one number; other digits with one between are two numbers."""
+_THIN = re.compile(r"\\[,;]")
 _SPACES = re.compile(r"\\[,;! ]|\\(?:left|right|quad)(?![A-Za-z])|~")
 
 
@@ -156,6 +166,7 @@ def plain(text: str) -> str | None:
         text = bold[2] + bold[3]
     text = _WRAPPED.sub(r"\1", _WRAPPED.sub(r"\1", text))
     text = text.replace("{,}", ",").replace("\\$", "$").replace("\\%", "%")
+    text = _GROUPS.sub(lambda found: _THIN.sub("", found[0]), _TIGHT.sub("", text))
     text = re.sub(r"\^\s*(?:\\circ|\{\s*\\circ\s*\}|°)", "°", _SPACES.sub(" ", text))
     for left, right in (("\\(", "\\)"), ("\\[", "\\]"), ("$$", "$$"), ("$", "$")):
         inner = text.strip()
@@ -167,9 +178,9 @@ def plain(text: str) -> str | None:
 def read_number(text: str) -> Fraction | None:
     """The number that an answer is; None if it is none, or is more than one.
 
-    Thousands commas, currency, `%` (as the data writes it) and words after it do not count: `$1,234.50` is 1234.5, `18
-    eggs.` is 18. `x = 12` is 12; `3/4`, `\\frac{3}{4}` and `2 1/2` are numbers; `5 or 6`, `3*4`, `1e5`, `5 million`,
-    `12,3` are none.
+    Thousands commas and thin spaces, currency, `%` (as the data writes it) and words after it do not count: `$1,234.50`
+    is 1234.5, `70,\\!000` 70000, `18 eggs.` 18. `x = 12` is 12; `3/4`, `\\frac{3}{4}` and `2 1/2` are numbers;
+    `5 or 6`, `3*4`, `1e5`, `5 million`, `12,3`, `1,\\,2` are none.
     """
     cleaned = plain(text)
     if cleaned is None:

@@ -36,6 +36,9 @@ DATA = Path(os.environ.get("LONGHAUL_DATA", "no data"))
         (r"\frac{1}{2}", Fraction(1, 2)), (r"\dfrac{4}{2}", 2), (r"-\tfrac{3}{4}", Fraction(-3, 4)),
         (r"2\frac{1}{2}", Fraction(5, 2)), ("$18$", 18), (r"\(18\)", 18), (r"\text{18}", 18), ("60 km/h", 60),
         (r"90^\circ", 90), ("18 man-hours", 18), ("18 eggs (a day)", 18), ("5€", 5), (r"\left 18 \right", 18),
+        (r"70,\!000", 70000), (r"\$70,\!000", 70000), (r"70\,000", 70000), (r"1\,200", 1200), (r"1\;200", 1200),
+        (r"-1\,234\,567.5\,\text{m}", Fraction("-1234567.5")), (r"1{,}\!200", 1200), (r"7\!0", 70), (r"18\,kg", 18),
+        (r"25\,\%", 25), (r"2\,\frac{1}{2}", Fraction(5, 2)), (r"2\,1/2", Fraction(5, 2)), (r"18\,(a day)", 18),
     ],
 )  # fmt: skip
 def test_a_number_is_read_whatever_stands_around_it(text: str, expected: Fraction) -> None:
@@ -47,7 +50,8 @@ def test_a_number_is_read_whatever_stands_around_it(text: str, expected: Fractio
     ["", "eggs", "3*4", "3 4", "1e5", "1E5", "1/0", "1.5/2", "1,23", "1,2345", "18/", "2**3", "--5", "None", "12,3",
      "__import__('os')", "١٨", "0x10", "1.2.3", "5 or 6", "5 or x", "5 million", "5 dozen", r"5 \text{ or } 6", "5 - x",
      "5^2", r"\frac{8}{0}", r"\sqrt{4}", "2 * 1/2", "5(3)", "5/x", "x = ", "4 squared", "3 1/0", "9" * 65, "9" * 300,
-     "18 " + "very " * 100 + "long"],
+     "18 " + "very " * 100 + "long", r"5\,or\,6", r"5\,or\,x", r"5\!or\!x", r"1,\,2", r"1,\;2,\;3", r"1\,2", r"12\,3",
+     r"1200\,300", r"1\,200\,30", r"1\,200\,3000", r"1,\ 200", r"1\ 200", "1~200", r"1\quad 200"],
 )  # fmt: skip
 def test_what_is_no_plain_number_is_none(text: str) -> None:
     assert read_number(text) is None
@@ -106,12 +110,15 @@ def test_the_first_mark_counts_where_a_base_model_goes_on_to_questions_of_its_ow
         pytest.param("The answer is 7, since 3 + 4 = 7.", "7", "phrase", id="a phrase and its reason"),
         pytest.param(r"the answer is \$10.50!", "$10.50", "phrase", id="a price"),
         pytest.param("the answer is 7 apples", "7", "phrase", id="a unit"),
+        pytest.param(r"the answer is $70,\!000$", r"$70,\!000", "phrase", id="thousands as LaTeX sets them"),
+        pytest.param(r"the answer is 1{,}200\,m", "1{,}200", "phrase", id="thousands in braces"),
         pytest.param("<think>9</think>The answer is 7", "7", "phrase", id="after the thoughts"),
         pytest.param("a</think>\\boxed{1}</think>#### 2", "2", "mark", id="after the last end of thoughts"),
         pytest.param("I counted 3 then 10", None, None, id="no mark at all"),
         pytest.param("the answer is unknown", None, None, id="a phrase without a number"),
         pytest.param("the answer is 5 or 6", None, None, id="a phrase with a choice"),
         pytest.param("the answer is 5*6", None, None, id="a phrase with a product"),
+        pytest.param(r"the answer is 1\,2", None, None, id="a phrase with two numbers"),
         pytest.param("the answer is 1.2.3", None, None, id="a phrase with a broken number"),
         pytest.param(r"\boxed{3", None, "boxed", id="a box that does not close"),
         pytest.param(r"\boxed{1} \boxed{3", None, "boxed", id="not even after one that does"),
@@ -135,6 +142,7 @@ def test_a_cut_completion_has_an_answer_only_after_its_thoughts() -> None:
 def test_leniently_the_last_number_counts_but_no_part_of_one() -> None:
     assert extract("I counted 3 then 10", lenient=True).text == "10"
     assert extract("from 3 to 1.2.3", lenient=True).text == "3"
+    assert extract(r"from 3 to 1\;20", lenient=True).text == "3"
     assert extract("none", lenient=True).text is None
 
 
@@ -164,6 +172,8 @@ HOSTILE = [
     "answer is ",
     "answer:",
     "9,999",
+    r"9\,999",
+    r"9,\!",
     "</think>",
     "{",
     "\\",
