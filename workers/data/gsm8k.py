@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -162,8 +163,10 @@ def _prompt_of(row: dict[str, Any]) -> Any:
 
 
 def _answer_of(row: dict[str, Any]) -> Any:
-    """A number may stand without quotes; True is none."""
+    """A number may stand without quotes; True is none, nor is NaN, which tables have where a value is missing."""
     answer = row.get("answer")
+    if isinstance(answer, float) and not math.isfinite(answer):
+        return None
     return str(answer) if isinstance(answer, int | float) and not isinstance(answer, bool) else answer
 
 

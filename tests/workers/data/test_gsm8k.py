@@ -64,6 +64,10 @@ BAD = [
     pytest.param({"prompt": "?", "answer": "so\n#### "}, "no `answer`", id="nothing after the mark"),
     pytest.param({"prompt": "?", "answer": None}, "no `answer`", id="an answer of null"),
     pytest.param({"prompt": "?", "answer": True}, "no `answer`", id="an answer of true"),
+    pytest.param({"prompt": "?", "answer": float("nan")}, "no `answer`", id="NaN, as pandas writes what is missing"),
+    pytest.param({"prompt": "?", "answer": float("-inf")}, "no `answer`", id="an infinite answer"),
+    pytest.param('{"prompt": "?", "answer": 1e999}', "no `answer`", id="a number beyond all floats"),
+    pytest.param({"prompt": "?", "answer": 10**400}, "an answer of 401 characters", id="more digits than a float has"),
     pytest.param({"answer": "1"}, "no text `prompt` or `question`", id="no prompt"),
     pytest.param({"prompt": " ", "answer": "1"}, "no text `prompt` or `question`", id="an empty prompt"),
     pytest.param({"prompt": 3, "answer": "1"}, "no text `prompt` or `question`", id="a prompt that is no text"),
@@ -154,6 +158,17 @@ def test_rows_without_an_answer_are_told_by_number(tmp_path: Path) -> None:
     with pytest.raises(LonghaulError, match="line 4: no `answer`"):
         read_problems(folder, Grpo())
     assert len(read_problems(folder, Grpo(bad_rows="skip")).problems) == 3
+
+
+@pytest.mark.parametrize("layout", ["hub", "splits", "alone"])
+def test_numbers_of_a_table_are_answers_but_for_those_that_stand_for_a_missing_one(tmp_path: Path, layout: str) -> None:
+    answers = [18.0, float("nan"), -3.5, float("inf"), None]
+    folder = saved(tmp_path / "set", layout, [{"question": "?", "answer": one} for one in answers])
+    with pytest.raises(LonghaulError, match=r"3 of 5 lines are no problems:(\n  line [245]: no `answer`){3}"):
+        read_problems(folder, Grpo())
+    found = read_problems(folder, Grpo(bad_rows="skip"))
+    assert [(one.line, one.gold) for one in found.problems] == [(1, "18.0"), (3, "-3.5")]
+    assert summary(found) == "2 problems from set; 3 left out (line 2, 4, 5)"
 
 
 def test_one_file_may_be_named(tmp_path: Path) -> None:
