@@ -79,9 +79,12 @@ class Scripted:
     def __init__(self, tokenizer: Tokenizer, script: Script) -> None:
         self._tokenizer, self._script = tokenizer, script
         self.prompts: list[str] = []
+        self.asked: list[How] = []
+        """How, at each call."""
 
     def generate(self, requests: Sequence[Request], sampling: How) -> list[Rollout]:
         rollouts = []
+        self.asked.append(sampling)
         for request in requests:
             prompt = self._tokenizer.decode(request.prompt_ids)
             self.prompts.append(prompt)
@@ -101,7 +104,7 @@ def azr_profile(*, style: str = "azr", path: str = "", **azr: Any) -> Profile:
     return Profile(
         name="test",
         model=Model(path=path or "pocket", prompt_style=style),  # type: ignore[arg-type]
-        sampling=Sampling(max_prompt_tokens=2500, max_completion_tokens=1000),
+        sampling=Sampling(temperature=0.8, max_prompt_tokens=2500, max_completion_tokens=1000),
         azr=Azr(**knobs),
     )
 

@@ -89,6 +89,11 @@ def test_triplets_are_shared_problems_are_made_of_their_programs_and_everything_
     assert kinds.index("propose ind") > max(i for i, kind in enumerate(kinds) if kind != "propose ind")
 
 
+def test_seeds_are_drawn_at_the_training_temperature(tmp_path: Path, sandbox: Sandbox) -> None:
+    _, engine = seeded(tmp_path, sandbox)
+    assert engine.asked and all(not how.greedy and how.temperature == 0.8 for how in engine.asked)
+
+
 def test_a_seeding_that_dies_goes_on_where_it_was_and_ends_like_an_unbroken_one(
     tmp_path: Path, sandbox: Sandbox
 ) -> None:

@@ -172,6 +172,18 @@ def test_O7_a_sampler_that_does_not_draw_raises_the_alarm(
     assert collected.metrics["identical_share"] == (3 / 5 if draws else 1)
 
 
+def test_proposals_estimates_and_answers_are_drawn_at_the_training_temperature(
+    tmp_path: Path, sandbox: Sandbox
+) -> None:
+    """A greedy estimate of a task's solve rate is 0 or 1 whatever the task."""
+    play = Play(tmp_path, sandbox, all_answers(True))
+    collected = play.step()
+    assert collected.found and len(play.engine.asked) == 2  # proposals; then estimates and answers
+    temperature = play.tools.profile.sampling.temperature
+    assert temperature != 1.0
+    assert all(not how.greedy and how.temperature == temperature for how in play.engine.asked)
+
+
 def said_again(number: int) -> str:
     """The same answer after another thought."""
     return said("```output\n'nobody'\n```", thought=f"thought {number}")
