@@ -15,7 +15,7 @@ from typing import Any
 from orchestrator.alive import master_pid, worker_pid
 from orchestrator.display.reading import NEWEST, Reading, reading_of
 from orchestrator.display.scores import task_scores
-from orchestrator.display.wording import TASK_NAMES, count, duration, harmless, score
+from orchestrator.display.wording import TASK_NAMES, count, duration, go_on, harmless, score
 from orchestrator.evaluation.show import as_json, scores, short
 from orchestrator.exactness import exactness
 from orchestrator.runs import find_run
@@ -63,6 +63,7 @@ def collect(run_dir: RunDir, now: float) -> dict[str, Any]:
         "run": history.name,
         "profile": profile.get("name", ""),
         "phase": phase(history),
+        "phases": list(profile.get("run", {}).get("phases", ("seed", "train"))),
         "state": INTERRUPTED if history.state == RunState.RUNNING and master is None else history.state.value,
         "cycle": current.cycle if current else 0,
         "step": trained,
@@ -220,5 +221,5 @@ def _next(facts: Mapping[str, Any]) -> str:
     if facts["master_pid"] is not None:
         return f"python -m orchestrator top --run {name}"
     if facts["state"] in (INTERRUPTED, RunState.STOPPED, RunState.FAILED):
-        return f"python -m orchestrator run --run {name}"
+        return go_on(name, facts["phases"], is_seeded=facts["head"] is not None)
     return f"python -m orchestrator report --run {name}"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from orchestrator.display.reading import reading_of
 from orchestrator.display.scores import TaskScores, task_scores
-from orchestrator.display.wording import TASK_NAMES, count, duration, harmless, percent, points, score
+from orchestrator.display.wording import TASK_NAMES, count, duration, go_on, harmless, percent, points, score
 from profiles.schema import Profile
 from state.history import History, StepFacts, ValidationFacts
 from state.states import RunState
@@ -42,7 +42,7 @@ def summary(
     lines += ["", *_work_lines(history, steps, finds_tasks=profile.run.worker != "grpo")]
     lines.append(f"report     {report or f'runs/{history.name}/report.html'}")
     lines += [f"tasks      {handed_on}"] if handed_on else []
-    lines.append(f"next       {next_command(history)}")
+    lines.append(f"next       {next_command(history, profile)}")
     return "\n".join(lines)
 
 
@@ -89,10 +89,10 @@ def _work_lines(history: History, steps: Sequence[StepFacts], *, finds_tasks: bo
     return lines
 
 
-def next_command(history: History) -> str:
+def next_command(history: History, profile: Profile) -> str:
     """What one would type now."""
     if history.state in (RunState.STOPPED, RunState.FAILED):
-        return f"python -m orchestrator run --run {history.name}"
+        return go_on(history.name, profile.run.phases, is_seeded=history.head is not None)
     if history.state == RunState.RUNNING:
         return f"python -m orchestrator top --run {history.name}"
     return f"python -m orchestrator status --run {history.name}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Collection
 
 TASK_NAMES = {"abd": "abduction", "ded": "deduction", "ind": "induction", "maths": "word problems", "mean": "mean"}
 
@@ -53,6 +54,12 @@ def duration(seconds: float | None) -> str:
     if whole < 86400:
         return f"{whole // 3600} h {whole % 3600 // 60:02d} m"
     return f"{whole // 86400} d {whole % 86400 // 3600:02d} h"
+
+
+def go_on(name: str, phases: Collection[str], *, is_seeded: bool) -> str:
+    """What one types to let a run that has ended go on. is_seeded: the seed phase has ended with a checkpoint."""
+    is_all_done = is_seeded and "train" not in phases
+    return f"python -m orchestrator run --run {name}" + (" --full-pipeline" if is_all_done else "")
 
 
 def size(num_bytes: int | None) -> str:

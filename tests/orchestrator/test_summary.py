@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from orchestrator.display.summary import next_command, summary
 from orchestrator.exactness import exactness
+from profiles.schema import Run
 from state.states import RunState
 from tests.builders import a_history, a_profile, step_facts, validation_facts
 
@@ -50,7 +52,13 @@ def test_the_reason_is_made_harmless() -> None:
     [(RunState.STOPPED, "run"), (RunState.FAILED, "run"), (RunState.RUNNING, "top"), (RunState.STAGNANT, "status")],
 )
 def test_the_next_command(state, command) -> None:
-    assert next_command(a_history(state=state)) == f"python -m orchestrator {command} --run night"
+    assert next_command(a_history(state=state), a_profile()) == f"python -m orchestrator {command} --run night"
+
+
+def test_a_run_that_was_to_be_seeded_alone_goes_on_with_the_whole_pipeline_once_that_is_done() -> None:
+    alone = replace(a_profile(), run=Run(phases=("seed",)))
+    found = [next_command(a_history(state=RunState.STOPPED, **more), alone) for more in ({}, {"head": None})]
+    assert found == [f"python -m orchestrator run --run night{more}" for more in (" --full-pipeline", "")]
 
 
 VERSIONS = {"torch": "2.13.0", "machine": "x86_64"}
