@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import BinaryIO
 
@@ -51,6 +51,30 @@ def judge(
         return Verdict(False, answer, "not a number" if number is None else "another text")
     equality = symbolic.compare(expected, answer)
     return Verdict(equality.is_equal, answer, equality.reason)
+
+
+def sameness(gold: str, symbolic: Symbolic | None) -> Callable[[str, str], bool]:
+    """Whether two answers to the problem with this gold are the same, by the rules of `judge`.
+
+    An answer that these rules cannot read is not the same as any, itself included: as numbers where the gold is one, as
+    texts where it is none, else as math-verify has them. gold and symbolic: as for `judge`.
+    """
+    expected = gold_of(gold)
+    is_text = read_number(expected) is None
+
+    def same(first: str, second: str) -> bool:
+        one, other = read_number(first), read_number(second)
+        if one is not None and other is not None:
+            return one == other
+        if is_text and plain(first) is not None and plain(first) == plain(second):
+            return True
+        # What only sets a number (`$18`, `5 eggs`) math-verify need not know.
+        left, right = (first if one is None else str(one)), (second if other is None else str(other))
+        if symbolic is None or not (is_askable(expected, left) and is_askable(expected, right)):
+            return False
+        return symbolic.compare(left, right).is_equal
+
+    return same
 
 
 def reward(

@@ -13,7 +13,7 @@ from profiles.schema import Profile
 from workers.data.cursor import Place as CursorPlace
 from workers.data.gsm8k import Problem
 from workers.data.symbolic import Symbolic
-from workers.data.verify import Verdict, reward
+from workers.data.verify import Verdict, reward, sameness
 from workers.grpo.advantages import is_uniform, refill
 from workers.grpo.metrics import collected_metrics
 from workers.grpo.order import Order
@@ -68,6 +68,10 @@ class Asker:
         gold, is_cut = self.problems[problem].gold, rollout.finish_reason == "length"
         return reward(gold, self.text_of(rollout), self.profile.grpo, truncated=is_cut, symbolic=self.symbolic)
 
+    def sameness(self, problem: int) -> Callable[[str, str], bool]:
+        """Whether two answers to the problem are the same, as the verifier sees them."""
+        return sameness(self.problems[problem].gold, self.symbolic)
+
     def judged(self, group: int, problem: int, rollout: Rollout, coin: Random) -> Row:
         earned, verdict = self.verdict(problem, rollout)
         form = earned - float(verdict.correct)
@@ -78,13 +82,14 @@ class Asker:
             problem=problem,
             prompt_ids=rollout.prompt_ids,
             completion_ids=rollout.completion_ids,
-            log_probs=rollout.log_probs,
-            entropies=rollout.entropies,
+            log_probs=rollout.log_probs if rollout.is_finite else (),
+            entropies=rollout.entropies if rollout.is_finite else (),
             finish_reason=rollout.finish_reason,
             reward=earned,
             is_correct=verdict.correct,
             is_answered=verdict.extracted is not None,
             format_reward=form,
+            is_finite=rollout.is_finite,
         )
 
 
@@ -133,4 +138,6 @@ def collect(asker: Asker, order: Order, step: int, stage: Stages) -> Collected:
 
 
 def _is_uniform(group: Sequence[Row]) -> bool:
-    return is_uniform([row.reward for row in group])
+    """Of the rollouts that can be compared: fewer than two make no difference."""
+    rewards = [row.reward for row in group if row.is_finite]
+    return len(rewards) < 2 or is_uniform(rewards)

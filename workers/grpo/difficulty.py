@@ -14,9 +14,9 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from workers.data.answers import plain, read_number
+from workers.data.answers import read_number
 
-VERSION = 1
+VERSION = 2
 """Of clustering; entropies of other versions are stale."""
 THIN_ONE_IN = 20
 Saturated = Literal["thin", "keep", "drop"]
@@ -37,7 +37,7 @@ class Difficulty(Struct, frozen=True):
     entropy: float
     accuracy: float
     bad: int
-    """Samples without an answer."""
+    """Samples without an answer that can be read."""
     mean_tokens: float
     samples: int
     clusters: tuple[tuple[str, int], ...]
@@ -69,36 +69,41 @@ class Measured(Struct, frozen=True):
 
 
 def same_answer(first: str, second: str) -> bool:
-    """Equal as numbers, or the same text where one of them is none."""
+    """Equal as exact numbers; what is none is the same as nothing, itself included."""
     one, other = read_number(first), read_number(second)
-    return (
-        one == other if one is not None and other is not None else (plain(first) or first) == (plain(second) or second)
-    )
+    return one is not None and one == other
 
 
 def difficulty(problem: int, samples: Sequence[Sample], same: Callable[[str, str], bool] = same_answer) -> Difficulty:
     """Of one problem, from its samples in the order that they were drawn. Raises ValueError where there are none.
 
-    A sample joins the first cluster whose first member is the same; one without an answer is alone.
+    A sample joins the first cluster whose first member is the same. One without an answer, or with one that cannot be
+    read and so is not even the same as itself, is alone and counted as bad.
     """
     if not samples:
         raise ValueError(f"problem {problem} has no samples")
     names: list[str] = []
     counts: list[int] = []
+    readable: list[int] = []
+    bad = 0
     for sample in samples:
-        place = None
-        if sample.answer is not None:
-            place = next((at for at, name in enumerate(names) if name and same(name, sample.answer)), None)
-        if place is None:
-            names.append(sample.answer or "")
-            counts.append(1)
-        else:
+        answer, place = sample.answer, None
+        is_bad = answer is None or not same(answer, answer)
+        if answer is not None and not is_bad:
+            place = next((at for at in readable if same(names[at], answer)), None)
+        if place is not None:
             counts[place] += 1
+            continue
+        bad += is_bad
+        if not is_bad:
+            readable.append(len(names))
+        names.append(answer or "")
+        counts.append(1)
     return Difficulty(
         problem=problem,
         entropy=semantic_entropy(counts),
         accuracy=sum(sample.is_correct for sample in samples) / len(samples),
-        bad=sum(sample.answer is None for sample in samples),
+        bad=bad,
         mean_tokens=math.fsum(sample.tokens for sample in samples) / len(samples),
         samples=len(samples),
         clusters=tuple(zip(names, counts, strict=True)),

@@ -19,6 +19,7 @@ from workers.grpo.difficulty import Difficulty, Measured, Sample, difficulty
 SYNC_EVERY = 50
 """Problems between syncs: so many are measured again at most after a power cut, one after a kill."""
 OnStale = Literal["rebuild", "fail", "shuffle"]
+Same = Callable[[str, str], bool]
 
 
 class _Header(Struct, frozen=True):
@@ -34,11 +35,14 @@ class DifficultyCache:
         self._file = Appender(path)
         self._unsynced = 0
 
-    def measure(self, problems: Sequence[int], sample: Callable[[int], Sequence[Sample]]) -> None:
-        """Measure what is not measured yet, in the order given. sample: must depend on the problem's number alone."""
+    def measure(
+        self, problems: Sequence[int], sample: Callable[[int], Sequence[Sample]], same: Callable[[int], Same]
+    ) -> None:
+        """Measure what is not measured yet, in the order given. sample, and same, which says when two answers to a
+        problem are the same: must depend on the problem's number alone."""
         for problem in problems:
             if problem not in self.done:
-                one = difficulty(problem, sample(problem))
+                one = difficulty(problem, sample(problem), same(problem))
                 self._unsynced += 1
                 self._file.append(msgspec.json.encode(one), sync=self._unsynced >= SYNC_EVERY)
                 self._unsynced %= SYNC_EVERY
@@ -49,11 +53,12 @@ class DifficultyCache:
         self._file.close()
 
 
-def open_cache(path: Path, measured: Measured, on_stale: OnStale) -> DifficultyCache | None:
+def open_cache(path: Path, measured: Measured, on_stale: OnStale, *, has_begun: bool = False) -> DifficultyCache | None:
     """The cache at `path`, new where there is none. None: it is stale, and the profile says to go on without order.
 
     A stale file is never read on: `rebuild` puts it aside under its digest and begins anew, `fail` raises LonghaulError
-    (INPUT) with what differs. A torn last line is dropped; any other damage counts as stale.
+    (INPUT) with what differs. A torn last line is dropped; any other damage counts as stale. has_begun: the policy has
+    been trained since, so that nothing can be measured anew.
     """
     try:
         whole, _, torn = path.read_bytes().rpartition(b"\n")
@@ -70,7 +75,7 @@ def open_cache(path: Path, measured: Measured, on_stale: OnStale) -> DifficultyC
     if on_stale == "shuffle":
         return None
     if on_stale == "fail":
-        raise _stale(path, damage or _difference(header, measured))
+        raise _stale(path, damage or _difference(header, measured), has_begun)
     path.rename(path.with_name(f"{path.name}.{header.digest[:8] if header else 'damaged'}"))
     begin(path, measured)
     return DifficultyCache(path, {})
@@ -115,10 +120,12 @@ def _difference(header: _Header | None, measured: Measured) -> str:
     return "it was measured with other settings: " + "; ".join(changed)
 
 
-def _stale(path: Path, why: str) -> LonghaulError:
+def _stale(path: Path, why: str, has_begun: bool) -> LonghaulError:
     return LonghaulError(
         f"the measured difficulties {path} cannot be used: {why}",
         kept="the file, as it is",
-        next_command="the same command with --set grpo.sent_on_stale=rebuild (the old file is put aside)",
+        next_command="python -m orchestrator run --run NEW-NAME   (this run's policy has been trained since)"
+        if has_begun
+        else "the same command with --set grpo.sent_on_stale=rebuild (the old file is put aside)",
         exit_code=ExitCode.INPUT,
     )

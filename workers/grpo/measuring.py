@@ -18,7 +18,7 @@ from workers.data.gsm8k import Problems
 from workers.grpo.collecting import Asker, prompt_of
 from workers.grpo.curriculum import Curriculum, curriculum_of
 from workers.grpo.difficulty import Measured, Sample
-from workers.grpo.difficulty_cache import DifficultyCache, measured_in, open_cache
+from workers.grpo.difficulty_cache import DifficultyCache, OnStale, measured_in, open_cache
 from workers.models.adapters import count_trained
 from workers.rng import derive
 from workers.rollout.engine import Rollout
@@ -55,7 +55,7 @@ class Measuring:
                 attempt.at(0, f"measuring, problem {done} of {len(self._problems.problems)}")
                 slice_ = left[at : at + SLICE]
                 samples = self._samples(slice_)
-                cache.measure(slice_, samples.__getitem__)
+                cache.measure(slice_, samples.__getitem__, self._asker.sameness)
         finally:
             cache.close()
         return self._curriculum(cache, measured)
@@ -67,7 +67,8 @@ class Measuring:
         stored = measured_in(self._path)
         hashes = (stored.model, stored.adapter) if stored is not None else ("none", "none")
         measured = measured_of(self._asker, self._problems, hashes)
-        cache = open_cache(self._path, measured, "shuffle" if self._grpo.sent_on_stale == "shuffle" else "fail")
+        on_stale: OnStale = "shuffle" if self._grpo.sent_on_stale == "shuffle" else "fail"
+        cache = open_cache(self._path, measured, on_stale, has_begun=True)
         if cache is None:
             return None
         cache.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles.errors import ExitCode, LonghaulError
-from workers.grpo.difficulty import Difficulty, Measured, Sample, difficulty, semantic_entropy, stages
-from workers.grpo.difficulty_cache import DifficultyCache, open_cache
+from workers.data.symbolic import Symbolic
+from workers.data.verify import sameness
+from workers.grpo.difficulty import Difficulty, Measured, Sample, difficulty, same_answer, semantic_entropy, stages
+from workers.grpo.difficulty_cache import DifficultyCache, Same, open_cache
 from workers.rng import stream
 
 MEASURED = Measured(
     data="d", model="m", adapter="none", quantization="nf4", tokenizer="t", chat_template="c", prompt="1", samples=8,
     temperature=1.0, top_p=1.0, max_completion_tokens=512, seed=0, verifier="1",
 )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def symbolic() -> Iterator[Symbolic]:
+    pytest.importorskip("math_verify")
+    with Symbolic() as opened:
+        yield opened
 
 
 def of(problem: int, *answers: str | None, gold: str = "1", tokens: int = 10) -> Difficulty:
@@ -34,6 +43,7 @@ def of(problem: int, *answers: str | None, gold: str = "1", tokens: int = 10) ->
         pytest.param(["1"] * 7 + ["2"], 0.3768, id="33 (7,1)"),
         pytest.param(["1"] * 5 + ["2"] * 2 + ["3"], 0.9003, id="33 (5,2,1)"),
         pytest.param([None] * 8, 2.0794, id="33 8 without an answer"),
+        pytest.param(["5 or 6"] * 8, 2.0794, id="33 8 unparsable"),
         pytest.param(["1", "1.0", "$1", "2/2", "1 egg", "x = 1", "1,0", "1%"], 0.3768, id="33 equal as numbers"),
     ],
 )
@@ -43,6 +53,37 @@ def test_row_33_semantic_entropy(answers: list[str | None], expected: float) -> 
 
 def test_row_33_agreement_is_0_and_never_minus_0() -> None:
     assert str(semantic_entropy([8])) == "0.0"
+
+
+def test_row_33_an_answer_that_cannot_be_read_is_alone_and_bad() -> None:
+    found = of(0, *["5 or 6"] * 5, None, "1", "1.0")
+    assert found.clusters == (*[("5 or 6", 1)] * 5, ("", 1), ("1", 2))
+    assert found.bad == 6
+    assert of(0, *["5 or 6"] * 8).bad == of(0, *[None] * 8).bad == 8
+
+
+@pytest.mark.parametrize(
+    ("gold", "answers", "entropy", "bad"),
+    [
+        pytest.param("2", ["2"] * 4 + [r"\sqrt{4}"] * 4, 0.0, 0, id="a number and an expression of it"),
+        pytest.param("2", [r"\$2"] * 4 + [r"\sqrt{4}"] * 4, 0.0, 0, id="a price, too"),
+        pytest.param("3", [r"\sqrt{4}"] * 4 + [r"\sqrt{9}"] * 4, 0.6931, 0, id="two expressions"),
+        pytest.param("6", ["5 or 6"] * 8, 2.0794, 8, id="no expression"),
+        pytest.param("123", ["12,3"] * 8, 2.0794, 8, id="a set where a number was asked for"),
+        pytest.param("2", [r"\frac{1}{"] * 8, 2.0794, 8, id="a broken expression"),
+        pytest.param("B", ["B"] * 4 + ["C"] * 4, 0.6931, 0, id="words where the gold is one"),
+    ],
+)
+def test_row_33_clusters_are_those_of_the_verifier(
+    gold: str, answers: list[str], entropy: float, bad: int, symbolic: Symbolic
+) -> None:
+    found = difficulty(0, [Sample(answer, False, 1) for answer in answers], sameness(gold, symbolic))
+    assert (found.entropy, found.bad) == (pytest.approx(entropy, abs=5e-5), bad)
+
+
+def test_row_33_with_exact_numbers_alone_an_expression_cannot_be_read() -> None:
+    found = difficulty(0, [Sample(one, False, 1) for one in ["2"] * 4 + [r"\sqrt{4}"] * 4], sameness("2", None))
+    assert (found.clusters, found.bad) == ((("2", 4), *[(r"\sqrt{4}", 1)] * 4), 4)
 
 
 def test_a_sample_without_an_answer_is_alone_whatever_counts_as_the_same() -> None:
@@ -121,6 +162,10 @@ def samples_of(problem: int) -> Sequence[Sample]:
     return [Sample(str(draws.randrange(3)), draws.random() < 0.5, draws.randrange(99)) for _ in range(8)]
 
 
+def by_number(problem: int) -> Same:
+    return same_answer
+
+
 def opened(path: Path, measured: Measured = MEASURED, on_stale: Any = "fail") -> DifficultyCache:
     cache = open_cache(path, measured, on_stale)
     assert cache is not None
@@ -129,7 +174,7 @@ def opened(path: Path, measured: Measured = MEASURED, on_stale: Any = "fail") ->
 
 def test_row_34_a_measurement_that_was_interrupted_ends_with_the_same_file(tmp_path: Path) -> None:
     whole = opened(tmp_path / "whole.jsonl")
-    whole.measure(range(10), samples_of)
+    whole.measure(range(10), samples_of, by_number)
     asked: list[int] = []
 
     def sample(problem: int) -> Sequence[Sample]:
@@ -137,10 +182,10 @@ def test_row_34_a_measurement_that_was_interrupted_ends_with_the_same_file(tmp_p
         return samples_of(problem)
 
     path = tmp_path / "broken.jsonl"
-    opened(path).measure(range(3), samples_of)
+    opened(path).measure(range(3), samples_of, by_number)
     path.write_bytes(path.read_bytes()[:-7])  # killed while the third line was written
     cache = opened(path)
-    cache.measure(range(10), sample)
+    cache.measure(range(10), sample, by_number)
     cache.close()
     assert path.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
     assert asked == list(range(2, 10))
@@ -148,8 +193,9 @@ def test_row_34_a_measurement_that_was_interrupted_ends_with_the_same_file(tmp_p
 
 
 def test_row_34_nothing_is_measured_twice(tmp_path: Path) -> None:
-    opened(tmp_path / "d.jsonl").measure(range(60), samples_of)
-    opened(tmp_path / "d.jsonl").measure(range(60), lambda problem: pytest.fail(f"{problem} was measured again"))
+    opened(tmp_path / "d.jsonl").measure(range(60), samples_of, by_number)
+    again = opened(tmp_path / "d.jsonl")
+    again.measure(range(60), lambda problem: pytest.fail(f"{problem} was measured again"), by_number)
 
 
 def test_row_34_a_kill_in_the_header_begins_anew(tmp_path: Path) -> None:
@@ -167,13 +213,16 @@ OTHER: dict[str, Any] = {
 @pytest.mark.parametrize("name", OTHER)
 def test_row_35_where_one_setting_differs_the_file_is_never_used(tmp_path: Path, name: str) -> None:
     path = tmp_path / "d.jsonl"
-    opened(path).measure(range(3), samples_of)
+    opened(path).measure(range(3), samples_of, by_number)
     before = path.read_bytes()
     other = msgspec.structs.replace(MEASURED, **{name: OTHER[name]})
     assert other.digest != MEASURED.digest
     with pytest.raises(LonghaulError, match=f"other settings: {name} was .* is ") as caught:
         open_cache(path, other, "fail")
-    assert caught.value.exit_code == ExitCode.INPUT
+    assert caught.value.exit_code == ExitCode.INPUT and "sent_on_stale=rebuild" in caught.value.next_command
+    with pytest.raises(LonghaulError) as begun:
+        open_cache(path, other, "fail", has_begun=True)
+    assert "--run NEW-NAME" in begun.value.next_command  # nothing can be measured anew
     assert open_cache(path, other, "shuffle") is None
     assert path.read_bytes() == before
     assert opened(path, other, "rebuild").done == {}
@@ -182,7 +231,7 @@ def test_row_35_where_one_setting_differs_the_file_is_never_used(tmp_path: Path,
 
 def test_row_35_a_damaged_file_is_not_used_either(tmp_path: Path) -> None:
     path = tmp_path / "d.jsonl"
-    opened(path).measure(range(3), samples_of)
+    opened(path).measure(range(3), samples_of, by_number)
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:2], b"{}\n", *lines[3:]]))
     with pytest.raises(LonghaulError, match="line 3: "):
