@@ -25,7 +25,7 @@ class Azr(Section, frozen=True):
     solver_mix: Literal["max_new", "half_new", "uniform_total", "step"] = "max_new"
     """Which tasks a solver batch of its own takes: new ones first, new ones up to half, any alike, or late ones."""
     references: Count = 1
-    """Earlier tasks shown to the proposer (K); the pocket model is shown one, whatever this says."""
+    """Earlier tasks shown to the proposer (K); the pocket style shows exactly one."""
     reference_weighting: Literal["uniform", "step"] = "uniform"
     """How they are drawn: alike, or by the step that made them, plus one. Recency may collapse (paper, D.3)."""
     hide_input: bool = False

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from profiles import data_rules, grpo_rules, ranks_rules
+from profiles import data_rules, grpo_rules, ranks_rules, style_rules
 from profiles.built_in import BUILT_IN
 from profiles.goal import parse_goal
 from profiles.problem import Problem as Problem
@@ -336,6 +336,7 @@ RULES = (
     *data_rules.RULES,
     *grpo_rules.RULES,
     *ranks_rules.RULES,
+    *style_rules.RULES,
 )
 
 

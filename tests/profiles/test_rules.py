@@ -15,6 +15,7 @@ from tests.profiles.strategies import profile_with
 
 Knobs = dict[str, Any]
 TWO: Knobs = {"run.gpus": 2}
+BASE: Knobs = {"model.prompt_style": "azr", "model.path": "models/base"}
 
 
 @pytest.mark.parametrize(
@@ -141,8 +142,8 @@ TWO: Knobs = {"run.gpus": 2}
         ),
         pytest.param(
             "references_exist",
-            {"azr.buffer_cap": 3, "azr.references": 4},
-            {"azr.buffer_cap": 4, "azr.references": 4},
+            {"azr.buffer_cap": 3, "azr.references": 4, **BASE},
+            {"azr.buffer_cap": 4, "azr.references": 4, **BASE},
             id="more references than tasks",
         ),
         pytest.param(
@@ -252,6 +253,23 @@ TWO: Knobs = {"run.gpus": 2}
             {"fake.step_s": 1.0},
             {"fake.step_s": 1.0, "run.worker": "fake", "validation.suites": ("fake",)},
             id="a fault that nobody would make",
+        ),
+        *(
+            pytest.param(
+                "the_pocket_style_is_one_form",
+                {f"azr.{knob}": value},
+                {f"azr.{knob}": value, **BASE},
+                id=f"what the pocket style cannot say: {knob} = {value}",
+            )
+            for knob, value in (
+                ("composite_from_step", 1),
+                ("references", 2),
+                ("references", 0),
+                ("hide_input", True),
+                ("program_fence", "last"),
+                ("lenient_fallbacks", True),
+                ("seed_parse", "answer"),
+            )
         ),
         *GRPO_ROWS,
         *(
