@@ -19,8 +19,6 @@ from tests.workers.test_azr_worker import checkpoint_of, forget_everything
 from workers.contract import CheckpointRef, Outcome, Result, WorkerSpec
 from workers.control import Control
 from workers.grpo import update
-from workers.grpo.difficulty import Sample
-from workers.grpo.measuring import Measuring
 from workers.grpo.trainer import GrpoTrainer
 from workers.grpo.warm import job
 from workers.models.together import Lone
@@ -172,20 +170,6 @@ def test_row_35_difficulties_of_another_run_are_refused_where_the_profile_says_s
                          sampling=Sampling(max_prompt_tokens=16, max_completion_tokens=7))  # fmt: skip
     result = do(h.make_spec(tmp_path, profile, head=None, end_step=1, cycle=0))
     assert result.exit_code == ExitCode.INPUT and "max_completion_tokens was 8, is 7" in result.error
-
-
-@pytest.mark.parametrize(("verifier", "bad"), [("math-verify", 0), ("exact", 1)])
-def test_row_33_difficulties_are_told_apart_by_the_verifier_of_the_run(
-    tmp_path: Path, problems: Path, monkeypatch: pytest.MonkeyPatch, verifier: Any, bad: int
-) -> None:
-    pytest.importorskip("math_verify")
-    answers = [Sample("2", False, 1), Sample(r"\sqrt{4}", False, 1)]
-    monkeypatch.setattr(Measuring, "_samples", lambda self, slice_: dict.fromkeys(slice_, answers))
-    profile = profile_of(problems, grpo=Grpo(sent=True, sent_samples=2, verifier=verifier))
-    do(h.make_spec(tmp_path, profile, head=None, end_step=1, cycle=0))
-    _, *lines = (tmp_path / "difficulties.jsonl").read_text().splitlines()
-    assert len(lines) == 12
-    assert {(line["bad"], len(line["clusters"])) for line in map(json.loads, lines)} == {(bad, 1 + bad)}
 
 
 def files_of(root: Path, checkpoint: CheckpointRef, *names: str) -> list[str]:

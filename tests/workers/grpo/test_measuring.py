@@ -1,0 +1,33 @@
+"""The stage before training with a curriculum asks the run's own verifier which answers are the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profiles.schema import Grpo
+from tests.workers import harness as h
+from tests.workers.grpo.small import sums, write_problems
+from tests.workers.grpo.test_grpo_worker import do, leave_torch_as_it_was, profile_of
+from workers.grpo.difficulty import Sample
+from workers.grpo.measuring import Measuring
+
+__all__ = ["leave_torch_as_it_was"]
+
+
+@pytest.mark.parametrize(("verifier", "bad"), [("math-verify", 0), ("exact", 1)])
+def test_row_33_difficulties_are_told_apart_by_the_verifier_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verifier: Any, bad: int
+) -> None:
+    pytest.importorskip("math_verify")
+    answers = [Sample("2", False, 1), Sample(r"\sqrt{4}", False, 1)]
+    monkeypatch.setattr(Measuring, "_samples", lambda self, slice_: dict.fromkeys(slice_, answers))
+    problems = write_problems(tmp_path / "sums.jsonl", sums(12))
+    profile = profile_of(problems, grpo=Grpo(sent=True, sent_samples=2, verifier=verifier))
+    do(h.make_spec(tmp_path, profile, head=None, end_step=1, cycle=0))
+    _, *lines = (tmp_path / "difficulties.jsonl").read_text().splitlines()
+    assert len(lines) == 12
+    assert {(line["bad"], len(line["clusters"])) for line in map(json.loads, lines)} == {(bad, 1 + bad)}
