@@ -116,8 +116,9 @@ def after_cycle(history: History, last: CycleFacts, profile: Profile) -> Action:
     if profile.run.max_cycles and last.cycle >= profile.run.max_cycles:
         done = f"all {profile.run.max_cycles} cycles are" if profile.run.max_cycles > 1 else "the one cycle is"
         return Stop(f"{done} done", RunState.FINISHED, ExitCode.OK)
-    if profile.run.max_hours and history.training_s >= profile.run.max_hours * 3600:
-        return Stop(f"{duration(profile.run.max_hours * 3600)} of training are over", RunState.FINISHED, ExitCode.OK)
+    limit_s = profile.run.max_hours * 3600
+    if limit_s and history.seeding_s + history.training_s >= limit_s:
+        return Stop(f"{duration(limit_s)} of seeding and training are over", RunState.FINISHED, ExitCode.OK)
     if "train" not in profile.run.phases:
         return Stop(
             f"seeding is done: {profile.azr.seed_tasks} tasks of each kind; run --full-pipeline goes on",

@@ -28,7 +28,7 @@ class Run(Section, frozen=True):
     max_cycles: Annotated[Count, FREE] = 0
     """Cycles after which the run is finished; 0: go on until stagnant, exhausted or stopped."""
     max_hours: Annotated[float, Meta(ge=0), FREE] = 0.0
-    """Hours of training after which the run is finished at the next cycle's end; 0: no limit."""
+    """Hours of seeding and training after which the run is finished at the next cycle's end; 0: no limit."""
     until: Annotated[str, FREE] = ""
     """Held-out score that finishes the run, as in `mean>=0.9` or `pocket/ind.sampled_accuracy>0.8`; empty: none."""
     phases: Annotated[tuple[Literal["seed", "train"], ...], FREE] = ("seed", "train")

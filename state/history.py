@@ -114,6 +114,8 @@ class History:
     """Distinct valid tasks found in committed and current cycles."""
     training_s: float = 0.0
     """Seconds of training in all cycles."""
+    seeding_s: float = 0.0
+    """Seconds from first to last word of the workers of cycle 0, by their own clock: no time between two attempts."""
     reductions: int = 0
     """How often the rollout batch was halved for CUDA memory."""
 

@@ -99,6 +99,10 @@ class Reader:
             "SELECT count(*) FILTER (WHERE state='committed' AND cycle>0), coalesce(sum(new_examples),0),"
             " coalesce(sum(train_s),0.0) FROM cycles"
         )[0]
+        seeding_s = self._rows(
+            "SELECT coalesce(sum(span), 0.0) FROM (SELECT max(t_mono) - min(t_mono) AS span FROM events"
+            " WHERE cycle=0 AND role='train' GROUP BY attempt)"
+        )[0][0]
         return History(
             run_id=run[0],
             name=run[1],
@@ -118,6 +122,7 @@ class Reader:
             cycles_done=totals[0],
             examples=totals[1],
             training_s=totals[2],
+            seeding_s=seeding_s,
             reductions=self._reductions(),
         )
 

@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     phases.add_argument(
         "--full-pipeline", action="store_const", const="seed,train", dest="phases", help="--phases seed,train"
     )
-    parser.add_argument("--max-hours", metavar="H", help="training hours after which the run is finished")
+    parser.add_argument("--max-hours", metavar="H", help="hours of seeding and training until the run is finished")
     parser.add_argument("--max-cycles", metavar="N", help="cycles after which the run is finished")
     parser.add_argument("--until", metavar="GOAL", help="score at which the run is finished, as in 'mean>=0.9'")
     parser.add_argument("--accept-changes", action="store_true", help="resume with a profile that differs")

@@ -114,6 +114,27 @@ def test_what_comes_next(past: History, expected: Action) -> None:
     assert next_action(past, PROFILE, NOW) == expected
 
 
+@pytest.mark.parametrize(
+    ("seeding_s", "training_s", "is_over"),
+    [
+        pytest.param(0, 5399, False, id="a second is left"),
+        pytest.param(0, 5400, True, id="the hours are over"),
+        pytest.param(1800, 3600, True, id="those of seeding count"),
+        pytest.param(1800, 3599, False, id="and no more than once"),
+    ],
+)
+def test_max_hours_finish_the_run_between_two_cycles(seeding_s: float, training_s: float, is_over: bool) -> None:
+    profile = Profile(name="test", run=Run(steps_per_cycle=20, max_hours=1.5))
+    past = history(cycle(1, CycleState.COMMITTED), 20, seeding_s=seeding_s, training_s=training_s)
+    ending = Stop("1 h 30 m of seeding and training are over", RunState.FINISHED, ExitCode.OK)
+    assert next_action(past, profile, NOW) == (ending if is_over else Train(2, 1, "train", 21, 41))
+
+
+def test_hours_that_seeding_took_end_a_run_before_it_trains() -> None:
+    past = history(cycle(0, CycleState.COMMITTED), 0, seeding_s=3600.0)
+    assert isinstance(next_action(past, Profile(name="test", run=Run(max_hours=1.0)), NOW), Stop)
+
+
 def test_a_failure_waits_for_the_backoff() -> None:
     action = next_action(history(OPEN, 0, failures=(failed(),)), PROFILE, NOW)
     assert isinstance(action, Wait)
