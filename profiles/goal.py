@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
 FORM = "[SUITE/]TASK[.FIELD]>=NUMBER, as in mean>=0.9 or pocket/ind.sampled_accuracy>0.8"
+_SELF_PLAY = ("abd", "ded", "ind")
+TASKS: Mapping[str, tuple[str, ...]] = {
+    "pocket": _SELF_PLAY, "words": ("ops1", "ops2", "ops3"), "cruxeval-i": ("abd",), "cruxeval-o": ("ded",),
+    "gsm8k": ("maths",), "fake": _SELF_PLAY,
+}  # fmt: skip
+"""What a validation scores of each suite, beside `mean` over them."""
+FIELDS_OF_MEAN = ("accuracy", "sampled_accuracy", "low", "high", "n", "correct")
+FIELDS = (*FIELDS_OF_MEAN, "worked_share", "mean_tokens", "malformed")
+"""What it tells of each task."""
+_COUNTS = ("n", "correct", "mean_tokens")
+"""The others are shares."""
 _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
 }  # fmt: skip
@@ -39,3 +50,19 @@ def parse_goal(text: str) -> Goal:
         raise ValueError(f"must have the form {FORM}")
     suite, task, field, sign, value = found.groups()
     return Goal(suite or "", task, field or "accuracy", sign, float(value))
+
+
+def why_never(goal: Goal, suites: Sequence[str]) -> str:
+    """Why no validation on these suites can reach the goal; empty where one can."""
+    if goal.suite and goal.suite not in suites:
+        return f"is about the suite {goal.suite}; validation.suites has {', '.join(suites)}"
+    asked = [goal.suite] if goal.suite else list(suites)
+    known = [*dict.fromkeys(task for suite in asked for task in TASKS[suite]), "mean"]
+    if goal.task not in known:
+        return f"is about {goal.task}, which {' and '.join(asked)} does not score; there are {', '.join(known)}"
+    fields = FIELDS_OF_MEAN if goal.task == "mean" else FIELDS
+    if goal.field not in fields:
+        return f"is about {goal.task}.{goal.field}, which no validation has; there are {', '.join(fields)}"
+    if goal.field not in _COUNTS and not (0 <= goal.value <= 1 and (goal.is_met_by(0.0) or goal.is_met_by(1.0))):
+        return f"asks for {goal.field} {goal.sign} {goal.value:g}, and it is between 0 and 1"
+    return ""

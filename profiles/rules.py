@@ -9,7 +9,7 @@ import re
 
 from profiles import data_rules, grpo_rules, ranks_rules, style_rules
 from profiles.built_in import BUILT_IN
-from profiles.goal import parse_goal
+from profiles.goal import parse_goal, why_never
 from profiles.problem import Problem as Problem
 from profiles.schema import Profile
 
@@ -44,14 +44,14 @@ def rollouts_fill_the_updates(p: Profile) -> Problem | None:
     )
 
 
-def goal_can_be_read(p: Profile) -> Problem | None:
+def goal_can_be_met(p: Profile) -> Problem | None:
     if not p.run.until:
         return None
     try:
-        parse_goal(p.run.until)
+        reason = why_never(parse_goal(p.run.until), p.validation.suites)
     except ValueError as error:
         return Problem(("run.until",), str(error))
-    return None
+    return Problem(("run.until", "validation.suites"), reason) if reason else None
 
 
 def a_run_begins_with_seeding(p: Profile) -> Problem | None:
@@ -303,7 +303,7 @@ def fault_is_for_the_fake(p: Profile) -> Problem | None:
 RULES = (
     name_is_a_file_name,
     rollouts_fill_the_updates,
-    goal_can_be_read,
+    goal_can_be_met,
     a_run_begins_with_seeding,
     adapter_has_no_dropout,
     adapter_has_targets,

@@ -25,7 +25,22 @@ BASE: Knobs = {"model.prompt_style": "azr", "model.path": "models/base"}
         pytest.param("name_is_a_file_name", {"name": "a/b"}, {"name": "a"}, id="a folder in a folder"),
         pytest.param("name_is_a_file_name", {"name": "n" * 65}, {"name": "n" * 64}, id="a long name"),
         pytest.param("name_is_a_file_name", {"name": "a\n"}, {"name": "a"}, id="a line's end"),
-        pytest.param("goal_can_be_read", {"run.until": "mean"}, {"run.until": "mean>=0.9"}, id="half a goal"),
+        *(
+            pytest.param("goal_can_be_met", {"run.until": wrong}, {"run.until": right}, id=f"goal {wrong}")
+            for wrong, right in (
+                ("mean", "mean>=0.9"),
+                ("gsm8k/mean>=0.1", "pocket/mean>=0.1"),
+                ("maths>=0.1", "ind>=0.1"),
+                ("maen>=0.1", "mean>=0.1"),
+                ("mean.acc>=0.1", "mean.accuracy>=0.1"),
+                ("mean.malformed<0.1", "ind.malformed<0.1"),
+                ("mean>=2", "mean>=1"),
+                ("mean<=2", "mean<=1"),
+                ("mean>1", "mean>0.99"),
+                ("mean<0", "mean<0.01"),
+                ("pocket/ind.sampled_accuracy>80", "ind.mean_tokens>80"),
+            )
+        ),
         pytest.param(
             "a_run_begins_with_seeding", {"run.phases": ("train",)}, {"run.phases": ("seed",)}, id="training alone"
         ),

@@ -11,7 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles.errors import ExitCode, LonghaulError
+from profiles.goal import FIELDS, FIELDS_OF_MEAN, TASKS
 from tests.workers.suites.samples import ABD, DATA, DED, DOUBLE, IND, MATHS, needs_data, triplet, write_data
+from workers import fake
+from workers.azr.evaluation import compare
 from workers.azr.judge import Verdict
 from workers.sandbox import Sandbox
 from workers.suites.cruxeval import stratum_of
@@ -19,8 +22,10 @@ from workers.suites.data_files import VARIABLE, data_folder
 from workers.suites.pocket import pocket_suite
 from workers.suites.question import Question, subset
 from workers.suites.registry import NAMES, load_suites
+from workers.suites.scoring import Outcome
 from workers.suites.suite import Answer, Suite
 from workers.suites.voice import PlainVoice, VerbatimVoice
+from workers.validate import mean_over_tasks
 
 
 @pytest.fixture(scope="module")
@@ -263,3 +268,14 @@ def test_pocket_problems_in_words_are_judged_by_running_them(sandbox: Sandbox) -
     assert suite.needs_sandbox(PlainVoice())
     for judged in (suite.judge(right, sandbox), suite.judge(right, None)):
         assert judged == [Verdict.CORRECT] * 6
+
+
+def test_a_goal_of_a_run_may_name_just_what_validations_score(tmp_path: Path) -> None:
+    scored = {
+        suite.name: {question.task for question in suite.questions}
+        for suite in load_suites(NAMES, write_data(tmp_path), 2)
+    }
+    assert {suite: set(tasks) for suite, tasks in TASKS.items()} == {**scored, "fake": set(fake.TASKS)}
+    metrics = compare([Outcome("q", "ind", (True,), (1,))], [Outcome("q", "ind", (False,), (1,))])
+    assert set(metrics["ind"]) == set(FIELDS)
+    assert set(mean_over_tasks(metrics)) == set(FIELDS_OF_MEAN)
