@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from profiles.schema import Adapter
 from tests.workers.rollout.models import REQUESTS, decode, direct_log_probs, tiny_model
 from workers.models import lora
-from workers.rollout.engine import EngineUnavailable, Request, Rollout, Sampling
+from workers.rollout.engine import EngineUnavailable, Request, Rollout, Sampling, choose, draw_uniforms
 from workers.rollout.graph import engine as graph_engine
 from workers.rollout.graph.cuts import (
     GATE_RESIDENT,
@@ -28,6 +30,8 @@ from workers.rollout.graph.cuts import (
     tiles_of,
 )
 from workers.rollout.graph.engine import GraphEngine, bucket_of, in_turn
+from workers.rollout.graph.state import Shape, State
+from workers.rollout.graph.step import TorchOperations
 from workers.rollout.native import NativeEngine
 
 MANY = [Request(tuple(range(3, 4 + length % 13)), seed) for seed, length in enumerate(range(40))]
@@ -56,6 +60,39 @@ def test_row_40_log_probs_are_the_trainer_s_and_greedy_ids_are_those_of_the_mode
         prompt = torch.tensor([one.prompt_ids])
         expected = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=6, do_sample=False)
         assert list(one.completion_ids) == expected[0, prompt.shape[1] :].tolist()
+
+
+@pytest.fixture(scope="module")
+def uniforms() -> Tensor:
+    """What 200,000 requests draw by, each from its own seed."""
+    return draw_uniforms(range(200_000), 1)
+
+
+def by_all_engines(logits: Tensor, uniforms: Tensor) -> Tensor:
+    return choose(logits, uniforms[:, 0], Sampling(temperature=0.7)).tokens
+
+
+def by_the_graph_engine(logits: Tensor, uniforms: Tensor) -> Tensor:
+    rows = len(logits)
+    state = State(Shape(slots=rows, cache_length=1, room=1), 0, 1, 1, torch.float32, "cpu")
+    state.set_sampling(Sampling(temperature=0.7, max_new_tokens=1), [])
+    state.begin(torch.arange(rows), torch.zeros(rows), torch.zeros(rows), uniforms)
+    TorchOperations().draw(logits, state)
+    return state.out_ids[:, 0].long()
+
+
+@pytest.mark.parametrize("drawn", [by_all_engines, by_the_graph_engine])
+def test_row_42_200_000_draws_follow_the_distribution_and_each_is_the_same_in_any_batch(
+    drawn: Callable[[Tensor, Tensor], Tensor], uniforms: Tensor
+) -> None:
+    logits = torch.tensor([2.0, -1.0, 0.5, 0.0, 1.5, -2.0, 0.3, 1.0, -0.5, 0.8, -1.5])
+    draws = len(uniforms)
+    tokens = drawn(logits.expand(draws, -1), uniforms)
+    expected = torch.softmax(logits.double() / 0.7, -1) * draws
+    statistic = ((torch.bincount(tokens, minlength=11) - expected) ** 2 / expected).sum().item()
+    assert statistic < 29.59  # chi-squared with 10 degrees of freedom is larger once in 1000
+    some = torch.arange(draws - 1, 0, -997)
+    assert torch.equal(drawn(logits.expand(len(some), -1), uniforms[some]), tokens[some])
 
 
 def test_row_42_tokens_come_as_often_as_their_probability_says() -> None:
