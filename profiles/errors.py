@@ -32,7 +32,7 @@ class ExitCode(IntEnum):
     ABORTED = 75
     """Stopped at once on request: second Ctrl+C, or `abort` to a worker."""
     NOT_FINITE = 76
-    """Worker: loss or gradients were NaN or infinite three times in a row."""
+    """Worker: log-probs, loss or gradients were NaN or infinite three times in a row."""
     PERMISSION = 77
     """Permission denied, or a required sandbox layer is missing."""
     STAGNANT = 78

@@ -18,7 +18,7 @@ class Progress(Struct):
     tokens: int = 0
     """Completion tokens trained on."""
     not_finite_in_row: int = 0
-    """Updates skipped one after another, because loss or gradients were NaN or infinite."""
+    """Steps one after another with log-probs, a loss or gradients that were NaN or infinite."""
     shrinks: int = 0
     """How often something was halved because the GPU's memory ended."""
     backoff: Backoff = field(default_factory=Backoff)

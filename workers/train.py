@@ -41,12 +41,15 @@ class Interrupted(Exception):
 
 @dataclass(frozen=True)
 class StepReport:
-    """What an update did. metrics: flat. examples: new valid tasks. finite: False if the update was skipped."""
+    """What an update did. metrics: flat. examples: new valid tasks. finite: False if an update was skipped because of
+    its numbers, or rollouts were left out of it because of theirs. sound: False if all were: such weights are never a
+    checkpoint."""
 
     metrics: dict[str, float]
     tokens: int = 0
     examples: Sequence[Record] = ()
     finite: bool = True
+    sound: bool = True
     warnings: Sequence[str] = field(default=())
 
 
@@ -110,6 +113,8 @@ class Cycle:
         self.progress = Progress()
         self.requests = attempt.control.requests
         self.is_seeded = False
+        self.is_sound = True
+        """Whether the weights as they are have given numbers; never stored, as only such weights are."""
         self.saver: Saver
 
     def load(self) -> None:
@@ -180,6 +185,7 @@ class Cycle:
         report = self.with_less_memory(lambda: self.trainer.update(step, records), "update")
         self.progress.step = step
         self.progress.tokens += report.tokens
+        self.is_sound = report.sound
         self.take_more()
         crash_point("worker.after_update")
         self.report(report, time.monotonic() - began)
@@ -261,20 +267,29 @@ class Cycle:
             self.attempt.warn(text)
 
     def count_not_finite(self, report: StepReport) -> None:
-        """Rule N1: a skipped update is told; the third in a row ends the attempt."""
+        """Rule N1: a step with numbers that are not finite is told; the third in a row ends the attempt."""
         if report.finite:
             self.progress.not_finite_in_row = 0
             return
         self.progress.not_finite_in_row += 1
         self.attempt.event("not_finite", in_row=self.progress.not_finite_in_row)
         if self.progress.not_finite_in_row >= MAX_NOT_FINITE:
-            raise LonghaulError(
-                f"step {self.progress.step}: loss or gradients were not finite {MAX_NOT_FINITE} times in a row; the "
-                f"rollouts are in {self.attempt.run.relative(self.attempt.run.rollouts(self.spec.cycle))}",
-                kept="the head, and the rollouts of these steps; none of these updates was applied",
-                next_command="python -m orchestrator run --set optimizer.learning_rate=... --accept-changes",
-                exit_code=ExitCode.NOT_FINITE,
-            )
+            raise self.not_finite(f"log-probs, loss or gradients were not finite {MAX_NOT_FINITE} times in a row")
+
+    def not_finite(self, what: str) -> LonghaulError:
+        folder = self.attempt.run.relative(self.attempt.run.rollouts(self.spec.cycle))
+        return LonghaulError(
+            f"step {self.progress.step}: {what}; the rollouts are in {folder}",
+            kept="the head, and the rollouts of these steps; none of these updates was applied",
+            next_command="python -m orchestrator run --set optimizer.learning_rate=... --accept-changes",
+            exit_code=ExitCode.NOT_FINITE,
+        )
+
+    def save(self, step: int) -> None:
+        """Raises LonghaulError (NOT_FINITE) for weights that are known to give no numbers: the head would be lost."""
+        if not self.is_sound:
+            raise self.not_finite("log-probs of all rollouts were not finite, and such a policy is never saved")
+        self.saver.save(step)
 
     def edge(self) -> None:
         """Between two steps: save where due or asked, and answer every request so far with that checkpoint."""
@@ -288,12 +303,12 @@ class Cycle:
             asked=bool(asked) or self.requests.stop.is_set(),
         )
         if due:
-            self.saver.save(step)
+            self.save(step)
         self.saver.answer(asked)
 
     def save_end(self, outcome: Outcome) -> None:
         if self.is_seeded and self.saver.step != self.progress.step:
-            self.saver.save(self.progress.step)
+            self.save(self.progress.step)
         self.saver.answer(self.requests.checkpoints_wanted() + self.requests.stops_wanted())
         log.info("cycle %d: %s at step %d", self.spec.cycle, outcome.value, self.progress.step)
 
@@ -306,6 +321,10 @@ class Cycle:
             last_step=self.progress.step,
             checkpoint=self.attempt.saved,
         )
+
+
+def not_finite_warning(rollouts: int) -> str:
+    return f"rollouts with log-probs or entropies that are not finite, and not trained on: {rollouts}"
 
 
 def resident_bytes() -> dict[str, float]:

@@ -6,6 +6,7 @@
 | reward_min/ROLE_TASK, reward_max/ROLE_TASK | least and largest reward of a cell |
 | malformed/ROLE_TASK | share of a cell that earns -1: the form is wrong, or the proposal no valid task |
 | proposals, proposals_dropped | proposer rollouts; those without a fair judgement |
+| rollouts_not_finite | of both roles, with log-probs that are NaN or infinite: no fair judgement of them is possible |
 | rows_dropped, update_skipped | rollouts without one; 1 where nothing else was left, so that there was no update |
 | cell_degenerate | cells (task, role) whose rewards are all equal: their advantages are 0 |
 | fill_with_replacement | tasks of the solver's batch that are repeats, because its buffer is smaller |

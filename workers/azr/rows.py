@@ -23,7 +23,7 @@ class Row(Struct, frozen=True, kw_only=True):
     prompt_ids: tuple[int, ...]
     completion_ids: tuple[int, ...]
     log_probs: tuple[float, ...]
-    """Of each completion token, as the rollout engine reported them."""
+    """Of each completion token, as the rollout engine reported them. Empty unless all are finite; then no `reward`."""
     finish_reason: str
     reward: float | None
     is_correct: bool = False

@@ -7,7 +7,7 @@ has the decision register).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
@@ -96,6 +96,7 @@ class SelfPlay:
         found = [entry for entry in found if is_stored(entry.solve_rate, self._azr.buffer_filter)]
         metrics = collected_metrics(rows, reasons, solved, self._azr.tasks)
         metrics |= run | {"fill_with_replacement": float(repeats)}
+        metrics["rollouts_not_finite"] += not_finite(one.rollout for one in proposed)
         return Collected(rows=self._finish(step, rows), found=found, retired=sorted(retired), metrics=metrics)
 
     def collect_from(self, step: int, entries: Sequence[Entry], place: Place) -> Collected:
@@ -134,8 +135,14 @@ class SelfPlay:
             found, retired = judge.score(answers, recheck=old)
         verdicts = iter(found)
         for one in solved:
-            one.verdicts = [next(verdicts) for _ in range(one.wanted.count)]
-        return solved, retired, {"executions": float(judge.executions), "timeouts": float(judge.timeouts)}
+            each = [(rollout, next(verdicts)) for rollout in one.rollouts]
+            one.verdicts = [judged if rollout.is_finite else Judged(Verdict.UNKNOWN) for rollout, judged in each]
+        run = {"executions": float(judge.executions), "timeouts": float(judge.timeouts)}
+        return (
+            solved,
+            retired,
+            run | {"rollouts_not_finite": not_finite(each for one in solved for each in one.rollouts)},
+        )
 
     def _wanted(self, step: int, proposed: Sequence[Proposed]) -> tuple[list[Wanted], int]:
         """Every new valid task, which must be estimated, and what fills the solver's batch. Second: repeats in it."""
@@ -174,7 +181,7 @@ class SelfPlay:
             group=proposed.group,
             prompt_ids=proposed.rollout.prompt_ids,
             completion_ids=proposed.rollout.completion_ids,
-            log_probs=proposed.rollout.log_probs,
+            log_probs=known_log_probs(proposed.rollout),
             finish_reason=proposed.rollout.finish_reason,
             reward=self._proposer_reward(proposed, rates),
             is_correct=is_new,
@@ -183,7 +190,7 @@ class SelfPlay:
 
     def _proposer_reward(self, proposed: Proposed, rates: Rates) -> float | None:
         checked = proposed.checked
-        if checked.reason in UNFAIR:
+        if checked.reason in UNFAIR or not proposed.rollout.is_finite:
             return None
         if checked.entry is None or not checked.is_well_formed:
             return rewards.INVALID
@@ -207,7 +214,7 @@ class SelfPlay:
                     group=solved.group,
                     prompt_ids=rollout.prompt_ids,
                     completion_ids=rollout.completion_ids,
-                    log_probs=rollout.log_probs,
+                    log_probs=known_log_probs(rollout),
                     finish_reason=rollout.finish_reason,
                     reward=None if judged.verdict is Verdict.UNKNOWN else reward,
                     is_correct=is_well_formed and judged.verdict is Verdict.CORRECT,
@@ -226,6 +233,16 @@ class SelfPlay:
             row if row.reward is None else replace(row, reward=coin.choice((rewards.CORRECT, rewards.WRONG)))
             for row in rows
         ]
+
+
+def known_log_probs(rollout: Rollout) -> tuple[float, ...]:
+    """What can be written as JSON, which has no NaN. (pure)"""
+    return rollout.log_probs if rollout.is_finite else ()
+
+
+def not_finite(rollouts: Iterable[Rollout]) -> float:
+    """How many have numbers that are not finite. (pure)"""
+    return float(sum(not one.is_finite for one in rollouts))
 
 
 def with_rate(entry: Entry, solved: Solved) -> Entry:

@@ -40,7 +40,7 @@ from workers.runtime import Attempt
 from workers.sandbox import Sandbox
 from workers.sandbox.limits import OK
 from workers.suites.held_out import held_out_of
-from workers.train import Interrupted, StepReport
+from workers.train import Interrupted, StepReport, not_finite_warning
 
 KEEP_SHARE = 0.5
 """Of the learnable tasks, the newest part that a reseed keeps: old ones were made for a weaker model."""
@@ -190,7 +190,8 @@ class AzrTrainer:
             metrics=metrics,
             tokens=sum(len(row.completion_ids) for row in rows),
             examples=[example(entry) for entry in collected.found],
-            finite=is_finite,
+            finite=is_finite and not metrics.get("rollouts_not_finite"),
+            sound=not collected.rows or any(row.log_probs for row in collected.rows),
             warnings=warnings_of(collected, metrics),
         )
 
@@ -213,7 +214,9 @@ def warnings_of(collected: Collected, metrics: dict[str, float]) -> list[str]:
     texts = []
     if collected.retired:
         texts.append(f"{len(collected.retired)} tasks gave another value than before and were retired")
-    if not any(row.reward is not None for row in collected.rows):
+    if lost := round(metrics.get("rollouts_not_finite", 0.0)):
+        texts.append(not_finite_warning(lost))
+    elif not any(row.reward is not None for row in collected.rows):
         texts.append("no rollout of this step could be judged: nothing was trained")
     if metrics.get("new_examples", 0) >= 2 and metrics.get("identical_share", 0.0) == 1.0:
         texts.append("all estimation rollouts of every new task are the same: does the sampler draw at all?")

@@ -82,13 +82,14 @@ class Asker:
             problem=problem,
             prompt_ids=rollout.prompt_ids,
             completion_ids=rollout.completion_ids,
-            log_probs=rollout.log_probs,
-            entropies=rollout.entropies,
+            log_probs=rollout.log_probs if rollout.is_finite else (),
+            entropies=rollout.entropies if rollout.is_finite else (),
             finish_reason=rollout.finish_reason,
             reward=earned,
             is_correct=verdict.correct,
             is_answered=verdict.extracted is not None,
             format_reward=form,
+            is_finite=rollout.is_finite,
         )
 
 
@@ -137,4 +138,6 @@ def collect(asker: Asker, order: Order, step: int, stage: Stages) -> Collected:
 
 
 def _is_uniform(group: Sequence[Row]) -> bool:
-    return is_uniform([row.reward for row in group])
+    """Of the rollouts that can be compared: fewer than two make no difference."""
+    rewards = [row.reward for row in group if row.is_finite]
+    return len(rewards) < 2 or is_uniform(rewards)

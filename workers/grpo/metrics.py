@@ -10,6 +10,7 @@
 | skipped_share, rollouts_kept | share of the groups that the update did not use; rollouts that it did |
 | tokens_mean, tokens_min, tokens_max | length of completions |
 | truncated | share of rollouts that ran into the length limit |
+| rollouts_not_finite | with a log-prob or entropy that is NaN or infinite: counted above, and not trained on |
 | distinct_share | different completions per rollout, within groups: 1 is all different |
 | tokens_per_s, train_tokens_per_s | completion tokens a second of generation; of all the update did |
 | loss, grad_norm | sums over the updates of the step; highest norm before clipping |
@@ -76,6 +77,7 @@ def collected_metrics(rows: Sequence[Row], uniform: Collection[int], rounds: int
         "all_right": mean(all(row.is_correct for row in group) for group in groups),
         "all_wrong": mean(not any(row.is_correct for row in group) for group in groups),
         "truncated": mean(row.finish_reason == "length" for row in rows),
+        "rollouts_not_finite": float(sum(not row.is_finite for row in rows)),
         "tokens_mean": mean(lengths),
         "tokens_min": float(min(lengths)),
         "tokens_max": float(max(lengths)),

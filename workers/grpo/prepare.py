@@ -32,12 +32,14 @@ from workers.rollout.select import TIS_CAP, tis_cap_of
 @dataclass(frozen=True)
 class Minibatch:
     """rows: places in `Prepared.rows`. keep: of each, [R_i] bool; None: all tokens. weights: of each, of its tokens.
-    kl_weights: of each, [R_i], beside `kl_coef`; None: there are none."""
+    kl_weights: of each, [R_i], beside `kl_coef`; None: there are none. is_finite: False where a mask was to be made of
+    entropies that cannot be compared: the minibatch is dropped, as one whose loss is not finite."""
 
     rows: tuple[int, ...]
     weights: tuple[float, ...]
     keep: tuple[Tensor, ...] | None
     kl_weights: tuple[Tensor, ...] | None = None
+    is_finite: bool = True
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,10 @@ def prepare(
             ref = score_rows(model, rows, temperature, sizes, together).log_probs
     minibatches, masked = plan(profile, rows, left_out, entropies if is_masked else [], mask)
     if grpo.low_entropy_kl:
-        minibatches = [replace(one, kl_weights=_kl_weights(profile, one, advantages, old)) for one in minibatches]
+        minibatches = [
+            replace(one, kl_weights=_kl_weights(profile, one, advantages, old)) if one.is_finite else one
+            for one in minibatches
+        ]
     cap = weight_cap(profile) if source == "update" else 0.0
     return Prepared(list(rows), list(advantages), old, tis, ref, minibatches, metrics | masked, cap)
 
@@ -163,7 +168,8 @@ def plan(
         lengths = [len(rows[i].completion_ids) for i in members]
         keep: tuple[Tensor, ...] | None = None
         selected = lengths
-        if entropies:
+        is_finite = all(bool(torch.isfinite(entropies[i]).all()) for i in members) if entropies else True
+        if entropies and is_finite:
             chosen = mask.select(torch.cat([entropies[i] for i in members]), lengths)
             keep = tuple(torch.split(chosen.mask, lengths))
             selected = [int(one.sum()) for one in keep]
@@ -176,7 +182,7 @@ def plan(
         if any(has_say):
             counts = [*lengths, *beside], [*selected, *beside]
             weights = weights_of(grpo, *counts, has_say + [False] * len(others), longest)[: len(members)]
-        found.append(Minibatch(tuple(members), tuple(weights), keep))
+        found.append(Minibatch(tuple(members), tuple(weights), keep, is_finite=is_finite))
         kept, total = kept + sum(selected), total + sum(lengths)
     metrics = {"kept_tokens": kept / total}
     if entropies:

@@ -21,7 +21,7 @@ class Row(Struct, frozen=True, kw_only=True):
     prompt_ids: tuple[int, ...]
     completion_ids: tuple[int, ...]
     log_probs: tuple[float, ...]
-    """Of each completion token, as the rollout engine reported them."""
+    """Of each completion token, as the rollout engine reported them. With `entropies` empty unless all are finite."""
     entropies: tuple[float, ...] = ()
     """Of the distributions they were drawn from, nats; empty where the engine did not tell them."""
     finish_reason: str
@@ -31,6 +31,8 @@ class Row(Struct, frozen=True, kw_only=True):
     """Whether an answer was found in it."""
     format_reward: float = 0.0
     """The part of `reward` that was paid for its form."""
+    is_finite: bool = True
+    """False: the engine's numbers were NaN or infinite. JSON has no word for them, and the row is not trained on."""
 
 
 class Collected(Struct, frozen=True, kw_only=True):

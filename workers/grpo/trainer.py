@@ -22,7 +22,7 @@ from workers.data.verify import verifier_of
 from workers.grpo.advantages import group_advantages, rule_of
 from workers.grpo.collecting import Asker, collect, prompt_of
 from workers.grpo.measuring import Measuring
-from workers.grpo.metrics import Metrics, facts_of
+from workers.grpo.metrics import Metrics, facts_of, groups_of
 from workers.grpo.order import Order, ProblemFile
 from workers.grpo.replica import Apply, GrpoReplica
 from workers.grpo.rows import Collected, Row
@@ -37,7 +37,7 @@ from workers.rollout_file import Record
 from workers.runtime import Attempt
 from workers.suites.data_files import data_folder
 from workers.suites.voices import voice_of_run
-from workers.train import StepReport
+from workers.train import StepReport, not_finite_warning
 
 
 class Tally(Struct):
@@ -164,13 +164,14 @@ class GrpoTrainer:
         metrics: Metrics = dict(collected.metrics) | {"rollouts_kept": float(len(rows))}
         groups = {row.group for row in rows}
         metrics["skipped_share"] = 1 - len(groups) / metrics["groups"]
-        is_finite, was_trusted = True, not self._update.source.is_distrusted
+        is_finite, was_trusted = all(row.is_finite for row in collected.rows), not self._update.source.is_distrusted
         if rows:
             began = time.monotonic()
             rate = learning_rate_at(self._tally.updates + 1, self._profile.optimizer)
             with self._attempt.stage("update"):
                 asked = Apply(step, rate, rows, advantages, left_out)
-                is_finite, learned = self.crew.call("apply", asked)[0]
+                is_applied, learned = self.crew.call("apply", asked)[0]
+            is_finite &= is_applied
             metrics |= learned | {"learning_rate": rate}
             metrics["train_tokens_per_s"] = tokens_of(rows) / max(time.monotonic() - began, 1e-9)
         metrics |= {
@@ -185,7 +186,8 @@ class GrpoTrainer:
                 "the engine's log-probs are far from the trainer's (mismatch_mean, mismatch_max): from the next step "
                 "on the trainer computes them itself, and weights correct the difference"
             )
-        return StepReport(metrics=metrics, tokens=tokens_of(rows), finite=is_finite, warnings=said)
+        is_sound = any(row.is_finite for row in collected.rows)
+        return StepReport(metrics=metrics, tokens=tokens_of(rows), finite=is_finite, sound=is_sound, warnings=said)
 
     def _speed(self, collected: Collected) -> Metrics:
         """Nothing where the rollouts are those of an earlier attempt."""
@@ -210,7 +212,9 @@ class GrpoTrainer:
         if finding := all_uniform(self._tally.silent, self._profile.grpo):
             texts.append(finding.text)
             self._tally.silent = []  # said once in so many steps
-        if collected.train and not rows:
+        if lost := sum(not row.is_finite for row in collected.rows):
+            texts.append(not_finite_warning(lost))
+        elif collected.train and not rows:
             texts.append("every rollout of this step's groups was cut at its longest length: nothing was trained")
         return texts
 
@@ -221,11 +225,13 @@ class GrpoTrainer:
 def chosen(collected: Collected, profile: Profile) -> tuple[list[Row], list[float], list[Row]]:
     """Rows that get a gradient, their advantages, and the others of the step. (pure)
 
-    Rollouts that were cut count in their group's mean. A group of which no rollout is left says nothing.
+    Rollouts that were cut count in their group's mean; those whose numbers are not finite do not, and one that then is
+    alone in its group has nothing to be compared with. A group of which no rollout is left says nothing.
     """
-    train = set(collected.train)
-    asked = [row for row in collected.rows if row.group in train]
-    others = [row for row in collected.rows if row.group not in train]
+    finite = groups_of(row for row in collected.rows if row.is_finite)
+    train = {group for group in collected.train if len(finite.get(group, ())) > 1}
+    asked = [row for row in collected.rows if row.group in train and row.is_finite]
+    others = [row for row in collected.rows if row.group not in train or not row.is_finite]
     if not asked:
         return [], [], others
     found = group_advantages(

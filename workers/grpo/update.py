@@ -126,6 +126,8 @@ class GroupUpdate:
 
     def _one(self, prepared: Prepared, minibatch: Minibatch) -> bool:
         """One optimiser step. What it found is added only once it is whole, so a repeated one counts once."""
+        if not minibatch.is_finite:  # every rank knows: they have exchanged what they scored
+            return False
         self.forget_gradients()
         with self.together.passes():
             mine, tokens = self.accumulate(prepared, minibatch)

@@ -6,6 +6,7 @@ or another batch split samples the same tokens. Engines that keep this only in p
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
@@ -51,6 +52,11 @@ class Rollout:
     finish_reason: FinishReason
     entropies: tuple[float, ...] = ()
     """Of the distributions that the ids were drawn from, nats; empty where they were not asked for, or not known."""
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether its numbers are. Where one is not, the ids are no sample of a policy, and teach nothing."""
+        return all(map(isfinite, self.log_probs)) and all(map(isfinite, self.entropies))
 
 
 class RolloutEngine(Protocol):
