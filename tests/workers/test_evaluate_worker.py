@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -144,6 +146,20 @@ def without(name: str) -> Callable[[Path], None]:
     return lambda directory: (directory / name).unlink()
 
 
+def torn(name: str) -> Callable[[Path], None]:
+    return lambda directory: os.truncate(directory / name, 20)
+
+
+def whole(directory: Path) -> None:
+    """Nothing is wrong with it."""
+
+
+without_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is here")
+
+
+VLLM = {"profile": replace(PROFILE, sampling=Sampling(engine="vllm"))}
+
+
 def without_template(directory: Path) -> None:
     (directory / "tokenizer_config.json").write_text("{}")
 
@@ -163,19 +179,23 @@ def lying(directory: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "changes", "words"),
+    ("damage", "changes", "words", "remedy"),
     [
-        pytest.param(without("tokenizer.json"), {}, "tokenizer.json", id="no tokenizer"),
-        pytest.param(without("config.json"), {}, "config.json is missing", id="no config"),
-        pytest.param(without("model.safetensors"), {}, "model.safetensors is missing", id="no weights"),
-        pytest.param(without_template, {"style": "plain-chat"}, "chat template", id="no chat template"),
-        pytest.param(smaller, {}, f"ids up to {VOCABULARY}", id="a vocabulary larger than the model"),
-        pytest.param(lying, {}, "other shapes", id="an embedding with fewer rows than the config says"),
-        pytest.param(without("tokenizer_config.json"), {"data": "nowhere"}, "nowhere", id="no data"),
+        pytest.param(without("tokenizer.json"), {}, "tokenizer.json", "ls -l", id="no tokenizer"),
+        pytest.param(torn("tokenizer.json"), {}, "tokenizer.json is no JSON", "ls -l", id="half a tokenizer"),
+        pytest.param(without("tokenizer.json"), {"style": "run"}, "tokenizer.json", "ls -l", id="nor in a style"),
+        pytest.param(without("config.json"), {}, "config.json is missing", "ls -l", id="no config"),
+        pytest.param(without("model.safetensors"), {}, "model.safetensors is missing", "ls -l", id="no weights"),
+        pytest.param(without_template, {"style": "plain-chat"}, "chat template", "--style plain", id="no template"),
+        pytest.param(smaller, {}, f"ids up to {VOCABULARY}", "ls -l", id="a vocabulary larger than the model"),
+        pytest.param(lying, {}, "other shapes", "ls -l", id="an embedding with fewer rows than the config says"),
+        pytest.param(whole, {"data": "nowhere"}, "nowhere", "download", id="no data"),
+        pytest.param(whole, VLLM, 'pip install "longhaul\\[vllm\\]"', "--engine native or --engine hf", id="no vLLM",
+                     marks=without_vllm),
     ],
-)
-def test_bad_input_is_told_before_anything_is_asked(
-    damage: Callable[[Path], None], changes: dict[str, Any], words: str, tiny: Path, tmp_path: Path
+)  # fmt: skip
+def test_bad_input_is_told_before_anything_is_asked_with_what_helps(
+    damage: Callable[[Path], None], changes: dict[str, Any], words: str, remedy: str, tiny: Path, tmp_path: Path
 ) -> None:
     model = tmp_path / "model"
     shutil.copytree(tiny, model)
@@ -183,6 +203,7 @@ def test_bad_input_is_told_before_anything_is_asked(
     with pytest.raises(LonghaulError, match=words) as caught:
         heard(of_tiny(tmp_path, model, suites=("gsm8k",), **changes))
     assert caught.value.exit_code == ExitCode.INPUT
+    assert remedy in caught.value.next_command
     assert "orchestrator run" not in caught.value.next_command
 
 

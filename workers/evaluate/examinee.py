@@ -10,7 +10,7 @@ from profiles.schema import Profile
 from workers.azr.trainer import device_of, set_up_torch
 from workers.contract import EvaluationSpec
 from workers.models.policy import Policy, open_policy, restored_policy
-from workers.rollout.select import engine_of
+from workers.rollout.select import Remedy, engine_of
 from workers.suites.asking import Examinee
 from workers.suites.voice import Voice
 
@@ -18,7 +18,7 @@ from workers.suites.voice import Voice
 def open_examinee(spec: EvaluationSpec, voice: Voice, prompt_tokens: int) -> Examinee:
     """Load the model. prompt_tokens: of the longest prompt.
 
-    Raises LonghaulError (INPUT) where files are missing, torn, or do not fit each other.
+    Raises LonghaulError (INPUT) where files are missing, torn, or do not fit each other, or no engine can start.
     """
     profile = _profile(spec, prompt_tokens)
     device = device_of(profile)
@@ -27,8 +27,18 @@ def open_examinee(spec: EvaluationSpec, voice: Voice, prompt_tokens: int) -> Exa
         policy = open_policy(profile, None, device)
     else:
         policy = restored_policy(profile, Path(spec.model), spec.step, device)
-    engine = engine_of(policy.model, profile, policy.tokenizer)
+    engine = engine_of(policy.model, profile, policy.tokenizer, remedy=remedy_of(profile))
     return Examinee(engine, policy.tokenizer, voice, _positions(policy))
+
+
+def remedy_of(profile: Profile) -> Remedy:
+    """The engines that were not tried, those that need the least first. (pure)"""
+    tried = {profile.sampling.engine, *profile.sampling.fallback}
+    if "auto" in tried:
+        tried.add("native")  # what it is in a worker
+    others = [f"--engine {name}" for name in ("native", "hf") if name not in tried]
+    instead = f"the same command with {' or '.join(others)}, or remedy the reason" if others else "remedy the reason"
+    return Remedy(kept="every answer so far", next_command=instead)
 
 
 def _profile(spec: EvaluationSpec, prompt_tokens: int) -> Profile:

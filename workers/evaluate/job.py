@@ -15,6 +15,7 @@ from profiles.errors import ExitCode, LonghaulError
 from workers.azr.warm import limits_of, set_environment
 from workers.contract import EvaluationSpec
 from workers.evaluate.answer_file import AnswerFile
+from workers.models.files import ModelFileError
 from workers.runtime import is_out_of_memory
 from workers.sandbox import Sandbox
 from workers.suites.data_files import data_folder
@@ -52,7 +53,7 @@ class Paper:
 def evaluate(spec: EvaluationSpec, say: Say) -> None:
     """Every suite of the spec, resumed where an earlier process left it. Raises LonghaulError."""
     suites = [suite.reseeded(spec.seed) for suite in load_suites(spec.suites, data_folder(spec.data), spec.examples)]
-    with _advising("python -m orchestrator evaluate --style plain ..."):
+    with _advising(spec, "the same command with --style plain"):
         voice = voice_of(spec.style, spec.profile, Path(spec.model))
     papers = [_open(spec, suite, voice, say) for suite in suites]
     open_suites = [paper.suite for paper in papers if paper.left]
@@ -72,16 +73,22 @@ def evaluate(spec: EvaluationSpec, say: Say) -> None:
 
 
 @contextmanager
-def _advising(next_command: str) -> Iterator[None]:
-    """Files that do not fit are told by code that knows of runs only: here another command helps."""
+def _advising(spec: EvaluationSpec, next_command: str = "") -> Iterator[None]:
+    """Bad input is told by code that knows of runs only. next_command: what helps here, if not what that code says.
+
+    Of a bad file it is always to look at the model's directory: no option puts it right.
+    """
     try:
         yield
     except LonghaulError as error:
         if error.exit_code != ExitCode.INPUT:
             raise
+        if isinstance(error, ModelFileError):
+            next_command = f"ls -l {spec.model}   (put right what is wrong with it), then the same command"
         raise LonghaulError(
-            error.what, kept="everything; nothing was asked", next_command=next_command, exit_code=ExitCode.INPUT
-        ) from error
+            error.what, kept="everything; nothing was asked", next_command=next_command or error.next_command,
+            exit_code=ExitCode.INPUT,
+        ) from error  # fmt: skip
 
 
 def _open(spec: EvaluationSpec, suite: Suite, voice: Voice, say: Say) -> Paper:
@@ -104,7 +111,7 @@ def _tell(paper: Paper, outcomes: Sequence[Outcome], say: Say) -> None:
 def _examinee(spec: EvaluationSpec, voice: Voice, suites: Sequence[Suite], say: Say) -> Examinee:
     say("loading")
     set_environment()
-    with _advising(f"ls -l {spec.model}   (put right what is wrong with it), then the same command"):
+    with _advising(spec):
         return _opened(spec, voice, suites, say)
 
 

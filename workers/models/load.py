@@ -16,6 +16,7 @@ from profiles.built_in import BUILT_IN
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Model as Knobs
 from workers.models import quantized, random_init
+from workers.models.files import unusable
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -97,15 +98,6 @@ def _check_weights(directory: Path) -> None:
                 tensors.keys()
         except (SafetensorError, OSError, ValueError) as error:
             raise unusable(path, f"is torn or no safetensors file: {error}") from error
-
-
-def unusable(path: Path, why: str) -> LonghaulError:
-    return LonghaulError(
-        f"model file {path} {why}",
-        kept="the run, as it is",
-        next_command="put the file back or set model.path, then: python -m orchestrator run",
-        exit_code=ExitCode.INPUT,
-    )
 
 
 def load_model(directory: Path, knobs: Knobs, device: torch.device) -> Any:

@@ -61,7 +61,7 @@ def refuse_other_base(checkpoint: Path, directory: str, sha256: str) -> None:
         raise LonghaulError(
             f"the adapter of checkpoint {checkpoint.name} was trained on another base model than {directory} holds now",
             kept="the checkpoint, as it is; nothing was loaded",
-            next_command=f"put the base model back into {directory}, then: python -m orchestrator run",
+            next_command=f"put the base model back into {directory}, then the same command",
             exit_code=ExitCode.INPUT,
         )
 

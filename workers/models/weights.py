@@ -10,7 +10,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from profiles.errors import ExitCode, LonghaulError
-from workers.models.load import WEIGHTS, unusable
+from workers.models.files import unusable
+from workers.models.load import WEIGHTS
 
 
 def refuse_not_finite(tensors: Mapping[str, Tensor]) -> None:

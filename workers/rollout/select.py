@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from msgspec.structs import replace
@@ -74,13 +75,24 @@ class Portions:
         self._engine.close()
 
 
+@dataclass(frozen=True)
+class Remedy:
+    """What a person is told where no engine is left; the default is for a run."""
+
+    kept: str = "the head, and the rollouts of finished steps"
+    next_command: str = (
+        "remedy the reason, or name an engine that may take over: "
+        "python -m orchestrator run --set 'sampling.fallback=[\"native\"]'"
+    )
+
+
 class Fallback:
     """The first engine that works, in the order given. starts: name -> what makes the engine."""
 
-    def __init__(self, starts: dict[str, Start], warn: Warn) -> None:
+    def __init__(self, starts: dict[str, Start], warn: Warn, remedy: Remedy = Remedy()) -> None:
         """Raises LonghaulError (INPUT) where none can start."""
         self._waiting = list(starts.items())
-        self._warn = warn
+        self._warn, self._remedy = warn, remedy
         self._reasons: list[str] = []
         self.engine = self._next(ExitCode.INPUT)
 
@@ -97,9 +109,8 @@ class Fallback:
             return engine
         raise LonghaulError(
             f"no rollout engine works; {'; '.join(self._reasons)}",
-            kept="the head, and the rollouts of finished steps",
-            next_command="remedy the reason, or name an engine that may take over: "
-            "python -m orchestrator run --set 'sampling.fallback=[\"native\"]'",
+            kept=self._remedy.kept,
+            next_command=self._remedy.next_command,
             exit_code=exit_code,
         )
 
@@ -117,8 +128,9 @@ class Fallback:
 
 
 def engine_of(
-    model: Any, profile: Profile, tokenizer: Tokenizer, *, reductions: int = 0, warn: Warn = log.warning
-) -> Portions:
+    model: Any, profile: Profile, tokenizer: Tokenizer, *, reductions: int = 0, warn: Warn = log.warning,
+    remedy: Remedy = Remedy(),
+) -> Portions:  # fmt: skip
     """The profile's engine.
 
     reductions: how often the batch was halved, because memory ran out in earlier attempts. Raises LonghaulError
@@ -128,7 +140,7 @@ def engine_of(
         name: _start_of(name, model, profile, tokenizer)
         for name in (profile.sampling.engine, *profile.sampling.fallback)
     }
-    return Portions(Fallback(starts, warn), max(1, profile.sampling.max_rows >> reductions))
+    return Portions(Fallback(starts, warn, remedy), max(1, profile.sampling.max_rows >> reductions))
 
 
 def _start_of(name: str, model: Any, profile: Profile, tokenizer: Tokenizer) -> Start:

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
-from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Profile
 from workers.azr.prompts import chat
 from workers.azr.styles import style_of
+from workers.models.files import unusable
 from workers.suites.voice import BoxedVoice, PlainVoice, StyleVoice, VerbatimVoice, Voice
 
 
 def voice_of(style: str, profile: Profile, directory: Path) -> Voice:
     """`run`: the profile's prompt style. `plain`, `plain-chat`; `auto`: the latter where the model has a template.
 
-    Raises LonghaulError (INPUT) where a chat template is needed and there is none, or it is none.
+    Raises LonghaulError (INPUT) where a chat template is needed and there is none, or it is none; ModelFileError
+    where there is no tokenizer, which no other style can do without either.
     """
-    if not (directory / "tokenizer.json").is_file():
-        raise LonghaulError(
-            f"model file {directory / 'tokenizer.json'} is missing",
-            kept="everything; nothing was asked",
-            next_command=f"ls -l {directory}",
-            exit_code=ExitCode.INPUT,
-        )
+    _check_tokenizer(directory / "tokenizer.json")
     if style == "run":
         return voice_of_run(profile, directory)
     if style == "auto":
@@ -42,3 +38,12 @@ def voice_of_run(profile: Profile, directory: Path) -> Voice:
     if profile.model.prompt_style == "boxed-chat":
         return BoxedVoice("boxed-chat", chat.template_of(directory), chat.special_tokens(directory))
     return StyleVoice(style_of(profile, directory))
+
+
+def _check_tokenizer(path: Path) -> None:
+    try:
+        json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise unusable(path, "is missing") from None
+    except ValueError as error:
+        raise unusable(path, f"is no JSON: {error}") from error

@@ -10,6 +10,7 @@ import pytest
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Profile, Sampling, Vllm
 from tests.workers.rollout.models import REQUESTS, tiny_model
+from workers.evaluate.examinee import remedy_of
 from workers.models.load import Tokenizer
 from workers.rollout import engine
 from workers.rollout.continuous import ContinuousEngine
@@ -42,6 +43,19 @@ def test_vllm_on_a_machine_without_it_stops_the_run_with_the_reason() -> None:
     assert "vllm: vLLM " in caught.value.what
     assert caught.value.exit_code is ExitCode.INPUT
     assert "sampling.fallback" in caught.value.next_command
+
+
+@pytest.mark.parametrize(
+    ("tried", "remedy"),
+    [
+        (("vllm",), "the same command with --engine native or --engine hf, or remedy the reason"),
+        (("native",), "the same command with --engine hf, or remedy the reason"),
+        (("auto",), "the same command with --engine hf, or remedy the reason"),
+        (("vllm", "native", "hf"), "remedy the reason"),
+    ],
+)
+def test_an_evaluation_is_told_the_engines_that_it_did_not_try(tried: tuple[str, ...], remedy: str) -> None:
+    assert remedy_of(profile(engine=tried[0], fallback=tried[1:])).next_command == remedy
 
 
 def test_the_next_engine_takes_over_and_a_person_is_told() -> None:
