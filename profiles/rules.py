@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from profiles import data_rules, grpo_rules, ranks_rules, style_rules
+from profiles import data_rules, grpo_rules, ranks_rules, style_rules, vllm_rules
 from profiles.built_in import BUILT_IN
 from profiles.goal import parse_goal, why_never
 from profiles.problem import Problem as Problem
@@ -184,21 +184,6 @@ def fallbacks_are_other_engines(p: Profile) -> Problem | None:
     return Problem(("sampling.fallback", "sampling.engine"), "names an engine twice, or `sampling.engine` itself")
 
 
-def vllm_batches_hold_a_token_each(p: Profile) -> Problem | None:
-    if p.vllm.max_num_batched_tokens >= p.vllm.max_num_seqs:
-        return None
-    return Problem(
-        ("vllm.max_num_batched_tokens", "vllm.max_num_seqs"),
-        f"is less than max_num_seqs ({p.vllm.max_num_seqs}): every rollout that decodes has one token in each pass",
-    )
-
-
-def vllm_has_a_gpu(p: Profile) -> Problem | None:
-    if p.sampling.engine != "vllm" or p.run.device != "cpu" or p.sampling.fallback:
-        return None
-    return Problem(("sampling.engine", "run.device"), 'is "vllm", which needs a GPU, but run.device is "cpu"')
-
-
 def warmup_ends_before_decay(p: Profile) -> Problem | None:
     warmup, decay = p.optimizer.warmup_steps, p.optimizer.decay_steps
     if decay == 0 or warmup < decay:
@@ -321,8 +306,6 @@ RULES = (
     references_exist,
     sequences_are_possible,
     fallbacks_are_other_engines,
-    vllm_batches_hold_a_token_each,
-    vllm_has_a_gpu,
     warmup_ends_before_decay,
     decay_goes_down,
     betas_are_shares,
@@ -337,6 +320,7 @@ RULES = (
     *grpo_rules.RULES,
     *ranks_rules.RULES,
     *style_rules.RULES,
+    *vllm_rules.RULES,
 )
 
 

@@ -191,6 +191,15 @@ BASE: Knobs = {"model.prompt_style": "azr", "model.path": "models/base"}
             {"sampling.engine": "vllm", "run.device": "cpu", "sampling.fallback": ("native",)},
             id="vLLM on a CPU",
         ),
+        *(
+            pytest.param(
+                "vllm_has_room_for_the_adapter",
+                {"adapter.rank": 513, "sampling.engine": engine, "sampling.fallback": fallback},
+                {"adapter.rank": 512, "sampling.engine": engine, "sampling.fallback": fallback},
+                id=f"an adapter that vLLM has no room for: {engine} {fallback}",
+            )
+            for engine, fallback in (("vllm", ()), ("vllm", ("native",)), ("native", ("vllm",)))
+        ),
         pytest.param(
             "warmup_ends_before_decay",
             {"optimizer.warmup_steps": 10, "optimizer.decay_steps": 10},

@@ -270,6 +270,7 @@ def need_of(model: Any, knobs: Knobs, max_tokens: int) -> vllm_limits.Need:
             config.num_hidden_layers, config.num_key_value_heads, head_dim, knobs.dtype
         ),
         sequence_tokens=max_tokens,
+        adapter_rank=adapter_rank(model) if has_adapter(model) else 0,
     )
 
 

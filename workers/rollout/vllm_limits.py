@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from profiles.schema import Vllm as Knobs
+from profiles.vllm_rules import RANKS
 
 GIB = 2**30
 OLDEST = (7, 0)
 """Compute capability of the oldest GPUs that vLLM supports; bfloat16 needs (8, 0)."""
 ACTIVATIONS = 1.1
 """Weights and cache, times this: what a forward pass needs beside them, at the least."""
-RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-"""Adapter ranks that vLLM makes room for."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +32,8 @@ class Need:
     cache_bytes_per_token: int
     sequence_tokens: int
     """Longest prompt and completion."""
+    adapter_rank: int = 0
+    """0: no adapter."""
 
 
 def cache_bytes_per_token(layers: int, key_heads: int, head_dim: int, dtype: str) -> int:
@@ -42,6 +43,8 @@ def cache_bytes_per_token(layers: int, key_heads: int, head_dim: int, dtype: str
 
 def refusal(device: Device | None, knobs: Knobs, need: Need, *, num_processes: int = 1) -> str:
     """Why vLLM cannot start, with both numbers and the knob to turn; empty: nothing speaks against it."""
+    if need.adapter_rank > RANKS[-1]:
+        return f"the adapter has rank {need.adapter_rank}, and {RANKS[-1]} is the largest that it has room for"
     if device is None:
         return "it needs an NVIDIA GPU, and torch sees none here"
     if num_processes > 1:
@@ -77,7 +80,7 @@ def refusal(device: Device | None, knobs: Knobs, need: Need, *, num_processes: i
 
 
 def room_for(rank: int) -> int:
-    """The smallest size of adapter slot that holds `rank`. Raises ValueError for one that is larger than all."""
+    """The smallest size of adapter slot that holds `rank`, which `refusal` lets pass. ValueError: none does."""
     for size in RANKS:
         if rank <= size:
             return size

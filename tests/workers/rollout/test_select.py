@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import ExitCode, LonghaulError
-from profiles.schema import Profile, Sampling, Vllm
+from profiles.schema import Adapter, Profile, Sampling, Vllm
 from tests.workers.rollout.models import REQUESTS, tiny_model
 from workers.evaluate.examinee import remedy_of
+from workers.models.adapters import inject
 from workers.models.load import Tokenizer
 from workers.rollout import engine
 from workers.rollout.continuous import ContinuousEngine
@@ -63,6 +64,15 @@ def test_the_next_engine_takes_over_and_a_person_is_told() -> None:
     portions = engine_of(MODEL, profile(engine="vllm", fallback=("native",)), Tokenizer(POCKET), warn=told.append)
     assert isinstance(portions.engine, NativeEngine)
     assert len(told) == 1 and "native" in told[0] and "vllm: vLLM " in told[0]
+
+
+def test_an_adapter_that_vllm_has_no_room_for_is_left_to_the_next_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)  # as if it were installed
+    model, told = tiny_model(), list[str]()
+    inject(model, Adapter(rank=513, implementation="own"), 0)
+    portions = engine_of(model, profile(engine="vllm", fallback=("native",)), Tokenizer(POCKET), warn=told.append)
+    assert isinstance(portions.engine, NativeEngine)
+    assert len(told) == 1 and "vLLM cannot start: the adapter has rank 513, and 512 is" in told[0]
 
 
 class Tired:
