@@ -23,6 +23,8 @@ TIGHT = 0.9
 """Share of a card above which a plan is told to be tight: the arithmetic is good to some ten per cent."""
 VLLM_WORKSPACE = int(1.5 * GIB)
 """What vLLM needs beside weights and cache."""
+SHORT = 64
+"""Tokens of a prompt, and of a completion, below which a sequence is of no use."""
 LEAST_SHARE = 0.05
 """Steps in which vLLM's share of the card is made smaller."""
 
@@ -140,6 +142,18 @@ def nearest(
         if is_allowed and not check(changed(profile, found)):
             return found
     return None
+
+
+def least(profile: Profile, shape: Shape, usable_bytes: int, card_bytes: int = 0) -> Demand:
+    """What the profile needs with short sequences and those settings of `nearest` that take least memory."""
+    lengths = ("sampling.max_prompt_tokens", "sampling.max_completion_tokens")
+    short = changed(profile, {name: min(SHORT, value_of(profile, name)) for name in lengths})
+    demands = []
+    for fixed, engine in product(_homes_of_moments(short), _engines(short)):
+        base = changed(short, fixed | engine)
+        (*_, update), (*_, rows) = _updates(base), _rows(base)
+        demands.append(plan_of(changed(base, update | rows), shape, usable_bytes, card_bytes).demand)
+    return min(demands, key=lambda demand: demand.device)
 
 
 def _first_that_fits(

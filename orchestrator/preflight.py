@@ -16,7 +16,7 @@ from orchestrator.machine import Card, Machine, this_machine
 from orchestrator.planner import Changes, Plan
 from profiles.built_in import BUILT_IN
 from profiles.errors import ExitCode, LonghaulError
-from profiles.footprint import GIB
+from profiles.footprint import GIB, Demand
 from profiles.knobs import knobs
 from profiles.load import load_profile, shipped_profiles
 from profiles.schema import Model, Profile
@@ -48,6 +48,8 @@ class Verdict:
     plan: Plan | None
     changes: Changes | None = None
     """Settings that would fit, where the profile's do not."""
+    least: Demand | None = None
+    """What it takes at the least, with short sequences, where no settings fit."""
     is_new: bool = True
     """No run has begun with the profile."""
     why: str = ""
@@ -55,7 +57,9 @@ class Verdict:
 
     @property
     def is_refused(self) -> bool:
-        return self.plan is not None and not self.plan.fits and self.profile.memory.on_small_card == "refuse"
+        """Where only a cap is known, and no card, the worker decides: it may find no GPU to be capped."""
+        is_too_large = self.plan is not None and not self.plan.fits and self.machine.card is not None
+        return is_too_large and self.profile.memory.on_small_card == "refuse"
 
 
 def judge(profile: Profile, machine: Machine, *, is_new: bool = True) -> Verdict:
@@ -70,10 +74,12 @@ def judge(profile: Profile, machine: Machine, *, is_new: bool = True) -> Verdict
     if shape is None or profile.run.device == "cpu":
         return Verdict(profile, machine, None, why=why)
     plan = planner.plan_of(profile, shape, usable, card.total_bytes if card else 0)
-    if plan.fits or card is None or plan.usable_bytes is None:
+    if plan.fits or plan.usable_bytes is None:
         return Verdict(profile, machine, plan, why=why)
-    changes = planner.nearest(profile, shape, plan.usable_bytes, card.total_bytes, is_new=is_new)
-    return Verdict(profile, machine, plan, changes, is_new, why)
+    card_bytes = card.total_bytes if card else 0  # only a cap is known
+    changes = planner.nearest(profile, shape, plan.usable_bytes, card_bytes, is_new=is_new)
+    least = None if changes else planner.least(profile, shape, plan.usable_bytes, card_bytes)
+    return Verdict(profile, machine, plan, changes, least, is_new, why)
 
 
 def examined(profile: Profile, args: argparse.Namespace, *, is_new: bool) -> Verdict:
@@ -174,8 +180,23 @@ def advice(verdict: Verdict, args: argparse.Namespace) -> str:
         return f"{command_of(args, verdict.changes)} {as_words(verdict)}\n{anyway}"
     others = [name for name in fitting(verdict.machine) if name != verdict.profile.name]
     return (
-        f"python -m orchestrator run --profile {others[0]}   (this one fits only with shorter sequences; these fit: "
+        f"python -m orchestrator run --profile {others[0]}   ({why_none_fits(verdict)}; these fit: "
         f"{', '.join(others)})\n{anyway}"
+    )
+
+
+def why_none_fits(verdict: Verdict) -> str:
+    """Of a profile that no change of settings makes fit: whether shorter sequences could. (pure)"""
+    least, plan = verdict.least, verdict.plan
+    assert least is not None and plan is not None and plan.usable_bytes is not None
+    if least.device <= plan.usable_bytes:
+        return "this one may fit with shorter sequences"
+    help_ = "a larger card, a smaller model"
+    if verdict.profile.model.quantization == "none":
+        help_ += ", 4 bits under an adapter"
+    return (
+        f"no setting of this one fits: with sequences of {2 * planner.SHORT} tokens it still needs {gib(least.device)} "
+        f"GiB, {gib(least.devices['load'])} of them to load the model; what can help: {help_}"
     )
 
 

@@ -84,6 +84,37 @@ def test_a_plan_is_printed_and_nothing_is_started(tmp_path: Path) -> None:
     )
 
 
+NONE_FITS = (
+    r"no setting of this one fits: with sequences of 128 tokens it still needs (.*) GiB, (.*) of them to load the model"
+)
+
+
+@pytest.mark.parametrize(
+    ("profile", "usable", "helps"),
+    [("grpo-1.5b-8gb", 1.7, "a larger card, a smaller model"),
+     ("azr-0.5b", 3.7, "a larger card, a smaller model, 4 bits under an adapter")],
+)  # fmt: skip
+def test_where_even_short_sequences_do_not_fit_no_setting_is_promised(
+    tmp_path: Path, profile: str, usable: float, helps: str
+) -> None:
+    cli = Cli(tmp_path, None, "--profile", profile, "--plan", "--card", str(usable + 0.3))
+    assert cli.code == ExitCode.CUDA_OOM and "shorter sequences" not in cli.out
+    told = re.search(rf"next:  .*\({NONE_FITS}; what can help: {helps}; these fit: ", cli.out)
+    assert told is not None and float(told[1]) > usable and float(told[1]) > float(told[2])
+    short = ["--set", "sampling.max_prompt_tokens=64", "--set", "sampling.max_completion_tokens=64"]
+    assert (
+        "; these fit: " in Cli(tmp_path, None, "--profile", profile, *short, "--plan", "--card", str(usable + 0.3)).out
+    )
+
+
+def test_where_shorter_sequences_would_fit_it_is_said(tmp_path: Path) -> None:
+    cli = Cli(tmp_path, None, "--profile", "azr-3b-qlora-8gb", "--plan", "--card", "4")
+    assert cli.code == ExitCode.CUDA_OOM and "(this one may fit with shorter sequences; these fit: " in cli.out
+    short = ["--set", "sampling.max_prompt_tokens=64", "--set", "sampling.max_completion_tokens=64"]
+    fitting = Cli(tmp_path, None, "--profile", "azr-3b-qlora-8gb", *short, "--plan", "--card", "4")
+    assert "\nfits" in fitting.out or "run --profile azr-3b-qlora-8gb " in fitting.out
+
+
 @needs_no_gpu
 def test_a_plan_needs_no_card(tmp_path: Path) -> None:
     cli = Cli(tmp_path, None, "--profile", "azr-3b-qlora", "--plan")
@@ -134,6 +165,20 @@ def test_the_worst_case_is_told_before_the_first_step_with_the_engine() -> None:
 def test_an_unknown_card_is_left_to_the_worker() -> None:
     verdict = judge(load_profile("azr-0.5b").profile, Machine(None))
     assert not verdict.is_refused and verdict.plan is not None and verdict.plan.fits
+
+
+@pytest.mark.parametrize(
+    ("cap", "said"),
+    [
+        (8.0, "run --profile azr-0.5b --set memory.cap_gib=8.0 --set optimizer.micro_batch_size="),
+        (2.0, "no setting of"),
+    ],
+)
+def test_a_cap_without_a_card_is_planned_with_and_refuses_nothing(tmp_path: Path, cap: float, said: str) -> None:
+    profile = load_profile("azr-0.5b", [f"memory.cap_gib={cap}"]).profile
+    assert not judge(profile, Machine(None)).is_refused
+    cli = Cli(tmp_path, None, "--profile", "azr-0.5b", "--set", f"memory.cap_gib={cap}", "--plan")
+    assert f"does not fit: 9.02 of {cap:.2f} GiB usable of memory.cap_gib" in cli.out and said in cli.out
 
 
 def test_profiles_that_fit_grow_with_the_card() -> None:
