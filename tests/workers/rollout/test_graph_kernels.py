@@ -179,6 +179,21 @@ def test_a_draw_is_plain_pytorch_s() -> None:
     assert torch.equal(theirs.active[same], mine.active[same])
 
 
+@pytest.mark.parametrize("greedy", [False, True])
+@pytest.mark.parametrize("broken", [1, 5000], ids=["one", "all"])
+@torch.inference_mode()
+def test_where_logits_are_nan_a_token_of_the_vocabulary_is_drawn_and_its_log_prob_tells(
+    broken: int, greedy: bool
+) -> None:
+    state = state_of(Weights(make_model("1.5b", nf4=False, targets=())), 8)
+    state.set_sampling(Sampling(max_new_tokens=8, temperature=0.8, greedy=greedy), [7])
+    logits = torch.randn(8, 5000, device="cuda").bfloat16()
+    logits[:, :broken] = torch.nan
+    kinds()[0].draw(logits, state)
+    assert bool(((state.tokens >= 0) & (state.tokens < 5000)).all())
+    assert not bool(torch.isfinite(state.out_log_probs[:, 0]).any())
+
+
 @pytest.mark.parametrize("nf4", [False, True], ids=["bfloat16", "nf4"])
 def test_captured_steps_draw_what_the_trainer_would(nf4: bool) -> None:
     from workers.rollout.graph.engine import GraphEngine

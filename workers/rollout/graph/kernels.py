@@ -335,7 +335,8 @@ def draw(
         token = tl.minimum(tile * TILE + tl.minimum(tl.sum(below.to(tl.int32), 0), TILE - 1), V - 1)
         if tl.load(greedy) != 0:
             first = tl.min(tl.where(known & (top == best), numbers, TILES), 0)
-            token = tl.load(arg + base + first)
+            # Where all is NaN, none is the highest; the log-prob then says so.
+            token = tl.minimum(tl.load(arg + base + tl.minimum(first, NUM_TILES - 1)), V - 1)
         log_prob = tl.load(line + token).to(tl.float32) / heat - lse
         place = row * room + count
         tl.store(out_ids + place, token)
