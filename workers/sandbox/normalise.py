@@ -54,8 +54,8 @@ class _Bare(ast.NodeTransformer):
         return self.generic_visit(ast.copy_location(plain, node))
 
 
-def normal_form(program: str) -> str:
-    """Dump of the bare syntax tree. Raises SyntaxError or ValueError where the program has none, or one too deep."""
+def syntax_tree(program: str) -> ast.Module:
+    """Raises SyntaxError or ValueError where the program has no syntax tree, or one that is nested too deeply."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -64,7 +64,12 @@ def normal_form(program: str) -> str:
         raise ValueError("nested too deeply") from error
     if is_too_deep(tree):
         raise ValueError("nested too deeply")
-    return ast.dump(_Bare().visit(tree))
+    return tree
+
+
+def normal_form(program: str) -> str:
+    """Dump of the bare syntax tree. Raises SyntaxError or ValueError where the program has none, or one too deep."""
+    return ast.dump(_Bare().visit(syntax_tree(program)))
 
 
 def program_key(program: str) -> str:

@@ -1,6 +1,7 @@
-"""What may never enter a buffer: the programs of every suite whose data is at hand, by normalised syntax tree.
+"""What may never enter a buffer: the programs of every suite whose data is at hand, whatever they are dressed in.
 
-One registry for all: comments, docstrings, annotations and spacing hide nothing. Renamed variables are another program.
+One registry for all. A program is refused if any of its functions, with all that it reaches, is a held-out program
+(`closures` says what counts as equal): other imports, statements, helpers, names or a wrapper around it hide nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterable
 from profiles.schema import Profile
 from workers.pocket import language
 from workers.pocket.evaluation import held_out_problems
-from workers.sandbox.normalise import program_key
+from workers.suites.closures import Definitions
 from workers.suites.data_files import data_folder, is_at_hand
 from workers.suites.pocket import NUM_EACH
 from workers.suites.question import WordProblem
@@ -23,12 +24,13 @@ class HeldOutPrograms:
 
     def __init__(self, programs: Iterable[str], folds: Iterable[Callable[[str], bool]] = ()) -> None:
         """folds: rules that hold out a share of all programs, by their normal text."""
-        self.keys = frozenset(program_key(program) for program in programs)
+        self._keys = frozenset(key for program in programs for key in Definitions(program).entry_keys())
+        self._max_size = max((key.size for key in self._keys), default=0)
         self._folds = tuple(folds)
 
     def __call__(self, program: str) -> bool:
         """Whether `program` is held out. Raises SyntaxError or ValueError where it has no syntax tree."""
-        if program_key(program) in self.keys:
+        if not self._keys.isdisjoint(Definitions(program).function_keys(self._max_size)):
             return True
         return any(fold(ast.unparse(ast.parse(program))) for fold in self._folds)
 
