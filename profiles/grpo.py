@@ -76,6 +76,8 @@ class Grpo(Section, frozen=True):
     """Take the last number of a completion that marks no answer."""
     format_reward: Annotated[float, Meta(ge=0)] = 0.0
     """Reward for thoughts that end once and a number in a box after them, right or wrong."""
+    length_penalty: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    """Taken off a right answer's reward, times its share of the longest. Wrong ones would learn length alone."""
     random_rewards: bool = False
     """True: every reward is a coin's. A control: held-out accuracy must not rise. Also walks the path of a model that
     gets nothing right."""

@@ -36,7 +36,7 @@ class _Play:
 def play(view: View, width: int, height: int) -> list[Text]:
     """Rewards by role, worked share and length of the rollouts, by task; of GRPO, without tasks, its groups."""
     if view.worker == "grpo" and view.signals:
-        form = [curve for curve in view.rewards if curve.name == "reward/format"]
+        form = [curve for curve in view.rewards if curve.name in ("reward/format", "reward/length")]
         groups = [curve for curve in view.signals if curve.name in OF_GROUPS]
         return table(_CURVE_COLUMNS, [*groups[:1], *form, *groups[1:]], width)[1 : height + 1]
     tasks = list(dict.fromkeys(c.task for c in (*view.rewards, *view.worked, *view.tokens) if c.task))

@@ -293,7 +293,7 @@ _GROUP_SIGNALS = (
     "clip_fraction", "loss", "grad_norm", "learning_rate", "tokens_per_s",
 )  # fmt: skip
 """The same of GRPO; the first four say how the rollouts are, the rest how the policy moves."""
-_MAY_BE_OFF = {"reward/format": 0.0, "kl": 0.0, "truncated": 0.0, "kept_tokens": 1.0}
+_MAY_BE_OFF = {"reward/format": 0.0, "reward/length": 0.0, "kl": 0.0, "truncated": 0.0, "kept_tokens": 1.0}
 """Metrics that GRPO reports also where the profile does without, and their value then: not worth a line."""
 
 

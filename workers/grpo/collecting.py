@@ -75,6 +75,9 @@ class Asker:
     def judged(self, group: int, problem: int, rollout: Rollout, coin: Random) -> Row:
         earned, verdict = self.verdict(problem, rollout)
         form = earned - float(verdict.correct)
+        share = len(rollout.completion_ids) / self.profile.sampling.max_completion_tokens
+        length = self.profile.grpo.length_penalty * share * verdict.correct
+        earned -= length
         if self.profile.grpo.random_rewards:
             earned = float(coin.randrange(2))
         return Row(
@@ -89,6 +92,7 @@ class Asker:
             is_correct=verdict.correct,
             is_answered=verdict.extracted is not None,
             format_reward=form,
+            length_penalty=length,
             is_finite=rollout.is_finite,
         )
 

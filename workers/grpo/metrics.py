@@ -2,7 +2,7 @@
 
 | name | meaning |
 | --- | --- |
-| reward, reward/correct, reward/format | mean reward of all rollouts; its parts for the answer and for its form |
+| reward, reward/correct, reward/format, reward/length | mean reward of all rollouts; its parts |
 | accuracy, answered | share of rollouts that are right; in which an answer was found |
 | reward_std, group_spread | deviation of all rewards; mean of the groups' own deviations |
 | groups, extra_rounds | problems drawn; rounds of further draws in place of uniform groups |
@@ -67,6 +67,7 @@ def collected_metrics(rows: Sequence[Row], uniform: Collection[int], rounds: int
         "reward": mean(row.reward for row in rows),
         "reward/correct": mean(row.is_correct for row in rows),
         "reward/format": mean(row.format_reward for row in rows),
+        "reward/length": -mean(row.length_penalty for row in rows),
         "reward_std": deviation([row.reward for row in rows]),
         "group_spread": mean(deviation([row.reward for row in group]) for group in groups),
         "accuracy": mean(row.is_correct for row in rows),

@@ -31,6 +31,8 @@ class Row(Struct, frozen=True, kw_only=True):
     """Whether an answer was found in it."""
     format_reward: float = 0.0
     """The part of `reward` that was paid for its form."""
+    length_penalty: float = 0.0
+    """What was taken off it for its length."""
     is_finite: bool = True
     """False: the engine's numbers were NaN or infinite. JSON has no word for them, and the row is not trained on."""
 

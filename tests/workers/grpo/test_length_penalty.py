@@ -1,0 +1,39 @@
+"""Shaping by length: right answers alone, and never below a wrong one."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from profiles.schema import Grpo, Profile, Sampling
+from workers.data.gsm8k import Problem
+from workers.grpo.collecting import Asker
+from workers.rollout.engine import Rollout
+
+
+class Letters:
+    """A tokenizer of characters."""
+
+    def decode(self, ids: tuple[int, ...]) -> str:
+        return "".join(map(chr, ids))
+
+
+@pytest.mark.parametrize(
+    ("response", "penalty", "reward"),
+    [
+        pytest.param("\\boxed{4}", 0.0, 1.0, id="it is off by default"),
+        pytest.param("\\boxed{4}" + " " * 10, 0.5, 0.75, id="half of the longest costs half of it"),
+        pytest.param("\\boxed{4}" + " " * 31, 0.9, 0.1, id="the longest right answer is still better than a wrong one"),
+        pytest.param("\\boxed{5}" + " " * 11, 0.5, 0.0, id="a wrong answer is not shaped"),
+    ],
+)
+def test_a_right_answer_pays_for_its_length(response: str, penalty: float, reward: float) -> None:
+    profile = Profile(name="x", sampling=Sampling(max_completion_tokens=40), grpo=Grpo(length_penalty=penalty))
+    nobody: Any = None
+    asker = Asker(profile, nobody, Letters(), nobody, [Problem(0, 1, "2 + 2", "4")])  # type: ignore[arg-type]
+    ids = tuple(map(ord, response)) + ((0,) if len(response) < 40 else ())
+    row = asker.judged(0, 0, Rollout((1,), ids, (-1.0,) * len(ids), "stop"), Random(0))
+    assert row.reward == pytest.approx(reward)
+    assert row.length_penalty == pytest.approx(row.is_correct - row.reward)
