@@ -130,7 +130,8 @@ def test_the_summary_tells_the_place_and_counts_no_tasks() -> None:
 
 
 STATUS: dict[str, Any] = {
-    "run": "g", "profile": "p", "phase": "train", "phases": ["seed", "train"], "state": "stopped", "cycle": 1, "step": 54, "steps_total": None,
+    "run": "g", "profile": "p", "phase": "train", "phases": ["seed", "train"], "state": "stopped", "cycle": 1,
+    "step": 54, "steps_total": None,
     "head": None, "validation": None, "other_suites": {}, "master_pid": None, "worker_pid": None, "stop_reason": "",
     "exactness": "x", "exactness_reason": "y", "examples": 0, "training_s": 9.0, "heartbeat_age_s": 1.0, "failures": 0,
     "evaluations": [],
