@@ -18,6 +18,8 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 PART = re.compile(r"g_\d+")
 """Names under which earlier programs are shown to a proposer that must build on them."""
+_NUMBERED = re.compile(r"g_(0|[1-9][0-9]{0,3})")
+"""Those of them whose number can be read and written back as it was."""
 
 
 def parse(program: str) -> ast.Module | None:
@@ -160,19 +162,41 @@ def can_be_part(program: str) -> bool:
 
 
 def part(program: str, number: int) -> str:
-    """The program as `g_NUMBER`, without its imports; empty where it cannot be renamed. The argument is untouched."""
+    """The program as `g_NUMBER`, without its imports; empty where it cannot be renamed. The argument is untouched.
+
+    A part that bears such a name already, as in the original's files, is renamed to the number that it is called by.
+    """
     tree = parse(program)
     if tree is None:
         return ""
-    function = next((node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "f"), None)
+    function = _part_function(tree)
     if function is None:
         return ""
     # Unparsed first: decorators and all, and without the comments of whoever wrote it.
     alone = ast.unparse(ast.Module([function], []))
+    if function.name == f"g_{number}":
+        return alone
     again = ast.parse(alone)
     (only,) = again.body
     assert isinstance(only, ast.FunctionDef)
     return renamed(alone, again, only, f"g_{number}") or ""
+
+
+def _part_function(tree: ast.Module) -> ast.FunctionDef | None:
+    """`f`, else the first function that is named as a part already."""
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    named = next((node for node in functions if PART.fullmatch(node.name)), None)
+    return next((node for node in functions if node.name == "f"), named)
+
+
+def _numbers(tree: ast.Module, parts: Sequence[str]) -> list[int]:
+    """The number of each part: its place, or the one in its name if the program calls it so and no other part is it."""
+    called = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    trees = [parse(text) for text in parts]
+    found = [_part_function(one) if one else None for one in trees]
+    names = [one.name if one else "" for one in found]
+    own = [int(name[2:]) if _NUMBERED.fullmatch(name) and name in called else place for place, name in enumerate(names)]
+    return own if len(set(own)) == len(own) else list(range(len(parts)))
 
 
 def parts_problem(program: str, count: int) -> str:
@@ -196,14 +220,17 @@ def parts_problem(program: str, count: int) -> str:
 
 
 def composed(program: str, parts: Sequence[str]) -> str:
-    """One self-contained program: all imports, the parts as g_0, g_1 ..., then `program` without its imports."""
+    """One self-contained program: all imports, the parts as g_0, g_1 ..., then `program` without its imports.
+
+    Parts that are named g_N already keep the number by which the program calls them.
+    """
     tree = parse(program)
     if tree is None:
         return program
     imports = list(dict.fromkeys(line for text in (program, *parts) for line in imports_of(text)))
     imports.sort(key=lambda line: not line.startswith("from __future__"))
     rest = [node for node in tree.body if not isinstance(node, ast.Import | ast.ImportFrom)]
-    bodies = [part(text, number) for number, text in enumerate(parts)]
+    bodies = [part(text, number) for number, text in zip(_numbers(tree, parts), parts, strict=True)]
     return "\n".join([*imports, *bodies, ast.unparse(ast.Module(rest, []))])
 
 

@@ -122,13 +122,22 @@ def _original(row: _Original) -> list[Record]:
 
 def _whole_program(row: _Original) -> str:
     """One self-contained program: its imports, and the earlier programs that it calls as g_0, g_1 ..."""
-    parts = [part.get("snippet") if isinstance(part, Mapping) else part for part in row.composite_functions or ()]
+    parts = [_part_text(part) for part in row.composite_functions or ()]
     program = with_entry(row.snippet)
     known = set(imports_of(program))
     missing = [line for line in dict.fromkeys(row.imports or ()) if line.strip() and line.strip() not in known]
     program = "\n".join([*missing, program])
-    texts = [part for part in parts if isinstance(part, str)]
+    texts = [part for part in parts if part]
     return composed(program, texts) if texts and not is_composed(program) else program
+
+
+def _part_text(part: Any) -> str:
+    """The program of a part, with the imports that the original keeps beside it; empty where it is none."""
+    if isinstance(part, Mapping):
+        imports, snippet = part.get("imports"), part.get("snippet")
+        lines = [line for line in imports if isinstance(line, str)] if isinstance(imports, list | tuple) else []
+        return "\n".join([*lines, snippet]) if isinstance(snippet, str) else ""
+    return part if isinstance(part, str) else ""
 
 
 def key_of(record: Record) -> str:

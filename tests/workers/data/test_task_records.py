@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -12,6 +13,13 @@ from hypothesis import strategies as st
 
 from tests.workers.data.given import ADD, TWICE, line, problem, triplet
 from workers.data.record import BadLine, Record, encode, key_of, parse_line, to_original
+from workers.sandbox import Case, Limits, Sandbox
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    with Sandbox(Limits(cpu_s=0.5, allow_weak=True), jobs=1) as one:
+        yield one
 
 
 def parsed(text: str) -> list[Record]:
@@ -46,6 +54,42 @@ def test_imports_that_the_original_keeps_apart_come_back_into_the_program_once()
 def test_a_composite_of_the_original_brings_the_programs_that_it_calls() -> None:
     (record, _) = parsed(triplet("def f(a):\n    return g_0(a) + 1", composite_functions=[{"snippet": TWICE}]))
     assert "def g_0(a):\n    return a * 2" in record.program
+
+
+CALLS_TWO = "def f(a):\n    return g_0(a) + g_1(a)"
+PARTS: dict[str, tuple[str, list[Any], int]] = {
+    "named by their places": (CALLS_TWO, ["def g_0(a):\n    return a * 2", "def g_1(a):\n    return a + 1"], 10),
+    "named in another order": (CALLS_TWO, ["def g_1(a):\n    return a + 1", "def g_0(a):\n    return a * 2"], 10),
+    "one named, one not": (CALLS_TWO, ["def g_0(a):\n    return a * 2", "def f(a):\n    return a + 1"], 10),
+    "both named alike": (CALLS_TWO, ["def g_0(a):\n    return a * 2", "def g_0(a):\n    return a + 1"], 10),
+    "named by a place that it had before": ("def f(a):\n    return g_0(a)", ["def g_2(a):\n    return a * 2"], 6),
+    "the second alone": ("def f(a):\n    return g_1(a)", ["def g_1(a):\n    return a * 2"], 6),
+    "one that calls itself": (
+        "def f(a):\n    return g_0(a)", ["def g_0(a):\n    return a * g_0(a - 1) if a else 1"], 6,
+    ),
+    "one that calls itself under an old number": (
+        "def f(a):\n    return g_0(a)", ["def g_1(a):\n    return a * g_1(a - 1) if a else 1"], 6,
+    ),
+    "with imports of its own": (
+        "def f(a):\n    return g_0(a)",
+        [{"snippet": "def g_0(a):\n    return math.gcd(a, 12)", "imports": ["import math"]}], 3,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("program", "parts", "value"), PARTS.values(), ids=PARTS)
+def test_no_part_of_a_composite_is_lost_whatever_it_is_named(
+    program: str, parts: list[Any], value: int, sandbox: Sandbox
+) -> None:
+    """The original renames parts within its list, so that its files hold programs with g_N in place of f."""
+    (record, _) = parsed(triplet(program, composite_functions=parts))
+    ((result,),) = sandbox.execute_many([Case(record.program, ("3",))])
+    assert result.value == str(value), record.program
+
+
+@pytest.mark.parametrize("name", ["g_01", "g_\u0663", "g_" + "9" * 5000])
+def test_a_part_with_a_number_that_is_none_does_not_make_the_reader_fail(name: str) -> None:
+    assert parsed(triplet(f"def f(a):\n    return {name}(a)", composite_functions=[f"def {name}(a):\n    return a"]))
 
 
 def test_an_entry_function_of_another_name_becomes_f() -> None:
