@@ -228,7 +228,7 @@ class Data(Section, frozen=True):
     """[data]: the problems of GRPO, or a finite source of tasks for self-play in place of its own proposals."""
 
     tasks: Annotated[str, FIXED] = ""
-    """JSONL file, of GRPO also a folder; empty: self-play proposes tasks, GRPO looks into `validation.data`."""
+    """JSONL file (self-play: docs/data.md), of GRPO also a folder; empty: own proposals, GRPO: `validation.data`."""
     on_exhausted: Annotated[Literal["reshuffle", "stop"], FREE] = "reshuffle"
     """At the end of the file: a new epoch in another order, or a finished run."""
     sources: tuple[str, ...] = ()

@@ -1,69 +1,76 @@
-"""A finite source of tasks: one JSON object a line, each verified by running its program before anything is trained."""
+"""A finite source of tasks: a file of JSON lines, each verified by running its program before anything is trained."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import msgspec
-from msgspec import Struct
-
 from profiles.errors import ExitCode, LonghaulError
 from workers.azr.buffers import Entry, make_entry
 from workers.azr.tasks import Task
-from workers.sandbox import Case, Sandbox, Status
+from workers.data.checking import agrees
+from workers.data.record import Record
+from workers.data.sources import Source, read_file
+from workers.sandbox import Case, Result, Sandbox, Status
 from workers.sandbox.literal import Rejected
-
-
-class Line(Struct, frozen=True, forbid_unknown_fields=True):
-    """One task. `inputs`: one argument list for deduction and abduction, several for induction."""
-
-    task: Task
-    program: str
-    inputs: tuple[str, ...]
-    message: str = ""
 
 
 def read_tasks(
     path: Path, sandbox: Sandbox, tasks: Sequence[Task], is_held_out: Callable[[str], bool] = lambda program: False
 ) -> list[Entry]:
-    """The tasks of the file in order; outputs come from running them.
+    """The tasks of the file in order, in any form that `data import` reads; outputs come from running them.
 
-    Raises LonghaulError (INPUT) with the line of what cannot be used, a held-out program among it.
+    Raises LonghaulError (INPUT) with the line of what cannot be used: a held-out program, or outputs that are stated
+    and not given, among it.
     """
-    try:
-        texts = path.read_bytes().splitlines()
-    except OSError as error:
-        raise _bad(path, str(error)) from error
-    lines: list[tuple[int, Line]] = []
-    for number, text in enumerate(texts, start=1):
-        if text.strip():
-            try:
-                lines.append((number, msgspec.json.decode(text, type=Line)))
-            except msgspec.MsgspecError as error:
-                raise _bad(path, f"line {number}: {error}") from error
-    results = sandbox.check_deterministic_many([Case(line.program, line.inputs) for _, line in lines])
-    entries = []
-    for number, line in lines:
+    lines = _read(path)
+    for number, record in lines:
         try:
-            if is_held_out(line.program):
+            if is_held_out(record.program):
                 raise _bad(path, f"line {number}: the program belongs to a held-out suite, and must not be trained on")
         except (SyntaxError, ValueError) as error:
             raise _bad(path, f"line {number}: {error}") from error
-    for (number, line), outcome in zip(lines, results, strict=True):
-        failed = next((one for one in outcome if one.status is not Status.OK), None)
-        if failed is not None:
-            raise _bad(path, f"line {number}: the program gives no value: {failed.status.value} {failed.message}")
-        if line.task in tasks:
-            try:
-                values = [one.value or "" for one in outcome]
-                entries.append(make_entry(line.task, line.program, line.inputs, values, step=0, source="import",
-                                          message=line.message))  # fmt: skip
-            except (Rejected, SyntaxError, ValueError) as error:
-                raise _bad(path, f"line {number}: {error}") from error
+    results = sandbox.check_deterministic_many([Case(record.program, record.inputs) for _, record in lines])
+    entries = []
+    for (number, record), outcome in zip(lines, results, strict=True):
+        try:
+            entry = _entry(record, outcome)
+        except (Rejected, SyntaxError, ValueError) as error:
+            raise _bad(path, f"line {number}: {error}") from error
+        if record.task in tasks:
+            entries.append(entry)
     if not entries:
         raise _bad(path, f"holds no task of the kinds {', '.join(tasks)}")
     return entries
+
+
+def _read(path: Path) -> list[tuple[int, Record]]:
+    """(line, task); a triplet of the original is two."""
+    if not path.is_file():
+        raise _bad(path, "is not there, or no plain file")
+    notes: list[str] = []
+    lines = []
+    for item in read_file(Source(path, path.name), notes.append):
+        if item.record is None:
+            raise _bad(path, f"line {item.line}: {item.text}")
+        lines.append((item.line, item.record))
+    if notes:
+        raise _bad(path, "; ".join(notes))
+    return lines
+
+
+def _entry(record: Record, outcome: Sequence[Result]) -> Entry:
+    """Raises ValueError and `Rejected` for what is no task."""
+    failed = next((one for one in outcome if one.status is not Status.OK), None)
+    if failed is not None:
+        raise ValueError(f"the program gives no value: {failed.status.value} {failed.message}")
+    values = [one.value or "" for one in outcome]
+    entry = make_entry(
+        record.task, record.program, record.inputs, values, step=0, source="import", message=record.message
+    )
+    if not agrees(record, entry):
+        raise ValueError(f"the line says {', '.join(record.outputs)}, the program gives {', '.join(values)}"[:300])
+    return entry
 
 
 def _bad(path: Path, why: str) -> LonghaulError:
