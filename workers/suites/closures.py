@@ -74,11 +74,13 @@ class Definitions:
                     yield name, other
 
     def _true_name(self, name: str) -> str:
-        seen = {name}
-        while (other := self._aliases.get(name, name)) not in seen:
+        seen, found = {name}, name
+        while (other := self._aliases.get(found, found)) not in seen:
             seen.add(other)
-            name = other
-        return name
+            found = other
+        if found != name:
+            self._aliases[name] = found  # next time in one step
+        return found
 
     def _form(self, statement: ast.stmt) -> list[str | _Outer]:
         if statement not in self._forms:
