@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ from profiles.schema import Grpo
 from tests.workers import harness as h
 from tests.workers.grpo.small import sums, write_problems
 from tests.workers.grpo.test_grpo_worker import do, leave_torch_as_it_was, profile_of
+from workers.data import verify
+from workers.data.symbolic import Symbolic
+from workers.grpo import trainer
 from workers.grpo.difficulty import Sample
 from workers.grpo.measuring import Measuring
 
@@ -27,7 +31,14 @@ def test_row_33_difficulties_are_told_apart_by_the_verifier_of_the_run(
     monkeypatch.setattr(Measuring, "_samples", lambda self, slice_: dict.fromkeys(slice_, answers))
     problems = write_problems(tmp_path / "sums.jsonl", sums(12))
     profile = profile_of(problems, grpo=Grpo(sent=True, sent_samples=2, verifier=verifier))
-    do(h.make_spec(tmp_path, profile, head=None, end_step=1, cycle=0))
+    with ExitStack() as ended:  # a worker's comparing process ends with the worker
+
+        def verifier_of(grpo: Grpo) -> Symbolic | None:
+            found = verify.verifier_of(grpo)
+            return found and ended.enter_context(found)
+
+        monkeypatch.setattr(trainer, "verifier_of", verifier_of)
+        do(h.make_spec(tmp_path, profile, head=None, end_step=1, cycle=0))
     _, *lines = (tmp_path / "difficulties.jsonl").read_text().splitlines()
     assert len(lines) == 12
     assert {(line["bad"], len(line["clusters"])) for line in map(json.loads, lines)} == {(bad, 1 + bad)}
