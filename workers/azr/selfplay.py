@@ -137,12 +137,9 @@ class SelfPlay:
         for one in solved:
             each = [(rollout, next(verdicts)) for rollout in one.rollouts]
             one.verdicts = [judged if rollout.is_finite else Judged(Verdict.UNKNOWN) for rollout, judged in each]
-        run = {"executions": float(judge.executions), "timeouts": float(judge.timeouts)}
-        return (
-            solved,
-            retired,
-            run | {"rollouts_not_finite": not_finite(each for one in solved for each in one.rollouts)},
-        )
+        lost = not_finite(each for one in solved for each in one.rollouts)
+        counts = {"executions": float(judge.executions), "timeouts": float(judge.timeouts)}
+        return solved, retired, counts | {"rollouts_not_finite": lost}
 
     def _wanted(self, step: int, proposed: Sequence[Proposed]) -> tuple[list[Wanted], int]:
         """Every new valid task, which must be estimated, and what fills the solver's batch. Second: repeats in it."""

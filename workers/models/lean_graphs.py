@@ -230,10 +230,12 @@ def key_of(hidden: Tensor) -> tuple[int, ...]:
 
 def padded(given: Given, hidden: Tensor) -> tuple[Given, Tensor]:
     """A copy with rows as long as `key_of` says: columns beyond the pass see themselves, and nobody sees them."""
-    (rows, length), before = key_of(hidden), hidden.shape[1]
-    mask = torch.eye(length, dtype=torch.bool, device=hidden.device).expand(rows, 1, -1, -1).clone()
-    mask[:, :, :before, :before] = given.mask
-    return Given(mask, grown(given.cos, length), grown(given.sin, length)), grown(hidden, length)
+    rows, length = key_of(hidden)
+    into = hidden.new_empty(rows, length, hidden.shape[2])
+    angles = (one.new_zeros(one.shape[0], length, one.shape[2]) for one in (given.cos, given.sin))
+    buffers = Given(given.mask.new_empty(rows, 1, length, length), *angles)
+    fill(buffers, into, given, hidden)
+    return buffers, into
 
 
 def grown(rows: Tensor, length: int) -> Tensor:
