@@ -178,7 +178,7 @@ class SelfPlay:
             group=proposed.group,
             prompt_ids=proposed.rollout.prompt_ids,
             completion_ids=proposed.rollout.completion_ids,
-            log_probs=known_log_probs(proposed.rollout),
+            log_probs=proposed.rollout.known_log_probs,
             finish_reason=proposed.rollout.finish_reason,
             reward=self._proposer_reward(proposed, rates),
             is_correct=is_new,
@@ -211,7 +211,7 @@ class SelfPlay:
                     group=solved.group,
                     prompt_ids=rollout.prompt_ids,
                     completion_ids=rollout.completion_ids,
-                    log_probs=known_log_probs(rollout),
+                    log_probs=rollout.known_log_probs,
                     finish_reason=rollout.finish_reason,
                     reward=None if judged.verdict is Verdict.UNKNOWN else reward,
                     is_correct=is_well_formed and judged.verdict is Verdict.CORRECT,
@@ -230,11 +230,6 @@ class SelfPlay:
             row if row.reward is None else replace(row, reward=coin.choice((rewards.CORRECT, rewards.WRONG)))
             for row in rows
         ]
-
-
-def known_log_probs(rollout: Rollout) -> tuple[float, ...]:
-    """What can be written as JSON, which has no NaN. (pure)"""
-    return rollout.log_probs if rollout.is_finite else ()
 
 
 def not_finite(rollouts: Iterable[Rollout]) -> float:

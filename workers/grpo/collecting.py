@@ -85,7 +85,7 @@ class Asker:
             problem=problem,
             prompt_ids=rollout.prompt_ids,
             completion_ids=rollout.completion_ids,
-            log_probs=rollout.log_probs if rollout.is_finite else (),
+            log_probs=rollout.known_log_probs,
             entropies=rollout.entropies if rollout.is_finite else (),
             finish_reason=rollout.finish_reason,
             reward=earned,

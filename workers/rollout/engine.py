@@ -58,6 +58,11 @@ class Rollout:
         """Whether its numbers are. Where one is not, the ids are no sample of a policy, and teach nothing."""
         return all(map(isfinite, self.log_probs)) and all(map(isfinite, self.entropies))
 
+    @property
+    def known_log_probs(self) -> tuple[float, ...]:
+        """What can be written as JSON, which has no NaN: empty unless the numbers are finite."""
+        return self.log_probs if self.is_finite else ()
+
 
 class RolloutEngine(Protocol):
     """Anything that completes prompts."""
