@@ -107,7 +107,8 @@ def work_of(profile: Profile, shape: Shape) -> Work:
     micro_batch = min(optimizer.micro_batch_size, rollouts)
     # A prompt with some of its completions is one unit; it is packed whole also where it has more than a micro-batch.
     unit = max(sequence, min(optimizer.row_tokens, longest + group * completion))
-    tokens = max(micro_batch * sequence, unit)
+    padded, width = _padded(micro_batch, sequence, optimizer.row_tokens)
+    tokens = max(padded, unit)
     places = max(micro_batch * completion, min(optimizer.row_tokens, group * completion))
     return Work(
         prompt_tokens=longest,
@@ -115,11 +116,18 @@ def work_of(profile: Profile, shape: Shape) -> Work:
         rollout_rows=rows,
         prompts=-(-rows // group) if is_grpo(profile) else rows,
         tokens=tokens,
-        width=unit,
+        width=max(width, unit),
         places=places,
         head_rows=_head_rows(profile, shape, tokens, places),
         is_scored=is_scored(profile),
     )
+
+
+def _padded(count: int, sequence: int, row_tokens: int) -> tuple[int, int]:
+    """Most tokens of all rows with their padding, and of a row, of `count` sequences of their own side by side."""
+    most_rows = -(-count // max(1, row_tokens // sequence))
+    widths = [min(-(-count // rows) * sequence, max(row_tokens, sequence)) for rows in range(1, most_rows + 1)]
+    return max(rows * width for rows, width in enumerate(widths, 1)), max(widths)
 
 
 def is_grpo(profile: Profile) -> bool:

@@ -67,18 +67,24 @@ def _unit(prompt: tuple[int, ...], members: Sequence[int], completions: Sequence
 
 
 def rows_of(units: Sequence[Unit], row_tokens: int) -> list[list[Unit]]:
-    """Units to rows of at most `row_tokens`, longest first into the first row with room. (pure)"""
-    rows: list[list[Unit]] = []
-    room: list[int] = []
-    for unit in sorted(units, key=lambda unit: -unit.tokens):
-        place = next((i for i, left in enumerate(room) if left >= unit.tokens), None)
-        if place is None:
-            rows.append([unit])
-            room.append(max(row_tokens, unit.tokens) - unit.tokens)
+    """Units to rows of at most `row_tokens`, as few as the first row with room gives, and about as long as each other:
+    what the longest has more than the rest is padding. (pure)"""
+    ordered = sorted(units, key=lambda unit: -unit.tokens)
+    fitted: list[list[Unit]] = []
+    for unit in ordered:
+        row = next((row for row in fitted if _tokens(row) + unit.tokens <= row_tokens), None)
+        if row is None:
+            fitted.append([unit])
         else:
-            rows[place].append(unit)
-            room[place] -= unit.tokens
-    return rows
+            row.append(unit)
+    even: list[list[Unit]] = [[] for _ in fitted]
+    for unit in ordered:
+        min(even, key=_tokens).append(unit)
+    return min(even, fitted, key=lambda rows: max(map(_tokens, rows)))
+
+
+def _tokens(row: Sequence[Unit]) -> int:
+    return sum(unit.tokens for unit in row)
 
 
 def micro_batches(units: Sequence[Unit], rollouts: int, row_tokens: int) -> list[list[list[Unit]]]:
@@ -99,7 +105,7 @@ def micro_batches(units: Sequence[Unit], rollouts: int, row_tokens: int) -> list
 
 def pack(rows: Sequence[Sequence[Unit]]) -> Pack:
     """Tensors of one forward pass. (pure)"""
-    width = max(sum(unit.tokens for unit in row) for row in rows)
+    width = max(map(_tokens, rows))
     # A padding column belongs to unit -1, completion 0: it sees other padding, so no softmax row is empty.
     ids = torch.zeros(len(rows), width, dtype=torch.long)
     positions = torch.zeros_like(ids)
