@@ -42,6 +42,7 @@ def perform(job: dict[str, Any], report: Report) -> None:
     work, model, name = Workload(**job["workload"]), Path(job["model"]), job["contender"]
     if name == "model":
         return write_model(work.shape, model)
+    job = job | {"overrides": overrides_of(job)}
     meter = Meter(report, job["began"], job["cap_gib"])
     report.tokens = work.tokens
     budget = Budget(**job["budget"])
@@ -61,6 +62,11 @@ def perform(job: dict[str, Any], report: Report) -> None:
 
         return gate.run(work, model, name.removeprefix("check "), job["overrides"], meter)
     return ours.run(work, model, name, job["overrides"], meter, budget)
+
+
+def overrides_of(job: dict[str, Any]) -> list[str]:
+    """Knobs of our own contenders: the profile would put its own cap in the place of the one that was asked for."""
+    return [f"memory.cap_gib={job['cap_gib']}", *job["overrides"]]
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from safetensors import safe_open
 
 from benchmarks import grpo
 from benchmarks.contenders import __main__ as child
-from benchmarks.contenders import profiled, tables, workload
+from benchmarks.contenders import ours, profiled, tables, workload
 from benchmarks.contenders.report import Budget, Meter, Report
 from benchmarks.contenders.workload import Workload
 from profiles.shapes import shape_of
@@ -223,3 +223,10 @@ def test_tables_of_several_calls_are_one_where_the_workload_is(
     assert "native makes 12.0 steps in the time of one of trl" in free
     assert "| hf |" not in free and "| hf |" in capped
     assert "a card of 4 GiB" in capped
+
+
+@pytest.mark.parametrize("cap", [0.0, 3.725])
+def test_the_cap_that_was_asked_for_is_the_one_that_holds(model: Path, cap: float) -> None:
+    overrides = child.overrides_of({"cap_gib": cap, "overrides": ["optimizer.micro_batch_size=2"]})
+    profile = ours.profile_of(Workload(**TINY), model, "native", overrides)
+    assert (profile.memory.cap_gib, profile.optimizer.micro_batch_size) == (cap, 2)
