@@ -248,8 +248,22 @@ __device__ __forceinline__ void share(float (*acc)[NT][4], const Rows& rows, con
         if (!DENSE && !is_last) load<1, DENSE>(next, &rows, chunk * 4 + 4 + t, blocks, blocks);
         multiply<1, NT>(acc, w, FromShared{now});
         if (DENSE && !is_last) load<1, DENSE>(next, &rows, chunk * 4 + 4 + t, blocks, blocks);
-        if (!is_last) w[0][0] = next[0][0], w[0][1] = next[0][1];
+        if (is_last) break;
+        w[0][0] = next[0][0], w[0][1] = next[0][1];
     }
+}
+
+// Writes a warp's sums of the 16 columns from `first` on.
+template <int NT>
+__device__ __forceinline__ void put(float* out, float (*acc)[4], int first, int m0, int M, int last, int width) {
+    int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+#pragma unroll
+    for (int j = 0; j < NT; j++)
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            int m = m0 + j * 8 + 2 * t + (c & 1), n = first + g + 8 * (c >> 1);
+            if (m < M && n < last) out[(long)m * width + n] = acc[j][c];
+        }
 }
 
 // `project` for many rows: a block has as many tiles of 16 weight rows as warps, and reads x once for all of them.
@@ -258,28 +272,21 @@ __global__ void __launch_bounds__(DENSE ? 256 : 384) project_many(
     const uint4* x, const void* w0, const void* w1, const void* w2, const float* s0, const float* s1, const float* s2,
     const void* lora_a, float* out, int M, int K, int N, int R, int end0, int end1, int chunks) {
     extern __shared__ uint4 staged[];
-    float acc[1][NT][4] = {};
-    int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, warps = blockDim.x >> 5, width = N + R;
-    int of_weights = (N / 16 + warps - 1) / warps;
+    int warps = blockDim.x >> 5, width = N + R, of_weights = (N / 16 + warps - 1) / warps;
     bool is_adapter = blockIdx.x >= of_weights;
     int first = ((blockIdx.x - (is_adapter ? of_weights : 0)) * warps + (threadIdx.x >> 5)) * 16;
     int m0 = blockIdx.y * 8 * NT, from = blockIdx.z * chunks, to = from + chunks;
+    out += (long)blockIdx.z * M * width;
+    // Each has sums of its own: shared, they cost the other a sixth of its time.
     if (is_adapter) {
-        Rows rows = {lora_a, s0, first, R};
-        share<NT, true>(acc, rows, x, staged, m0 >> 3, M, K, from, to);
-        first += N;
+        float acc[1][NT][4] = {};
+        share<NT, true>(acc, Rows{lora_a, s0, first, R}, x, staged, m0 >> 3, M, K, from, to);
+        put<NT>(out, acc[0], N + first, m0, M, width, width);
     } else {
+        float acc[1][NT][4] = {};
         Rows rows = {w0, s0, 0, 0};
         if (first < N) rows = rows_of(first, w0, w1, w2, s0, s1, s2, N, end0, end1);
         share<NT, DENSE>(acc, rows, x, staged, m0 >> 3, M, K, from, to);
+        put<NT>(out, acc[0], first, m0, M, N, width);
     }
-    int last = is_adapter ? width : N;
-    out += (long)blockIdx.z * M * width;
-#pragma unroll
-    for (int j = 0; j < NT; j++)
-#pragma unroll
-        for (int c = 0; c < 4; c++) {
-            int m = m0 + j * 8 + 2 * t + (c & 1), n = first + g + 8 * (c >> 1);
-            if (m < M && n < last) out[(long)m * width + n] = acc[0][j][c];
-        }
 }

@@ -61,8 +61,9 @@ struct Decoder {
     }
 
     __device__ __forceinline__ u32 pair(u32 codes, int at) const {
-        codes >>= 16 * (at >> 1);
-        u32 place = codes & 0x7777, half = ((codes >> 1) & 0x4444) | 0x3210;
+        // A permutation reads the low half of its selector alone, so masks are made for all eight codes of a word.
+        u32 place = (codes & 0x77777777) >> (16 * (at >> 1));
+        u32 half = (((codes >> 1) & 0x44444444) | 0x32103210) >> (16 * (at >> 1));
         u32 l = prmt(prmt(low[0], low[1], place), prmt(low[2], low[3], place), half);
         u32 h = prmt(prmt(high[0], high[1], place), prmt(high[2], high[3], place), half);
         return prmt(l, h, at & 1 ? 0x6273 : 0x4051);
