@@ -40,7 +40,8 @@ class Run(Section, frozen=True):
     threads: Annotated[Count, FREE] = 0
     """CPU threads of a worker's tensor library; 0: all cores. Changing it may change the last bits of results."""
     deterministic: Annotated[bool, FREE] = True
-    """Use only kernels whose result does not depend on timing, so that a resume is bit-exact."""
+    """Use only kernels whose result does not depend on timing, so that a resume is bit-exact; a model that needs others
+    is refused (66)."""
     device: Annotated[Literal["auto", "cpu", "cuda"], FREE] = "auto"
     """Where the model lives; `auto` takes the GPU where there is one."""
     gpus: Annotated[Positive, FREE] = 1

@@ -149,6 +149,8 @@ def failure(spec: WorkerSpec, error: Exception, saved: CheckpointRef | None) -> 
     advice = error.next_command if isinstance(error, LonghaulError) else ""
     if isinstance(error, OSError) and error.errno in LIMIT_ERRORS:
         advice = f"raise the limit of {LIMIT_ERRORS[error.errno]}"
+    if is_unordered(error):
+        advice = "the same command with --set run.deterministic=false"
     return Result(
         token=spec.token,
         role=spec.role,
@@ -169,6 +171,8 @@ def exit_code_of(error: BaseException) -> int:
         return int(ExitCode.CUDA_OOM)
     if is_gpu_lost(error):
         return int(ExitCode.GPU)
+    if is_unordered(error):
+        return int(ExitCode.INPUT)
     if isinstance(error, OSError) and error.errno in DISK_ERRORS:
         return int(ExitCode.DISK)
     if isinstance(error, OSError) and error.errno in PERMISSION_ERRORS:
@@ -198,3 +202,8 @@ def is_gpu_lost(error: BaseException) -> bool:
     """The device or its context is broken: nothing in this process can use it again. (pure)"""
     lost = type(error).__name__ == "AcceleratorError" or "CUDA error" in str(error)
     return lost and isinstance(error, RuntimeError)
+
+
+def is_unordered(error: BaseException) -> bool:
+    """torch has no deterministic form of an operation that the model asks for. (pure)"""
+    return isinstance(error, RuntimeError) and "does not have a deterministic implementation" in str(error)

@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import ExitCode, LonghaulError
-from profiles.schema import Optimizer
+from profiles.schema import Optimizer, Profile
+from tests.workers.harness import make_spec
 from workers import faults, rollout_file
 from workers.data.cursor import Cursor, Exhausted, Place
 from workers.intervals import wilson
 from workers.models.optimizer import learning_rate_at
 from workers.rng import derive, stream
 from workers.rollout_file import Header
-from workers.runtime import exit_code_of
+from workers.runtime import exit_code_of, failure
 from workers.train import checkpoint_is_due
 from workers.validate import mean_over_tasks
 
@@ -184,3 +185,10 @@ def test_global_generators_come_back(tmp_path: Path) -> None:
     seed_globals(2)
     GlobalGenerators().load(tmp_path / "rng.json")
     assert draw() == expected
+
+
+def test_an_operation_without_a_fixed_order_is_named_with_the_knob_that_allows_it(tmp_path: Path) -> None:
+    error = RuntimeError("histc_cuda does not have a deterministic implementation, but you set ...")
+    assert exit_code_of(error) == ExitCode.INPUT
+    spec = make_spec(tmp_path, Profile(name="x"), head=None, end_step=1)
+    assert "run.deterministic=false" in failure(spec, error, None).advice

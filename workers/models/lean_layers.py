@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.qwen2 import modeling_qwen2
 
 from workers.models import quantized
@@ -74,7 +74,8 @@ class LeanLayer:
         heads = (*hidden.shape[:-1], -1, attention.head_dim)
         q, k, v = (one.view(heads).transpose(1, 2) for one in self._qkv(self.layer.input_layernorm(hidden), of))
         q, k = modeling_qwen2.apply_rotary_pos_emb(q, k, given.cos, given.sin)
-        seen, _ = sdpa_attention_forward(attention, q, k, v, given.mask, dropout=0.0, scaling=attention.scaling)
+        attend = ALL_ATTENTION_FUNCTIONS["sdpa"]
+        seen, _ = attend(attention, q, k, v, given.mask, dropout=0.0, scaling=attention.scaling)
         hidden = hidden + self._out(seen.flatten(-2), of)[0]
         gate, up = self._gate_up(self.layer.post_attention_layernorm(hidden), of)
         return hidden + self._down(gated(mlp, gate, up), of)[0]

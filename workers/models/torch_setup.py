@@ -27,8 +27,9 @@ def set_up_torch(profile: Profile, *, isolate: bool) -> None:
     elif profile.run.threads:
         torch.set_num_threads(profile.run.threads)
     if profile.run.deterministic or isolate:
-        # Sampling needs a cumulated sum, which CUDA has in no deterministic form: there it warns instead of failing.
-        torch.use_deterministic_algorithms(True, warn_only=device.type == "cuda")
+        # Only warned, attention would still add its gradients in whatever order its blocks end.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
         # Without it every new tensor is filled with NaN first: a search for bugs, and a tenth of a step.
         torch.utils.deterministic.fill_uninitialized_memory = isolate  # type: ignore[attr-defined]
     torch.autograd.set_detect_anomaly(isolate)

@@ -118,13 +118,27 @@ def choose(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> Drawn:
     if sampling.greedy:
         tokens = logits.argmax(dim=-1)
     else:
-        cumulated = log_probs.exp().cumsum(dim=-1)
+        cumulated = cumulated_sum(log_probs.exp())
         below = cumulated <= (uniforms * cumulated[:, -1].clamp(max=1.0))[:, None]
         tokens = below.sum(dim=-1).clamp(max=logits.shape[-1] - 1)
     entropies = None
     if sampling.entropies:  # a log_prob of -inf counts nothing
         entropies = -(log_probs.exp() * log_probs.clamp(min=-1e30)).sum(dim=-1)
     return Drawn(tokens, log_probs.gather(1, tokens[:, None]).squeeze(1), entropies)
+
+
+def cumulated_sum(values: Tensor) -> Tensor:
+    """Of [N, V] along V. CUDA's own has no fixed order, so there sums over twice as many are made each time."""
+    return doubled_sum(values) if values.is_cuda else values.cumsum(dim=-1)
+
+
+def doubled_sum(values: Tensor) -> Tensor:
+    """The same anywhere, in log2(V) additions."""
+    reach = 1
+    while reach < values.shape[-1]:
+        values = torch.cat([values[..., :reach], values[..., reach:] + values[..., :-reach]], dim=-1)
+        reach *= 2
+    return values
 
 
 def stop_ids_of(model: Any) -> frozenset[int]:

@@ -47,6 +47,20 @@ SLEEP_LEVEL = 2
 """Nothing is copied to host memory: what it held is stale after the update anyway."""
 
 
+@contextmanager
+def unordered() -> Iterator[None]:
+    """vLLM asks for operations that torch has in no deterministic form: there they do not fail."""
+    is_ordered, is_warned = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    torch.use_deterministic_algorithms(is_ordered, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(is_ordered, warn_only=is_warned)
+
+
 class VllmEngine:
     """A `RolloutEngine` over `vllm.LLM`. A process can have one in its life: the memory that sleeps is bound to it."""
 
@@ -96,7 +110,7 @@ class VllmEngine:
             rank = vllm_limits.room_for(adapter_rank(self.model))
             lora = {"enable_lora": True, "max_loras": 1, "max_cpu_loras": 1, "max_lora_rank": rank}
         try:
-            with unchanged_globals():
+            with unchanged_globals(), unordered():
                 return vllm, vllm.LLM(
                     directory,
                     load_format="dummy",  # the trainer's weights follow
@@ -121,6 +135,7 @@ class VllmEngine:
         forget()
         raise EngineUnavailable(f"vLLM cannot start: {reason}")
 
+    @unordered()
     @torch.inference_mode()
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Rollout]:
         """One rollout for each request, in their order. Raises EngineUnavailable where vLLM fails."""

@@ -11,7 +11,7 @@ import torch
 from tests.workers.rollout.models import LETTERS, PROMPTS, REQUESTS, decode, direct_log_probs, tiny_model
 from workers.rollout import continuous
 from workers.rollout.continuous import ContinuousEngine
-from workers.rollout.engine import Request, RolloutEngine, Sampling
+from workers.rollout.engine import Request, RolloutEngine, Sampling, cumulated_sum, doubled_sum
 from workers.rollout.graph.engine import GraphEngine
 from workers.rollout.hf import HfEngine
 from workers.rollout.native import NativeEngine
@@ -126,3 +126,19 @@ def test_the_model_is_left_as_it_was(engine: RolloutEngine) -> None:
     loss = MODEL(torch.tensor([[3, 4, 5]]), labels=torch.tensor([[3, 4, 5]])).loss
     loss.backward()
     MODEL.zero_grad(set_to_none=True)
+
+
+@pytest.mark.parametrize("size", [1, 2, 63, 64, 65, 1000])
+def test_a_sum_that_doubles_its_reach_is_the_cumulated_one(size: int) -> None:
+    values = torch.rand(3, size, dtype=torch.float64)
+    torch.testing.assert_close(doubled_sum(values), values.cumsum(-1), rtol=1e-12, atol=0)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_on_a_gpu_a_cumulated_sum_has_one_order() -> None:
+    values = torch.rand(4, 150_000, device="cuda")
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert torch.equal(cumulated_sum(values), cumulated_sum(values))
+    finally:
+        torch.use_deterministic_algorithms(False)

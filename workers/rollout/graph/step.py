@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
 
+from workers.rollout.engine import cumulated_sum
 from workers.rollout.graph.state import State
 from workers.rollout.graph.weights import Projection, Weights
 
@@ -118,7 +119,7 @@ class TorchOperations:
         now = counts.clamp(max=state.shape.room - 1)  # of a row that has ended it is one further
         log_p = torch.log_softmax(logits.float() / state.temperature, -1)  # [M, V]
         probabilities = log_p.exp()
-        cumulated = probabilities.cumsum(-1)
+        cumulated = cumulated_sum(probabilities)
         below = cumulated <= (state.uniforms[everyone, now] * cumulated[:, -1].clamp(max=1.0))[:, None]
         tokens = below.sum(-1).clamp(max=logits.shape[1] - 1)
         tokens = torch.where(state.greedy > 0, logits.argmax(-1), tokens)
