@@ -58,3 +58,20 @@ def test_row_47_weights_are_handed_over_once_between_sleep_and_rollouts(monkeypa
 def test_row_47_numbers_of_engines_that_are_not_the_trainer_s_are_replaced(engine: Any, source: str) -> None:
     profile = Profile(name="x", run=Run(worker="grpo"), sampling=Knobs(engine=engine), grpo=Grpo(old_source="auto"))
     assert old_source_of(profile) == source
+
+
+def test_operations_without_a_fixed_order_are_refused_everywhere_but_in_vllm() -> None:
+    allowed = []
+    recorder = Recorder()
+    recorder.generate = lambda *given, **named: (  # type: ignore[method-assign]
+        allowed.append(torch.is_deterministic_algorithms_warn_only_enabled()),
+        Recorder.generate(recorder, *given, **named),
+    )[1]
+    was = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        engine_with(recorder).generate([Request((2, 3), 0)], Sampling(max_new_tokens=1))
+        assert allowed == [True] and not torch.is_deterministic_algorithms_warn_only_enabled()
+        assert torch.are_deterministic_algorithms_enabled()
+    finally:
+        torch.use_deterministic_algorithms(was)
