@@ -27,7 +27,7 @@ def enable(model: Any) -> None:
     config = model.config
     dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     # Asked before any pass: what is tried would count among the tensors that a checkpointed layer keeps.
-    if model.device.type == "cuda" and dim in DIMS and has_kernels(model.device, dim):
+    if model.device.type == "cuda" and has_kernels(model.device, dim):
         # transformers' modules find it under this name, and so it is theirs for every model of this process.
         ALL_ATTENTION_FUNCTIONS["sdpa"] = attend
 
@@ -59,7 +59,6 @@ def _fits(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> bool:
         and mask.shape == (rows, 1, length, length)
         and mask.is_contiguous()
         and key.shape[2] == length
-        and dim in DIMS
         and key.shape[-1] == value.shape[-1] == dim
         and query.stride(-1) == key.stride(-1) == value.stride(-1) == 1
         and has_kernels(query.device, dim)
@@ -70,6 +69,8 @@ def _fits(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> bool:
 def has_kernels(device: torch.device, dim: int) -> bool:
     """Whether they compile on `device` for heads of `dim` and agree with PyTorch there; if not, says why once."""
     try:
+        if dim not in DIMS:
+            raise ValueError(f"they are for heads of {', '.join(map(str, DIMS))}")
         from workers.models.attention_kernels import Attention
 
         generator = torch.Generator(device).manual_seed(0)
@@ -90,5 +91,6 @@ def has_kernels(device: torch.device, dim: int) -> bool:
     except Exception as error:  # a compiler's failures are of any type, and nothing is lost: PyTorch does the same
         problem = f"{type(error).__name__}: {error}".splitlines()[0]
     if problem:
-        log.warning("attention over heads of %d runs without its Triton kernels: %s", dim, problem)
+        slower = "up to twenty times slower in a fixed order (run.deterministic)"
+        log.warning("attention over heads of %d runs without its Triton kernels, %s: %s", dim, slower, problem)
     return not problem

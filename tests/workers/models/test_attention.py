@@ -146,10 +146,12 @@ def test_on_a_cpu_transformers_function_stays() -> None:
     assert ALL_ATTENTION_FUNCTIONS["sdpa"] is plain
 
 
-def test_kernels_that_cannot_run_are_told_and_left_out(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("dim", "reason"), [(64, ""), (80, "ValueError: they are for heads of 16, 32, 64, 128")])
+def test_kernels_that_cannot_run_are_told_and_left_out(dim: int, reason: str, caplog: pytest.LogCaptureFixture) -> None:
     attention.has_kernels.cache_clear()
-    assert not attention.has_kernels(torch.device("cpu"), 64)
-    assert "attention over heads of 64 runs without its Triton kernels: " in caplog.text
+    assert not attention.has_kernels(torch.device("cpu"), dim)
+    assert f"attention over heads of {dim} runs without its Triton kernels" in caplog.text
+    assert reason in caplog.text
 
 
 @on_gpu
