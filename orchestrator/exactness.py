@@ -17,6 +17,8 @@ def exactness(profile: Mapping[str, Any], versions: Sequence[Mapping[str, str]])
     run = profile.get("run", {})
     if not run.get("deterministic", True):
         return STATE_EXACT, "run.deterministic is false: kernels may differ in rounding from one resume to the next"
+    if profile.get("sampling", {}).get("engine") == "vllm":
+        return STATE_EXACT, "rollouts by vLLM also depend on what its process has drawn and cached before"
     if versions:
         first, last = versions[0], versions[-1]
         changed = [

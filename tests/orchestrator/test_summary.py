@@ -61,6 +61,11 @@ def test_a_run_that_was_to_be_seeded_alone_goes_on_with_the_whole_pipeline_once_
     assert found == [f"python -m orchestrator run --run night{more}" for more in (" --full-pipeline", "")]
 
 
+def test_rollouts_of_vllm_are_not_repeated_bit_for_bit() -> None:
+    assert exactness({"sampling": {"engine": "vllm"}}, [])[0] == "state-exact"
+    assert exactness({"sampling": {"engine": "native"}}, [])[0] == "bit-exact"
+
+
 VERSIONS = {"torch": "2.13.0", "machine": "x86_64"}
 
 
