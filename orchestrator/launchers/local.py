@@ -47,7 +47,6 @@ def clean_environment(run_id: str, token: str, warm: str) -> dict[str, str]:
         **kept,
         "PYTHONPATH": path,
         "PYTHONUNBUFFERED": "1",
-        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
         "TOKENIZERS_PARALLELISM": "false",
         ATTEMPT_VARIABLE: f"{run_id}/{token}",
         TOKEN_VARIABLE: token,

@@ -22,8 +22,6 @@ ENVIRONMENT = {
     "TRANSFORMERS_OFFLINE": "1",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "TOKENIZERS_PARALLELISM": "false",
-    # Without it CUDA's matrix products differ from run to run.
-    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
     # How long tensor threads wait awake. Awake for ever they take the cores from those they wait for, and a step is up
     # to ten times slower as soon as another program wants a core; asleep at once they lose a third of a quiet step.
     "GOMP_SPINCOUNT": "1000",

@@ -27,8 +27,8 @@ def set_up_torch(profile: Profile, *, isolate: bool) -> None:
     elif profile.run.threads:
         torch.set_num_threads(profile.run.threads)
     if profile.run.deterministic or isolate:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else matrix products differ from run to run
         # Only warned, attention would still add its gradients in whatever order its blocks end.
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
         # Without it every new tensor is filled with NaN first: a search for bugs, and a tenth of a step.
         torch.utils.deterministic.fill_uninitialized_memory = isolate  # type: ignore[attr-defined]
