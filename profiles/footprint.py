@@ -336,5 +336,5 @@ def _dequantised(profile: Profile, shape: Shape) -> int:
 
 
 def _mask(work: Work) -> int:
-    """True or false for each pair of tokens of a row, and the same in 16 bits for the attention kernel."""
+    """True or false for each pair of a row's tokens, and the same in 16 bits for PyTorch's attention, not for ours."""
     return 3 * work.tokens * work.width if work.has_dense_mask else 0

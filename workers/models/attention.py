@@ -15,19 +15,25 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from profiles.shapes import shape_of
+from workers.models.fused_layers import ROUNDED, problem_of
+
 log = logging.getLogger("worker")
 
-ROUNDED = (torch.bfloat16, torch.float16)
 DIMS = (16, 32, 64, 128)
 """Of a head, that a block's registers have room for."""
 
 
 def enable(model: Any) -> None:
     """Where there is a GPU; to be called once the model is on its device."""
-    config = model.config
-    dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    if model.device.type != "cuda":
+        return
+    try:
+        dim = shape_of(model.config.to_dict()).head_dim
+    except KeyError:  # an architecture whose sizes have other names
+        return
     # Asked before any pass: what is tried would count among the tensors that a checkpointed layer keeps.
-    if model.device.type == "cuda" and has_kernels(model.device, dim):
+    if has_kernels(model.device, dim):
         # transformers' modules find it under this name, and so it is theirs for every model of this process.
         ALL_ATTENTION_FUNCTIONS["sdpa"] = attend
 
@@ -68,29 +74,29 @@ def _fits(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> bool:
 @cache
 def has_kernels(device: torch.device, dim: int) -> bool:
     """Whether they compile on `device` for heads of `dim` and agree with PyTorch there; if not, says why once."""
-    try:
-        if dim not in DIMS:
-            raise ValueError(f"they are for heads of {', '.join(map(str, DIMS))}")
-        from workers.models.attention_kernels import Attention
-
-        generator = torch.Generator(device).manual_seed(0)
-        length = 70  # two blocks
-        heads = torch.randn(2, 8, length, dim, device=device, generator=generator).bfloat16()
-        query, key, value = (one.contiguous().requires_grad_() for one in (heads[:, :4], heads[:, 4:6], heads[:, 6:]))
-        mask = torch.ones(length, length, dtype=torch.bool, device=device).tril().expand(2, 1, -1, -1).contiguous()
-        apply: Any = Attention.apply
-        with torch.inference_mode(False), torch.enable_grad():
-            out = apply(query, key, value, mask, dim**-0.5)
-            keys, values = (one.float().repeat_interleave(2, 1) for one in (key, value))
-            expected = scaled_dot_product_attention(query.float(), keys, values, attn_mask=mask).transpose(1, 2)
-            weights = torch.randn(out.shape, device=device, generator=generator)
-            found, truth = (torch.autograd.grad((one * weights).sum(), (query, key, value)) for one in (out, expected))
-        pairs = zip((out, *found), (expected, *truth), strict=True)
-        is_same = all(float((one.float() - other.float()).norm()) <= 0.03 * float(other.norm()) for one, other in pairs)
-        problem = "" if is_same else "they disagree with PyTorch"
-    except Exception as error:  # a compiler's failures are of any type, and nothing is lost: PyTorch does the same
-        problem = f"{type(error).__name__}: {error}".splitlines()[0]
-    if problem:
+    if problem := problem_of(lambda: _agrees(device, dim)):
         slower = "up to twenty times slower in a fixed order (run.deterministic)"
         log.warning("attention over heads of %d runs without its Triton kernels, %s: %s", dim, slower, problem)
     return not problem
+
+
+def _agrees(device: torch.device, dim: int) -> bool:
+    """Results and gradients with PyTorch's. Raises whatever a compiler does."""
+    if dim not in DIMS:
+        raise ValueError(f"they are for heads of {', '.join(map(str, DIMS))}")
+    from workers.models.attention_kernels import Attention
+
+    generator = torch.Generator(device).manual_seed(0)
+    length = 70  # two blocks
+    heads = torch.randn(2, 8, length, dim, device=device, generator=generator).bfloat16()
+    query, key, value = (one.contiguous().requires_grad_() for one in (heads[:, :4], heads[:, 4:6], heads[:, 6:]))
+    mask = torch.ones(length, length, dtype=torch.bool, device=device).tril().expand(2, 1, -1, -1).contiguous()
+    apply: Any = Attention.apply
+    with torch.inference_mode(False), torch.enable_grad():
+        out = apply(query, key, value, mask, dim**-0.5)
+        keys, values = (one.float().repeat_interleave(2, 1) for one in (key, value))
+        expected = scaled_dot_product_attention(query.float(), keys, values, attn_mask=mask).transpose(1, 2)
+        weights = torch.randn(out.shape, device=device, generator=generator)
+        found, truth = (torch.autograd.grad((one * weights).sum(), (query, key, value)) for one in (out, expected))
+    pairs = zip((out, *found), (expected, *truth), strict=True)
+    return all(float((one.float() - other.float()).norm()) <= 0.03 * float(other.norm()) for one, other in pairs)

@@ -181,7 +181,7 @@ def _attention(
         value = _tile(v, other, v_place, length, D, SIZE)
         found = tl.dot(share.to(value.dtype), value, found * shrunk[:, None])
         top = higher
-    is_any = total > 0.0
+    is_any = total != 0.0  # NaN is passed on
     found = tl.where(is_any[:, None], found / tl.where(is_any, total, 1.0)[:, None], 0.0)
     to = out + (row * length + first) * heads * D + head * D + (places[:, None] * heads * D + tl.arange(0, D)[None, :])
     tl.store(to, found.to(out.dtype.element_ty), mask=(i < length)[:, None])

@@ -8,6 +8,7 @@ everything stays as transformers has it.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -47,29 +48,34 @@ def fuse(model: Any, *, with_triton: bool) -> None:
 @cache
 def has_kernels(device: torch.device) -> bool:
     """Whether they compile on `device` and agree with PyTorch there; if not, says why once."""
-    try:
-        from workers.models.layer_kernels import Gated, Rotary, dequantized
-
-        generator = torch.Generator(device).manual_seed(0)
-        x, y = torch.randn(2, 2, 3, 5, 16, device=device, generator=generator).bfloat16()  # [B, heads, T, D] each
-        angles = x[:, 0, :, :8].repeat(1, 1, 2).float()
-        cos, sin = angles.cos().bfloat16(), angles.sin().bfloat16()
-        rotary: Any = Rotary.apply
-        gated: Any = Gated.apply
-        found = [*rotary(x, y, cos, sin), gated(x, y)]
-        expected = [*_plain_rotary(x, y, cos, sin), silu(x) * y]
-        weight = nf4.quantize(x.float())
-        found.append(dequantized(weight.packed, nf4.scales_of(weight), weight.shape, torch.bfloat16))
-        expected.append(nf4.dequantize(weight, torch.bfloat16))
-        is_same = all(
-            torch.allclose(one, other, rtol=0.02, atol=0.02) for one, other in zip(found, expected, strict=True)
-        )
-        problem = "" if is_same else "they disagree with PyTorch"
-    except Exception as error:  # a compiler's failures are of any type, and nothing is lost: PyTorch does the same
-        problem = f"{type(error).__name__}: {error}".splitlines()[0]
-    if problem:
+    if problem := problem_of(lambda: _agree(device)):
         log.warning("layers run without their Triton kernels: %s", problem)
     return not problem
+
+
+def problem_of(agree: Callable[[], bool]) -> str:
+    """Why kernels cannot be used; empty: they can. agree: tries them, and says whether PyTorch gives the same."""
+    try:
+        return "" if agree() else "they disagree with PyTorch"
+    except Exception as error:  # a compiler's failures are of any type, and nothing is lost: PyTorch does the same
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def _agree(device: torch.device) -> bool:
+    from workers.models.layer_kernels import Gated, Rotary, dequantized
+
+    generator = torch.Generator(device).manual_seed(0)
+    x, y = torch.randn(2, 2, 3, 5, 16, device=device, generator=generator).bfloat16()  # [B, heads, T, D] each
+    angles = x[:, 0, :, :8].repeat(1, 1, 2).float()
+    cos, sin = angles.cos().bfloat16(), angles.sin().bfloat16()
+    rotary: Any = Rotary.apply
+    gated: Any = Gated.apply
+    found = [*rotary(x, y, cos, sin), gated(x, y)]
+    expected = [*_plain_rotary(x, y, cos, sin), silu(x) * y]
+    weight = nf4.quantize(x.float())
+    found.append(dequantized(weight.packed, nf4.scales_of(weight), weight.shape, torch.bfloat16))
+    expected.append(nf4.dequantize(weight, torch.bfloat16))
+    return all(torch.allclose(one, other, rtol=0.02, atol=0.02) for one, other in zip(found, expected, strict=True))
 
 
 class FusedNorm(modeling_qwen2.Qwen2RMSNorm):

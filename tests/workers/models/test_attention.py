@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -121,6 +122,24 @@ def test_a_query_that_sees_nothing_gives_zeros_and_has_no_gradient() -> None:
     out, of_q, of_k, of_v = results(ours, mask, heads_of(mask, 4, 2, 64))
     assert not out[:, 100].any() and not of_q[:, :, 100].any()
     assert all(bool(one.isfinite().all()) for one in (out, of_q, of_k, of_v))
+
+
+@on_gpu
+def test_what_is_not_a_number_is_passed_on() -> None:
+    mask = MASKS["packed"].cuda()
+    given = heads_of(mask, 4, 2, 64)
+    given[0].data[0, :, 200] = torch.nan
+    out, of_q, *_ = results(ours, mask, given)
+    assert out[0, 200].isnan().all() and of_q[0, :, 200].isnan().all()
+    assert out[1].isfinite().all() and out[0, :200].isfinite().all()
+
+
+def test_an_architecture_whose_sizes_have_other_names_stays_as_it_is() -> None:
+    plain = ALL_ATTENTION_FUNCTIONS["sdpa"]
+    attention.enable(
+        SimpleNamespace(device=torch.device("cuda"), config=SimpleNamespace(to_dict=lambda: {"n_head": 4}))
+    )
+    assert ALL_ATTENTION_FUNCTIONS["sdpa"] is plain
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_gpu)])
