@@ -17,10 +17,11 @@ from typing import Any, Protocol
 import torch
 
 from profiles.errors import ExitCode, LonghaulError
-from profiles.footprint import GIB, demand_of
+from profiles.footprint import FRAGMENTATION, GIB, demand_of
 from profiles.schema import Profile
-from profiles.shapes import shape_of
+from profiles.shapes import Shape, shape_of
 from workers import host_memory
+from workers.backoff import ROLLOUT
 from workers.runtime import is_out_of_memory, mark_phase
 
 log = logging.getLogger("worker")
@@ -31,6 +32,8 @@ SETTLED = 2
 """Steps after which everything that stays has been made: the moments come with the first update."""
 TOLERANCE = 0.2
 """Share by which a peak may be off what was expected before that is told."""
+SPARE = 0.9
+"""Of the memory that this process may use, what is counted on: the rest is for a context and for the unforeseen."""
 MOST_CONTEXT = GIB
 """No context is larger: what is more belongs to other programs on the card."""
 
@@ -38,12 +41,13 @@ MOST_CONTEXT = GIB
 @dataclass(frozen=True)
 class Reading:
     """Bytes: allocated now, but for what is there to stay; then, since the last reset, most allocated, most reserved,
-    and in use on the device."""
+    and in use on the device. held: what is there to stay."""
 
     allocated: int
     peak: int
     reserved: int
     device: int
+    held: int = 0
 
 
 class Gauge(Protocol):
@@ -70,9 +74,10 @@ class CudaGauge:
 
     def read(self) -> Reading:
         free, total = torch.cuda.mem_get_info()
+        held = self._held()
         return Reading(
-            torch.cuda.memory_allocated() - self._held(), torch.cuda.max_memory_allocated(),
-            torch.cuda.max_memory_reserved(), total - free,
+            torch.cuda.memory_allocated() - held, torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved(),
+            total - free, held,
         )  # fmt: skip
 
 
@@ -90,18 +95,19 @@ class HostGauge:
 
 @dataclass
 class Peak:
-    """The highest figures of a phase, and what was allocated when it ended last."""
+    """The highest figures of a phase, and what was allocated and what held when it ended last."""
 
     allocated: int = 0
     reserved: int = 0
     device: int = 0
     left: int = 0
+    held: int = 0
 
     def add(self, reading: Reading) -> None:
         self.allocated = max(self.allocated, reading.peak)
         self.reserved = max(self.reserved, reading.reserved)
         self.device = max(self.device, reading.device)
-        self.left = reading.allocated
+        self.left, self.held = reading.allocated, reading.held
 
 
 @dataclass
@@ -136,7 +142,7 @@ class Memory:
             mine.add(reading)
             self._open.pop()
             for peak in (self._peaks.setdefault(name, Peak()), *self._open[-1:]):
-                peak.add(Reading(reading.allocated, mine.allocated, mine.reserved, mine.device))
+                peak.add(Reading(reading.allocated, mine.allocated, mine.reserved, mine.device, reading.held))
             if self._open:
                 self.gauge.reset()
 
@@ -160,9 +166,9 @@ class Memory:
             if is_gpu:
                 metrics |= {f"memory/{name}/reserved": peak.reserved, f"memory/{name}/device": peak.device}
                 self._look_for_leak(name, peak.left)
-            if is_gpu and name in self.expected:
-                metrics[f"memory/{name}/expected"] = self.expected[name]
-                self._compare(name, peak.allocated)
+            if is_gpu and (expected := self._expected(name, peak)):
+                metrics[f"memory/{name}/expected"] = expected
+                self._compare(name, peak.allocated, expected)
         self._steps += 1
         self.forget()
         return metrics
@@ -181,28 +187,34 @@ class Memory:
                 )
             self._before_growth.setdefault(name, before)
 
-    def _compare(self, name: str, measured: int) -> None:
+    def _expected(self, name: str, peak: Peak) -> int:
+        """With what an engine keeps while the trainer works, which the plan leaves out as it need not. 0: not known."""
+        expected = self.expected.get(name, 0)
+        return expected + peak.held if expected and name != ROLLOUT else expected
+
+    def _compare(self, name: str, measured: int, expected: int) -> None:
         """Less is no news: the steps' completions are seldom as long as they may be."""
-        if measured > self.expected[name] * (1 + TOLERANCE) and name not in self._told:
+        if measured > expected * (1 + TOLERANCE) and name not in self._told:
             self._told.add(name)
-            self.warn(f"{name} took {measured / GIB:.2f} GiB, {self.expected[name] / GIB:.2f} were expected")
+            self.warn(f"{name} took {measured / GIB:.2f} GiB, {expected / GIB:.2f} were expected")
 
     def rehearsed(self, moments: int) -> dict[str, Any]:
         """A `memory` event: what the largest shapes took since the last `forget`, beside what was expected of them.
 
         moments: bytes that the optimiser will add with the first update; the expectation has them already.
         """
-        peaks = {name: peak.allocated for name, peak in self._peaks.items()}
+        peaks = self.peaks()
         self.forget()
         told, facts = [], {}
-        for name, measured in peaks.items():
+        for name, peak in peaks.items():
+            measured = peak.allocated
             told.append(f"{name} {measured / GIB:.2f} GiB")
-            if self.gauge.unit == "allocated" and (expected := self.expected.get(name)):
+            if self.gauge.unit == "allocated" and (expected := self._expected(name, peak)):
                 facts[f"{name}_error"] = error = (measured + moments) / expected - 1
                 told[-1] += f" (and {moments / GIB:.2f} of moments; {expected / GIB:.2f} were expected)"
                 if abs(error) > TOLERANCE:
                     self.warn(f"the planner is off by {error:+.0%} for {name}: see the event `memory`")
-        measured = max(peaks.values(), default=0)
+        measured = max((peak.allocated for peak in peaks.values()), default=0)
         return {
             "text": f"the largest shapes took: {', '.join(told)}",
             "measured_bytes": float(measured),
@@ -220,6 +232,18 @@ def memory_of(
     with suppress(KeyError, AttributeError):  # an architecture whose sizes have other names
         expected = demand_of(profile, shape_of(model.config.to_dict())).phases
     return Memory(CudaGauge(held), warn, expected)
+
+
+def room_beside_trainer(profile: Profile, shape: Shape, usable_bytes: int) -> int:
+    """Bytes that an engine may keep while the trainer works: what the plan leaves of `usable_bytes`. (pure)"""
+    phases = demand_of(profile, shape).phases
+    return max(0, int(SPARE * usable_bytes - FRAGMENTATION * max(phases.get("score", 0), phases["train"])))
+
+
+def usable_bytes(device: torch.device) -> int:
+    """Of a GPU, what PyTorch's allocator may have."""
+    share = float(torch.cuda.get_per_process_memory_fraction(device))
+    return int(share * torch.cuda.get_device_properties(device).total_memory)
 
 
 @contextmanager

@@ -10,6 +10,8 @@ from msgspec.structs import replace
 
 from profiles.errors import ExitCode, LonghaulError
 from profiles.footprint import GIB
+from profiles.load import load_profile
+from profiles.shapes import ARCHITECTURES, shape_of
 from tests.workers.harness import tiny_profile
 from workers import host_memory, memory
 from workers.memory import LEAK_BYTES, HostGauge, Memory, Reading, allocator_share, applied_once, context_bytes
@@ -24,7 +26,7 @@ class Script:
     unit = "allocated"
 
     def __init__(self) -> None:
-        self.now = self.high = 0
+        self.now = self.high = self.held = 0
 
     def be(self, *allocated: int) -> None:
         for one in allocated:
@@ -34,7 +36,7 @@ class Script:
         self.high = self.now
 
     def read(self) -> Reading:
-        return Reading(self.now, self.high, self.high + MIB, self.high + 500 * MIB)
+        return Reading(self.now, self.high, self.high + MIB, self.high + 500 * MIB, self.held)
 
 
 def measured(expected: dict[str, int] | None = None) -> tuple[Memory, Script, list[str]]:
@@ -161,6 +163,37 @@ def test_a_rehearsal_compares_the_largest_shapes_both_ways() -> None:
     assert facts["train_error"] == 0 and facts["rollout_error"] == pytest.approx(-0.3)
     assert said == ["the planner is off by -30% for rollout: see the event `memory`"]
     assert "rollout 0.06 GiB" in facts["text"] and memory.take() == {}
+
+
+def test_what_an_engine_keeps_while_the_trainer_works_is_expected_beside_the_trainer_s_own() -> None:
+    memory, gauge, said = measured({"train": 100 * MIB, "rollout": 100 * MIB})
+    gauge.held = 50 * MIB
+    with memory.phase("rollout"):
+        gauge.be(100)
+    with memory.phase("train"):
+        gauge.be(150)
+    facts = memory.rehearsed(moments=0)
+    assert facts["train_error"] == facts["rollout_error"] == 0
+    with memory.phase("train"):
+        gauge.be(179)
+    assert mib(memory.take())["train/expected"] == 150 and said == []
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "cache_gib", "usable_gib", "stays"),
+    [
+        ("grpo-1.5b-8gb", "r1-qwen-1.5b", 0.44, 7.1, True),
+        ("grpo-1.5b-8gb", "r1-qwen-1.5b", 0.44, 3.1, False),
+        ("azr-0.5b", "qwen2.5-0.5b", 3.0, 10.8, False),
+        ("azr-0.5b", "qwen2.5-0.5b", 3.0, 23.0, True),
+    ],
+)
+def test_a_cache_stays_beside_the_trainer_where_the_plan_leaves_room_for_it(
+    name: str, shape: str, cache_gib: float, usable_gib: float, stays: bool
+) -> None:
+    profile = load_profile(name).profile
+    room = memory.room_beside_trainer(profile, shape_of(ARCHITECTURES[shape]), int(usable_gib * GIB))
+    assert (cache_gib * GIB <= room) is stays
 
 
 def test_without_a_gpu_the_host_s_memory_is_measured() -> None:

@@ -98,5 +98,5 @@ def _agrees(device: torch.device, dim: int) -> bool:
         expected = scaled_dot_product_attention(query.float(), keys, values, attn_mask=mask).transpose(1, 2)
         weights = torch.randn(out.shape, device=device, generator=generator)
         found, truth = (torch.autograd.grad((one * weights).sum(), (query, key, value)) for one in (out, expected))
-    pairs = zip((out, *found), (expected, *truth), strict=True)
-    return all(float((one.float() - other.float()).norm()) <= 0.03 * float(other.norm()) for one, other in pairs)
+    ours, theirs = ([one.detach().float() for one in each] for each in ((out, *found), (expected, *truth)))
+    return all(float((a - b).norm()) <= 0.03 * float(b.norm()) for a, b in zip(ours, theirs, strict=True))

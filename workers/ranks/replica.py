@@ -84,7 +84,7 @@ class Replica:
         self.model = self.policy.model
         if setting.isolate:  # what looks for the cause then reads every number, which a graph forbids
             lean_graphs.allow(self.model, with_graphs=False)
-        self.memory = memory.memory_of(profile, self.model, setting.warn, lambda: lean_graphs.held_bytes(self.model))
+        self.memory = memory.memory_of(profile, self.model, setting.warn, self._held_bytes)
         self._reductions = setting.reductions
         self.group = setting.join(device)
         self.shards: Any = None
@@ -102,6 +102,10 @@ class Replica:
         self.update.together = self.together
         self.update.phase = self.memory.phase
         self._items: dict[str, Stateful] = {item.filename: item for item in (*self.policy.items, self.state)}
+
+    def _held_bytes(self) -> int:
+        """What stays from phase to phase beside what is planned: graphs of passes, and a cache there is room for."""
+        return lean_graphs.held_bytes(self.model) + self.engine.cache_bytes
 
     def make_update(self) -> Any:
         """The `Update` of the worker's kind."""

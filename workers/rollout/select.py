@@ -16,7 +16,8 @@ from msgspec.structs import replace
 from profiles.errors import ExitCode, LonghaulError
 from profiles.passes import is_corrected
 from profiles.schema import Profile
-from workers.memory import share_of_cap
+from profiles.shapes import shape_of
+from workers.memory import room_beside_trainer, share_of_cap, usable_bytes
 from workers.models.load import Tokenizer
 from workers.rollout.engine import Decode, EngineUnavailable, Request, Rollout, RolloutEngine, Sampling
 from workers.rollout.graph.engine import GraphEngine, reason_against
@@ -67,6 +68,11 @@ class Portions:
             # Outside the handler: its traceback holds what the next engine needs the room of.
             self._engine.replace(reason)
         return [found[number] for number in range(len(requests))]
+
+    @property
+    def cache_bytes(self) -> int:
+        """Of the cache that an engine keeps from call to call."""
+        return self.engine.cache_bytes if isinstance(self.engine, GraphEngine) else 0
 
     def rest(self) -> None:
         self._engine.rest()
@@ -148,7 +154,7 @@ def _start_of(name: str, model: Any, profile: Profile, tokenizer: Tokenizer) -> 
 
     def start() -> RolloutEngine:
         if name in ("native", "auto"):  # where no planner has decided
-            return native_engine(model, decode)
+            return native_engine(model, decode, profile)
         if name == "hf":
             from workers.rollout.hf import HfEngine
 
@@ -167,14 +173,17 @@ def _start_of(name: str, model: Any, profile: Profile, tokenizer: Tokenizer) -> 
     return start
 
 
-def native_engine(model: Any, decode: Decode | None) -> RolloutEngine:
+def native_engine(model: Any, decode: Decode | None, profile: Profile | None = None) -> RolloutEngine:
     """The decoder of our own that this model and this machine can run: on a GPU captured steps over a static cache.
 
-    Raises EngineUnavailable where neither can.
+    profile: of the training that it shares the GPU with. Raises EngineUnavailable where neither can.
     """
     if model.device.type == "cuda":
         if not (reason := reason_against(model)):
-            return GraphEngine(model, decode)
+            if profile is None:
+                return GraphEngine(model, decode)
+            room = room_beside_trainer(profile, shape_of(model.config.to_dict()), usable_bytes(model.device))
+            return GraphEngine(model, decode, keep_bytes=room)
         log.warning("decoding without CUDA graphs: %s", reason)
     return NativeEngine(model, decode)
 

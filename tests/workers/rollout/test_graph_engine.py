@@ -17,7 +17,6 @@ from profiles.schema import Adapter
 from tests.workers.rollout.models import REQUESTS, decode, direct_log_probs, tiny_model
 from workers.models import lora
 from workers.rollout.engine import EngineUnavailable, Request, Rollout, Sampling, choose, draw_uniforms
-from workers.rollout.graph import engine as graph_engine
 from workers.rollout.graph.cuts import (
     GATE_RESIDENT,
     MANY_TILES,
@@ -157,15 +156,16 @@ def test_nf4_weights_are_those_that_the_trainer_computes_with() -> None:
         torch.testing.assert_close(torch.tensor(one.log_probs), expected, atol=1e-4, rtol=0)
 
 
-def test_a_large_cache_is_given_back_while_the_trainer_works(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_stays_while_the_trainer_works_where_there_is_room_for_it() -> None:
     engine = GraphEngine(tiny_model())
     engine.generate(REQUESTS, Sampling(max_new_tokens=4))
-    kept = engine._state
+    size, kept = engine.cache_bytes, engine._state
     engine.rest()
     assert engine._state is kept is not None
-    monkeypatch.setattr(graph_engine, "KEEP_BYTES", 1)
+    engine = GraphEngine(tiny_model(), keep_bytes=size - 1)
+    engine.generate(REQUESTS, Sampling(max_new_tokens=4))
     engine.rest()
-    assert engine._state is None
+    assert engine.cache_bytes == 0
     assert len(engine.generate(REQUESTS, Sampling(max_new_tokens=4))) == len(REQUESTS)
 
 

@@ -26,7 +26,10 @@ def reason_against() -> str:
 
 
 class Kernels:
-    """The kernels of one source file, for one device. `name` may be a template with its arguments."""
+    """The kernels of one source file, for one device. `name` may be a template with its arguments.
+
+    From Hopper on a kernel is launched before the one in front of it is done, and waits for that itself: each has to.
+    """
 
     def __init__(self, source: Path, names: tuple[str, ...], device: torch.device) -> None:
         """Raises RuntimeError with the compiler's words where the source does not compile."""
@@ -35,6 +38,7 @@ class Kernels:
         torch.zeros(1, device=device)  # its context must be there, and be the current one
         major, minor = torch.cuda.get_device_capability(device)
         image, symbols = compiled(source.read_text(), names, f"sm_{major}{minor}")
+        self._attributes = [chained()] if major >= 9 else []
         self._module = checked(driver.cuModuleLoadData(image))
         self._functions = {
             name: checked(driver.cuModuleGetFunction(self._module, symbol)) for name, symbol in symbols.items()
@@ -52,10 +56,26 @@ class Kernels:
         values = tuple(one.data_ptr() if isinstance(one, Tensor) else one for one in arguments)
         types = tuple(ctypes.c_void_p if isinstance(one, Tensor) else ctypes.c_int for one in arguments)
         stream = torch.cuda.current_stream().cuda_stream
-        checked(driver.cuLaunchKernel(self._functions[name], *grid, threads, 1, 1, shared, stream, (values, types), 0))
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
+        config.sharedMemBytes, config.hStream = shared, driver.CUstream(stream)
+        config.attrs, config.numAttrs = self._attributes, len(self._attributes)
+        checked(driver.cuLaunchKernelEx(config, self._functions[name], (values, types), 0))
 
 
 MAX_SHARED = 64 << 10
+
+
+def chained() -> Any:
+    """What a launch says to begin before the kernel in front of it has ended."""
+    from cuda.bindings import driver
+
+    found, value = driver.CUlaunchAttribute(), driver.CUlaunchAttributeValue()
+    found.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    value.programmaticStreamSerializationAllowed = 1
+    found.value = value
+    return found
 
 
 @cache

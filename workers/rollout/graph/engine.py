@@ -8,6 +8,7 @@ steps, so a row that has ended runs on for at most so many, without being writte
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,10 +30,6 @@ log = logging.getLogger("worker")
 
 CHECK_EVERY = 16
 """Decode steps between two looks of the host."""
-KEEP_BYTES = 512 << 20
-"""A cache of up to this size stays while the trainer works, and its graphs with it; a larger one is made anew."""
-KEEP_SHARE = 1 / 16
-"""So does one of this share of the memory that the process may use."""
 ROUND_LENGTH = 128
 """The cache's length is a multiple of it, so that prompts of other lengths seldom need another."""
 
@@ -67,11 +64,16 @@ class GraphEngine:
 
     has_queue = True
 
-    def __init__(self, model: Any, decode: Decode | None = None, max_rows: int = 64) -> None:
-        """Raises EngineUnavailable, with the reason, for a model or a GPU that it cannot use."""
+    def __init__(
+        self, model: Any, decode: Decode | None = None, max_rows: int = 64, keep_bytes: int = sys.maxsize
+    ) -> None:
+        """keep_bytes: a cache of up to this size stays while the trainer works, and its graphs with it.
+
+        Raises EngineUnavailable, with the reason, for a model or a GPU that it cannot use.
+        """
         if reason := reason_against(model):
             raise EngineUnavailable(reason)
-        self.model, self.decode, self.max_rows = model, decode, max_rows
+        self.model, self.decode, self.max_rows, self._keep_bytes = model, decode, max_rows, keep_bytes
         self._decoder = Decoder(model)
         self._stop_ids = sorted(stop_ids_of(model))
         self._operations: Operations = operations_for(model.device)
@@ -177,12 +179,14 @@ class GraphEngine:
             )
 
     def rest(self) -> None:
-        """A large cache is given back; a small one stays, for its graphs are worth more than its memory."""
-        if self._state is None:
-            return
-        size = sum(one.nbytes for one in (*self._state.keys, *self._state.values))
-        if size > max(KEEP_BYTES, int(KEEP_SHARE * usable_bytes(self.model.device))):
+        """The cache stays where there is room for it, for making its graphs anew takes time; else it is given back."""
+        if self.cache_bytes > self._keep_bytes:
             self.close()
+
+    @property
+    def cache_bytes(self) -> int:
+        """Of what is there now."""
+        return sum(one.nbytes for one in (*self._state.keys, *self._state.values)) if self._state else 0
 
     def close(self) -> None:
         self._steps = self._state = self._weights = None
@@ -199,14 +203,6 @@ def _with_stop_text(work: _Work, ids: Sequence[Sequence[int]], counts: Sequence[
                 break
         row.looked = counts[slot]
     return found
-
-
-def usable_bytes(device: torch.device) -> int:
-    """Memory of a GPU that this process may use; 0 on a CPU."""
-    if device.type != "cuda":
-        return 0
-    share = float(torch.cuda.get_per_process_memory_fraction(device))
-    return int(share * torch.cuda.get_device_properties(device).total_memory)
 
 
 def in_turn(requests: Sequence[Request]) -> list[int]:

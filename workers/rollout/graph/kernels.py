@@ -1,4 +1,4 @@
-"""Triton kernels of one decode step: projections over NF4 or bfloat16 weights, and what lies between them.
+"""Triton kernels of one decode step: what lies between its products.
 
 Sums over split K are fixed in order, so equal inputs give equal bits. A projection leaves its result as float32 parts
 [splits, rows, N + R], the last R columns being x A^T of the adapters; the kernel that reads it adds the parts, the bias
@@ -12,14 +12,18 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra import cuda
 
 
 @triton.jit
-def _halves(word):
-    """The two bfloat16 of a 32-bit word: the one at the lower address first."""
-    first = (word & 0xFFFF).to(tl.int16).to(tl.bfloat16, bitcast=True)
-    second = ((word >> 16) & 0xFFFF).to(tl.int16).to(tl.bfloat16, bitcast=True)
-    return first, second
+def _begin(CHAINED: tl.constexpr):
+    """Let the next kernel be launched, and wait for what those before this write (`wait_for_previous` in matmul.cu).
+
+    Before it stands only what a step's own kernels do not write: weights, and the rows' positions, which `draw` moves.
+    """
+    if CHAINED:
+        cuda.gdc_launch_dependents()
+        cuda.gdc_wait()
 
 
 @triton.jit
@@ -29,108 +33,6 @@ def _place(row, columns, K, FRAGMENTS: tl.constexpr):
         piece = ((row // 8) * ((K + 255) // 256) + columns // 256) * 8 + columns % 64 // 8
         return (piece * 32 + row % 8 * 4 + columns % 256 // 64) * 8 + columns % 8
     return row * K + columns
-
-
-@triton.jit
-def _dense_product(x, weight, rows, columns, num_rows, num_columns, begin, end, K, HALF: tl.constexpr):
-    """Transposed product of x: [M, K] and weight: [N, K], both as words of two, over the words begin to end."""
-    acc = tl.zeros((columns.shape[0], rows.shape[0]), tl.float32)
-    for at in range(begin, end, HALF):
-        words = at + tl.arange(0, HALF)
-        x_words = tl.load(
-            x + rows[None, :] * (K // 2) + words[:, None],
-            mask=(rows < num_rows)[None, :] & (words < end)[:, None], other=0,
-        )  # fmt: skip
-        w_words = tl.load(
-            weight + columns[:, None] * (K // 2) + words[None, :],
-            mask=(columns < num_columns)[:, None] & (words < end)[None, :], other=0,
-        )  # fmt: skip
-        x_first, x_second = _halves(x_words)
-        w_first, w_second = _halves(w_words)
-        acc = tl.dot(w_first, x_first, acc)
-        acc = tl.dot(w_second, x_second, acc)
-    return acc
-
-
-@triton.jit
-def _nf4_product(x, weight, absmax, levels, rows, columns, num_rows, begin, end, K, HALF: tl.constexpr):
-    """The same for a weight of packed codes [N, K / 2] with one scale for 64: each weight is rounded to bfloat16 as the
-    trainer rounds it. begin and end are multiples of HALF, N of the block."""
-    acc = tl.zeros((columns.shape[0], rows.shape[0]), tl.float32)
-    BLOCKS: tl.constexpr = HALF // 32
-    for at in range(begin, end, HALF):
-        words = at + tl.arange(0, HALF)
-        x_words = tl.load(
-            x + rows[None, :] * (K // 2) + words[:, None], mask=(rows < num_rows)[None, :], other=0
-        )  # fmt: skip
-        codes = tl.load(weight + columns[:, None] * (K // 2) + words[None, :]).to(tl.int32)
-        blocks = at // 32 + tl.arange(0, BLOCKS)
-        scale = tl.load(absmax + columns[:, None] * (K // 64) + blocks[None, :])  # [N, BLOCKS]
-        scale = tl.broadcast_to(scale[:, :, None], (columns.shape[0], BLOCKS, 32))
-        scale = tl.reshape(scale, (columns.shape[0], HALF))
-        x_first, x_second = _halves(x_words)
-        w_first = (tl.load(levels + (codes >> 4)) * scale).to(tl.bfloat16)
-        w_second = (tl.load(levels + (codes & 15)) * scale).to(tl.bfloat16)
-        acc = tl.dot(w_first, x_first, acc)
-        acc = tl.dot(w_second, x_second, acc)
-    return acc
-
-
-@triton.jit
-def project(
-    x, w0, w1, w2, s0, s1, s2, lora_a, levels, out,
-    num_rows, K, N, R, end0, end1, words_a_split,
-    IS_NF4: tl.constexpr, HALF: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
-    """out[split, m, n] of up to three weights side by side, which end at end0, end1 and N; then the adapters' A."""
-    tile, split = tl.program_id(0), tl.program_id(1)
-    rows = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
-    begin = split * words_a_split
-    end = tl.minimum(begin + words_a_split, K // 2)
-    first = tile * BLOCK_N
-    columns = first + tl.arange(0, BLOCK_N)
-    width = N + R
-    if first < N:
-        weight = w0
-        absmax = s0
-        offset = end0 * 0
-        if first >= end0:
-            weight = w1
-            absmax = s1
-            offset = end0
-        if first >= end1:
-            weight = w2
-            absmax = s2
-            offset = end1
-        if IS_NF4:
-            acc = _nf4_product(x, weight, absmax, levels, rows, columns - offset, num_rows, begin, end, K, HALF)
-        else:
-            acc = _dense_product(x, weight, rows, columns - offset, num_rows, N, begin, end, K, HALF)
-    else:
-        acc = _dense_product(x, lora_a, rows, columns - N, num_rows, R, begin, end, K, HALF)
-    places = out + (split * num_rows + rows[None, :]) * width + columns[:, None]
-    tl.store(places, acc, mask=(rows < num_rows)[None, :] & (columns < width)[:, None])
-
-
-@triton.jit
-def gate_up(
-    x, w_gate, w_up, s_gate, s_up, levels, out, num_rows, K, N,
-    IS_NF4: tl.constexpr, HALF: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
-    """silu(x W_gate^T) * (x W_up^T), [M, N] in bfloat16; where these two have no adapters."""
-    rows = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
-    columns = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    if IS_NF4:
-        gate = _nf4_product(x, w_gate, s_gate, levels, rows, columns, num_rows, 0, K // 2, K, HALF)
-        up = _nf4_product(x, w_up, s_up, levels, rows, columns, num_rows, 0, K // 2, K, HALF)
-    else:
-        gate = _dense_product(x, w_gate, rows, columns, num_rows, N, 0, K // 2, K, HALF)
-        up = _dense_product(x, w_up, rows, columns, num_rows, N, 0, K // 2, K, HALF)
-    gate = gate.to(tl.bfloat16).to(tl.float32)
-    silu = (gate / (1.0 + tl.exp(-gate))).to(tl.bfloat16).to(tl.float32)
-    found = silu * up.to(tl.bfloat16).to(tl.float32)
-    places = out + rows[None, :] * N + columns[:, None]
-    tl.store(places, found.to(tl.bfloat16), mask=(rows < num_rows)[None, :] & (columns < N)[:, None])
 
 
 @triton.jit
@@ -157,11 +59,14 @@ def _whole(
 def add_norm(
     residual, parts, lora_b, norm, out, out_residual, num_rows, H, R, eps, lora_scale,
     SPLITS: tl.constexpr, RANK: tl.constexpr, BLOCK: tl.constexpr, FRAGMENTS: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):  # fmt: skip
     """residual + projection (none where SPLITS is 0), and its RMS norm: both [M, H] in bfloat16."""
     row = tl.program_id(0)
     columns = tl.arange(0, BLOCK)
     inside = columns < H
+    weight = tl.load(norm + columns, mask=inside, other=0.0).to(tl.float32)
+    _begin(CHAINED)
     hidden = tl.load(residual + row * H + columns, mask=inside, other=0.0).to(tl.float32)
     if SPLITS > 0:
         added = _whole(parts, row, columns, inside, num_rows, H + R, H, R, lora_b, lora_scale, 0, SPLITS, RANK)
@@ -169,16 +74,16 @@ def add_norm(
         tl.store(out_residual + row * H + columns, hidden.to(tl.bfloat16), mask=inside)
     variance = tl.sum(hidden * hidden, 0) / H
     normed = hidden * tl.rsqrt(variance + eps)
-    weight = tl.load(norm + columns, mask=inside, other=0.0).to(tl.float32)
     tl.store(out + _place(row, columns, H, FRAGMENTS), (normed * weight).to(tl.bfloat16), mask=inside)
 
 
 @triton.jit
 def activate(
     parts, lora_b, out, num_rows, width, R, lora_scale, SPLITS: tl.constexpr, RANK: tl.constexpr,
-    BLOCK: tl.constexpr, FRAGMENTS: tl.constexpr,
+    BLOCK: tl.constexpr, FRAGMENTS: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """silu(gate) * up of a projection that has both, [M, width] in bfloat16; where they have adapters."""
+    _begin(CHAINED)
     row = tl.program_id(0)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < width
@@ -195,7 +100,7 @@ def activate(
 def rope_write(
     parts, bias, lora_b, rope, positions, query, keys, values, num_rows, N, R, rope_length, cache_length, lora_scale,
     HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, DIM: tl.constexpr, SPLITS: tl.constexpr, RANK: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
+    HAS_BIAS: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Queries rotated, [M, HEADS, DIM]; keys, rotated, and values into their caches [slots, KEY_HEADS, T, DIM]."""
     row, head = tl.program_id(0), tl.program_id(1)
@@ -205,16 +110,17 @@ def rope_write(
     segment = tl.where(head < HEADS, 0, tl.where(head < HEADS + KEY_HEADS, 1, 2))
     width = N + R
     everywhere = lanes < half
+    position = tl.load(positions + row)
+    cos = tl.load(rope + position * DIM + lanes).to(tl.float32)
+    sin = tl.load(rope + (rope_length + position) * DIM + lanes).to(tl.float32)
+    _begin(CHAINED)
     first = _whole(parts, row, low, everywhere, num_rows, width, N, R, lora_b, lora_scale, segment, SPLITS, RANK)
     second = _whole(parts, row, high, everywhere, num_rows, width, N, R, lora_b, lora_scale, segment, SPLITS, RANK)
     if HAS_BIAS:
         first += tl.load(bias + low).to(tl.float32)
         second += tl.load(bias + high).to(tl.float32)
     first, second = first.to(tl.bfloat16).to(tl.float32), second.to(tl.bfloat16).to(tl.float32)
-    position = tl.load(positions + row)
     if head < HEADS + KEY_HEADS:
-        cos = tl.load(rope + position * DIM + lanes).to(tl.float32)
-        sin = tl.load(rope + (rope_length + position) * DIM + lanes).to(tl.float32)
         first, second = first * cos - second * sin, second * cos + first * sin
     if head < HEADS:
         place = query + (row * HEADS + head) * DIM
@@ -232,7 +138,7 @@ def rope_write(
 def attend(
     query, keys, values, positions, tops, sums, mixed, scale, cache_length,
     HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, DIM: tl.constexpr, GROUP: tl.constexpr, SPLITS: tl.constexpr,
-    BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Attention of one token a row over the keys up to its position; each split its portion of them."""
     row, key_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -241,8 +147,9 @@ def attend(
     dims = tl.arange(0, DIM)
     heads = key_head * group + members
     real = members < group
-    q = tl.load(query + (row * HEADS + heads[:, None]) * DIM + dims[None, :], mask=real[:, None], other=0.0)
     length = tl.load(positions + row) + 1
+    _begin(CHAINED)
+    q = tl.load(query + (row * HEADS + heads[:, None]) * DIM + dims[None, :], mask=real[:, None], other=0.0)
     portion = tl.cdiv(tl.cdiv(length, SPLITS), BLOCK) * BLOCK
     begin = split * portion
     end = tl.minimum(begin + portion, length)
@@ -270,9 +177,11 @@ def attend(
 
 @triton.jit
 def combine(
-    tops, sums, mixed, out, HEADS: tl.constexpr, DIM: tl.constexpr, SPLITS: tl.constexpr, FRAGMENTS: tl.constexpr
-):
+    tops, sums, mixed, out, HEADS: tl.constexpr, DIM: tl.constexpr, SPLITS: tl.constexpr, FRAGMENTS: tl.constexpr,
+    CHAINED: tl.constexpr,
+):  # fmt: skip
     """The splits of each (row, head) brought together, [M, HEADS * DIM] in bfloat16."""
+    _begin(CHAINED)
     place = tl.program_id(0)
     splits, dims = tl.arange(0, SPLITS), tl.arange(0, DIM)
     top = tl.load(tops + place * SPLITS + splits)

@@ -7,6 +7,20 @@
 
 #include "weights.cuh"
 
+// From Hopper on a kernel may begin while those before it still run. All let the next one begin at once, read first what no
+// kernel of a step writes, which is weights, and wait here before anything else is read or written.
+__device__ __forceinline__ void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void let_next_begin() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 __device__ __forceinline__ float rounded(float value) { return __uint_as_float(pack(0.0f, value) & 0xffff0000u); }
 
 __device__ __forceinline__ void mma(float* c, const u32* a, u32 b0, u32 b1) {
@@ -31,7 +45,8 @@ struct FromGlobal {
     __device__ __forceinline__ uint4 read(int j, int eighth) const {
         if (tile + j >= tiles || block >= blocks) return make_uint4(0, 0, 0, 0);
         int chunks = (blocks + 3) >> 2;
-        return __ldg(x + (((long)(tile + j) * chunks + (block >> 2)) * 8 + eighth) * 32 + (threadIdx.x & 31));
+        // Not __ldg: it is for what was there before the kernel began.
+        return x[(((long)(tile + j) * chunks + (block >> 2)) * 8 + eighth) * 32 + (threadIdx.x & 31)];
     }
 };
 
@@ -118,12 +133,14 @@ __device__ __forceinline__ void accumulate(float (*acc)[NT][4], const Rows* rows
     int t = threadIdx.x & 3, stride = (blockDim.x >> 5) * 4, blocks = K >> 6, tiles = (M + 7) >> 3;
     int block = begin + (threadIdx.x >> 5) * 4 + t;
     end = min(end, blocks);
+    let_next_begin();
     if (!DENSE && NT == 1) {
         if (threadIdx.x < 16) levels()[threadIdx.x] = LEVELS[threadIdx.x];
         __syncthreads();
     }
     Block<DENSE> w[MT][2];
     if (block - t < end) load<MT, DENSE>(w, rows, block, end, blocks);
+    wait_for_previous();
     for (; block - t < end; block += stride) {
         Block<DENSE> next[MT][2];
         if (!DENSE) load<MT, DENSE>(next, rows, block + stride, end, blocks);
@@ -234,10 +251,10 @@ __device__ __forceinline__ void share(float (*acc)[NT][4], const Rows& rows, con
     int t = threadIdx.x & 3, blocks = K >> 6, tiles = (M + 7) >> 3;
     end = min(end, (blocks + 3) >> 2);
     Block<DENSE> w[1][2];
-    if (begin < end) {
-        stage<NT>(staged, x, tile, tiles, begin, blocks);
-        load<1, DENSE>(w, &rows, begin * 4 + t, blocks, blocks);
-    }
+    let_next_begin();
+    if (begin < end) load<1, DENSE>(w, &rows, begin * 4 + t, blocks, blocks);
+    wait_for_previous();
+    if (begin < end) stage<NT>(staged, x, tile, tiles, begin, blocks);
     for (int chunk = begin; chunk < end; chunk++) {
         uint4 *now = staged + ((chunk - begin) & 1) * NT * 256, *later = staged + ((chunk - begin + 1) & 1) * NT * 256;
         wait_for_copies();

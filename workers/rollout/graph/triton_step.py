@@ -9,9 +9,10 @@ from typing import Any
 import torch
 import triton
 from torch import Tensor
+from triton.backends.nvidia.compiler import CUDAOptions
 
 from workers.models.nf4 import levels
-from workers.rollout.graph import kernels
+from workers.rollout.graph import kernels, product_kernels
 from workers.rollout.graph.cuts import KEY_BLOCK, blocks_of, key_splits, launch_for
 from workers.rollout.graph.state import State
 from workers.rollout.graph.weights import Adapters, Projection, Weights
@@ -47,6 +48,7 @@ class TritonOperations:
         self.processors = processors_of(device)
         self.nothing = torch.zeros(1, device=device)
         self.no_words = torch.zeros(1, dtype=torch.int32, device=device)
+        self.chain = {"CHAINED": True, "launch_pdl": True} if can_chain(device) else {"CHAINED": False}
 
     def embed(self, tokens: Tensor, weights: Weights) -> Tensor:
         return weights.embedding[tokens]
@@ -63,7 +65,7 @@ class TritonOperations:
         kernels.add_norm[(rows,)](
             residual, self.nothing if parts is None else parts.data, b, norm, out, new, rows, hidden,
             0 if a is None else a.shape[0], eps, scale, SPLITS=0 if parts is None else parts.splits, RANK=rank,
-            BLOCK=triton.next_power_of_2(hidden), FRAGMENTS=self.fragments and not is_last, num_warps=8,
+            BLOCK=triton.next_power_of_2(hidden), FRAGMENTS=self.fragments and not is_last, num_warps=8, **self.chain,
         )  # fmt: skip
         return new, out if is_last else x
 
@@ -89,7 +91,7 @@ class TritonOperations:
         grid = (
             triton.cdiv(columns, cut.columns) + triton.cdiv(extra, cut.columns), cut.splits, blocks_of(rows)[1]
         )  # fmt: skip
-        kernels.project[grid](
+        product_kernels.project[grid](
             words(x.data), *three([one if is_nf4 else words(one) for one in data]),
             *three([self.nothing if one is None else one for one in scales]), self.no_words if a is None else words(a),
             self.levels, out, rows, inputs, columns, extra, ends[0], ends[min(1, len(ends) - 1)],
@@ -112,7 +114,7 @@ class TritonOperations:
             parts.data, self.nothing if projection.bias is None else projection.bias, b, rope, state.positions, query,
             keys, values, rows, parts.columns, 0 if a is None else a.shape[0], rope.shape[1], length, scale,
             HEADS=heads, KEY_HEADS=key_heads, DIM=dim, SPLITS=parts.splits, RANK=rank,
-            HAS_BIAS=projection.bias is not None, num_warps=1,
+            HAS_BIAS=projection.bias is not None, num_warps=1, **self.chain,
         )  # fmt: skip
         splits = key_splits(rows * key_heads, length, self.processors)
         tops, sums = torch.empty(2, rows * heads * splits, device=device)
@@ -121,11 +123,12 @@ class TritonOperations:
         kernels.attend[(rows, key_heads, splits)](
             query, keys, values, state.positions, tops, sums, mixed, dim**-0.5, length, HEADS=heads,
             KEY_HEADS=key_heads, DIM=dim, GROUP=max(16, triton.next_power_of_2(heads // key_heads)), SPLITS=splits,
-            BLOCK=KEY_BLOCK, num_warps=4,
+            BLOCK=KEY_BLOCK, num_warps=4, **self.chain,
         )  # fmt: skip
         kernels.combine[(rows * heads,)](
-            tops, sums, mixed, out.data, HEADS=heads, DIM=dim, SPLITS=splits, FRAGMENTS=self.fragments, num_warps=2
-        )
+            tops, sums, mixed, out.data, HEADS=heads, DIM=dim, SPLITS=splits, FRAGMENTS=self.fragments, num_warps=2,
+            **self.chain,
+        )  # fmt: skip
         return out
 
     def activated(self, x: Inputs, projection: Projection) -> Inputs:
@@ -136,7 +139,7 @@ class TritonOperations:
         out = self.inputs(x.rows, columns, x.data.device)
         kernels.activate[(x.rows, triton.cdiv(columns, block))](
             parts.data, b, out.data, x.rows, columns, 0 if a is None else a.shape[0], scale, SPLITS=parts.splits,
-            RANK=rank, BLOCK=block, FRAGMENTS=self.fragments, num_warps=4,
+            RANK=rank, BLOCK=block, FRAGMENTS=self.fragments, num_warps=4, **self.chain,
         )  # fmt: skip
         return out
 
@@ -149,7 +152,7 @@ class TritonOperations:
         gate, up = projection.matrices
         is_nf4 = gate.absmax is not None
         cut = launch_for(columns, inputs, self.processors)
-        kernels.gate_up[(triton.cdiv(columns, cut.columns), blocks_of(rows)[1])](
+        product_kernels.gate_up[(triton.cdiv(columns, cut.columns), blocks_of(rows)[1])](
             words(x.data), gate.data if is_nf4 else words(gate.data), up.data if is_nf4 else words(up.data),
             self.nothing if gate.absmax is None else gate.absmax, self.nothing if up.absmax is None else up.absmax,
             self.levels, out.data, rows, inputs, columns, IS_NF4=is_nf4, HALF=cut.words, BLOCK_M=blocks_of(rows)[0],
@@ -180,6 +183,12 @@ def words(x: Tensor) -> Tensor:
 
 def three(tensors: list[Any]) -> list[Any]:
     return [*tensors, *[tensors[-1]] * (3 - len(tensors))]
+
+
+def can_chain(device: torch.device) -> bool:
+    """Whether a kernel may be launched before the one in front of it is done, and waits inside (from Hopper on)."""
+    has_option = "launch_pdl" in CUDAOptions.__dataclass_fields__  # not in an older Triton
+    return has_option and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 @cache
