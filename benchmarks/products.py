@@ -88,8 +88,8 @@ class Products:
         """x as the engine's products read it, and as anyone does: [rows, inputs]."""
         import torch
 
-        drawn = torch.randn(rows, self.inputs[name], device=self.device, dtype=self.dtype)
         ones = torch.ones(self.inputs[name], device=self.device, dtype=self.dtype)
+        drawn = torch.randn(rows, self.inputs[name], device=self.device, dtype=self.dtype)
         x, plain = (self.ops.add_norm(drawn, None, None, ones, 1e-6, is_last=one)[1] for one in (False, True))
         return x, plain
 

@@ -1,8 +1,9 @@
 """How much a trainer does side by side, and how that becomes less where the GPU's memory ends. (pure)
 
-CUDA graphs of training passes go first. Rollouts have their own halving; the update has a ladder: micro-batches down to
-one rollout, then the output head down to 16 places. None of it changes what is learnt beyond rounding: divisors are
-those of the whole minibatch, and a rollout's draws are its own. So a step that ran out of memory is simply done again.
+CUDA graphs that wait for their next use go first. Rollouts have their own halving; the update has a ladder:
+micro-batches down to one rollout, then the output head down to 16 places. None of it changes what is learnt beyond
+rounding: divisors are those of the whole minibatch, and a rollout's draws are its own. So a step that ran out of memory
+is simply done again.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ class Sizes(Struct, frozen=True):
     rollout_rows: int
     """Rollouts that decode side by side."""
     graphs: bool = False
-    """Whether training passes may be CUDA graphs, which hold memory while nothing runs."""
+    """Whether CUDA graphs stay while nothing runs them: of training passes, and of decode steps with their cache."""
 
     def __str__(self) -> str:
         return (
             f"micro-batches of {self.micro_batch}, {self.head_rows} rows of logits and {self.rollout_rows} rollouts "
-            f"at one time{', CUDA graphs of passes' if self.graphs else ''}"
+            f"at one time{', CUDA graphs kept' if self.graphs else ''}"
         )
 
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from profiles.errors import ExitCode, LonghaulError
-from profiles.footprint import FRAGMENTATION, GIB, demand_of
+from profiles.footprint import FRAGMENTATION, GIB, GRAPH_BYTES, Demand, demand_of
 from profiles.schema import Profile
 from profiles.shapes import Shape, shape_of
 from workers import host_memory
@@ -188,7 +188,7 @@ class Memory:
             self._before_growth.setdefault(name, before)
 
     def _expected(self, name: str, peak: Peak) -> int:
-        """With what an engine keeps while the trainer works, which the plan leaves out as it need not. 0: not known."""
+        """With what is held while the trainer works, graphs and a cache, which no plan of it has. 0: not known."""
         expected = self.expected.get(name, 0)
         return expected + peak.held if expected and name != ROLLOUT else expected
 
@@ -236,8 +236,14 @@ def memory_of(
 
 def room_beside_trainer(profile: Profile, shape: Shape, usable_bytes: int) -> int:
     """Bytes that an engine may keep while the trainer works: what the plan leaves of `usable_bytes`. (pure)"""
-    phases = demand_of(profile, shape).phases
-    return max(0, int(SPARE * usable_bytes - FRAGMENTATION * max(phases.get("score", 0), phases["train"])))
+    demand = demand_of(profile, shape)
+    trainer = max(FRAGMENTATION * demand.phases[name] + demand.beside.get(name, 0) for name in after_rollouts(demand))
+    return max(0, int(SPARE * usable_bytes - trainer - GRAPH_BYTES))
+
+
+def after_rollouts(demand: Demand) -> list[str]:
+    """Phases in which the trainer works. (pure)"""
+    return [name for name in ("score", "train") if name in demand.parts]
 
 
 def usable_bytes(device: torch.device) -> int:

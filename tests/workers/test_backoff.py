@@ -35,7 +35,7 @@ def test_what_is_halved(sizes: tuple[int, int, int], phase: str, expected: tuple
 
 
 @pytest.mark.parametrize("phase", ["train", "rollout"])
-def test_graphs_of_passes_go_before_anything_is_halved(phase: str) -> None:
+def test_graphs_go_before_anything_is_halved(phase: str) -> None:
     assert smaller(Sizes(4, 128, 64, graphs=True), phase) == ASKED
 
 

@@ -11,7 +11,6 @@ from workers.azr.rows import Row
 from workers.azr.update import PolicyUpdate
 from workers.azr.worst_case import rehearse
 from workers.backoff import Sizes
-from workers.models.lean_graphs import may_capture
 from workers.models.log_probs import head_rows_for
 from workers.ranks.replica import Replica
 from workers.rollout.select import tis_cap_of
@@ -48,7 +47,7 @@ class AzrReplica(Replica):
             micro_batch=self.micro_batch(self.profile.optimizer.micro_batch_size),
             head_rows=self.update.head_rows,
             rollout_rows=self.engine.max_rows,
-            graphs=may_capture(self.model),
+            graphs=self.keeps_graphs,
         )
 
     def resize(self, sizes: Sizes) -> None:

@@ -12,7 +12,6 @@ from workers.grpo.entropy import EntropyMask
 from workers.grpo.rows import Row
 from workers.grpo.update import GroupUpdate
 from workers.grpo.worst_case import rehearse
-from workers.models.lean_graphs import may_capture
 from workers.ranks.replica import Replica, Setting
 
 
@@ -52,7 +51,7 @@ class GrpoReplica(Replica):
             micro_batch=self.micro_batch(now.rollouts),
             head_rows=now.head_rows,
             rollout_rows=self.engine.max_rows,
-            graphs=may_capture(self.model),
+            graphs=self.keeps_graphs,
         )
 
     def resize(self, sizes: Sizes) -> None:

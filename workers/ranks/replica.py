@@ -84,6 +84,7 @@ class Replica:
         self.model = self.policy.model
         if setting.isolate:  # what looks for the cause then reads every number, which a graph forbids
             lean_graphs.allow(self.model, with_graphs=False)
+        self._may_capture = lean_graphs.may_capture(self.model)
         self.memory = memory.memory_of(profile, self.model, setting.warn, self._held_bytes)
         self._reductions = setting.reductions
         self.group = setting.join(device)
@@ -104,7 +105,7 @@ class Replica:
         self._items: dict[str, Stateful] = {item.filename: item for item in (*self.policy.items, self.state)}
 
     def _held_bytes(self) -> int:
-        """What stays from phase to phase beside what is planned: graphs of passes, and a cache there is room for."""
+        """What stays from phase to phase: graphs of passes, and a cache there is room for."""
         return lean_graphs.held_bytes(self.model) + self.engine.cache_bytes
 
     def make_update(self) -> Any:
@@ -132,12 +133,19 @@ class Replica:
         attempt ends, and nothing else tells the next one of it."""
         return max(1, asked >> self._reductions) if self.group.size > 1 else asked
 
+    @property
+    def keeps_graphs(self) -> bool:
+        """Whether graphs, of passes or of decode steps, stay while nothing runs them."""
+        return lean_graphs.may_capture(self.model) or self.engine.keeps_cache
+
     def rest(self, _: None = None) -> None:
         self.engine.rest()
 
     def resize(self, sizes: Sizes) -> None:
         self.engine.max_rows = sizes.rollout_rows
-        lean_graphs.allow(self.model, sizes.graphs)
+        lean_graphs.allow(self.model, sizes.graphs and self._may_capture)
+        if not sizes.graphs:
+            self.engine.forget_cache()
         if self.model.device.type == "cuda":
             torch.cuda.empty_cache()
 

@@ -70,6 +70,17 @@ class Portions:
         return [found[number] for number in range(len(requests))]
 
     @property
+    def keeps_cache(self) -> bool:
+        """Whether the engine may hold a cache, with graphs over it, while the trainer works."""
+        return isinstance(self.engine, GraphEngine) and self.engine.keep_bytes > 0
+
+    def forget_cache(self) -> None:
+        """Memory has ended: from now on it is given back whenever the trainer works."""
+        if isinstance(self.engine, GraphEngine):
+            self.engine.keep_bytes = 0
+            self.engine.close()
+
+    @property
     def cache_bytes(self) -> int:
         """Of the cache that an engine keeps from call to call."""
         return self.engine.cache_bytes if isinstance(self.engine, GraphEngine) else 0

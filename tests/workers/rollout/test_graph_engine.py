@@ -32,6 +32,7 @@ from workers.rollout.graph.engine import GraphEngine, bucket_of, in_turn
 from workers.rollout.graph.state import Shape, State
 from workers.rollout.graph.step import TorchOperations
 from workers.rollout.native import NativeEngine
+from workers.rollout.select import Portions
 
 MANY = [Request(tuple(range(3, 4 + length % 13)), seed) for seed, length in enumerate(range(40))]
 
@@ -167,6 +168,31 @@ def test_a_cache_stays_while_the_trainer_works_where_there_is_room_for_it() -> N
     engine.rest()
     assert engine.cache_bytes == 0
     assert len(engine.generate(REQUESTS, Sampling(max_new_tokens=4))) == len(REQUESTS)
+
+
+def test_once_a_cache_was_too_large_to_stay_none_does_so_that_a_resumed_run_has_the_graphs_of_a_whole_one() -> None:
+    large, small = Sampling(max_new_tokens=300), Sampling(max_new_tokens=4)
+    engine = GraphEngine(tiny_model())
+    engine.generate(MANY[:12], large)
+    engine = GraphEngine(tiny_model(), keep_bytes=engine.cache_bytes - 1)
+    for requests, sampling in ((MANY[:12], large), (MANY[:12], small), (MANY[:5], small)):
+        engine.generate(requests, sampling)
+        if sampling is small:
+            assert engine._state is not None and engine._state.shape.slots == len(requests)
+        engine.rest()
+        assert engine.cache_bytes == 0
+
+
+def test_a_cache_that_was_forgotten_for_lack_of_memory_is_not_kept_again() -> None:
+    portions = Portions(GraphEngine(tiny_model()))
+    portions.generate(REQUESTS, Sampling(max_new_tokens=4))
+    portions.rest()
+    assert portions.keeps_cache and portions.cache_bytes > 0
+    portions.forget_cache()
+    assert not portions.keeps_cache and portions.cache_bytes == 0
+    portions.generate(REQUESTS, Sampling(max_new_tokens=4))
+    portions.rest()
+    assert portions.cache_bytes == 0
 
 
 def test_fewer_rows_side_by_side_need_a_smaller_cache() -> None:

@@ -67,13 +67,12 @@ class GraphEngine:
     def __init__(
         self, model: Any, decode: Decode | None = None, max_rows: int = 64, keep_bytes: int = sys.maxsize
     ) -> None:
-        """keep_bytes: a cache of up to this size stays while the trainer works, and its graphs with it.
-
-        Raises EngineUnavailable, with the reason, for a model or a GPU that it cannot use.
+        """keep_bytes: a cache of up to this size stays while the trainer works, and its graphs with it; none does once
+        one was larger. Raises EngineUnavailable, with the reason, for a model or a GPU that it cannot use.
         """
         if reason := reason_against(model):
             raise EngineUnavailable(reason)
-        self.model, self.decode, self.max_rows, self._keep_bytes = model, decode, max_rows, keep_bytes
+        self.model, self.decode, self.max_rows, self.keep_bytes = model, decode, max_rows, keep_bytes
         self._decoder = Decoder(model)
         self._stop_ids = sorted(stop_ids_of(model))
         self._operations: Operations = operations_for(model.device)
@@ -180,7 +179,10 @@ class GraphEngine:
 
     def rest(self) -> None:
         """The cache stays where there is room for it, for making its graphs anew takes time; else it is given back."""
-        if self.cache_bytes > self._keep_bytes:
+        # The shape of what stays decides which graphs run next. Were a smaller cache to stay after a larger one went, a
+        # resumed run, whose first rollouts are the largest that there can be, would have other graphs than a whole one.
+        if self.cache_bytes > self.keep_bytes:
+            self.keep_bytes = 0
             self.close()
 
     @property

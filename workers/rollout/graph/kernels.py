@@ -19,7 +19,7 @@ from triton.language.extra import cuda
 def _begin(CHAINED: tl.constexpr):
     """Let the next kernel be launched, and wait for what those before this write (`wait_for_previous` in matmul.cu).
 
-    Before it stands only what a step's own kernels do not write: weights, and the rows' positions, which `draw` moves.
+    Before it stands only what no chained kernel writes: weights, and the rows' positions, which `draw` moves.
     """
     if CHAINED:
         cuda.gdc_launch_dependents()

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 import triton
 from torch import Tensor
-from triton.backends.nvidia.compiler import CUDAOptions
 
 from workers.models.nf4 import levels
 from workers.rollout.graph import kernels, product_kernels
@@ -51,6 +50,7 @@ class TritonOperations:
         self.chain = {"CHAINED": True, "launch_pdl": True} if can_chain(device) else {"CHAINED": False}
 
     def embed(self, tokens: Tensor, weights: Weights) -> Tensor:
+        """Not chained, and so is `draw`: whatever came before a step is done when its first kernels begin."""
         return weights.embedding[tokens]
 
     def add_norm(
@@ -187,8 +187,7 @@ def three(tensors: list[Any]) -> list[Any]:
 
 def can_chain(device: torch.device) -> bool:
     """Whether a kernel may be launched before the one in front of it is done, and waits inside (from Hopper on)."""
-    has_option = "launch_pdl" in CUDAOptions.__dataclass_fields__  # not in an older Triton
-    return has_option and torch.cuda.get_device_capability(device) >= (9, 0)
+    return torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 @cache
