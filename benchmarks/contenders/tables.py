@@ -75,14 +75,32 @@ def time_table(report: Found) -> str:
     return "\n\n".join(parts)
 
 
+MOST_APART = {", mean": 0.02, ", largest": 0.5}
+"""Nats that log-probs may be off the reference's, by the end of a figure's name."""
+LEAST_COSINE = 0.999
+"""Of the adapter's whole gradient with the reference's."""
+
+
+def limit_of(figure: str, value: float) -> str:
+    """What a figure of `--check` is held to, and whether it misses that; empty: it is told alone."""
+    most = next((limit for end, limit in MOST_APART.items() if figure.endswith(end)), None)
+    if most is not None:
+        return f"at most {most:g}{': missed' if value > most else ''}"
+    if figure == "gradient cosine":
+        return f"at least {LEAST_COSINE:g}{': missed' if value < LEAST_COSINE else ''}"
+    return ""
+
+
 def check_table(reports: Sequence[Found]) -> str:
-    """Differences from the float32 reference, in nats, and cosines of gradients."""
+    """Differences from the float32 reference, in nats, and cosines of gradients, beside what they are held to."""
     rows = []
     for one in reports:
         start = [one["contender"], str(one["group_size"])]
         told = one["metrics"].items() if one["status"] == "ok" else [(one["status"], one["reason"])]
-        rows += [[*start, key, f"{value:.6g}" if isinstance(value, float) else str(value)] for key, value in told]
-    return table(("contender", "G", "figure", "value"), rows)
+        for key, value in told:
+            cells = [f"{value:.6g}", limit_of(key, value)] if isinstance(value, float) else [str(value), ""]
+            rows.append([*start, key, *cells])
+    return table(("contender", "G", "figure", "value", "limit"), rows)
 
 
 def ratios(reports: Sequence[Found], ours: str = "native") -> str:

@@ -210,6 +210,25 @@ def test_the_table_gives_medians_with_their_span_and_how_much_faster_ours_is() -
     assert tables.ratios([ours, other, gone]) == "G=8: native makes 10.0 steps in the time of one of trl"
 
 
+@pytest.mark.parametrize(
+    ("figure", "value", "limit"),
+    [
+        ("engine to reference, mean", 0.019, "at most 0.02"),
+        ("engine to reference, mean", 0.021, "at most 0.02: missed"),
+        ("trainer to reference, largest", 0.6, "at most 0.5: missed"),
+        ("gradient cosine", 0.9991, "at least 0.999"),
+        ("gradient cosine", 0.9988, "at least 0.999: missed"),
+        ("least gradient cosine of a matrix", 0.99, ""),
+    ],
+)
+def test_a_figure_of_the_check_stands_beside_its_limit_and_says_where_it_misses_it(
+    figure: str, value: float, limit: str
+) -> None:
+    assert tables.limit_of(figure, value) == limit
+    report = {"contender": "check native", "group_size": 8, "status": "ok", "reason": "", "metrics": {figure: value}}
+    assert tables.check_table([report]).splitlines()[-1].split("|")[-2].strip() == limit
+
+
 def test_tables_of_several_calls_are_one_where_the_workload_is(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

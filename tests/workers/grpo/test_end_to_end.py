@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -115,11 +116,12 @@ def test_row_46_a_policy_that_is_paid_for_even_first_tokens_learns_to_write_them
         grpo=Grpo(groups_per_step=4, group_size=8, truncated="keep"),
         optimizer=Optimizer(learning_rate=1e-2, warmup_steps=0, row_tokens=64),
     )
-    trained(tmp_path / "run", profile, 45)
+    trained(tmp_path / "run", profile, 200)
     steps = metrics_of(tmp_path / "run")
     rewards = [step["reward"] for step in steps]
-    parts = [sum(rewards[at : at + 15]) / 15 for at in range(0, 45, 15)]
+    parts = [sum(rewards[at : at + 50]) / 50 for at in range(0, 200, 50)]
     assert sum(rewards[:2]) / 2 < 0.7
     assert parts[-1] >= 0.9
     assert all(later >= earlier - 0.1 for earlier, later in pairwise(parts))
-    assert all(step.get("loss", 0.0) == step.get("loss", 0.0) for step in steps)
+    assert len(steps) == 200
+    assert all(math.isfinite(value) for step in steps for value in step.values() if isinstance(value, float))
