@@ -228,6 +228,17 @@ def rollouts_by(verdict: Verdict) -> str:
     return f"rollouts by {engine} (auto: {verdict.why})" if verdict.why else f"rollouts by {engine}"
 
 
+def engine_kept(verdict: Verdict, args: argparse.Namespace) -> str:
+    """One line where a stored run has its engine, perhaps by `auto`, from a profile that is changed now."""
+    names = {override.partition("=")[0].strip() for override in args.overrides}
+    engine = verdict.profile.sampling.engine
+    if "sampling.engine" in names or not any(name.startswith(("model.", "run.", "vllm.")) for name in names):
+        return ""
+    afresh = planner.changed(verdict.profile, {"sampling.engine": "auto"})
+    by_auto = judge(afresh, verdict.machine).profile.sampling.engine
+    return f"rollouts stay by {engine}; --set sampling.engine=auto would mean {by_auto}" if by_auto != engine else ""
+
+
 def table(plan: Plan) -> str:
     """Phase by phase, in GiB: allocated, on the card, and what takes it, largest first. (pure)"""
     devices = plan.demand.devices

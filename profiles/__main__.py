@@ -22,6 +22,7 @@ with file and line, and nothing is started (exit code 66).
 
 The resolved profile is stored with the run. When a run is resumed with another one, the difference is shown:
 **fixed** knobs cannot change in a run, **free** ones may change at any time, all others need `--accept-changes`.
+While the run has no checkpoint, every knob may change.
 """
 
 

@@ -1,7 +1,9 @@
-"""What differs between the profile that a run began with and the one it is resumed with, and whether it may. (pure)"""
+"""What differs between the profile that a run began with and the one it is resumed with, and whether it may."""
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,6 +11,7 @@ from msgspec import Struct
 
 from profiles.errors import ExitCode, LonghaulError
 from profiles.knobs import ChangeKind, knobs, value_of
+from profiles.load import load_profile, shipped_profiles
 from profiles.refusal import shown
 from profiles.schema import Profile
 
@@ -40,24 +43,51 @@ def diff(old: Profile, new: Profile) -> list[Change]:
     ]
 
 
-def render(changes: Iterable[Change]) -> str:
-    """One line a change: knob, old value, new value, what that means."""
-    rows = [(c.key, f"{shown(c.old)} -> {shown(c.new)}", WHAT_KIND_MEANS[c.kind]) for c in changes]
+def render(changes: Iterable[Change], *, has_begun: bool = True) -> str:
+    """One line a change: knob, old value, new value, what that means. (pure)
+
+    has_begun: the run has a checkpoint; without one every knob may change, and nothing is said of it.
+    """
+    rows = [(c.key, f"{shown(c.old)} -> {shown(c.new)}", WHAT_KIND_MEANS[c.kind] * has_begun) for c in changes]
     widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
-    return "\n".join(f"  {key:<{widths[0]}}  {values:<{widths[1]}}  {kind}" for key, values, kind in rows)
+    lines = [f"  {key:<{widths[0]}}  {values:<{widths[1]}}  {kind}" for key, values, kind in rows]
+    return "\n".join(line.rstrip() for line in lines)
 
 
-def refusal(changes: Iterable[Change], accept_changes: bool) -> LonghaulError | None:
-    """Why a run may not go on with these changes; None where it may."""
+def refusal(changes: Iterable[Change], accept_changes: bool, another_run: str) -> LonghaulError | None:
+    """Why a run that has a checkpoint may not go on with these changes; None where it may. (pure)
+
+    another_run: the command that begins a run with what is wanted.
+    """
     changes = list(changes)
     fixed = [change for change in changes if change.kind == "fixed"]
     guarded = [change for change in changes if change.kind == "guarded"]
     if fixed:
-        command = "python -m orchestrator run --run NEW-NAME"
-        return _refused("cannot go on with another value of", fixed, changes, command)
+        return _refused("cannot go on with another value of", fixed, changes, another_run)
     if guarded and not accept_changes:
         return _refused("was begun with another value of", guarded, changes, "repeat the command with --accept-changes")
     return None
+
+
+def another_run(profile: Profile) -> str:
+    """The command that begins another run with just this profile: a shipped one's name, and each knob that differs.
+
+    Of the shipped ones that of the same name, else the one with least differences: where a profile's own file lies is
+    not stored.
+    """
+    name = profile.name
+    names = [name] if name in shipped_profiles() else shipped_profiles()
+    bases = [(name, diff(load_profile(name).profile, profile)) for name in names]
+    base, changes = min(bases, key=lambda found: len(found[1]))
+    words = [f"--set {shlex.quote(f'{change.key}={_as_toml(change.new)}')}" for change in changes]
+    return " ".join([f"python -m orchestrator run --run NEW-NAME --profile {base}", *words])
+
+
+def _as_toml(value: Any) -> str:
+    """A value as `--set` reads it. (pure)"""
+    if isinstance(value, str) and value == value.strip() != "" and not value.startswith(("'", '"')):
+        return value
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _refused(what: str, culprits: list[Change], changes: list[Change], next_command: str) -> LonghaulError:

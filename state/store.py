@@ -67,6 +67,20 @@ class Store(WritingConnection):
         with self.transaction():
             self.db.execute("UPDATE runs SET profile=?, profile_sha256=?", [profile, sha256])
 
+    def begin_anew(self, profile: str, sha256: str, seed: int) -> None:
+        """Another profile for a run without a checkpoint: what was found and counted under the old one goes.
+
+        It counts as failed, because a failed run that is started again is forgiven its failures.
+        """
+        with self.transaction():
+            assert not self.db.execute("SELECT 1 FROM checkpoints").fetchone(), "the run has a checkpoint"
+            self.db.execute(
+                "UPDATE runs SET profile=?, profile_sha256=?, seed=?, state=?, stop_reason='another profile'",
+                [profile, sha256, seed, RunState.FAILED],
+            )
+            self.db.execute("DELETE FROM examples")
+            self.db.execute("UPDATE attempts SET reductions=0")
+
     def heartbeat(self, now: float) -> None:
         with self.transaction(durable_commit=False):
             self.db.execute("UPDATE runs SET heartbeat_at=?", [now])

@@ -28,13 +28,13 @@ from orchestrator.display.summary import summary
 from orchestrator.display.terminal import Keyboard
 from orchestrator.display.wording import harmless
 from orchestrator.loop import Master
-from orchestrator.preflight import Verdict, examined, plan_facts, shown, told, too_small
+from orchestrator.preflight import Verdict, engine_kept, examined, plan_facts, shown, told, too_small
 from orchestrator.recovery import raise_oom_priority, recover_run
 from orchestrator.runs import newest_unfinished
 from orchestrator.schedule import Stop
+from orchestrator.settle import has_begun, settle_profile
 from orchestrator.signals import SIGNALS
 from orchestrator.tracking import tracked
-from profiles.changes import diff, refusal, render
 from profiles.errors import ExitCode, LonghaulError
 from profiles.load import from_json, load_profile, override_profile, profile_sha256, resolved_json
 from profiles.schema import Profile
@@ -90,21 +90,24 @@ def run(args: argparse.Namespace) -> int:
         from orchestrator.rehearsal import dry_run
 
         return dry_run(chosen.profile or stored_with(chosen.run, []))
-    verdict = examined(chosen.profile or stored_with(chosen.run, []), args, is_new=chosen.is_new)
+    is_begun = has_begun(chosen.run)
+    verdict = examined(chosen.profile or stored_with(chosen.run, []), args, is_new=not is_begun)
     if args.plan or args.card:
         return say_plan(verdict, args)
     if verdict.is_refused:
         raise too_small(verdict, args)
     if chosen.profile is not None:
         chosen = replace(chosen, profile=verdict.profile)
-    sys.stdout.write(f"{line}\n" if (line := told(verdict)) else "")
+    is_changed_early = chosen.profile is not None and not chosen.is_new and not is_begun and not args.profile
+    for line in filter(None, (told(verdict), engine_kept(verdict, args) if is_changed_early else "")):
+        sys.stdout.write(f"{line}\n")
     make_directory(chosen.run.root)
     lock = RunLock.acquire(chosen.run)
     try:
         store = open_store(chosen)
         reader = Reader.open(chosen.run)
         try:
-            profile = settle_profile(chosen, store, args)
+            profile = settle_profile(chosen.run, chosen.profile, store, reader, args)
             return drive(chosen.run, store, reader, profile, plain=args.plain)
         finally:
             reader.close()
@@ -226,21 +229,6 @@ def program_version() -> str:
         return version("longhaul")
     except PackageNotFoundError:
         return "source"
-
-
-def settle_profile(chosen: Chosen, store: Store, args: argparse.Namespace) -> Profile:
-    """The profile to run with. A changed one is shown as a diff; what cannot change is refused."""
-    stored = from_json(store.profile_json())
-    wanted = chosen.profile
-    if wanted is None or wanted == stored:
-        return stored
-    changes = diff(stored, wanted)
-    if (error := refusal(changes, args.accept_changes)) is not None:
-        raise error  # it shows the changes itself
-    sys.stdout.write(f"profile of run '{chosen.run.name}' changes:\n{render(changes)}\n")
-    sys.stdout.flush()
-    store.set_profile(resolved_json(wanted).decode(), profile_sha256(wanted))
-    return wanted
 
 
 # --- running -------------------------------------------------------------------------------------------------

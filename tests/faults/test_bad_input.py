@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -59,6 +60,55 @@ def test_E7_changed_profile_is_shown_and_refused_where_it_cannot_change(clean: C
         assert "checkpoint_every" in master.out.read_text()
         recover_here(run.run)
         assert ending(run) == clean.ending
+
+
+@pytest.mark.parametrize("crash", ["worker.before_ready:1", "ckpt.files_written:1"])
+def test_E7_before_the_first_checkpoint_every_knob_may_change_and_the_run_is_as_one_that_began_so(
+    crash: str, tmp_path: Path
+) -> None:
+    with scene(tmp_path / "other", run__seed=7) as other, scene(tmp_path / "run") as run:
+        other.finish()
+        dies_at_first(run, crash)
+        said = run.finish(run__seed=7, run__steps_per_cycle=6).out.read_text()
+        assert re.search(r"it has no checkpoint yet, so every knob may:\n  run.seed +0 -> 7\n", said)
+        assert run.one("SELECT seed FROM runs") == 7
+        check_invariants(run, ending(other))
+        told(run.finish(code=66, run__seed=8), "cannot go on with another value of run.seed")
+
+
+@pytest.mark.parametrize("crash", ["commit.before:1", "commit.inside:1"])
+def test_E7_a_first_checkpoint_on_disk_counts_also_without_a_row(crash: str, clean: Clean, tmp_path: Path) -> None:
+    with scene(tmp_path / "run") as run:
+        dies_at_first(run, crash)
+        told(run.finish(code=66, run__seed=7), "cannot go on with another value of run.seed")
+        run.finish()
+        assert ending(run) == clean.ending
+
+
+def test_E7_killed_while_the_change_is_stored_the_run_has_the_old_profile_or_the_new(tmp_path: Path) -> None:
+    with scene(tmp_path / "run") as run:
+        dies_at_first(run, "ckpt.files_written:1")
+        for number in range(1, 9):
+            ended = run.start(f"store.before_commit:{number}", run__seed=7, retry__backoff_s=60).end()
+            assert ended == KILLED and run.one("SELECT seed = json_extract(profile, '$.run.seed') FROM runs") == 1
+            if run.one("SELECT seed FROM runs") == 7:
+                break
+        assert run.one("SELECT seed FROM runs") == 7 and number > 1
+        run.finish(run__seed=0)
+        check_invariants(run)
+
+
+def dies_at_first(run: Scene, crash: str) -> None:
+    """The master too is killed, once its first worker has come to that point, and nothing is left alive."""
+    master = run.start(crash, retry__backoff_s=60)
+    master.wait_for(lambda: (run.one("SELECT count(*) FROM attempts WHERE state='failed'") or 0) == 1 or gone(master))
+    master.kill()
+    run.wait_until_nobody_is_left()
+    assert run.head_step() == -1
+
+
+def gone(master: Master) -> bool:
+    return master.process.poll() is not None
 
 
 def test_store_of_a_newer_version_is_untouched(tmp_path: Path) -> None:

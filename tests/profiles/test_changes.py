@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import shlex
+from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given, settings
 
-from profiles.changes import Change, diff, refusal, render
+from profiles.changes import Change, another_run, diff, refusal, render
 from profiles.errors import ExitCode
 from profiles.knobs import value_of
+from profiles.load import load_profile
+from profiles.rules import check
 from profiles.schema import Profile
 from tests.profiles.strategies import profile_with, settings_of_knobs
 
 OLD = Profile(name="mine")
+ANOTHER = "python -m orchestrator run --run NEW-NAME --profile mine.toml"
 
 
 def changes(**knobs: Any) -> list[Change]:
@@ -49,7 +54,7 @@ def test_another_name_or_description_is_no_change() -> None:
     ],
 )
 def test_who_may_change_when(knobs: dict[str, Any], accepted: bool, refused: bool) -> None:
-    assert (refusal(changes(**knobs), accept_changes=accepted) is not None) == refused
+    assert (refusal(changes(**knobs), accept_changes=accepted, another_run=ANOTHER) is not None) == refused
 
 
 @pytest.mark.parametrize("knob", ["model.path", "model.dtype", "azr.tasks", "run.seed", "run.worker", "data.tasks"])
@@ -59,7 +64,7 @@ def test_model_tasks_and_seed_are_fixed(knob: str) -> None:
 
 
 def test_a_refusal_shows_the_whole_difference_and_the_way_on() -> None:
-    error = refusal(changes(azr__group_size=4, run__max_cycles=9), accept_changes=False)
+    error = refusal(changes(azr__group_size=4, run__max_cycles=9), accept_changes=False, another_run=ANOTHER)
     assert error is not None
     assert error.render() == (
         "error: the run was begun with another value of azr.group_size\n"
@@ -72,10 +77,45 @@ def test_a_refusal_shows_the_whole_difference_and_the_way_on() -> None:
 
 
 def test_a_fixed_knob_leads_to_a_new_run() -> None:
-    error = refusal(changes(model__path="other"), accept_changes=True)
+    error = refusal(changes(model__path="other"), accept_changes=True, another_run=ANOTHER)
     assert error is not None
     assert error.what.startswith("the run cannot go on with another value of model.path\n")
-    assert error.next_command == "python -m orchestrator run --run NEW-NAME"
+    assert error.next_command == ANOTHER
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "command"),
+    [
+        pytest.param("pocket-grpo", [], "--profile pocket-grpo", id="a shipped profile"),
+        pytest.param(
+            "grpo-1.5b-8gb", ["model.path=/my models/a", "run.max_cycles=3", 'adapter.targets=["q_proj"]'],
+            "--profile grpo-1.5b-8gb --set run.max_cycles=3 --set 'model.path=/my models/a' "
+            """--set 'adapter.targets=["q_proj"]'""", id="and what was set",
+        ),
+        pytest.param("azr-0.5b", ["name=mine", "run.seed=7"], "--profile azr-0.5b --set run.seed=7", id="a file's"),
+    ],
+)  # fmt: skip
+def test_another_run_is_begun_by_a_command_that_names_the_profile(
+    name: str, overrides: list[str], command: str
+) -> None:
+    profile = load_profile(name, overrides).profile
+    assert another_run(profile) == f"python -m orchestrator run --run NEW-NAME {command}"
+
+
+@settings(max_examples=15)
+@given(settings_of_knobs())
+def test_the_command_for_another_run_leads_to_the_same_profile(some: dict[str, Any]) -> None:
+    profile = profile_with("mine", some)
+    assume(not check(profile))
+    words = shlex.split(another_run(profile))
+    sets = [word for before, word in pairwise(words) if before == "--set"]
+    assert diff(load_profile(words[words.index("--profile") + 1], sets).profile, profile) == []
+
+
+def test_before_the_first_checkpoint_changes_are_shown_without_a_verdict() -> None:
+    assert render(changes(model__path="other", run__max_cycles=9), has_begun=False) == (
+        '  run.max_cycles  0 -> 9\n  model.path      "pocket" -> "other"'
+    )
 
 
 def test_nothing_to_show_is_an_empty_text() -> None:
