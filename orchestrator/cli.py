@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from orchestrator import packages
+from orchestrator import packages, places
 from orchestrator.signals import SIGNALS
 from profiles.errors import LonghaulError
 
@@ -70,11 +70,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         args, module = parse(given)
         return int(module.run(args))  # type: ignore[attr-defined]
     except LonghaulError as error:
-        with suppress(OSError):  # the terminal may be gone; the exit code still says it
-            print(error.render(), file=sys.stderr)  # noqa: T201
-        return int(error.exit_code)
+        return told(error)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
         sys.stderr.close()
         return 0
+    except OSError as error:
+        if (failure := places.failure_of(error)) is None:
+            raise
+        return told(failure)
+
+
+def told(error: LonghaulError) -> int:
+    """Its three lines on standard error; returns its exit code."""
+    with suppress(OSError):  # the terminal may be gone; the exit code still says it
+        print(error.render(), file=sys.stderr)  # noqa: T201
+    return int(error.exit_code)

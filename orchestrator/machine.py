@@ -36,7 +36,7 @@ class Card:
 
     @property
     def usable_bytes(self) -> int:
-        return self.total_bytes - max(RESERVE_BYTES, self.used_bytes)
+        return max(0, self.total_bytes - max(RESERVE_BYTES, self.used_bytes))
 
 
 @dataclass(frozen=True)

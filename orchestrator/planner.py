@@ -54,7 +54,7 @@ def plan_of(profile: Profile, shape: Shape, usable_bytes: int | None, card_bytes
     """card_bytes: all of the card, of which vLLM takes a share; with a cap, the cap."""
     cap = int(profile.memory.cap_gib * GIB)
     if cap:
-        usable_bytes = min(cap, usable_bytes or cap)
+        usable_bytes = cap if usable_bytes is None else min(cap, usable_bytes)
         card_bytes = min(cap, card_bytes or cap)
     demand = demand_of(profile, shape, card_bytes=card_bytes or usable_bytes or 0)
     return Plan(profile, demand, usable_bytes)

@@ -22,6 +22,19 @@ from profiles.load import load_profile, shipped_profiles
 from profiles.schema import Model, Profile
 from profiles.shapes import ARCHITECTURES, Shape, published, shape_of
 
+LARGEST_CARD_GB = 100_000
+
+
+def gigabytes(text: str) -> float:
+    """Of `--card`. Raises ArgumentTypeError."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= LARGEST_CARD_GB:  # False for nan, too
+        raise argparse.ArgumentTypeError(f"a number above 0 and up to {LARGEST_CARD_GB:,} is needed, not {text!r}")
+    return value
+
 
 def shape_for(model: Model) -> Shape | None:
     """The shape of the model that a profile names: its config.json, else what is published under the folder's name.
@@ -131,6 +144,17 @@ def fitting(machine: Machine) -> list[str]:
     return found
 
 
+def nearest_first(names: Collection[str], profile: Profile) -> list[str]:
+    """Shipped profiles that could take the place of `profile`: of the same algorithm first, those that only try the
+    machine or the path last."""
+
+    def distance(name: str) -> tuple[bool, bool]:
+        other = load_profile(name).profile
+        return name.endswith("-debug") or other.run.worker == "fake", other.run.worker != profile.run.worker
+
+    return sorted(names, key=lambda name: (*distance(name), name))
+
+
 # --- what is said -----------------------------------------------------------------------------------------------------
 
 
@@ -178,7 +202,7 @@ def advice(verdict: Verdict, args: argparse.Namespace) -> str:
     anyway = "       or start all the same: --set memory.on_small_card=warn"
     if verdict.changes:
         return f"{command_of(args, verdict.changes)} {as_words(verdict)}\n{anyway}"
-    others = [name for name in fitting(verdict.machine) if name != verdict.profile.name]
+    others = [name for name in nearest_first(fitting(verdict.machine), verdict.profile) if name != verdict.profile.name]
     return (
         f"python -m orchestrator run --profile {others[0]}   ({why_none_fits(verdict)}; these fit: "
         f"{', '.join(others)})\n{anyway}"

@@ -22,6 +22,7 @@ from orchestrator.commands.run import program_version
 from orchestrator.evaluation.show import Progress, as_json, how, table, to_stderr_or_stdout
 from orchestrator.evaluation.subject import Chosen, choose_checkpoint, choose_model, hold, let_go
 from orchestrator.evaluation.worker import talk
+from orchestrator.places import writing
 from orchestrator.runs import find_run
 from profiles.errors import ExitCode, LonghaulError
 from state import durable
@@ -222,6 +223,8 @@ def results(where: EvaluationDir, evaluation_id: str, suites: tuple[str, ...]) -
 def await_lock(where: EvaluationDir) -> EvaluationLock:
     """Raises LonghaulError (LOCKED) where another evaluation goes on."""
     deadline = time.monotonic() + LOCK_PATIENCE_S
+    with writing(where.root, "everything; nothing was asked"):
+        durable.make_dir(where.root)
     while (lock := EvaluationLock.acquire(where)) is None:
         if time.monotonic() > deadline:
             holder = holder_of(where)

@@ -23,6 +23,7 @@ from orchestrator.commands.run import program_version
 from orchestrator.display.wording import harmless, size
 from orchestrator.evaluation.subject import Chosen, choose_checkpoint
 from orchestrator.line_worker import started
+from orchestrator.places import writing
 from orchestrator.reading import held
 from orchestrator.runs import find_run
 from profiles.errors import ExitCode, LonghaulError
@@ -122,14 +123,15 @@ def refuse_what_is_there(out: Path) -> None:
 @contextmanager
 def half_made(out: Path) -> Iterator[Path]:
     """An empty directory beside `out`, gone when the block is left; those of commands that were killed go too."""
-    durable.make_dir(out.parent)
+    with writing(out, KEPT):
+        durable.make_dir(out.parent)
     prefix = f".{out.name}.half-"
     for path in out.parent.glob(f"{prefix}*"):
         pid = path.name.removeprefix(prefix).split("-")[0]
         if pid.isdigit() and not psutil.pid_exists(int(pid)):
             durable.remove_tree(path, out.parent)
     half = out.parent / f"{prefix}{os.getpid()}-{secrets.token_hex(4)}"
-    with durable.explained("cannot write the export", half, KEPT):
+    with writing(half, KEPT):
         half.mkdir(mode=0o755)
     try:
         yield half

@@ -9,6 +9,7 @@ import argparse
 import json
 import sys
 
+from orchestrator.places import writing
 from orchestrator.report.page import write_report
 from orchestrator.runs import find_run
 
@@ -19,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     run_dir = find_run(args)
-    path = write_report(run_dir)
+    with writing(run_dir.report, "the run, as it is"):
+        path = write_report(run_dir)
     sys.stdout.write(json.dumps({"run": run_dir.name, "report": str(path)}) + "\n" if args.json else f"{path}\n")
     return 0

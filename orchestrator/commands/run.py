@@ -28,7 +28,7 @@ from orchestrator.display.summary import summary
 from orchestrator.display.terminal import Keyboard
 from orchestrator.display.wording import harmless
 from orchestrator.loop import Master
-from orchestrator.preflight import Verdict, engine_kept, examined, plan_facts, shown, told, too_small
+from orchestrator.preflight import Verdict, engine_kept, examined, gigabytes, plan_facts, shown, told, too_small
 from orchestrator.recovery import raise_oom_priority, recover_run
 from orchestrator.runs import newest_unfinished
 from orchestrator.schedule import Stop
@@ -69,7 +69,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--accept-changes", action="store_true", help="resume with a profile that differs")
     parser.add_argument("--dry-run", action="store_true", help="walk the whole path with a tiny model; keep nothing")
     parser.add_argument("--plan", action="store_true", help="tell what memory it needs, and what fits; start nothing")
-    parser.add_argument("--card", type=float, metavar="GB", help="plan for a GPU of so many GB, not for the one here")
+    parser.add_argument(
+        "--card", type=gigabytes, metavar="GB", help="plan for a GPU of so many GB, not for the one here"
+    )
     parser.add_argument("--plain", action="store_true", help="lines instead of the dashboard, also on a terminal")
 
 

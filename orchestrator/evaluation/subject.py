@@ -62,6 +62,8 @@ def choose_checkpoint(run: RunDir, wanted: str, command: str = "evaluate") -> Ch
 
 
 def _path_of(reader: Reader, run: RunDir, wanted: str, command: str) -> str:
+    if not wanted:
+        raise _no_checkpoint(run, "has no checkpoint of an empty name", reader, command)
     if wanted in ("head", "latest"):
         head = reader.history().head
         if head is None:

@@ -59,6 +59,11 @@ def test_a_kill_before_the_name_is_given_leaves_none_and_the_next_command_cleans
         pytest.param(["--merged", "--out", "full"], ExitCode.INPUT, "is not empty", id="full directory"),
         pytest.param(["--merged", "--out", "file"], ExitCode.INPUT, "is no directory", id="file"),
         pytest.param(["--merged", "--out", "link"], ExitCode.INPUT, "is no directory", id="link"),
+        pytest.param(
+            ["--merged", "--out", "file/x"], ExitCode.INPUT, "file/x cannot be used: Not a dir", id="in a file"
+        ),
+        pytest.param(["--merged", "--out", "/proc/x/y"], ExitCode.INPUT, "/proc/x/y cannot be used", id="in /proc"),
+        pytest.param(["--merged", "--out", "x" * 300], ExitCode.INPUT, "File name too long", id="a long name"),
         pytest.param(["--out", "x"], ExitCode.USAGE, "one of the arguments --adapter", id="no kind"),
         pytest.param(["--adapter", "--out", "x"], ExitCode.INPUT, "has no adapter", id="no adapter"),
         pytest.param(["--merged", "--out", "x", "--checkpoint", "7"], ExitCode.INPUT, "steps 20", id="no such step"),

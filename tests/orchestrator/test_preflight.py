@@ -15,7 +15,7 @@ import pytest
 
 from orchestrator.machine import Card, Machine
 from orchestrator.planner import changed
-from orchestrator.preflight import a_card_of, fitting, judge, shape_for, table, told
+from orchestrator.preflight import a_card_of, fitting, judge, nearest_first, shape_for, table, told
 from profiles.errors import ExitCode
 from profiles.footprint import GIB
 from profiles.load import load_profile, shipped_profiles
@@ -82,6 +82,27 @@ def test_a_plan_is_printed_and_nothing_is_started(tmp_path: Path) -> None:
     assert (
         other.code == ExitCode.CUDA_OOM and "does not fit" in other.out and "--set optimizer.offload=true" in other.out
     )
+
+
+@pytest.mark.parametrize("card", ["nan", "inf", "-1", "0", "1e300", "large"])
+def test_a_card_of_no_size_is_a_wrong_command_line(card: str, tmp_path: Path) -> None:
+    cli = Cli(tmp_path, None, "--profile", "grpo-1.5b-8gb", "--plan", f"--card={card}")
+    assert cli.code == ExitCode.USAGE == 2 and "Traceback" not in cli.err
+    assert cli.err.endswith(f"error: argument --card: a number above 0 and up to 100,000 is needed, not '{card}'\n")
+
+
+def test_a_card_that_is_smaller_than_what_is_reserved_has_nothing_to_use(tmp_path: Path) -> None:
+    cli = Cli(tmp_path, None, "--profile", "grpo-1.5b-8gb", "--plan", "--card", "0.2")
+    assert cli.code == ExitCode.CUDA_OOM and "of 0.00 GiB usable of a card of 0.2 GB" in cli.out
+
+
+@pytest.mark.parametrize(
+    ("name", "first"), [("grpo-1.5b-8gb", ["pocket-grpo", "pocket"]), ("azr-3b-qlora", ["pocket", "pocket-grpo"])]
+)
+def test_other_profiles_of_the_same_algorithm_come_first_and_those_for_trying_last(name: str, first: list[str]) -> None:
+    found = nearest_first(fitting(a_card_of(2, has_vllm=False)), load_profile(name).profile)
+    assert found[: len(first)] == first
+    assert all(one.endswith("-debug") or one == "fake" for one in found[len(first) :])
 
 
 NONE_FITS = (

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.cli import main
 from orchestrator.commands import report as command
 from orchestrator.report.escaping import embedded
 from orchestrator.report.facts import STEPS_SHOWN, read_facts, thinned
@@ -162,3 +163,10 @@ def test_every_suite_has_its_curve(run: RunDir) -> None:
     page = Page(html)
     assert "Held-out: mean" in html and f"Held-out: {HOSTILE.split(chr(27))[0]}" in page.text["h3"]
     assert page.tags.count("script") == 2
+
+
+def test_a_report_that_cannot_be_written_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = build_store(tmp_path / "night")
+    run.report.mkdir()
+    assert main(["report", "--runs", str(tmp_path), "--run", "night"]) == 66
+    assert "report.html cannot be used: Is a directory\nkept:  the run, as it is\nnext:  " in capsys.readouterr().err

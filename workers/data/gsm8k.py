@@ -75,16 +75,21 @@ def read_problems(path: Path, grpo: Grpo, split: str = "train") -> Problems:
         else:
             problems.append(Problem(len(problems), line, *row))
     if bad and grpo.bad_rows == "refuse":
-        named = "\n  ".join(f"line {one.line}: {one.reason}" for one in bad[:MOST_NAMED])
-        more = f"\n  and {len(bad) - MOST_NAMED} more" if len(bad) > MOST_NAMED else ""
         raise _refusal(
             file,
-            f"{len(bad)} of {len(bad) + len(problems)} lines are no problems:\n  {named}{more}",
+            f"{len(bad)} of {len(bad) + len(problems)} lines are no problems:{_by_line(bad)}",
             "correct these lines, or: python -m orchestrator run --set grpo.bad_rows=skip --accept-changes",
         )
     if not problems:
-        raise _refusal(file, "it holds no problem with an answer")
+        left_out = f'; {len(bad)} lines were left out (grpo.bad_rows = "skip"):{_by_line(bad)}' if bad else ""
+        raise _refusal(file, f"it holds no problem with an answer{left_out}")
     return Problems(file, tuple(problems), tuple(bad))
+
+
+def _by_line(bad: list[BadLine]) -> str:
+    """The first of them, a line each, and how many more there are. (pure)"""
+    named = [f"\n  line {one.line}: {one.reason}" for one in bad[:MOST_NAMED]]
+    return "".join([*named, *([f"\n  and {len(bad) - MOST_NAMED} more"] if len(bad) > MOST_NAMED else [])])
 
 
 def drop_long(problems: Problems, count_tokens: Callable[[str], int], max_prompt_tokens: int) -> Problems:
@@ -213,8 +218,16 @@ def _tables_of(path: Path, split: str) -> list[Path]:
 def _bytes_of(file: Path) -> bytes:
     try:
         return file.read_bytes()
+    except FileNotFoundError as error:
+        way = f"ls {_nearest_folder(file)}   then: python -m orchestrator run --set data.tasks=FILE"
+        raise _refusal(file, "there is no such file", way) from error
     except OSError as error:
-        raise _refusal(file, error.strerror or str(error)) from error
+        raise _refusal(file, error.strerror or str(error), f"ls -ld {file}") from error
+
+
+def _nearest_folder(file: Path) -> Path:
+    """The folder that it should be in, or what there is of the way to it."""
+    return next(folder for folder in file.absolute().parents if folder.is_dir())
 
 
 def _refusal(path: Path, why: str, next_command: str = "") -> LonghaulError:

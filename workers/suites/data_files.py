@@ -61,7 +61,7 @@ def read_rows(file: DataFile, folder: Path | None) -> list[Mapping[str, str]]:
     except FileNotFoundError:
         raise _missing(file, f"the data file {path} is missing", folder, name_it=False) from None
     except OSError as error:
-        raise _bad(path, error.strerror or str(error)) from error
+        raise _bad(path, error.strerror or str(error), f"ls -ld {path}") from error
     rows = [_row(path, number, line, file) for number, line in enumerate(lines, start=1) if line.strip()]
     if not rows:
         raise _bad(path, "holds no examples")
@@ -94,10 +94,10 @@ def _missing(file: DataFile, what: str, folder: Path, *, name_it: bool) -> Longh
     )
 
 
-def _bad(path: Path, why: str) -> LonghaulError:
+def _bad(path: Path, why: str, next_command: str = "") -> LonghaulError:
     return LonghaulError(
         f"the data file {path} cannot be used: {why}",
         kept="everything; nothing was asked yet",
-        next_command=f"head -c 300 {path}   (then download it again)",
+        next_command=next_command or f"head -c 300 {path}   (then download it again)",
         exit_code=ExitCode.INPUT,
     )

@@ -108,8 +108,17 @@ def test_a_prompt_and_an_answer_are_enough(tmp_path: Path) -> None:
 def test_a_file_without_problems_and_a_missing_one_are_refused(tmp_path: Path) -> None:
     with pytest.raises(LonghaulError, match="holds no problem"):
         read_problems(write(tmp_path / "empty.jsonl", []), Grpo())
-    with pytest.raises(LonghaulError, match="No such file"):
-        read_problems(tmp_path / "none.jsonl", Grpo())
+    with pytest.raises(LonghaulError, match="there is no such file") as caught:
+        read_problems(tmp_path / "gone" / "none.jsonl", Grpo())
+    assert caught.value.next_command.startswith(f"ls {tmp_path}   then: ") and "data.tasks" in caught.value.next_command
+
+
+def test_where_only_bad_lines_are_left_out_they_are_counted_and_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "bad.jsonl", [{"prompt": "2+2?"}, {"prompt": "3+3?"}])
+    with pytest.raises(
+        LonghaulError, match=r"no problem with an answer; 2 lines .*:\n  line 1: no `answer`\n  line 2: "
+    ):
+        read_problems(path, Grpo(bad_rows="skip"))
 
 
 def test_in_a_folder_the_file_of_the_split_is_read(tmp_path: Path) -> None:

@@ -1,0 +1,43 @@
+"""Paths that a person typed and that cannot be used: told like every error, with the path and the system's reason."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from orchestrator.display.wording import harmless
+from profiles.errors import ExitCode, LonghaulError
+from state import durable
+
+NAME_ERRORS = frozenset({errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP})
+"""What only a path can cause that somebody chose; a file that is missing may be a bug of ours."""
+
+
+@contextmanager
+def writing(path: Path, kept: str) -> Iterator[None]:
+    """Make folders or files where a person said. Raises LonghaulError (INPUT, PERMISSION, DISK) if that cannot be."""
+    try:
+        yield
+    except OSError as error:
+        raise durable.os_failure(error, "cannot write", path, kept) or _unusable(path, error, kept) from error
+
+
+def failure_of(error: OSError) -> LonghaulError | None:
+    """The error for a person where a path was the fault; None for anything else. (pure)"""
+    if error.errno not in NAME_ERRORS or not isinstance(error.filename, str | os.PathLike):
+        return None
+    return _unusable(Path(error.filename2 or error.filename), error, "everything that was there")
+
+
+def _unusable(path: Path, error: OSError, kept: str) -> LonghaulError:
+    name = str(path)
+    shown = harmless(name if len(name) <= 200 else f"{name[:150]}...{name[-40:]}")
+    return LonghaulError(
+        f"{shown} cannot be used: {error.strerror}",
+        kept=kept,
+        next_command="the same command with another path",
+        exit_code=ExitCode.INPUT,
+    )
