@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from profiles.errors import ExitCode, LonghaulError
-from workers.data.answers import plain, read_number
+from workers.data.answers import is_name, plain, read_number
 
 ROOT = Path(__file__).parents[2]
 _COMMANDS = frozenset({
@@ -53,12 +53,25 @@ def is_installed() -> bool:
 def is_askable(gold: str, answer: str) -> bool:
     """Whether both are short expressions without words: what else a model writes is wrong without being parsed. (pure)
 
-    A comma would make a set of what may be a broken number (`12,3`): not where the right answer is one number.
+    Where the right answer is one number, only what can be computed is asked: math-verify reads `5 m` and `11_2` without
+    their ends, `5 = 6` as 6, `0.5 1` as 0.5, and would make a set of what may be a broken number (`12,3`).
     """
     cleaned = plain(answer)
-    if cleaned is None or ("," in cleaned and read_number(gold) is not None):
+    if cleaned is None or (read_number(gold) is not None and not _is_computable(cleaned)):
         return False
     return all(_is_expression(text) for text in (cleaned, plain(gold)))
+
+
+_UNSOUND = re.compile(r"[,=<>|_°\[\]]|\\infty|\\circ|\\\{|[\d.}]\s+[\d.]|\}\d|\d\s*(?:\\[dt]?frac|\{)|\(\s*\)|\^[^{]\d")
+"""`2\\frac12` may be a mixed number or a product, `5{6}` is seen as 56, and `2^10` as 2^1 beside a 0."""
+
+
+def _is_computable(text: str) -> bool:
+    """Whether it is one expression of digits, operators and commands, without anything that math-verify guesses at."""
+    name, assigned, value = text.partition("=")
+    text = re.sub(r"\\sqrt\s*\[\d+\]", r"\\sqrt", value if assigned and is_name(name.strip()) else text)
+    letters = re.sub(r"\\[A-Za-z]+", " ", text)
+    return _UNSOUND.search(text) is None and re.search("[A-Za-z]", letters) is None
 
 
 def _is_expression(text: str | None) -> bool:

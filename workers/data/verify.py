@@ -108,7 +108,9 @@ def missing(what: str) -> LonghaulError:
 
 
 class _Line(Struct):
-    gold: str
+    """A right answer may be a number without quotes, as in a file of problems."""
+
+    gold: str | int | float
     response: str
     truncated: bool = False
 
@@ -117,15 +119,15 @@ def run(lines: Iterable[bytes], out: BinaryIO, *, lenient: bool, symbolic: Symbo
     """Judge line after line; a line that cannot be read is answered too. Returns what was wrong with those."""
     bad: list[str] = []
     for number, text in enumerate(lines, start=1):
-        if not text.strip():
-            continue
         try:
+            if not text.strip():
+                raise msgspec.DecodeError("an empty line")
             line = msgspec.json.decode(text, type=_Line)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             bad.append(f"line {number}: {error}")
             verdict = Verdict(False, None, f"bad input: {error}")
         else:
-            verdict = judge(line.gold, line.response, truncated=line.truncated, lenient=lenient, symbolic=symbolic)
+            verdict = judge(str(line.gold), line.response, truncated=line.truncated, lenient=lenient, symbolic=symbolic)
         out.write(msgspec.json.encode(verdict) + b"\n")
     out.flush()
     return bad

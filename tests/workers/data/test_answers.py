@@ -27,11 +27,12 @@ DATA = Path(os.environ.get("LONGHAUL_DATA", "no data"))
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("18", 18), (" 18 ", 18), ("18.", 18), ("18..", 18), ("18.0", 18), ("$18", 18), ("$ 18", 18), ("18%", 18),
+        ("18", 18), (" 18 ", 18), ("18.", 18), ("18.0", 18), ("$18", 18), ("$ 18", 18), ("18%", 18),
         ("1,234", 1234), ("$1,234.50", Fraction("1234.5")), ("12,345,678", 12345678), ("-5", -5), ("-$5", -5),
         ("$-5", -5), ("+5", 5), (".5", Fraction(1, 2)), ("3/4", Fraction(3, 4)), ("18 eggs a day.", 18),
-        ("18, as said", 18), ("**18**", 18), ("**$18.00** dollars", 18), ("0.1", Fraction(1, 10)), ("007", 7),
-        ("1e", 1), ("5 %.", 5), ("2 1/2", Fraction(5, 2)), ("x = 18", 18), ("3+4=7", 7), ("−3", -3), ("１２", 12),
+        ("**18**", 18), ("**$18.00** dollars", 18), ("0.1", Fraction(1, 10)), ("007", 7),
+        ("5 %.", 5), ("2 1/2", Fraction(5, 2)), ("x = 18", 18), ("1⅓", Fraction(4, 3)), ("½", Fraction(1, 2)),
+        ("−3", -3), ("１２", 12),
         (r"\$18", 18), (r"25\%", 25), (r"18 \text{ dollars}", 18), (r"18\ \mathrm{kg}", 18), (r"1{,}000", 1000),
         (r"\frac{1}{2}", Fraction(1, 2)), (r"\dfrac{4}{2}", 2), (r"-\tfrac{3}{4}", Fraction(-3, 4)),
         (r"2\frac{1}{2}", Fraction(5, 2)), ("$18$", 18), (r"\(18\)", 18), (r"\text{18}", 18), ("60 km/h", 60),
@@ -49,7 +50,9 @@ def test_a_number_is_read_whatever_stands_around_it(text: str, expected: Fractio
     "text",
     ["", "eggs", "3*4", "3 4", "1e5", "1E5", "1/0", "1.5/2", "1,23", "1,2345", "18/", "2**3", "--5", "None", "12,3",
      "__import__('os')", "١٨", "0x10", "1.2.3", "5 or 6", "5 or x", "5 million", "5 dozen", r"5 \text{ or } 6", "5 - x",
-     "5^2", r"\frac{8}{0}", r"\sqrt{4}", "2 * 1/2", "5(3)", "5/x", "x = ", "4 squared", "3 1/0", "9" * 65, "9" * 300,
+     "5^2", r"\frac{8}{0}", r"\sqrt{4}", "2 * 1/2", "5(3)", "5/x", "x = ", "1e", "18..", "18, as said",
+     "3+4=7", "2⁵", "5!", "5k", "5x", "5 m", "x >= 6", "5 not sure", "x=5, y=6", "0,500",
+     "4 squared", "3 1/0", "9" * 65, "9" * 300,
      "18 " + "very " * 100 + "long", r"5\,or\,6", r"5\,or\,x", r"5\!or\!x", r"1,\,2", r"1,\;2,\;3", r"1\,2", r"12\,3",
      r"1200\,300", r"1\,200\,30", r"1\,200\,3000", r"1,\ 200", r"1\ 200", "1~200", r"1\quad 200"],
 )  # fmt: skip
@@ -111,15 +114,15 @@ def test_the_first_mark_counts_where_a_base_model_goes_on_to_questions_of_its_ow
         pytest.param(r"the answer is \$10.50!", "$10.50", "phrase", id="a price"),
         pytest.param("the answer is 7 apples", "7", "phrase", id="a unit"),
         pytest.param(r"the answer is $70,\!000$", r"$70,\!000", "phrase", id="thousands as LaTeX sets them"),
-        pytest.param(r"the answer is 1{,}200\,m", "1{,}200", "phrase", id="thousands in braces"),
+        pytest.param(r"the answer is 1{,}200\,\text{m}", "1{,}200", "phrase", id="thousands in braces"),
         pytest.param("<think>9</think>The answer is 7", "7", "phrase", id="after the thoughts"),
         pytest.param("a</think>\\boxed{1}</think>#### 2", "2", "mark", id="after the last end of thoughts"),
         pytest.param("I counted 3 then 10", None, None, id="no mark at all"),
         pytest.param("the answer is unknown", None, None, id="a phrase without a number"),
-        pytest.param("the answer is 5 or 6", None, None, id="a phrase with a choice"),
-        pytest.param("the answer is 5*6", None, None, id="a phrase with a product"),
-        pytest.param(r"the answer is 1\,2", None, None, id="a phrase with two numbers"),
-        pytest.param("the answer is 1.2.3", None, None, id="a phrase with a broken number"),
+        pytest.param("the answer is 5 or 6", None, "phrase", id="a phrase with a choice"),
+        pytest.param("the answer is 5*6", None, "phrase", id="a phrase with a product"),
+        pytest.param(r"the answer is 1\,2", None, "phrase", id="a phrase with two numbers"),
+        pytest.param("the answer is 1.2.3", None, "phrase", id="a phrase with a broken number"),
         pytest.param(r"\boxed{3", None, "boxed", id="a box that does not close"),
         pytest.param(r"\boxed{1} \boxed{3", None, "boxed", id="not even after one that does"),
         pytest.param(r"\boxed{ }", None, "boxed", id="an empty box"),
@@ -208,3 +211,6 @@ def test_every_gold_of_gsm8k_is_a_number(name: str, rows: int) -> None:
     assert [answer for answer, number in zip(answers, found, strict=True) if number is None] == []
     # What the loader takes as the right answer, the judge also finds when a model writes the published solution.
     assert [extract(answer).text for answer in answers] == [gold_of(answer) for answer in answers]
+    for form in (r"\boxed{\$%s}", r"\boxed{%s\text{ apples}}", "the answer is %s dollars.", r"\boxed{x = %s}"):
+        said = [extract(form % gold_of(answer)).text or "" for answer in answers]
+        assert [read_number(one) for one in said] == found

@@ -70,6 +70,28 @@ CASES = [
     ("thin, no thousands", "123", r"\boxed{12\,3}", False),
     ("no product either", "36", r"\boxed{12\,3}", False),
     ("a row's answer", "so\n#### 1,200", "#### 1200", True),
+    ("a superscript is a power", "25", r"\boxed{2⁵}", False),
+    ("and not a digit", "52", r"\boxed{5²}", False),
+    ("of any number", "33", r"\boxed{3³}", False),
+    ("at least", "6", r"\boxed{x >= 6}", False),
+    ("at most", "6", r"\boxed{x <= 6}", False),
+    ("unlike", "6", r"\boxed{x != 6}", False),
+    ("a choice of one assigned", "6", r"\boxed{5 or x=6}", False),
+    ("two assignments", "6", r"\boxed{x=5, y=6}", False),
+    ("a factorial", "5", r"\boxed{5!}", False),
+    ("its value", "120", r"\boxed{5!}", False),
+    ("an exclamation", "5", "The answer is 5!", True),
+    ("thousands by a letter", "5", r"\boxed{5k}", False),
+    ("decimals with one", "1200", r"\boxed{1.2k}", False),
+    ("a variable", "5", r"\boxed{5x}", False),
+    ("words that deny", "5", r"\boxed{5\ \text{not sure}}", False),
+    ("words that compare", "3", r"\boxed{3 vs four}", False),
+    ("a word that turns the sign", "3", r"\boxed{3 negative}", False),
+    ("a phrase with millions", "5", "The answer is 5 million", False),
+    ("a phrase with a range", "5", "The answer is 5-6", False),
+    ("half as one sign", "1/2", r"\boxed{½}", True),
+    ("a mixed number as two signs", "4/3", r"\boxed{1⅓}", True),
+    ("hours and minutes", "3", r"\boxed{3 \text{ hours and } 20 \text{ minutes}}", False),
     ("a choice of words", "A", "<answer>A</answer>", True),
     ("another choice", "A", "<answer>B</answer>", False),
 ]
@@ -262,11 +284,19 @@ def test_the_command_answers_every_line_in_order() -> None:
 
 
 def test_a_line_that_cannot_be_read_is_answered_and_named() -> None:
-    code, verdicts, said = command(["oops", {"gold": "1", "response": "#### 1"}, {"gold": 1, "response": ""}])
+    code, verdicts, said = command(["oops", {"gold": "1", "response": "#### 1"}, "", {"gold": True, "response": ""}])
     assert code == 66
-    assert [verdict["correct"] for verdict in verdicts] == [False, True, False]
-    assert said.startswith("error: 2 lines are not {gold, response}:\n  line 1: JSON is malformed")
-    assert "\n  line 3: Expected `str`, got `int` - at `$.gold`\n" in said
+    assert [verdict["correct"] for verdict in verdicts] == [False, True, False, False]
+    assert said.startswith("error: 3 lines are not {gold, response}:\n  line 1: JSON is malformed")
+    assert "\n  line 3: an empty line\n  line 4: Expected `int | float | str`, got `bool` - at `$.gold`\n" in said
+
+
+def test_a_right_answer_may_be_a_number_without_quotes_as_in_a_file_of_problems() -> None:
+    code, verdicts, said = command(
+        [{"gold": gold, "response": r"\boxed{12.0}"} for gold in (12, 12.0, 13, "12")], "--verifier", "exact"
+    )
+    assert (code, said) == (0, "")
+    assert [verdict["correct"] for verdict in verdicts] == [True, True, False, True]
 
 
 def test_the_command_compares_expressions_where_math_verify_is_installed(symbolic: Symbolic) -> None:
