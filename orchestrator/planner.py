@@ -13,6 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from profiles import capture
+from profiles.errors import ExitCode, LonghaulError
 from profiles.footprint import GIB, Demand, demand_of, work_of
 from profiles.knobs import knobs, value_of
 from profiles.rules import check
@@ -48,6 +49,22 @@ class Plan:
 
 Changes = dict[str, Any]
 """Knob by its full name -> value."""
+
+
+def refused_targets(profile: Profile, shape: Shape | None) -> LonghaulError | None:
+    """Why adapters cannot go where the profile says; None where they can, or where only the worker can tell."""
+    if not profile.adapter.rank or shape is None or not shape.is_qwen2:
+        return None
+    unknown = [target for target in profile.adapter.targets if target not in shape.linear]
+    if not unknown:
+        return None
+    known = ", ".join(sorted(shape.linear))
+    return LonghaulError(
+        f"adapter.targets names {', '.join(unknown)}, which this model has not; its linear layers are {known}",
+        kept="nothing was started",
+        next_command=f"set adapter.targets to some of {known}",
+        exit_code=ExitCode.INPUT,
+    )
 
 
 def plan_of(profile: Profile, shape: Shape, usable_bytes: int | None, card_bytes: int = 0) -> Plan:

@@ -98,8 +98,11 @@ def judge(profile: Profile, machine: Machine, *, is_new: bool = True) -> Verdict
 def examined(profile: Profile, args: argparse.Namespace, *, is_new: bool) -> Verdict:
     """The verdict for `run` as it was typed; the driver is asked only where the answer matters.
 
-    Raises LonghaulError (GPU) where the profile needs a GPU, there is none, and more is asked than a plan.
+    Raises LonghaulError (GPU) where the profile needs a GPU, there is none, and more is asked than a plan; INPUT where
+    its adapters name layers that the model has not.
     """
+    if (error := planner.refused_targets(profile, shape_for(profile.model))) is not None:
+        raise error
     if args.card:
         return judge(profile, a_card_of(args.card, this_machine().has_vllm, profile.run.gpus), is_new=is_new)
     matters = profile.run.device != "cpu" and profile.run.worker != "fake"

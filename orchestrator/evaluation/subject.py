@@ -134,6 +134,14 @@ def choose_model(name: str, out: Path | None, *, identify: bool = True) -> Chose
             next_command=f"hf download OWNER/NAME --local-dir {directory}",
             exit_code=ExitCode.INPUT,
         )
+    if (directory / "adapter_config.json").is_file() and not (directory / "config.json").exists():
+        raise LonghaulError(
+            f"{directory} holds an adapter and no model",
+            kept="everything",
+            next_command="name the run that made it, with --run NAME, instead; or a directory with both, from: "
+            "python -m orchestrator export --merged --run NAME --out DIR",
+            exit_code=ExitCode.INPUT,
+        )
     called = name if known is not None else re.sub(r"[^A-Za-z0-9._-]", "_", directory.name) or "model"
     where = EvaluationDir((out or Path("evaluations") / called).resolve())
     subject = Subject("model", called, None, identity_of(directory) if identify else "", str(directory))

@@ -78,6 +78,12 @@ def test_the_text_is_streamed_to_standard_output_and_all_else_to_standard_error(
                      "has no validation yet", id="no best"),
         pytest.param(["--prompt", "a", "--run", "night", "--checkpoint", "21"], ExitCode.INPUT,
                      "there are those of the steps 20", id="no such step"),
+        pytest.param(["--prompt", "a", "--model", "adapter"], ExitCode.INPUT, "holds an adapter and no model",
+                     id="an adapter"),
+        pytest.param(
+            ["--prompt", "a", "--model", "empty"], ExitCode.INPUT, "kept:  everything; nothing was asked\nnext:  ls -l",
+            id="no weights",
+        ),
         pytest.param(["--prompt", "a", "--model", "no"], ExitCode.INPUT, "there is no model directory", id="no model"),
         pytest.param(["--prompt", "a", "--model", "pocket", "--style", "chat"], ExitCode.INPUT, "chat template",
                      id="no template"),
@@ -85,6 +91,9 @@ def test_the_text_is_streamed_to_standard_output_and_all_else_to_standard_error(
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_is_told_with_a_way_out(words: list[str], code: int, told: str, place: Path) -> None:
+    for name in ("adapter", "empty"):
+        (place / name).mkdir(exist_ok=True)
+    (place / "adapter" / "adapter_config.json").write_text("{}")
     done = command(*words, cwd=place)
     assert done.returncode == code and told in done.stderr and "Traceback" not in done.stderr, done.stderr
     assert "\nkept:  " in done.stderr and "\nnext:  " in done.stderr and not done.stdout

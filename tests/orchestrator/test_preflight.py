@@ -105,6 +105,15 @@ def test_other_profiles_of_the_same_algorithm_come_first_and_those_for_trying_la
     assert all(one.endswith("-debug") or one == "fake" for one in found[len(first) :])
 
 
+@pytest.mark.parametrize("words", [["--plan"], []])
+def test_adapters_for_layers_that_the_model_has_not_are_refused_before_anything_starts(
+    words: list[str], tmp_path: Path
+) -> None:
+    cli = Cli(tmp_path, 24000, "--profile", "grpo-1.5b-8gb", "--set", 'adapter.targets=["foo","q_proj"]', *words)
+    assert cli.code == ExitCode.INPUT and not cli.began
+    assert "adapter.targets names foo, which this model has not; its linear layers are down_proj, gate_proj" in cli.err
+
+
 NONE_FITS = (
     r"no setting of this one fits: with sequences of 128 tokens it still needs (.*) GiB, (.*) of them to load the model"
 )

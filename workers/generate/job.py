@@ -7,6 +7,7 @@ import queue
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from workers.contract import GenerateSpec
 from workers.generate.decode import pick, tokens_after
 from workers.generate.words import Words
 from workers.lines import Say
+from workers.models.files import of_no_run
 from workers.models.policy import Policy, open_policy, restored_policy
 from workers.rollout.engine import stop_ids_of
 from workers.rollout.stopping import StopTexts
@@ -38,8 +40,9 @@ class Asked(Struct):
 def answer_prompts(spec: GenerateSpec, say: Say) -> None:
     """Serve prompts until the input ends, which ends this process. Raises LonghaulError."""
     inbox = Inbox()
-    words = Words(spec.style, spec.profile, Path(spec.directory))
-    policy = open_model(spec)
+    with of_no_run(spec.directory) if spec.step is None else nullcontext():
+        words = Words(spec.style, spec.profile, Path(spec.directory))
+        policy = open_model(spec)
     answerer = Answerer(spec, policy, words, inbox, say)
     say("ready", style=words.name, positions=answerer.positions)
     while True:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from profiles.errors import ExitCode, LonghaulError
@@ -18,3 +20,17 @@ def unusable(path: Path, why: str) -> ModelFileError:
         next_command="put the file back or set model.path, then: python -m orchestrator run",
         exit_code=ExitCode.INPUT,
     )
+
+
+@contextmanager
+def of_no_run(directory: str) -> Iterator[None]:
+    """A bad file of a model that belongs to no run: no knob puts it right."""
+    try:
+        yield
+    except ModelFileError as error:
+        raise ModelFileError(
+            error.what,
+            kept="everything; nothing was asked",
+            next_command=f"ls -l {directory}   (put right what is wrong with it), then the same command",
+            exit_code=ExitCode.INPUT,
+        ) from error
