@@ -30,6 +30,8 @@ WHAT_KIND_MEANS: dict[ChangeKind, str] = {
     "guarded": "needs --accept-changes",
     "free": "may change at any time",
 }
+BARE = "python -m orchestrator run --run NEW-NAME"
+"""As workers say it; a person who types just this gets the profile `pocket`."""
 NOT_A_CHANGE = ("name", "description")
 """They name the profile and change nothing that a worker does."""
 
@@ -80,7 +82,12 @@ def another_run(profile: Profile) -> str:
     bases = [(name, diff(load_profile(name).profile, profile)) for name in names]
     base, changes = min(bases, key=lambda found: len(found[1]))
     words = [f"--set {shlex.quote(f'{change.key}={_as_toml(change.new)}')}" for change in changes]
-    return " ".join([f"python -m orchestrator run --run NEW-NAME --profile {base}", *words])
+    return " ".join([f"{BARE} --profile {base}", *words])
+
+
+def with_profile(advice: str, profile: Profile) -> str:
+    """Advice of a worker that ends in another run: with the command that begins it with this profile."""
+    return advice.replace(BARE, another_run(profile)) if BARE in advice else advice
 
 
 def _as_toml(value: Any) -> str:

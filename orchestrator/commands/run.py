@@ -35,6 +35,7 @@ from orchestrator.schedule import Stop
 from orchestrator.settle import has_begun, settle_profile
 from orchestrator.signals import SIGNALS
 from orchestrator.tracking import tracked
+from profiles.changes import with_profile
 from profiles.errors import ExitCode, LonghaulError
 from profiles.load import from_json, load_profile, override_profile, profile_sha256, resolved_json
 from profiles.schema import Profile
@@ -303,11 +304,12 @@ def finish(run_dir: RunDir, reader: Reader, profile: Profile, screen: Screen, en
         seen = last_lines(log) if ending.exit_code == ExitCode.INTERNAL else []
         # A failure that tells its remedy needs no log: the remedy is what to type next.
         remedies = ending.exit_code != ExitCode.INTERNAL and ending.advice
-        lines = [ending.reason, *([ending.advice] if ending.advice and not remedies else []), *seen]
+        advice = with_profile(ending.advice, profile)
+        lines = [ending.reason, *([advice] if advice and not remedies else []), *seen]
         raise LonghaulError(
             f"run '{run_dir.name}' stopped: " + "\n       ".join(lines),
             kept=head,
-            next_command=ending.advice if remedies else f"tail -n 40 {log}",
+            next_command=advice if remedies else f"tail -n 40 {log}",
             exit_code=ending.exit_code,
         )
     return int(ending.exit_code)

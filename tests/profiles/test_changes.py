@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 
-from profiles.changes import Change, another_run, diff, refusal, render
+from profiles.changes import Change, another_run, diff, refusal, render, with_profile
 from profiles.errors import ExitCode
 from profiles.knobs import value_of
 from profiles.load import load_profile
@@ -100,6 +100,13 @@ def test_another_run_is_begun_by_a_command_that_names_the_profile(
 ) -> None:
     profile = load_profile(name, overrides).profile
     assert another_run(profile) == f"python -m orchestrator run --run NEW-NAME {command}"
+
+
+def test_what_a_worker_advises_is_completed_by_the_profile() -> None:
+    profile = load_profile("pocket-grpo").profile
+    whole = "put the file back, or: python -m orchestrator run --run NEW-NAME --profile pocket-grpo"
+    assert with_profile("put the file back, or: python -m orchestrator run --run NEW-NAME", profile) == whole
+    assert with_profile("head -c 300 file", profile) == "head -c 300 file"
 
 
 @settings(max_examples=15)
