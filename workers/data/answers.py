@@ -80,8 +80,13 @@ def is_formatted(completion: str, *, truncated: bool = False) -> bool:
 _BRACE = re.compile(r"\\{1,4}boxed\s{0,8}\{|\\.|[{}]", re.DOTALL)
 _JOINED = re.compile(r"[\s$*_()]*(?:[,;][\s$*_]*(?:or|and)?|or|and|and/or|to|vs|[-–—/&+|])[\s$*_()]*")
 """What between two answers makes both one statement. Other words, or none, tell the second from the first."""
+_BEFORE = re.compile(
+    r"(?:[-−\d]|(?:\bor|\bnot|\\[gl]eq?|\\neq?|\\times|\\cdot|\\pm|[≥≤≠<]|>=)[\s$]{0,4}|\\sqrt\s?\{|frac\s?\{)\Z",
+    re.ASCII,
+)
+"""What right before a box makes another answer of it."""
 _OUTSIDE = re.compile(
-    r"(?:[\s$*_~]|\\[,;! )\]]){0,8}(?:\\(?:text|mathrm)\s?\{\s{0,4})?"
+    r"[-–/:.,*+]?\d|(?:[\s$*_~]|\\[,;! )\]]){0,8}(?:\\(?:text|mathrm)\s?\{\s{0,4})?"
     r"(?:(?:or|k|bn|mil|hundred|thousand|million|billion|trillion|dozen|and\s{1,4}a\s{1,4}half)\b|\^|\\(?:times|cdot|pm)\b)",
     re.ASCII | re.IGNORECASE,
 )
@@ -115,8 +120,8 @@ def _boxed(region: str) -> Extracted | None:
         before = region[boxes[-2][2] + 1 : boxes[-1][0]]
         if _is_joint(before) and _innermost(region[boxes[-2][1] : boxes[-2][2]]).strip() != text.strip():
             return Extracted(None, "boxed", "two boxes as one answer")
-    if _OUTSIDE.match(region, end + 1):
-        return Extracted(None, "boxed", "what follows the box makes it another answer")
+    if _OUTSIDE.match(region, end + 1) or _BEFORE.search(region[max(0, boxes[-1][0] - LONGEST_JOINT) : boxes[-1][0]]):
+        return Extracted(None, "boxed", "what is next to the box makes it another answer")
     return Extracted(text, "boxed")
 
 
@@ -313,8 +318,9 @@ def read_number(text: str) -> Fraction | None:
     if found is None or sum(character.isdigit() for character in cleaned) > MOST_DIGITS or not is_unit(found["rest"]):
         return None
     value = _value(found)
-    is_negative = (found["sign"] == "-") != (found["late_sign"] == "-")
-    return -value if value is not None and is_negative else value
+    if found["sign"] and found["late_sign"]:
+        return None
+    return -value if value is not None and "-" in (found["sign"], found["late_sign"]) else value
 
 
 def is_name(text: str) -> bool:

@@ -17,24 +17,25 @@ _SHORT = """
 """
 # What connects, compares, denies, hedges, judges, turns the sign, makes another number, or is no noun.
 _CLOSED = """
-    or and but nor xor versus plus minus times over through thru till until then than between from except without less
-    if unless else either neither both whereas while although though however instead rather because since so oder und ou
-    not never none null nil nan maybe perhaps possibly probably likely unlikely sure unsure uncertain guess think
-    approximately approx about around roughly nearly almost circa estimated wrong incorrect false invalid untrue error
-    undefined infinity infinite inf unknown wait actually hmm sorry oops correction meant rather yes
-    negative below under deficit debt loss opposite inverse reciprocal squared cubed root power powered factorial choose
-    mod modulo base log sin cos tan exp sqrt double doubled triple tripled quadruple halved twice thrice repeating
-    recurring divided multiplied added subtracted
-    is are was were will would should could can cannot may might must shall has have had does did done being been they
-    them she him her his its our your their this that these those who whom whose which what when where why how out
-    alpha beta gamma delta theta lambda sigma omega phi psi tau abc
+    or and but nor xor versus plus minus times over through thru till until then than between from except without
+    less if unless else either neither both whereas while although though however instead rather because since so
+    oder und ou not never none null nil nan maybe perhaps possibly probably likely unlikely sure unsure uncertain
+    guess think approximately approx about around roughly nearly almost circa estimated wrong incorrect false
+    invalid untrue error undefined infinity infinite inf unknown wait actually hmm sorry oops least most minimum
+    maximum onward onwards upward upwards ish correction meant rather yes negative below under deficit debt loss
+    opposite inverse reciprocal squared cubed root power powered factorial choose mod modulo base log sin cos tan
+    exp sqrt double doubled triple tripled quadruple halved twice thrice repeating recurring remainder divided
+    multiplied added subtracted is are was were will would should could can cannot may might must shall has have had
+    does did done being been they them she him her his its our your their this that these those who whom whose which
+    what when where why how out alpha beta gamma delta theta lambda sigma omega phi psi tau abc
 """
 _NUMBERS = """
     zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen
-    eighteen nineteen zeroes zeros ones twos tens half halves halve quarter quarters third thirds fourth fourths fifth
-    fifths sixth sixths seventh sevenths eighth eighths ninth ninths tenth tenths twelfth twelfths twentieth hundredth
-    hundredths thousandth thousandths millionth millionths dozen dozens score scores gross grand myriad thou mil mill
-    mille mln mio mlns bln trn bn lakh lakhs lac lacs crore crores kilo mega giga permille permil nth point dot comma
+    eighteen nineteen zeroes zeros ones twos tens half halves halve quarter quarters third thirds fourth fourths
+    fifth fifths sixth sixths seventh sevenths eighth eighths ninth ninths tenth tenths twelfth twelfths twentieth
+    hundredth hundredths thousandth thousandths millionth millionths dozen dozens score scores gross grand myriad
+    thou mil mill mille mila mln mio mlns bln trn bn lakh lakhs lac lacs crore crores kilo mega giga permille permil
+    nth point dot comma
 """
 SHORT = frozenset(_SHORT.split())
 _ANOTHER = frozenset(_NUMBERS.split())
@@ -44,8 +45,7 @@ _SMALL = frozenset(("a", "an", "of", "in", "on", "at", "by"))
 _ONE_LETTER = frozenset("mghslL")
 """Symbols of units, in a compound (`m/s`). Alone, `5 m` may be a product or millions."""
 _MULTIPLIER = re.compile(
-    "hundred|thousand|million|millon|milliard|billion|trillion|quadrillion|googol|tausend"
-    "|twenty|thirty|fou?rty|fifty|sixty|seventy|eighty|ninety"
+    r"[a-z]*(?:hundred|thousand|illion|millon|milliard|googol|tausend)|(?:twen|thir|fou?r|fif|six|seven|eigh|nine)ty"
 )
 _ROMAN = re.compile("[IVXLCDM]{2,}")
 _WORD = re.compile(r"[A-Za-z]+(?:['’][A-Za-z]+|-[A-Za-z]+)*['’]?")

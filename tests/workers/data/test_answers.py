@@ -168,6 +168,10 @@ def test_the_form_is_thoughts_that_end_once_and_a_number_in_a_box(
 
 HOSTILE = [
     r"\boxed{",
+    r"\boxed{5}",
+    r"\boxed{\boxed{5}",
+    "answer is 5 apples ",
+    "answer is 5" + " " * 99,
     "<answer>",
     "</answer>",
     "####",
