@@ -30,6 +30,7 @@ _CLOSED = """
     what when where why how out alpha beta gamma delta theta lambda sigma omega phi psi tau abc
 """
 _NUMBERS = """
+    fold twofold threefold fourfold tenfold
     zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen
     eighteen nineteen zeroes zeros ones twos tens half halves halve quarter quarters third thirds fourth fourths
     fifth fifths sixth sixths seventh sevenths eighth eighths ninth ninths tenth tenths twelfth twelfths twentieth
