@@ -144,7 +144,7 @@ def test_a_stalled_run_may_go_on_with_what_its_message_says(knob: str) -> None:
     """Both knobs may change in a run that has begun."""
     began = Profile(name="t", azr=Azr(seed_tasks=5))
     changes = diff(began, override_profile(began, [knob]))
-    assert len(changes) == 1 and refusal(changes, accept_changes=True) is None
+    assert len(changes) == 1 and refusal(changes, accept_changes=True, another_run="") is None
 
 
 def test_a_worker_that_is_killed_between_two_batches_keeps_the_first(tmp_path: Path) -> None:
