@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from profiles.errors import ExitCode, LonghaulError
-from profiles.footprint import FRAGMENTATION, GIB, GRAPH_BYTES, Demand, demand_of
+from profiles.footprint import FRAGMENTATION, GIB, GRAPH_BYTES, demand_of
 from profiles.schema import Profile
 from profiles.shapes import Shape, shape_of
 from workers import host_memory
@@ -237,13 +237,11 @@ def memory_of(
 def room_beside_trainer(profile: Profile, shape: Shape, usable_bytes: int) -> int:
     """Bytes that an engine may keep while the trainer works: what the plan leaves of `usable_bytes`. (pure)"""
     demand = demand_of(profile, shape)
-    trainer = max(FRAGMENTATION * demand.phases[name] + demand.beside.get(name, 0) for name in after_rollouts(demand))
+    phases = demand.phases
+    trainer = max(
+        FRAGMENTATION * phases[name] + demand.beside.get(name, 0) for name in ("score", "train") if name in phases
+    )
     return max(0, int(SPARE * usable_bytes - trainer - GRAPH_BYTES))
-
-
-def after_rollouts(demand: Demand) -> list[str]:
-    """Phases in which the trainer works. (pure)"""
-    return [name for name in ("score", "train") if name in demand.parts]
 
 
 def usable_bytes(device: torch.device) -> int:

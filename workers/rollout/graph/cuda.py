@@ -38,7 +38,7 @@ class Kernels:
         torch.zeros(1, device=device)  # its context must be there, and be the current one
         major, minor = torch.cuda.get_device_capability(device)
         image, symbols = compiled(source.read_text(), names, f"sm_{major}{minor}")
-        self._attributes = [chained()] if major >= 9 else []
+        self._attributes = [chained()] if can_chain(device) else []
         self._module = checked(driver.cuModuleLoadData(image))
         self._functions = {
             name: checked(driver.cuModuleGetFunction(self._module, symbol)) for name, symbol in symbols.items()
@@ -65,6 +65,11 @@ class Kernels:
 
 
 MAX_SHARED = 64 << 10
+
+
+def can_chain(device: torch.device) -> bool:
+    """Whether a kernel may be launched before the one in front of it is done, and waits inside (from Hopper on)."""
+    return torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 def chained() -> Any:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from workers.models.nf4 import levels
 from workers.rollout.graph import kernels, product_kernels
+from workers.rollout.graph.cuda import can_chain
 from workers.rollout.graph.cuts import KEY_BLOCK, blocks_of, key_splits, launch_for
 from workers.rollout.graph.state import State
 from workers.rollout.graph.weights import Adapters, Projection, Weights
@@ -50,7 +51,7 @@ class TritonOperations:
         self.chain = {"CHAINED": True, "launch_pdl": True} if can_chain(device) else {"CHAINED": False}
 
     def embed(self, tokens: Tensor, weights: Weights) -> Tensor:
-        """Not chained, and so is `draw`: whatever came before a step is done when its first kernels begin."""
+        """Not chained, nor is `draw`: whatever came before a step is done when its first kernels begin."""
         return weights.embedding[tokens]
 
     def add_norm(
@@ -183,11 +184,6 @@ def words(x: Tensor) -> Tensor:
 
 def three(tensors: list[Any]) -> list[Any]:
     return [*tensors, *[tensors[-1]] * (3 - len(tensors))]
-
-
-def can_chain(device: torch.device) -> bool:
-    """Whether a kernel may be launched before the one in front of it is done, and waits inside (from Hopper on)."""
-    return torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 @cache
