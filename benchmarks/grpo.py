@@ -1,11 +1,12 @@
 """Seconds, tokens and memory of a GRPO step: this project's engines and TRL on one GPU, each in its own process.
 
-One step is one prompt, G completions of a forced length, rewards that differ by construction, and one update. All
-contenders read the same model of random weights (bfloat16, made once from a fixed seed), take its linear layers to NF4
-with double quantisation, and train LoRA of rank 16 on q, k, v and o with gradient checkpointing. A contender that is
-not installed or fails is a row with its reason. --decode: rollouts alone, with vLLM; --profile-time: where the time of
-our own step goes; --check: whether its numbers are right. A cap binds torch's allocator: what a library takes past it,
-as vLLM does for what can sleep, shows in `device`.
+One step is one prompt, G completions of a forced length, rewards that differ by construction, and one update; with
+--lengths real completions end at different lengths, the same for every contender. All contenders read the same model of
+random weights (bfloat16, made once from a fixed seed), take its linear layers to NF4 with double quantisation, and
+train LoRA of rank 16 on q, k, v and o with gradient checkpointing. A contender that is not installed or fails is a row
+with its reason. --decode: rollouts alone, with vLLM; --profile-time: where the time of our own step goes; --check:
+whether its numbers are right. A cap binds torch's allocator: what a library takes past it, as vLLM does for what can
+sleep, shows in `device`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contenders import tables
+from benchmarks.contenders.lengths import told
 from benchmarks.contenders.watch import device_peak
 
 STEPS = ("native", "hf", "trl", "trl-vllm", "trl-vllm-sleep", "trl-vllm-bf16")
@@ -50,6 +52,8 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--group-size", type=int, nargs="+", default=[8], metavar="G")
     parser.add_argument("--prompt", type=int, default=128, metavar="TOKENS")
     parser.add_argument("--completion", type=int, default=512, metavar="TOKENS")
+    parser.add_argument("--lengths", choices=("forced", "real"), default="forced",
+                        help="real: completions end at different lengths, --completion at most (forced)")  # fmt: skip
     parser.add_argument("--warmup", type=int, default=2, help="steps that do not count (2)")
     parser.add_argument("--steps", type=int, default=10, help="timed steps at most (10)")
     parser.add_argument("--seconds", type=float, default=60.0, help="of timed steps, after which two are enough (60)")
@@ -69,6 +73,8 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     args.contenders = args.contenders or (["native"] if args.profile_time or args.check else list(known))
     if unknown := sorted(set(args.contenders) - set(known)):
         parser.error(f"there is no contender {', '.join(unknown)}; known here: {', '.join(known)}")
+    if args.lengths == "real" and (args.decode or args.check or args.profile_time):
+        parser.error("--lengths real: only steps; not with --decode, --check or --profile-time")
     if min(args.group_size) < 2:
         parser.error("--group-size must be 2 at least: rewards of one completion cannot differ")
     return args
@@ -78,7 +84,7 @@ def compare(args: argparse.Namespace, model: Path, arguments: list[str]) -> int:
     prefix = "decode " if args.decode else "profile " if args.profile_time else "check " if args.check else ""
     reports: list[dict[str, Any]] = []
     kind = "decode" if args.decode else "profile_time" if args.profile_time else "check" if args.check else "steps"
-    workload = {name: getattr(args, name) for name in ("shape", "prompt", "completion", "cap")}
+    workload = {name: getattr(args, name) for name in ("shape", "prompt", "completion", "cap", "lengths")}
     facts = {"command": f"python -m benchmarks grpo {' '.join(arguments)}", "kind": kind, "workload": workload}
     facts |= {"gpu": gpu_facts()}
     print(f"reproduce: {facts['command']}\n{facts['gpu'] or 'no NVIDIA GPU'}", flush=True)
@@ -100,7 +106,10 @@ def shown(reports: list[dict[str, Any]], args: argparse.Namespace) -> str:
         named |= one["versions"]
     facts = ", ".join(f"{name} {version}" for name, version in named.items())
     cap = f", allocator capped at a card of {args.cap:g} GiB" if args.cap else ""
-    head = f"{args.shape}, prompt {args.prompt}, completion {args.completion} (forced){cap}\n{facts}\n"
+    lengths = f"completion {args.completion} (forced)"
+    if args.lengths == "real":
+        lengths = ", or ".join(dict.fromkeys(told(one["group_size"], args.completion) for one in reports))
+    head = f"{args.shape}, prompt {args.prompt}, {lengths}{cap}\n{facts}\n"
     if args.profile_time:
         return head + "\n" + "\n\n".join(tables.time_table(one) for one in reports)
     if args.check:
@@ -114,6 +123,7 @@ def together(files: list[dict[str, Any]]) -> list[str]:
     """Tables of what several calls measured; those of one kind and one workload are one table. (pure)"""
     kinds: dict[str, list[dict[str, Any]]] = {}
     for file in files:
+        file = file | {"workload": {"lengths": "forced"} | file["workload"]}  # older files do not tell it
         kinds.setdefault(json.dumps([file["kind"], file["gpu"], file["workload"]]), []).append(file)
     found = []
     for same in kinds.values():
@@ -139,7 +149,8 @@ def measured(name: str, size: int, args: argparse.Namespace, model: Path) -> dic
 
 
 def in_a_process(name: str, size: int, args: argparse.Namespace, model: Path) -> dict[str, Any]:
-    work = {"shape": args.shape, "group_size": size, "prompt": args.prompt, "completion": args.completion}
+    work = {"shape": args.shape, "group_size": size, "prompt": args.prompt, "completion": args.completion,
+            "real_lengths": args.lengths == "real"}  # fmt: skip
     budget = {"warmup": args.warmup, "steps": args.steps, "seconds": args.seconds}
     with tempfile.TemporaryDirectory(prefix="longhaul-job-") as folder:
         job, report = Path(folder) / "job.json", Path(folder) / "report.json"

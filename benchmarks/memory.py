@@ -164,13 +164,14 @@ def limit_memory(report: Report, gigabytes: float) -> None:
     """Let the allocator have what a card of so many GB has left beside a context like this one."""
     import torch
 
-    torch.ones(1, device="cuda").sum().item()
+    from workers import cap
+
+    held = cap.limit(gigabytes * USABLE)
+    torch.cuda.synchronize()  # makes the context
     free, total = torch.cuda.mem_get_info()
     report.device = f"cuda ({torch.cuda.get_device_name()})"
     report.context = total - free - torch.cuda.memory_reserved()
-    if gigabytes:
-        report.limit = int(gigabytes * GIB * USABLE) - report.context
-        torch.cuda.set_per_process_memory_fraction(report.limit / total)
+    report.limit = held.allocator if held else None
 
 
 def rehearsal(profile: Profile, device: Any, report: Report) -> None:

@@ -1,4 +1,4 @@
-"""The GPU's memory in a worker: capped as on a smaller card, measured phase by phase, compared with what was expected.
+"""The GPU's memory in a worker: measured phase by phase, held to the cap (`cap.py`), compared with what was expected.
 
 A trainer needs two calls: `with memory.phase("rollout"):` around each part of a step, and `memory.take()` for the
 step's metrics. What is done when memory ends is `train.py`'s; a phase only marks the error with its name.
@@ -7,8 +7,6 @@ step's metrics. What is done when memory ends is `train.py`'s; a phase only mark
 from __future__ import annotations
 
 import logging
-import os
-import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -20,7 +18,7 @@ from profiles.errors import ExitCode, LonghaulError
 from profiles.footprint import FRAGMENTATION, GIB, GRAPH_BYTES, demand_of
 from profiles.schema import Profile
 from profiles.shapes import Shape, shape_of
-from workers import host_memory
+from workers import cap, host_memory
 from workers.backoff import ROLLOUT
 from workers.runtime import is_out_of_memory, mark_phase
 
@@ -34,8 +32,6 @@ TOLERANCE = 0.2
 """Share by which a peak may be off what was expected before that is told."""
 SPARE = 0.9
 """Of the memory that this process may use, what is counted on: the rest is for a context and for the unforeseen."""
-MOST_CONTEXT = GIB
-"""No context is larger: what is more belongs to other programs on the card."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +137,7 @@ class Memory:
             reading = self.gauge.read()
             mine.add(reading)
             self._open.pop()
+            cap.tighten()
             for peak in (self._peaks.setdefault(name, Peak()), *self._open[-1:]):
                 peak.add(Reading(reading.allocated, mine.allocated, mine.reserved, mine.device, reading.held))
             if self._open:
@@ -244,12 +241,6 @@ def room_beside_trainer(profile: Profile, shape: Shape, usable_bytes: int) -> in
     return max(0, int(SPARE * usable_bytes - trainer - GRAPH_BYTES))
 
 
-def usable_bytes(device: torch.device) -> int:
-    """Of a GPU, what PyTorch's allocator may have."""
-    share = float(torch.cuda.get_per_process_memory_fraction(device))
-    return int(share * torch.cuda.get_device_properties(device).total_memory)
-
-
 @contextmanager
 def applied_once(what: str) -> Iterator[None]:
     """Around what changes the weights: where memory ends in the middle of it, some of them are new, others old.
@@ -267,57 +258,3 @@ def applied_once(what: str) -> Iterator[None]:
             next_command="python -m orchestrator run --set optimizer.kind=adamw8bit   (or optimizer.offload=true)",
             exit_code=ExitCode.CUDA_OOM,
         ) from error
-
-
-# --- the cap ---------------------------------------------------------------------------------------------------------
-
-
-def limit(cap_gib: float) -> None:
-    """Let this process have what a card with `cap_gib` usable GiB has; before anything is allocated. 0: all there is.
-
-    It binds PyTorch's allocator; a child process or vLLM's own pool is seen by `device` figures alone. Raises
-    LonghaulError (GPU) where the cap leaves nothing beside a context.
-    """
-    if not cap_gib or not torch.cuda.is_available():
-        return
-    foreign = used_by_others()
-    free, total = torch.cuda.mem_get_info()  # the first call makes the context
-    context = context_bytes(total - free, foreign, torch.cuda.memory_reserved())
-    torch.cuda.set_per_process_memory_fraction(allocator_share(cap_gib, context, total))
-    log.info("memory is capped to %.2f GiB, %.2f of them for the context", cap_gib, context / GIB)
-
-
-def share_of_cap(profile: Profile) -> float:
-    """What a share of the real card must be multiplied by to be that share of the capped one."""
-    if not profile.memory.cap_gib or not torch.cuda.is_available():
-        return 1.0
-    return min(1.0, profile.memory.cap_gib * GIB / torch.cuda.mem_get_info()[1])
-
-
-def context_bytes(in_use: int, foreign: int, reserved: int) -> int:
-    """What driver and kernels of this process hold of a card on which `in_use` bytes are taken. (pure)"""
-    return min(MOST_CONTEXT, max(0, in_use - foreign - reserved))
-
-
-def allocator_share(cap_gib: float, context: int, total: int) -> float:
-    """What `set_per_process_memory_fraction` is given: the cap without the context. (pure)"""
-    left = cap_gib * GIB - context
-    if left <= 0:
-        raise LonghaulError(
-            f"memory.cap_gib = {cap_gib:g} leaves nothing: a context alone takes {context / GIB:.2f} GiB",
-            kept="the run, as it is",
-            next_command="python -m orchestrator run --set memory.cap_gib=4",
-            exit_code=ExitCode.GPU,
-        )
-    return min(1.0, left / total)
-
-
-def used_by_others() -> int:
-    """Bytes of the first GPU that are in use before this process has a context; 0 where nobody can be asked."""
-    first = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0].strip() or "0"
-    command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", f"--id={first}"]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
-        return int(answer.stdout.split()[0]) << 20
-    except (OSError, ValueError, IndexError, subprocess.SubprocessError):
-        return 0

@@ -2,6 +2,7 @@
 
 The reference computes in float32 with the very numbers that the NF4 weights stand for, each row by itself, with whole
 logits and autograd. The adapter's B matrices are drawn at random first: as made they are zero, and would prove nothing.
+What transformers' own modules make of all that in bfloat16 stands beside ours, and is held to nothing.
 """
 
 from __future__ import annotations
@@ -27,15 +28,22 @@ def run(work: Workload, model: Path, engine: str, overrides: list[str], meter: M
     rollouts = session.rollout(1)
     ours = session.gradients(rollouts)
     reference = reference_of(session, model)
-    log_probs, theirs = learned(reference, rows_of(rollouts), advantages_of(rollouts, session.profile))
+    rows, advantages = rows_of(rollouts), advantages_of(rollouts, session.profile)
+    log_probs, theirs = learned(reference, rows, advantages)
+    as_is, of_plain = learned(plain_of(session, model, reference), rows, advantages)
     engines = torch.cat([torch.tensor(one.log_probs) for one in rollouts])
+    trainers = torch.cat(session.log_probs(rollouts))
     meter.report.settings = session.settings
     meter.report.metrics = {
         "tokens": len(log_probs),
         **compared("engine to reference", engines, log_probs),
-        **compared("trainer to reference", torch.cat(session.log_probs(rollouts)), log_probs),
+        **compared("trainer to reference", trainers, log_probs),
         "gradient cosine": cosine(ours, theirs),
-        "least gradient cosine of a matrix": min(cosine({"": ours[name]}, {"": theirs[name]}) for name in ours),
+        "least gradient cosine of a matrix": least_cosine(ours, theirs),
+        **compared("engine to trainer", engines, trainers),
+        **{f"{name} (transformers)": value for name, value in compared("plain to reference", as_is, log_probs).items()},
+        "gradient cosine (transformers)": cosine(of_plain, theirs),
+        "least gradient cosine of a matrix (transformers)": least_cosine(of_plain, theirs),
     }
     session.close()
 
@@ -51,6 +59,10 @@ def cosine(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> float:
     dot = sum(float(a @ b) for a, b in pairs)
     lengths = [sum(float(one @ one) for one in side) ** 0.5 for side in zip(*pairs, strict=True)]
     return float(dot / (lengths[0] * lengths[1]))
+
+
+def least_cosine(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> float:
+    return min(cosine({"": ours[name]}, {"": theirs[name]}) for name in ours)
 
 
 @torch.no_grad()
@@ -83,6 +95,23 @@ def reference_of(session: Session, model: Path) -> Any:
         mine = adapter_of(session.model)
         for name, parameter in adapter_of(plain).items():
             parameter.copy_(mine[name])
+    return plain
+
+
+def plain_of(session: Session, model: Path, reference: Any) -> Any:
+    """The reference's weights and adapter as transformers and peft have them in bfloat16."""
+    from msgspec.structs import replace
+    from transformers import AutoModelForCausalLM
+
+    from workers.models.adapters import inject
+
+    read: Any = AutoModelForCausalLM.from_pretrained
+    plain = read(str(model), dtype=torch.bfloat16, attn_implementation="sdpa").to(session.model.device).eval()
+    inject(plain, replace(session.profile.adapter, implementation="peft"), 0)
+    with torch.no_grad():
+        theirs = dict(reference.named_parameters())
+        for name, parameter in plain.named_parameters():
+            parameter.copy_(theirs[name])
     return plain
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.contenders.lengths import rows_end
 from benchmarks.contenders.report import Budget, Meter
 from benchmarks.contenders.workload import LORA_TARGETS, Workload, rewards
 
 BASE = "grpo-1.5b-8gb"
+SEEDS = 1000
+"""Of the rows of one step."""
 
 
 def profile_of(work: Workload, model: Path, engine: str, overrides: list[str]) -> Any:
@@ -56,10 +60,10 @@ class Session:
         set_up_torch(profile, isolate=False)
         policy = open_policy(profile, None, device)
         self.model = policy.model
-        optimiser = optimizer.build(policy.model, profile.optimizer)
+        self._optimiser = optimiser = optimizer.build(policy.model, profile.optimizer)
         self.engine = engine_of(policy.model, profile, policy.tokenizer)
         self.update = GroupUpdate(policy.model, optimiser, profile, EntropyMask(profile.grpo))
-        self._sampling = Sampling(max_new_tokens=work.completion, ignore_stop=True)
+        self._sampling = Sampling(max_new_tokens=work.completion, ignore_stop=not work.real_lengths)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -83,11 +87,13 @@ class Session:
         from workers.rollout.engine import Request
 
         prompt = self.work.prompt_ids(step)
-        requests = [Request(prompt, step * 1000 + row) for row in range(self.work.group_size)]
-        rollouts = self.engine.generate(requests, self._sampling)
-        lengths = {len(one.completion_ids) for one in rollouts}
-        if lengths != {self.work.completion}:
-            raise ValueError(f"completions have {sorted(lengths)} tokens, not {self.work.completion}")
+        requests = [Request(prompt, step * SEEDS + row) for row in range(self.work.group_size)]
+        wanted = self.work.lengths
+        with rows_end(wanted, SEEDS) if self.work.real_lengths else nullcontext():
+            rollouts = self.engine.generate(requests, self._sampling)
+        lengths = tuple(len(one.completion_ids) for one in rollouts)
+        if lengths != wanted:
+            raise ValueError(f"completions have {lengths} tokens, not {wanted}")
         return rollouts
 
     def train(self, step: int, rollouts: list[Any]) -> dict[str, float]:
@@ -112,19 +118,21 @@ class Session:
         """Of the adapter's matrices, by peft's names, as an update would have them before clipping."""
         from workers.grpo.entropy import EntropyMask
         from workers.grpo.prepare import prepare
+        from workers.grpo.update import GroupUpdate
         from workers.models.adapters import adapter_of
 
-        # Old log-probs are the trainer's own, so that the ratio is 1 and the gradient has a plain form.
-        profile = replace_in(self.profile, "grpo", old_source="trainer")
-        rows, advantages = rows_of(rollouts), advantages_of(rollouts, profile)
+        # The ratio is 1 and no token has a weight for what the engine rounded otherwise: a gradient of a plain form.
+        profile = replace_in(self.profile, "grpo", old_source="detach")
         mask = EntropyMask(profile.grpo)
-        prepared = prepare(self.model, profile, rows, advantages, (), mask, self.update.sizes)
-        prepared = replace(prepared, tis=None)
-        self.update.forget_gradients()
-        self.update.accumulate(prepared, prepared.minibatches[0])
+        update = GroupUpdate(self.model, self._optimiser, profile, mask)
+        rows, advantages = rows_of(rollouts), advantages_of(rollouts, profile)
+        prepared = prepare(self.model, profile, rows, advantages, (), mask, update.sizes)
+        if prepared.tis is not None or prepared.tis_cap:
+            raise ValueError("tokens are weighed by importance sampling")
+        update.accumulate(prepared, prepared.minibatches[0])
         matrices: dict[str, Any] = dict(adapter_of(self.model))
         found = {name: one.grad.detach().cpu().clone() for name, one in matrices.items()}
-        self.update.forget_gradients()
+        update.forget_gradients()
         return found
 
     def close(self) -> None:

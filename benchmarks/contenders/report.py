@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.memory import GIB, host_peak
+from benchmarks.memory import host_peak
+from workers import cap
 
 LIBRARIES = ("torch", "transformers", "peft", "bitsandbytes", "accelerate", "trl", "vllm", "triton", "datasets")
 
@@ -29,6 +30,8 @@ class Report:
     device: str = ""
     tokens: int = 0
     """That one step samples."""
+    longest: int = 0
+    """Tokens of the longest row, which are a step's decode steps."""
     steps: list[dict[str, float]] = field(default_factory=list)
     warmup: list[dict[str, float]] = field(default_factory=list)
     cold_start_s: float | None = None
@@ -40,7 +43,7 @@ class Report:
     allocated_at_load: int | None = None
     """Peak before the first step ended: loading and warming up."""
     context: int | None = None
-    """Bytes of the GPU in use beside the allocator's, before anything was loaded."""
+    """Bytes of the GPU in use beside the allocator's, the most that was seen."""
     limit: int | None = None
     """Bytes that the allocator was allowed."""
     on_device: int | None = None
@@ -67,18 +70,15 @@ class Meter:
         self._phases: dict[str, float] = {}
         self._peaks: dict[str, int] = {}
         self._allocated = self._reserved = 0
+        self._cap: cap.Cap | None = None
         self.is_gpu = torch.cuda.is_available()
         report.versions = versions()
         report.device = platform.processor() or platform.machine()
         if not self.is_gpu:
             return
-        torch.ones(1, device="cuda").sum().item()
-        free, total = torch.cuda.mem_get_info()
+        self._cap = cap.limit(cap_gib)
         report.device = torch.cuda.get_device_name()
-        report.context = total - free - torch.cuda.memory_reserved()
-        if cap_gib:
-            report.limit = int(cap_gib * GIB) - report.context
-            torch.cuda.set_per_process_memory_fraction(report.limit / total)
+        self._look_beside()
 
     def now(self) -> float:
         if self.is_gpu:
@@ -94,10 +94,19 @@ class Meter:
         self._note_peak(name)
         self._phases[name] = self._phases.get(name, 0.0) + self.now() - began
 
+    def _look_beside(self) -> None:
+        """What lies beside the allocator, which a cap has to hold too."""
+        cap.tighten()
+        free, total = torch.cuda.mem_get_info()
+        self.report.context = max(self.report.context or 0, total - free - torch.cuda.memory_reserved())
+        if self._cap:
+            self.report.limit = self._cap.allocator
+
     def _note_peak(self, name: str) -> None:
         """The allocator's peak since the last call belongs to `name`; without one to the step alone."""
         if not self.is_gpu:
             return
+        self._look_beside()
         peak = torch.cuda.max_memory_allocated()
         self._allocated = max(self._allocated, peak)
         self._reserved = max(self._reserved, torch.cuda.max_memory_reserved())

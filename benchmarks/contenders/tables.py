@@ -23,7 +23,7 @@ def row_of(one: Found, width: int) -> list[str]:
         return [*start, f"{one['status']}: {one['reason']}", *[""] * (width - 3)]
     rollouts = [step["rollout"] for step in one["steps"] if "rollout" in step]
     rates = [one["tokens"] / seconds for seconds in rollouts if seconds]
-    per_token = [seconds * 1000 * one["group_size"] / one["tokens"] for seconds in rollouts]
+    per_token = [seconds * 1000 / decode_steps(one) for seconds in rollouts]
     spans = [spread([step[name] for step in one["steps"] if name in step]) for name in
              ("step", "rollout", "score", "train")]  # fmt: skip
     memory = [gib(one[key]) for key in ("allocated", "reserved", "on_device", "host")]
@@ -32,6 +32,11 @@ def row_of(one: Found, width: int) -> list[str]:
     cold = "" if one["cold_start_s"] is None else f"{one['cold_start_s']:.0f}"
     note = "" if one["status"] == "ok" else f", then {one['status']}: {one['reason']}"
     return [*start, *spans, spread(rates, 0), spread(per_token, 2), *memory, cold, f"{len(one['steps'])}{note}"]
+
+
+def decode_steps(one: Found) -> float:
+    """Of one rollout: the tokens of its longest row. Older files do not tell it; there all rows are alike."""
+    return float(one.get("longest") or one["tokens"] / one["group_size"])
 
 
 def decode_table(reports: Sequence[Found]) -> str:
@@ -46,7 +51,7 @@ def decode_table(reports: Sequence[Found]) -> str:
         seconds = [step["rollout"] for step in one["steps"]]
         rows.append([
             *start, spread(seconds), spread([one["tokens"] / each for each in seconds], 0),
-            spread([each * 1000 * one["group_size"] / one["tokens"] for each in seconds], 2),
+            spread([each * 1000 / decode_steps(one) for each in seconds], 2),
             gib(one["allocated"]), gib(one["on_device"]),
         ])  # fmt: skip
     return table(heads, rows)

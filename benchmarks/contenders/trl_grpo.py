@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.contenders.lengths import counted, ending
 from benchmarks.contenders.report import Budget, Meter
 from benchmarks.contenders.workload import LORA_TARGETS, Workload, rewards, text_of
 
@@ -46,6 +47,8 @@ def run(work: Workload, model: Path, options: Options, meter: Meter, budget: Bud
             processing_class=PreTrainedTokenizerFast.from_pretrained(str(model)),
             peft_config=lora_of(work),
         )
+        if work.real_lengths:
+            end_rows(trainer, work, options)
         watch(trainer, work, meter, budget)
         meter.report.settings = resolved(arguments) | {"quantized": options.quantized}
         trainer.train()
@@ -63,6 +66,8 @@ def arguments_of(work: Workload, options: Options, budget: Budget, output: Path,
     forced = (
         {"min_tokens": work.completion, "ignore_eos": True} if options.vllm else {"min_new_tokens": work.completion}
     )
+    if work.real_lengths:
+        forced = {}
     engine: dict[str, Any] = {}
     if options.vllm:
         engine = {
@@ -116,8 +121,17 @@ def prompts_of(work: Workload, budget: Budget) -> Any:
     return Dataset.from_dict({"prompt": [text_of(work.prompt_ids(step)) for step in steps]})
 
 
+def end_rows(trainer: Any, work: Workload, options: Options) -> None:
+    """Each row of a group has its own length, by the engine that the trainer generates with."""
+    if options.vllm:
+        llm = trainer.vllm_generation.llm
+        llm.generate = counted(llm.generate, work.lengths)
+    else:
+        trainer.model.generate = ending(trainer.model.generate, work.lengths, work.vocabulary - 1)
+
+
 def watch(trainer: Any, work: Workload, meter: Meter, budget: Budget) -> None:
-    """Time the trainer's methods, check that every completion has the wanted length, stop when the budget is spent."""
+    """Time the trainer's methods, check that completions have the wanted lengths, stop when the budget is spent."""
     from transformers import PrinterCallback, TrainerCallback
 
     generate, score = trainer._generate, trainer._generate_and_score_completions
@@ -129,10 +143,10 @@ def watch(trainer: Any, work: Workload, meter: Meter, budget: Budget) -> None:
     def timed_score(*args: Any, **kwargs: Any) -> Any:
         with meter.phase("rollout and score"):
             found = score(*args, **kwargs)
-        lengths = set(found["completion_mask"].sum(dim=1).tolist())
+        lengths, wanted = sorted(found["completion_mask"].sum(dim=1).tolist()), sorted(work.lengths)
         width = found["prompt_mask"].sum(dim=1).max().item()
-        if lengths != {work.completion} or width != work.prompt:
-            raise ValueError(f"{width} + {sorted(lengths)} tokens, not {work.prompt} + {work.completion}")
+        if lengths != wanted or width != work.prompt:
+            raise ValueError(f"{width} + {lengths} tokens, not {work.prompt} + {wanted}")
         return found
 
     trainer._generate, trainer._generate_and_score_completions = timed_generate, timed_score

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.contenders.lengths import lengths_of
 from profiles.shapes import ARCHITECTURES
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -22,27 +23,36 @@ LORA_TARGETS = ("k_proj", "o_proj", "q_proj", "v_proj")
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One step: `group_size` completions of one prompt, all of exactly `completion` tokens, one update with them."""
+    """One step: `group_size` completions of one prompt, of exactly `lengths` tokens, one update with them."""
 
     shape: str = "r1-qwen-1.5b"
     group_size: int = 8
     prompt: int = 128
     """Tokens."""
     completion: int = 512
-    """Tokens of every completion: end tokens do not end it."""
+    """Tokens of every completion: end tokens do not end it. With `real_lengths`, that a completion has at most."""
     lora_rank: int = 16
     lora_alpha: int = 32
     learning_rate: float = 1e-5
     clip: float = 0.2
+    real_lengths: bool = False
+    """Rows end at different lengths, each with the end token."""
 
     @property
     def vocabulary(self) -> int:
         return int(SHAPES[self.shape]["vocab_size"])
 
     @property
+    def lengths(self) -> tuple[int, ...]:
+        """Tokens of each row's completion."""
+        if self.real_lengths:
+            return lengths_of(self.group_size, self.completion)
+        return (self.completion,) * self.group_size
+
+    @property
     def tokens(self) -> int:
         """That one step samples."""
-        return self.group_size * self.completion
+        return sum(self.lengths)
 
     def prompt_ids(self, step: int) -> tuple[int, ...]:
         """Another prompt in each step, the same for all contenders: special tokens are at the vocabulary's end."""

@@ -149,6 +149,8 @@ def test_peaks_are_those_of_timed_steps_and_each_phase_has_its_own(monkeypatch: 
         now["peak"] = max(now["peak"], now["bytes"] + size)
 
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (60, 100))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 15)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: now["peak"])
     monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda: now["peak"] + 1)
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: now.update(peak=now["bytes"]))
@@ -166,6 +168,7 @@ def test_peaks_are_those_of_timed_steps_and_each_phase_has_its_own(monkeypatch: 
     assert report.allocated_at_load == 115
     assert (report.allocated, report.reserved) == (30, 31)
     assert report.peaks == {"rollout": 16, "score": 17, "train": 30}
+    assert (report.context, report.limit) == (25, None)
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,13 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from msgspec.structs import replace
 
 from profiles.errors import ExitCode, LonghaulError
 from profiles.footprint import GIB
 from profiles.load import load_profile
 from profiles.shapes import ARCHITECTURES, shape_of
-from tests.workers.harness import tiny_profile
 from workers import host_memory, memory
-from workers.memory import LEAK_BYTES, HostGauge, Memory, Reading, allocator_share, applied_once, context_bytes
+from workers.memory import LEAK_BYTES, HostGauge, Memory, Reading, applied_once
 from workers.runtime import phase_of
 
 MIB = 1 << 20
@@ -221,40 +219,9 @@ def test_the_highest_memory_of_a_worker_survives_the_peaks_of_phases() -> None:
     assert found["memory/train/host"] <= found["memory/rollout/host"]
 
 
-@pytest.mark.parametrize(
-    ("cap_gib", "context_gib", "total_gib", "share"),
-    [(7.6, 0.45, 139.8, 0.0511), (15.4, 0.45, 139.8, 0.1069), (200, 0.45, 139.8, 1.0)],
-    ids=["an 8 GB card on one of 140", "a 16 GB card", "more than there is"],
-)
-def test_a_cap_is_the_card_s_memory_without_the_context(
-    cap_gib: float, context_gib: float, total_gib: float, share: float
-) -> None:
-    found = allocator_share(cap_gib, int(context_gib * GIB), int(total_gib * GIB))
-    assert found == pytest.approx(share, abs=5e-5)
-
-
-def test_a_cap_that_holds_no_more_than_a_context_is_refused() -> None:
-    with pytest.raises(LonghaulError, match=r"cap_gib = 0\.3 leaves nothing") as caught:
-        allocator_share(0.3, GIB // 2, 80 * GIB)
-    assert caught.value.exit_code == ExitCode.GPU
-
-
-def test_a_context_is_what_neither_others_nor_the_allocator_hold() -> None:
-    assert context_bytes(in_use=900, foreign=300, reserved=100) == 500
-    assert context_bytes(in_use=100, foreign=300, reserved=0) == 0  # somebody else has left meanwhile
-    assert context_bytes(in_use=60 * GIB, foreign=0, reserved=0) == memory.MOST_CONTEXT
-
-
 def test_what_ends_in_the_middle_of_an_optimiser_s_step_is_not_done_again() -> None:
     with pytest.raises(LonghaulError) as caught, applied_once("the optimiser's step"):
         raise torch.OutOfMemoryError("CUDA out of memory")
     assert caught.value.exit_code == ExitCode.CUDA_OOM
     with pytest.raises(ValueError, match="other"), applied_once("the optimiser's step"):
         raise ValueError("other")
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_a_cap_binds_nothing() -> None:
-    profile = tiny_profile()
-    memory.limit(4.0)
-    assert memory.share_of_cap(replace(profile, memory=replace(profile.memory, cap_gib=4.0))) == 1.0

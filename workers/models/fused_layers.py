@@ -62,7 +62,7 @@ def problem_of(agree: Callable[[], bool]) -> str:
 
 
 def _agree(device: torch.device) -> bool:
-    from workers.models.layer_kernels import Gated, Rotary, dequantized
+    from workers.models.layer_kernels import Gated, Norm, Rotary, dequantized
 
     generator = torch.Generator(device).manual_seed(0)
     x, y = torch.randn(2, 2, 3, 5, 16, device=device, generator=generator).bfloat16()  # [B, heads, T, D] each
@@ -70,8 +70,9 @@ def _agree(device: torch.device) -> bool:
     cos, sin = angles.cos().bfloat16(), angles.sin().bfloat16()
     rotary: Any = Rotary.apply
     gated: Any = Gated.apply
-    found = [*rotary(x, y, cos, sin), gated(x, y)]
-    expected = [*_plain_rotary(x, y, cos, sin), silu(x) * y]
+    norm: Any = Norm.apply
+    found = [*rotary(x, y, cos, sin), gated(x, y), norm(x.float(), y[0, 0, 0], 1e-6)]
+    expected = [*_plain_rotary(x, y, cos, sin), silu(x) * y, rms_norm(x, (16,), y[0, 0, 0], 1e-6)]
     weight = nf4.quantize(x.float())
     found.append(dequantized(weight.packed, nf4.scales_of(weight), weight.shape, torch.bfloat16))
     expected.append(nf4.dequantize(weight, torch.bfloat16))
@@ -89,6 +90,30 @@ class FusedMLP(modeling_qwen2.Qwen2MLP):
     def forward(self, x: Tensor) -> Tensor:
         found: Tensor = self.down_proj(gated(self, self.gate_proj(x), self.up_proj(x)))
         return found
+
+
+def stream_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Of the sum that all layers add to, in a model that computes in `dtype`.
+
+    In 16 bits it would be rounded twice a layer, which puts log-probs further off than all other roundings together.
+    """
+    return torch.float32 if dtype in ROUNDED else dtype
+
+
+def normed(norm: Any, stream: Tensor) -> Tensor:
+    """RMS norm of the layers' sum, [..., H] in `stream_dtype`, rounded once, to the dtype of the norm's weight."""
+    weight, eps = norm.weight, norm.variance_epsilon
+    if stream.dtype == weight.dtype:
+        found: Tensor = norm(stream)
+        return found
+    does_learn = weight.requires_grad and torch.is_grad_enabled()
+    if stream.is_cuda and not does_learn and has_kernels(stream.device):
+        from workers.models.layer_kernels import Norm
+
+        apply: Any = Norm.apply
+        fused: Tensor = apply(stream, weight, eps)
+        return fused
+    return rms_norm(stream, weight.shape, weight.to(stream.dtype), eps).to(weight.dtype)
 
 
 def gated(mlp: Any, gate: Tensor, up: Tensor) -> Tensor:

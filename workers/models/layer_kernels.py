@@ -39,6 +39,31 @@ class Rotary(torch.autograd.Function):
         return *_rotated(*grads, cos=cos, sin=sin, sign=-1.0), None, None
 
 
+class Norm(torch.autograd.Function):
+    """RMS norm of x, [..., H] in float32, in the dtype of a weight that does not learn."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        x = x.contiguous()
+        ctx.save_for_backward(x, weight)
+        ctx.eps = eps
+        out, width = torch.empty_like(x, dtype=weight.dtype), x.shape[-1]
+        with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
+            _norm[(x.numel() // width,)](x, weight, out, width, eps, BLOCK=triton.next_power_of_2(width), num_warps=8)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        of_x, width = torch.empty_like(x), x.shape[-1]
+        with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
+            _norm_backward[(x.numel() // width,)](
+                grad.contiguous(), x, weight, of_x, width, ctx.eps, BLOCK=triton.next_power_of_2(width), num_warps=8
+            )
+        return of_x, None, None
+
+
 class Gated(torch.autograd.Function):
     """silu(gate) * up, of one shape and both contiguous."""
 
@@ -137,6 +162,31 @@ def _dequantize(codes, scales, levels, out, count, BLOCK: tl.constexpr):
     values = tl.interleave(tl.load(levels + (pair >> 4)) * scale, tl.load(levels + (pair & 15)) * scale)
     at = 2 * begin + tl.arange(0, 2 * BLOCK)
     tl.store(out + at, values.to(out.dtype.element_ty), mask=at < count)
+
+
+@triton.jit
+def _norm(x, weight, out, width, eps, BLOCK: tl.constexpr):
+    """A row a program."""
+    columns = tl.arange(0, BLOCK)
+    inside = columns < width
+    base = tl.program_id(0).to(tl.int64) * width
+    values = tl.load(x + base + columns, mask=inside, other=0.0)
+    w = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
+    scale = tl.rsqrt(tl.sum(values * values, 0) / width + eps)
+    tl.store(out + base + columns, (values * scale * w).to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _norm_backward(grad, x, weight, of_x, width, eps, BLOCK: tl.constexpr):
+    columns = tl.arange(0, BLOCK)
+    inside = columns < width
+    base = tl.program_id(0).to(tl.int64) * width
+    values = tl.load(x + base + columns, mask=inside, other=0.0)
+    g = tl.load(grad + base + columns, mask=inside, other=0.0).to(tl.float32)
+    g *= tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
+    scale = tl.rsqrt(tl.sum(values * values, 0) / width + eps)
+    along = tl.sum(g * values, 0) * scale * scale / width
+    tl.store(of_x + base + columns, (g - values * along) * scale, mask=inside)
 
 
 @triton.jit

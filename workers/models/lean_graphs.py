@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from workers.models.fused_layers import stream_dtype
 from workers.models.lean_layers import Given, lean_layers
 from workers.models.lean_stack import Learnt, Plain, Stack
 from workers.models.lora import LoraLinear
@@ -71,9 +72,8 @@ class Graphs:
 
     given: Given
     hidden: Tensor
-    out: Tensor
-    grad: Tensor
-    """Of `out`. All three are [R, T, H]."""
+    end: Tensor
+    """What comes out, which is copied at once; later its gradient. Both are [R, T, H]."""
     forward: Replay
     backward: Replay
     used: int = 0
@@ -81,7 +81,7 @@ class Graphs:
 
     @property
     def buffers(self) -> tuple[Tensor, ...]:
-        return self.given.mask, self.given.cos, self.given.sin, self.hidden, self.out, self.grad
+        return self.given.mask, self.given.cos, self.given.sin, self.hidden, self.end
 
 
 class Captured:
@@ -132,8 +132,8 @@ class Captured:
 
         def backward(grad: Tensor) -> Sequence[Tensor]:
             self._open = lambda: None
-            graphs.grad[:, length:] = 0
-            graphs.grad[:, :length].copy_(grad)
+            graphs.end[:, length:] = 0
+            graphs.end[:, :length].copy_(grad)
             graphs.backward()
             # A copy, for it becomes the gradient of the parameters, to which the next pass adds.
             return split(self._flat.clone(), self.stack.matrices())
@@ -145,7 +145,7 @@ class Captured:
     def _replayed(self, graphs: Graphs, given: Given, hidden: Tensor) -> Tensor:
         fill(graphs.given, graphs.hidden, given, hidden)
         graphs.forward()
-        return graphs.out[:, : hidden.shape[1]].clone()
+        return graphs.end[:, : hidden.shape[1]].clone()
 
     def _launched(self, given: Given, hidden: Tensor) -> tuple[Learnt, Tensor]:
         """The second pass of a shape is timed; in the first, kernels are compiled and chosen."""
@@ -195,18 +195,18 @@ class Captured:
             return self._with_buffers(*padded(given, hidden))
 
     def _with_buffers(self, given: Given, hidden: Tensor) -> Graphs:
-        out, grad, inputs = torch.empty_like(hidden), torch.zeros_like(hidden), list[Tensor]()
+        end, inputs = torch.zeros_like(hidden, dtype=stream_dtype(hidden.dtype)), list[Tensor]()
         parts = split(self._flat, self.stack.matrices())
 
         def forward() -> None:
             inputs.clear()
-            out.copy_(self.stack.forward(given, hidden, inputs))
+            end.copy_(self.stack.forward(given, hidden, inputs))
 
         def backward() -> None:
-            for into, one in zip(parts, self.stack.backward(grad, given, inputs), strict=True):
+            for into, one in zip(parts, self.stack.backward(end, given, inputs), strict=True):
                 into.copy_(one)
 
-        return Graphs(given, hidden, out, grad, forward=self._recorded(forward), backward=self._recorded(backward))
+        return Graphs(given, hidden, end, forward=self._recorded(forward), backward=self._recorded(backward))
 
     def _recorded(self, work: Callable[[], None]) -> Replay:
         """A graph rounds the parameters itself, as they are others after each update; and while it is made, nothing is

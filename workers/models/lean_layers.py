@@ -21,7 +21,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.qwen2 import modeling_qwen2
 
 from workers.models import quantized
-from workers.models.fused_layers import gated
+from workers.models.fused_layers import gated, normed
 from workers.models.lora import LoraLinear
 
 
@@ -68,16 +68,16 @@ class LeanLayer:
         return [one for joint in joints for number in joint.adapted for one in joint.modules[number].matrices]
 
     def run(self, given: Given, hidden: Tensor, leaves: Sequence[Tensor] = ()) -> Tensor:
-        """hidden: [R, T, H]; returns the same. leaves: what stands for `matrices` where gradients are wanted; their
-        values are not read."""
+        """hidden: the layers' sum, [R, T, H] in its `stream_dtype`; returns the same. leaves: what stands for
+        `matrices` where gradients are wanted; their values are not read."""
         attention, mlp, of = self.layer.self_attn, self.layer.mlp, iter(leaves)
         heads = (*hidden.shape[:-1], -1, attention.head_dim)
-        q, k, v = (one.view(heads).transpose(1, 2) for one in self._qkv(self.layer.input_layernorm(hidden), of))
+        q, k, v = (one.view(heads).transpose(1, 2) for one in self._qkv(normed(self.layer.input_layernorm, hidden), of))
         q, k = modeling_qwen2.apply_rotary_pos_emb(q, k, given.cos, given.sin)
         attend = ALL_ATTENTION_FUNCTIONS["sdpa"]
         seen, _ = attend(attention, q, k, v, given.mask, dropout=0.0, scaling=attention.scaling)
         hidden = hidden + self._out(seen.flatten(-2), of)[0]
-        gate, up = self._gate_up(self.layer.post_attention_layernorm(hidden), of)
+        gate, up = self._gate_up(normed(self.layer.post_attention_layernorm, hidden), of)
         return hidden + self._down(gated(mlp, gate, up), of)[0]
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from workers.models.fused_layers import normed, stream_dtype
 from workers.models.lean_layers import Given, LeanLayer
 
 Learnt = Callable[[Tensor], Sequence[Tensor]]
@@ -24,7 +25,7 @@ class Runner(Protocol):
     stack: Stack
 
     def score(self, given: Given, hidden: Tensor) -> Tensor:
-        """[R, T, H] to [R, T, H], without gradient."""
+        """Embeddings, [R, T, H], to the layers' sum, [R, T, H] in its `stream_dtype`; without gradient."""
 
     def learn(self, given: Given, hidden: Tensor) -> tuple[Learnt, Tensor]:
         """The same, and what gives gradients."""
@@ -45,8 +46,7 @@ def hidden_of(model: Any, ids: Tensor, positions: Tensor, mask: Tensor) -> Tenso
         out = apply(runner, given, hidden, *runner.stack.matrices())
     else:
         out = runner.score(given, hidden)
-    found: Tensor = decoder.norm(out)
-    return found
+    return normed(decoder.norm, out)
 
 
 class Stack:
@@ -60,12 +60,14 @@ class Stack:
         return [matrix for layer in self._layers for matrix in layer.matrices()]
 
     def forward(self, given: Given, hidden: Tensor, inputs: list[Tensor] | None = None) -> Tensor:
-        """[R, T, H] to [R, T, H]. inputs: gets what each layer reads, for `backward`."""
+        """[R, T, H] to [R, T, H]. inputs: gets what each layer reads, for `backward`, rounded to the dtype of `hidden`:
+        there a rounding concerns its own layer alone."""
+        stream = hidden.to(stream_dtype(hidden.dtype))
         for layer in self._layers:
             if inputs is not None:
-                inputs.append(hidden)
-            hidden = layer.run(given, hidden)
-        return hidden
+                inputs.append(stream.to(hidden.dtype))
+            stream = layer.run(given, stream)
+        return stream
 
     def backward(self, grad: Tensor, given: Given, inputs: list[Tensor]) -> list[Tensor]:
         """Gradients of `matrices`, from that of the result. Takes `inputs` apart."""
@@ -75,7 +77,7 @@ class Stack:
             with torch.enable_grad():
                 # Not the parameters: autograd takes those to the stream that saw them first, and a graph forbids that.
                 leaves = [matrix.detach().requires_grad_() for matrix in layer.matrices()]
-                hidden = inputs.pop().detach().requires_grad_(number > 0)  # nothing below the first layer learns
+                hidden = inputs.pop().detach().to(grad.dtype).requires_grad_(number > 0)  # below the first none learns
                 wanted = [*leaves, hidden] if number else leaves
                 each = list(torch.autograd.grad(layer.run(given, hidden, leaves), wanted, grad))
             if number:

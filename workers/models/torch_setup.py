@@ -7,7 +7,7 @@ import os
 import torch
 
 from profiles.schema import Profile
-from workers import memory
+from workers import cap
 
 
 def device_of(profile: Profile) -> torch.device:
@@ -21,7 +21,7 @@ def set_up_torch(profile: Profile, *, isolate: bool) -> None:
     """What holds for the whole process; before anything is allocated on a GPU."""
     device = device_of(profile)
     if device.type == "cuda":
-        memory.limit(profile.memory.cap_gib)
+        cap.limit(profile.memory.cap_gib)
     if profile.run.gpus > 1 and device.type == "cpu":  # its ranks share the cores
         torch.set_num_threads(max(1, (profile.run.threads or os.cpu_count() or 1) // profile.run.gpus))
     elif profile.run.threads:

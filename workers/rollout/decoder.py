@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from workers.models.fused_layers import normed, stream_dtype
 from workers.rollout.engine import EngineUnavailable
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -60,17 +61,17 @@ class Decoder:
         """The model's own modules around `attend`. ids: [B, T]; returns [B, T, hidden]."""
         decoder = self.model.model
         hidden = decoder.embed_tokens(ids)
+        hidden = hidden.to(stream_dtype(hidden.dtype))
         shape = (*ids.shape, -1, self.head_dim)
         for layer in decoder.layers:
-            attention, normed = layer.self_attn, layer.input_layernorm(hidden)
-            query = rotate(attention.q_proj(normed).view(shape).transpose(1, 2), cos, sin)
-            key = rotate(attention.k_proj(normed).view(shape).transpose(1, 2), cos, sin)
-            value = attention.v_proj(normed).view(shape).transpose(1, 2)
+            attention, x = layer.self_attn, normed(layer.input_layernorm, hidden)
+            query = rotate(attention.q_proj(x).view(shape).transpose(1, 2), cos, sin)
+            key = rotate(attention.k_proj(x).view(shape).transpose(1, 2), cos, sin)
+            value = attention.v_proj(x).view(shape).transpose(1, 2)
             mixed = attend(query, key, value).transpose(1, 2).flatten(2)  # [B, T, heads * head_dim]
             hidden = hidden + attention.o_proj(mixed)
-            hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
-        last: Tensor = decoder.norm(hidden)
-        return last
+            hidden = hidden + layer.mlp(normed(layer.post_attention_layernorm, hidden))
+        return normed(decoder.norm, hidden)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

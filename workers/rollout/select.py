@@ -17,7 +17,8 @@ from profiles.errors import ExitCode, LonghaulError
 from profiles.passes import is_corrected
 from profiles.schema import Profile
 from profiles.shapes import shape_of
-from workers.memory import room_beside_trainer, share_of_cap, usable_bytes
+from workers.cap import share_of_cap, usable_bytes
+from workers.memory import room_beside_trainer
 from workers.models.load import Tokenizer
 from workers.rollout.engine import Decode, EngineUnavailable, Request, Rollout, RolloutEngine, Sampling
 from workers.rollout.graph.engine import GraphEngine, reason_against

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
 
+from workers.models.fused_layers import stream_dtype
 from workers.rollout.engine import cumulated_sum
 from workers.rollout.graph.state import State
 from workers.rollout.graph.weights import Projection, Weights
@@ -19,10 +20,10 @@ Parts = Any
 
 
 class Operations(Protocol):
-    """What a step is made of; residual: [M, hidden]."""
+    """What a step is made of; residual: the layers' sum, [M, hidden] in its `stream_dtype`."""
 
     def embed(self, tokens: Tensor, weights: Weights) -> Tensor:
-        """[M, hidden]"""
+        """[M, hidden], in the weights' dtype: nothing is rounded yet."""
 
     def add_norm(
         self, residual: Tensor, parts: Parts | None, projection: Projection | None, norm: Tensor, eps: float,
@@ -69,9 +70,10 @@ class TorchOperations:
         self, residual: Tensor, parts: Tensor | None, projection: Projection | None, norm: Tensor, eps: float,
         *, is_last: bool = False,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        residual = residual.to(stream_dtype(norm.dtype))
         if parts is not None:
             residual = residual + parts
-        return residual, rms_norm(residual, norm.shape, norm, eps)
+        return residual, rms_norm(residual, norm.shape, norm.to(residual.dtype), eps).to(norm.dtype)
 
     def project(self, x: Tensor, projection: Projection) -> Tensor:
         """[M, N]"""

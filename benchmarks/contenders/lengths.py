@@ -1,0 +1,95 @@
+"""Completions that end at different lengths, as real answers do, and how each contender is made to end them there.
+
+The lengths are the workload's, not the weights': ours draw by uniforms that are set, TRL's generate has its logits
+changed, and vLLM is asked for so many tokens of each prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from copy import copy
+from typing import Any
+from unittest.mock import patch
+
+LENGTHS = (96, 160, 208, 248, 288, 328, 400, 512)
+"""Tokens of the rows of a group in turn, end token included, where the longest may have 512."""
+LAST_DRAW = 0.99
+"""Uniforms are this at most: the end token, the vocabulary's last, lies above it unless it takes a hundredth."""
+PAST_ALL = 2.0
+"""A uniform that only the vocabulary's last token answers."""
+
+
+def lengths_of(rows: int, completion: int) -> tuple[int, ...]:
+    """Of the rows of a group, where the longest may have `completion` tokens. (pure)"""
+    return tuple(max(1, LENGTHS[row % len(LENGTHS)] * completion // LENGTHS[-1]) for row in range(rows))
+
+
+def told(rows: int, completion: int) -> str:
+    """The lengths of a group of so many rows, for a person. (pure)"""
+    found = lengths_of(rows, completion)
+    return f"completions of {min(found)} to {max(found)}, mean {sum(found) / rows:g} (real lengths)"
+
+
+@contextmanager
+def rows_end(lengths: Sequence[int], seeds: int) -> Iterator[None]:
+    """In the block our engines draw the vocabulary's last token at a row's last place, and not before.
+
+    seeds: what a request's seed is taken modulo for its row.
+    """
+    from workers.rollout import engine, hf, native
+    from workers.rollout.graph import engine as graph
+
+    def draw(of: Sequence[int], length: int) -> Any:
+        uniforms = drawn(of, length).clamp(max=LAST_DRAW)
+        for row, seed in enumerate(of):
+            uniforms[row, lengths[seed % seeds] - 1] = PAST_ALL
+        return uniforms
+
+    drawn = engine.draw_uniforms
+    with ExitStack() as undo:
+        for module in (native, hf, graph):
+            undo.enter_context(patch.object(module, "draw_uniforms", draw))
+        yield
+
+
+class Ends:
+    """A logits processor that forbids the end token before a row's last place, and leaves nothing else there."""
+
+    def __init__(self, lengths: Sequence[int], end: int, width: int) -> None:
+        """end: the token. width: tokens of the prompts, padding included."""
+        self.lengths, self.end, self.width = lengths, end, width
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        """input_ids: [N, T]; scores: [N, V]."""
+        length = input_ids.shape[1] - self.width + 1
+        scores = scores.clone()
+        scores[:, self.end] = float("-inf")
+        for row in [row for row, wanted in enumerate(self.lengths) if wanted == length]:
+            scores[row] = float("-inf")
+            scores[row, self.end] = 0.0
+        return scores
+
+
+def ending(generate: Callable[..., Any], lengths: Sequence[int], end: int) -> Callable[..., Any]:
+    """transformers' `generate`, with `Ends` among its processors."""
+    from transformers import LogitsProcessorList
+
+    def ended(**inputs: Any) -> Any:
+        ends: Any = Ends(lengths, end, inputs["input_ids"].shape[1])
+        return generate(**inputs, logits_processor=LogitsProcessorList([ends]))
+
+    return ended
+
+
+def counted(generate: Callable[..., Any], lengths: Sequence[int]) -> Callable[..., Any]:
+    """`generate` of vLLM's LLM, with so many tokens for each prompt in turn."""
+
+    def each(prompts: Sequence[Any], sampling_params: Any, **options: Any) -> Any:
+        wanted = []
+        for _, length in zip(prompts, lengths, strict=True):
+            wanted.append(copy(sampling_params))
+            wanted[-1].ignore_eos, wanted[-1].min_tokens, wanted[-1].max_tokens = True, length, length
+        return generate(prompts, sampling_params=wanted, **options)
+
+    return each
