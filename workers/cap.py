@@ -21,7 +21,10 @@ from profiles.schema import Profile
 log = logging.getLogger("worker")
 
 MOST_CONTEXT = GIB
-"""No context is larger, with all that is loaded into it: what is more belongs to other programs on the card."""
+"""No context is larger, with all that is loaded into it: what is more belongs to other programs on the card, or to a
+pool of vLLM's."""
+AHEAD = 64 << 20
+"""Of the cap, left for what will be loaded before the next look."""
 
 
 @dataclass
@@ -36,7 +39,7 @@ class Cap:
     @property
     def allocator(self) -> int:
         """What PyTorch's allocator may have."""
-        return self.whole - self.context
+        return self.whole - self.context - AHEAD
 
 
 _cap: Cap | None = None
@@ -65,9 +68,10 @@ def tighten() -> None:
         return
     free, total = torch.cuda.mem_get_info()
     context = context_bytes(total - free, _cap.foreign, torch.cuda.memory_reserved())
-    if context > _cap.context:
+    is_ours = context < MOST_CONTEXT or not _cap.context
+    if context > _cap.context and is_ours:
         _cap.context = context
-        torch.cuda.set_per_process_memory_fraction(allocator_share(_cap.whole / GIB, context, total))
+        torch.cuda.set_per_process_memory_fraction(allocator_share(_cap, total))
         if torch.cuda.memory_reserved() > _cap.allocator:
             torch.cuda.empty_cache()  # what it holds already is not bound by its share
 
@@ -90,17 +94,16 @@ def context_bytes(in_use: int, foreign: int, reserved: int) -> int:
     return min(MOST_CONTEXT, max(0, in_use - foreign - reserved))
 
 
-def allocator_share(cap_gib: float, context: int, total: int) -> float:
-    """What `set_per_process_memory_fraction` is given: the cap without the context. (pure)"""
-    left = cap_gib * GIB - context
-    if left <= 0:
+def allocator_share(cap: Cap, total: int) -> float:
+    """What `set_per_process_memory_fraction` is given on a card of `total` bytes. (pure)"""
+    if cap.allocator <= 0:
         raise LonghaulError(
-            f"memory.cap_gib = {cap_gib:g} leaves nothing: a context alone takes {context / GIB:.2f} GiB",
+            f"memory.cap_gib = {cap.whole / GIB:g} leaves nothing: a context alone takes {cap.context / GIB:.2f} GiB",
             kept="the run, as it is",
             next_command="python -m orchestrator run --set memory.cap_gib=4",
             exit_code=ExitCode.GPU,
         )
-    return min(1.0, left / total)
+    return min(1.0, cap.allocator / total)
 
 
 def used_by_others() -> int:

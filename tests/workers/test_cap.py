@@ -15,19 +15,19 @@ from workers.cap import Cap, allocator_share, context_bytes
 
 @pytest.mark.parametrize(
     ("cap_gib", "context_gib", "total_gib", "share"),
-    [(7.6, 0.45, 139.8, 0.0511), (15.4, 0.45, 139.8, 0.1069), (200, 0.45, 139.8, 1.0)],
+    [(7.6, 0.45, 139.8, 0.0507), (15.4, 0.45, 139.8, 0.1065), (200, 0.45, 139.8, 1.0)],
     ids=["an 8 GB card on one of 140", "a 16 GB card", "more than there is"],
 )
-def test_a_cap_is_the_card_s_memory_without_the_context(
+def test_a_cap_is_the_card_s_memory_without_the_context_and_what_may_yet_be_loaded(
     cap_gib: float, context_gib: float, total_gib: float, share: float
 ) -> None:
-    found = allocator_share(cap_gib, int(context_gib * GIB), int(total_gib * GIB))
+    found = allocator_share(Cap(int(cap_gib * GIB), 0, int(context_gib * GIB)), int(total_gib * GIB))
     assert found == pytest.approx(share, abs=5e-5)
 
 
 def test_a_cap_that_holds_no_more_than_a_context_is_refused() -> None:
     with pytest.raises(LonghaulError, match=r"cap_gib = 0\.3 leaves nothing") as caught:
-        allocator_share(0.3, GIB // 2, 80 * GIB)
+        allocator_share(Cap(int(0.3 * GIB), 0, GIB // 2), 80 * GIB)
     assert caught.value.exit_code == ExitCode.GPU
 
 
@@ -61,23 +61,33 @@ def card(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 def test_what_is_loaded_later_is_taken_off_what_the_allocator_may_have(card: dict[str, int]) -> None:
     cap.tighten()
-    assert card["share"] == 3.5 * GIB
-    card |= {"used": 3 * GIB, "reserved": 2 * GIB}  # libraries took half a GiB
+    assert card["share"] == 3.5 * GIB - cap.AHEAD
+    card |= {"used": 11 * GIB // 4, "reserved": 2 * GIB}  # libraries took a quarter of a GiB
     cap.tighten()
-    assert card["share"] == 3 * GIB
-    card |= {"used": 2 * GIB}  # and may be needed again
+    assert card["share"] == 3.25 * GIB - cap.AHEAD
+    card |= {"used": 5 * GIB // 2}  # and may be needed again
     cap.tighten()
-    assert card["share"] == 3 * GIB
+    assert card["share"] == 3.25 * GIB - cap.AHEAD
     assert card["emptied"] == 0
 
 
 def test_what_the_allocator_holds_beyond_its_new_share_is_given_back(card: dict[str, int]) -> None:
-    card |= {"used": 4 * GIB, "reserved": 13 * GIB // 4}
+    card |= {"used": 4 * GIB - cap.AHEAD, "reserved": 13 * GIB // 4 - cap.AHEAD}
     cap.tighten()
-    assert card["share"] == 13 * GIB // 4 and card["emptied"] == 0
-    card |= {"used": 17 * GIB // 4}
+    assert card["share"] == 3.25 * GIB - cap.AHEAD and card["emptied"] == 0
+    card |= {"used": 33 * GIB // 8 - cap.AHEAD}
     cap.tighten()
-    assert card["emptied"] == 1
+    assert card["share"] == 3.125 * GIB - cap.AHEAD and card["emptied"] == 1
+
+
+def test_what_is_more_than_a_context_belongs_to_others(card: dict[str, int]) -> None:
+    cap.tighten()
+    card |= {"used": 9 * GIB, "reserved": 2 * GIB}  # vLLM took its pool
+    cap.tighten()
+    assert card["share"] == 3.5 * GIB - cap.AHEAD
+    card |= {"used": 11 * GIB // 4}  # it sleeps
+    cap.tighten()
+    assert card["share"] == 13 * GIB // 4 - cap.AHEAD
 
 
 def test_the_same_cap_again_keeps_what_is_known_of_others(
@@ -89,5 +99,5 @@ def test_the_same_cap_again_keeps_what_is_known_of_others(
     monkeypatch.setattr(cap, "used_by_others", lambda: card["used"])
     first = cap.limit(4.0)
     assert first is not None and first is cap.limit(4.0)
-    assert first.allocator == card["share"] == 3.5 * GIB
-    assert cap.limit(3.0) is not first and card["share"] == 2.5 * GIB
+    assert first.allocator == card["share"] == 3.5 * GIB - cap.AHEAD
+    assert cap.limit(3.0) is not first and card["share"] == 2.5 * GIB - cap.AHEAD

@@ -54,7 +54,7 @@ def test_all_that_a_process_has_of_the_card_stays_within_the_cap() -> None:
     done = subprocess.run([sys.executable, "-c", WHOLE], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     in_use, context = map(float, done.stdout.split())
-    assert 2.9 < in_use <= 3.01 and context > 0.1
+    assert 2.8 < in_use <= 3.0 and context > 0.1
 
 
 def test_peaks_are_those_of_the_allocator_and_the_device_holds_more() -> None:

@@ -194,6 +194,22 @@ def test_where_logits_are_nan_a_token_of_the_vocabulary_is_drawn_and_its_log_pro
     assert not bool(torch.isfinite(state.out_log_probs[:, 0]).any())
 
 
+def test_graphs_that_are_made_anew_take_no_more_memory() -> None:
+    from workers.rollout.graph.engine import GraphEngine
+
+    engine = GraphEngine(make_model("1.5b", nf4=True, targets=QKVO), max_rows=4)
+    requests = [Request((5, 6, 7), number) for number in range(4)]
+
+    def left() -> int:
+        engine.generate(requests, Sampling(max_new_tokens=4, ignore_stop=True))
+        engine.close()
+        torch.cuda.synchronize()
+        return int(torch.cuda.memory_allocated())
+
+    first = [left() for _ in range(3)][-1]  # by now every library has its work space
+    assert max(left() for _ in range(4)) <= first + (1 << 20)
+
+
 @pytest.mark.parametrize("nf4", [False, True], ids=["bfloat16", "nf4"])
 def test_captured_steps_draw_what_the_trainer_would(nf4: bool) -> None:
     from workers.rollout.graph.engine import GraphEngine

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -35,7 +36,7 @@ class Steps:
         step, active = self._plain(rows), self._state.active.clone()
         # With no row active nothing is drawn; what is written into the caches the next step writes again.
         self._state.active.zero_()
-        stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream = _warming(self._rope.device)
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             step()  # kernels are compiled, libraries take their work space
@@ -47,3 +48,10 @@ class Steps:
         self._pool = graph.pool()
         self._state.active.copy_(active)
         return graph.replay
+
+
+@cache
+def _warming(device: torch.device) -> Any:
+    """The stream that steps are tried on. One for all of a process: cuBLAS keeps a work space, 32 MiB on Hopper, for
+    each stream that it ever met, and PyTorch deals out 32 in turn."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
