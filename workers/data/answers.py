@@ -20,7 +20,7 @@ LONGEST_COMPLETION = 1_000_000
 LONGEST_ANSWER = 256
 """Characters of an answer that are looked at; nobody's right answer is longer."""
 MOST_DIGITS = 64
-VERSION = 3
+VERSION = 4
 """Of these rules; whatever was judged with other ones is stale."""
 
 Rule = Literal["boxed", "answer tag", "mark", "phrase", "last number"]
@@ -288,7 +288,7 @@ def _fold(character: str) -> str:
     if kind == "<sub":
         return f"_{{{same}}}"
     if kind == "<fraction":
-        return f" {same}".replace("\u2044", "/")
+        return f" {same} ".replace("\u2044", "/")
     if unicodedata.name(character, "").startswith(("ROMAN", "SMALL ROMAN")):
         return character
     if kind in ("<wide", "<narrow", "<font", "<noBreak") or not any(one in _MEANT for one in same):
