@@ -90,7 +90,9 @@ class Products:
 
         ones = torch.ones(self.inputs[name], device=self.device, dtype=self.dtype)
         drawn = torch.randn(rows, self.inputs[name], device=self.device, dtype=self.dtype)
-        x, plain = (self.ops.add_norm(drawn, None, None, ones, 1e-6, is_last=one)[1] for one in (False, True))
+        x, plain = (
+            self.ops.add_norm(drawn, None, None, ones, 1e-6, torch.float32, is_last=one)[1] for one in (False, True)
+        )
         return x, plain
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import subprocess
+import sys
 from dataclasses import dataclass
 
 import torch
@@ -21,8 +22,7 @@ from profiles.schema import Profile
 log = logging.getLogger("worker")
 
 MOST_CONTEXT = GIB
-"""No context is larger, with all that is loaded into it: what is more belongs to other programs on the card, or to a
-pool of vLLM's."""
+"""No context is larger, with all that is loaded into it: what is more belongs to other programs on the card."""
 AHEAD = 64 << 20
 """Of the cap, left for what will be loaded before the next look."""
 
@@ -52,28 +52,47 @@ def limit(cap_gib: float) -> Cap | None:
     LonghaulError (GPU) where the cap leaves nothing beside a context.
     """
     global _cap
-    if not cap_gib or not torch.cuda.is_available():
+    if not torch.cuda.is_available():
+        return None
+    if not cap_gib:
+        if _cap is not None:
+            torch.cuda.set_per_process_memory_fraction(1.0)
+        _cap = None
         return None
     if _cap is None or _cap.whole != int(cap_gib * GIB):
         _cap = Cap(int(cap_gib * GIB), _cap.foreign if _cap else used_by_others())
     torch.cuda.synchronize()  # makes the context
-    tighten()
+    _cap.context, total = max(_cap.context, _beside(_cap)), torch.cuda.mem_get_info()[1]
+    torch.cuda.set_per_process_memory_fraction(allocator_share(_cap, total))
     log.info("memory is capped to %.2f GiB, %.2f of them for the context", cap_gib, _cap.context / GIB)
+    return _cap
+
+
+def held() -> Cap | None:
+    """The cap of this process, as it is now."""
     return _cap
 
 
 def tighten() -> None:
     """Take off the allocator's share what has been loaded beside it since; between phases. Nothing without a cap."""
-    if _cap is None:
+    # A pool of vLLM's in this process lies beside the allocator too, and cannot be told from what is loaded.
+    if _cap is None or "vllm" in sys.modules:
         return
+    if (context := _beside(_cap)) <= _cap.context:
+        return
+    _cap.context = context
+    total = torch.cuda.mem_get_info()[1]
+    torch.cuda.set_per_process_memory_fraction(max(1, _cap.allocator) / total)
+    if torch.cuda.memory_reserved() > _cap.allocator:
+        torch.cuda.empty_cache()  # what it holds already is not bound by its share
+
+
+def _beside(cap: Cap) -> int:
+    """Bytes that this process holds beside the allocator. Others who have left hold nothing any more."""
     free, total = torch.cuda.mem_get_info()
-    context = context_bytes(total - free, _cap.foreign, torch.cuda.memory_reserved())
-    is_ours = context < MOST_CONTEXT or not _cap.context
-    if context > _cap.context and is_ours:
-        _cap.context = context
-        torch.cuda.set_per_process_memory_fraction(allocator_share(_cap, total))
-        if torch.cuda.memory_reserved() > _cap.allocator:
-            torch.cuda.empty_cache()  # what it holds already is not bound by its share
+    in_use, reserved = total - free, torch.cuda.memory_reserved()
+    cap.foreign = min(cap.foreign, max(0, in_use - reserved))
+    return context_bytes(in_use, cap.foreign, reserved)
 
 
 def share_of_cap(profile: Profile) -> float:

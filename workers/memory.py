@@ -137,11 +137,11 @@ class Memory:
             reading = self.gauge.read()
             mine.add(reading)
             self._open.pop()
-            cap.tighten()
             for peak in (self._peaks.setdefault(name, Peak()), *self._open[-1:]):
                 peak.add(Reading(reading.allocated, mine.allocated, mine.reserved, mine.device, reading.held))
             if self._open:
                 self.gauge.reset()
+            cap.tighten()
 
     def peaks(self) -> dict[str, Peak]:
         """Of the phases since the last `take` or `forget`."""

@@ -70,13 +70,12 @@ class Meter:
         self._phases: dict[str, float] = {}
         self._peaks: dict[str, int] = {}
         self._allocated = self._reserved = 0
-        self._cap: cap.Cap | None = None
         self.is_gpu = torch.cuda.is_available()
         report.versions = versions()
         report.device = platform.processor() or platform.machine()
         if not self.is_gpu:
             return
-        self._cap = cap.limit(cap_gib)
+        cap.limit(cap_gib)
         report.device = torch.cuda.get_device_name()
         self._look_beside()
 
@@ -99,8 +98,8 @@ class Meter:
         cap.tighten()
         free, total = torch.cuda.mem_get_info()
         self.report.context = max(self.report.context or 0, total - free - torch.cuda.memory_reserved())
-        if self._cap:
-            self.report.limit = self._cap.allocator
+        held = cap.held()
+        self.report.limit = held.allocator if held else None
 
     def _note_peak(self, name: str) -> None:
         """The allocator's peak since the last call belongs to `name`; without one to the step alone."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from msgspec.structs import replace
@@ -80,14 +82,31 @@ def test_what_the_allocator_holds_beyond_its_new_share_is_given_back(card: dict[
     assert card["share"] == 3.125 * GIB - cap.AHEAD and card["emptied"] == 1
 
 
-def test_what_is_more_than_a_context_belongs_to_others(card: dict[str, int]) -> None:
+def test_what_another_program_takes_is_taken_off_up_to_the_largest_context(card: dict[str, int]) -> None:
+    card |= {"used": 9 * GIB, "reserved": 2 * GIB}
     cap.tighten()
-    card |= {"used": 9 * GIB, "reserved": 2 * GIB}  # vLLM took its pool
+    assert card["share"] == 3 * GIB - cap.AHEAD
+
+
+def test_beside_a_pool_of_vllm_the_context_stays_what_it_was(
+    card: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cap.tighten()
+    monkeypatch.setitem(sys.modules, "vllm", sys)
+    card |= {"used": 9 * GIB, "reserved": 2 * GIB}
     cap.tighten()
     assert card["share"] == 3.5 * GIB - cap.AHEAD
-    card |= {"used": 11 * GIB // 4}  # it sleeps
+
+
+def test_a_cap_that_is_too_tight_by_now_ends_no_phase(card: dict[str, int]) -> None:
+    """The next allocation fails, and whoever catches that knows what to do."""
     cap.tighten()
-    assert card["share"] == 13 * GIB // 4 - cap.AHEAD
+    held = cap.held()
+    assert held is not None
+    held.whole = GIB // 2
+    card |= {"used": 3 * GIB // 4}
+    cap.tighten()
+    assert card["share"] == 1
 
 
 def test_the_same_cap_again_keeps_what_is_known_of_others(
@@ -101,3 +120,23 @@ def test_the_same_cap_again_keeps_what_is_known_of_others(
     assert first is not None and first is cap.limit(4.0)
     assert first.allocator == card["share"] == 3.5 * GIB - cap.AHEAD
     assert cap.limit(3.0) is not first and card["share"] == 2.5 * GIB - cap.AHEAD
+
+
+def test_others_that_leave_between_two_looks_leave_a_cap(card: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that was killed may still be counted when the next one begins."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(cap, "_cap", None)
+    monkeypatch.setattr(cap, "used_by_others", lambda: 12 * GIB)
+    assert cap.limit(7.5) is cap.held()
+    assert card["share"] == 7.5 * GIB - cap.AHEAD  # the context is taken for what is left of them
+    card |= {"used": 3 * GIB // 4}
+    cap.tighten()
+    assert card["share"] == 7.25 * GIB - cap.AHEAD
+
+
+def test_no_cap_after_one_is_all_there_is(card: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    cap.tighten()
+    assert cap.limit(0.0) is None and cap.held() is None
+    assert card["share"] == 100 * GIB

@@ -93,15 +93,21 @@ class FusedMLP(modeling_qwen2.Qwen2MLP):
 
 
 def stream_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Of the sum that all layers add to, in a model that computes in `dtype`.
+    """Of the sum that all layers add to, in lean passes of a model that computes in `dtype`.
 
-    In 16 bits it would be rounded twice a layer, which puts log-probs further off than all other roundings together.
+    In 16 bits it would be rounded twice a layer, which puts log-probs further off than any other rounding.
     """
     return torch.float32 if dtype in ROUNDED else dtype
 
 
+def stream_of(model: Any) -> torch.dtype:
+    """Of that sum in rollouts: who draws rounds where who learns does. Modules of transformers round it."""
+    dtype: torch.dtype = model.model.embed_tokens.weight.dtype
+    return dtype if getattr(model, "lean_runner", None) is None else stream_dtype(dtype)
+
+
 def normed(norm: Any, stream: Tensor) -> Tensor:
-    """RMS norm of the layers' sum, [..., H] in `stream_dtype`, rounded once, to the dtype of the norm's weight."""
+    """RMS norm of the layers' sum, [..., H] in float32 or the dtype of the norm's weight; rounded once, to that."""
     weight, eps = norm.weight, norm.variance_epsilon
     if stream.dtype == weight.dtype:
         found: Tensor = norm(stream)

@@ -1,7 +1,7 @@
 """Triton kernels of a decoder layer's small operations, and of weights in 4 bits: imported only where they may run.
 
-Each is one launch where plain modules take five to ten, and keeps for the backward pass what it read, nothing in
-float32. Sums and products are in float32; results are rounded where the captured decode steps round them.
+Each is one launch where plain modules take five to ten, and keeps for the backward pass what it read and nothing else.
+Sums and products are in float32; results are rounded once.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from workers.models.fused_layers import normed, stream_dtype
+from workers.models.fused_layers import normed, stream_of
 from workers.rollout.engine import EngineUnavailable
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -60,8 +60,7 @@ class Decoder:
     def run_layers(self, ids: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
         """The model's own modules around `attend`. ids: [B, T]; returns [B, T, hidden]."""
         decoder = self.model.model
-        hidden = decoder.embed_tokens(ids)
-        hidden = hidden.to(stream_dtype(hidden.dtype))
+        hidden = decoder.embed_tokens(ids).to(stream_of(self.model))
         shape = (*ids.shape, -1, self.head_dim)
         for layer in decoder.layers:
             attention, x = layer.self_attn, normed(layer.input_layernorm, hidden)

@@ -16,12 +16,13 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
 from profiles.schema import Adapter
 from workers.models import adapters, lean_graphs, packing
-from workers.models.fused_layers import normed
+from workers.models.fused_layers import normed, stream_of
 from workers.models.lean_layers import Given
 from workers.models.log_probs import score
 from workers.rollout.engine import Request, Sampling
 from workers.rollout.graph.engine import GraphEngine
 from workers.rollout.graph.step import TorchOperations
+from workers.rollout.graph.weights import Weights
 from workers.rollout.native import NativeEngine
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -93,6 +94,18 @@ def test_log_probs_of_drawn_tokens_are_nearer_to_float32_than_those_of_plain_mod
     assert apart(found, deep(), ids) < 0.9 * apart(plain, deep(), ids)
 
 
+def test_where_plain_modules_learn_rollouts_round_the_sum_as_they_do() -> None:
+    model = copy.deepcopy(deep()).bfloat16()
+    assert (stream_of(model), stream_of(lean()), stream_of(deep())) == (torch.bfloat16, torch.float32, torch.float32)
+    tokens = torch.tensor([3, 4])
+    for one in (model, lean()):
+        weights = Weights(one)
+        residual, norm = TorchOperations().embed(tokens, weights), weights.layers[0].first_norm
+        parts = torch.randn(2, 64).bfloat16()
+        residual, x = TorchOperations().add_norm(residual, parts, None, norm, 1e-6, weights.stream)
+        assert (residual.dtype, x.dtype) == (stream_of(one), torch.bfloat16)
+
+
 def test_gradients_are_nearer_to_float32_than_those_of_plain_modules() -> None:
     ids = torch.tensor(drawn_ids())
 
@@ -136,7 +149,7 @@ def test_a_norm_of_the_sum_is_rounded_once() -> None:
 def test_a_decode_step_adds_to_the_sum_without_rounding_it() -> None:
     residual, parts = torch.randn(2, 4, 64)
     weight = torch.ones(64, dtype=torch.bfloat16)
-    found, x = TorchOperations().add_norm(residual, parts.bfloat16(), None, weight, 1e-6)
+    found, x = TorchOperations().add_norm(residual, parts.bfloat16(), None, weight, 1e-6, torch.float32)
     assert torch.equal(found, residual + parts.bfloat16().float())
     assert x.dtype == torch.bfloat16
 

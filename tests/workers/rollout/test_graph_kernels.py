@@ -109,21 +109,27 @@ def test_row_48_every_operation_of_a_layer_is_plain_pytorch_s(shape: str, nf4: b
         for rows in ROWS:
             mine, theirs = state_of(weights, rows), state_of(weights, rows)
             start = torch.randn(rows, hidden, device="cuda").bfloat16()
-            _, a = reference.add_norm(start, None, None, layer.first_norm, eps)
-            _, b = ops.add_norm(start, None, None, layer.first_norm, eps)
+            _, a = reference.add_norm(start, None, None, layer.first_norm, eps, torch.float32)
+            _, b = ops.add_norm(start, None, None, layer.first_norm, eps, torch.float32)
             assert apart(plain(b, hidden), a) < TOLERANCE
             a = reference.attention(reference.project(a, layer.qkv), layer.qkv, mine, 0, rope, weights)
             b = ops.attention(ops.project(b, layer.qkv), layer.qkv, theirs, 0, rope, weights)
             assert apart(theirs.keys[0], mine.keys[0]) < TOLERANCE
             assert apart(theirs.values[0], mine.values[0]) < TOLERANCE
             assert apart(plain(b, hidden), a) < TOLERANCE
-            residual, a = reference.add_norm(start, reference.project(a, layer.out), layer.out, layer.second_norm, eps)
-            other, b = ops.add_norm(start, ops.project(b, layer.out), layer.out, layer.second_norm, eps)
-            assert apart(other, residual) < TOLERANCE
+            for kind in (torch.float32, torch.bfloat16):  # the last is gone on with
+                found = reference.project(a, layer.out), ops.project(b, layer.out)
+                residual, c = reference.add_norm(start, found[0], layer.out, layer.second_norm, eps, kind)
+                other, d = ops.add_norm(start, found[1], layer.out, layer.second_norm, eps, kind)
+                assert other.dtype == residual.dtype == kind
+                assert apart(other, residual) < TOLERANCE
+            a, b = c, d
             a, b = reference.gate_up(a, layer.gate_up), ops.gate_up(b, layer.gate_up)
             assert apart(plain(b, model.config.intermediate_size), a) < TOLERANCE
             last, again = (
-                each.add_norm(start, each.project(x, layer.down), layer.down, weights.norm, eps, is_last=True)[1]
+                each.add_norm(
+                    start, each.project(x, layer.down), layer.down, weights.norm, eps, torch.float32, is_last=True
+                )[1]
                 for each, x in ((reference, a), (ops, b))
             )
             assert apart(again, last) < TOLERANCE

@@ -61,7 +61,7 @@ def add_norm(
     SPLITS: tl.constexpr, RANK: tl.constexpr, BLOCK: tl.constexpr, FRAGMENTS: tl.constexpr,
     CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """residual + projection (none where SPLITS is 0), [M, H] in float32, and its RMS norm in bfloat16."""
+    """residual + projection (none where SPLITS is 0), [M, H] in float32 or bfloat16, and its RMS norm in bfloat16."""
     row = tl.program_id(0)
     columns = tl.arange(0, BLOCK)
     inside = columns < H
@@ -70,8 +70,11 @@ def add_norm(
     hidden = tl.load(residual + row * H + columns, mask=inside, other=0.0).to(tl.float32)
     if SPLITS > 0:
         added = _whole(parts, row, columns, inside, num_rows, H + R, H, R, lora_b, lora_scale, 0, SPLITS, RANK)
-        hidden += added
-        tl.store(out_residual + row * H + columns, hidden, mask=inside)
+        if out_residual.dtype.element_ty == tl.float32:
+            hidden += added
+        else:
+            hidden = (hidden + added.to(tl.bfloat16).to(tl.float32)).to(tl.bfloat16).to(tl.float32)
+        tl.store(out_residual + row * H + columns, hidden.to(out_residual.dtype.element_ty), mask=inside)
     variance = tl.sum(hidden * hidden, 0) / H
     normed = hidden * tl.rsqrt(variance + eps)
     tl.store(out + _place(row, columns, H, FRAGMENTS), (normed * weight).to(tl.bfloat16), mask=inside)

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
 
-from workers.models.fused_layers import stream_dtype
 from workers.rollout.engine import cumulated_sum
 from workers.rollout.graph.state import State
 from workers.rollout.graph.weights import Projection, Weights
@@ -20,16 +19,17 @@ Parts = Any
 
 
 class Operations(Protocol):
-    """What a step is made of; residual: the layers' sum, [M, hidden] in its `stream_dtype`."""
+    """What a step is made of; residual: the layers' sum, [M, hidden] in `weights.stream`."""
 
     def embed(self, tokens: Tensor, weights: Weights) -> Tensor:
-        """[M, hidden], in the weights' dtype: nothing is rounded yet."""
+        """[M, hidden] in the weights' dtype: nothing is added yet."""
 
     def add_norm(
         self, residual: Tensor, parts: Parts | None, projection: Projection | None, norm: Tensor, eps: float,
-        *, is_last: bool = False,
+        stream: torch.dtype, *, is_last: bool = False,
     ) -> tuple[Tensor, Inputs]:  # fmt: skip
-        """(residual + projection, its RMS norm). is_last: what follows is no projection but the head."""
+        """(residual + projection in the dtype `stream`, its RMS norm). is_last: what follows is no projection but the
+        head."""
 
     def project(self, x: Inputs, projection: Projection) -> Parts: ...
 
@@ -51,12 +51,12 @@ def decode_step(weights: Weights, state: State, rope: Tensor, rows: int, ops: Op
     parts: Parts | None = None
     before: Projection | None = None
     for number, layer in enumerate(weights.layers):
-        residual, x = ops.add_norm(residual, parts, before, layer.first_norm, weights.eps)
+        residual, x = ops.add_norm(residual, parts, before, layer.first_norm, weights.eps, weights.stream)
         mixed = ops.attention(ops.project(x, layer.qkv), layer.qkv, state, number, rope, weights)
         parts, before = ops.project(mixed, layer.out), layer.out
-        residual, x = ops.add_norm(residual, parts, before, layer.second_norm, weights.eps)
+        residual, x = ops.add_norm(residual, parts, before, layer.second_norm, weights.eps, weights.stream)
         parts, before = ops.project(ops.gate_up(x, layer.gate_up), layer.down), layer.down
-    _, x = ops.add_norm(residual, parts, before, weights.norm, weights.eps, is_last=True)
+    _, x = ops.add_norm(residual, parts, before, weights.norm, weights.eps, weights.stream, is_last=True)
     ops.draw(linear(x, weights.head), state)
 
 
@@ -68,9 +68,9 @@ class TorchOperations:
 
     def add_norm(
         self, residual: Tensor, parts: Tensor | None, projection: Projection | None, norm: Tensor, eps: float,
-        *, is_last: bool = False,
+        stream: torch.dtype, *, is_last: bool = False,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        residual = residual.to(stream_dtype(norm.dtype))
+        residual = residual.to(stream)
         if parts is not None:
             residual = residual + parts
         return residual, rms_norm(residual, norm.shape, norm.to(residual.dtype), eps).to(norm.dtype)

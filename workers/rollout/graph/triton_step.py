@@ -56,12 +56,12 @@ class TritonOperations:
 
     def add_norm(
         self, residual: Tensor, parts: Parts | None, projection: Projection | None, norm: Tensor, eps: float,
-        *, is_last: bool = False,
+        stream: torch.dtype, *, is_last: bool = False,
     ) -> tuple[Tensor, Any]:  # fmt: skip
         rows, hidden = residual.shape
         x = self.inputs(rows, hidden, residual.device)
         out = torch.empty(rows, hidden, dtype=torch.bfloat16, device=residual.device) if is_last else x.data
-        new = torch.empty(rows, hidden, device=residual.device) if parts is not None else residual
+        new = torch.empty_like(residual, dtype=stream) if parts is not None else residual
         a, b, rank, scale = self._adapters(projection)
         kernels.add_norm[(rows,)](
             residual, self.nothing if parts is None else parts.data, b, norm, out, new, rows, hidden,

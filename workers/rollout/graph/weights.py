@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from workers.models import quantized
 from workers.models.adapters import ADAPTER
+from workers.models.fused_layers import stream_of
 from workers.models.nf4 import levels
 
 
@@ -113,6 +114,8 @@ class Weights:
             for layer in decoder.layers
         ]
         self.dtype = self.embedding.dtype
+        self.stream = stream_of(model)
+        """Of the sum that all layers add to."""
 
     def projections(self) -> Iterator[Projection]:
         for layer in self.layers:
