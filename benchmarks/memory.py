@@ -60,7 +60,7 @@ class Phase:
 
 @dataclass
 class Report:
-    """What one profile needed. context: bytes of the GPU that are in use beside the allocator's."""
+    """What one profile needed. context: bytes of the GPU in use beside the allocator's, the most that was seen."""
 
     profile: str
     device: str
@@ -166,11 +166,22 @@ def limit_memory(report: Report, gigabytes: float) -> None:
 
     from workers import cap
 
-    held = cap.limit(gigabytes * USABLE)
+    cap.limit(gigabytes * USABLE)
+    report.device = f"cuda ({torch.cuda.get_device_name()})"
+    look_beside(report)
+
+
+def look_beside(report: Any) -> None:
+    """Fill `context`, what lies beside the allocator, and `limit`, what a cap leaves to it."""
+    import torch
+
+    from workers import cap
+
+    cap.tighten()
     torch.cuda.synchronize()  # makes the context
     free, total = torch.cuda.mem_get_info()
-    report.device = f"cuda ({torch.cuda.get_device_name()})"
-    report.context = total - free - torch.cuda.memory_reserved()
+    report.context = max(report.context or 0, total - free - torch.cuda.memory_reserved())
+    held = cap.held()
     report.limit = held.allocator if held else None
 
 
@@ -278,6 +289,7 @@ def phase(name: str, report: Report) -> Iterator[None]:
         found = Phase(name, time.perf_counter() - began, host=host_peak())
         if is_gpu:
             found.allocated, found.reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+            look_beside(report)
         report.phases.append(found)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.memory import host_peak
+from benchmarks.memory import host_peak, look_beside
 from workers import cap
 
 LIBRARIES = ("torch", "transformers", "peft", "bitsandbytes", "accelerate", "trl", "vllm", "triton", "datasets")
@@ -77,7 +77,7 @@ class Meter:
             return
         cap.limit(cap_gib)
         report.device = torch.cuda.get_device_name()
-        self._look_beside()
+        look_beside(self.report)
 
     def now(self) -> float:
         if self.is_gpu:
@@ -93,19 +93,11 @@ class Meter:
         self._note_peak(name)
         self._phases[name] = self._phases.get(name, 0.0) + self.now() - began
 
-    def _look_beside(self) -> None:
-        """What lies beside the allocator, which a cap has to hold too."""
-        cap.tighten()
-        free, total = torch.cuda.mem_get_info()
-        self.report.context = max(self.report.context or 0, total - free - torch.cuda.memory_reserved())
-        held = cap.held()
-        self.report.limit = held.allocator if held else None
-
     def _note_peak(self, name: str) -> None:
         """The allocator's peak since the last call belongs to `name`; without one to the step alone."""
         if not self.is_gpu:
             return
-        self._look_beside()
+        look_beside(self.report)
         peak = torch.cuda.max_memory_allocated()
         self._allocated = max(self._allocated, peak)
         self._reserved = max(self._reserved, torch.cuda.max_memory_reserved())
