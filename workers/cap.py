@@ -88,10 +88,11 @@ def tighten() -> None:
 
 
 def _beside(cap: Cap) -> int:
-    """Bytes that this process holds beside the allocator. Others who have left hold nothing any more."""
+    """Bytes that this process holds beside the allocator."""
     free, total = torch.cuda.mem_get_info()
     in_use, reserved = total - free, torch.cuda.memory_reserved()
-    cap.foreign = min(cap.foreign, max(0, in_use - reserved))
+    if in_use - reserved < cap.foreign:  # others have left, nobody knows how many: what is there counts as ours
+        cap.foreign = 0
     return context_bytes(in_use, cap.foreign, reserved)
 
 

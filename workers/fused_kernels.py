@@ -17,6 +17,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from workers.runtime import is_out_of_memory
+
 TILE = 8192
 """Words of the vocabulary that are converted or multiplied at one time where a temporary tensor cannot be avoided."""
 
@@ -120,6 +122,8 @@ def has_triton(device: torch.device) -> bool:
         is_same = all(torch.allclose(one, other, rtol=1e-4, atol=1e-5) for one, other in zip(*found, strict=True))
         problem = "" if is_same else "they disagree with PyTorch"
     except Exception as error:  # a compiler's failures are of any type, and nothing is lost: PyTorch does the same
+        if is_out_of_memory(error):  # that passes, and what is found here holds for as long as the process lives
+            raise
         problem = f"{type(error).__name__}: {error}".splitlines()[0]
     if problem:
         warnings.warn(f"the loss runs without its Triton kernels: {problem}", stacklevel=2)

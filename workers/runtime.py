@@ -184,7 +184,8 @@ def is_out_of_memory(error: BaseException) -> bool:
     """CUDA ran out of memory. By name, so that nothing here imports torch. (pure)"""
     if type(error).__name__ == "OutOfMemoryError":
         return True
-    return isinstance(error, RuntimeError) and "out of memory" in str(error).lower()
+    told = str(error).lower().replace("_", " ")  # the driver and cuBLAS name a constant
+    return isinstance(error, RuntimeError) and ("out of memory" in told or "cublas status alloc failed" in told)
 
 
 def mark_phase(error: BaseException, phase: str) -> None:

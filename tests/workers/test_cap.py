@@ -129,10 +129,7 @@ def test_others_that_leave_between_two_looks_leave_a_cap(card: dict[str, int], m
     monkeypatch.setattr(cap, "_cap", None)
     monkeypatch.setattr(cap, "used_by_others", lambda: 12 * GIB)
     assert cap.limit(7.5) is cap.held()
-    assert card["share"] == 7.5 * GIB - cap.AHEAD  # the context is taken for what is left of them
-    card |= {"used": 3 * GIB // 4}
-    cap.tighten()
-    assert card["share"] == 7.25 * GIB - cap.AHEAD
+    assert card["share"] == 7 * GIB - cap.AHEAD
 
 
 def test_no_cap_after_one_is_all_there_is(card: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:

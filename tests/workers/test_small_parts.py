@@ -132,6 +132,9 @@ def test_when_a_checkpoint_is_due(step: int, saved: int, asked: bool, due: bool)
     [
         (LonghaulError("x", kept="", next_command="", exit_code=ExitCode.INPUT), 66),
         (faults.OutOfMemoryError("CUDA out of memory"), 71),
+        (RuntimeError("CUresult 2: CUDA_ERROR_OUT_OF_MEMORY"), 71),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), 71),
+        (RuntimeError("Triton Error [CUDA]: out of memory"), 71),
         (RuntimeError("CUDA error: device-side assert"), 72),
         (OSError(28, "No space left on device"), 73),
         (OSError(30, "Read-only file system"), 73),

@@ -18,6 +18,7 @@ from torch.nn.functional import rms_norm, silu
 from transformers.models.qwen2 import modeling_qwen2
 
 from workers.models import nf4
+from workers.runtime import is_out_of_memory
 
 log = logging.getLogger("worker")
 
@@ -58,6 +59,8 @@ def problem_of(agree: Callable[[], bool]) -> str:
     try:
         return "" if agree() else "they disagree with PyTorch"
     except Exception as error:  # a compiler's failures are of any type, and nothing is lost: PyTorch does the same
+        if is_out_of_memory(error):  # that passes, and what is found here holds for as long as the process lives
+            raise
         return f"{type(error).__name__}: {error}".splitlines()[0]
 
 

@@ -91,6 +91,14 @@ def test_kernels_that_cannot_run_are_told_and_left_out(caplog: pytest.LogCapture
     assert "layers run without their Triton kernels: " in caplog.text
 
 
+def test_memory_that_ends_while_kernels_are_tried_is_no_reason_against_them() -> None:
+    def tried() -> bool:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        fused_layers.problem_of(tried)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 def test_in_16_bits_log_probs_and_gradients_are_as_near_to_float64_as_those_of_plain_layers() -> None:

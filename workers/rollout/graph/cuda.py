@@ -110,5 +110,5 @@ def checked(result: tuple[Any, ...]) -> Any:
     """What a call of the bindings gives. Raises RuntimeError where it failed."""
     status, *values = result
     if int(status):
-        raise RuntimeError(f"{type(status).__name__} {status}")
+        raise RuntimeError(f"{type(status).__name__} {int(status)}: {getattr(status, 'name', status)}")
     return values[0] if len(values) == 1 else tuple(values) if values else None

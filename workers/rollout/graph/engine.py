@@ -25,6 +25,7 @@ from workers.rollout.graph.state import MAX_STOPS, Shape, State
 from workers.rollout.graph.step import Operations, TorchOperations
 from workers.rollout.graph.weights import Weights
 from workers.rollout.stopping import StopTexts, rollout_of, stops_of
+from workers.runtime import is_out_of_memory
 
 log = logging.getLogger("worker")
 
@@ -259,6 +260,8 @@ def operations_for(device: torch.device) -> Operations:
         try:
             return CudaOperations(device)
         except RuntimeError as error:
+            if is_out_of_memory(error):  # not for want of kernels
+                raise
             reason = str(error)
     from workers.rollout.graph.triton_step import TritonOperations
 
