@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +23,6 @@ from profiles.shapes import shape_of
 from workers.models.load import Tokenizer
 
 TINY = {"shape": "tiny", "group_size": 4, "prompt": 6, "completion": 5}
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("model")
-    workload.write_model("tiny", directory)
-    return directory
-
-
-@pytest.fixture(autouse=True)
-def _as_before() -> Iterator[None]:
-    """A contender sets up the process that it has for itself."""
-    was = torch.are_deterministic_algorithms_enabled()
-    yield
-    torch.use_deterministic_algorithms(was)
 
 
 def reported(folder: Path, model: Path, contender: str, *overrides: str) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import copy
 import importlib.util
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import torch
 
 from benchmarks import grpo
 from benchmarks.contenders import __main__ as child
-from benchmarks.contenders import lengths, tables, workload
+from benchmarks.contenders import lengths, tables
 from benchmarks.contenders.ours import Session
 from benchmarks.contenders.report import Report
 from benchmarks.contenders.workload import Workload
@@ -26,21 +25,6 @@ from workers.rollout.select import Portions
 
 TINY: dict[str, Any] = {"shape": "tiny", "group_size": 8, "prompt": 6, "completion": 32, "real_lengths": True}
 WANTED = (6, 10, 13, 15, 18, 20, 25, 32)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("model")
-    workload.write_model("tiny", directory)
-    return directory
-
-
-@pytest.fixture(autouse=True)
-def _as_before() -> Iterator[None]:
-    """A contender sets up the process that it has for itself."""
-    was = torch.are_deterministic_algorithms_enabled()
-    yield
-    torch.use_deterministic_algorithms(was)
 
 
 def reported(folder: Path, model: Path, contender: str) -> dict[str, Any]:
