@@ -77,21 +77,17 @@ def disturb(model: Any) -> None:
 
 def reference_of(session: Session, model: Path) -> Any:
     """A model in float32 with the session's weights as they are: dequantised base, peft's adapter."""
-    from msgspec.structs import replace
-    from transformers import AutoModelForCausalLM
-
-    from workers.models.adapters import adapter_of, inject
+    from workers.models.adapters import adapter_of
     from workers.rollout.weights import base_weights
 
-    read: Any = AutoModelForCausalLM.from_pretrained
-    plain = read(str(model), dtype=torch.float32, attn_implementation="eager").to(session.model.device).eval()
+    plain = base_of(session, model, torch.float32, "eager")
     known = dict(plain.named_parameters())
     with torch.no_grad():
         for name, values in base_weights(session.model):
             known.pop(name).copy_(values)
         if known:
             raise ValueError(f"the session's model has no {sorted(known)[0]}")
-        inject(plain, replace(session.profile.adapter, implementation="peft"), 0)
+        inject_peft(session, plain)
         mine = adapter_of(session.model)
         for name, parameter in adapter_of(plain).items():
             parameter.copy_(mine[name])
@@ -100,19 +96,30 @@ def reference_of(session: Session, model: Path) -> Any:
 
 def plain_of(session: Session, model: Path, reference: Any) -> Any:
     """The reference's weights and adapter as transformers and peft have them in bfloat16."""
-    from msgspec.structs import replace
-    from transformers import AutoModelForCausalLM
-
-    from workers.models.adapters import inject
-
-    read: Any = AutoModelForCausalLM.from_pretrained
-    plain = read(str(model), dtype=torch.bfloat16, attn_implementation="sdpa").to(session.model.device).eval()
-    inject(plain, replace(session.profile.adapter, implementation="peft"), 0)
+    plain = base_of(session, model, torch.bfloat16, "sdpa")
+    inject_peft(session, plain)
     with torch.no_grad():
         theirs = dict(reference.named_parameters())
         for name, parameter in plain.named_parameters():
             parameter.copy_(theirs[name])
     return plain
+
+
+def base_of(session: Session, model: Path, dtype: torch.dtype, attention: str) -> Any:
+    """The model's files as transformers reads them, beside the session's."""
+    from transformers import AutoModelForCausalLM
+
+    read: Any = AutoModelForCausalLM.from_pretrained
+    return read(str(model), dtype=dtype, attn_implementation=attention).to(session.model.device).eval()
+
+
+def inject_peft(session: Session, plain: Any) -> None:
+    """The session's adapter, by peft; its matrices are those of a beginning."""
+    from msgspec.structs import replace
+
+    from workers.models.adapters import inject
+
+    inject(plain, replace(session.profile.adapter, implementation="peft"), 0)
 
 
 def learned(model: Any, rows: list[Any], advantages: list[float]) -> tuple[Tensor, dict[str, Tensor]]:
