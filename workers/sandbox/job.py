@@ -13,6 +13,7 @@ from workers.sandbox.inside.frames import JOB_HEAD
 from workers.sandbox.literal import Rejected, parse_arguments
 from workers.sandbox.result import Case, Result, Status
 from workers.sandbox.screen import MAX_SOURCE
+from workers.sandbox.verdict import further, late
 
 
 @dataclass
@@ -32,6 +33,12 @@ class Job:
     def expected(self) -> int:
         """Results that its process owes."""
         return len(self.inputs) * self.repeat
+
+    def settle(self, found: list[Result]) -> bool:
+        """Take the results of one run. False: a call was late for the first time, so the job is to run once more."""
+        again = not self.results and late(found)
+        self.results = further(self.results, found)
+        return not again
 
     def message(self, cpu_s: float) -> bytes:
         """For the zygote. No expected answer is in it: what the child has not, it cannot copy.

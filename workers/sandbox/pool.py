@@ -186,8 +186,10 @@ class Sandbox:
             return self._revive(lane, waiting, str(death))
         while frame is not None:
             job = lane.take(time.monotonic())
-            job.results = judge(frame, job.expected, self.limits.cpu_s)
-            done.append(job)
+            if job.settle(judge(frame, job.expected, self.limits.cpu_s)):
+                done.append(job)
+            else:
+                waiting[lane.hash_seed].append(job)
             frame = lane.next_frame()
         return done
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -72,6 +73,15 @@ def test_a_program_that_dies_loses_only_its_own_remaining_inputs(sandbox: Sandbo
     assert [result.status for result in first] == [Status.OK, Status.TIMEOUT, Status.KILLED]
     assert first[2].message.startswith("not run")
     assert [result.value for result in second] == ["1", "2"]
+
+
+def test_a_call_that_was_late_once_runs_again_and_counts_if_it_is_in_time_then() -> None:
+    # As where a virtual machine stands still: its CPU time passes in one run, and not in the next.
+    spin = "import time\ndef f(x, until):\n    while x == 2 and time.monotonic() < until: pass\n    return x"
+    with Sandbox(Limits(cpu_s=0.5, modules=("time",), allow_weak=True), jobs=1) as box:
+        until = time.monotonic() + 0.8
+        (results,) = box.execute_many([Case(spin, tuple(f"{x}, {until}" for x in (1, 2, 3)))])
+    assert [result.value for result in results] == ["1", "2", "3"]
 
 
 def test_an_input_that_is_no_literal_leaves_the_others_alone(sandbox: Sandbox) -> None:

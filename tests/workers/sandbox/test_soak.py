@@ -44,7 +44,7 @@ def test_two_hundred_thousand_programs_leave_nothing_behind() -> None:
             asked = list(cases(round_number))
             results = sandbox.execute_many([case for case, _ in asked])
             for (case, answers), found in zip(asked, results, strict=True):
-                assert [result.value for result in found] == answers, (case, found)
+                assert [result.value for result in found] == answers, (case.program, found[0], found[-1])
             assert sum(found[0].status is Status.TIMEOUT for found in results) == 1
             assert not [one for one in family() if one.status() == psutil.STATUS_ZOMBIE]
             held.append(sum(one.memory_info().rss for one in family()))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from workers.sandbox.inside.frames import FRAME_HEAD
 from workers.sandbox.result import Result, Status
-from workers.sandbox.verdict import agree, judge
+from workers.sandbox.verdict import agree, further, judge, late
 
 
 def reply(bodies: list[bytes], ended: str = "exit 0", cpu_s: float = 0.5) -> bytes:
@@ -106,6 +106,35 @@ OK_1, OK_TRUE = Result(Status.OK, "1"), Result(Status.OK, "True")
 FAILED, OTHER = Result(Status.ERROR, error_type="A", message="at 0x1"), Result(Status.ERROR, error_type="B")
 WALL, LATE = Result(Status.TIMEOUT, from_wall=True), Result(Status.TIMEOUT)
 LOST = Result(Status.KILLED, message="not run: call 1 ended the process")
+
+
+@pytest.mark.parametrize(
+    ("results", "is_late"),
+    [
+        ([OK_1, FAILED], False),
+        ([OK_1, LATE, LOST], True),
+        ([WALL, LOST], False),
+        ([LATE, OK_1], True),
+        ([LOST, LOST], False),
+    ],
+)
+def test_late_is_what_used_up_its_cpu_time(results: list[Result], is_late: bool) -> None:
+    assert late(results) is is_late
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "kept"),
+    [
+        pytest.param([], [OK_1], "second", id="the only run"),
+        pytest.param([OK_1, LATE], [OK_1, OK_1], "second", id="in time at last"),
+        pytest.param([OK_1, LATE], [LATE, LOST], "first", id="late earlier"),
+        pytest.param([OK_1, LATE], [OK_1, LATE], "second", id="late at the same call"),
+        pytest.param([LATE, OK_1], [FAILED, OK_1], "second", id="an error is an answer"),
+        pytest.param([FAILED, LATE], [LOST, LOST], "first", id="the sandbox died"),
+    ],
+)
+def test_of_two_runs_the_one_that_answered_more_counts(first: list[Result], second: list[Result], kept: str) -> None:
+    assert further(first, second) is {"first": first, "second": second}[kept]
 
 
 @pytest.mark.parametrize(
