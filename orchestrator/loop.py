@@ -19,7 +19,7 @@ from orchestrator.control import Client, Server
 from orchestrator.crew import Crew, reap_strangers, rotate_log, standby_is_due
 from orchestrator.deadlines import overdue
 from orchestrator.display.screen import Screen
-from orchestrator.schedule import Action, Commit, Stop, Train, Validate, Wait, next_action
+from orchestrator.schedule import Action, Commit, Stop, Train, Validate, Wait, may_be_followed, next_action
 from orchestrator.signals import Signals
 from orchestrator.stagnation import verdict
 from orchestrator.supervise import Worker, kill_strays
@@ -269,7 +269,8 @@ class Master:
         """Keep the active worker, or find out what comes next and do it."""
         active = self.crew.active
         if active is not None:
-            if self.stop_asked_at is None and standby_is_due(active):
+            is_last = self.stop_asked_at is not None or not may_be_followed(active.action, self.history, self.profile)
+            if standby_is_due(active) and not is_last:
                 self.crew.warm_up(now)
             return None
         if self.stop_asked_at is not None:

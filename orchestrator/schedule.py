@@ -113,6 +113,22 @@ def after_cycle(history: History, last: CycleFacts, profile: Profile) -> Action:
         return ending
     if last.verdict.endswith(":stop"):
         return Stop(last.evidence, RunState.STAGNANT, ExitCode.STAGNANT)
+    if (ending := limit_reached(history, last, profile)) is not None:
+        return ending
+    first = history.step + 1
+    return Train(
+        cycle=last.cycle + 1,
+        attempt=1,
+        phase="train",
+        first_step=first,
+        end_step=first + profile.run.steps_per_cycle,
+        reseed=history.reseeds + (1 if last.verdict.endswith(":reseed") else 0),
+        reductions=history.reductions,
+    )
+
+
+def limit_reached(history: History, last: CycleFacts, profile: Profile) -> Stop | None:
+    """What ends the run after cycle `last`, whatever its validation finds."""
     if profile.run.max_cycles and last.cycle >= profile.run.max_cycles:
         done = f"all {profile.run.max_cycles} cycles are" if profile.run.max_cycles > 1 else "the one cycle is"
         return Stop(f"{done} done", RunState.FINISHED, ExitCode.OK)
@@ -125,16 +141,13 @@ def after_cycle(history: History, last: CycleFacts, profile: Profile) -> Action:
             RunState.STOPPED,
             ExitCode.OK,
         )
-    first = history.step + 1
-    return Train(
-        cycle=last.cycle + 1,
-        attempt=1,
-        phase="train",
-        first_step=first,
-        end_step=first + profile.run.steps_per_cycle,
-        reseed=history.reseeds + (1 if last.verdict.endswith(":reseed") else 0),
-        reductions=history.reductions,
-    )
+    return None
+
+
+def may_be_followed(action: Train | Validate, history: History, profile: Profile) -> bool:
+    """Whether a worker can be needed after this attempt: only then is one made ready meanwhile."""
+    current = history.current
+    return isinstance(action, Train) or current is None or limit_reached(history, current, profile) is None
 
 
 def goal_ending(last: CycleFacts, goal: Goal) -> Stop | None:

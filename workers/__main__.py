@@ -62,12 +62,14 @@ def warm_up(kind: str) -> Sandbox | None:
     if kind == "grpo":
         from workers.grpo import warm
 
-        warm.start()
+        with process.importing():
+            warm.start()
     if kind != "azr":
         return None
     from workers.azr.warm import start
 
-    return start()
+    with process.importing():
+        return start()
 
 
 def wait_and_work(control: Control, token: str, sandbox: Sandbox | None) -> int:

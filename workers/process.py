@@ -8,10 +8,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import gc
 import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 
 from profiles.errors import ExitCode
 
@@ -72,3 +74,17 @@ def die_with_parent() -> None:
 def offer_to_oom_killer() -> None:
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123 - before pathlib
         file.write(str(OOM_SCORE_ADJ))
+
+
+@contextlib.contextmanager
+def importing() -> Iterator[None]:
+    """Around imports that take seconds, of which looking for garbage would be a sixth: what they make stays for good.
+
+    It is left out of later searches too.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()

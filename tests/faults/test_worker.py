@@ -47,6 +47,12 @@ def test_W1_worker_killed_while_starting_is_followed_by_another(clean: Clean, tm
         check_invariants(run, clean.ending)
 
 
+def test_a_run_starts_as_many_workers_as_it_has_attempts(clean: Clean) -> None:
+    """Each but the first was warm before it was needed, and none is warmed at the end, for nothing."""
+    seeding_training_and_two_validations = 4
+    assert clean.hits["worker.before_ready"] == seeding_training_and_two_validations
+
+
 def test_W1_warm_worker_killed_is_replaced(clean: Clean, tmp_path: Path) -> None:
     with scene(tmp_path / "run", fake__fault="no_progress:6", **PATIENT) as run:
         master = run.start()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.commit import unfinished
-from orchestrator.schedule import Action, Commit, Stop, Train, Validate, Wait, next_action
+from orchestrator.schedule import Action, Commit, Stop, Train, Validate, Wait, may_be_followed, next_action
 from profiles.errors import ExitCode
 from profiles.schema import Profile, Retry, Run, Validation
 from state.history import AttemptFacts, CheckpointFacts, CycleFacts, History
@@ -133,6 +133,28 @@ def test_max_hours_finish_the_run_between_two_cycles(seeding_s: float, training_
 def test_hours_that_seeding_took_end_a_run_before_it_trains() -> None:
     past = history(cycle(0, CycleState.COMMITTED), 0, seeding_s=3600.0)
     assert isinstance(next_action(past, Profile(name="test", run=Run(max_hours=1.0)), NOW), Stop)
+
+
+TRAINING, VALIDATING = Train(9, 1, "train", 161, 181), Validate(9, 1)
+
+
+@pytest.mark.parametrize(
+    ("action", "run", "is_followed"),
+    [
+        pytest.param(TRAINING, Run(max_cycles=9), True, id="the last cycle is validated"),
+        pytest.param(VALIDATING, Run(max_cycles=9), False, id="and then there is nothing more to do"),
+        pytest.param(VALIDATING, Run(max_cycles=10), True, id="a cycle is left"),
+        pytest.param(VALIDATING, Run(), True, id="no limit"),
+        pytest.param(VALIDATING, Run(max_hours=1), False, id="the hours are over"),
+        pytest.param(VALIDATING, Run(max_hours=3), True, id="an hour is left"),
+        pytest.param(VALIDATING, Run(phases=("seed",)), False, id="seeding was all"),
+    ],
+)
+def test_a_worker_is_made_ready_only_where_one_can_be_needed(
+    action: Train | Validate, run: Run, is_followed: bool
+) -> None:
+    past = history(cycle(9, CycleState.VALIDATING), 180, training_s=7200.0)
+    assert may_be_followed(action, past, Profile(name="test", run=run)) is is_followed
 
 
 def test_a_failure_waits_for_the_backoff() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Optimizer, Profile
 from tests.workers.harness import make_spec
-from workers import faults, rollout_file
+from workers import faults, process, rollout_file
 from workers.data.cursor import Cursor, Exhausted, Place
 from workers.intervals import wilson
 from workers.models.optimizer import learning_rate_at
@@ -195,3 +196,13 @@ def test_an_operation_without_a_fixed_order_is_named_with_the_knob_that_allows_i
     assert exit_code_of(error) == ExitCode.INPUT
     spec = make_spec(tmp_path, Profile(name="x"), head=None, end_step=1)
     assert "run.deterministic=false" in failure(spec, error, None).advice
+
+
+def test_garbage_is_not_looked_for_while_importing_and_what_was_imported_is_left_out_afterwards() -> None:
+    with pytest.raises(ImportError), process.importing():
+        assert not gc.isenabled()
+        raise ImportError
+    try:
+        assert gc.isenabled() and gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()

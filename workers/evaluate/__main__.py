@@ -38,7 +38,8 @@ def main(arguments: list[str]) -> int:
 
     try:
         spec = msgspec.json.decode(Path(arguments[0]).read_bytes(), type=EvaluationSpec)
-        from workers.evaluate.job import evaluate
+        with process.importing():
+            from workers.evaluate.job import evaluate
 
         evaluate(spec, say)
     except BrokenPipeError:

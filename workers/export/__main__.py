@@ -16,7 +16,8 @@ from workers.lines import Say, leave, leave_when_input_ends, serve
 def work(line: bytes, say: Say) -> None:
     leave_when_input_ends()
     spec = msgspec.json.decode(line, type=ExportSpec)
-    from workers.export.job import export
+    with process.importing():
+        from workers.export.job import export
 
     export(spec, say)
 

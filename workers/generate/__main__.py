@@ -15,7 +15,8 @@ from workers.lines import Say, leave, serve
 
 def work(line: bytes, say: Say) -> None:
     spec = msgspec.json.decode(line, type=GenerateSpec)
-    from workers.generate.job import answer_prompts
+    with process.importing():
+        from workers.generate.job import answer_prompts
 
     answer_prompts(spec, say)
 

@@ -36,7 +36,8 @@ def main() -> int:
     try:
         begin = receive(channel, Begin)
         spec = read_spec(Path(begin.spec), begin.token)
-        from workers.ranks.follower import follow
+        with process.importing():
+            from workers.ranks.follower import follow
 
         follow(channel, begin, spec)
     except Gone:
