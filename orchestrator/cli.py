@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from orchestrator import packages, places
+from orchestrator.display.wording import DEFAULT_RUNS, among
 from orchestrator.signals import SIGNALS
 from profiles.errors import LonghaulError
 
@@ -55,7 +56,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, object]:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--run", metavar="NAME", help="name of the run (default: the newest, or the profile's name)")
-    parser.add_argument("--runs", metavar="DIR", type=Path, default=Path("runs"), help="folder of all runs (./runs)")
+    parser.add_argument("--runs", metavar="DIR", type=Path, default=DEFAULT_RUNS, help="folder of all runs (./runs)")
     parser.add_argument("--json", action="store_true", help="print facts as JSON")
     module.add_arguments(parser)
     return parser.parse_args(rest), module
@@ -64,13 +65,15 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, object]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    runs = DEFAULT_RUNS
     if given[:1] == ["run"]:
         SIGNALS.install()
     try:
         args, module = parse(given)
+        runs = args.runs
         return int(module.run(args))  # type: ignore[attr-defined]
     except LonghaulError as error:
-        return told(error)
+        return told(error, runs)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -79,11 +82,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         if (failure := places.failure_of(error)) is None:
             raise
-        return told(failure)
+        return told(failure, runs)
 
 
-def told(error: LonghaulError) -> int:
+def told(error: LonghaulError, runs: Path) -> int:
     """Its three lines on standard error; returns its exit code."""
     with suppress(OSError):  # the terminal may be gone; the exit code still says it
-        print(error.render(), file=sys.stderr)  # noqa: T201
+        print(among(runs, error.render()), file=sys.stderr)  # noqa: T201
     return int(error.exit_code)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from orchestrator.commands import run as command
 from orchestrator.display.screen import Screen
-from orchestrator.display.wording import count, duration
+from orchestrator.display.wording import among, count, duration
 from orchestrator.schedule import Stop
 from profiles.errors import ExitCode, LonghaulError
 from profiles.rehearsal import rehearsal_of
@@ -31,15 +31,18 @@ SHOWN = (
 """Metrics that say most of whether an update was one, as far as the worker reports them."""
 
 
-def dry_run(profile: Profile) -> int:
-    """Rehearse `profile`; prints what was done. Where it fails, the temporary run stays and its logs are named."""
+def dry_run(profile: Profile, runs: Path) -> int:
+    """Rehearse `profile`; prints what was done. Where it fails, the temporary run stays and its logs are named.
+
+    runs: where the run itself would lie.
+    """
     folder = Path(tempfile.mkdtemp(prefix="longhaul-dry-run-"))
-    code = rehearse(profile, folder)
+    code = rehearse(profile, folder, runs)
     shutil.rmtree(folder)
     return code
 
 
-def rehearse(profile: Profile, folder: Path) -> int:
+def rehearse(profile: Profile, folder: Path, runs: Path) -> int:
     """In a run directory below `folder`. Raises LonghaulError where the run does not end as it should."""
     chosen = command.Chosen(RunDir(folder / "rehearsal"), rehearsal_of(profile), is_new=True)
     assert chosen.profile is not None
@@ -49,7 +52,7 @@ def rehearse(profile: Profile, folder: Path) -> int:
     def end(run_dir: RunDir, reader: Reader, small: Profile, screen: Screen, ending: Stop) -> int:
         if ending.state is RunState.FAILED:
             return command.finish(run_dir, reader, small, screen, ending)  # which raises
-        screen.close(told(profile, run_dir, reader))
+        screen.close(among(runs, told(profile, run_dir, reader)))
         if ending.state is not RunState.FINISHED:
             raise LonghaulError(
                 f"the dry run of {profile.name} ended early: {ending.reason}",

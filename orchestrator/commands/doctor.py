@@ -10,7 +10,7 @@ import json
 import sys
 from dataclasses import asdict
 
-from orchestrator.display.wording import harmless
+from orchestrator.display.wording import among, harmless
 from orchestrator.doctor import Finding, examine
 from profiles.errors import ExitCode
 from profiles.load import load_profile
@@ -29,13 +29,13 @@ def run(args: argparse.Namespace) -> int:
     for finding in examine(profile, args.runs):
         findings.append(finding)
         if not args.json:
-            sys.stdout.write(line(finding))
+            sys.stdout.write(among(args.runs, line(finding)))
             sys.stdout.flush()
     if args.json:
         sys.stdout.write(json.dumps([asdict(finding) for finding in findings], indent=2) + "\n")
     failed = [finding for finding in findings if finding.state == "fail"]
     if not args.json:
-        sys.stdout.write(closing(findings, args.profile))
+        sys.stdout.write(among(args.runs, closing(findings, args.profile)))
     return int(failed[0].exit_code if failed else ExitCode.OK)
 
 

@@ -26,7 +26,7 @@ from orchestrator.display.plain import Plain
 from orchestrator.display.screen import Display, Screen
 from orchestrator.display.summary import summary
 from orchestrator.display.terminal import Keyboard
-from orchestrator.display.wording import harmless
+from orchestrator.display.wording import among, harmless
 from orchestrator.loop import Master
 from orchestrator.preflight import Verdict, engine_kept, examined, gigabytes, plan_facts, shown, told, too_small
 from orchestrator.recovery import raise_oom_priority, recover_run
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         from orchestrator.rehearsal import dry_run
 
-        return dry_run(chosen.profile or stored_with(chosen.run, []))
+        return dry_run(chosen.profile or stored_with(chosen.run, []), args.runs)
     is_begun = has_begun(chosen.run)
     verdict = examined(chosen.profile or stored_with(chosen.run, []), args, is_new=not is_begun)
     if args.plan or args.card:
@@ -121,7 +121,8 @@ def run(args: argparse.Namespace) -> int:
 
 def say_plan(verdict: Verdict, args: argparse.Namespace) -> int:
     """Print the plan; the exit code says whether it fits."""
-    sys.stdout.write(json.dumps(plan_facts(verdict), indent=2) + "\n" if args.json else shown(verdict, args))
+    said = json.dumps(plan_facts(verdict), indent=2) + "\n" if args.json else among(args.runs, shown(verdict, args))
+    sys.stdout.write(said)
     return int(ExitCode.OK if verdict.plan is None or verdict.plan.fits else ExitCode.CUDA_OOM)
 
 
@@ -297,7 +298,8 @@ def finish(run_dir: RunDir, reader: Reader, profile: Profile, screen: Screen, en
     if is_due(history, profile):
         handed_on = hand_on(run_dir, history, profile, screen.say, lambda: bool(SIGNALS.stops))
     rows = (reader.steps(), reader.validations())
-    screen.close(summary(history, *rows, profile, report=str(run_dir.report), handed_on=handed_on))
+    said = summary(history, *rows, profile, report=str(run_dir.report), handed_on=handed_on)
+    screen.close(among(run_dir.root.parent, said))
     if ending.state == RunState.FAILED:
         head = f"head is step {history.head.step} ({history.head.path})" if history.head else "no checkpoint yet"
         log = last_log(run_dir, history.current.cycle if history.current else 0)

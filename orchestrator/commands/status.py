@@ -15,7 +15,7 @@ from typing import Any
 from orchestrator.alive import master_pid, worker_pid
 from orchestrator.display.reading import NEWEST, Reading, reading_of
 from orchestrator.display.scores import task_scores
-from orchestrator.display.wording import TASK_NAMES, count, duration, go_on, harmless, score
+from orchestrator.display.wording import TASK_NAMES, among, count, duration, go_on, harmless, score
 from orchestrator.evaluation.show import as_json, scores, short
 from orchestrator.exactness import exactness
 from orchestrator.runs import find_run
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     facts = collect(find_run(args), time.time())
-    sys.stdout.write(json.dumps(facts, indent=2) + "\n" if args.json else render(facts))
+    sys.stdout.write(json.dumps(facts, indent=2) + "\n" if args.json else among(args.runs, render(facts)))
     return 0
 
 

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import unicodedata
 from collections.abc import Collection
+from pathlib import Path
 
 TASK_NAMES = {"abd": "abduction", "ded": "deduction", "ind": "induction", "maths": "word problems", "mean": "mean"}
+
+DEFAULT_RUNS = Path("runs")
+"""Folder of all runs, below the working directory."""
+_COMMAND = re.compile(r"(python -m orchestrator [a-z]+)\b(?! --help)")
 
 _HARMFUL = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Categories that steer a terminal, reorder a line or cannot be encoded: controls, formats, surrogates, unassigned."""
@@ -60,6 +67,13 @@ def go_on(name: str, phases: Collection[str], *, is_seeded: bool) -> str:
     """What one types to let a run that has ended go on. is_seeded: the seed phase has ended with a checkpoint."""
     is_all_done = is_seeded and "train" not in phases
     return f"python -m orchestrator run --run {name}" + (" --full-pipeline" if is_all_done else "")
+
+
+def among(runs: Path, text: str) -> str:
+    """`text` with `--runs` in each command that it tells, if the folder of all runs is another than ./runs."""
+    if runs == DEFAULT_RUNS:
+        return text
+    return _COMMAND.sub(lambda found: f"{found[1]} --runs {shlex.quote(str(runs))}", text)
 
 
 def size(num_bytes: int | None) -> str:

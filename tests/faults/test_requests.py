@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -219,3 +220,16 @@ def test_commands_without_a_master_say_so(tmp_path: Path) -> None:
             answer = run.ask(command)
             assert answer.returncode == 66
             assert "no master is running" in answer.stderr and "Traceback" not in answer.stderr
+
+
+def test_the_command_that_a_stopped_run_ends_with_goes_on_with_it(tmp_path: Path) -> None:
+    """From the same working directory, wherever the folder of all runs is."""
+    with scene(tmp_path / "run", **QUIET) as run:
+        master = in_step(run, 2)
+        master.signal(signal.SIGINT)
+        assert master.end() == 0
+        told = next(line for line in master.out.read_text().splitlines() if line.startswith("next "))
+        words = shlex.split(told.removeprefix("next"))
+        assert words[:3] == ["python", "-m", "orchestrator"]
+        run.launch_and_end([sys.executable, *words[1:], "--plain"], code=0)
+        assert run.head_step() == 6

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +12,7 @@ from rich.text import Text
 from orchestrator.display.arrange import arrange
 from orchestrator.display.columns import Column, fit, table
 from orchestrator.display.glyphs import bar, chart, resample, sparkline
-from orchestrator.display.wording import duration, harmless, pairs, points, size
+from orchestrator.display.wording import among, duration, harmless, pairs, points, size
 from orchestrator.report.svg import nice_ticks
 
 
@@ -69,6 +71,23 @@ def test_no_text_keeps_a_control_character(text) -> None:
 )
 def test_an_induction_task_has_a_pair_on_each_line(given, wanted, shown) -> None:
     assert pairs(given, wanted) == shown
+
+
+@pytest.mark.parametrize(
+    ("runs", "text", "told"),
+    [
+        ("runs", "python -m orchestrator run", "python -m orchestrator run"),
+        ("./runs", "python -m orchestrator run", "python -m orchestrator run"),
+        ("/a", "python -m orchestrator status --run x", "python -m orchestrator status --runs /a --run x"),
+        ("my runs", "then: python -m orchestrator run", "then: python -m orchestrator run --runs 'my runs'"),
+        ("/a", "python -m orchestrator data --help", "python -m orchestrator data --help"),
+        ("/a", "tail -n 40 worker.log", "tail -n 40 worker.log"),
+    ],
+)
+def test_commands_that_are_told_name_the_folder_of_all_runs_where_it_is_another(
+    runs: str, text: str, told: str
+) -> None:
+    assert among(Path(runs), text) == told
 
 
 def test_a_sparkline_grows_from_the_lowest_to_the_highest_block() -> None:

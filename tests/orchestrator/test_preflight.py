@@ -22,6 +22,8 @@ from profiles.load import load_profile, shipped_profiles
 from profiles.schema import Model
 from profiles.shapes import ARCHITECTURES, shape_of
 
+REPOSITORY = Path(__file__).parents[2]
+
 
 class Cli:
     """`run` as typed on a machine with such a card (None: no driver at all)."""
@@ -34,10 +36,11 @@ class Cli:
             (tools / "nvidia-smi").write_text(script)
             (tools / "nvidia-smi").chmod(0o755)
         environment = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
-        command = [sys.executable, "-m", "orchestrator", "run", "--runs", str(folder / "runs"), *words]
+        command = [sys.executable, "-m", "orchestrator", "run", *words]
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=60, env={**environment, "PATH": str(tools)}
-        )
+            command, cwd=folder, capture_output=True, text=True, timeout=60,
+            env={**environment, "PATH": str(tools), "PYTHONPATH": str(REPOSITORY)},
+        )  # fmt: skip
         self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
         self.began = (folder / "runs").exists()
 

@@ -72,13 +72,17 @@ def test_what_was_made_under_another_profile_is_dropped(
     assert (examples, history.reductions, is_forgiven, run.imported.exists()) == left
 
 
+REPOSITORY = Path(__file__).parents[2]
+
+
 class Typed:
     """`run` as a person types it, in a folder of runs; no data folder is named."""
 
     def __init__(self, folder: Path, *words: str) -> None:
         environment = {name: value for name, value in os.environ.items() if name != "LONGHAUL_DATA"}
-        command = [sys.executable, "-m", "orchestrator", "run", "--runs", str(folder / "runs"), "--plain", *words]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+        command = [sys.executable, "-m", "orchestrator", "run", "--plain", *words]
+        environment["PYTHONPATH"] = str(REPOSITORY)
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, env=environment)
         self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
         found = re.findall(r"next: +python -m orchestrator run (.*?)(?:   |\n|$)", self.err)
         self.next = shlex.split(found[0]) if found else []

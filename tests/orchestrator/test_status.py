@@ -65,13 +65,13 @@ def test_people_get_lines_and_the_next_command(tmp_path: Path, capsys: pytest.Ca
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "run         night (profile pocket)"
     assert lines[1] == "state       stopped: asked to stop"
-    assert lines[-1] == "next        python -m orchestrator run --run night"
+    assert lines[-1] == f"next        python -m orchestrator run --runs {tmp_path} --run night"
 
 
 def test_after_seeding_alone_the_next_command_trains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     build_store(tmp_path / "night", profile=json.dumps({"name": "pocket", "run": {"phases": ["seed"]}}))
     status.run(arguments(tmp_path, as_json=False))
-    assert capsys.readouterr().out.splitlines()[-1].endswith("run --run night --full-pipeline")
+    assert capsys.readouterr().out.splitlines()[-1].endswith(" --run night --full-pipeline")
 
 
 def test_the_runs_own_texts_cannot_steer_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,7 +60,7 @@ def test_without_a_terminal_status_is_recommended(tmp_path: Path) -> None:
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 2
-    assert "next:  python -m orchestrator status --run night" in done.stderr
+    assert f"next:  python -m orchestrator status --runs {tmp_path} --run night" in done.stderr
 
 
 def test_the_store_is_read_again_only_when_it_has_changed(tmp_path: Path) -> None:
