@@ -269,8 +269,8 @@ class Master:
         """Keep the active worker, or find out what comes next and do it."""
         active = self.crew.active
         if active is not None:
-            is_last = self.stop_asked_at is not None or not may_be_followed(active.action, self.history, self.profile)
-            if standby_is_due(active) and not is_last:
+            is_due = self.stop_asked_at is None and standby_is_due(active)
+            if is_due and may_be_followed(active.action, self.history, self.profile):
                 self.crew.warm_up(now)
             return None
         if self.stop_asked_at is not None:

@@ -13,12 +13,12 @@ import termios
 import time
 from collections.abc import Callable
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import pyte
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+from tests import REPOSITORY
+
 PATIENCE_S = 10.0
 
 

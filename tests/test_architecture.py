@@ -12,19 +12,20 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests import REPOSITORY
+
 CODE = ("profiles", "state", "workers", "orchestrator", "benchmarks")
 HEAVY = {"torch", "transformers", "numpy", "safetensors", "tokenizers", "bitsandbytes", "peft", "vllm"}
 LONGEST_FILE = 350
 
 
 def sources(*folders: str) -> list[Path]:
-    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+    return sorted(path for folder in folders for path in (REPOSITORY / folder).rglob("*.py"))
 
 
 def name_of(path: Path) -> str:
     """Dotted name of a module."""
-    parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = path.relative_to(REPOSITORY).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
@@ -64,7 +65,7 @@ def allowed(importer: str) -> tuple[str, ...]:
 
 def test_imports_point_down_only() -> None:
     wrong = [
-        f"{path.relative_to(ROOT)}:{line} imports {module}"
+        f"{path.relative_to(REPOSITORY)}:{line} imports {module}"
         for path in sources("profiles", "state", "workers", "orchestrator")
         for module, line in imports(path)
         if within(module, *CODE, "tests") and not within(module, *allowed(name_of(path)))
@@ -73,10 +74,10 @@ def test_imports_point_down_only() -> None:
 
 
 def test_the_master_s_side_names_no_heavy_library() -> None:
-    light = [*sources("profiles", "state", "orchestrator"), ROOT / "workers/contract.py"]
+    light = [*sources("profiles", "state", "orchestrator"), REPOSITORY / "workers/contract.py"]
     # state.checkpoint writes what workers hand over, and is the one place below them that may know safetensors.
     wrong = [
-        f"{path.relative_to(ROOT)}:{line} imports {module}"
+        f"{path.relative_to(REPOSITORY)}:{line} imports {module}"
         for path in light
         for module, line in imports(path)
         if within(module, *HEAVY) and not (within(name_of(path), "state.checkpoint") and within(module, "safetensors"))
@@ -85,7 +86,7 @@ def test_the_master_s_side_names_no_heavy_library() -> None:
 
 
 def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=REPOSITORY, timeout=60)
 
 
 def test_importing_every_module_of_the_master_leaves_heavy_libraries_unimported() -> None:
@@ -114,7 +115,7 @@ DANGEROUS_CALLS = {"eval", "exec", "os.system", "os.popen", "pty.spawn", "torch.
 
 def dangers(path: Path) -> Iterator[str]:
     """What could run a text as code, with its place."""
-    where = path.relative_to(ROOT)
+    where = path.relative_to(REPOSITORY)
     for module, line in imports(path):
         if within(module, *DANGEROUS_IMPORTS):
             yield f"{where}:{line} imports {module}"
@@ -156,7 +157,7 @@ def test_nothing_outside_the_sandbox_runs_a_text_as_code() -> None:
 def test_the_search_for_dangers_finds_them(
     tmp_path: Path, line: str, is_danger: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    monkeypatch.setattr(sys.modules[__name__], "REPOSITORY", tmp_path)
     (tmp_path / "module.py").write_text(line)
     assert bool(list(dangers(tmp_path / "module.py"))) == is_danger
 
@@ -179,23 +180,27 @@ def test_the_import_order_is_the_one_of_the_design(importer: str, imported: str,
     assert within(imported, *allowed(importer)) == is_allowed
 
 
-@pytest.mark.parametrize("path", sources(*CODE, "tests"), ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", sources(*CODE, "tests"), ids=lambda path: str(path.relative_to(REPOSITORY)))
 def test_a_file_is_short_and_says_its_job_first(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert text.count("\n") <= LONGEST_FILE
-    if text.strip() and not path.is_relative_to(ROOT / "tests"):
+    if text.strip() and not path.is_relative_to(REPOSITORY / "tests"):
         assert ast.get_docstring(tree_of(path)), "the first line says what the file is for"
 
 
 def test_no_file_knows_the_home_of_the_one_who_wrote_it() -> None:
     homes = re.compile(r"(?<![\w.])/(?:home|Users|root)/\w")
     folders = (*CODE, "tests", "docs", "scripts", ".ci")
-    files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix not in (".pyc", ".png")]
+    files = [
+        path for folder in folders for path in (REPOSITORY / folder).rglob("*") if path.suffix not in (".pyc", ".png")
+    ]
     files += [
-        path for path in ROOT.iterdir() if path.suffix in (".md", ".toml", ".txt", ".yaml") or path.name == "Makefile"
+        path
+        for path in REPOSITORY.iterdir()
+        if path.suffix in (".md", ".toml", ".txt", ".yaml") or path.name == "Makefile"
     ]
     wrong = [
-        f"{path.relative_to(ROOT)}: {found.group()}"
+        f"{path.relative_to(REPOSITORY)}: {found.group()}"
         for path in files
         if path.is_file() and "weights" not in path.parts and "__pycache__" not in path.parts
         for found in homes.finditer(path.read_text(encoding="utf-8", errors="replace"))

@@ -16,20 +16,20 @@ from packaging.requirements import Requirement
 from orchestrator.cli import COMMANDS
 from profiles.errors import ExitCode
 from profiles.load import shipped_profiles
+from tests import REPOSITORY
 
-ROOT = Path(__file__).parents[1]
-DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+DOCUMENTS = [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/*.md")]
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 PINS = {
     pin.name: pin
-    for line in (ROOT / "constraints.txt").read_text().splitlines()
+    for line in (REPOSITORY / "constraints.txt").read_text().splitlines()
     if line and not line.startswith("#")
     for pin in [Requirement(line)]
 }
 
 
 def text_of(path: str) -> str:
-    return (ROOT / path).read_text(encoding="utf-8")
+    return (REPOSITORY / path).read_text(encoding="utf-8")
 
 
 def make(*arguments: str) -> str:
@@ -37,7 +37,7 @@ def make(*arguments: str) -> str:
     outside = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
     outside = {name: value for name, value in outside.items() if name not in ("ARGS", "PROFILE")}
     command = ["make", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, env=outside).stdout
+    return subprocess.run(command, capture_output=True, text=True, check=True, cwd=REPOSITORY, env=outside).stdout
 
 
 def dry_run(*arguments: str) -> str:
@@ -95,8 +95,8 @@ def test_make_alone_lists_the_targets() -> None:
 def test_scripts_stop_at_the_first_failure_and_can_be_started(path: str) -> None:
     assert text_of(path).startswith("#!/usr/bin/env bash\n")
     assert "\nset -euo pipefail\n" in text_of(path)
-    assert os.access(ROOT / path, os.X_OK)
-    subprocess.run(["bash", "-n", str(ROOT / path)], check=True)
+    assert os.access(REPOSITORY / path, os.X_OK)
+    subprocess.run(["bash", "-n", str(REPOSITORY / path)], check=True)
 
 
 def copy_of_setup(tmp_path: Path) -> Path:
@@ -153,9 +153,9 @@ def test_links_between_documents_lead_somewhere(path: Path) -> None:
 
 def said_by_the_program() -> str:
     """All texts in code and scripts, the fixed parts of f-strings among them."""
-    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "scripts").glob("*.sh")]
+    texts = [path.read_text(encoding="utf-8") for path in (REPOSITORY / "scripts").glob("*.sh")]
     for folder in ("profiles", "state", "orchestrator", "workers"):
-        for path in (ROOT / folder).rglob("*.py"):
+        for path in (REPOSITORY / folder).rglob("*.py"):
             tree = ast.parse(path.read_text(encoding="utf-8"))
             texts += [
                 node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)

@@ -46,7 +46,8 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     token = os.environ.get(TOKEN_VARIABLE, "")
     control = Control(process.inherited_fd(CONTROL_FD_VARIABLE), token)
-    sandbox = warm_up(os.environ.get(WARM_VARIABLE, "fake"))
+    with process.importing():
+        sandbox = warm_up(os.environ.get(WARM_VARIABLE, "fake"))
     crash_point("worker.before_ready")
     control.send(Message(type="ready"))
     try:
@@ -62,14 +63,12 @@ def warm_up(kind: str) -> Sandbox | None:
     if kind == "grpo":
         from workers.grpo import warm
 
-        with process.importing():
-            warm.start()
+        warm.start()
     if kind != "azr":
         return None
     from workers.azr.warm import start
 
-    with process.importing():
-        return start()
+    return start()
 
 
 def wait_and_work(control: Control, token: str, sandbox: Sandbox | None) -> int:

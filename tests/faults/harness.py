@@ -20,8 +20,8 @@ import psutil
 
 from orchestrator.supervise import strays
 from state.layout import RunDir
+from tests import REPOSITORY
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 PATIENCE_S = 60.0
 """One deadline for everything that is waited for; nothing is expected to come near it."""
 

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from tests import REPOSITORY
 from tests.faults.conftest import Clean
-from tests.faults.harness import REPOSITORY, Master, Scene, scene
+from tests.faults.harness import Master, Scene, scene
 from tests.faults.invariants import check_invariants, ending, recover_here
 
 KILLED = -signal.SIGKILL

@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests import REPOSITORY
 from tests.workers.harness import wait_until
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 KNOBS = {"run.gpus": 2, "run.device": "cpu", "run.threads": 2, "run.max_cycles": 1, "retry.backoff_s": 0.1,
          "sampling.max_completion_tokens": 8, "validation.examples_per_task": 2, "data.hand_on": "false"}  # fmt: skip
 

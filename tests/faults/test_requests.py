@@ -10,8 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests import REPOSITORY
 from tests.faults.conftest import Clean
-from tests.faults.harness import REPOSITORY, Master, Scene, scene
+from tests.faults.harness import Master, Scene, scene
 from tests.faults.invariants import check_invariants
 
 KILLED = -signal.SIGKILL

@@ -18,8 +18,9 @@ from typing import Any
 
 import pytest
 
+from tests import REPOSITORY
 from tests.faults.conftest import Clean
-from tests.faults.harness import REPOSITORY, Master, Scene, scene
+from tests.faults.harness import Master, Scene, scene
 from tests.faults.invariants import check_invariants
 
 CTRL_X, CTRL_C = b"\x18", b"\x03"

@@ -18,10 +18,9 @@ import pytest
 from orchestrator.cli import main
 from orchestrator.data_sets.show import Progress, report_lines, task_lines
 from profiles.errors import ExitCode
+from tests import REPOSITORY
 from tests.workers.data.given import LOOP, TWICE, a_run, entry, line, problem, triplet, write
 from tests.workers.harness import PATIENCE_S, wait_until
-
-REPOSITORY = Path(__file__).parents[2]
 
 
 def command(*words: str, cwd: Path, crash: str = "", **variables: str) -> subprocess.CompletedProcess[str]:

@@ -30,9 +30,9 @@ from state.history import CheckpointFacts
 from state.layout import RunDir
 from state.lock import RunLock
 from state.store import NewRun, Store
+from tests import REPOSITORY
 from tests.builders import build_store
 
-REPOSITORY = Path(__file__).parents[2]
 WEIGHTS = REPOSITORY / "workers" / "pocket" / "weights"
 PROFILE = Profile(
     name="night", run=Run(threads=1, device="cpu"), sampling=Sampling(max_completion_tokens=24),

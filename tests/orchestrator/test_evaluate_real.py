@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import ExitCode
+from tests import REPOSITORY
 from tests.workers.azr.small import VOCABULARY, write_tokenizer
 from tests.workers.suites.samples import write_data
 
-REPOSITORY = Path(__file__).parents[2]
 WEIGHTS = REPOSITORY / "workers" / "pocket" / "weights"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

@@ -13,9 +13,8 @@ import pytest
 from safetensors import safe_open
 
 from profiles.errors import ExitCode
+from tests import REPOSITORY
 from tests.orchestrator.test_evaluate import WEIGHTS, a_run
-
-REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")

@@ -18,10 +18,9 @@ import pytest
 
 from orchestrator.display.wording import harmless_lines
 from profiles.errors import ExitCode
+from tests import REPOSITORY
 from tests.orchestrator.test_evaluate import WEIGHTS, a_run
 from tests.terminal import Terminal
-
-REPOSITORY = Path(__file__).parents[2]
 
 
 def words_of(*words: str) -> list[str]:

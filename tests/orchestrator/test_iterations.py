@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from state.layout import RunDir
+from tests import REPOSITORY
 from workers.data.data_set import read_data_set
 
-REPOSITORY = Path(__file__).parents[2]
 KNOBS = {"run.max_cycles": 1, "run.steps_per_cycle": 2, "run.threads": 1, "azr.proposals_per_task": 4,
          "validation.examples_per_task": 3, "data.sources": '["previous"]'}  # fmt: skip
 

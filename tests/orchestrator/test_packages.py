@@ -14,8 +14,7 @@ import pytest
 
 from orchestrator.cli import COMMANDS
 from orchestrator.packages import NEEDS, OWN, PACKAGES
-
-ROOT = Path(__file__).parents[2]
+from tests import REPOSITORY
 
 
 def environment_without(folder: Path, *missing: str) -> Path:
@@ -34,7 +33,7 @@ def run_without(folder: Path, command: str, *missing: str, then: tuple[str, ...]
     place.mkdir()
     done = subprocess.run(
         [sys.executable, "-S", "-m", "orchestrator", command, *then], cwd=place, capture_output=True, text=True,
-        timeout=60, env={**os.environ, "PYTHONPATH": f"{site}:{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"},
+        timeout=60, env={**os.environ, "PYTHONPATH": f"{site}:{REPOSITORY}", "PYTHONDONTWRITEBYTECODE": "1"},
     )  # fmt: skip
     return done.returncode, done.stdout + done.stderr, any(place.iterdir())
 
@@ -68,6 +67,6 @@ def test_a_module_that_is_missing_for_another_reason_stays_loud(tmp_path: Path) 
 
 
 def test_the_packages_are_those_of_the_project() -> None:
-    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    listed = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["dependencies"]
     assert list(PACKAGES.values()) == [re.split(r"[>=<]", one)[0] for one in listed]
     assert set(NEEDS) < set(COMMANDS) and set(OWN) < set(PACKAGES)

@@ -21,8 +21,7 @@ from profiles.footprint import GIB
 from profiles.load import load_profile, shipped_profiles
 from profiles.schema import Model
 from profiles.shapes import ARCHITECTURES, shape_of
-
-REPOSITORY = Path(__file__).parents[2]
+from tests import REPOSITORY
 
 
 class Cli:

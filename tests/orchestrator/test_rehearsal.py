@@ -13,8 +13,8 @@ from profiles.knobs import knobs, value_of
 from profiles.load import load_profile, shipped_profiles
 from profiles.rehearsal import rehearsal_of
 from profiles.rules import check
+from tests import REPOSITORY
 
-REPOSITORY = Path(__file__).parents[2]
 SIZES = {
     "run.max_cycles", "run.max_hours", "run.until", "run.phases", "run.steps_per_cycle", "run.checkpoint_every",
     "run.device", "run.threads", "model.path", "model.random_init", "data.tasks", "sampling.engine",

@@ -25,6 +25,7 @@ from state.layout import RunDir
 from state.reader import Reader
 from state.states import AttemptState, RunState
 from state.store import NewRun, Store
+from tests import REPOSITORY
 
 OLD = load_profile("pocket").profile
 CARD = a_card_of(24, has_vllm=False)
@@ -70,9 +71,6 @@ def test_what_was_made_under_another_profile_is_dropped(
         assert from_json(reader.profile_json()) == wanted
     is_forgiven = history.state == RunState.FAILED  # by the master, which takes up a failed run with a clean sheet
     assert (examples, history.reductions, is_forgiven, run.imported.exists()) == left
-
-
-REPOSITORY = Path(__file__).parents[2]
 
 
 class Typed:

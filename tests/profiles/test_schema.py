@@ -6,7 +6,6 @@ import ast
 import subprocess
 import sys
 from functools import cache
-from pathlib import Path
 
 import pytest
 from msgspec import NODEFAULT
@@ -14,8 +13,8 @@ from msgspec import NODEFAULT
 from profiles.__main__ import reference
 from profiles.knobs import describe, docstrings, knobs, sections
 from profiles.schema import Profile
+from tests import REPOSITORY
 
-ROOT = Path(__file__).parents[2]
 NOT_READ_YET: frozenset[str] = frozenset()
 """Knobs that no code reads yet. The test below keeps the list minimal: an entry that is read must go."""
 
@@ -63,7 +62,9 @@ def test_a_profile_cannot_be_changed_after_it_is_read() -> None:
 def reads() -> set[str]:
     """Knobs that code outside `profiles` reads: `section.key`, or `.key` in a file that imports the section's class."""
     found: set[str] = set()
-    for path in (path for folder in ("state", "orchestrator", "workers") for path in (ROOT / folder).rglob("*.py")):
+    for path in (
+        path for folder in ("state", "orchestrator", "workers") for path in (REPOSITORY / folder).rglob("*.py")
+    ):
         nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
         attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
         found |= {f"{ast.unparse(node.value).split('.')[-1].lstrip('_')}.{node.attr}" for node in attributes}
@@ -85,12 +86,12 @@ def test_every_knob_is_read_somewhere() -> None:
 
 
 def test_the_reference_of_all_knobs_is_the_one_made_from_the_schema() -> None:
-    written = (ROOT / "docs/profiles.md").read_text(encoding="utf-8")
+    written = (REPOSITORY / "docs/profiles.md").read_text(encoding="utf-8")
     assert written == reference(), "run: .venv/bin/python -m profiles > docs/profiles.md"
 
 
 def test_reading_profiles_imports_nothing_heavy() -> None:
     code = "import profiles.load, sys; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY)
     heavy = {"torch", "numpy", "transformers", "dataclasses", "tomllib", "difflib"}
     assert heavy & set(loaded.stdout.split()) == set()

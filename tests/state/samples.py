@@ -12,8 +12,7 @@ from typing import Any
 from state.checkpoint import Saved, stage
 from state.history import CheckpointFacts
 from state.layout import RunDir
-
-ROOT = Path(__file__).parents[2]
+from tests import REPOSITORY
 
 
 def write_state(content: bytes = b"weights") -> Callable[[Path], None]:
@@ -54,7 +53,7 @@ def python(code: str, *arguments: object, **environment: str) -> subprocess.Comp
     """Run `code` in a fresh interpreter, with `arguments` in sys.argv[1:]."""
     return subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)],
-        cwd=ROOT,
+        cwd=REPOSITORY,
         env={**os.environ, **environment},
         capture_output=True,
         text=True,

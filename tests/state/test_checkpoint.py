@@ -19,7 +19,8 @@ from state.checkpoint import (
     verify,
 )
 from state.layout import RunDir
-from tests.state.samples import ROOT, SAVE_CODE, python, save, write_state
+from tests import REPOSITORY
+from tests.state.samples import SAVE_CODE, python, save, write_state
 
 CKPT_POINTS = ["staging_created", "files_written", "manifest_written", "before_rename", "after_rename"]
 MB = 1 << 20
@@ -202,7 +203,7 @@ def test_every_crash_point_in_the_source_is_a_known_name() -> None:
     used = {
         name
         for package in ("state", "orchestrator", "workers")
-        for file in (ROOT / package).rglob("*.py")
+        for file in (REPOSITORY / package).rglob("*.py")
         for name in re.findall(r'\bcrash_point\("([^"]+)"\)', file.read_text())
     }
     assert used == POINTS

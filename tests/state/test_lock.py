@@ -10,7 +10,7 @@ import pytest
 from profiles.errors import ExitCode, LonghaulError
 from state.layout import RunDir
 from state.lock import Holder, RunLock, age_text, is_network, read_holder
-from tests.state.samples import ROOT
+from tests import REPOSITORY
 
 HOLD_CODE = """
 import sys
@@ -31,7 +31,7 @@ def run(tmp_path: Path) -> RunDir:
 def holder_process(run: RunDir) -> subprocess.Popen[str]:
     child = subprocess.Popen(
         [sys.executable, "-c", HOLD_CODE, str(run.root)],
-        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert child.stdout is not None and child.stdout.readline() == "held\n"
     return child
@@ -76,7 +76,7 @@ os.kill(os.getpid(), 9)
 
 def test_a_forked_child_that_outlives_the_master_does_not_hold_the_run(run: RunDir) -> None:
     command = [sys.executable, "-c", FORK_CODE, str(run.root)]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as master:
+    with subprocess.Popen(command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as master:
         assert master.stdout is not None and master.stdin is not None
         assert [master.stdout.readline() for _ in range(2)] == ["held\n", "forked\n"]
         assert master.wait() == -signal.SIGKILL

@@ -19,6 +19,7 @@ import msgspec
 
 from profiles.schema import Azr, Fake, Model, Optimizer, Profile, Run, Sampling, Validation
 from state.layout import RunDir
+from tests import REPOSITORY
 from workers.contract import (
     ATTEMPT_VARIABLE,
     CONTROL_FD_VARIABLE,
@@ -31,7 +32,6 @@ from workers.contract import (
     WorkerSpec,
 )
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 PATIENCE_S = 60.0
 
 

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from profiles.errors import ExitCode
+from tests import REPOSITORY
 from tests.workers import harness as h
 from workers.contract import Message, Outcome
 
@@ -45,7 +46,7 @@ def test_the_fake_is_ready_in_a_blink_and_imports_no_torch(tmp_path: Path) -> No
     code = (
         "import workers.__main__, workers.fake, sys; assert not {'torch', 'numpy', 'transformers'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=h.REPOSITORY, check=True)
+    subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True)
 
 
 def test_a_standby_that_is_stopped_before_it_began_leaves_with_0(tmp_path: Path) -> None:

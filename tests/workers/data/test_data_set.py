@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import ExitCode, LonghaulError
+from tests import REPOSITORY
 from tests.workers.data.given import ADD, TWICE, line
 from workers.data.data_set import Header, backup_files, check_target, locked, read_data_set, write_data_set
 from workers.data.record import Record, parse_line
-
-REPOSITORY = Path(__file__).parents[3]
 
 
 def records(*programs: str) -> list[Record]:

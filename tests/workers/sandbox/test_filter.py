@@ -6,17 +6,17 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[3]
+from tests import REPOSITORY
+
 COMMAND = [sys.executable, "-m", "workers.sandbox", "--jobs", "2", "--cpu", "0.5", "--allow-weak"]
 
 
 def answers(text: str | bytes, *options: str) -> list[dict[str, Any]]:
     """What the filter answers to the text."""
     data = text.encode() if isinstance(text, str) else text
-    done = subprocess.run([*COMMAND, *options], input=data, capture_output=True, cwd=ROOT, check=True)
+    done = subprocess.run([*COMMAND, *options], input=data, capture_output=True, cwd=REPOSITORY, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -64,7 +64,7 @@ def test_another_entry_and_one_more_module_may_be_named() -> None:
 
 def test_stats_are_one_line_on_standard_error() -> None:
     data = line(1, "def f(x): return x", "1") + "bad\n"
-    done = subprocess.run([*COMMAND, "--stats"], input=data.encode(), capture_output=True, cwd=ROOT, check=True)
+    done = subprocess.run([*COMMAND, "--stats"], input=data.encode(), capture_output=True, cwd=REPOSITORY, check=True)
     assert done.stderr.decode().count("\n") == 1
     assert "2 cases" in done.stderr.decode()
     assert "1 rejected" in done.stderr.decode()
@@ -75,7 +75,7 @@ def test_no_input_gives_no_output() -> None:
 
 
 def test_an_answer_comes_before_the_next_line_is_written() -> None:
-    with subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as process:
+    with subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=REPOSITORY) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         for n in range(3):
@@ -94,7 +94,7 @@ def test_a_closed_output_ends_every_process_while_a_program_still_runs() -> None
         [*COMMAND, "--cpu", "100", "--wall", "100"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        cwd=ROOT,
+        cwd=REPOSITORY,
         pass_fds=[alive_w],
     )
     os.close(alive_w)
@@ -119,7 +119,7 @@ def test_a_missing_required_layer_refuses_with_its_own_exit_code() -> None:
         "m.Limits = partial(l.Limits, without=('landlock',))\n"
         "sys.exit(m.main(['--jobs', '1']))"
     )
-    done = subprocess.run([sys.executable, "-c", script], input=b"", capture_output=True, cwd=ROOT, check=False)
+    done = subprocess.run([sys.executable, "-c", script], input=b"", capture_output=True, cwd=REPOSITORY, check=False)
     assert done.returncode == 77
     assert b"landlock" in done.stderr
     assert done.stderr.decode().splitlines()[1] == "kept:  no program was run"

@@ -8,18 +8,17 @@ import struct
 import subprocess
 import sys
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from profiles.errors import ExitCode
+from tests import REPOSITORY
 from workers.sandbox import Limits, Sandbox, Status, probe
 from workers.sandbox.errors import SandboxRefused
 from workers.sandbox.inside import seccomp
 from workers.sandbox.limits import LAYERS, OK, refusal
 
-ROOT = Path(__file__).parents[3]
 EVERYTHING = dict.fromkeys(LAYERS, OK)
 
 
@@ -124,7 +123,7 @@ def test_a_machine_that_lacks_something_is_told_layer_by_layer(
     with Sandbox(Limits(allow_weak=True), jobs=1) as sandbox:
         already = {name for name, state in sandbox.layers.items() if state != OK}
     command = [sys.executable, "-c", DENIED, json.dumps(denied)]
-    done = subprocess.run(command, capture_output=True, cwd=ROOT, check=True)
+    done = subprocess.run(command, capture_output=True, cwd=REPOSITORY, check=True)
     layers: dict[str, str] = json.loads(done.stdout)
     assert {name for name, state in layers.items() if state != OK} == missing | already
     assert all(layers.values())

@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests import REPOSITORY
 from workers.sandbox import Case, Limits, Sandbox, Status
 
-ROOT = Path(__file__).parents[3]
 LOOP = "def f(x):\n    while True: pass"
 ECHO = "def f(x): return x"
 
@@ -119,7 +119,7 @@ def test_no_process_survives_its_parent() -> None:
         "print('ready', flush=True)\n"
         f"box.execute_many([Case({LOOP!r}, ('1',))] * 2)\n"
     )
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, cwd=ROOT) as parent:
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, cwd=REPOSITORY) as parent:
         assert parent.stdout is not None
         parent.stdout.readline()
         processes = family(parent.pid)
@@ -132,7 +132,7 @@ def test_no_process_survives_its_parent() -> None:
 
 def test_the_sandbox_is_cheap_to_import_and_needs_no_torch() -> None:
     script = "import sys, workers.sandbox; print(sorted({'torch', 'numpy', 'ctypes'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, cwd=ROOT, check=True)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, cwd=REPOSITORY, check=True)
     assert done.stdout == b"[]\n"
 
 
