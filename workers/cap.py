@@ -18,6 +18,7 @@ import torch
 from profiles.errors import ExitCode, LonghaulError
 from profiles.footprint import GIB
 from profiles.schema import Profile
+from workers.cards import card_of
 
 log = logging.getLogger("worker")
 
@@ -128,7 +129,7 @@ def allocator_share(cap: Cap, total: int) -> float:
 
 def used_by_others() -> int:
     """Bytes of the first GPU that are in use before this process has a context; 0 where nobody can be asked."""
-    first = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0].strip() or "0"
+    first = card_of(0, os.environ) or "0"
     command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", f"--id={first}"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)

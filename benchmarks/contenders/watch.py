@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from workers.cards import card_of
 
 PERIOD_S = 0.05
 
@@ -30,16 +33,21 @@ class Peak:
 
 
 @contextmanager
-def device_peak(index: int = 0) -> Iterator[Peak]:
-    """Sample the GPU's memory while the block runs."""
+def device_peak() -> Iterator[Peak]:
+    """Sample the memory of the first GPU that this process may use while the block runs."""
     peak, ended = Peak(), threading.Event()
     try:
         driver = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
         yield peak
         return
-    handle = ctypes.c_void_p()
-    if driver.nvmlInit_v2() or driver.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)):
+    card, handle = card_of(0, os.environ), ctypes.c_void_p()
+    failed = driver.nvmlInit_v2() or (
+        driver.nvmlDeviceGetHandleByIndex_v2(int(card), ctypes.byref(handle))
+        if card.isdigit()
+        else driver.nvmlDeviceGetHandleByUUID(card.encode(), ctypes.byref(handle))
+    )
+    if failed:
         yield peak
         return
 

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from profiles.errors import ExitCode, LonghaulError
+from workers.cards import card_of
 from workers.contract import CONTROL_FD_VARIABLE, LIFELINE_FD_VARIABLE
 from workers.models.torch_setup import device_of
 from workers.ranks.group import ALONE, Group, join
@@ -243,12 +244,3 @@ def lost(follower: Follower, code: int | None) -> LonghaulError:
         next_command=f"read {follower.log.name} in the attempt's directory",
         exit_code=ExitCode(code) if code in OWN_CODES else ExitCode.RANK,
     )
-
-
-def card_of(rank: int, environment: Mapping[str, str]) -> str:
-    """What a follower is given as CUDA_VISIBLE_DEVICES: one card, so that it is the first to all of its code. (pure)"""
-    chosen = environment.get("CUDA_VISIBLE_DEVICES")
-    if chosen is None:
-        return str(rank)
-    cards = [card.strip() for card in chosen.split(",") if card.strip()]
-    return cards[rank] if rank < len(cards) else ""

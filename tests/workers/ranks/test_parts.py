@@ -22,7 +22,7 @@ from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Profile, Run
 from state.layout import AttemptDir
 from workers.azr.replica import AzrReplica
-from workers.ranks.crew import Crew, Follower, card_of, lost
+from workers.ranks.crew import Crew, Follower, lost
 from workers.ranks.deal import deal_passes, deal_requests
 from workers.ranks.group import Group
 from workers.ranks.replica import Generate, Replica, highest
@@ -80,15 +80,6 @@ def test_a_message_arrives_as_it_was_and_a_closed_end_is_noticed() -> None:
 def test_every_command_is_a_method(name: str) -> None:
     assert callable(getattr(AzrReplica, name))
     assert set(AzrReplica.answers) <= set(AzrReplica.commands)
-
-
-@pytest.mark.parametrize(
-    ("environment", "card"),
-    [({}, "1"), ({"CUDA_VISIBLE_DEVICES": "2,5"}, "5"), ({"CUDA_VISIBLE_DEVICES": "GPU-a, GPU-b"}, "GPU-b"),
-     ({"CUDA_VISIBLE_DEVICES": "3"}, "")],
-)  # fmt: skip
-def test_a_follower_sees_its_card_alone(environment: dict[str, str], card: str) -> None:
-    assert card_of(1, environment) == card
 
 
 @pytest.mark.parametrize(

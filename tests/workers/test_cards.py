@@ -1,0 +1,16 @@
+"""Which card of the host is a process's own."""
+
+from __future__ import annotations
+
+import pytest
+
+from workers.cards import card_of
+
+
+@pytest.mark.parametrize(
+    ("visible", "rank", "card"),
+    [(None, 0, "0"), (None, 1, "1"), ("2,5", 0, "2"), ("2,5", 1, "5"), ("GPU-a, GPU-b", 1, "GPU-b"), ("3", 1, ""),
+     ("", 0, "")],
+)  # fmt: skip
+def test_a_rank_has_the_card_that_the_environment_gives_it(visible: str | None, rank: int, card: str) -> None:
+    assert card_of(rank, {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}) == card
