@@ -246,7 +246,8 @@ class Cycle:
             )
         self.trainer.resize(sizes)
         self.progress.shrinks += 1
-        said = f"out of memory ({phase}): the same step again with {sizes}"
+        graphs = "without the CUDA graphs that it kept, " if before and before.graphs and not sizes.graphs else ""
+        said = f"out of memory ({phase}): the same step again {graphs}with {sizes}"
         self.attempt.event("oom_retry", text=said, phase=phase, shrinks=self.progress.shrinks, error=text[:500])
 
     def take_more(self) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from profiles.footprint import GIB
 from workers.memory import CudaGauge, Memory
+from workers.models.torch_setup import ALLOCATOR_VARIABLES
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -55,6 +56,35 @@ def test_all_that_a_process_has_of_the_card_stays_within_the_cap() -> None:
     assert done.returncode == 0, done.stderr[-2000:]
     in_use, context = map(float, done.stdout.split())
     assert 2.8 < in_use <= 3.0 and context > 0.1
+
+
+GAPS = """
+import torch
+from profiles.schema import Profile
+from workers import cap
+from workers.models.torch_setup import let_segments_grow
+cap.limit(2.0)
+let_segments_grow(Profile(name="x"))
+block = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+del block
+parts = [torch.empty(1 << 27, dtype=torch.uint8, device="cuda") for _ in range(8)]
+del parts[:-1]
+torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+print("fits")
+"""
+
+
+@pytest.mark.parametrize(("said", "fits"), [("", ["fits"]), ("expandable_segments:False", [])])
+def test_what_is_free_between_tensors_can_be_had_in_one_piece(
+    said: str, fits: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1 GiB of which an eighth is in use makes room for another; not as the allocator is by itself."""
+    for name in ALLOCATOR_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    if said:
+        monkeypatch.setenv(ALLOCATOR_VARIABLES[0], said)
+    done = subprocess.run([sys.executable, "-c", GAPS], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.split() == fits, done.stderr[-2000:]
 
 
 def test_peaks_are_those_of_the_allocator_and_the_device_holds_more() -> None:

@@ -154,6 +154,14 @@ def test_row_38_memory_ends_in_the_second_micro_batch_and_the_step_is_the_same(
     assert progress["backoff"]["now"]["micro_batch"] == 2 and progress["step"] == 1
 
 
+def test_graphs_that_wait_go_first_and_the_run_says_so(
+    tmp_path: Path, begun: tuple[Path, CheckpointRef], sandbox: Sandbox
+) -> None:
+    ended = Ended(tmp_path, begun, sandbox, Script(lambda number: number == 2), Sizes(4, 64, 8, graphs=True))
+    (retry,) = ended.events("oom_retry")
+    assert "without the CUDA graphs that it kept, with micro-batches of 4" in retry["text"]
+
+
 def test_row_38_the_smaller_micro_batch_is_remembered_by_the_next_worker(
     tmp_path: Path, begun: tuple[Path, CheckpointRef], sandbox: Sandbox
 ) -> None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
 
 import torch
 
 from profiles.schema import Profile
 from workers import cap
+
+log = logging.getLogger("worker")
+
+ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""What a user may have said of PyTorch's allocator; then that holds."""
 
 
 def device_of(profile: Profile) -> torch.device:
@@ -22,6 +28,7 @@ def set_up_torch(profile: Profile, *, isolate: bool) -> None:
     device = device_of(profile)
     if device.type == "cuda":
         cap.limit(profile.memory.cap_gib)
+        let_segments_grow(profile)
     if profile.run.gpus > 1 and device.type == "cpu":  # its ranks share the cores
         torch.set_num_threads(max(1, (profile.run.threads or os.cpu_count() or 1) // profile.run.gpus))
     elif profile.run.threads:
@@ -33,3 +40,21 @@ def set_up_torch(profile: Profile, *, isolate: bool) -> None:
         # Without it every new tensor is filled with NaN first: a search for bugs, and a tenth of a step.
         torch.utils.deterministic.fill_uninitialized_memory = isolate  # type: ignore[attr-defined]
     torch.autograd.set_detect_anomaly(isolate)
+
+
+def let_segments_grow(profile: Profile) -> None:
+    """Let PyTorch's allocator put together what is free between tensors: a tenth of a small card was lost to gaps.
+
+    A pool of vLLM's that can sleep bears no such segments. Some drivers (older ones of WSL) know none: then it stays.
+    """
+    if any(os.environ.get(name) for name in ALLOCATOR_VARIABLES):
+        return
+    if "vllm" in (profile.sampling.engine, *profile.sampling.fallback):
+        return
+    change = torch._C._accelerator_setAllocatorSettings
+    change("expandable_segments:True")
+    try:
+        torch.empty(1, device="cuda")
+    except RuntimeError as error:
+        change("expandable_segments:False")
+        log.info("memory that is free between tensors stays so: %s", str(error).splitlines()[0])
