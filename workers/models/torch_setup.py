@@ -45,7 +45,7 @@ def set_up_torch(profile: Profile, *, isolate: bool) -> None:
 def let_segments_grow(profile: Profile) -> None:
     """Let PyTorch's allocator put together what is free between tensors: a tenth of a small card was lost to gaps.
 
-    A pool of vLLM's that can sleep bears no such segments. Some drivers (older ones of WSL) know none: then it stays.
+    A pool of vLLM's that can sleep bears no such segments. Where the driver knows none, all stays as it was.
     """
     if any(os.environ.get(name) for name in ALLOCATOR_VARIABLES):
         return
