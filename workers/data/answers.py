@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from decimal import Decimal
 from fractions import Fraction
 from typing import Literal
 
 from msgspec import Struct
 
+from workers.data.boxes import is_another, last_boxes
 from workers.data.units import is_noun, is_unit, makes_another
 
 LONGEST_COMPLETION = 1_000_000
@@ -20,7 +22,7 @@ LONGEST_COMPLETION = 1_000_000
 LONGEST_ANSWER = 256
 """Characters of an answer that are looked at; nobody's right answer is longer."""
 MOST_DIGITS = 64
-VERSION = 4
+VERSION = 5
 """Of these rules; whatever was judged with other ones is stale."""
 
 Rule = Literal["boxed", "answer tag", "mark", "phrase", "last number"]
@@ -63,6 +65,11 @@ def gold_of(answer: str) -> str:
     return answer.rpartition("####")[2].strip()
 
 
+def written(number: int | float) -> str:
+    """A number of a data row as people write it: all digits, no exponent."""
+    return format(Decimal(repr(number)), "f")
+
+
 def after_mark(text: str, mark: str = "####") -> str | None:
     """What follows the first `mark`, to the end of its line; None where there is no mark."""
     _, found, rest = text.partition(mark)
@@ -77,50 +84,26 @@ def is_formatted(completion: str, *, truncated: bool = False) -> bool:
     return found.rule == "boxed" and found.text is not None and read_number(found.text) is not None
 
 
-_BRACE = re.compile(r"\\{1,4}boxed\s{0,8}\{|\\.|[{}]", re.DOTALL)
 _JOINED = re.compile(r"[\s$*_()]*(?:[,;][\s$*_]*(?:or|and)?|or|and|and/or|to|vs|[-–—/&+|])[\s$*_()]*")
 """What between two answers makes both one statement. Other words, or none, tell the second from the first."""
-_BEFORE = re.compile(
-    r"(?:[-−\d]|(?:\bor|\bnot|\\[gl]eq?|\\neq?|\\times|\\cdot|\\pm|[≥≤≠<]|>=)[\s$]{0,4}|\\sqrt\s?\{|frac\s?\{)\Z",
-    re.ASCII,
-)
-"""What right before a box makes another answer of it."""
-_OUTSIDE = re.compile(
-    r"[-–/:.,*+]?\d|(?:[\s$*_~]|\\[,;! )\]]){0,8}(?:\\(?:text|mathrm)\s?\{\s{0,4})?"
-    r"(?:(?:or|k|bn|mil|hundred|thousand|million|billion|trillion|dozen|and\s{1,4}a\s{1,4}half)\b|\^|\\(?:times|cdot|pm)\b)",
-    re.ASCII | re.IGNORECASE,
-)
-"""What after an answer makes another one of it."""
 LONGEST_JOINT = 40
 
 
 def _boxed(region: str) -> Extracted | None:
     """The last box, or that around it; none where it is one of two that are said as one answer."""
-    boxes: list[tuple[int, int, int]] = []  # start of the command, of the content, end of the content: outermost only
-    stack: list[tuple[bool, int, int]] = []
-    last = -1
-    for found in _BRACE.finditer(region):
-        if found[0][-1] == "{" and found[0] != "\\{":
-            is_box = len(found[0]) > 1
-            last = found.start() if is_box else last
-            stack.append((is_box, found.start(), found.end()))
-        elif found[0] == "}" and stack:
-            is_box, command, start = stack.pop()
-            if is_box:
-                while boxes and boxes[-1][0] > command:
-                    boxes.pop()
-                boxes.append((command, start, found.start()))
-    if last < 0:
-        return None
-    if any(is_box and command == last for is_box, command, _ in stack):
+    boxes = last_boxes(region)
+    if boxes is None:
         return Extracted(None, "boxed", "a box that does not close")
-    _, start, end = boxes[-1]
-    text = _innermost(region[start:end])
+    if not boxes:
+        return None
+    box = boxes[-1]
+    text = _innermost(region[box.start : box.end])
     if len(boxes) > 1:
-        before = region[boxes[-2][2] + 1 : boxes[-1][0]]
-        if _is_joint(before) and _innermost(region[boxes[-2][1] : boxes[-2][2]]).strip() != text.strip():
+        first = boxes[-2]
+        is_joint = _is_joint(region[first.end + 1 : box.command])
+        if is_joint and _innermost(region[first.start : first.end]).strip() != text.strip():
             return Extracted(None, "boxed", "two boxes as one answer")
-    if _OUTSIDE.match(region, end + 1) or _BEFORE.search(region[max(0, boxes[-1][0] - LONGEST_JOINT) : boxes[-1][0]]):
+    if is_another(region, box):
         return Extracted(None, "boxed", "what is next to the box makes it another answer")
     return Extracted(text, "boxed")
 
@@ -223,7 +206,7 @@ _NUMBER = re.compile(
     r"""
     (?P<sign>[-+]?) \s* [$€£]? \s* (?P<late_sign>(?<=[$€£])-|)
     (?:
-      (?P<mixed>\d+) \s+ (?P<above>\d+) \s* / \s* (?P<below>\d+)
+      (?P<mixed>\d+) \s+ (?P<above>[1-9]\d*) \s* / \s* (?P<below>\d+)
     | (?P<whole> [1-9]\d{0,2}(?:,\d{3})+ | \d+ | (?=\.\d) ) (?: \. (?P<part>\d*) )? (?: \s* / \s* (?P<over>\d+) )?
     )
     (?P<rest> (?! [\d*^({\[.!] | /\s*\d ) .* )
@@ -305,7 +288,8 @@ def read_number(text: str) -> Fraction | None:
 
     Thousands commas and thin spaces, currency, `%` (as the data writes it) and a unit after it (`units.py`) do not
     count: `$1,234.50` is 1234.5, `70,\\!000` 70000, `18 eggs.` 18. `x = 12` is 12; `3/4`, `\\frac{3}{4}`, `1⅓` and
-    `2 1/2` are numbers; `5 or 6`, `3*4`, `2⁵`, `5!`, `1e5`, `5 million`, `5k`, `5x`, `x >= 6`, `12,3` are none.
+    `2 1/2` are numbers; `1 500/3`, `5 or 6`, `3*4`, `2⁵`, `5!`, `1e5`, `5 million`, `5k`, `5x`, `x >= 6` and `12,3` are
+    none.
     """
     cleaned = plain(_SYMBOL.sub(" metres ", text)) if len(text) <= LONGEST_ANSWER else None
     if cleaned is None:
@@ -329,10 +313,13 @@ def is_name(text: str) -> bool:
 
 
 def _value(found: re.Match[str]) -> Fraction | None:
-    """Its size, without a sign; None where a denominator is 0 or stands below decimals."""
+    """Its size, without a sign; None where a denominator is 0 or stands below decimals, or thousands look mixed.
+
+    `1 500/3` is 1500/3 to whoever sets thousands apart by a space: a mixed number has less than one after its whole.
+    """
     if found["mixed"]:
-        below = int(found["below"])
-        return None if below == 0 else int(found["mixed"]) + Fraction(int(found["above"]), below)
+        above, below = int(found["above"]), int(found["below"])
+        return int(found["mixed"]) + Fraction(above, below) if above < below else None
     whole, part = found["whole"].replace(",", ""), found["part"] or ""
     value = Fraction(int((whole + part) or "0"), 10 ** len(part))
     if found["over"]:

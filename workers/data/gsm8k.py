@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Grpo
-from workers.data.answers import LONGEST_ANSWER, gold_of
+from workers.data.answers import LONGEST_ANSWER, gold_of, written
 from workers.data.tables import KINDS, read_tables, table_files
 from workers.pocket.words import problems as words
 
@@ -172,7 +172,7 @@ def _answer_of(row: dict[str, Any]) -> Any:
     answer = row.get("answer")
     if isinstance(answer, float) and not math.isfinite(answer):
         return None
-    return str(answer) if isinstance(answer, int | float) and not isinstance(answer, bool) else answer
+    return written(answer) if isinstance(answer, int | float) and not isinstance(answer, bool) else answer
 
 
 def _reason(row: Any) -> str:
@@ -184,9 +184,16 @@ def _reason(row: Any) -> str:
         return "no text `prompt` or `question`"
     if not isinstance(answer, str) or not gold_of(answer):
         return "no `answer`"
+    if not _is_text(prompt) or not _is_text(answer):
+        return "half of a character: a surrogate stands alone"
     if len(gold_of(answer)) > LONGEST_ANSWER:
         return f"an answer of {len(gold_of(answer))} characters: nothing marks its end (####)"
     return ""
+
+
+def _is_text(found: str) -> bool:
+    """JSON may escape one half of a character that takes two; no file and no tokenizer can hold it."""
+    return not any("\ud800" <= character <= "\udfff" for character in found)
 
 
 def _file_of(path: Path, split: str) -> Path:

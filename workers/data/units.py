@@ -87,6 +87,11 @@ def makes_another(word: str) -> bool:
     return lower in _ANOTHER or _MULTIPLIER.match(lower) is not None or (len(word) == 1 and lower not in "ai")
 
 
+def is_factor(letters: str) -> bool:
+    """Whether letters that touch a number are a factor of it: one, or several without a vowel (`5x`, not `5km`)."""
+    return len(letters) == 1 or (letters.lower() not in SHORT and re.search("[aeiou]", letters.lower()) is None)
+
+
 def _is_word(word: str) -> bool:
     first, slash, second = word.partition("/")
     if slash:

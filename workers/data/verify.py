@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Grpo
-from workers.data.answers import extract, gold_of, is_formatted, plain, read_number
+from workers.data.answers import extract, gold_of, is_formatted, plain, read_number, written
 from workers.data.symbolic import Symbolic, is_askable, is_installed
 
 MOST_NAMED = 5
@@ -123,11 +123,12 @@ def run(lines: Iterable[bytes], out: BinaryIO, *, lenient: bool, symbolic: Symbo
             if not text.strip():
                 raise msgspec.DecodeError("an empty line")
             line = msgspec.json.decode(text, type=_Line)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             bad.append(f"line {number}: {error}")
             verdict = Verdict(False, None, f"bad input: {error}")
         else:
-            verdict = judge(str(line.gold), line.response, truncated=line.truncated, lenient=lenient, symbolic=symbolic)
+            gold = line.gold if isinstance(line.gold, str) else written(line.gold)
+            verdict = judge(gold, line.response, truncated=line.truncated, lenient=lenient, symbolic=symbolic)
         out.write(msgspec.json.encode(verdict) + b"\n")
     out.flush()
     return bad

@@ -32,7 +32,7 @@ DATA = Path(os.environ.get("LONGHAUL_DATA", "no data"))
         ("$-5", -5), ("+5", 5), (".5", Fraction(1, 2)), ("3/4", Fraction(3, 4)), ("18 eggs a day.", 18),
         ("**18**", 18), ("**$18.00** dollars", 18), ("0.1", Fraction(1, 10)), ("007", 7),
         ("5 %.", 5), ("2 1/2", Fraction(5, 2)), ("x = 18", 18), ("1⅓", Fraction(4, 3)), ("½", Fraction(1, 2)),
-        ("−3", -3), ("１２", 12),
+        ("-2 1/2", Fraction(-5, 2)), ("1 999/1000", Fraction(1999, 1000)), ("−3", -3), ("１２", 12),
         (r"\$18", 18), (r"25\%", 25), (r"18 \text{ dollars}", 18), (r"18\ \mathrm{kg}", 18), (r"1{,}000", 1000),
         (r"\frac{1}{2}", Fraction(1, 2)), (r"\dfrac{4}{2}", 2), (r"-\tfrac{3}{4}", Fraction(-3, 4)),
         (r"2\frac{1}{2}", Fraction(5, 2)), ("$18$", 18), (r"\(18\)", 18), (r"\text{18}", 18), ("60 km/h", 60),
@@ -53,6 +53,7 @@ def test_a_number_is_read_whatever_stands_around_it(text: str, expected: Fractio
      "5^2", r"\frac{8}{0}", r"\sqrt{4}", "2 * 1/2", "5(3)", "5/x", "x = ", "1e", "18..", "18, as said",
      "3+4=7", "2⁵", "5!", "5k", "5x", "5 m", "x >= 6", "5 not sure", "x=5, y=6", "0,500",
      "4 squared", "3 1/0", "9" * 65, "9" * 300,
+     "1 000/3", "1 500/3", "1 3/2", "2 2/2", "2 0/2", "2 01/2", r"1 \frac{500}{3}",
      "18 " + "very " * 100 + "long", r"5\,or\,6", r"5\,or\,x", r"5\!or\!x", r"1,\,2", r"1,\;2,\;3", r"1\,2", r"12\,3",
      r"1200\,300", r"1\,200\,30", r"1\,200\,3000", r"1,\ 200", r"1\ 200", "1~200", r"1\quad 200"],
 )  # fmt: skip
@@ -192,6 +193,20 @@ HOSTILE = [
 def test_no_repetition_makes_the_search_slow(piece: str) -> None:
     # What takes more than linear time in a million characters does not end within the test's time limit.
     extract((piece * LONGEST_COMPLETION)[:LONGEST_COMPLETION], lenient=True)
+
+
+NEIGHBOURS = [
+    " ", "\n", "$", "*", "{", "}", "(", ")", "~", ">", "<", "#", "> ", "# ", "- ", "1. ", "<a ", " a=b", " a='", "<<",
+    "\\", "\\,", "\\ ", "\\left(", "\\right)", "^", "^{", "\\circ", "_{", "1", "1/", "x", "-", "!", "\\sqrt{",
+    "\\frac{1}{", "\\frac{", "{}", "°", "\\text{", "or ", "illion", "{1}", "$ $", "\\boxed{5}^", "=>", "<b>", "\\sqrt[",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("piece", NEIGHBOURS)
+def test_no_repetition_next_to_a_box_makes_the_search_slow(piece: str) -> None:
+    side = (piece * LONGEST_COMPLETION)[: LONGEST_COMPLETION // 2 - 9]
+    extract(rf"{side}\boxed{{5}}{side}")
+    extract(rf"{side}> \boxed{{5}}" + "}" * (len(side) - 9))
 
 
 def test_a_completion_that_nobody_writes_is_not_searched() -> None:

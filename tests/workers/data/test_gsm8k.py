@@ -73,6 +73,8 @@ BAD = [
     pytest.param({"prompt": 3, "answer": "1"}, "no text `prompt` or `question`", id="a prompt that is no text"),
     pytest.param({"prompt": "?", "answer": "x" * 300}, "an answer of 300 characters", id="an essay"),
     pytest.param("[" * 100_000, "no JSON", id="brackets without end"),
+    pytest.param(r'{"prompt": "\ud800 what?", "answer": "5"}', "half of a character", id="half of a character"),
+    pytest.param(r'{"prompt": "?", "answer": "\udfff"}', "half of a character", id="the other half"),
 ]
 
 
@@ -103,6 +105,17 @@ def test_of_many_bad_lines_the_first_are_named(tmp_path: Path) -> None:
 def test_a_prompt_and_an_answer_are_enough(tmp_path: Path) -> None:
     path = write(tmp_path / "mine.jsonl", [{"prompt": "2+2?", "answer": 4}, {"prompt": "pi?", "answer": r"\pi"}])
     assert [(one.prompt, one.gold) for one in read_problems(path, Grpo()).problems] == [("2+2?", "4"), ("pi?", r"\pi")]
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold"),
+    [("0.00001", "0.00001"), ("1e16", "10000000000000000"), ("2.5e-7", "0.00000025"), ("-1e20", "-1" + "0" * 20),
+     ("4.0", "4.0"), ("4", "4")],
+)  # fmt: skip
+def test_an_answer_without_quotes_is_read_as_people_write_it(tmp_path: Path, answer: str, gold: str) -> None:
+    path = write(tmp_path / "mine.jsonl", [f'{{"prompt": "?", "answer": {answer}}}'])
+    (found,) = read_problems(path, Grpo()).problems
+    assert found.gold == gold and read_number(found.gold) is not None
 
 
 def test_a_file_without_problems_and_a_missing_one_are_refused(tmp_path: Path) -> None:

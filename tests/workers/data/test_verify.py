@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -92,6 +93,16 @@ CASES = [
     ("half as one sign", "1/2", r"\boxed{½}", True),
     ("a mixed number as two signs", "4/3", r"\boxed{1⅓}", True),
     ("hours and minutes", "3", r"\boxed{3 \text{ hours and } 20 \text{ minutes}}", False),
+    ("degrees after a box", "30", r"$\boxed{30}^\circ$", True),
+    ("a power after a box", "5", r"$\boxed{5}^2$", False),
+    ("a root after a box", "5", r"$\boxed{5}\sqrt{2}$", False),
+    ("a letter at a box", "5", r"$\boxed{5}x$", False),
+    ("a unit at a box", "5", r"$\boxed{5}$ dollars", True),
+    ("a box as a divisor", "5", r"$\frac{1}{\boxed{5}}$", False),
+    ("more than a box", "5", r"$x > \boxed{5}$", False),
+    ("an arrow to a box", "5", r"2 + 3 => \boxed{5}", True),
+    ("a quoted box", "5", "so\n> \\boxed{5}", True),
+    ("thousands by a space over 3", "1", r"\boxed{1 000/3}", False),
     ("a choice of words", "A", "<answer>A</answer>", True),
     ("another choice", "A", "<answer>B</answer>", False),
 ]
@@ -297,6 +308,23 @@ def test_a_right_answer_may_be_a_number_without_quotes_as_in_a_file_of_problems(
     )
     assert (code, said) == (0, "")
     assert [verdict["correct"] for verdict in verdicts] == [True, True, False, True]
+
+
+@pytest.mark.parametrize("number", ["0.00001", "1e16", "12345678901234567890"])
+def test_a_small_or_large_number_without_quotes_is_the_same_as_with_them(number: str) -> None:
+    digits = f"{int(float(number))}" if "e" in number else number
+    line = f'{{"gold": {number}, "response": "\\\\boxed{{{digits}}}"}}'.encode()
+    out = io.BytesIO()
+    assert verify.run([line], out, lenient=False, symbolic=None) == []
+    assert json.loads(out.getvalue())["correct"], line
+
+
+def test_a_line_of_brackets_without_end_is_answered_as_the_others_are() -> None:
+    deep = b'{"gold": "5", "response": "", "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    out = io.BytesIO()
+    (said,) = verify.run([deep, rb'{"gold": "5", "response": "\\boxed{5}"}'], out, lenient=False, symbolic=None)
+    assert said.startswith("line 1: ")
+    assert [json.loads(one)["correct"] for one in out.getvalue().splitlines()] == [False, True]
 
 
 def test_the_command_compares_expressions_where_math_verify_is_installed(symbolic: Symbolic) -> None:
