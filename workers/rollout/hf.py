@@ -3,12 +3,19 @@
 The draw itself is ours (`choose`), so that both engines sample the same tokens from the same seeds.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
+from transformers import (
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
 
 from workers.rollout.engine import Decode, Request, Rollout, Sampling, choose, draw_uniforms, stop_ids_of
 from workers.rollout.stopping import StopTexts, rollout_of, stops_of
@@ -36,16 +43,17 @@ class HfEngine:
         drawer = _Draw(uniforms, sampling, width)
         stops = stops_of(sampling, self.decode, self.stop_ids)
         stop_ids = sorted(stops.stop_ids)
-        output = self.model.generate(
-            torch.tensor(rows, device=device),
-            attention_mask=torch.tensor(mask, device=device),
-            logits_processor=LogitsProcessorList([drawer]),
-            stopping_criteria=StoppingCriteriaList([_Stop(stops, width)] if stops else []),
-            do_sample=False,
-            max_new_tokens=sampling.max_new_tokens,
-            eos_token_id=stop_ids or [-1],  # none would mean those of the checkpoint
-            pad_token_id=stop_ids[0] if stop_ids else 0,
-        )
+        with _unbent(self.model):
+            output = self.model.generate(
+                torch.tensor(rows, device=device),
+                attention_mask=torch.tensor(mask, device=device),
+                logits_processor=LogitsProcessorList([drawer]),
+                stopping_criteria=StoppingCriteriaList([_Stop(stops, width)] if stops else []),
+                do_sample=False,
+                max_new_tokens=sampling.max_new_tokens,
+                eos_token_id=stop_ids or [-1],  # no token has this number
+                pad_token_id=stop_ids[0] if stop_ids else 0,
+            )
         log_probs = torch.stack(drawer.log_probs, dim=1).tolist()  # [N][T]
         entropies = torch.stack(drawer.entropies, dim=1).tolist() if drawer.entropies else [[]] * len(requests)
         return [
@@ -60,6 +68,18 @@ class HfEngine:
 
     def close(self) -> None:
         pass
+
+
+@contextmanager
+def _unbent(model: Any) -> Iterator[None]:
+    """Without what the checkpoint says of generation: penalties and forbidden words would bend the policy, and
+    `generate` takes them for whatever it is not told."""
+    kept, make = model.generation_config, GenerationConfig
+    model.generation_config = make()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        model.generation_config = kept
 
 
 class _Draw(LogitsProcessor):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import GenerationConfig
 
 from tests.workers.rollout.models import LETTERS, PROMPTS, REQUESTS, decode, direct_log_probs, tiny_model
 from workers.rollout import continuous
@@ -142,3 +143,19 @@ def test_on_a_gpu_a_cumulated_sum_has_one_order() -> None:
         assert torch.equal(cumulated_sum(values), cumulated_sum(values))
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+def test_what_a_checkpoint_says_of_generation_does_not_bend_the_policy(engine: RolloutEngine) -> None:
+    sampling = Sampling(max_new_tokens=24)
+    expected = engine.generate(REQUESTS, sampling)
+    kept = MODEL.generation_config
+    bent = GenerationConfig(repetition_penalty=1.3, no_repeat_ngram_size=2, temperature=0.3, top_k=2)
+    bent.eos_token_id = kept.eos_token_id
+    MODEL.generation_config = bent
+    try:
+        found = engine.generate(REQUESTS, sampling)
+        assert MODEL.generation_config is bent
+    finally:
+        MODEL.generation_config = kept
+    assert [one.completion_ids for one in found] == [one.completion_ids for one in expected]
+    assert [one.log_probs for one in found] == [one.log_probs for one in expected]

@@ -134,6 +134,18 @@ def test_row_44_adapters_count_and_a_step_of_theirs_is_seen(targets: tuple[str, 
         scramble(model)
 
 
+def test_row_44_a_step_of_all_weights_is_seen_their_biases_too() -> None:
+    model = tiny_model()
+    engine = GraphEngine(model)
+    for _ in range(3):
+        for one in engine.generate(REQUESTS, Sampling(max_new_tokens=8)):
+            expected = direct_log_probs(model, one, 1.0)
+            torch.testing.assert_close(torch.tensor(one.log_probs), expected, atol=1e-4, rtol=0)
+        engine.rest()
+        for parameter in model.parameters():
+            parameter.data += torch.randn_like(parameter) * 0.1
+
+
 def scramble(model: Any) -> None:
     for name, parameter in model.named_parameters():
         if "lora_" in name:

@@ -14,6 +14,9 @@ import triton
 import triton.language as tl
 from triton.language.extra import cuda
 
+BELOW_ONE = tl.constexpr(1 - 2**-23)
+"""What a float32 is multiplied by to be less, by a rounding or two."""
+
 
 @triton.jit
 def _begin(CHAINED: tl.constexpr):
@@ -235,6 +238,8 @@ def draw(
         count = tl.load(counts + row)
         uniform = tl.load(uniforms + row * room + count)
         passed = tl.cumsum(mass, 0) / total
+        # Sums in another order may round to less than the number that was drawn: what has no mass is never chosen.
+        uniform = tl.minimum(uniform, tl.max(passed, 0) * BELOW_ONE)
         tile = tl.minimum(tl.sum(((passed <= uniform) & known).to(tl.int32), 0), NUM_TILES - 1)
         before = tl.sum(tl.where(numbers < tile, mass, 0.0), 0) / total
         columns = tile * TILE + tl.arange(0, TILE)
@@ -243,7 +248,8 @@ def draw(
         heat = tl.load(temperature)
         z = tl.load(line + columns, mask=inside, other=0.0).to(tl.float32) / heat
         p = tl.where(inside, tl.exp(z - lse), 0.0)
-        below = ((before + tl.cumsum(p, 0)) <= uniform) & inside
+        reached = before + tl.cumsum(p, 0)
+        below = (reached <= tl.minimum(uniform, tl.max(reached, 0) * BELOW_ONE)) & inside
         token = tl.minimum(tile * TILE + tl.minimum(tl.sum(below.to(tl.int32), 0), TILE - 1), V - 1)
         if tl.load(greedy) != 0:
             first = tl.min(tl.where(known & (top == best), numbers, TILES), 0)

@@ -1,7 +1,7 @@
-"""What a decode step reads of the trainer's model: its own tensors, never copies; and adapters, rounded to bfloat16.
+"""What a decode step reads of the trainer's model: its own weights, never copies; biases, and adapters in bfloat16.
 
-An optimiser step is seen by the next rollout at once where all weights are trained. Adapters are float32 there;
-`Weights.refresh` rounds them into fixed buffers, so that captured graphs stay valid.
+An optimiser step on weights is seen by the next rollout at once. Biases lie side by side here, and adapters are float32
+there: `Weights.refresh` puts both into fixed buffers, so that captured graphs stay valid.
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ class Projection:
         return tuple(ends)
 
     def refresh(self) -> None:
-        """Round the trainer's adapters into the buffers that are read."""
+        """Put the trainer's biases, and its adapters in fewer bits, into the buffers that are read."""
+        if self.bias is not None:
+            torch.cat(_biases(self.modules), out=self.bias)
         if self.adapters is None:
             return
         begin, rank = 0, self.adapters.rank
@@ -122,7 +124,7 @@ class Weights:
             yield from (layer.qkv, layer.out, layer.gate_up, layer.down)
 
     def refresh(self) -> None:
-        """To be called after the trainer has changed its adapters."""
+        """To be called after the trainer has changed what it trains."""
         for each in self.projections():
             each.refresh()
 
@@ -144,10 +146,10 @@ def pair_of(module: Any) -> tuple[Tensor, Tensor] | None:
 
 
 def projection(*modules: Any) -> Projection:
-    """Linear modules, perhaps with adapters, as one projection. Its adapters' buffers are filled by `refresh`."""
+    """Linear modules, perhaps with adapters, as one projection. Its buffers are filled by `refresh`."""
     bases = [getattr(module, "base_layer", module) for module in modules]
     matrices = [_matrix(base) for base in bases]
-    bias = None if bases[0].bias is None else torch.cat([base.bias.detach() for base in bases])
+    bias = None if bases[0].bias is None else torch.cat(_biases(modules))
     pairs = [pair for module in modules if (pair := pair_of(module)) is not None]
     if not pairs:
         return Projection(modules, matrices, bias, None)
@@ -157,6 +159,10 @@ def projection(*modules: Any) -> Projection:
     total = sum(matrix.shape[0] for matrix in matrices)
     a, b = torch.zeros(len(modules) * rank, like.shape[1], **how), torch.zeros(rank, total, **how)
     return Projection(modules, matrices, bias, Adapters(a, b, rank, float(scale)))
+
+
+def _biases(modules: Sequence[Any]) -> list[Tensor]:
+    return [getattr(module, "base_layer", module).bias.detach() for module in modules]
 
 
 def computed_in(device: torch.device) -> torch.dtype:
