@@ -75,12 +75,16 @@ class Backoff(Struct):
     has_grown: bool = False
 
     def begin(self, asked: Sizes) -> Sizes:
-        """The sizes to start with: those that an earlier attempt came down to, as far as they were asked for then."""
+        """The sizes to start with: those that an earlier attempt came down to, but for what is more than asked then."""
         if self.asked is None or self.now is None:
             self.asked = self.now = asked
             return asked
         before, now = asdict(self.asked), asdict(self.now)
-        kept = {name: now[name] if before[name] == value else value for name, value in asdict(asked).items()}
+        # An attempt that ended for lack of memory lowers what the next one asks for: that must not raise what it gets.
+        kept = {
+            name: now[name] if value == before[name] else min(value, now[name]) if value < before[name] else value
+            for name, value in asdict(asked).items()
+        }
         self.asked, self.now = asked, Sizes(**kept)
         return self.now
 

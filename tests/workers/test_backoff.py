@@ -101,6 +101,15 @@ def test_a_checkpoint_from_before_has_nothing_to_remember(tmp_path: Path) -> Non
     assert progress.backoff.begin(ASKED) == ASKED
 
 
+def test_an_attempt_that_ended_for_lack_of_memory_asks_for_less_and_never_gets_more() -> None:
+    backoff = Backoff()
+    backoff.begin(Sizes(4, 128, 16))
+    backoff.halve("rollout")
+    backoff.halve("rollout")
+    assert backoff.begin(Sizes(4, 128, 8)) == Sizes(4, 128, 4)
+    assert backoff.begin(Sizes(2, 128, 2)) == Sizes(2, 128, 2)
+
+
 def test_what_a_person_asks_for_anew_holds_and_the_rest_is_remembered() -> None:
     backoff = Backoff()
     backoff.begin(ASKED)

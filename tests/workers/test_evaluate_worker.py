@@ -19,6 +19,8 @@ from tests.workers.azr.small import VOCABULARY, write_model
 from tests.workers.suites.samples import write_data
 from workers.contract import EvaluationSpec
 from workers.evaluate.job import _batches, evaluate
+from workers.rollout.native import NativeEngine
+from workers.rollout.select import Portions
 from workers.suites.asking import Asked
 from workers.suites.question import Question
 
@@ -221,25 +223,23 @@ def test_an_azr_style_asks_a_model_as_in_training(tiny: Path, tmp_path: Path) ->
 # --- memory ----------------------------------------------------------------------------------------------------------
 
 
-def test_where_memory_runs_out_half_as_many_are_asked_and_none_twice() -> None:
-    asked: list[int] = []
-    notes: list[str] = []
+def test_where_memory_ends_fewer_rollouts_are_drawn_at_one_time_and_no_question_is_lost() -> None:
+    engine, notes = Portions(NativeEngine.__new__(NativeEngine), 8), list[str]()
 
     def work(questions: Sequence[Question]) -> list[Asked]:
-        if len(questions) > 3:
+        if engine.max_rows > 3:
             raise RuntimeError("CUDA out of memory")
-        asked.extend(questions)  # type: ignore[arg-type]
         return list(questions)  # type: ignore[arg-type]
 
-    done = list(_batches(list(range(10)), 8, work, lambda type_, /, **data: notes.append(data["text"])))  # type: ignore[arg-type]
-    assert asked == list(range(10)) and [len(batch) for batch in done] == [2, 2, 2, 2, 2]
-    assert len(notes) == 2
+    done = list(_batches(list(range(10)), 8, work, engine, lambda type_, /, **data: notes.append(data["text"])))  # type: ignore[arg-type]
+    assert done == [list(range(8)), [8, 9]] and len(notes) == 2 and engine.max_rows == 2
 
 
-def test_a_single_question_that_does_not_fit_ends_it_with_advice() -> None:
+def test_an_answer_that_does_not_fit_ends_it_with_advice() -> None:
     def work(questions: Sequence[Question]) -> list[Asked]:
         raise RuntimeError("CUDA out of memory")
 
+    engine = Portions(NativeEngine.__new__(NativeEngine), 2)
     with pytest.raises(LonghaulError) as caught:
-        list(_batches([1], 8, work, lambda type_, /, **data: None))  # type: ignore[list-item]
-    assert caught.value.exit_code == ExitCode.CUDA_OOM and "--batch-size" in caught.value.next_command
+        list(_batches([1], 8, work, engine, lambda type_, /, **data: None))  # type: ignore[list-item]
+    assert caught.value.exit_code == ExitCode.CUDA_OOM and "--max-new-tokens" in caught.value.next_command

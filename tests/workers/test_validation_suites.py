@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from profiles.errors import ExitCode
 from profiles.schema import Model, Profile, Run, Sampling, Validation
@@ -15,11 +14,9 @@ from state.layout import RunDir
 from tests.workers import harness as h
 from tests.workers.azr.small import write_model
 from tests.workers.suites.samples import write_data
-from workers.azr.evaluation import suites_of, with_fewer_rows
+from workers.azr.evaluation import suites_of
 from workers.contract import CheckpointRef
 from workers.control import Control
-from workers.rollout.native import NativeEngine
-from workers.rollout.select import Portions
 from workers.runtime import carry_out
 from workers.sandbox import Sandbox
 from workers.validate import validate
@@ -44,33 +41,6 @@ def committed(root: Path, model: Path) -> CheckpointRef:
     saved = checkpoint.stage(RunDir(root), run_id="run-1", parent=None, cycle=1, attempt=1, token="t1", step=5,
                              profile_sha256="p", versions={}, write=write)  # fmt: skip
     return CheckpointRef(saved.path, 5, saved.checkpoint_id, saved.digest)
-
-
-def full(rows: int, fitting: int) -> str:
-    if rows > fitting:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
-    return f"{rows} rows"
-
-
-@pytest.mark.parametrize(("fitting", "found"), [(16, "16 rows"), (15, "8 rows"), (3, "2 rows"), (1, "1 rows")])
-def test_where_memory_ends_fewer_rollouts_are_validated_at_one_time(fitting: int, found: str) -> None:
-    engine, told = Portions(NativeEngine.__new__(NativeEngine), 16), list[str]()
-    assert with_fewer_rows(engine, lambda: full(engine.max_rows, fitting), told.append) == found
-    assert len(told) == {"16 rows": 0, "8 rows": 1, "2 rows": 3, "1 rows": 4}[found]
-
-
-def test_one_rollout_that_does_not_fit_and_any_other_failure_end_the_validation() -> None:
-    engine, told = Portions(NativeEngine.__new__(NativeEngine), 4), list[str]()
-    with pytest.raises(torch.OutOfMemoryError):
-        with_fewer_rows(engine, lambda: full(engine.max_rows, 0), told.append)
-    assert engine.max_rows == 1 and len(told) == 2
-
-    def broken() -> None:
-        raise RuntimeError("CUDA error: an illegal memory access was encountered")
-
-    with pytest.raises(RuntimeError, match="illegal"):
-        with_fewer_rows(Portions(NativeEngine.__new__(NativeEngine), 4), broken, told.append)
-    assert len(told) == 2
 
 
 @pytest.mark.parametrize("sampled", [True, False])

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import TypeVar
-
-import torch
 
 from workers.azr.trainer import device_of, set_up_torch
 from workers.models.policy import restored_policy
 from workers.rollout.engine import Sampling
-from workers.rollout.select import Portions, engine_of
-from workers.runtime import Attempt, is_out_of_memory
+from workers.rollout.fewer_rows import with_fewer_rows
+from workers.rollout.select import engine_of
+from workers.runtime import Attempt
 from workers.sandbox import Sandbox
 from workers.suites.asking import Examinee, ask
 from workers.suites.data_files import data_folder
@@ -23,8 +21,6 @@ from workers.suites.scoring import Metrics, Outcome, metrics_of
 from workers.suites.suite import Suite as Questions
 from workers.suites.voices import voice_of_run
 from workers.validate import Suite
-
-T = TypeVar("T")
 
 MAX_ROWS = 512
 """Problems that are asked side by side at most; after each lot the master hears that there is progress."""
@@ -81,24 +77,6 @@ def _ask_all(
             found += [one.outcome for one in with_fewer_rows(examinee.engine, work, attempt.warn)]
             attempt.at(attempt.step, f"{stage}, {suite.name} {len(found)} of {len(questions)}")
     return found
-
-
-def with_fewer_rows(engine: object, work: Callable[[], T], warn: Callable[[str], None]) -> T:
-    """What `work` gives. Where the GPU's memory ends in it, it is done again with half the rollouts side by side, down
-    to one: training lives through that, and a validation that did not would end the run."""
-    while True:
-        try:
-            return work()
-        except RuntimeError as error:
-            if not is_out_of_memory(error) or not isinstance(engine, Portions) or engine.max_rows == 1:
-                raise
-            reason = str(error).splitlines()[0]
-        # Outside the handler: its traceback holds what the next try needs the room of.
-        engine.max_rows = -(-engine.max_rows // 2)
-        engine.forget_cache()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        warn(f"memory ended in a validation, which goes on with {engine.max_rows} rollouts at one time: {reason}")
 
 
 def compare(greedy: Sequence[Outcome], sampled: Sequence[Outcome]) -> Metrics:

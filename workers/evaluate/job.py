@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -141,7 +142,7 @@ def _answer(spec: EvaluationSpec, paper: Paper, examinee: Examinee, sandbox: San
     by_length = sorted(paper.left, key=lambda one: len(examinee.voice.ask(one.kind, one.item)), reverse=True)
     for batch in _batches(by_length, max(1, spec.batch_size // spec.samples), lambda questions: ask(
         examinee, paper.suite, questions, sampling, spec.samples, sandbox
-    ), say):  # fmt: skip
+    ), examinee.engine, say):  # fmt: skip
         paper.file.add(batch)
         outcomes = [one.outcome for one in batch]
         paper.outcomes |= {one.question_id: one for one in outcomes}
@@ -152,30 +153,27 @@ def _answer(spec: EvaluationSpec, paper: Paper, examinee: Examinee, sandbox: San
 
 
 def _batches(
-    questions: Sequence[Question], size: int, work: Callable[[Sequence[Question]], list[Asked]], say: Say
-) -> Iterator[list[Asked]]:
-    """`work` on all questions, `size` at a time, half as many from where memory runs out.
+    questions: Sequence[Question], size: int, work: Callable[[Sequence[Question]], list[Asked]], engine: object,
+    say: Say,
+) -> Iterator[list[Asked]]:  # fmt: skip
+    """`work` on all questions, `size` at a time; with fewer rollouts side by side from where memory ends.
 
-    Raises LonghaulError (CUDA_OOM) where a single question does not fit.
+    Raises LonghaulError (CUDA_OOM) where a single rollout does not fit.
     """
-    place = 0
-    while place < len(questions):
+    from workers.rollout.fewer_rows import with_fewer_rows
+
+    for place in range(0, len(questions), size):
         try:
-            done = work(questions[place : place + size])
+            done = with_fewer_rows(
+                engine, partial(work, questions[place : place + size]), lambda text: say("note", text=text)
+            )
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-            done = []
-        if done:
-            yield done
-            place += len(done)
-        elif size > 1:
-            size //= 2
-            say("note", text=f"memory ran out: {size} questions at a time from here on")
-        else:
             raise LonghaulError(
-                "one question with all its samples does not fit into the GPU's memory",
+                "one answer does not fit into the GPU's memory",
                 kept="every answer so far",
-                next_command="the same command with a smaller --batch-size or --max-new-tokens",
+                next_command="the same command with a smaller --max-new-tokens",
                 exit_code=ExitCode.CUDA_OOM,
-            )
+            ) from error
+        yield done

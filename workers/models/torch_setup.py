@@ -47,7 +47,7 @@ def let_segments_grow(profile: Profile) -> None:
 
     A pool of vLLM's that can sleep bears no such segments. Where the driver knows none, all stays as it was.
     """
-    if any(os.environ.get(name) for name in ALLOCATOR_VARIABLES):
+    if not torch.cuda.is_available() or any(os.environ.get(name) for name in ALLOCATOR_VARIABLES):
         return
     if "vllm" in (profile.sampling.engine, *profile.sampling.fallback):
         return

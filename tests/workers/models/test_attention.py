@@ -186,6 +186,7 @@ def test_a_training_pass_gives_the_same_bits_each_time(
         model=Model(random_init="qwen2.5-0.5b", dtype="bfloat16", gradient_checkpointing=True),
         optimizer=Optimizer(cuda_graphs=False),
     )  # fmt: skip
+    monkeypatch.setattr(torch_setup, "let_segments_grow", lambda _: None)  # it is for the whole process
     torch_setup.set_up_torch(profile, isolate=False)
     assert not torch.is_deterministic_algorithms_warn_only_enabled()
     model = open_policy(profile, None, torch.device("cuda")).model

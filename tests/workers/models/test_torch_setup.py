@@ -19,6 +19,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", found.append)
     monkeypatch.setattr(torch, "empty", lambda *_, **__: None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     return found
 
 
@@ -41,6 +42,12 @@ def test_not_where_a_pool_of_vllm_may_sleep(engines: tuple[str, ...], told: list
 @pytest.mark.parametrize("name", ALLOCATOR_VARIABLES)
 def test_what_the_user_said_of_the_allocator_holds(name: str, told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "max_split_size_mb:128")
+    let_segments_grow(profile_with("native"))
+    assert told == []
+
+
+def test_without_a_gpu_nothing_is_tried(told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     let_segments_grow(profile_with("native"))
     assert told == []
 
