@@ -23,6 +23,15 @@ def groups_fill_the_updates(p: Profile) -> Problem | None:
     )
 
 
+def a_curriculum_has_no_end(p: Profile) -> Problem | None:
+    if p.run.worker != "grpo" or not p.grpo.sent or p.data.on_exhausted == "reshuffle":
+        return None
+    return Problem(
+        ("data.on_exhausted", "grpo.sent"),
+        'is "stop", but a curriculum draws from its stages again and again: say "reshuffle", or grpo.sent = false',
+    )
+
+
 def threshold_is_used(p: Profile) -> Problem | None:
     if (p.grpo.entropy_mask == "threshold") == (p.grpo.entropy_threshold > 0):
         return None
@@ -111,6 +120,7 @@ def stages_can_end(p: Profile) -> Problem | None:
 RULES = (
     problems_are_asked_in_words,
     groups_fill_the_updates,
+    a_curriculum_has_no_end,
     threshold_is_used,
     selected_tokens_have_a_mask,
     kl_has_a_reference,

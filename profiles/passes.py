@@ -25,6 +25,8 @@ def can_be_one_pass(profile: Profile) -> bool:
     """Whether the forward pass of GRPO's update can itself say the trainer's old log-probs, where it is the only update
     of a step: it goes over its tokens once, and wants to know nothing of all of them before it."""
     grpo = profile.grpo
+    if profile.optimizer.tis_cap == 0:  # without weights the ratio needs them before
+        return False
     is_of_tokens = grpo.ratio_level == "token" and grpo.tis_mode != "sequence_mask"
     return grpo.inner_epochs == 1 and is_of_tokens and not grpo.low_entropy_kl
 

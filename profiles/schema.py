@@ -149,7 +149,7 @@ class Optimizer(Section, frozen=True):
     clip_ratio_high: Annotated[float, Meta(gt=0)] = 0.2
     """How far above 1 the ratio may go before its gradient is cut."""
     tis_cap: Annotated[float, Meta(ge=-1)] = -1.0
-    """Most weight of a token in truncated importance sampling; 0: off; -1: 2, off where engine and trainer agree."""
+    """Most weight in truncated importance sampling; 0: off; -1: 2 (`sequence_mask` 3), off where engines are exact."""
     entropy_coef: float = 0.0
     """Weight of the mean token entropy that is subtracted from the loss."""
     advantages: Literal["cell", "group"] = "cell"

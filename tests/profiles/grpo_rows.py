@@ -27,6 +27,12 @@ GRPO_ROWS = [
         id="more updates than groups",
     ),
     pytest.param(
+        "a_curriculum_has_no_end",
+        {**WORDS, "grpo.sent": True, "data.on_exhausted": "stop"},
+        {**WORDS, "grpo.sent": False, "data.on_exhausted": "stop"},
+        id="the end of problems that come again and again",
+    ),
+    pytest.param(
         "threshold_is_used",
         {"grpo.entropy_mask": "threshold"},
         {"grpo.entropy_mask": "threshold", "grpo.entropy_threshold": 0.5},

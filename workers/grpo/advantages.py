@@ -45,21 +45,23 @@ def rule_of(grpo: Grpo) -> Rule:
 
 
 def group_advantages(
-    rewards: Sequence[float], groups: Sequence[Hashable], rule: Rule, masked: Sequence[bool] | None = None
-) -> Advantages:
+    rewards: Sequence[float], groups: Sequence[Hashable], rule: Rule, masked: Sequence[bool] | None = None,
+    beside: Sequence[float] = (),
+) -> Advantages:  # fmt: skip
     """Reward minus the mean of its group, over a deviation or not. All arguments: [N]; rows may be in any order.
 
     masked: rollouts that get no gradient (cut at the longest length) but whose reward counts; a group of them alone is
-    left out. Raises ValueError for a reward that is not finite, and for a group of one, which nothing can be compared
-    with. Sources: DeepSeekMath, arXiv 2402.03300, 4.1.2 (group_std); Dr. GRPO, arXiv 2503.20783 (mean_only); RLOO,
-    arXiv 2402.14740 (rloo); the rule `baseline` is a constant without comparison, for parity with systems that have it.
+    left out. beside: rewards of the step's other rollouts, which count for the deviation of `batch_std`. Raises
+    ValueError for a reward that is not finite, and for a group of one, which nothing can be compared with. Sources:
+    DeepSeekMath, arXiv 2402.03300, 4.1.2 (group_std); Dr. GRPO, arXiv 2503.20783 (mean_only); RLOO, arXiv 2402.14740
+    (rloo); the rule `baseline` is a constant without comparison, for parity with systems that have it.
     """
     rows_by: dict[Hashable, list[int]] = {}
     for row, key in enumerate(groups):
         rows_by.setdefault(key, []).append(row)
     _check(rewards, rows_by)
     values, kept = [0.0] * len(rewards), [not (masked and masked[row]) for row in range(len(rewards))]
-    divisor = max(_batch_deviation(rewards, rule.std_ddof), rule.min_std)
+    divisor = max(_batch_deviation([*rewards, *beside], rule.std_ddof), rule.min_std)
     uniform = []
     for key, rows in rows_by.items():
         inside = [rewards[row] for row in rows]

@@ -23,7 +23,7 @@ from workers.rng import derive, stream
 from workers.rollout.engine import Request, Rollout, Sampling
 from workers.suites.asking import Completer
 from workers.suites.question import WordProblem
-from workers.suites.voice import Voice
+from workers.suites.voice import VerbatimVoice, Voice
 
 
 class Stages(Protocol):
@@ -35,7 +35,7 @@ class Asker:
     """All that turns a problem into judged rollouts; it holds no state."""
 
     profile: Profile
-    voice: Voice
+    voice: VerbatimVoice
     tokenizer: Tokenizer
     engine: Completer
     problems: Sequence[Problem]
@@ -66,7 +66,8 @@ class Asker:
     def verdict(self, problem: int, rollout: Rollout) -> tuple[float, Verdict]:
         """What the rollout earns, and why."""
         gold, is_cut = self.problems[problem].gold, rollout.finish_reason == "length"
-        return reward(gold, self.text_of(rollout), self.profile.grpo, truncated=is_cut, symbolic=self.symbolic)
+        text = self.voice.whole(self.text_of(rollout))  # as a validation reads it
+        return reward(gold, text, self.profile.grpo, truncated=is_cut, symbolic=self.symbolic)
 
     def sameness(self, problem: int) -> Callable[[str, str], bool]:
         """Whether two answers to the problem are the same, as the verifier sees them."""

@@ -17,7 +17,7 @@ from state.durable import Appender, write_file
 from workers.grpo.difficulty import Difficulty, Measured, Sample, difficulty
 
 SYNC_EVERY = 50
-"""Problems between syncs: so many are measured again at most after a power cut, one after a kill."""
+"""Problems between syncs: so many are measured again at most after a power cut; after a kill those of one slice."""
 OnStale = Literal["rebuild", "fail", "shuffle"]
 Same = Callable[[str, str], bool]
 

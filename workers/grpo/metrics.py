@@ -92,7 +92,7 @@ def facts_of(metrics: Metrics) -> StepFacts:
     return StepFacts(
         groups=groups,
         uniform=round(metrics["uniform_share"] * groups),
-        mean_reward=metrics["reward"],
+        accuracy=metrics["accuracy"],
         truncated_share=metrics["truncated"],
         unanswered_share=1 - metrics["answered"],
         distinct_share=metrics["distinct_share"],

@@ -71,17 +71,25 @@ class Order:
     def save(self, path: Path) -> None:
         self._known.save(path)
 
+    @classmethod
+    def has_stages(cls, checkpoint: Path) -> bool:
+        """Whether the checkpoint in this directory was trained in stages."""
+        return "place" in msgspec.json.decode((checkpoint / cls.filename).read_bytes())
+
     def load(self, path: Path) -> None:
         """Raises LonghaulError (INPUT) where the checkpoint holds a place of the other kind."""
         inner = self._known
-        is_staged = "place" in msgspec.json.decode(path.read_bytes())
+        is_staged = self.has_stages(path.parent)
         if is_staged != isinstance(inner, Curriculum):
             raise LonghaulError(
                 f"checkpoint {path.parent.name} was trained {'in stages' if is_staged else 'without stages'}, and the "
                 f"problems come {'in stages' if not is_staged else 'without stages'} now",
                 kept="the checkpoint, as it is; nothing was loaded",
-                next_command="put difficulties.jsonl of the run directory back, or: "
-                "python -m orchestrator run --run NEW-NAME",
+                next_command=(
+                    "put difficulties.jsonl of the run directory back, or: python -m orchestrator run --run NEW-NAME"
+                    if is_staged
+                    else "python -m orchestrator run --set grpo.sent_on_stale=shuffle   (goes on as it began)"
+                ),
                 exit_code=ExitCode.INPUT,
             )
         inner.load(path)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Any
 
 import torch
@@ -26,7 +26,10 @@ from workers.grpo.weights import weights_of
 from workers.loss import k3, weights_of_tokens
 from workers.models.adapters import disabled
 from workers.models.together import Lone
-from workers.rollout.select import TIS_CAP, tis_cap_of
+from workers.rollout.select import TIS_CAP
+
+SEQUENCE_CAP = 3.0
+"""Of `tis_mode = "sequence_mask"` where the profile leaves it open, as in TRL: a product of many weights is wider."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,10 @@ def is_one_pass(profile: Profile, rows: Sequence[Row]) -> bool:
 
 
 def weight_cap(profile: Profile) -> float:
-    return tis_cap_of(profile) or TIS_CAP
+    """The cap of importance weights where the trainer's own log-probs are the old ones; 0: none has a weight. (pure)"""
+    if profile.optimizer.tis_cap >= 0:
+        return profile.optimizer.tis_cap
+    return SEQUENCE_CAP if profile.grpo.tis_mode == "sequence_mask" else TIS_CAP
 
 
 def _kl_weights(
@@ -138,19 +144,21 @@ def importance_weights(old: Sequence[Tensor], rollout: Sequence[Tensor], cap: fl
 
 def corrected(
     old: Sequence[Tensor], rollout: Sequence[Tensor], cap: float, mode: str = "token_truncate"
-) -> tuple[list[Tensor], Metrics]:
-    """Importance weights of each row's tokens, and how far the engine was off. (pure)"""
+) -> tuple[list[Tensor] | None, Metrics]:
+    """Importance weights of each row's tokens, none with a cap of 0, and how far the engine was off. (pure)"""
     ours, theirs = torch.cat(list(old)).double(), torch.cat(list(rollout)).double()
-    each = importance_weights(old, rollout, cap, mode)
-    weights = torch.cat(each)
     difference = (ours - theirs).abs()
     metrics = {
         "mismatch_mean": float(difference.mean()),
         "mismatch_max": float(difference.max()),
         "mismatch_kl": float(k3(theirs, ours).mean()),
-        "tis_weight": float(weights.mean()),
-        "tis_capped": float(((weights >= cap) | (weights == 0)).double().mean()),
     }
+    if not cap:
+        return None, metrics
+    each = importance_weights(old, rollout, cap, mode)
+    weights = torch.cat(each)
+    metrics["tis_weight"] = float(weights.mean())
+    metrics["tis_capped"] = float(((weights >= cap) | (weights == 0)).double().mean())
     return each, metrics
 
 
@@ -160,11 +168,11 @@ def plan(
     """Disjoint minibatches of whole groups, each with its mask and its divisors. entropies: empty without a mask."""
     grpo, longest = profile.grpo, profile.sampling.max_completion_tokens
     parts = shares(rows, profile.optimizer.updates_per_step)
-    rest = shares(left_out, len(parts)) if grpo.denominator == "all" else [[] for _ in parts]
+    rest = shares(left_out, len(parts)) if grpo.denominator == "all" else []
     found: list[Minibatch] = []
     thresholds: list[float] = []
     kept = total = 0
-    for members, others in zip(parts, rest, strict=True):
+    for members, others in zip_longest(parts, rest, fillvalue=()):  # few groups may be left out, or none
         lengths = [len(rows[i].completion_ids) for i in members]
         keep: tuple[Tensor, ...] | None = None
         selected = lengths

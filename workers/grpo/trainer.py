@@ -36,6 +36,7 @@ from workers.ranks.replica import highest
 from workers.rollout_file import Record
 from workers.runtime import Attempt
 from workers.suites.data_files import data_folder
+from workers.suites.voice import VerbatimVoice
 from workers.suites.voices import voice_of_run
 from workers.train import StepReport, not_finite_warning
 
@@ -82,6 +83,7 @@ class GrpoTrainer:
         with TemporaryDirectory(prefix="longhaul-voice-") as files:
             self.write_static(Path(files))
             voice = voice_of_run(profile, Path(files))
+        assert isinstance(voice, VerbatimVoice)  # a rule of the profile
         tokenizer = self._policy.tokenizer
         usable = drop_long(
             found,
@@ -95,7 +97,8 @@ class GrpoTrainer:
         self._check_lengths()
         self._order = Order(None if profile.grpo.sent else self._plain_order())
         if profile.grpo.sent and head is not None:
-            self._order.inner = self._measuring().resumed() or self._plain_order()
+            began_plain = profile.grpo.sent_on_stale == "shuffle" and not Order.has_stages(head)
+            self._order.inner = (None if began_plain else self._measuring().resumed()) or self._plain_order()
 
     def _plain_order(self) -> Cursor:
         return Cursor(len(self._problems.problems), self._profile.run.seed, self._profile.data.on_exhausted)
@@ -237,6 +240,7 @@ def chosen(collected: Collected, profile: Profile) -> tuple[list[Row], list[floa
     found = group_advantages(
         [row.reward for row in asked], [row.group for row in asked], rule_of(profile.grpo),
         masked_rollouts(profile.grpo, [row.finish_reason for row in asked]),
+        [row.reward for row in others if row.is_finite],
     )  # fmt: skip
     rows = [row for row, is_kept in zip(asked, found.kept, strict=True) if is_kept]
     values = [value for value, is_kept in zip(found.values, found.kept, strict=True) if is_kept]

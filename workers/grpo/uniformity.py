@@ -18,7 +18,8 @@ class StepFacts(Struct, frozen=True):
 
     groups: int
     uniform: int
-    mean_reward: float
+    accuracy: float = 0.0
+    """Share of rollouts whose answer is right; a reward may also pay for their form."""
     truncated_share: float = 0.0
     unanswered_share: float = 0.0
     """Rollouts in which no answer was found."""
@@ -58,9 +59,9 @@ def all_uniform(history: Sequence[StepFacts], grpo: Grpo) -> Finding | None:
 
 def _reasons(steps: Sequence[StepFacts], grpo: Grpo) -> list[str]:
     """Ordered from cause to symptom: what is cut cannot answer, and what does not answer is wrong."""
-    reward, cut, unanswered, distinct = (
+    right, cut, unanswered, distinct = (
         fsum(getattr(step, name) for step in steps) / len(steps)
-        for name in ("mean_reward", "truncated_share", "unanswered_share", "distinct_share")
+        for name in ("accuracy", "truncated_share", "unanswered_share", "distinct_share")
     )
     found = []
     if cut >= MOST:
@@ -71,9 +72,9 @@ def _reasons(steps: Sequence[StepFacts], grpo: Grpo) -> list[str]:
         )
     if distinct <= 1.5 / grpo.group_size:
         found.append("completions of a group are the same (raise sampling.temperature)")
-    if reward >= MOST:
+    if right >= MOST:
         found.append('every problem is solved (take harder ones, or sent_saturated = "drop")')
-    elif not found and reward < 1 - MOST:
+    elif not found and right < 1 - MOST:
         found.append("no problem is ever solved (take easier ones, a larger group_size, or a better model)")
     if not found:
         found.append("each problem is always or never solved (raise group_size, or dynamic_sampling = true)")

@@ -89,7 +89,11 @@ class VerbatimVoice:
     def answer(self, kind: Kind, completion: str) -> str | None:
         for mark in self._marks:
             completion = completion.replace(mark, "")
-        return extract(completion).text
+        return extract(self.whole(completion)).text
+
+    def whole(self, completion: str) -> str:
+        """The completion with what the prompt has begun of it."""
+        return completion
 
     def is_worked(self, kind: Kind, completion: str) -> bool:
         """Whether there are thoughts before the answer."""
@@ -109,17 +113,15 @@ class BoxedVoice(VerbatimVoice):
     def __init__(self, name: str, wrap: Callable[[str], str], marks: Sequence[str] = ()) -> None:
         super().__init__(marks)
         self.name, self._wrap = name, wrap
-        self._opens_thoughts = wrap("").rstrip().endswith("<think>")
+        self._begun = "<think>" if wrap("").rstrip().endswith("<think>") else ""
 
     def ask(self, kind: Kind, item: Item) -> str:
         assert isinstance(item, WordProblem)
         return self._wrap(f"{item.text}\n{BOXED}")
 
-    def answer(self, kind: Kind, completion: str) -> str | None:
-        """None also where the template opened thoughts that do not end: what stands in them is no answer."""
-        if self._opens_thoughts and "</think>" not in completion:
-            return None
-        return super().answer(kind, completion)
+    def whole(self, completion: str) -> str:
+        """With the thoughts that the template opened: where they do not end, what stands in them is no answer."""
+        return self._begun + completion
 
 
 MARK = "Answer:"

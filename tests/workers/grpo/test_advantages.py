@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiles.schema import Grpo
+from profiles.schema import Grpo, Profile
 from workers.grpo.advantages import Refill, Rule, group_advantages, is_uniform, refill, rule_of
+from workers.grpo.rows import Collected, Row
+from workers.grpo.trainer import chosen
 
 ONE_IN_FOUR, ONE_IN_EIGHT = [1.0, 0, 0, 0], [1.0] + [0.0] * 7
 
@@ -43,6 +45,19 @@ def test_row_6_batch_std_divides_every_group_by_the_deviation_of_all_rewards() -
     # Rewards 1 0 | 1 1: mean 0.75, deviation sqrt(3) / 4.
     values = group_advantages([1, 0, 1, 1], ["a", "a", "b", "b"], Rule("batch_std")).values
     assert values == pytest.approx([0.5 / 0.4330127, -0.5 / 0.4330127, 0, 0], abs=1e-6)
+
+
+def test_row_6_groups_that_are_left_out_count_in_the_deviation_of_the_batch() -> None:
+    """Rewards 1 0 0 0, and 28 zeros in seven groups that teach nothing: deviation sqrt(31) / 32."""
+    profile = Profile(name="x", grpo=Grpo(advantage="batch_std", min_std=1e-9))
+    rows = [
+        Row(group=number // 4, problem=0, prompt_ids=(1,), completion_ids=(1,), finish_reason="stop",
+            log_probs=(-1.0,), reward=float(number == 0))
+        for number in range(32)
+    ]  # fmt: skip
+    trained, values, _ = chosen(Collected(rows=rows, train=(0,)), profile)
+    assert trained == rows[:4]
+    assert values == pytest.approx([0.75 * 32 / 31**0.5] + [-0.25 * 32 / 31**0.5] * 3, abs=1e-6)
 
 
 def test_trl_s_deviation_is_that_of_a_sample() -> None:

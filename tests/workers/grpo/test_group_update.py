@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from profiles.schema import Adapter
 from tests.workers.fused_cases import Allocations
 from tests.workers.grpo.small import (
+    SIZES,
     Hook,
     advantages_of,
     gradients,
@@ -22,7 +23,8 @@ from tests.workers.grpo.small import (
     update_of,
     whole,
 )  # fmt: skip
-from workers.grpo.prepare import Prepared, importance_weights
+from workers.grpo.entropy import EntropyMask
+from workers.grpo.prepare import Prepared, importance_weights, prepare
 from workers.grpo.rows import Row
 from workers.grpo.scoring import Sizes, score_rows
 from workers.models import recompute
@@ -195,7 +197,7 @@ def test_row_9_the_first_ratio_is_1_and_row_10_the_second_is_what_the_weights_sa
     profile = profile_of({"updates_per_step": 2, "learning_rate": 1e-2})
     rows = rows_of(model)
     ratios: list[float] = []
-    old = [row.log_probs for row in rows]
+    old: list[torch.Tensor] = []
     update = update_of(model, profile)
     accumulate = update.accumulate
 
@@ -204,6 +206,8 @@ def test_row_9_the_first_ratio_is_1_and_row_10_the_second_is_what_the_weights_sa
             mine = [prepared.rows[i] for i in minibatch.rows]
             expected = torch.cat([(plain_log_probs(model, r) - torch.tensor(r.log_probs)).exp() for r in mine])
         loss, found = accumulate(prepared, minibatch)
+        old[:] = old or [one.clone() for one in prepared.old]
+        assert all(map(torch.equal, old, prepared.old))  # also while the second minibatch is trained
         tokens = sum(one.tokens for one in found)
         assert sum(one.ratio for one in found) / tokens == pytest.approx(float(expected.mean()), abs=1e-6)
         assert max(one.ratio_max for one in found) == pytest.approx(float(expected.max()), abs=1e-5)
@@ -214,8 +218,21 @@ def test_row_9_the_first_ratio_is_1_and_row_10_the_second_is_what_the_weights_sa
     is_finite, metrics = update.apply(1, 1e-2, rows, advantages_of(rows, profile))
     assert is_finite and len(ratios) == 2
     assert ratios[0] <= 1e-4 and ratios[1] > 1e-3
-    assert [row.log_probs for row in rows] == old
+    assert [one.tolist() for one in old] == [pytest.approx(row.log_probs) for row in rows]
     assert metrics["ratio_max"] > 1
+
+
+@pytest.mark.parametrize("left", [0, 1, 2, 3])
+def test_fewer_groups_may_be_left_out_than_there_are_updates(left: int) -> None:
+    """All tokens of the step are in one divisor or another."""
+    model = tiny_model(adapter=LORA)
+    profile = profile_of({"updates_per_step": 2}, denominator="all")
+    rows = rows_of(model)
+    kept = [row for row in rows if row.group >= left]
+    others = [row for row in rows if row.group < left]
+    parts = prepare(model, profile, kept, advantages_of(kept, profile), others, EntropyMask(profile.grpo), SIZES)
+    tokens = sum(len(row.completion_ids) for row in rows)
+    assert sum(1 / one.weights[0] for one in parts.minibatches) == pytest.approx(tokens)
 
 
 def test_several_epochs_go_on_against_the_same_old_numbers() -> None:

@@ -11,6 +11,7 @@ from profiles.schema import Grpo, Profile, Sampling
 from workers.data.gsm8k import Problem
 from workers.grpo.collecting import Asker
 from workers.rollout.engine import Rollout
+from workers.suites.voice import VerbatimVoice
 
 
 class Letters:
@@ -32,7 +33,7 @@ class Letters:
 def test_a_right_answer_pays_for_its_length(response: str, penalty: float, reward: float) -> None:
     profile = Profile(name="x", sampling=Sampling(max_completion_tokens=40), grpo=Grpo(length_penalty=penalty))
     nobody: Any = None
-    asker = Asker(profile, nobody, Letters(), nobody, [Problem(0, 1, "2 + 2", "4")])  # type: ignore[arg-type]
+    asker = Asker(profile, VerbatimVoice(), Letters(), nobody, [Problem(0, 1, "2 + 2", "4")])  # type: ignore[arg-type]
     ids = tuple(map(ord, response)) + ((0,) if len(response) < 40 else ())
     row = asker.judged(0, 0, Rollout((1,), ids, (-1.0,) * len(ids), "stop"), Random(0))
     assert row.reward == pytest.approx(reward)

@@ -12,7 +12,14 @@ import pytest
 from profiles.schema import Grpo
 from tests.workers import harness as h
 from tests.workers.grpo.small import sums, write_problems
-from tests.workers.grpo.test_grpo_worker import do, leave_torch_as_it_was, profile_of
+from tests.workers.grpo.test_grpo_worker import (
+    checkpoint_of,
+    do,
+    leave_torch_as_it_was,
+    plain_profile,
+    profile_of,
+    trained,
+)
 from workers.data import verify
 from workers.data.symbolic import Symbolic
 from workers.grpo import trainer
@@ -42,3 +49,21 @@ def test_row_33_difficulties_are_told_apart_by_the_verifier_of_the_run(
     _, *lines = (tmp_path / "difficulties.jsonl").read_text().splitlines()
     assert len(lines) == 12
     assert {(line["bad"], len(line["clusters"])) for line in map(json.loads, lines)} == {(bad, 1 + bad)}
+
+
+def test_a_run_that_began_without_an_order_goes_on_without_one(tmp_path: Path) -> None:
+    """Its difficulties are of another model, and the profile says to train all the same."""
+    problems = write_problems(tmp_path / "sums.jsonl", sums(12))
+    knobs = {"sent": True, "sent_samples": 2, "sent_on_stale": "shuffle"}
+    trained(tmp_path / "other", plain_profile(problems, grpo=knobs))
+    (tmp_path / "run").mkdir()
+    measured = (tmp_path / "other" / "difficulties.jsonl").read_bytes()
+    stale = measured.replace(json.loads(measured.splitlines()[0])["measured"]["model"].encode(), b"0" * 64)
+    (tmp_path / "run" / "difficulties.jsonl").write_bytes(stale)
+    end = checkpoint_of(trained(tmp_path / "run", plain_profile(problems, grpo=knobs), 1, 2, 3))
+    assert "place" not in json.loads((tmp_path / "run" / end.path / "order.json").read_bytes())
+    assert (tmp_path / "run" / "difficulties.jsonl").read_bytes() == stale
+    refused = h.make_spec(
+        tmp_path / "run", plain_profile(problems, grpo={"sent": True, "sent_samples": 2}), head=end, end_step=9, cycle=8
+    )
+    assert "trained without stages" in do(refused).error

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from tests.workers.grpo.small import advantages_of, profile_of, rows_of, tiny_model, update_of
 from workers.grpo.old_source import OldSource, is_far_off
+from workers.grpo.prepare import weight_cap
 from workers.grpo.rows import Row
 
 
@@ -44,6 +45,24 @@ def test_from_then_on_the_trainer_scores_the_rollouts_and_weighs_them() -> None:
     assert found[1]["tis_weight"] == pytest.approx(1.2214, abs=1e-3)  # e to the 0.2
     assert found[1]["ratio_mean"] == pytest.approx(1.0, abs=1e-5)
     assert found[1]["mismatch_mean"] == pytest.approx(0.2, abs=1e-4)
+
+
+@pytest.mark.parametrize("wanted", ["trainer", "rollout"])
+def test_without_importance_sampling_the_trainer_s_own_numbers_have_no_weights(wanted: Any) -> None:
+    """`tis_cap = 0` is off, also where an engine is found far off."""
+    model, profile = tiny_model(), profile_of({"tis_cap": 0.0}, old_source=wanted)
+    update, rows = update_of(model, profile), rows_of(model)
+    for step in (1, 2):
+        metrics = update.apply(step, 0.0, stale(rows, 0.2), advantages_of(rows, profile))[1]
+    assert metrics["ratio_mean"] == pytest.approx(1.0, abs=1e-5)
+    assert metrics["mismatch_mean"] == pytest.approx(0.2, abs=1e-4)
+    assert "tis_weight" not in metrics
+
+
+@pytest.mark.parametrize(("mode", "cap"), [("token_truncate", 2.0), ("token_mask", 2.0), ("sequence_mask", 3.0)])
+def test_the_cap_that_is_left_open_is_that_of_its_mode(mode: Any, cap: float) -> None:
+    assert weight_cap(profile_of(tis_mode=mode)) == cap
+    assert weight_cap(profile_of({"tis_cap": 5.0}, tis_mode=mode)) == 5.0
 
 
 def test_a_checkpoint_keeps_it(tmp_path: Path) -> None:

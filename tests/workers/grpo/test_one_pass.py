@@ -79,6 +79,7 @@ def without_entropies(rows: list[Row]) -> list[Row]:
         pytest.param({}, {"inner_epochs": 2}, True, False, id="two epochs"),
         pytest.param({}, {"ratio_level": "sequence"}, True, False, id="a ratio of rollouts"),
         pytest.param({}, {"tis_mode": "sequence_mask"}, True, False, id="weights of rollouts"),
+        pytest.param({"tis_cap": 0.0}, {}, True, False, id="no weights"),
         pytest.param(
             {}, {"low_entropy_kl": 0.1, "entropy_mask": "percentile"}, True, False, id="a covariance of all tokens"
         ),
