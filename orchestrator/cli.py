@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from orchestrator import packages, places
-from orchestrator.display.wording import DEFAULT_RUNS, among
+from orchestrator.display.wording import DEFAULT_RUNS, among, harmless
 from orchestrator.signals import SIGNALS
-from profiles.errors import LonghaulError
+from profiles.errors import ExitCode, LonghaulError
 
 COMMANDS = {
     "run": "start or resume a run; without a profile the newest unfinished one, else the pocket model",
@@ -66,9 +67,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     runs = DEFAULT_RUNS
+    # All that is started from here counts cards as nvidia-smi does, which the plan asks; a user's own order stays.
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     if given[:1] == ["run"]:
         SIGNALS.install()
     try:
+        refuse_other_bytes(given)
         args, module = parse(given)
         runs = args.runs
         return int(module.run(args))  # type: ignore[attr-defined]
@@ -83,6 +87,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if (failure := places.failure_of(error)) is None:
             raise
         return told(failure, runs)
+
+
+def refuse_other_bytes(words: Sequence[str]) -> None:
+    """Raises LonghaulError (USAGE) where a word is not UTF-8: Python hands such bytes on as lone surrogates, which no
+    worker's spec, no store and no terminal takes."""
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError as error:
+            raise LonghaulError(
+                f"a word of the command line is not UTF-8, at �: {harmless(word[max(0, error.start - 30) :][:60])}",
+                kept="everything; nothing was started",
+                next_command="the same command in UTF-8   (`locale` says what this terminal sends)",
+                exit_code=ExitCode.USAGE,
+            ) from error
 
 
 def told(error: LonghaulError, runs: Path) -> int:

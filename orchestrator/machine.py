@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,10 @@ RESERVE_BYTES = int(0.3 * GIB)
 """Of a card, what its driver keeps from programs."""
 DEVICES = ("/dev/nvidiactl", "/dev/nvidia0", "/proc/driver/nvidia/version", "/dev/dxg", "/dev/kfd")
 """Signs of a GPU that `nvidia-smi` cannot be asked about: none of them, and there surely is none."""
+BY_BUS = "PCI_BUS_ID"
+"""Of CUDA_DEVICE_ORDER: cards are counted as `nvidia-smi` counts them. Workers have it unless the user says another."""
+INDEX = re.compile(r"|-?[0-9]+")
+"""Of CUDA_VISIBLE_DEVICES: a card's number, or a way to say none (`-1`, nothing at all)."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,8 @@ def _cards() -> tuple[tuple[Card, ...] | None, str]:
         said = (answer.stdout + answer.stderr).strip().splitlines()
         return (), f"nvidia-smi failed: {said[0] if said else f'exit code {answer.returncode}'}"
     found = visible(parse(answer.stdout), os.environ)
+    if found is None:
+        return None, "nvidia-smi cannot tell which card CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER put first"
     return found, "" if found else "nvidia-smi names none that CUDA_VISIBLE_DEVICES lets through"
 
 
@@ -99,15 +106,21 @@ def parse(text: str) -> list[tuple[str, str, Card]]:
     return found
 
 
-def visible(listed: Sequence[tuple[str, str, Card]], environment: Mapping[str, str]) -> tuple[Card, ...]:
-    """The cards that a child process sees, in its order: CUDA_VISIBLE_DEVICES names some by index or uuid. (pure)"""
+def visible(listed: Sequence[tuple[str, str, Card]], environment: Mapping[str, str]) -> tuple[Card, ...] | None:
+    """The cards that a child process sees, in its order: CUDA_VISIBLE_DEVICES names some by index or uuid. (pure)
+
+    None where nobody can say: a name that is not listed, such as a slice's (`MIG-...`), or an index among several cards
+    that the user lets CUDA count in another order.
+    """
     chosen = environment.get("CUDA_VISIBLE_DEVICES")
-    if chosen is None:
-        return tuple(card for _, _, card in listed)
+    words = [index for index, _, _ in listed] if chosen is None else [part.strip() for part in chosen.split(",")]
+    is_by_bus = environment.get("CUDA_DEVICE_ORDER", BY_BUS) == BY_BUS or len(listed) < 2
     found: list[Card] = []
-    for word in (part.strip() for part in chosen.split(",")):
-        matches = [card for index, uuid, card in listed if word == index or (word and uuid.startswith(word))]
-        if not matches:  # CUDA itself reads no further than the first that there is not
+    for word in words:
+        matches = [(index, card) for index, uuid, card in listed if word == index or (word and uuid.startswith(word))]
+        if not matches and INDEX.fullmatch(word):  # CUDA itself reads no further than the first that there is not
             break
-        found.append(matches[0])
+        if not matches or (word == matches[0][0] and not is_by_bus):
+            return None
+        found.append(matches[0][1])
     return tuple(found)

@@ -11,6 +11,8 @@ from profiles.built_in import BUILT_IN
 from profiles.schema import Profile
 
 STEPS = 3
+OWN_TRACKERS = ("tensorboard",)
+"""Those that write into the run's folder, which is gone afterwards; others would list a run that never was."""
 PROMPT_TOKENS = {"azr": 3584, "grpo": 512}
 """Of the tiny model, to which a token is a byte."""
 COMPLETION_TOKENS = 16
@@ -29,6 +31,7 @@ def rehearsal_of(profile: Profile) -> Profile:
         validation=replace(profile.validation, examples_per_task=2, every=1),
         stagnation=replace(profile.stagnation, min_cycles=STEPS),
         memory=replace(profile.memory, cap_gib=0.0),
+        trackers=replace(profile.trackers, use=tuple(one for one in profile.trackers.use if one in OWN_TRACKERS)),
     )  # fmt: skip
     if profile.run.worker == "fake":
         return small

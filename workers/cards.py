@@ -8,7 +8,8 @@ from collections.abc import Mapping
 def card_of(rank: int, environment: Mapping[str, str]) -> str:
     """Index or uuid of the card that is number `rank` to this process; empty where there is none. (pure)
 
-    CUDA_VISIBLE_DEVICES names some of the host's cards, in an order of its own.
+    CUDA_VISIBLE_DEVICES names some of the host's cards, in an order of its own. An index is the driver's too, as
+    workers count by PCI bus; where the user has set another CUDA_DEVICE_ORDER, it is CUDA's alone.
     """
     chosen = environment.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import json
 import os
 import secrets
@@ -20,7 +21,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from orchestrator.display.wording import harmless_lines
+from orchestrator.display.wording import harmless, harmless_lines
 from orchestrator.evaluation.subject import Chosen, choose_checkpoint, choose_model
 from orchestrator.line_worker import LineWorker, started
 from orchestrator.reading import held
@@ -55,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     os.umask(0o077)
     refuse_bad_numbers(args)
+    take_all_bytes()
     text = None if args.interactive else read_prompt(args)
     with ExitStack() as stack:
         chosen, directory = open_subject(args, stack)
@@ -162,7 +164,7 @@ class Session:
                 self._worker.tell({"type": "new"})
             elif text.strip():
                 try:
-                    self.complete(text)
+                    self.complete(readable(text))
                 except LonghaulError as error:
                     if error.exit_code != ExitCode.INPUT:
                         raise
@@ -170,11 +172,32 @@ class Session:
 
 
 def read_prompt(args: argparse.Namespace) -> str:
-    """Raises LonghaulError (USAGE) where there is none."""
+    """Raises LonghaulError (USAGE) where there is none, INPUT where it is no text."""
     text: str = args.prompt if args.prompt is not None else ("" if sys.stdin.isatty() else sys.stdin.read())
     if text:
-        return text
+        return readable(text)
     raise usage("there is no prompt", 'python -m orchestrator generate --prompt "..."   (or --interactive)')
+
+
+def take_all_bytes() -> None:
+    """Let bytes of standard input that are no text arrive as lone surrogates, for `readable`. An error of the decoder
+    would come with a whole block, and take along the good lines of a talk that are in it."""
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")
+
+
+def readable(text: str) -> str:
+    """`text`. Raises LonghaulError (INPUT) where it has bytes that are none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise LonghaulError(
+            f"the prompt is not {sys.stdin.encoding}, at �: {harmless(text[max(0, error.start - 30) :][:60])}",
+            kept=KEPT,
+            next_command="iconv -f latin1 -t utf-8 FILE | python -m orchestrator generate",
+            exit_code=ExitCode.INPUT,
+        ) from error
+    return text
 
 
 def spec_of(args: argparse.Namespace, chosen: Chosen, directory: Path) -> GenerateSpec:

@@ -20,6 +20,8 @@ from state.evaluations import EvaluationDir, Subject
 from state.layout import RunDir
 from state.reader import Reader
 
+MOST_DIGITS = 18
+"""Of a step; SQLite's whole numbers end within nineteen."""
 MODEL_TOKENS = 1024
 """Longest completion where nothing says another; the built-in models have numbers of their own."""
 NOT_NEEDED = ("optimizer", "buffers", "rng")
@@ -74,15 +76,22 @@ def _path_of(reader: Reader, run: RunDir, wanted: str, command: str) -> str:
         if found is None:
             raise _no_checkpoint(run, "has no validation yet, so that no checkpoint is the best", reader, command)
         return found.path
-    if wanted.isdigit():
-        row = reader.connection.execute(
-            "SELECT path FROM checkpoints WHERE step=? ORDER BY state='deleted', created_at DESC LIMIT 1", [int(wanted)]
-        ).fetchone()
-        if row is None:
+    if wanted.isascii() and wanted.isdigit():  # isdigit() takes `²` for a digit, and int() does not
+        found_path = _path_of_step(reader, wanted.lstrip("0") or "0")
+        if found_path is None:
             raise _no_checkpoint(run, f"has no checkpoint of step {wanted}", reader, command)
-        return str(row[0])
+        return found_path
     path = Path(wanted)
     return str(path.resolve()) if path.is_dir() else wanted
+
+
+def _path_of_step(reader: Reader, digits: str) -> str | None:
+    if len(digits) > MOST_DIGITS:
+        return None
+    row = reader.connection.execute(
+        "SELECT path FROM checkpoints WHERE step=? ORDER BY state='deleted', created_at DESC LIMIT 1", [int(digits)]
+    ).fetchone()
+    return None if row is None else str(row[0])
 
 
 def _identity(reader: Reader, run: RunDir, path: Path, run_id: str, command: str) -> tuple[str, int]:

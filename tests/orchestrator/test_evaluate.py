@@ -178,6 +178,32 @@ def test_what_cannot_be_evaluated_is_told_at_once(
     assert said.startswith("error: ") and "\nnext:  " in said
 
 
+@pytest.mark.parametrize("command", ["evaluate", "generate", "export"])
+@pytest.mark.parametrize(
+    ("wanted", "why"),
+    [
+        ("9" * 18, "has no checkpoint of step 9"),
+        ("9223372036854775808", "has no checkpoint of step 9223372036854775808"),  # SQLite's largest number, and one
+        ("9" * 5000, "has no checkpoint of step 9"),  # of more digits than int() reads
+        ("²", "has no checkpoint at .*²: "),
+        ("٢٠", "has no checkpoint at .*٢٠: "),
+        ("-20", "has no checkpoint at .*-20: "),
+    ],
+)
+def test_a_step_is_digits_and_one_that_is_not_there_is_told_with_those_that_are(
+    command: str, wanted: str, why: str, runs: Path
+) -> None:
+    with pytest.raises(LonghaulError, match=f"run 'night' {why}.*there are those of the steps 20") as told:
+        choose_checkpoint(RunDir(runs / "night"), wanted, command)
+    assert told.value.exit_code == ExitCode.INPUT
+    assert told.value.next_command == f"python -m orchestrator {command} --run night --checkpoint head"
+
+
+@pytest.mark.parametrize("wanted", ["20", "0020", "0" * 5000 + "20"])
+def test_a_step_may_have_zeros_in_front(wanted: str, runs: Path) -> None:
+    assert choose_checkpoint(RunDir(runs / "night"), wanted).subject.step == 20
+
+
 @pytest.mark.parametrize("command", ["generate", "export"])
 def test_a_checkpoint_that_was_pruned_is_told_with_those_that_are_there(command: str, tmp_path: Path) -> None:
     run = build_store(tmp_path / "night")  # rows, and no files

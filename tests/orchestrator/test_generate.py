@@ -19,6 +19,7 @@ import pytest
 from orchestrator.display.wording import harmless_lines
 from profiles.errors import ExitCode
 from tests import REPOSITORY
+from tests.orchestrator.test_cli import LATIN_1
 from tests.orchestrator.test_evaluate import WEIGHTS, a_run
 from tests.terminal import Terminal
 
@@ -27,10 +28,11 @@ def words_of(*words: str) -> list[str]:
     return [sys.executable, "-m", "orchestrator", "generate", *words]
 
 
-def command(*words: str, cwd: Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
+def command(*words: str, cwd: Path, stdin: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+    """stdin: bytes that are no UTF-8 as lone surrogates."""
     return subprocess.run(
-        words_of(*words), cwd=cwd, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True,
-        timeout=100, input=stdin,
+        words_of(*words), cwd=cwd, env={**os.environ, "PYTHONPATH": str(REPOSITORY), **variables}, capture_output=True,
+        encoding="utf-8", errors="surrogateescape", timeout=100, input=stdin,
     )  # fmt: skip
 
 
@@ -77,6 +79,11 @@ def test_the_text_is_streamed_to_standard_output_and_all_else_to_standard_error(
                      "has no validation yet", id="no best"),
         pytest.param(["--prompt", "a", "--run", "night", "--checkpoint", "21"], ExitCode.INPUT,
                      "there are those of the steps 20", id="no such step"),
+        pytest.param(["--prompt", "a", "--run", "night", "--checkpoint", "9" * 20], ExitCode.INPUT,
+                     "has no checkpoint of step 99999999999999999999; there are those of the steps 20", id="far step"),
+        pytest.param(["--prompt", "a", "--run", "night", "--checkpoint", "²"], ExitCode.INPUT, "has no checkpoint at ",
+                     id="no digit"),
+        pytest.param(["--prompt", LATIN_1], ExitCode.USAGE, "is not UTF-8, at �: caf�", id="no text"),
         pytest.param(["--prompt", "a", "--model", "adapter"], ExitCode.INPUT, "holds an adapter and no model",
                      id="an adapter"),
         pytest.param(
@@ -96,6 +103,25 @@ def test_what_cannot_be_done_is_told_with_a_way_out(words: list[str], code: int,
     done = command(*words, cwd=place)
     assert done.returncode == code and told in done.stderr and "Traceback" not in done.stderr, done.stderr
     assert "\nkept:  " in done.stderr and "\nnext:  " in done.stderr and not done.stdout
+
+
+@pytest.mark.parametrize("handler", ["strict", "surrogateescape"])
+def test_a_prompt_of_standard_input_that_is_no_text_is_told(handler: str, place: Path) -> None:
+    """Python reads with either handler, as the locale has it."""
+    given = f"a good line\n{LATIN_1}"
+    done = command("--run", "night", cwd=place, stdin=given, PYTHONIOENCODING=f"utf-8:{handler}")
+    assert done.returncode == ExitCode.INPUT and not done.stdout
+    assert done.stderr.startswith("error: the prompt is not utf-8, at �: a good line⏎caf�\nkept:  everything;")
+    assert "\nnext:  iconv -f latin1 -t utf-8 FILE | python -m orchestrator generate\n" in done.stderr
+
+
+@pytest.mark.parametrize("handler", ["strict", "surrogateescape"])
+def test_a_line_that_is_no_text_is_told_and_the_talk_goes_on(handler: str, place: Path) -> None:
+    words = ("--run", "night", "--interactive", "--max-new-tokens", "2", "--json")
+    talk = command(*words, cwd=place, stdin=f"ab\n{LATIN_1}\nxy\n", PYTHONIOENCODING=f"utf-8:{handler}")
+    assert talk.returncode == 0 and "Traceback" not in talk.stderr, talk.stderr
+    assert [json.loads(line)["prompt"] for line in talk.stdout.splitlines()] == ["ab", "xy"]
+    assert "error: the prompt is not utf-8, at �: caf�\n" in talk.stderr
 
 
 def test_a_damaged_checkpoint_is_not_read(place: Path, tmp_path: Path) -> None:

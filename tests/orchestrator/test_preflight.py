@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+from argparse import Namespace
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,8 +16,8 @@ import pytest
 
 from orchestrator.machine import Card, Machine
 from orchestrator.planner import changed
-from orchestrator.preflight import a_card_of, fitting, judge, nearest_first, shape_for, table, told
-from profiles.errors import ExitCode
+from orchestrator.preflight import a_card_of, examined, fitting, judge, nearest_first, shape_for, table, told
+from profiles.errors import ExitCode, LonghaulError
 from profiles.footprint import GIB
 from profiles.load import load_profile, shipped_profiles
 from profiles.schema import Model
@@ -27,7 +28,7 @@ from tests import REPOSITORY
 class Cli:
     """`run` as typed on a machine with such a card (None: no driver at all)."""
 
-    def __init__(self, folder: Path, mib: int | None, *words: str) -> None:
+    def __init__(self, folder: Path, mib: int | None, *words: str, **variables: str) -> None:
         tools = folder / "bin"
         tools.mkdir(exist_ok=True)
         if mib is not None:
@@ -38,7 +39,7 @@ class Cli:
         command = [sys.executable, "-m", "orchestrator", "run", *words]
         done = subprocess.run(
             command, cwd=folder, capture_output=True, text=True, timeout=60,
-            env={**environment, "PATH": str(tools), "PYTHONPATH": str(REPOSITORY)},
+            env={**environment, "PATH": str(tools), "PYTHONPATH": str(REPOSITORY), **variables},
         )  # fmt: skip
         self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
         self.began = (folder / "runs").exists()
@@ -84,6 +85,20 @@ def test_a_plan_is_printed_and_nothing_is_started(tmp_path: Path) -> None:
     assert (
         other.code == ExitCode.CUDA_OOM and "does not fit" in other.out and "--set optimizer.offload=true" in other.out
     )
+
+
+def test_a_slice_of_a_card_is_planned_without_a_card_and_refused_by_nobody(tmp_path: Path) -> None:
+    words = ["--profile", "azr-0.5b", "--plan"]
+    cli = Cli(tmp_path, 12288, *words, CUDA_VISIBLE_DEVICES="MIG-1")
+    assert cli.code == 0 and "no card is known here (nvidia-smi cannot tell which card CUDA_VISIBLE_DEVICES" in cli.out
+    args = Namespace(card=None, plan=False, run=None, profile="azr-0.5b", overrides=[])
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PATH", str(tmp_path / "bin"))
+        patched.setenv("CUDA_VISIBLE_DEVICES", "MIG-1")
+        assert not examined(load_profile("azr-0.5b").profile, args, is_new=True).is_refused
+        patched.setenv("CUDA_VISIBLE_DEVICES", "1")
+        with pytest.raises(LonghaulError, match="needs a GPU"):
+            examined(load_profile("azr-0.5b").profile, args, is_new=True)
 
 
 @pytest.mark.parametrize("card", ["nan", "inf", "-1", "0", "1e300", "large"])

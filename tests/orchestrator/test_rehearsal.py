@@ -37,6 +37,15 @@ def test_a_rehearsal_of_any_shipped_profile_is_a_whole_profile_that_differs_in_s
     assert value_of(small, "run.device") == "cpu"
 
 
+@pytest.mark.parametrize("name", ["pocket", "pocket-grpo", "fake", "azr-3b-qlora"])
+@pytest.mark.parametrize(
+    ("use", "kept"), [('["wandb","trackio"]', ()), ('["wandb","tensorboard"]', ("tensorboard",)), ("[]", ())]
+)
+def test_a_rehearsal_is_told_to_no_tracker_that_keeps_it(name: str, use: str, kept: tuple[str, ...]) -> None:
+    real = load_profile(name, [f"trackers.use={use}", 'trackers.project="mine"']).profile
+    assert rehearsal_of(real).trackers.use == kept
+
+
 def test_the_twin_of_grpo_differs_in_sizes_alone() -> None:
     real, twin = load_profile("grpo-1.5b-8gb").profile, load_profile("grpo-1.5b-8gb-debug").profile
     assert {knob for knob in knobs() if "." in knob and value_of(real, knob) != value_of(twin, knob)} <= SIZES
