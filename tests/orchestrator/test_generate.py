@@ -70,6 +70,14 @@ def test_the_text_is_streamed_to_standard_output_and_all_else_to_standard_error(
     assert "loading step 20 of run night" in done.stderr and " tokens in " in done.stderr
 
 
+def test_a_closed_standard_input_has_no_prompt(place: Path) -> None:
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&-', "sh", *words_of("--run", "night")], cwd=place, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, check=False,
+    )  # fmt: skip
+    assert done.returncode == ExitCode.USAGE and "there is no prompt" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
