@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from orchestrator import packages, places
-from orchestrator.display.wording import DEFAULT_RUNS, among, harmless
+from orchestrator.display.wording import DEFAULT_RUNS, among, not_text
 from orchestrator.signals import SIGNALS
 from profiles.errors import ExitCode, LonghaulError
 
@@ -67,8 +66,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     runs = DEFAULT_RUNS
-    # All that is started from here counts cards as nvidia-smi does, which the plan asks; a user's own order stays.
-    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     if given[:1] == ["run"]:
         SIGNALS.install()
     try:
@@ -90,18 +87,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def refuse_other_bytes(words: Sequence[str]) -> None:
-    """Raises LonghaulError (USAGE) where a word is not UTF-8: Python hands such bytes on as lone surrogates, which no
-    worker's spec, no store and no terminal takes."""
-    for word in words:
-        try:
-            word.encode()
-        except UnicodeEncodeError as error:
-            raise LonghaulError(
-                f"a word of the command line is not UTF-8, at �: {harmless(word[max(0, error.start - 30) :][:60])}",
-                kept="everything; nothing was started",
-                next_command="the same command in UTF-8   (`locale` says what this terminal sends)",
-                exit_code=ExitCode.USAGE,
-            ) from error
+    """Raises LonghaulError (USAGE) where a word is not UTF-8: no worker's spec, no store and no terminal takes it."""
+    if place := next(filter(None, map(not_text, words)), ""):
+        raise LonghaulError(
+            f"a word of the command line is not UTF-8, at �: {place}",
+            kept="everything; nothing was started",
+            next_command="the same command in UTF-8   (`locale` says what this terminal sends)",
+            exit_code=ExitCode.USAGE,
+        )
 
 
 def told(error: LonghaulError, runs: Path) -> int:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from profiles.footprint import GIB
+from workers.contract import BY_BUS
 
 COMMAND = (
     "nvidia-smi",
@@ -22,8 +23,6 @@ RESERVE_BYTES = int(0.3 * GIB)
 """Of a card, what its driver keeps from programs."""
 DEVICES = ("/dev/nvidiactl", "/dev/nvidia0", "/proc/driver/nvidia/version", "/dev/dxg", "/dev/kfd")
 """Signs of a GPU that `nvidia-smi` cannot be asked about: none of them, and there surely is none."""
-BY_BUS = "PCI_BUS_ID"
-"""Of CUDA_DEVICE_ORDER: cards are counted as `nvidia-smi` counts them. Workers have it unless the user says another."""
 INDEX = re.compile(r"|-?[0-9]+")
 """Of CUDA_VISIBLE_DEVICES: a card's number, or a way to say none (`-1`, nothing at all)."""
 

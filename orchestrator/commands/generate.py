@@ -21,7 +21,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from orchestrator.display.wording import harmless, harmless_lines
+from orchestrator.display.wording import harmless_lines, not_text
 from orchestrator.evaluation.subject import Chosen, choose_checkpoint, choose_model
 from orchestrator.line_worker import LineWorker, started
 from orchestrator.reading import held
@@ -190,15 +190,13 @@ def take_all_bytes() -> None:
 
 def readable(text: str) -> str:
     """`text`. Raises LonghaulError (INPUT) where it has bytes that are none."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
+    if place := not_text(text):
         raise LonghaulError(
-            f"the prompt is not {sys.stdin.encoding}, at �: {harmless(text[max(0, error.start - 30) :][:60])}",
+            f"the prompt is not {sys.stdin.encoding}, at �: {place}",
             kept=KEPT,
             next_command="iconv -f latin1 -t utf-8 FILE | python -m orchestrator generate",
             exit_code=ExitCode.INPUT,
-        ) from error
+        )
     return text
 
 

@@ -69,6 +69,18 @@ def go_on(name: str, phases: Collection[str], *, is_seeded: bool) -> str:
     return f"python -m orchestrator run --run {name}" + (" --full-pipeline" if is_all_done else "")
 
 
+def not_text(text: str) -> str:
+    """Where `text` has bytes that are no text, which Python hands on as lone surrogates; empty where it has none.
+
+    What comes before and after the place is shown, 60 characters at most. (pure)
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return harmless(text[max(0, error.start - 30) :][:60])
+    return ""
+
+
 def among(runs: Path, text: str) -> str:
     """`text` with `--runs` in each command that it tells, if the folder of all runs is another than ./runs."""
     if runs == DEFAULT_RUNS:

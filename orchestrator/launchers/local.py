@@ -12,6 +12,7 @@ from pathlib import Path
 
 from workers.contract import (
     ATTEMPT_VARIABLE,
+    BY_BUS,
     CONTROL_FD,
     CONTROL_FD_VARIABLE,
     LIFELINE_FD,
@@ -44,6 +45,7 @@ def clean_environment(run_id: str, token: str, warm: str) -> dict[str, str]:
     here = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [here, kept.get("PYTHONPATH", "")]))
     return {
+        "CUDA_DEVICE_ORDER": BY_BUS,
         **kept,
         "PYTHONPATH": path,
         "PYTHONUNBUFFERED": "1",

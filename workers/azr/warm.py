@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from profiles.errors import LonghaulError
 from profiles.schema import Sandbox as SandboxKnobs
-from workers.contract import Result, WorkerSpec
+from workers.contract import BY_BUS, Result, WorkerSpec
 from workers.sandbox import Limits, Sandbox
 
 if TYPE_CHECKING:
@@ -22,8 +22,7 @@ ENVIRONMENT = {
     "TRANSFORMERS_OFFLINE": "1",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "TOKENIZERS_PARALLELISM": "false",
-    # Cards are counted as nvidia-smi counts them, which plans and caps ask; CUDA's own order has the fastest first.
-    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+    "CUDA_DEVICE_ORDER": BY_BUS,
     # How long tensor threads wait awake. Awake for ever they take the cores from those they wait for, and a step is up
     # to ten times slower as soon as another program wants a core; asleep at once they lose a third of a quiet step.
     "GOMP_SPINCOUNT": "1000",

@@ -21,6 +21,7 @@ from workers.data.gsm8k import drop_long, first, read_problems, summary
 from workers.data.verify import verifier_of
 from workers.grpo.advantages import group_advantages, rule_of
 from workers.grpo.collecting import Asker, collect, prompt_of
+from workers.grpo.curriculum import Curriculum
 from workers.grpo.measuring import Measuring
 from workers.grpo.metrics import Metrics, facts_of, groups_of
 from workers.grpo.order import Order, ProblemFile
@@ -95,10 +96,18 @@ class GrpoTrainer:
             self._attempt.event("problems", text=summary(self._problems), digest=self._problems.digest)
         self._asker = Asker(profile, voice, tokenizer, self._engine, self._problems.problems, verifier_of(profile.grpo))
         self._check_lengths()
-        self._order = Order(None if profile.grpo.sent else self._plain_order())
-        if profile.grpo.sent and head is not None:
-            began_plain = profile.grpo.sent_on_stale == "shuffle" and not Order.has_stages(head)
-            self._order.inner = (None if began_plain else self._measuring().resumed()) or self._plain_order()
+        self._order = Order(self._begun_order(head))
+
+    def _begun_order(self, head: Path | None) -> Cursor | Curriculum | None:
+        """None before the difficulties are measured."""
+        grpo = self._profile.grpo
+        if not grpo.sent:
+            return self._plain_order()
+        if head is None:
+            return None
+        if grpo.sent_on_stale == "shuffle" and not Order.has_stages(head):  # it began without them
+            return self._plain_order()
+        return self._measuring().resumed() or self._plain_order()
 
     def _plain_order(self) -> Cursor:
         return Cursor(len(self._problems.problems), self._profile.run.seed, self._profile.data.on_exhausted)

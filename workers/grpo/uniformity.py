@@ -19,7 +19,7 @@ class StepFacts(Struct, frozen=True):
     groups: int
     uniform: int
     accuracy: float = 0.0
-    """Share of rollouts whose answer is right; a reward may also pay for their form."""
+    """Share of rollouts whose answer is right; a reward may also pay for their form. Older checkpoints tell none."""
     truncated_share: float = 0.0
     unanswered_share: float = 0.0
     """Rollouts in which no answer was found."""
