@@ -10,6 +10,7 @@ from workers.azr.trainer import device_of, set_up_torch
 from workers.models.policy import restored_policy
 from workers.rollout.engine import Sampling
 from workers.rollout.fewer_rows import with_fewer_rows
+from workers.rollout.free_rows import widen
 from workers.rollout.select import engine_of
 from workers.runtime import Attempt
 from workers.sandbox import Sandbox
@@ -42,8 +43,12 @@ def suites_of(attempt: Attempt, sandbox: Sandbox | None) -> dict[str, Suite]:
             assert attempt.spec.head is not None
             policy = restored_policy(profile, head, attempt.spec.head.step, device_of(profile), attempt.warn)
             engine = engine_of(policy.model, profile, policy.tokenizer, warn=attempt.warn)
-        positions = getattr(policy.model.config, "max_position_embeddings", 0) or 0
-        return Examinee(engine, policy.tokenizer, voice_of_run(profile, head), positions)
+            positions = getattr(policy.model.config, "max_position_embeddings", 0) or 0
+            one = Examinee(engine, policy.tokenizer, voice_of_run(profile, head), positions)
+            # No trainer needs the card: the plan of its rows is not ours.
+            longest = max((length_of(one, question) for suite in found for question in suite.questions), default=0)
+            widen(engine, policy.model, profile, prompt_tokens=longest)
+        return one
 
     def evaluate(suite: Questions, head: Path) -> Metrics:
         one = examinee(head)
@@ -64,11 +69,7 @@ def _ask_all(
     attempt: Attempt, examinee: Examinee, suite: Questions, sampling: Sampling, sandbox: Sandbox | None, stage: str
 ) -> list[Outcome]:
     """One answer to each question; like prompt lengths come together."""
-
-    def length(question: Question) -> int:
-        return len(examinee.tokenizer.encode(examinee.voice.ask(question.kind, question.item)))
-
-    questions = sorted(suite.questions, key=length)
+    questions = sorted(suite.questions, key=partial(length_of, examinee))
     found: list[Outcome] = []
     with attempt.stage(stage):
         while len(found) < len(questions):
@@ -77,6 +78,11 @@ def _ask_all(
             found += [one.outcome for one in with_fewer_rows(examinee.engine, work, attempt.warn)]
             attempt.at(attempt.step, f"{stage}, {suite.name} {len(found)} of {len(questions)}")
     return found
+
+
+def length_of(examinee: Examinee, question: Question) -> int:
+    """Tokens of the question's prompt."""
+    return len(examinee.tokenizer.encode(examinee.voice.ask(question.kind, question.item)))
 
 
 def compare(greedy: Sequence[Outcome], sampled: Sequence[Outcome]) -> Metrics:

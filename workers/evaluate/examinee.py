@@ -10,6 +10,7 @@ from profiles.schema import Profile
 from workers.azr.trainer import device_of, set_up_torch
 from workers.contract import EvaluationSpec
 from workers.models.policy import Policy, open_policy, restored_policy
+from workers.rollout.free_rows import widen
 from workers.rollout.select import Remedy, engine_of
 from workers.suites.asking import Examinee
 from workers.suites.voice import Voice
@@ -28,6 +29,7 @@ def open_examinee(spec: EvaluationSpec, voice: Voice, prompt_tokens: int) -> Exa
     else:
         policy = restored_policy(profile, Path(spec.model), spec.step, device)
     engine = engine_of(policy.model, profile, policy.tokenizer, remedy=remedy_of(profile))
+    widen(engine, policy.model, profile, prompt_tokens=prompt_tokens)
     return Examinee(engine, policy.tokenizer, voice, _positions(policy))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +23,28 @@ from workers.grpo.difficulty_cache import DifficultyCache, OnStale, measured_in,
 from workers.models.adapters import count_trained
 from workers.rng import derive
 from workers.rollout.engine import Rollout
+from workers.rollout.fewer_rows import with_fewer_rows
 from workers.runtime import Attempt
 from workers.train import Interrupted
 
 SLICE = 16
-"""Problems that are asked side by side; a kill loses at most so many."""
+"""Least problems of a slice; a kill loses at most one slice."""
+ROUNDS = 4
+"""Times that all rows are filled in a slice. With fewer, most rows wait for the longest answer of each slice."""
+
+
+def slice_of(rows: int, samples: int) -> int:
+    """Problems of a slice where `rows` rollouts decode side by side, `samples` for each problem. (pure)"""
+    return max(SLICE, ROUNDS * rows // samples)
 
 
 class Measuring:
     """Fills the cache at `path`, and makes the curriculum from it."""
 
-    def __init__(self, asker: Asker, problems: Problems, model: Any, path: Path) -> None:
+    def __init__(self, asker: Asker, problems: Problems, model: Any, path: Path, num_problems: int = SLICE) -> None:
+        """num_problems: of a slice."""
         self._asker, self._problems, self._model, self._path = asker, problems, model, path
+        self._num_problems = num_problems
         self._grpo = asker.profile.grpo
 
     def run(self, stop_asked: Callable[[], bool], attempt: Attempt) -> Curriculum | None:
@@ -46,15 +57,17 @@ class Measuring:
         if cache is None:
             attempt.warn(f"{self._path.name} is of another model, file or setting: training goes without an order")
             return None
+        # Below the rows of training, the trainer's own ladder decides what gets smaller.
+        engine, least = self._asker.engine, self._asker.profile.sampling.max_rows
         try:
             left = [one.number for one in self._problems.problems if one.number not in cache.done]
-            for at in range(0, len(left), SLICE):
+            for at in range(0, len(left), self._num_problems):
                 if stop_asked():
                     raise Interrupted
                 done = len(self._problems.problems) - len(left) + at
                 attempt.at(0, f"measuring, problem {done} of {len(self._problems.problems)}")
-                slice_ = left[at : at + SLICE]
-                samples = self._samples(slice_)
+                slice_ = left[at : at + self._num_problems]
+                samples = with_fewer_rows(engine, partial(self._samples, slice_), attempt.warn, least)
                 cache.measure(slice_, samples.__getitem__, self._asker.sameness)
         finally:
             cache.close()

@@ -22,7 +22,7 @@ from workers.data.verify import verifier_of
 from workers.grpo.advantages import group_advantages, rule_of
 from workers.grpo.collecting import Asker, collect, prompt_of
 from workers.grpo.curriculum import Curriculum
-from workers.grpo.measuring import Measuring
+from workers.grpo.measuring import SLICE, Measuring, slice_of
 from workers.grpo.metrics import Metrics, facts_of, groups_of
 from workers.grpo.order import Order, ProblemFile
 from workers.grpo.replica import Apply, GrpoReplica
@@ -33,7 +33,7 @@ from workers.models import load
 from workers.models.optimizer import learning_rate_at
 from workers.progress import Progress
 from workers.ranks.crew import Crew
-from workers.ranks.replica import highest
+from workers.ranks.replica import Widen, highest
 from workers.rollout_file import Record
 from workers.runtime import Attempt
 from workers.suites.data_files import data_folder
@@ -112,8 +112,9 @@ class GrpoTrainer:
     def _plain_order(self) -> Cursor:
         return Cursor(len(self._problems.problems), self._profile.run.seed, self._profile.data.on_exhausted)
 
-    def _measuring(self) -> Measuring:
-        return Measuring(self._asker, self._problems, self._model, self._attempt.run.difficulties)
+    def _measuring(self, num_problems: int = SLICE) -> Measuring:
+        run = self._attempt.run
+        return Measuring(self._asker, self._problems, self._model, run.difficulties, num_problems)
 
     def _check_lengths(self) -> None:
         """Raises LonghaulError (INPUT) where prompt and completion would not fit into the model."""
@@ -141,11 +142,28 @@ class GrpoTrainer:
     def seed(self, stop_asked: Callable[[], bool]) -> Sequence[Record]:
         """There are no buffers to fill; for a curriculum the difficulties are measured, by the policy as it begins."""
         if self._profile.grpo.sent:
-            with self._attempt.stage("measuring"), self._memory.phase("rollout"):
-                found = self._measuring().run(stop_asked, self._attempt)
-            self._memory.forget()
+            with self._attempt.stage("measuring"):
+                found = self._measured(stop_asked)
             self._order.inner = found or self._plain_order()
         return []
+
+    def _measured(self, stop_asked: Callable[[], bool]) -> Curriculum | None:
+        """Nothing trains meanwhile, so on a GPU as many rollouts are drawn side by side as its memory holds."""
+        is_gpu, sizes, samples = self._model.device.type == "cuda", self.sizes, self._profile.grpo.sent_samples
+        num_problems = SLICE
+        if is_gpu:
+            longest = max(len(self._asker.prompt_ids(one.prompt)) for one in self._problems.problems)
+            self.crew.call("widen", Widen(samples, longest))
+            num_problems = slice_of(self._engine.max_rows * self.crew.size, samples)
+        with self._memory.phase("rollout"):
+            found = self._measuring(num_problems).run(stop_asked, self._attempt)
+        self._memory.forget()
+        if is_gpu:
+            self._engine.drop_cache()
+            self.crew.call("resize", sizes)
+            # The cache takes the shape again that a resumed attempt begins with, or its numbers would differ.
+            self.crew.call("rehearse")
+        return found
 
     def reseed(self) -> dict[str, float]:
         """Nothing is kept that could be consolidated: the run goes on as it is."""

@@ -26,6 +26,7 @@ from workers.models.together import Lone
 from workers.models.torch_setup import device_of, set_up_torch
 from workers.ranks.group import ALONE, Group
 from workers.rollout.engine import Request, Rollout, Sampling
+from workers.rollout.free_rows import widen
 from workers.rollout.select import Warn, engine_of
 
 log = logging.getLogger("worker")
@@ -36,6 +37,13 @@ class Generate(Struct):
 
     requests: list[Request]
     sampling: Sampling
+
+
+class Widen(Struct):
+    """What will be drawn while nothing trains. answers: rollouts that share a prompt; prompt_tokens: of the longest."""
+
+    answers: int
+    prompt_tokens: int
 
 
 class StateFile(Struct):
@@ -70,7 +78,7 @@ class Replica:
 
     commands: ClassVar[Mapping[str, Any]] = {
         "generate": Generate, "rest": None, "resize": Sizes, "load": StateFile, "save": StateFile, "take": None,
-        "rehearse": None,
+        "rehearse": None, "widen": Widen, "set_rows": int, "drop_cache": None,
     }  # fmt: skip
     """What may be asked for -> type of its argument. Those of the same name below do it."""
     answers: ClassVar[Mapping[str, Any]] = {"generate": list[Rollout], "take": dict[str, float]}
@@ -140,6 +148,21 @@ class Replica:
 
     def rest(self, _: None = None) -> None:
         self.engine.rest()
+
+    def widen(self, asked: Widen) -> None:
+        """Draw as many rollouts side by side as this rank's memory holds while nothing trains."""
+        # Weights that are sharded come together for rollouts.
+        gathered = 0 if self.shards is None else sum(one.nbytes for one in self.model.parameters() if one.requires_grad)
+        widen(
+            self.engine, self.model, self.profile, prompt_tokens=asked.prompt_tokens, answers=asked.answers,
+            reserved_bytes=gathered,
+        )  # fmt: skip
+
+    def set_rows(self, rows: int) -> None:
+        self.engine.max_rows = rows
+
+    def drop_cache(self, _: None = None) -> None:
+        self.engine.drop_cache()
 
     def resize(self, sizes: Sizes) -> None:
         self.engine.max_rows = sizes.rollout_rows

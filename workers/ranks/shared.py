@@ -41,6 +41,13 @@ class SharedEngine:
         """That each rank decodes side by side."""
         return int(self._crew.replica.engine.max_rows)
 
+    @max_rows.setter
+    def max_rows(self, rows: int) -> None:
+        self._crew.call("set_rows", rows)
+
+    def drop_cache(self) -> None:
+        self._crew.call("drop_cache")
+
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Rollout]:
         if not requests:
             return []

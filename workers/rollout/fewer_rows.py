@@ -1,33 +1,43 @@
-"""What draws rollouts beside no trainer lives through memory that ends: with fewer of them side by side."""
+"""Retry generation with fewer rollouts side by side after an out-of-memory error, where no trainer can help."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 
-from workers.rollout.select import Portions
 from workers.runtime import is_out_of_memory
 
 T = TypeVar("T")
 
 
-def with_fewer_rows(engine: object, work: Callable[[], T], warn: Callable[[str], None]) -> T:
-    """What `work` gives. Where the GPU's memory ends in it, it is done again with half the rollouts side by side.
+@runtime_checkable
+class Resizable(Protocol):
+    """An engine that can decode fewer rollouts side by side."""
 
-    Raises the error itself where one rollout does not fit, and where the engine is none of `Portions`.
+    max_rows: int
+
+    def drop_cache(self) -> None:
+        """Free the cache; the next call makes one of the size it needs."""
+        ...
+
+
+def with_fewer_rows(engine: object, work: Callable[[], T], warn: Callable[[str], None], least: int = 1) -> T:
+    """The result of `work`, repeated with half the rollouts side by side after each out-of-memory error.
+
+    Raises that error once `least` rows do not fit either, and at once for an engine that is not `Resizable`.
     """
     while True:
         try:
             return work()
         except RuntimeError as error:
-            if not is_out_of_memory(error) or not isinstance(engine, Portions) or engine.max_rows == 1:
+            if not is_out_of_memory(error) or not isinstance(engine, Resizable) or engine.max_rows <= least:
                 raise
             reason = str(error).splitlines()[0]
         # Outside the handler: its traceback holds what the next try needs the room of.
-        engine.max_rows = -(-engine.max_rows // 2)
-        engine.forget_cache()
+        engine.max_rows = max(least, -(-engine.max_rows // 2))
+        engine.drop_cache()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-        warn(f"memory ended: {engine.max_rows} rollouts at one time from here on: {reason}")
+        warn(f"out of memory: {engine.max_rows} rollouts side by side from here on: {reason}")

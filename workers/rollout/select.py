@@ -81,6 +81,11 @@ class Portions:
             self.engine.keep_bytes = 0
             self.engine.close()
 
+    def drop_cache(self) -> None:
+        """Free the cache; the next call makes one of the size it needs."""
+        if isinstance(self.engine, GraphEngine):
+            self.engine.close()
+
     @property
     def cache_bytes(self) -> int:
         """Of the cache that an engine keeps from call to call."""

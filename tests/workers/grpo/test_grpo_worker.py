@@ -150,8 +150,8 @@ def test_row_34_measuring_that_was_killed_goes_on_where_it_was(
     asked: list[int] = []
     samples = GrpoTrainer._measuring
 
-    def counted(self: GrpoTrainer) -> Any:
-        found = samples(self)
+    def counted(self: GrpoTrainer, *num_problems: int) -> Any:
+        found = samples(self, *num_problems)
         inner = found._samples
         found._samples = lambda slice_: asked.extend(slice_) or inner(slice_)  # type: ignore[method-assign]
         return found
