@@ -53,7 +53,7 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--prompt", type=int, default=128, metavar="TOKENS")
     parser.add_argument("--completion", type=int, default=512, metavar="TOKENS")
     parser.add_argument("--lengths", choices=("forced", "real"), default="forced",
-                        help="real: completions end at different lengths, --completion at most (forced)")  # fmt: skip
+                        help="real: other lengths in each step, --completion at most (forced)")  # fmt: skip
     parser.add_argument("--warmup", type=int, default=2, help="steps that do not count (2)")
     parser.add_argument("--steps", type=int, default=10, help="timed steps at most (10)")
     parser.add_argument("--seconds", type=float, default=60.0, help="of timed steps, after which two are enough (60)")
@@ -108,7 +108,7 @@ def shown(reports: list[dict[str, Any]], args: argparse.Namespace) -> str:
     cap = f", allocator capped at a card of {args.cap:g} GiB" if args.cap else ""
     lengths = f"completion {args.completion} (forced)"
     if args.lengths == "real":
-        lengths = ", or ".join(dict.fromkeys(told(one["group_size"], args.completion) for one in reports))
+        lengths = told(args.completion)
     head = f"{args.shape}, prompt {args.prompt}, {lengths}{cap}\n{facts}\n"
     if args.profile_time:
         return head + "\n" + "\n\n".join(tables.time_table(one) for one in reports)

@@ -44,7 +44,6 @@ def perform(job: dict[str, Any], report: Report) -> None:
         return write_model(work.shape, model)
     job = job | {"overrides": overrides_of(job)}
     meter = Meter(report, job["began"], job["cap_gib"])
-    report.tokens, report.longest = work.tokens, max(work.lengths)
     budget = Budget(**job["budget"])
     if name in TRL:
         options = trl_grpo.Options(TRL[name].vllm, TRL[name].sleep, TRL[name].quantized, job["vllm_share"])

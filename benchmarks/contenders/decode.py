@@ -18,19 +18,19 @@ def run(work: Workload, model: Path, engine: str, job: dict[str, Any], meter: Me
     from benchmarks.contenders.ours import Session
 
     session = Session(work, model, engine, job["overrides"])
-    for_steps(lambda step: session.rollout(step), meter, budget)
+    for_steps(work, session.rollout, meter, budget)
     session.close()
     return None
 
 
-def for_steps(rollout: Any, meter: Meter, budget: Budget) -> None:
+def for_steps(work: Workload, rollout: Any, meter: Meter, budget: Budget) -> None:
     done = 0
     while not budget.is_spent(meter.report):
         done += 1
         began = meter.now()
         with meter.phase("rollout"):
             rollout(done)
-        meter.end_step(meter.now() - began, timed=budget.is_timed(done - 1))
+        meter.end_step(meter.now() - began, timed=budget.is_timed(done - 1), lengths=work.lengths(done))
 
 
 def run_vllm(work: Workload, model: Path, quantized: bool, share: float, meter: Meter, budget: Budget) -> None:
@@ -65,7 +65,7 @@ def run_vllm(work: Workload, model: Path, quantized: bool, share: float, meter: 
             if lengths != {work.completion}:
                 raise ValueError(f"completions have {sorted(lengths)} tokens, not {work.completion}")
 
-        for_steps(rollout, meter, budget)
+        for_steps(work, rollout, meter, budget)
 
 
 def write_adapter(work: Workload, folder: Path) -> None:

@@ -6,29 +6,46 @@ changed, and vLLM is asked for so many tokens of each prompt.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy
+from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
 
-LENGTHS = (96, 160, 208, 248, 288, 328, 400, 512)
-"""Tokens of the rows of a group in turn, end token included, where the longest may have 512."""
+LENGTHS = (64, 128, 184, 228, 268, 308, 364, 456, 512)
+"""Tokens at equidistant quantiles of what completions have, end token included, where the longest may have 512."""
+MEAN = sum(low + high for low, high in pairwise(LENGTHS)) / 2 / (len(LENGTHS) - 1)
 LAST_DRAW = 0.99
 """Uniforms are this at most: the end token, the vocabulary's last, lies above it unless it takes a hundredth."""
 PAST_ALL = 2.0
 """A uniform that only the vocabulary's last token answers."""
 
 
-def lengths_of(rows: int, completion: int) -> tuple[int, ...]:
-    """Of the rows of a group, where the longest may have `completion` tokens. (pure)"""
-    return tuple(max(1, LENGTHS[row % len(LENGTHS)] * completion // LENGTHS[-1]) for row in range(rows))
+def lengths_of(rows: int, completion: int, step: int) -> tuple[int, ...]:
+    """Of the rows of a group in `step`, where the longest may have `completion` tokens. (pure)
+
+    Drawn anew in each step: one set of lengths would be captured once, and no later step would pay for a new shape.
+    One row is drawn from each of as many equal parts of the distribution, so that steps are about as large.
+    """
+    draws = random.Random(f"lengths {step}")
+    places = [(row + draws.random()) / rows for row in range(rows)]
+    draws.shuffle(places)
+    return tuple(max(1, round(_at(place) * completion / LENGTHS[-1])) for place in places)
 
 
-def told(rows: int, completion: int) -> str:
-    """The lengths of a group of so many rows, for a person. (pure)"""
-    found = lengths_of(rows, completion)
-    return f"completions of {min(found)} to {max(found)}, mean {sum(found) / rows:g} (real lengths)"
+def _at(place: float) -> float:
+    """The quantile at `place`, 0 to 1, between those of `LENGTHS`."""
+    low = min(int(place * (len(LENGTHS) - 1)), len(LENGTHS) - 2)
+    share = place * (len(LENGTHS) - 1) - low
+    return LENGTHS[low] + share * (LENGTHS[low + 1] - LENGTHS[low])
+
+
+def told(completion: int) -> str:
+    """The distribution, for a person. (pure)"""
+    low, mean = (round(tokens * completion / LENGTHS[-1]) for tokens in (LENGTHS[0], MEAN))
+    return f"completions of {low} to {completion}, mean {mean}, drawn anew in each step (real lengths)"
 
 
 @contextmanager
@@ -71,23 +88,23 @@ class Ends:
         return scores
 
 
-def ending(generate: Callable[..., Any], lengths: Sequence[int], end: int) -> Callable[..., Any]:
-    """transformers' `generate`, with `Ends` among its processors."""
+def ending(generate: Callable[..., Any], lengths: Callable[[], Sequence[int]], end: int) -> Callable[..., Any]:
+    """transformers' `generate`, with `Ends` among its processors. lengths: of the step under way."""
     from transformers import LogitsProcessorList
 
     def ended(**inputs: Any) -> Any:
-        ends: Any = Ends(lengths, end, inputs["input_ids"].shape[1])
+        ends: Any = Ends(lengths(), end, inputs["input_ids"].shape[1])
         return generate(**inputs, logits_processor=LogitsProcessorList([ends]))
 
     return ended
 
 
-def counted(generate: Callable[..., Any], lengths: Sequence[int]) -> Callable[..., Any]:
-    """`generate` of vLLM's LLM, with so many tokens for each prompt in turn."""
+def counted(generate: Callable[..., Any], lengths: Callable[[], Sequence[int]]) -> Callable[..., Any]:
+    """`generate` of vLLM's LLM, with so many tokens for each prompt in turn. lengths: of the step under way."""
 
     def each(prompts: Sequence[Any], sampling_params: Any, **options: Any) -> Any:
         wanted = []
-        for _, length in zip(prompts, lengths, strict=True):
+        for _, length in zip(prompts, lengths(), strict=True):
             wanted.append(copy(sampling_params))
             wanted[-1].ignore_eos, wanted[-1].min_tokens, wanted[-1].max_tokens = True, length, length
         return generate(prompts, sampling_params=wanted, **options)

@@ -88,7 +88,7 @@ class Session:
 
         prompt = self.work.prompt_ids(step)
         requests = [Request(prompt, step * SEEDS + row) for row in range(self.work.group_size)]
-        wanted = self.work.lengths
+        wanted = self.work.lengths(step)
         with rows_end(wanted, SEEDS) if self.work.real_lengths else nullcontext():
             rollouts = self.engine.generate(requests, self._sampling)
         lengths = tuple(len(one.completion_ids) for one in rollouts)
@@ -179,5 +179,5 @@ def run(work: Workload, model: Path, engine: str, overrides: list[str], meter: M
         with meter.phase("rollout"):
             rollouts = session.rollout(done)
         report.metrics = session.train(done, rollouts)
-        meter.end_step(meter.now() - began, timed=budget.is_timed(done - 1))
+        meter.end_step(meter.now() - began, timed=budget.is_timed(done - 1), lengths=work.lengths(done))
     session.close()

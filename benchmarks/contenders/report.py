@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,10 +28,8 @@ class Report:
     """`ok`, `out of memory` or `failed`."""
     reason: str = ""
     device: str = ""
-    tokens: int = 0
-    """That one step samples."""
-    longest: int = 0
-    """Tokens of the longest row, which are a step's decode steps."""
+    sampled: list[dict[str, int]] = field(default_factory=list)
+    """Of each of `steps`: `tokens` of all rows, and of the `longest` one, which are its decode steps."""
     steps: list[dict[str, float]] = field(default_factory=list)
     warmup: list[dict[str, float]] = field(default_factory=list)
     cold_start_s: float | None = None
@@ -112,8 +110,8 @@ class Meter:
         if whole in self._peaks:
             self._peaks[rest] = self._peaks.pop(whole)
 
-    def end_step(self, seconds: float, *, timed: bool) -> None:
-        """The step under way took so many seconds in all."""
+    def end_step(self, seconds: float, *, timed: bool, lengths: Sequence[int]) -> None:
+        """The step under way took so many seconds in all. lengths: tokens of its completions."""
         self._note_peak("train" if "train" not in self._phases else "")
         phases, self._phases = self._phases, {}
         report = self.report
@@ -121,6 +119,8 @@ class Meter:
         if report.cold_start_s is None:
             report.cold_start_s = time.time() - self._began
         (report.steps if timed else report.warmup).append(phases | {"step": seconds})
+        if timed:
+            report.sampled.append({"tokens": sum(lengths), "longest": max(lengths)})
         report.host = host_peak()
         if timed and self.is_gpu:
             report.allocated = max(report.allocated or 0, self._allocated)

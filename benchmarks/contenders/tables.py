@@ -21,9 +21,7 @@ def row_of(one: Found, width: int) -> list[str]:
     start = [one["contender"], str(one["group_size"])]
     if not one["steps"]:
         return [*start, f"{one['status']}: {one['reason']}", *[""] * (width - 3)]
-    rollouts = [step["rollout"] for step in one["steps"] if "rollout" in step]
-    rates = [one["tokens"] / seconds for seconds in rollouts if seconds]
-    per_token = [seconds * 1000 / decode_steps(one) for seconds in rollouts]
+    rates, per_token = speeds(one)
     spans = [spread([step[name] for step in one["steps"] if name in step]) for name in
              ("step", "rollout", "score", "train")]  # fmt: skip
     memory = [gib(one[key]) for key in ("allocated", "reserved", "on_device", "host")]
@@ -34,9 +32,22 @@ def row_of(one: Found, width: int) -> list[str]:
     return [*start, *spans, spread(rates, 0), spread(per_token, 2), *memory, cold, f"{len(one['steps'])}{note}"]
 
 
-def decode_steps(one: Found) -> float:
-    """Of one rollout: the tokens of its longest row. Older files do not tell it; there all rows are alike."""
-    return float(one.get("longest") or one["tokens"] / one["group_size"])
+def speeds(one: Found) -> tuple[list[float], list[float]]:
+    """Tokens per second, and milliseconds of a decode step, of each step that drew rollouts."""
+    found = [
+        (sampled["tokens"] / step["rollout"], step["rollout"] * 1000 / sampled["longest"])
+        for step, sampled in zip(one["steps"], sampled_of(one), strict=True)
+        if step.get("rollout")
+    ]
+    return [rate for rate, _ in found], [each for _, each in found]
+
+
+def sampled_of(one: Found) -> list[dict[str, float]]:
+    """Of each step. Older files have one number for all, and the oldest no longest row: there all rows are alike."""
+    if "sampled" in one:
+        return list(one["sampled"])
+    tokens = one["tokens"]
+    return [{"tokens": tokens, "longest": one.get("longest") or tokens / one["group_size"]}] * len(one["steps"])
 
 
 def decode_table(reports: Sequence[Found]) -> str:
@@ -49,9 +60,9 @@ def decode_table(reports: Sequence[Found]) -> str:
             rows.append([*start, f"{one['status']}: {one['reason']}", "", "", "", ""])
             continue
         seconds = [step["rollout"] for step in one["steps"]]
+        rates, per_token = speeds(one)
         rows.append([
-            *start, spread(seconds), spread([one["tokens"] / each for each in seconds], 0),
-            spread([each * 1000 / decode_steps(one) for each in seconds], 2),
+            *start, spread(seconds), spread(rates, 0), spread(per_token, 2),
             gib(one["allocated"]), gib(one["on_device"]),
         ])  # fmt: skip
     return table(heads, rows)

@@ -123,11 +123,20 @@ def prompts_of(work: Workload, budget: Budget) -> Any:
 
 def end_rows(trainer: Any, work: Workload, options: Options) -> None:
     """Each row of a group has its own length, by the engine that the trainer generates with."""
+
+    def lengths() -> tuple[int, ...]:
+        return work.lengths(step_of(trainer))
+
     if options.vllm:
         llm = trainer.vllm_generation.llm
-        llm.generate = counted(llm.generate, work.lengths)
+        llm.generate = counted(llm.generate, lengths)
     else:
-        trainer.model.generate = ending(trainer.model.generate, work.lengths, work.vocabulary - 1)
+        trainer.model.generate = ending(trainer.model.generate, lengths, work.vocabulary - 1)
+
+
+def step_of(trainer: Any) -> int:
+    """Number of the step under way, from 1 on."""
+    return int(trainer.state.global_step) + 1
 
 
 def watch(trainer: Any, work: Workload, meter: Meter, budget: Budget) -> None:
@@ -143,7 +152,7 @@ def watch(trainer: Any, work: Workload, meter: Meter, budget: Budget) -> None:
     def timed_score(*args: Any, **kwargs: Any) -> Any:
         with meter.phase("rollout and score"):
             found = score(*args, **kwargs)
-        lengths, wanted = sorted(found["completion_mask"].sum(dim=1).tolist()), sorted(work.lengths)
+        lengths, wanted = sorted(found["completion_mask"].sum(dim=1).tolist()), sorted(work.lengths(step_of(trainer)))
         width = found["prompt_mask"].sum(dim=1).max().item()
         if lengths != wanted or width != work.prompt:
             raise ValueError(f"{width} + {lengths} tokens, not {work.prompt} + {wanted}")
@@ -159,7 +168,8 @@ def watch(trainer: Any, work: Workload, meter: Meter, budget: Budget) -> None:
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             meter.split("rollout and score", "rollout", "score")
-            meter.end_step(meter.now() - self.began, timed=budget.is_timed(int(state.global_step) - 1))
+            done = int(state.global_step)
+            meter.end_step(meter.now() - self.began, timed=budget.is_timed(done - 1), lengths=work.lengths(done))
             control.should_training_stop |= budget.is_spent(meter.report)
 
     trainer.remove_callback(PrinterCallback)

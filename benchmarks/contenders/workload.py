@@ -23,7 +23,7 @@ LORA_TARGETS = ("k_proj", "o_proj", "q_proj", "v_proj")
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One step: `group_size` completions of one prompt, of exactly `lengths` tokens, one update with them."""
+    """One step: `group_size` completions of one prompt, each as long as `lengths` says, one update."""
 
     shape: str = "r1-qwen-1.5b"
     group_size: int = 8
@@ -42,17 +42,11 @@ class Workload:
     def vocabulary(self) -> int:
         return int(SHAPES[self.shape]["vocab_size"])
 
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        """Tokens of each row's completion."""
+    def lengths(self, step: int) -> tuple[int, ...]:
+        """Tokens of each row's completion in `step`, the same for all contenders."""
         if self.real_lengths:
-            return lengths_of(self.group_size, self.completion)
+            return lengths_of(self.group_size, self.completion, step)
         return (self.completion,) * self.group_size
-
-    @property
-    def tokens(self) -> int:
-        """That one step samples."""
-        return sum(self.lengths)
 
     def prompt_ids(self, step: int) -> tuple[int, ...]:
         """Another prompt in each step, the same for all contenders: special tokens are at the vocabulary's end."""

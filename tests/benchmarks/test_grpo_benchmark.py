@@ -22,6 +22,7 @@ from benchmarks.contenders.workload import Workload
 from profiles.shapes import shape_of
 from workers.models.load import Tokenizer
 
+SAMPLED = [{"tokens": 40, "longest": 5}]
 TINY = {"shape": "tiny", "group_size": 4, "prompt": 6, "completion": 5}
 
 
@@ -70,7 +71,7 @@ def test_no_group_may_be_skipped_for_equal_rewards(size: int) -> None:
 def test_our_engines_do_whole_steps_of_the_forced_length(tmp_path: Path, model: Path, engine: str) -> None:
     found = reported(tmp_path, model, engine)
     assert (found["status"], found["reason"]) == ("ok", "")
-    assert found["tokens"] == 20
+    assert found["sampled"] == [{"tokens": 20, "longest": 5}] * 2
     assert len(found["warmup"]) == 1 and len(found["steps"]) == 2
     for step in found["steps"]:
         assert min(step["rollout"], step["train"]) > 0 and step["rollout"] + step["train"] <= step["step"]
@@ -148,7 +149,7 @@ def test_peaks_are_those_of_timed_steps_and_each_phase_has_its_own(monkeypatch: 
             takes(7)
         meter.split("rollout and score", "rollout", "score")
         takes(20)
-        meter.end_step(1.0, timed=timed)
+        meter.end_step(1.0, timed=timed, lengths=(3, 5))
     assert report.allocated_at_load == 115
     assert (report.allocated, report.reserved) == (30, 31)
     assert report.peaks == {"rollout": 16, "score": 17, "train": 30}
@@ -188,8 +189,10 @@ def test_a_kernel_is_counted_for_its_family(kernel: str, family: str) -> None:
 
 
 def test_the_table_gives_medians_with_their_span_and_how_much_faster_ours_is() -> None:
-    ours = vars(Report("native", 8, "ok", tokens=4096, steps=[{"step": s, "rollout": s / 2} for s in (1.0, 2.0, 3.0)]))
-    other = vars(Report("trl", 8, "ok", tokens=4096, steps=[{"step": 20.0, "rollout": 19.0}]))
+    ours = vars(
+        Report("native", 8, "ok", sampled=SAMPLED * 3, steps=[{"step": s, "rollout": s / 2} for s in (1.0, 2.0, 3.0)])
+    )
+    other = vars(Report("trl", 8, "ok", sampled=SAMPLED, steps=[{"step": 20.0, "rollout": 19.0}]))
     gone = grpo.failed("trl-vllm", 8, "not installed here: vllm")
     text = tables.steps_table([ours, other, gone])
     assert "| native | 8 | 2.00 (1.00 to 3.00) | 1.00 (0.50 to 1.50) |" in text
@@ -221,7 +224,7 @@ def test_tables_of_several_calls_are_one_where_the_workload_is(
 ) -> None:
     workload = {"shape": "tiny", "prompt": 6, "completion": 5, "cap": 0.0}
     for name, seconds, cap in (("native", 1.0, 0.0), ("trl", 12.0, 0.0), ("hf", 9.0, 4.0)):
-        report = vars(Report(name, 8, "ok", tokens=40, steps=[{"step": seconds, "rollout": seconds / 2}]))
+        report = vars(Report(name, 8, "ok", sampled=SAMPLED, steps=[{"step": seconds, "rollout": seconds / 2}]))
         facts = {"command": name, "kind": "steps", "workload": workload | {"cap": cap}, "gpu": "", "reports": [report]}
         (tmp_path / f"{name}.json").write_text(json.dumps(facts))
     assert grpo.main(["--show", *(str(tmp_path / f"{name}.json") for name in ("native", "trl", "hf"))]) == 0

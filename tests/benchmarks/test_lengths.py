@@ -16,6 +16,7 @@ import torch
 from benchmarks import grpo
 from benchmarks.contenders import __main__ as child
 from benchmarks.contenders import lengths, tables
+from benchmarks.contenders.lengths import MEAN
 from benchmarks.contenders.ours import Session
 from benchmarks.contenders.report import Report
 from benchmarks.contenders.workload import Workload
@@ -24,7 +25,12 @@ from workers.rollout.graph import engine as graph
 from workers.rollout.select import Portions
 
 TINY: dict[str, Any] = {"shape": "tiny", "group_size": 8, "prompt": 6, "completion": 32, "real_lengths": True}
-WANTED = (6, 10, 13, 15, 18, 20, 25, 32)
+WANTED = [Workload(**TINY).lengths(step) for step in (1, 2, 3)]
+
+
+def report_of(name: str, seconds: float) -> dict[str, Any]:
+    sampled = [{"tokens": 40, "longest": 5}]
+    return vars(Report(name, 8, "ok", sampled=sampled, steps=[{"step": seconds, "rollout": seconds / 2}]))
 
 
 def reported(folder: Path, model: Path, contender: str) -> dict[str, Any]:
@@ -39,17 +45,20 @@ def reported(folder: Path, model: Path, contender: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("groups", [1, 8])
-def test_a_group_of_the_whole_list_has_its_mean_and_its_longest(groups: int) -> None:
-    work = Workload(group_size=8 * groups, real_lengths=True)
-    assert (work.tokens, max(work.lengths)) == (280 * 8 * groups, 512)
+def test_each_step_has_lengths_of_its_own_the_same_for_every_contender() -> None:
+    steps = [Workload(group_size=8, real_lengths=True).lengths(step) for step in range(1, 101)]
+    assert steps == [Workload(group_size=8, real_lengths=True).lengths(step) for step in range(1, 101)]
+    assert len(set(steps)) == 100 and len({max(lengths) for lengths in steps}) > 20
+    # One row of each eighth of the distribution: the sum stays within the widths of the eighths, 512 - 64 in all.
+    assert all(abs(sum(lengths) - 8 * MEAN) <= (512 - 64) for lengths in steps)
+    assert min(map(min, steps)) >= 64 and max(map(max, steps)) <= 512
 
 
 def test_lengths_keep_their_proportions_and_no_row_is_empty() -> None:
-    assert Workload(**TINY).lengths == WANTED
-    assert Workload(group_size=10, completion=1024, real_lengths=True).lengths[7:] == (1024, 192, 320)
-    assert min(Workload(completion=2, real_lengths=True).lengths) == 1
-    assert Workload(group_size=3).lengths == (512, 512, 512)
+    small, large = (Workload(completion=tokens, real_lengths=True).lengths(3) for tokens in (512, 1024))
+    assert all(abs(2 * a - b) <= 1 for a, b in zip(small, large, strict=True))
+    assert min(Workload(completion=2, real_lengths=True).lengths(1)) == 1
+    assert Workload(group_size=3).lengths(5) == (512, 512, 512)
 
 
 @pytest.mark.parametrize("name", ["native", "hf", "graph"])
@@ -61,13 +70,14 @@ def test_each_row_of_our_engines_ends_at_its_own_length_with_the_end_token(model
         session.engine = Portions(graph.GraphEngine(session.model))
     for step in (1, 2):
         rollouts = session.rollout(step)
-        assert tuple(len(one.completion_ids) for one in rollouts) == WANTED
+        assert tuple(len(one.completion_ids) for one in rollouts) == WANTED[step - 1]
         for one in rollouts:
             assert one.finish_reason == "stop"
             assert one.completion_ids.index(work.vocabulary - 1) == len(one.completion_ids) - 1
         session.train(step, rollouts)
     session.limit(16)
-    assert [len(one.completion_ids) for one in session.rollout(3)] == [3, 5, 6, 7, 9, 10, 12, 16]
+    half = Workload(**TINY | {"completion": 16})
+    assert tuple(len(one.completion_ids) for one in session.rollout(3)) == half.lengths(3)
     session.close()
     assert all(module.draw_uniforms is plain for module in (engine, native, hf, graph))
 
@@ -93,7 +103,8 @@ def test_a_session_that_fails_leaves_the_engines_as_they_were(model: Path) -> No
 def test_whole_steps_count_the_tokens_that_were_sampled(tmp_path: Path, model: Path, name: str) -> None:
     found = reported(tmp_path, model, name)
     assert (found["status"], found["reason"]) == ("ok", "")
-    assert (found["tokens"], found["longest"], len(found["steps"])) == (sum(WANTED), 32, 2)
+    assert found["sampled"] == [{"tokens": sum(one), "longest": max(one)} for one in WANTED[1:]]  # one step warms up
+    assert len(found["steps"]) == 2
     assert found["metrics"]["grad_norm"] > 0
     assert found["metrics"]["mismatch_max"] < 0.01  # the update read the very tokens that were sampled
 
@@ -136,18 +147,18 @@ def test_vllm_is_asked_for_so_many_tokens_of_each_prompt() -> None:
 
     common = Params(max_tokens=9)
     kept = copy.copy(common)
-    lengths.counted(generate, (3, 9))(["a", "b"], sampling_params=common, use_tqdm=False)
+    lengths.counted(generate, lambda: (3, 9))(["a", "b"], sampling_params=common, use_tqdm=False)
     assert [(one.min_tokens, one.max_tokens, one.ignore_eos) for one in asked] == [(3, 3, True), (9, 9, True)]
     assert common == kept and {one.temperature for one in asked} == {1.0}
 
 
 def test_a_decode_step_is_a_token_of_the_longest_row() -> None:
     steps = [{"step": 2.0, "rollout": 1.024}]
-    real = vars(Report("native", 8, "ok", tokens=2240, longest=512, steps=steps))
-    older = vars(Report("native", 8, "ok", tokens=4096, steps=steps))
-    del older["longest"]
+    real = vars(Report("native", 8, "ok", sampled=[{"tokens": 2240, "longest": 512}], steps=steps))
+    old = {name: value for name, value in real.items() if name != "sampled"} | {"tokens": 2240, "longest": 512}
+    oldest = {name: value for name, value in old.items() if name != "longest"} | {"tokens": 4096}
     for table in (tables.steps_table, tables.decode_table):
-        assert all("| 2.00 |" in line for line in table([real, older]).splitlines()[2:])
+        assert all("| 2.00 |" in line for line in table([real, old, oldest]).splitlines()[2:])
     assert "| 2,188 | 2.00 |" in tables.steps_table([real])  # what was sampled, not what a full group has
 
 
@@ -155,13 +166,13 @@ def test_figures_of_both_kinds_of_lengths_are_two_tables(capsys: pytest.CaptureF
     told = {"older": {}, "forced": {"lengths": "forced"}, "real": {"lengths": "real"}}
     common = {"shape": "tiny", "prompt": 6, "completion": 512, "cap": 0.0}
     for name, more in told.items():
-        reports = [vars(Report(name, 8, "ok", tokens=40, steps=[{"step": 1.0, "rollout": 0.5}]))]
+        reports = [report_of(name, 1.0)]
         facts = {"command": name, "kind": "steps", "workload": common | more, "gpu": "", "reports": reports}
         (tmp_path / name).write_text(json.dumps(facts))
     assert grpo.main(["--show", *(str(tmp_path / name) for name in told)]) == 0
     forced, real = capsys.readouterr().out.split("\n\nreproduce: real")
     assert "completion 512 (forced)" in forced and "| older |" in forced and "| forced |" in forced
-    assert "completions of 96 to 512, mean 280 (real lengths)" in real and "| real |" in real
+    assert "completions of 64 to 512, mean 278, drawn anew in each step (real lengths)" in real and "| real |" in real
 
 
 @pytest.mark.parametrize("mode", ["--decode", "--check", "--profile-time"])
