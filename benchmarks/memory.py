@@ -1,7 +1,8 @@
 """Memory and time of a profile's real shapes with random weights, phase by phase, within the memory of its card.
 
-Each profile runs in a process of its own: load, rollouts at full length, one micro-batch at full length, an optimiser
-step, a checkpoint, and that checkpoint loaded again. On a GPU the allocator may take no more than such a card has left
+Each profile runs in a process of its own: load, rollouts at full length, one micro-batch at full length (scored, where
+the profile scores rollouts before it trains on them, then trained on), an optimiser step, a checkpoint, and that
+checkpoint loaded again. On a GPU the allocator may take no more than such a card has left
 beside a context (`set_per_process_memory_fraction`): what fits here fits there, while seconds are those of the GPU at
 hand. Seconds per step are computed from these, as if every rollout had full length: an upper bound.
 """
@@ -23,6 +24,7 @@ from typing import Any
 
 from profiles.footprint import demand_of
 from profiles.load import load_profile
+from profiles.passes import is_scored
 from profiles.schema import Profile
 from profiles.shapes import ARCHITECTURES, shape_of
 
@@ -36,6 +38,8 @@ EXPECTED = {
     "load": "load",
     "rollout": "rollout",
     "rollout 2": "rollout",
+    "score": "score",
+    "score 2": "score",
     "micro-batch": "train",
     "micro-batch 2": "train",
 }
@@ -156,7 +160,7 @@ def compare(profile: Profile, report: Report) -> None:
     phases = demand_of(profile, shape_of(ARCHITECTURES[profile.model.random_init])).phases
     for one in report.phases:
         one.expected = phases.get(EXPECTED.get(one.name, ""))
-        if one.expected and EXPECTED[one.name] == "train":
+        if one.expected and EXPECTED[one.name] in ("score", "train"):
             one.expected += report.kept
 
 
@@ -187,8 +191,10 @@ def look_beside(report: Any) -> None:
 
 def rehearsal(profile: Profile, device: Any, report: Report) -> None:
     """The phases of a worker's life, each at its largest."""
+    from workers.azr.importance import rescore
     from workers.azr.update import PolicyUpdate, Sums
     from workers.models import optimizer
+    from workers.models.log_probs import head_rows_for
     from workers.models.policy import open_policy
     from workers.rollout.engine import Sampling
     from workers.rollout.select import engine_of
@@ -199,6 +205,7 @@ def rehearsal(profile: Profile, device: Any, report: Report) -> None:
     state = [*policy.items, optimizer.OptimizerState(optimiser, policy.model)]
     engine = engine_of(policy.model, profile, policy.tokenizer)
     update = PolicyUpdate(policy.model, optimiser, profile.optimizer, profile.sampling.temperature)
+    update.head_rows = head_rows_for(profile, policy.model)
     draws = random.Random(0)
     rows = rows_of(update.micro_batch_size, policy.model.config.vocab_size, profile, draws)
     how = Sampling(temperature=profile.sampling.temperature, max_new_tokens=profile.sampling.max_completion_tokens)
@@ -207,8 +214,18 @@ def rehearsal(profile: Profile, device: Any, report: Report) -> None:
         engine.generate(requests, how)
     engine.rest()
     report.kept = engine.cache_bytes
-    for name in ("micro-batch", "micro-batch 2"):  # the first pays for kernels that are chosen or compiled once
-        with phase(name, report):
+    for again in ("", " 2"):  # the first pays for kernels that are chosen or compiled once
+        if is_scored(profile):
+            with phase(f"score{again}", report):
+                rescore(
+                    policy.model,
+                    rows,
+                    profile.sampling.temperature,
+                    micro_batch_size=len(rows),
+                    row_tokens=profile.optimizer.row_tokens,
+                    max_logits=update.head_rows * policy.model.config.vocab_size,
+                )
+        with phase(f"micro-batch{again}", report):
             update.accumulate(rows, [1.0, -1.0] * len(rows), Sums())
     with phase("optimiser", report):
         optimizer.clip(optimiser, policy.model, profile.optimizer.max_grad_norm)
@@ -228,13 +245,13 @@ def rehearsal(profile: Profile, device: Any, report: Report) -> None:
 
 
 def step_seconds(profile: Profile, report: Report, side_by_side: int, in_micro_batch: int) -> float:
-    """A step as if each rollout had full length and its prompt for itself."""
+    """A step as if each rollout had full length and its prompt for itself: drawn, scored where it is, trained on."""
     seconds = {one.name: one.seconds for one in report.phases}
     count = rollouts_of(profile)
     updates = profile.optimizer.updates_per_step
     return (
         count / side_by_side * seconds["rollout 2"]
-        + count / in_micro_batch * seconds["micro-batch 2"]
+        + count / in_micro_batch * (seconds.get("score 2", 0.0) + seconds["micro-batch 2"])
         + updates * seconds["optimiser"]
     )
 
