@@ -76,8 +76,8 @@ class Adapter(Section, frozen=True):
     """The pair's product is scaled by alpha / rank; 2 is usual."""
     rslora: Annotated[bool, FIXED] = False
     """Scale by alpha / sqrt(rank) instead (arXiv 2312.03732), so that a large rank is not scaled down to nothing."""
-    implementation: Annotated[Literal["peft", "own"], FREE] = "peft"
-    """Whose code computes with the matrices: `own` does so in the model's precision and with fewer kernels."""
+    implementation: Annotated[Literal["own", "peft"], FREE] = "own"
+    """Whose code computes with the matrices. `own` works in the model's precision, with fewer kernels."""
     targets: Annotated[tuple[str, ...], FIXED] = (
         "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj",
     )  # fmt: skip
