@@ -58,9 +58,10 @@ def test_a_model_of_unknown_sizes_keeps_its_rows(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="asks a GPU's allocator")
 def test_free_memory_is_what_the_allocator_can_still_hand_out() -> None:
-    before = free_rows.free_bytes(torch.device("cuda"))
+    device = torch.device("cuda", 0)
+    before = free_rows.free_bytes(device)
     held = torch.empty(GIB, dtype=torch.uint8, device="cuda")
-    assert before - free_rows.free_bytes(torch.device("cuda")) == pytest.approx(GIB, rel=0.01)
+    assert before - free_rows.free_bytes(device) == pytest.approx(GIB, rel=0.01)
     del held
 
 
