@@ -32,7 +32,8 @@ STOPPED = "stopped"
 """Failure class of a worker that we ended on request: no failure, nothing to count."""
 
 INLINE_BYTES = 256 << 20
-"""Checkpoints up to this size are hashed before they become the head; larger ones by a thread, before any pruning."""
+"""Checkpoints up to this size are hashed before they become the head; larger ones afterwards, beside the loop
+(orchestrator/verifying.py). Until then they count as unverified when something is pruned."""
 
 
 WHAT_WAS_DONE = {
@@ -68,12 +69,15 @@ class Ledger:
 
     # --- checkpoints -----------------------------------------------------------------------------------------
 
-    def commit_checkpoint(self, path: Path, end_step: int, now: float) -> CheckpointFacts:
-        """Verify the directory and make it the head. Raises state.checkpoint.Damaged. Repeating it is harmless."""
+    def commit_checkpoint(self, path: Path, end_step: int, now: float, *, is_hashed: bool = False) -> CheckpointFacts:
+        """Verify the directory and make it the head. Raises state.checkpoint.Damaged. Repeating it is harmless.
+
+        is_hashed: every byte of it was, a moment ago.
+        """
         manifest = read_manifest(path)
         small = manifest.bytes <= INLINE_BYTES
         verify(path, deep=small)
-        facts = facts_of(self.run, path, manifest, end_step, verified=small)
+        facts = facts_of(self.run, path, manifest, end_step, verified=small or is_hashed)
         crash_point("commit.before")
         self.store.commit_checkpoint(facts, manifest.attempt, now)
         crash_point("commit.after")
@@ -92,12 +96,29 @@ class Ledger:
         repairs = recover.plan_adoption(self.run, history.run_id, self.reader.checkpoints(), history.head)
         return [self.repair(repair, now) for repair in repairs]
 
+    def recover_checkpoints(self, now: float) -> list[str]:
+        """The same with the head hashed too; where it is damaged, the run goes back to the newest that verifies.
+
+        No worker may be at work. Returns a line for each thing done. Raises LonghaulError (STORE) if none verifies.
+        """
+        history = self.reader.history()
+        repairs = recover.plan_recovery(self.run, history.run_id, self.reader.checkpoints(), history.head)
+        done = [self.repair(repair, now) for repair in repairs]
+        head = self.reader.history().head
+        if head is not None and not head.verified:
+            self.store.set_verified(head.checkpoint_id)
+        return done
+
+    def unverified(self) -> list[CheckpointFacts]:
+        """Committed checkpoints of which not every byte was hashed yet, oldest first."""
+        return [facts for facts in self.reader.checkpoints() if facts.state == "committed" and not facts.verified]
+
     def repair(self, repair: Repair, now: float) -> str:
         """Carry out one repair, in the store and on disk. Returns the line for the log."""
         if repair.kind == Kind.ADOPT:
             manifest = read_manifest(repair.path)
             self._ingest_attempt(manifest.cycle, manifest.attempt)
-            self.commit_checkpoint(repair.path, self.reader.end_step(manifest.cycle), now)
+            self.commit_checkpoint(repair.path, self.reader.end_step(manifest.cycle), now, is_hashed=True)
         elif repair.kind == Kind.WALK_BACK:
             self.store.walk_back(repair.checkpoint_id, now)
             self.publish()

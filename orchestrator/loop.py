@@ -23,6 +23,7 @@ from orchestrator.schedule import Action, Commit, Stop, Train, Validate, Wait, m
 from orchestrator.signals import Signals
 from orchestrator.stagnation import verdict
 from orchestrator.supervise import Worker, kill_strays
+from orchestrator.verifying import Verifier
 from profiles.errors import ExitCode
 from profiles.schema import Profile
 from state.crash import crash_point
@@ -67,6 +68,7 @@ class Master:
         self.crew = Crew(run, self.history.run_id, profile.run.worker)
         ledger = Ledger(run, store, reader, profile.retention)
         self.attempts = Attempts(run, store, profile, self.crew, ledger, screen)
+        self.verifier = Verifier(self.attempts, signals)
         self.server = Server(run)
         # A person who starts a failed run again has looked at it: old failures no longer count.
         was_failed = self.history.state == RunState.FAILED
@@ -111,6 +113,7 @@ class Master:
         self.hear_people(now)
         self.hear_workers(now)
         self.reap(now)
+        self.history = self.verifier.turn(self.history, self.crew.active, now, self.clock.utc())
         self.watch(now)
         ending = self.decide(now)
         self.screen.show(self, now)
@@ -279,9 +282,10 @@ class Master:
             return Stop("asked to stop", RunState.STOPPED, ExitCode.OK)
         ending: Stop | None = None
         while self.crew.active is None and ending is None:  # closing a cycle leads straight to the next: no wait
-            action = next_action(self.history, self.profile, self.clock.utc(), self.forgiven)
-            ending = self.perform(action, now)
-            if isinstance(action, Wait):
+            action = next_action(self.history, self.profile, self.clock.utc(), self.forgiven | self.verifier.forgiven)
+            is_held = isinstance(action, Stop) and self.verifier.is_head_in_doubt(self.history)
+            ending = None if is_held else self.perform(action, now)
+            if is_held or isinstance(action, Wait):
                 break
         return ending
 
@@ -332,6 +336,7 @@ class Master:
 
     def dismiss(self) -> None:
         """End every process of ours, whatever the reason to leave, and answer everybody who waits."""
+        self.verifier.close()
         self.crew.dismiss_standby()
         active = self.crew.active
         if active is not None:

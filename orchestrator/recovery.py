@@ -7,7 +7,6 @@ from contextlib import suppress
 
 from orchestrator.commit import Ledger
 from orchestrator.supervise import kill_strays
-from state import recover
 from state.crash import crash_point
 from state.layout import RunDir
 from state.reader import Reader
@@ -29,12 +28,8 @@ def recover_run(run: RunDir, store: Store, reader: Reader, ledger: Ledger, now: 
     if killed := kill_strays(history.run_id):
         done.append(f"{killed} processes of an earlier master were still there; they are ended")
     crash_point("recover.strays_killed")
-    for repair in recover.plan_recovery(run, history.run_id, reader.checkpoints(), history.head):
-        done.append(ledger.repair(repair, now))
+    done += ledger.recover_checkpoints(now)
     crash_point("recover.adopted")
-    head = reader.history().head
-    if head is not None and not head.verified:  # the plan above hashed every byte of it
-        store.set_verified(head.checkpoint_id)
     for attempt in reader.open_attempts():
         end_step = reader.end_step(attempt.cycle)
         ended = ledger.close(attempt, end_step, exit_code=None, failure="", lost=True, now=now)

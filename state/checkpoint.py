@@ -28,6 +28,8 @@ from state.layout import RunDir
 FORMAT_VERSION = 1
 MANIFEST = "MANIFEST.json"
 STAGING_PREFIX = ".staging-"
+READ_BYTES = 1 << 20
+"""Read and hashed at one time."""
 MARGIN_BYTES = 512 << 20
 MIN_MARGIN_BYTES = 32 << 20
 LOST_ERRORS = frozenset({errno.EIO, errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EUCLEAN})
@@ -262,14 +264,15 @@ def _read_regular(path: Path) -> bytes:
 # --- verifying -----------------------------------------------------------------------------------------------------
 
 
-def verify(path: Path, deep: bool) -> Manifest:
+def verify(path: Path, deep: bool, between: Callable[[], None] = lambda: None) -> Manifest:
     """The manifest, if it and all files are as they were written: names and sizes, and with `deep` every byte.
 
-    Raises Damaged; LonghaulError (VERSION) for a newer format, (DISK, PERMISSION) where files cannot be read at all.
+    between: called after every READ_BYTES that were hashed; what it raises ends the work. Raises Damaged;
+    LonghaulError (VERSION) for a newer format, (DISK, PERMISSION) where files cannot be read at all.
     """
     manifest = read_manifest(path)
     try:
-        _verify_files(path, manifest, deep)
+        _verify_files(path, manifest, deep, between)
     except OSError as error:
         failure = _unreadable(path, error)
         if failure is error:
@@ -289,7 +292,7 @@ def problem_with(path: Path, deep: bool) -> str:
     return ""
 
 
-def _verify_files(path: Path, manifest: Manifest, deep: bool) -> None:
+def _verify_files(path: Path, manifest: Manifest, deep: bool, between: Callable[[], None]) -> None:
     found = {name: status.st_size for name, status in _walk(path) if name != MANIFEST}
     missing, extra = sorted(manifest.files.keys() - found), sorted(found.keys() - manifest.files)
     if missing:
@@ -300,7 +303,7 @@ def _verify_files(path: Path, manifest: Manifest, deep: bool) -> None:
         if found[name] != entry.bytes:
             raise Damaged(path, f"{name} has {found[name]} bytes, the manifest says {entry.bytes}")
     for name, entry in manifest.files.items() if deep else ():
-        if _sha256(path / name) != entry.sha256:
+        if _sha256(path / name, between) != entry.sha256:
             raise Damaged(path, f"{name} was changed: its sha256 differs from the manifest")
 
 
@@ -317,9 +320,13 @@ def _walk(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
                 raise Damaged(directory, f"{entry.name} is a symbolic link or another special file")
 
 
-def _sha256(path: Path) -> str:
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _sha256(path: Path, between: Callable[[], None] = lambda: None) -> str:
+    digest, buffer = hashlib.sha256(), memoryview(bytearray(READ_BYTES))
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            digest.update(buffer[:count])
+            between()
+    return digest.hexdigest()
 
 
 def _unreadable(path: Path, error: OSError) -> Exception:

@@ -36,6 +36,9 @@ POINTS = frozenset(
         "commit.before",
         "commit.inside",
         "commit.after",
+        # orchestrator.hashing and verifying: large checkpoints alone
+        "hash.begun",
+        "hash.done",
         "prune.marked",
         "prune.after_rename",
         "prune.mid_remove",

@@ -43,15 +43,18 @@ def to_delete(
 ) -> list[Kept]:
     """Checkpoints that may go, oldest first.
 
-    uncommitted_parents: parents of directories that have no row yet. Empty while the head is not known, and while it
-    or the newest is not verified: what looks superfluous may be what we fall back to.
+    Until the head is verified, its nearest verified ancestor is treated as the head: it is what we would fall back to.
+    Everything newer stays. Empty while the head is not known or there is no such ancestor.
+    uncommitted_parents: parents of directories that have no row yet.
     """
     by_id = {entry.checkpoint_id: entry for entry in checkpoints}
     ordered = sorted(by_id.values(), key=_age)
-    if head_id not in by_id or not by_id[head_id].verified or not ordered[-1].verified:
+    line = [head_id, *_ancestors(by_id, head_id, len(by_id))] if head_id in by_id else []
+    anchor = next((by_id[name] for name in line if by_id[name].verified), None)
+    if anchor is None:
         return []
-    keep = {entry.checkpoint_id for entry in ordered if _stays(entry, rule)}
-    keep |= {head_id, *_ancestors(by_id, head_id, rule.keep_ancestors), *uncommitted_parents}
+    keep = {entry.checkpoint_id for entry in ordered if _stays(entry, rule) or _age(entry) >= _age(anchor)}
+    keep |= {head_id, *_ancestors(by_id, anchor.checkpoint_id, rule.keep_ancestors), *uncommitted_parents}
     for entry in reversed(ordered):
         if sum(by_id[kept].verified for kept in keep if kept in by_id) >= MIN_VERIFIED:
             break

@@ -35,8 +35,14 @@ SIX = line(6)
         pytest.param(changed(SIX, "c1", best_for=("heldout",)), RULE, "c6", "c2 c3", id="the best of a suite stays"),
         pytest.param(changed(SIX, "c2", pinned=True), RULE, "c6", "c1 c3", id="pinned stays"),
         pytest.param(changed(SIX, "c3", leased=True), RULE, "c6", "c1 c2", id="what is being read stays"),
-        pytest.param(changed(SIX, "c6", verified=False), RULE, "c6", "", id="an unverified head blocks all"),
-        pytest.param(changed(SIX, "c6", verified=False), RULE, "c5", "", id="so does an unverified newest"),
+        pytest.param(
+            changed(SIX, "c6", verified=False), RULE, "c6", "c1 c2",
+            id="until the head is verified its parent is treated as the head, with ancestors of its own",
+        ),
+        pytest.param(changed(SIX, "c6", verified=False), RULE, "c5", "c1 c2", id="what is newer than the head stays"),
+        pytest.param(
+            [replace(entry, verified=False) for entry in SIX], RULE, "c6", "", id="nothing goes while none is verified"
+        ),
         pytest.param(
             changed(changed(SIX, "c5", verified=False), "c4", verified=False),
             RULE, "c6", "c1 c2", id="a second verified one stays though no rule names it",
@@ -82,6 +88,19 @@ def test_whatever_the_history_the_head_and_two_verified_remain_at_every_instant(
         assert head in {entry.checkpoint_id for entry in left}
     assert all(entry in left for entry in entries if entry.pinned or entry.leased or entry.best_for)
     assert to_delete(left, rule, head) == []
+
+
+@given(histories())
+def test_what_could_be_fallen_back_to_stays_until_the_head_is_verified(history: tuple[list[Kept], Rule, str]) -> None:
+    entries, rule, head = history
+    by_id = {entry.checkpoint_id: entry for entry in entries}
+    gone = {entry.checkpoint_id for entry in to_delete(entries, rule, head)}
+    at: str | None = head
+    while at in by_id and not by_id[at].verified:
+        assert at not in gone
+        at = by_id[at].parent
+    assert at not in gone
+    assert at in by_id or not gone
 
 
 @given(histories())

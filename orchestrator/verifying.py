@@ -1,0 +1,145 @@
+"""Which checkpoint is hashed next, and what follows from the result: pruning, quarantine, or a walk back.
+
+Large checkpoints become the head when their sizes fit; here every byte of them is hashed, beside the loop. The queue is
+the store itself: what is committed and not verified, newest first. So nothing is lost with a master, and what is pruned
+while it waits is never read.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from orchestrator.attempts import Attempts
+from orchestrator.crew import Active
+from orchestrator.hashing import Hashed, Hasher
+from orchestrator.schedule import Train
+from orchestrator.signals import Signals
+from profiles.errors import ExitCode
+from state.crash import crash_point
+from state.history import History
+from state.recover import Kind, Repair
+
+
+class Verifier:
+    """Belongs to one master. `turn` never waits, but for a walk back, when nothing else could go on anyway."""
+
+    def __init__(self, attempts: Attempts, signals: Signals) -> None:
+        self.attempts = attempts
+        self.ledger = attempts.ledger
+        self.screen = attempts.screen
+        self.hasher = Hasher(attempts.run, signals.wake)
+        self.damaged: Hashed | None = None
+        """What is wrong with the head. It stays the head until another checkpoint can take its place."""
+        self.unreadable: set[str] = set()
+        """Ids that could not be read; the next master tries again."""
+        self.doubted: set[str] = set()
+        """Tokens of attempts that refused their input; after each of them the head was hashed once more."""
+        self.forgiven: frozenset[str] = frozenset()
+        """Tokens of attempts that failed because their head was damaged."""
+        self._seen_head: str | None = ""
+        self._is_idle = False
+        """There is nothing to hash until the head changes."""
+
+    def turn(self, history: History, active: Active | None, now: float, utc: float) -> History:
+        """Take a result, begin the next. Returns the history, read again if the store has changed."""
+        head_id = history.head.checkpoint_id if history.head else None
+        if head_id != self._seen_head:
+            self._seen_head, self._is_idle = head_id, False
+        found = self.hasher.take()
+        has_changed = found is not None and self.judge(found, history, active, now)
+        if self.damaged is not None:
+            has_changed |= self.replace_head(self.damaged, history, active, now, utc)
+        if self.hasher.current is None and not self._is_idle:
+            self.hash_next()
+        return self.ledger.reader.history() if has_changed else history
+
+    def hash_next(self) -> None:
+        """Newest first: as soon as it is verified, older ones may go unread."""
+        known_bad = {self.damaged.facts.checkpoint_id} if self.damaged is not None else set()
+        waiting = [
+            facts for facts in self.ledger.unverified() if facts.checkpoint_id not in self.unreadable | known_bad
+        ]
+        if waiting:
+            self.hasher.start(waiting[-1])
+        self._is_idle = not waiting
+
+    def judge(self, found: Hashed, history: History, active: Active | None, now: float) -> bool:
+        """What a result means. Returns whether the store has changed."""
+        facts = self.ledger.reader.checkpoint(found.facts.checkpoint_id)
+        if facts is None or facts.state != "committed":
+            return False  # pruned or quarantined meanwhile: what was read may have been half of it
+        self._is_idle = False
+        name = Path(facts.path).name
+        if found.obstacle:
+            self.unreadable.add(facts.checkpoint_id)
+            self.screen.say(f"checkpoint {name} could not be hashed ({found.obstacle}); the next start tries again")
+            return False
+        if not found.damage:
+            crash_point("hash.done")
+            self.ledger.store.set_verified(facts.checkpoint_id)
+            for path in self.ledger.prune():
+                self.screen.note_pruned(path)
+            return True
+        if history.head is None or facts.checkpoint_id != history.head.checkpoint_id:
+            self.quarantine(found)
+            return True
+        self.damaged = found
+        self.screen.say(f"the head {name} is DAMAGED: {found.damage}")
+        if active is not None and isinstance(active.action, Train):
+            self.screen.say("its worker still has the state: the next checkpoint replaces it")
+            self.attempts.ask_for_checkpoint(active, now)
+        return False
+
+    def quarantine(self, found: Hashed) -> None:
+        path = self.attempts.run.root / found.facts.path
+        repair = Repair(Kind.QUARANTINE, path, found.damage, found.facts.checkpoint_id)
+        self.screen.say(self.ledger.repair(repair, 0.0))
+
+    # --- a head that is damaged --------------------------------------------------------------------------------
+
+    def replace_head(self, bad: Hashed, history: History, active: Active | None, now: float, utc: float) -> bool:
+        """One step towards a head that can be used. Returns whether the store has changed.
+
+        A train worker has the state in memory, so its next checkpoint becomes the head and no step is lost. Without
+        one the run goes back to the newest checkpoint that verifies.
+        """
+        if history.head is None or history.head.checkpoint_id != bad.facts.checkpoint_id:
+            self.quarantine(bad)
+            self.damaged = None
+            return True
+        if active is None:
+            self.walk_back(history, utc)
+            return True
+        if not isinstance(active.action, Train):
+            self.attempts.ask_to_stop(active, now)
+        return False
+
+    def walk_back(self, history: History, utc: float) -> None:
+        """What a start would do. Hashes everything here, in the loop: nothing can begin before one is found.
+
+        Raises LonghaulError (STORE) where none verifies; then no file is touched.
+        """
+        for line in self.ledger.recover_checkpoints(utc):
+            self.screen.say(line)
+        self.damaged = None
+        self.forgiven |= {failure.token for failure in history.failures if failure.failure == ExitCode.INPUT.name}
+
+    # --- what the loop asks ------------------------------------------------------------------------------------
+
+    def is_head_in_doubt(self, history: History) -> bool:
+        """Asked before the run ends by itself: whether the head must be hashed first, because nobody has done so yet,
+        or because the last attempt refused its input and the head may be the reason."""
+        head, failure = history.head, history.failures[-1] if history.failures else None
+        if head is None:
+            return False
+        if failure is not None and failure.failure == ExitCode.INPUT.name and failure.token not in self.doubted:
+            if self.hasher.current is None:
+                self.doubted.add(failure.token)
+                self.hasher.start(head)
+            return True
+        if self.hasher.current is not None and self.hasher.current.checkpoint_id == head.checkpoint_id:
+            return True
+        return not head.verified and head.checkpoint_id not in self.unreadable
+
+    def close(self) -> None:
+        self.hasher.close()
