@@ -16,6 +16,7 @@ import msgspec
 
 from orchestrator import pointers
 from orchestrator.ingest import drop_torn_line, ingest_all
+from profiles.disk import INLINE_BYTES
 from profiles.schema import Retention
 from state import recover, retention, trash
 from state.checkpoint import Manifest, read_manifest, verify
@@ -30,11 +31,6 @@ from workers.contract import Outcome, Result
 
 STOPPED = "stopped"
 """Failure class of a worker that we ended on request: no failure, nothing to count."""
-
-INLINE_BYTES = 256 << 20
-"""Checkpoints up to this size are hashed before they become the head; larger ones afterwards, beside the loop
-(orchestrator/verifying.py). Until then they count as unverified when something is pruned."""
-
 
 WHAT_WAS_DONE = {
     Kind.ADOPT: "adopted",
@@ -161,15 +157,20 @@ class Ledger:
         self.store.set_checkpoint_state(facts.checkpoint_id, "deleted")
 
     def _drop_rollouts(self, cycle: int, head_step: int) -> None:
-        """Rollouts at and before the head are never needed again."""
+        """Rollouts at and before the head are never needed again; the last few stay where the rule says so."""
         keep_from = head_step - self.rule.keep_rollout_steps
-        for file in self.run.rollouts(cycle).glob("step-*.jsonl"):
-            with suppress(ValueError):
-                if int(file.stem.removeprefix("step-")) <= keep_from:
-                    file.unlink(missing_ok=True)
-        if not self.rule.keep_rollout_steps:
-            for old in (self.run.rollouts(cycle - 1), self.run.rollouts(cycle - 2)):
-                shutil.rmtree(old, ignore_errors=True)
+        for number in range(cycle, -1, -1):
+            folder, num_left = self.run.rollouts(number), 0
+            if number < cycle and not folder.exists():
+                return  # so are those of all cycles before it
+            for file in folder.glob("step-*.jsonl"):
+                with suppress(ValueError):
+                    if int(file.stem.removeprefix("step-")) <= keep_from:
+                        file.unlink(missing_ok=True)
+                    else:
+                        num_left += 1
+            if number < cycle and not num_left:
+                shutil.rmtree(folder, ignore_errors=True)
 
     # --- attempts --------------------------------------------------------------------------------------------
 

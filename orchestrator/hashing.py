@@ -18,7 +18,7 @@ from state.crash import crash_point
 from state.history import CheckpointFacts
 from state.layout import RunDir
 
-NICENESS = 10
+NICENESS = 5
 """The worker's threads come first."""
 CLOSE_S = 2.0
 """Longest wait for a read in progress when the master leaves. A disk that hangs must not hold up a stop."""

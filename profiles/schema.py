@@ -247,6 +247,8 @@ class Retention(Section, frozen=True):
     """The last checkpoint of every so manieth cycle stays for good; 0: none."""
     keep_rollout_steps: Annotated[Count, FREE] = 0
     """Committed steps whose rollout files stay for reading; those not yet committed always stay."""
+    on_small_disk: Annotated[Literal["refuse", "warn"], FREE] = "refuse"
+    """Where less is free than the run may need at most: do not start, or say so and start all the same."""
 
 
 class Trackers(Section, frozen=True):

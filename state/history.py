@@ -5,7 +5,7 @@ A History is small however long the run is: the newest cycle, a window of commit
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from state.states import AttemptState, CycleState, RunState
@@ -28,6 +28,20 @@ class CheckpointFacts:
     is_cycle_end: bool = False
     pinned: bool = False
     state: str = "committed"
+
+
+def num_unhashed(known: Sequence[CheckpointFacts], newest_id: str) -> int:
+    """Checkpoints newer than the newest verified one, among them `newest_id`, which may have no row yet. (pure)
+
+    known: oldest first.
+    """
+    committed = [facts for facts in known if facts.state == "committed"]
+    count = 0 if any(facts.checkpoint_id == newest_id for facts in known) else 1
+    for facts in reversed(committed):
+        if facts.verified:
+            break
+        count += 1
+    return count
 
 
 @dataclass(frozen=True)

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+import sqlite3
+import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
+from profiles.disk import INLINE_BYTES, MOST_UNHASHED
 from profiles.errors import ExitCode, LonghaulError
 from state import checkpoint
 from state.checkpoint import Manifest
+from state.history import num_unhashed
 from state.layout import RunDir
+from state.reader import Reader
 from state.registry import Registry
 from workers.contract import CheckpointRef, Message
 from workers.runtime import Attempt
 
+HASH_PATIENCE_S = 20.0
+"""A disk that hangs, or a master that is stopped, must not hold up training for longer at each checkpoint."""
+LOOK_EVERY_S = 0.1
 EXACTNESS = ("torch", "transformers", "safetensors", "numpy", "msgspec", "peft", "bitsandbytes")
 """Libraries whose version decides whether a resume is bit-exact."""
 
@@ -61,6 +70,8 @@ class Saver:
         self._attempt = attempt
         self._registry = registry
         self._write_static = write_static
+        self._num_bytes = 0
+        """Of the newest checkpoint that this attempt wrote."""
 
     @property
     def step(self) -> int:
@@ -72,6 +83,7 @@ class Saver:
         spec, parent = self._attempt.spec, self._attempt.saved
         with self._attempt.stage("checkpoint"):
             self._attempt.sync()
+            self._wait_for_hashes()
             saved = checkpoint.stage(
                 self._attempt.run,
                 run_id=spec.run_id,
@@ -84,6 +96,7 @@ class Saver:
                 versions=versions(),
                 write=self._write,
             )
+        self._num_bytes = saved.manifest.bytes
         self._attempt.saved = CheckpointRef(
             path=saved.path, step=step, checkpoint_id=saved.checkpoint_id, digest=saved.digest
         )
@@ -97,6 +110,24 @@ class Saver:
             return
         for id_ in ids:
             self._attempt.control.send(self._message(id_))
+
+    def _wait_for_hashes(self) -> None:
+        """Let the master catch up with large checkpoints: it prunes what a hash has made superfluous, and only so is
+        what the disk must hold bounded. Not when the run is to stop."""
+        if self._num_bytes <= INLINE_BYTES:
+            return
+        deadline = time.monotonic() + HASH_PATIENCE_S
+        is_stopping = self._attempt.control.requests.stop.is_set
+        while self._num_waiting() >= MOST_UNHASHED and time.monotonic() < deadline and not is_stopping():
+            time.sleep(LOOK_EVERY_S)
+
+    def _num_waiting(self) -> int:
+        assert self._attempt.saved is not None
+        try:
+            with closing(Reader.open(self._attempt.run)) as reader:
+                return num_unhashed(reader.checkpoints(), self._attempt.saved.checkpoint_id)
+        except (LonghaulError, sqlite3.Error):
+            return 0  # what is wrong with the store is the master's to say
 
     def _write(self, directory: Path) -> None:
         self._registry.save(directory)

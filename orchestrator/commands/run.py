@@ -22,6 +22,7 @@ from pathlib import Path
 from orchestrator.clock import Clock
 from orchestrator.commit import Ledger
 from orchestrator.data_sets.hand_on import hand_on, is_due
+from orchestrator.disk import Room, disk_facts, disk_line, room_for, too_full
 from orchestrator.display.plain import Plain
 from orchestrator.display.screen import Display, Screen
 from orchestrator.display.summary import summary
@@ -36,6 +37,7 @@ from orchestrator.settle import has_begun, settle_profile
 from orchestrator.signals import SIGNALS
 from orchestrator.tracking import tracked
 from profiles.changes import with_profile
+from profiles.disk import BALLAST_BYTES
 from profiles.errors import ExitCode, LonghaulError
 from profiles.load import from_json, load_profile, override_profile, profile_sha256, resolved_json
 from profiles.schema import Profile
@@ -47,7 +49,6 @@ from state.states import RunState
 from state.store import NewRun, Store
 
 PR_SET_CHILD_SUBREAPER = 36
-BALLAST_BYTES = 16 << 20
 DEFAULT_PROFILE = "pocket"
 End = Callable[[RunDir, Reader, Profile, Screen, Stop], int] | None
 
@@ -69,7 +70,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--until", metavar="GOAL", help="score at which the run is finished, as in 'mean>=0.9'")
     parser.add_argument("--accept-changes", action="store_true", help="resume with a profile that differs")
     parser.add_argument("--dry-run", action="store_true", help="walk the whole path with a tiny model; keep nothing")
-    parser.add_argument("--plan", action="store_true", help="tell what memory it needs, and what fits; start nothing")
+    parser.add_argument(
+        "--plan", action="store_true", help="tell what memory and disk it needs, and what fits; start nothing"
+    )
     parser.add_argument(
         "--card", type=gigabytes, metavar="GB", help="plan for a GPU of so many GB, not for the one here"
     )
@@ -95,14 +98,17 @@ def run(args: argparse.Namespace) -> int:
         return dry_run(chosen.profile or stored_with(chosen.run, []), args.runs)
     is_begun = has_begun(chosen.run)
     verdict = examined(chosen.profile or stored_with(chosen.run, []), args, is_new=not is_begun)
+    room = room_for(verdict.profile, chosen.run)
     if args.plan or args.card:
-        return say_plan(verdict, args)
+        return say_plan(verdict, room, args)
     if verdict.is_refused:
         raise too_small(verdict, args)
+    if room.is_refused:
+        raise too_full(room, verdict.profile, chosen.run, args)
     if chosen.profile is not None:
         chosen = replace(chosen, profile=verdict.profile)
     is_changed_early = chosen.profile is not None and not chosen.is_new and not is_begun and not args.profile
-    for line in filter(None, (told(verdict), engine_kept(verdict, args) if is_changed_early else "")):
+    for line in filter(None, (told(verdict), disk_line(room), engine_kept(verdict, args) if is_changed_early else "")):
         sys.stdout.write(f"{line}\n")
     make_directory(chosen.run.root)
     lock = RunLock.acquire(chosen.run)
@@ -119,11 +125,16 @@ def run(args: argparse.Namespace) -> int:
         lock.release()
 
 
-def say_plan(verdict: Verdict, args: argparse.Namespace) -> int:
-    """Print the plan; the exit code says whether it fits."""
-    said = json.dumps(plan_facts(verdict), indent=2) + "\n" if args.json else among(args.runs, shown(verdict, args))
+def say_plan(verdict: Verdict, room: Room, args: argparse.Namespace) -> int:
+    """Print the plan; the exit code says whether it fits. With --card the disk is that of another machine, too."""
+    if args.json:
+        said = json.dumps({**plan_facts(verdict), "disk": disk_facts(room)}, indent=2) + "\n"
+    else:
+        said = among(args.runs, shown(verdict, args)) + disk_line(room) + "\n"
     sys.stdout.write(said)
-    return int(ExitCode.OK if verdict.plan is None or verdict.plan.fits else ExitCode.CUDA_OOM)
+    if verdict.plan is not None and not verdict.plan.fits:
+        return int(ExitCode.CUDA_OOM)
+    return int(ExitCode.DISK if room.is_refused and not args.card else ExitCode.OK)
 
 
 def shorthands(args: argparse.Namespace) -> list[str]:

@@ -13,9 +13,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from profiles.disk import INLINE_BYTES, checkpoint_bytes, disk_plan
+from profiles.load import load_profile
 from tests.faults.conftest import Clean
 from tests.faults.harness import KNOBS, Master, Scene, scene
 from tests.faults.invariants import check_invariants, check_recovery, ending
+from tests.faults.test_bad_input import tiny_disk
 
 KILLED = -signal.SIGKILL
 ALL_ARE_LARGE = (
@@ -74,6 +77,25 @@ def test_twenty_large_checkpoints_leave_what_twenty_small_ones_leave(tmp_path: P
         assert all(verified for _, verified in kept(run))
         assert ending(run) == ending(small)
         check_invariants(run)
+
+
+@pytest.mark.timeout(900)
+def test_checkpoints_of_300_MiB_keep_within_what_the_plan_says(tmp_path: Path) -> None:
+    knobs = {"fake.state_bytes": 300 << 20, "run.steps_per_cycle": 8, "run.checkpoint_every": 1}
+    profile = load_profile("fake", [f"{name}={value}" for name, value in {**KNOBS, **knobs}.items()]).profile
+    one = checkpoint_bytes(profile, None)
+    assert one is not None and one > INLINE_BYTES
+    room = disk_plan(profile, one).total
+    store_and_logs = 8 << 20
+    with tiny_disk(tmp_path / "disk", (room + store_and_logs) >> 20), scene(tmp_path / "disk" / "run") as run:
+        run.knobs = knobs
+        master = run.start()
+        assert master.process.wait(600) == 0, master.text()
+        written = run.one("SELECT count(*) FROM checkpoints")
+        assert written == 9
+        assert written * one > room  # without pruning it would not have ended
+        assert all(verified for _, verified in kept(run))
+        assert len(kept(run)) <= 3  # the head, its parent, and the best
 
 
 # --- a master that dies or is stopped meanwhile ----------------------------------------------------------------------

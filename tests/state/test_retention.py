@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from state.history import CheckpointFacts, num_unhashed
 from state.retention import MIN_VERIFIED, Kept, Rule, to_delete
 
 
@@ -107,3 +108,22 @@ def test_what_could_be_fallen_back_to_stays_until_the_head_is_verified(history: 
 def test_the_order_in_which_checkpoints_are_told_does_not_matter(history: tuple[list[Kept], Rule, str]) -> None:
     entries, rule, head = history
     assert to_delete(entries[::-1], rule, head) == to_delete(entries, rule, head)
+
+
+@pytest.mark.parametrize(
+    ("verified", "newest", "expected"),
+    [
+        ("", "a", 1),
+        ("y", "a", 0),
+        ("y", "b", 1),
+        ("ynn", "c", 2),
+        ("ynn", "d", 3),
+        ("nny", "c", 0),
+    ],
+)
+def test_how_many_wait_for_their_hash(verified: str, newest: str, expected: int) -> None:
+    known = [
+        CheckpointFacts("abc"[n], None, 1, n, f"c{n}", "d", 1, verified=mark == "y") for n, mark in enumerate(verified)
+    ]
+    quarantined = CheckpointFacts("q", None, 1, 9, "q", "d", 1, verified=True, state="quarantined")
+    assert num_unhashed([*known, quarantined], newest) == expected

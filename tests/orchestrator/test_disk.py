@@ -1,0 +1,120 @@
+"""`run` where the disk is too small for what retention keeps: what is said, what to type, which exit code."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.disk import Room, There, advice, disk_line, room_for, shape_on_disk
+from profiles.disk import disk_plan, state_bytes
+from profiles.errors import ExitCode
+from profiles.load import load_profile
+from state.layout import RunDir
+from tests import REPOSITORY
+from tests.faults.harness import scene
+
+PETABYTE = 10**15
+FAKE = load_profile("fake").profile
+
+
+def cli(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "orchestrator", "run", "--profile", "fake", "--runs", str(folder / "runs"), *words],
+        cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+def test_a_run_that_cannot_fit_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    done = cli(tmp_path, "--set", f"fake.state_bytes={PETABYTE}")
+    assert done.returncode == ExitCode.DISK == 73
+    assert "run 'fake' needs up to 9000000.0 GB of disk, and " in done.stderr
+    assert "are missing" in done.stderr
+    assert "kept:  nothing was started" in done.stderr
+    assert "--set retention.on_small_disk=warn" in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_plan_says_what_the_disk_must_hold_and_whether_it_does(tmp_path: Path) -> None:
+    fits = cli(tmp_path, "--plan", "--json", "--set", "fake.state_bytes=1000000")
+    assert fits.returncode == 0
+    told = json.loads(fits.stdout)["disk"]
+    assert told["missing_bytes"] == 0
+    assert told["total_bytes"] == sum(told["parts"].values())
+    assert told["parts"]["head and ancestors"] == 3 * told["checkpoint_bytes"] == 3 * (1000000 + 65536)
+    huge = cli(tmp_path, "--plan", "--set", f"fake.state_bytes={PETABYTE}")
+    assert huge.returncode == ExitCode.DISK
+    assert "disk: up to 9000000.0 GB in checkpoints of up to 1000000.0 GB" in huge.stdout
+    other_machine = cli(tmp_path, "--plan", "--card", "8", "--set", f"fake.state_bytes={PETABYTE}")
+    assert other_machine.returncode == 0
+    warned = cli(tmp_path, "--plan", "--set", f"fake.state_bytes={PETABYTE}", "--set", "retention.on_small_disk=warn")
+    assert warned.returncode == 0
+
+
+def test_a_start_says_what_the_disk_must_hold(tmp_path: Path) -> None:
+    with scene(tmp_path / "run") as run:
+        master = run.finish()
+        assert "disk: up to 17 MB in checkpoints of up to 66 kB" in master.out.read_text()
+
+
+def test_rollouts_that_are_kept_are_those_of_the_last_steps_whatever_their_cycle(tmp_path: Path) -> None:
+    with scene(tmp_path / "run", run__max_cycles=3, run__steps_per_cycle=2, retention__keep_rollout_steps=3) as run:
+        run.finish()
+        files = sorted(path.name for path in run.run.cycles.glob("*/rollouts/*"))
+        assert files == ["step-000004.jsonl", "step-000005.jsonl", "step-000006.jsonl"]
+
+
+def test_what_a_run_occupies_already_need_not_be_free(tmp_path: Path) -> None:
+    with scene(tmp_path / "run", fake__state_bytes=1_000_000) as run:
+        run.finish()
+        found = room_for(FAKE, run.run)
+        checkpoints = sum(path.stat().st_size for path in run.run.checkpoints.rglob("*") if path.is_file())
+        assert checkpoints + (16 << 20) <= found.there.occupied <= checkpoints + (16 << 20) + (1 << 20)
+        assert found.there.largest > 1_000_000
+        assert found.there.for_good == 1  # of the seed phase
+        assert "are there" in disk_line(found)
+    assert room_for(FAKE, RunDir(tmp_path / "nothing" / "here")).there == There()
+
+
+def test_the_advice_is_the_retention_that_fits(tmp_path: Path) -> None:
+    plan = disk_plan(FAKE, 100)
+    args = Namespace(run=None, profile="fake", overrides=["retention.keep_ancestors=5", "run.seed=3"])
+    tight = Room(plan, There(largest=1 << 30), 9 << 30, tmp_path)
+    line = advice(tight, FAKE, RunDir(tmp_path / "fake"), args).splitlines()[0]
+    command, _, needs = line.partition("   ")
+    assert shlex.split(command)[3:] == [
+        "run", "--profile", "fake", "--set", "run.seed=3",
+        "--set", "retention.keep_ancestors=1", "--set", "retention.keep_every=0",
+    ]  # fmt: skip
+    assert needs.startswith("(needs ")
+    hopeless = Room(plan, There(largest=1 << 30), 1 << 20, tmp_path)
+    assert advice(hopeless, FAKE, RunDir(tmp_path / "fake"), args).startswith(f"df -h {tmp_path}")
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", ["pocket-debug", "azr-3b-qlora-debug", "azr-0.5b-debug"])
+def test_a_real_checkpoint_has_the_size_that_the_plan_says(name: str, tmp_path: Path) -> None:
+    words = ["--profile", name, "--run", "real", "--runs", str(tmp_path), "--plain"]
+    knobs = ["run.max_cycles=1", "run.steps_per_cycle=1", "validation.examples_per_task=1", "trackers.use=[]"]
+    sets = [part for knob in knobs for part in ("--set", knob)]
+    done = subprocess.run(
+        [sys.executable, "-m", "orchestrator", "run", *words, *sets],
+        cwd=REPOSITORY, capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    profile = load_profile(name, knobs).profile
+    shape = shape_on_disk(profile)
+    assert shape is not None
+    (last,) = (tmp_path / "real" / "checkpoints").glob("c0001-s000001-*")
+    stored = sum(path.stat().st_size for path in last.glob("*.safetensors"))
+    # Beside the numbers a file has a header of some 130 bytes for each tensor, which counts in a model so small.
+    headers = 3 * 130 * 14 * (shape.num_hidden_layers + 1)
+    assert state_bytes(profile, shape) - 1024 <= stored <= state_bytes(profile, shape) + headers
+    plan = room_for(profile, RunDir(tmp_path / "another")).plan
+    assert plan is not None
+    assert sum(path.stat().st_size for path in last.rglob("*")) <= plan.checkpoint
