@@ -22,14 +22,15 @@ from pathlib import Path
 from orchestrator.clock import Clock
 from orchestrator.commit import Ledger
 from orchestrator.data_sets.hand_on import hand_on, is_due
-from orchestrator.disk import Room, disk_facts, disk_line, room_for, too_full
+from orchestrator.disk import disk_line, room_for, too_full
 from orchestrator.display.plain import Plain
 from orchestrator.display.screen import Display, Screen
 from orchestrator.display.summary import summary
 from orchestrator.display.terminal import Keyboard
 from orchestrator.display.wording import among, harmless
 from orchestrator.loop import Master
-from orchestrator.preflight import Verdict, engine_kept, examined, gigabytes, plan_facts, shown, told, too_small
+from orchestrator.planned import say_plan
+from orchestrator.preflight import engine_kept, examined, gigabytes, told, too_small
 from orchestrator.recovery import raise_oom_priority, recover_run
 from orchestrator.runs import newest_unfinished
 from orchestrator.schedule import Stop
@@ -123,18 +124,6 @@ def run(args: argparse.Namespace) -> int:
             store.close()
     finally:
         lock.release()
-
-
-def say_plan(verdict: Verdict, room: Room, args: argparse.Namespace) -> int:
-    """Print the plan; the exit code says whether it fits. With --card the disk is that of another machine, too."""
-    if args.json:
-        said = json.dumps({**plan_facts(verdict), "disk": disk_facts(room)}, indent=2) + "\n"
-    else:
-        said = among(args.runs, shown(verdict, args)) + disk_line(room) + "\n"
-    sys.stdout.write(said)
-    if verdict.plan is not None and not verdict.plan.fits:
-        return int(ExitCode.CUDA_OOM)
-    return int(ExitCode.DISK if room.is_refused and not args.card else ExitCode.OK)
 
 
 def shorthands(args: argparse.Namespace) -> list[str]:

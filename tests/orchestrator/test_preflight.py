@@ -78,7 +78,7 @@ def test_a_plan_is_printed_and_nothing_is_started(tmp_path: Path) -> None:
     assert cli.code == 0 and not cli.began
     rows = {line.split()[0]: line for line in cli.out.splitlines()[2:-2]}
     assert list(rows) == ["load", "rollout", "score", "train"]
-    assert cli.out.splitlines()[-1].startswith("fits: ") and "rollouts by native\n" in cli.out
+    assert cli.out.splitlines()[-2].startswith("fits: ") and "rollouts by native\n" in cli.out
     auto = Cli(tmp_path, 12288, "--profile", "azr-0.5b", "--plan", "--set", "sampling.engine=auto")
     assert "rollouts by native (auto: captured steps" in auto.out
     other = Cli(tmp_path, 12288, "--profile", "azr-0.5b", "--plan", "--card", "5")
