@@ -153,7 +153,7 @@ class Attempts:
         code = worker.exit_code or 0
         on_request = worker.kill is not None and not active.hung
         failure = ""
-        if on_request and code in (ExitCode.ABORTED, -signal.SIGTERM, -signal.SIGKILL):
+        if on_request and code in (ExitCode.ABORTED, -signal.SIGKILL):
             failure = STOPPED
         elif code or active.hung:
             oom_killed = crew_module.oom_kills() > active.oom_kills_before

@@ -103,7 +103,7 @@ class Crew:
     def dismiss_standby(self) -> None:
         """Closing the lifeline ends it; it holds nothing."""
         if self.standby is not None:
-            self.standby.start_kill("no longer needed", 0.0, 0.0, dump=False)
+            self.standby.start_kill("no longer needed", 0.0, dump=False)
             with suppress(ChildProcessError):
                 os.waitpid(self.standby.pid, 0)
             self.discard(self.standby)

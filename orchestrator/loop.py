@@ -232,7 +232,7 @@ class Master:
         timeouts = self.profile.timeouts
         head_bytes = self.history.head.bytes if self.history.head else 0
         for worker in self.crew.workers():
-            worker.continue_kill(now, timeouts.kill_s)
+            worker.continue_kill(now)
             if worker.kill is not None:
                 continue
             late = overdue(worker.watch, timeouts, self.screen.step_times, head_bytes, now)
@@ -247,7 +247,7 @@ class Master:
             active.hung = late
             self.attempts.set_state(active, AttemptState.HUNG)
         self.screen.say(f"worker {worker.pid} is hung ({late}): its stacks go to worker.log, then it is killed")
-        worker.start_kill(late, now, self.profile.timeouts.kill_s, dump=True)
+        worker.start_kill(late, now, dump=True)
 
     def is_held(self, worker: Worker, now: float) -> bool:
         """True while it is stopped by a signal; after ten minutes it is continued once, then counts as hung."""

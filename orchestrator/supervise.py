@@ -130,20 +130,19 @@ class Worker:
 
     # --- killing ---------------------------------------------------------------------------------------------
 
-    def start_kill(self, reason: str, now: float, kill_s: float, *, dump: bool) -> None:
-        """Begin USR2 (stacks into the log), TERM, KILL to the group; `continue_kill` goes on with it."""
+    def start_kill(self, reason: str, now: float, *, dump: bool) -> None:
+        """Begin USR2 (stacks into the log), KILL to the group; `continue_kill` goes on with it. Workers ignore TERM."""
         if self.kill is None:
-            signals = (signal.SIGUSR2, signal.SIGTERM, signal.SIGKILL) if dump else (signal.SIGTERM, signal.SIGKILL)
-            self.kill = Kill(reason, now, signals)
-        self.continue_kill(now, kill_s)
+            self.kill = Kill(reason, now, (signal.SIGUSR2, signal.SIGKILL) if dump else (signal.SIGKILL,))
+        self.continue_kill(now)
 
     def abort(self, reason: str, now: float, kill_s: float) -> None:
-        """Ask it to leave now; TERM and KILL follow if it does not."""
+        """Ask it to leave now; KILL follows after kill_s seconds if it does not."""
         if self.kill is None:
             self.send(Message(type="abort"))
-            self.kill = Kill(reason, now + kill_s, (signal.SIGTERM, signal.SIGKILL))
+            self.kill = Kill(reason, now + kill_s, (signal.SIGKILL,))
 
-    def continue_kill(self, now: float, kill_s: float) -> None:
+    def continue_kill(self, now: float) -> None:
         while self.kill is not None and self.kill.rest and now >= self.kill.next_at and self.status is None:
             number, *rest = self.kill.rest
             with suppress(ProcessLookupError):
@@ -151,9 +150,7 @@ class Worker:
                     os.kill(self.pid, number)
                 else:
                     os.killpg(self.pid, number)
-            self.kill = replace(
-                self.kill, next_at=now + (DUMP_S if number == signal.SIGUSR2 else kill_s), rest=tuple(rest)
-            )
+            self.kill = replace(self.kill, next_at=now + DUMP_S, rest=tuple(rest))
 
     # --- life ------------------------------------------------------------------------------------------------
 

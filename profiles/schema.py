@@ -276,7 +276,7 @@ class Timeouts(Section, frozen=True):
     checkpoint_s: Annotated[Seconds, FREE] = 60.0
     """Least deadline of a checkpoint; 1 s per 20 MB is added."""
     kill_s: Annotated[Seconds, FREE] = 5.0
-    """Patience between asking a worker to abort, TERM and KILL."""
+    """Patience between asking a worker to abort and KILL. Workers ignore TERM: their end is for the master."""
 
 
 class Retry(Section, frozen=True):

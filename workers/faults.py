@@ -4,8 +4,8 @@
 | --- | --- |
 | hang | busy loop; the control thread still obeys `abort` |
 | no_progress | sleeps for ever, heartbeats go on |
-| hang_native | native call that keeps the interpreter lock, TERM blocked: nothing is heard any more |
-| ignore_term | sleeps for ever, deaf to `abort` and TERM |
+| hang_native | native call that keeps the interpreter lock: nothing is heard any more |
+| deaf | sleeps for ever, deaf to `abort` |
 | nan | loss is not finite; argument: for how many steps (1) |
 | oom | out of memory; argument: how many times (1: the retry works) |
 | exit | exits with the code in the argument (70) |
@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import logging
 import os
 import signal
 import subprocess
@@ -32,6 +33,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from workers.control import Control
+
+log = logging.getLogger("worker")
 
 FOREVER_S = 86400
 ALWAYS = frozenset({"exhausted", "slow"})
@@ -77,15 +80,14 @@ def _no_progress(control: Control, argument: int | None) -> None:
 
 
 def _hang_native(control: Control, argument: int | None) -> None:
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP})
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     while True:  # the signal that dumps the stacks also ends a sleep
         ctypes.PyDLL(None).sleep(FOREVER_S)  # PyDLL, unlike CDLL, keeps the interpreter lock
 
 
-def _ignore_term(control: Control, argument: int | None) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def _deaf(control: Control, argument: int | None) -> None:
     control.deafen()
+    log.info("deaf from now on")
     _no_progress(control, argument)
 
 
@@ -119,7 +121,7 @@ EFFECTS: dict[str, Callable[[Control, int | None], None]] = {
     "hang": _hang,
     "no_progress": _no_progress,
     "hang_native": _hang_native,
-    "ignore_term": _ignore_term,
+    "deaf": _deaf,
     "exit": _exit,
     "kill": _kill,
     "zombie": _zombie,

@@ -22,10 +22,19 @@ OOM_SCORE_ADJ = 500
 """Above the master's 0 and below the programs' 1000: the kernel takes the master last."""
 
 
+MASTERS_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+"""Requests to the master. A service manager or a shutdown sends TERM to every process of the group at once."""
+
+
 def ignore_signals() -> None:
-    """USR1's default action is death, and INT is for the master alone: both may come at any time, so this is first."""
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Leave the end to the master: it gets the same signal, and asks for a stop after the step. Call this first.
+
+    Ignored rather than handled: what is ignored stays so across exec, so sandboxes, ranks and the helper processes of
+    libraries inherit it. The master itself ends a worker by `abort` and KILL, and a dead master by the lifeline.
+    """
+    for number in MASTERS_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the master has them blocked until we are here
 
 
 def dump_on_usr2() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import socket
 import sys
 from collections.abc import Sequence
@@ -85,8 +86,9 @@ def spawn(run_id: str, token: str, log: Path, warm: str, command: Sequence[str] 
                 (os.POSIX_SPAWN_DUP2, life, LIFELINE_FD),
             ],
             setsid=True,
-            # Handlers fall back to the default on exec, but what we ignore would stay ignored.
-            setsigdef=[],
+            # Handlers fall back to the default on exec. Blocked until the worker ignores them itself: a TERM to every
+            # process of a service must not kill one whose interpreter is still starting.
+            setsigmask=(signal.SIGTERM, signal.SIGINT, signal.SIGUSR1),
         )
     except OSError:
         os.close(lifeline)

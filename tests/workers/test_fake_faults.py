@@ -192,7 +192,7 @@ def test_heartbeats_come_while_a_step_makes_no_progress(tmp_path: Path) -> None:
         assert beats[1].monotonic > beats[0].monotonic
 
 
-@pytest.mark.parametrize("fault", ["hang_native:2", "ignore_term:2"])
+@pytest.mark.parametrize("fault", ["hang_native:2", "deaf:2"])
 def test_some_workers_only_end_by_kill(fault: str, tmp_path: Path) -> None:
     with h.worker_of(h.cycle(tmp_path, h.fake_profile(fault), end_step=5)) as worker:
         h.wait_until(lambda: len(h.events_at(tmp_path / "cycles/0001/attempt-1", "step")) == 1)

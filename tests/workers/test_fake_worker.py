@@ -142,11 +142,11 @@ def test_a_checkpoint_asked_for_before_the_start_is_remembered(tmp_path: Path) -
     worker.close()
 
 
-def test_usr1_and_int_do_not_end_a_worker_and_usr2_dumps_its_stacks(tmp_path: Path) -> None:
+def test_term_usr1_and_int_do_not_end_a_worker_and_usr2_dumps_its_stacks(tmp_path: Path) -> None:
     spec = h.cycle(tmp_path, SLOW, end_step=2000)
     with h.worker_of(spec) as worker:
         worker.wait_for_step(1)
-        for number in (signal.SIGUSR1, signal.SIGINT, signal.SIGUSR2):
+        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGUSR2):
             worker.process.send_signal(number)
         # Frames are read without a lock: a thread that a message wakes meanwhile can end the process.
         h.wait_until(lambda: "Current thread" in h.log_of(spec))  # the main one, and the last that is told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _signal  # the C part alone: the module around it would lie in front of those that programs import
 import gc
 import importlib
 import os
@@ -15,6 +16,10 @@ _BEFORE = ("dataclasses", "marshal", "mmap", "resource", "select", "signal", "wa
 
 def main() -> None:
     """Serve until the parent goes away. Standard input carries jobs, standard output replies."""
+    # A shutdown sends TERM to every process: the zygote ends with its parent, and no program may be judged by a signal
+    # that had nothing to do with it. Children inherit this.
+    _signal.signal(_signal.SIGTERM, _signal.SIG_IGN)
+    _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
     _move_descriptors()
     settings = read_frame(JOBS_FD)
     if settings is None:
