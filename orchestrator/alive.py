@@ -38,13 +38,20 @@ def master_pid(run: RunDir, heartbeat_age_s: float) -> int | None:
     """The master that holds `run`; None if nobody does."""
     text = lock_text(run)
     pid, started = text.get("pid"), text.get("started_at")
-    if not isinstance(pid, int) or pid <= 0 or not isinstance(started, int | float):
+    if not isinstance(pid, int) or pid <= 0 or not isinstance(started, int | float) or _is_copied(run, text):
         return None
     if text.get("host") != socket.gethostname():
         return pid if heartbeat_age_s < ELSEWHERE_S else None
     is_held = _kernel_holder(run) == pid
     # A process that started after the lock was taken has only inherited the number.
     return pid if is_held or is_process(pid, started_before=started + SLACK_S) else None
+
+
+def _is_copied(run: RunDir, text: dict[str, Any]) -> bool:
+    """Whether the lock's text came along with a copy of the run: it then names the master of the original."""
+    with suppress(OSError):
+        return text.get("inode", 0) not in (0, run.lock.stat().st_ino)
+    return False
 
 
 def worker_pid(open_attempts: tuple[AttemptFacts, ...], master: int) -> int | None:

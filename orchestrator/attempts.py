@@ -149,7 +149,7 @@ class Attempts:
         worker = active.worker
         self.hear(active, worker.receive(now), utc)
         if has_orphans(other.pid for other in self.crew.workers()):
-            kill_strays(self.crew.run_id, frozenset({worker.token}))
+            kill_strays(self.crew.owner, frozenset({worker.token}))
         code = worker.exit_code or 0
         on_request = worker.kill is not None and not active.hung
         failure = ""

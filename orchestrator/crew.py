@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from orchestrator.copies import owner_of
 from orchestrator.launchers import local
 from orchestrator.schedule import Train, Validate
 from orchestrator.supervise import Worker
@@ -51,7 +52,7 @@ class Crew:
 
     def __init__(self, run: RunDir, run_id: str, warm: str) -> None:
         self.run = run
-        self.run_id = run_id
+        self.owner = owner_of(run, run_id)
         self.warm = warm
         self.active: Active | None = None
         self.standby: Worker | None = None
@@ -71,7 +72,7 @@ class Crew:
         token = secrets.token_hex(6)
         log = self.run.standby_logs / f"{token}.log"
         try:
-            return Worker(local.spawn(self.run_id, token, log, self.warm), token, log, now)
+            return Worker(local.spawn(self.owner, token, log, self.warm), token, log, now)
         except OSError as error:
             raise no_worker(error, log) from error
 

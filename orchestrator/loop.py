@@ -341,7 +341,7 @@ class Master:
         active = self.crew.active
         if active is not None:
             active.worker.close()  # the lifeline: it leaves within a second
-            kill_strays(self.crew.run_id, frozenset({active.worker.token}))
+            kill_strays(self.crew.owner, frozenset({active.worker.token}))
             with suppress(ChildProcessError):
                 os.waitpid(active.worker.pid, 0)
         for client in self.stop_clients:

@@ -6,6 +6,7 @@ import os
 from contextlib import suppress
 
 from orchestrator.commit import Ledger
+from orchestrator.copies import owner_of
 from orchestrator.supervise import kill_strays
 from state.crash import crash_point
 from state.layout import RunDir
@@ -25,7 +26,7 @@ def recover_run(run: RunDir, store: Store, reader: Reader, ledger: Ledger, now: 
     if run.store.stat().st_size <= CHECK_BYTES:
         store.check()
     history = reader.history()
-    if killed := kill_strays(history.run_id):
+    if killed := kill_strays(owner_of(run, history.run_id)):
         done.append(f"{killed} processes of an earlier master were still there; they are ended")
     crash_point("recover.strays_killed")
     done += ledger.recover_checkpoints(now)

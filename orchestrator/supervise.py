@@ -215,9 +215,12 @@ def failure_class(exit_code: int, *, hung: str, oom_killed: bool) -> str:
     return f"exit:{exit_code}"
 
 
-def strays(run_id: str, tokens: frozenset[str] | None = None) -> list[psutil.Process]:
-    """Living processes that carry the run's mark (and one of the tokens). Found by environment, never by name."""
-    assert run_id, "without a run's id every process would carry its mark"
+def strays(owner: str, tokens: frozenset[str] | None = None) -> list[psutil.Process]:
+    """Living processes that carry the owner's mark (and one of the tokens). Found by environment, never by name.
+
+    owner: of `copies.owner_of`, so that a copy of a run never takes the processes of the original for its own.
+    """
+    assert owner, "without an owner every process would carry its mark"
     found = []
     me = os.getpid()
     for process in psutil.process_iter():
@@ -225,8 +228,8 @@ def strays(run_id: str, tokens: frozenset[str] | None = None) -> list[psutil.Pro
             continue
         with suppress(psutil.Error, OSError):
             mark = process.environ().get(ATTEMPT_VARIABLE, "")
-            owner, _, token = mark.partition("/")
-            if owner == run_id and (tokens is None or token in tokens):
+            theirs, _, token = mark.partition("/")
+            if theirs == owner and (tokens is None or token in tokens):
                 found.append(process)
     return found
 
@@ -243,9 +246,9 @@ def has_orphans(known: Iterable[int]) -> bool:
     return bool({int(pid) for children in lists for pid in children.split()} - set(known))
 
 
-def kill_strays(run_id: str, tokens: frozenset[str] | None = None) -> int:
+def kill_strays(owner: str, tokens: frozenset[str] | None = None) -> int:
     """KILL every stray and wait until it is gone. Returns how many there were."""
-    found = strays(run_id, tokens)
+    found = strays(owner, tokens)
     for process in found:
         with suppress(psutil.Error):
             process.kill()

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 import msgspec
 
 from orchestrator.commit import Ledger
+from orchestrator.copies import owner_of
 from orchestrator.launchers.local import clean_environment
 from profiles.load import resolved_json
 from profiles.schema import Profile
@@ -39,9 +40,9 @@ def tracked(ledger: Ledger, profile: Profile, say: Callable[[str], None]) -> Ite
         tracker.close()
 
 
-def environment_for(names: Sequence[str], run_id: str) -> dict[str, str]:
+def environment_for(names: Sequence[str], owner: str) -> dict[str, str]:
     """Ours without secrets, but for those that these trackers log in with."""
-    found = clean_environment(run_id, "tracker", "")
+    found = clean_environment(owner, "tracker", "")
     for variable in (CONTROL_FD_VARIABLE, LIFELINE_FD_VARIABLE):
         del found[variable]
     theirs = tuple(part for name in names for part in THEIR_SECRETS.get(name, ()))
@@ -79,7 +80,7 @@ class Tracker:
             process = subprocess.Popen(
                 [sys.executable, "-m", "workers.track"],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
-                env=environment_for(names, run_id), start_new_session=True,
+                env=environment_for(names, owner_of(run, run_id)), start_new_session=True,
             )  # fmt: skip
         assert process.stdin is not None and process.stdout is not None
         self._log = run.trackers / "tracker.log"

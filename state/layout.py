@@ -69,6 +69,11 @@ class RunDir:
         return self.root / "lock"
 
     @property
+    def place(self) -> Path:
+        """Where the last master found this directory: a copy is known by it."""
+        return self.root / "place.json"
+
+    @property
     def checkpoints(self) -> Path:
         return self.root / "checkpoints"
 

@@ -39,6 +39,8 @@ class Holder:
     started_at: float
     host: str
     boot_id: str
+    inode: int = 0
+    """Of the lock file: another one means that the text was copied along with the run."""
 
 
 class RunLock:
@@ -69,7 +71,7 @@ class RunLock:
             is_foreign = left is not None and left.host != socket.gethostname()
             if is_foreign and not steal and (on_network or is_network)(run.root):
                 raise _refusal(run, left, now, "; flock does not reach over every network file system")
-            _write(fd, run.lock, Holder(os.getpid(), now, socket.gethostname(), _boot_id()))
+            _write(fd, run.lock, Holder(os.getpid(), now, socket.gethostname(), _boot_id(), os.fstat(fd).st_ino))
         except BaseException:
             os.close(fd)
             raise

@@ -22,7 +22,8 @@ LIFELINE_FD = 4
 CONTROL_FD_VARIABLE = "LONGHAUL_CONTROL_FD"
 LIFELINE_FD_VARIABLE = "LONGHAUL_LIFELINE_FD"
 ATTEMPT_VARIABLE = "LONGHAUL_ATTEMPT"
-"""Marks every process of a worker, as `run_id/token`; strays are found by it, never by name."""
+"""Marks every process of a worker, as `owner/token`, the owner being a run in its directory; strays are found by it,
+never by name."""
 TOKEN_VARIABLE = "LONGHAUL_TOKEN"
 BY_BUS = "PCI_BUS_ID"
 """CUDA_DEVICE_ORDER of workers, unless the user says another: cards are counted as by nvidia-smi, which plans and caps

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from orchestrator.clock import Clock
 from orchestrator.commit import Ledger
+from orchestrator.copies import noticed
 from orchestrator.data_sets.hand_on import hand_on, is_due
 from orchestrator.disk import disk_line, room_for, too_full
 from orchestrator.display.plain import Plain
@@ -244,7 +245,7 @@ def drive(run_dir: RunDir, store: Store, reader: Reader, profile: Profile, *, pl
     raise_oom_priority()
     clock = Clock()
     ledger = Ledger(run_dir, store, reader, profile.retention)
-    repairs = recover_run(run_dir, store, reader, ledger, clock.utc())
+    repairs = [*noticed(run_dir), *recover_run(run_dir, store, reader, ledger, clock.utc())]
     screen = open_screen(run_dir, profile, plain=plain)
     screen.reload(reader)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from orchestrator.copies import owner_of
 from orchestrator.data_sets.worker import talk
 from orchestrator.display.wording import count
 from profiles.errors import LonghaulError
@@ -40,7 +41,7 @@ def hand_on(
     tasks = 0
     say("every task is run once more, for data/next.jsonl; Ctrl+C leaves that out")
     try:
-        for message in talk(spec, history.run_id):
+        for message in talk(spec, owner_of(run, history.run_id)):
             if stop_asked():
                 say("data/next.jsonl was left out, as asked")
                 return ""

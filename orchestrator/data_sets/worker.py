@@ -20,13 +20,13 @@ PATIENCE_S = 5.0
 KEPT = "the data set as it was, and all sources"
 
 
-def talk(spec: DataSpec, run_id: str = "data") -> Iterator[Mapping[str, Any]]:
+def talk(spec: DataSpec, owner: str = "data") -> Iterator[Mapping[str, Any]]:
     """What the worker says, until it is done. Leaving ends it, whatever it does: it writes whole files or none.
 
-    run_id: of the run that it works for, so that a next master finds it should we be killed. Raises LonghaulError:
-    what the worker says is wrong, or INTERNAL where it dies without a word.
+    owner: the run that it works for (`copies.owner_of`), so that a next master finds it should we be killed. Raises
+    LonghaulError: what the worker says is wrong, or INTERNAL where it dies without a word.
     """
-    environment = clean_environment(run_id, "data", "")
+    environment = clean_environment(owner, "data", "")
     for name in (CONTROL_FD_VARIABLE, LIFELINE_FD_VARIABLE):
         del environment[name]
     with tempfile.TemporaryFile() as log:

@@ -36,7 +36,7 @@ class Handle:
     """Write end; closing it ends the worker within a second."""
 
 
-def clean_environment(run_id: str, token: str, warm: str) -> dict[str, str]:
+def clean_environment(owner: str, token: str, warm: str) -> dict[str, str]:
     """Our environment without other programs' secrets, with the worker's marks. warm: which imports to do first."""
     kept = {
         name: value
@@ -51,7 +51,7 @@ def clean_environment(run_id: str, token: str, warm: str) -> dict[str, str]:
         "PYTHONPATH": path,
         "PYTHONUNBUFFERED": "1",
         "TOKENIZERS_PARALLELISM": "false",
-        ATTEMPT_VARIABLE: f"{run_id}/{token}",
+        ATTEMPT_VARIABLE: f"{owner}/{token}",
         TOKEN_VARIABLE: token,
         CONTROL_FD_VARIABLE: str(CONTROL_FD),
         LIFELINE_FD_VARIABLE: str(LIFELINE_FD),
@@ -59,7 +59,7 @@ def clean_environment(run_id: str, token: str, warm: str) -> dict[str, str]:
     }
 
 
-def spawn(run_id: str, token: str, log: Path, warm: str, command: Sequence[str] = COMMAND) -> Handle:
+def spawn(owner: str, token: str, log: Path, warm: str, command: Sequence[str] = COMMAND) -> Handle:
     """Start a worker. Call from the main thread: PDEATHSIG is tied to the thread that forks.
 
     Raises OSError where the system refuses (process or descriptor limit reached).
@@ -77,7 +77,7 @@ def spawn(run_id: str, token: str, log: Path, warm: str, command: Sequence[str] 
         pid = os.posix_spawn(
             command[0],
             list(command),
-            clean_environment(run_id, token, warm),
+            clean_environment(owner, token, warm),
             file_actions=[
                 (os.POSIX_SPAWN_DUP2, devnull, 0),
                 (os.POSIX_SPAWN_DUP2, output, 1),

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import psutil
 
+from orchestrator.copies import owner_of
 from orchestrator.supervise import strays
 from state.layout import RunDir
 from tests import REPOSITORY
@@ -191,7 +192,7 @@ class Scene:
 
     def processes(self) -> list[psutil.Process]:
         """All that carry the run's mark: its workers and what they started."""
-        return strays(self.run_id) if self.run_id else []
+        return strays(owner_of(self.run, self.run_id)) if self.run_id else []
 
     def wait_until_nobody_is_left(self) -> None:
         """Workers of a dead master leave by themselves: the lifeline."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.commit import Ledger
+from orchestrator.copies import owner_of
 from orchestrator.recovery import recover_run
 from orchestrator.supervise import strays
 from profiles.load import from_json
@@ -135,7 +136,7 @@ def _parents_form_one_chain(scene: Scene) -> None:
 
 
 def _nobody_is_left(scene: Scene) -> None:
-    left = [process for process in strays(scene.run_id) if process.is_running()]
+    left = [process for process in strays(owner_of(scene.run, scene.run_id)) if process.is_running()]
     assert not left, f"I7: {left}"
     RunLock.acquire(scene.run).release()
 
