@@ -22,13 +22,14 @@ from typing import Any, Literal
 import psutil
 
 from orchestrator import preflight
+from orchestrator.launchers.environment import without_master
 from orchestrator.machine import Machine, this_machine
 from orchestrator.packages import PACKAGES
 from profiles.built_in import BUILT_IN
 from profiles.errors import ExitCode, LonghaulError
 from profiles.load import resolved_json
 from profiles.schema import Profile
-from state import durable
+from state import durable, python
 from state.lock import is_network
 
 State = Literal["ok", "warn", "fail"]
@@ -41,8 +42,9 @@ FREE_MB = 2048
 MEMORY_MB = 2048
 SLOW_FSYNC_S = 0.1
 PROBE_TIMEOUT_S = 60.0
-SANDBOX_COMMAND = (sys.executable, "-m", "workers.sandbox", "--layers", "--json")
-LIBRARIES_COMMAND = (sys.executable, "-m", "workers.selftest")
+SANDBOX = ("workers.sandbox", "--layers", "--json")
+SANDBOX_COMMAND = python.command(*SANDBOX)
+LIBRARIES_COMMAND = python.command("workers.selftest")
 LIBRARIES_TIMEOUT_S = 300.0
 """The imports alone may take a minute on a cold disk."""
 CODES = {"cuda": ExitCode.GPU, "self-test": ExitCode.INTERNAL}
@@ -210,7 +212,7 @@ def libraries(profile: Profile) -> Iterator[Finding]:
     try:
         answer = subprocess.run(
             LIBRARIES_COMMAND, input=resolved_json(profile), capture_output=True, timeout=LIBRARIES_TIMEOUT_S,
-            check=False,
+            check=False, env=without_master("doctor", "libraries"),
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError) as error:
         yield Finding("libraries", "fail", f"could not be tried: {error}", "make setup", ExitCode.INTERNAL)
@@ -239,10 +241,13 @@ def judge_libraries(lines: Sequence[str]) -> Iterator[Finding]:
 def sandbox_layers(profile: Profile) -> Iterator[Finding]:
     """Each layer of the sandbox, tried by an attack, in a process of its own."""
     try:
-        answer = subprocess.run(SANDBOX_COMMAND, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=True)
+        answer = subprocess.run(
+            SANDBOX_COMMAND, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=True,
+            env=without_master("doctor", "sandbox"),
+        )  # fmt: skip
         found = json.loads(answer.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        fix = " ".join(SANDBOX_COMMAND[1:])
+        fix = "-m " + " ".join(SANDBOX)
         yield Finding(
             "sandbox", "fail", f"the layers could not be tried: {error}", f"python {fix}", ExitCode.PERMISSION
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -12,9 +11,9 @@ from typing import IO, Any
 
 import msgspec
 
-from orchestrator.launchers.local import clean_environment
+from orchestrator.launchers.environment import without_master
 from profiles.errors import ExitCode, LonghaulError
-from workers.contract import CONTROL_FD_VARIABLE, LIFELINE_FD_VARIABLE
+from state import python
 
 PATIENCE_S = 5.0
 
@@ -81,16 +80,13 @@ def started(module: str, spec: Any, kept: str) -> Iterator[LineWorker]:
 
     kept: what an error of it leaves as it was.
     """
-    environment = clean_environment("command", module, "")
-    for name in (CONTROL_FD_VARIABLE, LIFELINE_FD_VARIABLE):
-        del environment[name]
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", module],
+            python.command(module),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
-            env=environment,
+            env=without_master("command", module),
             start_new_session=True,
         )
         worker = LineWorker(process, module, kept, log)

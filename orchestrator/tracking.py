@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
@@ -16,12 +15,12 @@ import msgspec
 
 from orchestrator.commit import Ledger
 from orchestrator.copies import owner_of
-from orchestrator.launchers.local import clean_environment
+from orchestrator.launchers.environment import logins, without_master
 from profiles.load import resolved_json
 from profiles.schema import Profile
-from state import durable
+from state import durable, python
 from state.layout import RunDir
-from workers.contract import CONTROL_FD_VARIABLE, LIFELINE_FD_VARIABLE, TrackSpec
+from workers.contract import TrackSpec
 
 LIBRARIES = {"tensorboard": ("tensorboard", "tensorboardX"), "wandb": ("wandb",), "trackio": ("trackio",)}
 THEIR_SECRETS = {"wandb": ("WANDB_",), "trackio": ("TRACKIO_", "HF_")}
@@ -41,12 +40,9 @@ def tracked(ledger: Ledger, profile: Profile, say: Callable[[str], None]) -> Ite
 
 
 def environment_for(names: Sequence[str], owner: str) -> dict[str, str]:
-    """Ours without secrets, but for those that these trackers log in with."""
-    found = clean_environment(owner, "tracker", "")
-    for variable in (CONTROL_FD_VARIABLE, LIFELINE_FD_VARIABLE):
-        del found[variable]
-    theirs = tuple(part for name in names for part in THEIR_SECRETS.get(name, ()))
-    return found | {name: value for name, value in os.environ.items() if theirs and name.startswith(theirs)}
+    """What every process gets, and what these trackers log in with."""
+    theirs = [part for name in names for part in THEIR_SECRETS.get(name, ())]
+    return without_master(owner, "tracker") | logins(theirs)
 
 
 class Tracker:
@@ -78,7 +74,7 @@ class Tracker:
         durable.make_dir(run.trackers)
         with (run.trackers / "tracker.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "workers.track"],
+                python.command("workers.track"),
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
                 env=environment_for(names, owner_of(run, run_id)), start_new_session=True,
             )  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -12,9 +11,10 @@ from typing import IO, Any
 
 import msgspec
 
-from orchestrator.launchers.local import clean_environment
+from orchestrator.launchers.environment import without_master
 from profiles.errors import ExitCode, LonghaulError
-from workers.contract import CONTROL_FD_VARIABLE, LIFELINE_FD_VARIABLE, DataSpec
+from state import python
+from workers.contract import DataSpec
 
 PATIENCE_S = 5.0
 KEPT = "the data set as it was, and all sources"
@@ -26,16 +26,13 @@ def talk(spec: DataSpec, owner: str = "data") -> Iterator[Mapping[str, Any]]:
     owner: the run that it works for (`copies.owner_of`), so that a next master finds it should we be killed. Raises
     LonghaulError: what the worker says is wrong, or INTERNAL where it dies without a word.
     """
-    environment = clean_environment(owner, "data", "")
-    for name in (CONTROL_FD_VARIABLE, LIFELINE_FD_VARIABLE):
-        del environment[name]
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "workers.data"],
+            python.command("workers.data"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
-            env=environment,
+            env=without_master(owner, "data"),
             start_new_session=True,
         )
         try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -13,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from orchestrator.launchers.local import clean_environment
+from orchestrator.launchers.environment import without_master
 from profiles.errors import ExitCode, LonghaulError
-from state import durable
-from workers.contract import CONTROL_FD_VARIABLE, LIFELINE_FD_VARIABLE, EvaluationSpec
+from state import durable, python
+from workers.contract import LIFELINE_FD_VARIABLE, EvaluationSpec
 
 PATIENCE_S = 5.0
 KEPT = "every answer so far; the same command goes on from there"
@@ -31,16 +30,14 @@ def talk(spec: EvaluationSpec, evaluation_id: str, lock_fd: int) -> Iterator[Map
     durable.write_file(folder / "spec.json", msgspec.json.encode(spec))
     reader, lifeline = os.pipe()
     log = folder / "worker.log"
-    environment = clean_environment(evaluation_id, evaluation_id, "")
-    del environment[CONTROL_FD_VARIABLE]
     try:
         with log.open("ab") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "workers.evaluate", str(folder / "spec.json")],
+                python.command("workers.evaluate", str(folder / "spec.json")),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=output,
-                env={**environment, LIFELINE_FD_VARIABLE: str(reader)},
+                env={**without_master(evaluation_id, evaluation_id), LIFELINE_FD_VARIABLE: str(reader)},
                 pass_fds=(reader, lock_fd),
                 start_new_session=True,
             )

@@ -6,23 +6,15 @@ import fcntl
 import os
 import signal
 import socket
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from workers.contract import (
-    ATTEMPT_VARIABLE,
-    BY_BUS,
-    CONTROL_FD,
-    CONTROL_FD_VARIABLE,
-    LIFELINE_FD,
-    LIFELINE_FD_VARIABLE,
-    TOKEN_VARIABLE,
-)
+from orchestrator.launchers.environment import clean_environment
+from state import python
+from workers.contract import CONTROL_FD, LIFELINE_FD
 
-SECRET_MARKS = ("TOKEN", "KEY", "SECRET", "PASSWORD", "CREDENTIAL")
-COMMAND = (sys.executable, "-m", "workers")
+COMMAND = tuple(python.command("workers"))
 
 
 @dataclass
@@ -34,29 +26,6 @@ class Handle:
     control: socket.socket
     lifeline: int
     """Write end; closing it ends the worker within a second."""
-
-
-def clean_environment(owner: str, token: str, warm: str) -> dict[str, str]:
-    """Our environment without other programs' secrets, with the worker's marks. warm: which imports to do first."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not any(mark in name.upper() for mark in SECRET_MARKS) or name.startswith("LONGHAUL_")
-    }
-    here = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, [here, kept.get("PYTHONPATH", "")]))
-    return {
-        "CUDA_DEVICE_ORDER": BY_BUS,
-        **kept,
-        "PYTHONPATH": path,
-        "PYTHONUNBUFFERED": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-        ATTEMPT_VARIABLE: f"{owner}/{token}",
-        TOKEN_VARIABLE: token,
-        CONTROL_FD_VARIABLE: str(CONTROL_FD),
-        LIFELINE_FD_VARIABLE: str(LIFELINE_FD),
-        "LONGHAUL_WARM": warm,
-    }
 
 
 def spawn(owner: str, token: str, log: Path, warm: str, command: Sequence[str] = COMMAND) -> Handle:

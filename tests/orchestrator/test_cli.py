@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import COMMANDS, main
-from orchestrator.launchers.local import clean_environment
+from orchestrator.launchers.environment import clean_environment
 from orchestrator.machine import BY_BUS
 from profiles.errors import ExitCode
 from workers.azr.warm import ENVIRONMENT

@@ -6,12 +6,12 @@ in the trainer's process. `symbolic_server.py` is the other half.
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from contextlib import suppress
 from importlib.util import find_spec
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -19,9 +19,9 @@ import msgspec
 from msgspec import Struct
 
 from profiles.errors import ExitCode, LonghaulError
+from state import python
 from workers.data.answers import is_name, plain, read_number
 
-ROOT = Path(__file__).parents[2]
 _COMMANDS = frozenset({
     "frac", "dfrac", "tfrac", "sqrt", "pi", "cdot", "times", "div", "left", "right", "ln", "log", "sin", "cos", "tan",
     "infty", "circ",
@@ -115,11 +115,11 @@ class Symbolic:
         if self._process is None:
             limits = msgspec.json.encode(self._limits).decode()
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "workers.data.symbolic_server", limits],
+                python.command("workers.data.symbolic_server", limits),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                cwd=ROOT,
+                env=python.finding_us(os.environ),
             )
             assert self._process.stdout is not None
             ready = self._process.stdout.readline().decode(errors="replace").strip()

@@ -12,7 +12,6 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from typing import Any
 import torch
 
 from profiles.errors import ExitCode, LonghaulError
+from state import python
 from workers.cards import card_of
 from workers.contract import CONTROL_FD_VARIABLE, LIFELINE_FD_VARIABLE
 from workers.models.torch_setup import device_of
@@ -117,8 +117,8 @@ class Crew:
         }
         with path.open("ab") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "workers.ranks"], env=environment, stdin=subprocess.DEVNULL, stdout=output,
-                stderr=output, pass_fds=(theirs.fileno(), reader),
+                python.command("workers.ranks"), env=python.finding_us(environment), stdin=subprocess.DEVNULL,
+                stdout=output, stderr=output, pass_fds=(theirs.fileno(), reader),
             )  # fmt: skip
         theirs.close()
         os.close(reader)
