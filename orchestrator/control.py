@@ -1,11 +1,13 @@
 """The control socket in the run directory: `checkpoint`, `stop` and `status` from another terminal.
 
-One JSON line in, one JSON line out when it is done. 0600, and the peer's uid must be ours. The server never blocks.
+One JSON line in, one JSON line out when it is done. 0600, and the peer's uid must be ours. The server never blocks, and
+whoever connects and says nothing takes neither its descriptors nor its time.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -21,6 +23,13 @@ from state.layout import RunDir
 
 COMMANDS = frozenset({"checkpoint", "stop", "abort", "status"})
 MAX_LINE = 4096
+MAX_CLIENTS = 16
+"""Connections at a time, those that wait for an answer included. A person and a few scripts need no more."""
+IDLE_S = 5.0
+"""A command comes at once; whoever has not said a whole line by then is let go."""
+REST_S = 1.0
+"""No connection is taken for so long where there is no descriptor for one: the listener would be ready all the time."""
+NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 @contextmanager
@@ -38,7 +47,10 @@ class Client:
     """One connection; `answer` closes it."""
 
     connection: socket.socket
+    since: float
+    """When it connected (monotonic)."""
     command: str = ""
+    is_open: bool = True
     buffer: bytes = field(default=b"", repr=False)
 
     def answer(self, *, until_exit: bool = False, **facts: Any) -> None:
@@ -50,7 +62,11 @@ class Client:
         if until_exit:
             self.connection.detach()
         else:
-            self.connection.close()
+            self.close()
+
+    def close(self) -> None:
+        self.is_open = False
+        self.connection.close()
 
 
 class Server:
@@ -65,28 +81,66 @@ class Server:
         self.path.chmod(0o600)
         self.listener.listen(8)
         self.waiting: list[Client] = []
+        self._answering: list[Client] = []
+        """Whose command is under way."""
+        self._rests_until = float("-inf")
 
-    def sockets(self) -> list[socket.socket]:
-        return [self.listener, *(client.connection for client in self.waiting)]
+    def sockets(self, now: float) -> list[socket.socket]:
+        """What to wait for. A listener that cannot be served would end every wait at once."""
+        listener = [self.listener] if now >= self._rests_until else []
+        return [*listener, *(client.connection for client in self.waiting)]
 
-    def poll(self) -> list[Client]:
-        with suppress(BlockingIOError):
-            while True:
-                connection, _ = self.listener.accept()
-                if _peer_uid(connection) != os.getuid():
-                    connection.close()
-                    continue
-                connection.setblocking(False)
-                self.waiting.append(Client(connection))
+    def poll(self, now: float) -> list[Client]:
+        """Take connections, hear them, let go of who says nothing. now: monotonic."""
+        self._accept(now)
         ready = []
         for client in list(self.waiting):
             if self._read(client):
                 self.waiting.remove(client)
                 if client.command in COMMANDS:
+                    self._answering.append(client)
                     ready.append(client)
                 else:
                     client.answer(ok=False, error="unknown command")
+            elif now - client.since > IDLE_S:
+                self._let_go(client)
         return ready
+
+    def _accept(self, now: float) -> None:
+        if now < self._rests_until:
+            return
+        for _ in range(MAX_CLIENTS):  # whoever connects without end does not keep the master from its work
+            try:
+                connection, _ = self.listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in NO_DESCRIPTOR:
+                    self._rests_until = now + REST_S
+                    self._let_go_of_the_oldest()
+                    return
+                continue  # it hung up before it was taken
+            if _peer_uid(connection) != os.getuid():
+                connection.close()
+                continue
+            connection.setblocking(False)
+            self._answering = [client for client in self._answering if client.is_open]
+            client = Client(connection, now)
+            if len(self._answering) >= MAX_CLIENTS:
+                client.answer(ok=False, error=f"{MAX_CLIENTS} requests are under way; ask again later")
+                continue
+            if len(self.waiting) + len(self._answering) >= MAX_CLIENTS:
+                self._let_go_of_the_oldest()
+            self.waiting.append(client)
+
+    def _let_go_of_the_oldest(self) -> None:
+        """Of those that have said nothing, unless its line is there by now."""
+        if self.waiting:
+            self._let_go(min(self.waiting, key=lambda client: client.since))
+
+    def _let_go(self, client: Client) -> None:
+        self.waiting.remove(client)
+        client.close()
 
     def _read(self, client: Client) -> bool:
         """True once the client's line is whole, or can never be."""
@@ -105,7 +159,7 @@ class Server:
 
     def close(self) -> None:
         for client in self.waiting:
-            client.connection.close()
+            client.close()
         self.listener.close()
         with suppress(OSError):
             self.path.unlink(missing_ok=True)

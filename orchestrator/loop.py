@@ -7,7 +7,6 @@ functions (schedule, stagnation, deadlines); what happened is written by Attempt
 from __future__ import annotations
 
 import os
-import select
 import signal
 from contextlib import suppress
 from typing import Any
@@ -19,6 +18,7 @@ from orchestrator.control import Client, Server
 from orchestrator.crew import Crew, reap_strangers, rotate_log, standby_is_due
 from orchestrator.deadlines import overdue
 from orchestrator.display.screen import Screen
+from orchestrator.ready import wait_for_any
 from orchestrator.schedule import Action, Commit, Stop, Train, Validate, Wait, may_be_followed, next_action
 from orchestrator.signals import Signals
 from orchestrator.stagnation import verdict
@@ -98,14 +98,17 @@ class Master:
     def wait(self) -> None:
         """The only wait: for a signal, a message, an end, a command, a key, or half a second."""
         workers = self.crew.workers()
-        sources: list[Any] = [self.signals.wake_reader, *self.server.sockets(), *self.screen.keyboard()]
+        sources: list[Any] = [
+            self.signals.wake_reader,
+            *self.server.sockets(self.clock.monotonic()),
+            *self.screen.keyboard(),
+        ]
         sources += [worker.handle.control for worker in workers if worker.hears]
         sources += [worker.handle.pidfd for worker in workers]
         seconds = WAIT_WHILE_KILLING_S if any(worker.kill for worker in workers) else WAIT_S
         if self.waiting_until is not None:
             seconds = min(seconds, max(0.0, self.waiting_until - self.clock.monotonic()))
-        with suppress(InterruptedError):
-            select.select(sources, [], [], seconds)
+        wait_for_any(sources, seconds)
 
     def turn(self, now: float) -> Stop | None:
         self.forgive_our_own_absence(now)
@@ -139,7 +142,7 @@ class Master:
 
     def hear_people(self, now: float) -> None:
         self.screen.read_keys(self.signals)
-        for client in self.server.poll():
+        for client in self.server.poll(now):
             if client.command == "status":
                 client.answer(ok=True, master_pid=os.getpid(), state=self.history.state)
             elif client.command == "checkpoint":

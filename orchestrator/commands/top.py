@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import select
 import time
 from dataclasses import dataclass
 
 from orchestrator.alive import master_pid, worker_pid
 from orchestrator.display.view import Live, View, build_view
+from orchestrator.ready import wait_for_any
 from orchestrator.runs import find_run
 from orchestrator.signals import Signals
 from profiles.errors import ExitCode, LonghaulError
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 def wants_to_quit(sources: list[int], signals: Signals) -> bool:
     """Wait for a key, a signal or the next poll; a keyboard that is gone means yes. Without one, only Ctrl+C leaves."""
     try:
-        ready = select.select([*sources, signals.wake_reader], [], [], POLL_S)[0]
+        ready = wait_for_any([*sources, signals.wake_reader], POLL_S)
         signals.drain()
         pressed = [os.read(fd, 64) for fd in ready if fd != signals.wake_reader]
     except OSError:

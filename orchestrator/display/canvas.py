@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import atexit
 import os
-import select
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import IO
+
+from orchestrator.ready import is_writable
 
 ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
 """Alternate screen, no cursor, no wrapping at the right edge (a full last line would scroll)."""
@@ -94,7 +95,7 @@ class Canvas:
             self._send(LEAVE)
             deadline = time.monotonic() + LAST_WORDS_S
             while self.is_open and not self.flush() and time.monotonic() < deadline:
-                select.select([], [self._owned], [], PATIENCE_S)
+                is_writable(self._owned, PATIENCE_S)
         self._off()
 
     def flush(self) -> bool:
@@ -102,7 +103,7 @@ class Canvas:
         deadline = time.monotonic() + (0.0 if self._is_stalled else PATIENCE_S)
         try:
             while self._pending and self.is_open:
-                if select.select([], [self._owned], [], max(0.0, deadline - time.monotonic()))[1]:
+                if is_writable(self._owned, max(0.0, deadline - time.monotonic())):
                     # In portions: where the descriptor is not ours to make non-blocking, a small write rarely waits.
                     written = os.write(self._owned, self._pending[:2048])
                     self._pending, self._is_stalled = self._pending[written:], False

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-import select
 from typing import IO
 
 from orchestrator.display.scores import TaskScores
 from orchestrator.display.view import TRAINING, View
 from orchestrator.display.wording import TASK_NAMES, count, duration, harmless, percent, points, score
+from orchestrator.ready import is_writable
 
 STEP_EVERY_S = 5.0
 """Least time between two lines about steps."""
@@ -100,7 +100,7 @@ def write_line(stream: IO[str], line: str) -> bool:
         stream.write(encoded.decode(encoding, "replace"))
         return True
     stream.flush()
-    if not select.select([], [fd], [], 0)[1]:
+    if not is_writable(fd):
         return False
     while encoded:
         encoded = encoded[os.write(fd, encoded) :]

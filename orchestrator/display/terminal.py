@@ -11,6 +11,8 @@ import tty
 from contextlib import suppress
 from typing import Any
 
+from orchestrator.ready import is_readable
+
 
 class Keyboard:
     """Reads single keys from standard input, if that is a terminal. Closed for good at its end."""
@@ -42,9 +44,7 @@ class Keyboard:
 
     def read(self) -> bytes:
         """Keys pressed since the last call; empty if none. End of file closes the keyboard."""
-        import select
-
-        if self.fd < 0 or not select.select([self.fd], [], [], 0)[0]:
+        if self.fd < 0 or not is_readable(self.fd):
             return b""
         try:
             keys = os.read(self.fd, 64)

@@ -1,0 +1,32 @@
+"""Whether a descriptor is ready. By poll, as `select` ends at descriptor 1,023."""
+
+from __future__ import annotations
+
+import math
+import select
+from collections.abc import Iterable
+from typing import Protocol
+
+
+class HasFileno(Protocol):
+    def fileno(self) -> int: ...
+
+
+def wait_for_any(sources: Iterable[int | HasFileno], seconds: float) -> set[int]:
+    """Descriptors that can be read, or whose other end is gone, once there is one or the time is over."""
+    poll = select.poll()
+    for source in sources:
+        poll.register(source, select.POLLIN)
+    return {fd for fd, _ in poll.poll(math.ceil(seconds * 1000))}
+
+
+def is_readable(fd: int) -> bool:
+    """Whether a read returns at once; that may be an end or an error."""
+    return bool(wait_for_any([fd], 0))
+
+
+def is_writable(fd: int, seconds: float = 0.0) -> bool:
+    """Whether a write of PIPE_BUF bytes returns at once; that may be with an error."""
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    return bool(poll.poll(math.ceil(seconds * 1000)))

@@ -1,0 +1,157 @@
+"""Whoever connects to the control socket and says nothing costs the run nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from orchestrator.control import IDLE_S, MAX_CLIENTS, REST_S, Server
+from orchestrator.ready import wait_for_any
+from state.layout import RunDir
+from tests.faults.harness import Scene, scene
+from tests.faults.invariants import check_invariants
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with closing(Server(RunDir(tmp_path))) as made:
+        yield made
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as made:
+        yield made
+
+
+def connect(path: Path, stack: ExitStack, said: bytes = b"") -> socket.socket:
+    connection = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+    connection.settimeout(20)
+    connection.connect(str(path))
+    connection.sendall(said)
+    return connection
+
+
+def is_closed(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) == b""
+    except BlockingIOError:
+        return False
+    finally:
+        connection.settimeout(20)
+
+
+STATUS = b'{"command": "status"}\n'
+
+
+def test_idle_connections_are_let_go_and_a_late_command_is_heard(server: Server, stack: ExitStack) -> None:
+    idle = connect(server.path, stack)
+    half = connect(server.path, stack, b'{"command": ')
+    assert server.poll(100.0) == []
+    assert server.poll(100.0 + IDLE_S) == []
+    assert not is_closed(idle) and not is_closed(half)
+    late = connect(server.path, stack, STATUS)
+    assert [client.command for client in server.poll(100.1 + IDLE_S)] == ["status"]
+    assert is_closed(idle) and is_closed(half) and not is_closed(late)
+    assert server.sockets(200.0) == [server.listener]
+
+
+def test_the_oldest_idle_connection_makes_room_for_a_new_one(server: Server, stack: ExitStack) -> None:
+    idle = []
+    for number in range(3 * MAX_CLIENTS):
+        idle.append(connect(server.path, stack))
+        server.poll(100.0 + number / 1000)
+    assert [is_closed(one) for one in idle] == [True] * (2 * MAX_CLIENTS) + [False] * MAX_CLIENTS
+    asking = connect(server.path, stack, STATUS)
+    (client,) = server.poll(101.0)
+    client.answer(ok=True)
+    assert json.loads(asking.recv(100)) == {"ok": True}
+
+
+def test_requests_under_way_are_bounded_and_kept(server: Server, stack: ExitStack) -> None:
+    asked = []
+    clients = []
+    for _ in range(MAX_CLIENTS):
+        asked.append(connect(server.path, stack, b'{"command": "checkpoint"}\n'))
+        clients += server.poll(100.0)
+    one_more = connect(server.path, stack, STATUS)
+    assert server.poll(100.0) == []
+    assert "ask again later" in json.loads(one_more.recv(200))["error"]
+    clients[0].answer(ok=True)
+    connect(server.path, stack, STATUS)
+    assert len(server.poll(100.0)) == 1
+    assert not any(map(is_closed, asked[1:]))
+
+
+def test_without_a_free_descriptor_the_listener_rests_and_then_serves(server: Server, stack: ExitStack) -> None:
+    """A listener that is ready and cannot be served would make the master turn without a pause."""
+    idle = connect(server.path, stack)
+    server.poll(100.0)
+    waiting = connect(server.path, stack, STATUS)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))  # the next descriptor would be the first too many
+        assert server.poll(101.0) == []
+        assert server.sockets(101.0 + REST_S / 2) == [], "neither the listener nor the idle one, which was let go"
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert is_closed(idle)
+    assert server.poll(101.0 + REST_S / 2) == []
+    assert len(server.poll(101.0 + REST_S)) == 1
+    assert not is_closed(waiting)
+
+
+def test_sixty_idle_connections_at_a_low_descriptor_limit_do_not_harm_a_run(tmp_path: Path, stack: ExitStack) -> None:
+    with scene(tmp_path / "run", fake__step_s=0.2, run__checkpoint_every=100) as run:
+        limit = (64, 64)
+        master = run.launch(
+            run.command("--plain"), preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+        )
+        master.wait_for(run.run.rollout_file(1, 1).exists)
+        for _ in range(60):
+            connect(run.run.control_socket, stack)
+        assert run.ask("status").returncode == 0
+        assert run.ask("checkpoint").returncode == 0
+        assert master.end() == 0, master.text()
+        check_invariants(run)
+
+
+def test_a_master_with_descriptors_above_1023_runs_and_answers(tmp_path: Path) -> None:
+    """It may have inherited them, or hold as many."""
+    with scene(tmp_path / "run", fake__step_s=0.1) as run, ExitStack() as held:
+        null = os.open(os.devnull, os.O_RDONLY)
+        held.callback(os.close, null)
+        copies = [os.dup(null) for _ in range(1100)]
+        for fd in copies:
+            held.callback(os.close, fd)
+        master = run.launch(run.command("--plain"), pass_fds=copies)
+        master.wait_for(lambda: run.head_step() >= 0)
+        assert asked(run)["ok"]
+        assert master.end() == 0, master.text()
+        check_invariants(run)
+
+
+def asked(run: Scene) -> dict[str, object]:
+    return dict(json.loads(run.ask("checkpoint", "--json").stdout))
+
+
+def test_a_wait_ends_with_what_is_ready_however_large_its_number(stack: ExitStack) -> None:
+    ours, theirs = socket.socketpair()
+    stack.enter_context(ours)
+    stack.enter_context(theirs)
+    copies = [os.dup(ours.fileno()) for _ in range(1100)]
+    for fd in copies:
+        stack.callback(os.close, fd)
+    assert wait_for_any([copies[-1]], 0.0) == set()
+    theirs.sendall(b"x")
+    assert wait_for_any([copies[-1]], 20.0) == {copies[-1]} and copies[-1] > 1023
