@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from orchestrator import packages, places
+from orchestrator import packages, places, streams
 from orchestrator.display.wording import DEFAULT_RUNS, among, not_text
 from orchestrator.signals import SIGNALS
 from profiles.errors import ExitCode, LonghaulError
@@ -28,6 +29,9 @@ COMMANDS = {
     "report": "write report.html: curves, cycles, examples",
 }
 """Name -> the first line of its module's docstring, in lower case; a test compares them."""
+
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -72,18 +76,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
         refuse_other_bytes(given)
         args, module = parse(given)
         runs = args.runs
-        return int(module.run(args))  # type: ignore[attr-defined]
+        code = int(module.run(args))  # type: ignore[attr-defined]
     except LonghaulError as error:
-        return told(error, runs)
+        code = told(error, runs)
     except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:
-        sys.stderr.close()
-        return 0
+        code = 130
+    except BrokenPipeError:  # `| head -1` has seen enough
+        streams.silence(sys.stdout)
+        code = 0
     except OSError as error:
-        if (failure := places.failure_of(error)) is None:
+        failure = places.failure_of(error) or (unwritten(error) if error.errno in FULL else None)
+        if failure is None:
             raise
-        return told(failure, runs)
+        code = told(failure, runs)
+    lost = streams.settle()
+    if lost is not None and code == ExitCode.OK and given[:1] != ["run"]:  # a run says nothing; its log has it all
+        return told(unwritten(lost), runs)
+    return code
+
+
+def unwritten(error: OSError) -> LonghaulError:
+    """What a command found could not be written: a full disk behind `>`. (pure)"""
+    return LonghaulError(
+        f"the output cannot be written: {error.strerror}",
+        kept="everything; only what was to be shown is lost",
+        next_command="the same command, with its output elsewhere",
+        exit_code=ExitCode.DISK,
+    )
 
 
 def refuse_other_bytes(words: Sequence[str]) -> None:

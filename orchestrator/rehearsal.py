@@ -6,7 +6,6 @@ Every process is a real one: master, train worker, validation worker, checkpoint
 from __future__ import annotations
 
 import shutil
-import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -16,6 +15,7 @@ from orchestrator.commands import run as command
 from orchestrator.display.screen import Screen
 from orchestrator.display.wording import among, count, duration
 from orchestrator.schedule import Stop
+from orchestrator.streams import say
 from profiles.errors import ExitCode, LonghaulError
 from profiles.rehearsal import rehearsal_of
 from profiles.schema import Profile
@@ -46,7 +46,7 @@ def rehearse(profile: Profile, folder: Path, runs: Path) -> int:
     """In a run directory below `folder`. Raises LonghaulError where the run does not end as it should."""
     chosen = command.Chosen(RunDir(folder / "rehearsal"), rehearsal_of(profile), is_new=True)
     assert chosen.profile is not None
-    sys.stdout.write(f"dry run of {profile.name}: small sizes and a tiny model, on the CPU, in {folder}\n")
+    say(f"dry run of {profile.name}: small sizes and a tiny model, on the CPU, in {folder}\n")
     command.make_directory(chosen.run.root)
 
     def end(run_dir: RunDir, reader: Reader, small: Profile, screen: Screen, ending: Stop) -> int:

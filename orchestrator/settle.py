@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import argparse
 import sqlite3
-import sys
 import time
 from contextlib import closing
 
 from orchestrator import preflight
 from orchestrator.commit import Ledger
 from orchestrator.recovery import recover_run
+from orchestrator.streams import say
 from profiles.changes import Change, another_run, diff, refusal, render
 from profiles.errors import LonghaulError
 from profiles.load import from_json, profile_sha256, resolved_json
@@ -65,7 +65,7 @@ def may_change_all(run: RunDir, stored: Profile, store: Store, reader: Reader) -
     if not reader.checkpoints():
         ledger = Ledger(run, store, reader, stored.retention)
         for line in recover_run(run, store, reader, ledger, time.time()):
-            sys.stdout.write(f"{line}\n")
+            say(f"{line}\n")
     return not reader.checkpoints()
 
 
@@ -92,5 +92,4 @@ def typed_for_another(args: argparse.Namespace) -> str:
 
 
 def tell(what: str, changes: list[Change], *, begun: bool) -> None:
-    sys.stdout.write(f"{what}:\n{render(changes, has_begun=begun)}\n" if changes else "")
-    sys.stdout.flush()
+    say(f"{what}:\n{render(changes, has_begun=begun)}\n" if changes else "")

@@ -11,6 +11,8 @@ import time
 from contextlib import suppress
 from types import FrameType
 
+from orchestrator.streams import open_closed_ones
+
 CTRL_X = b"\x18"
 MAX_STOPS = 1000
 
@@ -66,4 +68,5 @@ class Signals:
             self.checkpoint += 1
 
 
+open_closed_ones()  # the wake-up pipe below would be the first to take a free standard descriptor
 SIGNALS = Signals()

@@ -182,8 +182,6 @@ def read_prompt(args: argparse.Namespace) -> str:
 def take_all_bytes() -> None:
     """Let bytes of standard input that are no text arrive as lone surrogates, for `readable`. An error of the decoder
     would come with a whole block, and take along the good lines of a talk that are in it. A closed one has none."""
-    if sys.stdin is None:
-        sys.stdin = Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115  for as long as we live
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="surrogateescape")
 

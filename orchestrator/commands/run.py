@@ -37,6 +37,7 @@ from orchestrator.runs import newest_unfinished
 from orchestrator.schedule import Stop
 from orchestrator.settle import has_begun, settle_profile
 from orchestrator.signals import SIGNALS
+from orchestrator.streams import say
 from orchestrator.tracking import tracked
 from profiles.changes import with_profile
 from profiles.disk import BALLAST_BYTES
@@ -111,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
         chosen = replace(chosen, profile=verdict.profile)
     is_changed_early = chosen.profile is not None and not chosen.is_new and not is_begun and not args.profile
     for line in filter(None, (told(verdict), disk_line(room), engine_kept(verdict, args) if is_changed_early else "")):
-        sys.stdout.write(f"{line}\n")
+        say(f"{line}\n")
     make_directory(chosen.run.root)
     lock = RunLock.acquire(chosen.run)
     try:
