@@ -11,9 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from orchestrator import packages, places, streams
-from orchestrator.display.wording import DEFAULT_RUNS, among, not_text
+from orchestrator.display.wording import DEFAULT_RUNS, among, harmless, not_text
 from orchestrator.signals import SIGNALS
 from profiles.errors import ExitCode, LonghaulError
+from state.layout import name_problem
 
 COMMANDS = {
     "run": "start or resume a run; without a profile the newest unfinished one, else the pocket model",
@@ -49,7 +50,7 @@ def build_parser() -> argparse.ArgumentParser:
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, object]:
     """The chosen command's arguments and its module. Exits with 2 on a wrong command line.
 
-    Raises LonghaulError (INPUT) where a package that it needs is not installed.
+    Raises LonghaulError: INPUT where a package that it needs is not installed, USAGE for an impossible run's name.
     """
     known, rest = build_parser().parse_known_args(arguments)
     packages.check(known.command)
@@ -63,7 +64,10 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, object]:
     parser.add_argument("--runs", metavar="DIR", type=Path, default=DEFAULT_RUNS, help="folder of all runs (./runs)")
     parser.add_argument("--json", action="store_true", help="print facts as JSON")
     module.add_arguments(parser)
-    return parser.parse_args(rest), module
+    args = parser.parse_args(rest)
+    if args.run is not None:
+        refuse_name(args.run)
+    return args, module
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -112,6 +116,18 @@ def refuse_other_bytes(words: Sequence[str]) -> None:
             f"a word of the command line is not UTF-8, at �: {place}",
             kept="everything; nothing was started",
             next_command="the same command in UTF-8   (`locale` says what this terminal sends)",
+            exit_code=ExitCode.USAGE,
+        )
+
+
+def refuse_name(name: str) -> None:
+    """Raises LonghaulError (USAGE) for the name of a run that would lead out of the folder of all runs, or nowhere."""
+    if problem := name_problem(name):
+        shown = harmless(name if len(name) <= 60 else f"{name[:57]}...")
+        raise LonghaulError(
+            f"no run can be named '{shown}': {problem}",
+            kept="everything; nothing was started",
+            next_command="the same command with a name like night-1   (any that can be shown, without '/')",
             exit_code=ExitCode.USAGE,
         )
 

@@ -178,6 +178,25 @@ class RunDir:
         return path.relative_to(self.root).as_posix()
 
 
+LONGEST_NAME_BYTES = 255
+"""Of a file name, on the file systems that people use."""
+
+
+def name_problem(name: str) -> str:
+    """Why a run cannot have this name, which is that of its directory; empty if it can. (pure)"""
+    if not name:
+        return "it is empty"
+    if name in (".", ".."):
+        return "that is a directory of the file system"
+    if "/" in name:
+        return "it has a '/': a run is one directory in the folder of all runs (--runs)"
+    if not name.isprintable():
+        return "it has characters that cannot be shown"
+    if len(name.encode(errors="replace")) > LONGEST_NAME_BYTES:
+        return f"it has {len(name.encode(errors='replace'))} bytes, of {LONGEST_NAME_BYTES} that a file name may have"
+    return ""
+
+
 def runs_root(base: Path | None = None) -> Path:
     """The folder that holds all runs: `base`, or ./runs."""
     return base if base is not None else Path("runs")
