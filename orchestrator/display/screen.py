@@ -13,6 +13,7 @@ import psutil
 
 from orchestrator.display.terminal import Keyboard
 from orchestrator.display.view import Live, View, build_view
+from orchestrator.display.wording import harmless_lines
 from orchestrator.schedule import Train
 from orchestrator.signals import Signals
 from profiles.schema import Profile
@@ -110,7 +111,7 @@ class Screen:
 
     def _log(self, text: str) -> None:
         with suppress(OSError), self.run.log.open("a", encoding="utf-8") as file:
-            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+            file.write(log_text(time.strftime("%Y-%m-%d %H:%M:%S"), text))
 
     # --- drawing ---------------------------------------------------------------------------------------------
 
@@ -182,3 +183,12 @@ class Screen:
             self.keys.close()
         self._log(summary)
         self.display.close(summary)
+
+
+def log_text(moment: str, text: str) -> str:
+    """`text` as orchestrator.log has it: it can neither steer a terminal that shows the log nor pass for another line.
+
+    What follows its first line is indented, as every line of the master begins with a moment. (pure)
+    """
+    first, *more = harmless_lines(text).split("\n")
+    return "".join([f"{moment} {first}\n", *(f"{' ' * len(moment)} {line}\n" for line in more)])
