@@ -29,6 +29,8 @@ IDLE_S = 5.0
 """A command comes at once; whoever has not said a whole line by then is let go."""
 REST_S = 1.0
 """No connection is taken for so long where there is no descriptor for one: the listener would be ready all the time."""
+BACKLOG = 128
+"""Connections that wait to be taken: where they are more, `ask` is told that there is no master."""
 NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
@@ -79,7 +81,7 @@ class Server:
         with _short_path(self.path) as short:
             self.listener.bind(short)
         self.path.chmod(0o600)
-        self.listener.listen(8)
+        self.listener.listen(BACKLOG)
         self.waiting: list[Client] = []
         self._answering: list[Client] = []
         """Whose command is under way."""

@@ -33,8 +33,8 @@ def stack() -> Iterator[ExitStack]:
 
 def connect(path: Path, stack: ExitStack, said: bytes = b"") -> socket.socket:
     connection = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-    connection.settimeout(20)
     connection.connect(str(path))
+    connection.settimeout(20)
     connection.sendall(said)
     return connection
 
@@ -112,7 +112,7 @@ def test_without_a_free_descriptor_the_listener_rests_and_then_serves(server: Se
 
 
 def test_sixty_idle_connections_at_a_low_descriptor_limit_do_not_harm_a_run(tmp_path: Path, stack: ExitStack) -> None:
-    with scene(tmp_path / "run", fake__step_s=0.2, run__checkpoint_every=100) as run:
+    with scene(tmp_path / "run", fake__step_s=0.05, run__checkpoint_every=100, run__steps_per_cycle=2000) as run:
         limit = (64, 64)
         master = run.launch(
             run.command("--plain"), preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, limit)
@@ -122,21 +122,21 @@ def test_sixty_idle_connections_at_a_low_descriptor_limit_do_not_harm_a_run(tmp_
             connect(run.run.control_socket, stack)
         assert run.ask("status").returncode == 0
         assert run.ask("checkpoint").returncode == 0
+        assert run.ask("stop").returncode == 0
         assert master.end() == 0, master.text()
         check_invariants(run)
 
 
 def test_a_master_with_descriptors_above_1023_runs_and_answers(tmp_path: Path) -> None:
     """It may have inherited them, or hold as many."""
-    with scene(tmp_path / "run", fake__step_s=0.1) as run, ExitStack() as held:
-        null = os.open(os.devnull, os.O_RDONLY)
-        held.callback(os.close, null)
-        copies = [os.dup(null) for _ in range(1100)]
-        for fd in copies:
-            held.callback(os.close, fd)
+    with scene(tmp_path / "run", fake__step_s=0.05, run__steps_per_cycle=2000) as run:
+        copies = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
         master = run.launch(run.command("--plain"), pass_fds=copies)
+        for fd in copies:
+            os.close(fd)
         master.wait_for(lambda: run.head_step() >= 0)
         assert asked(run)["ok"]
+        assert run.ask("stop").returncode == 0
         assert master.end() == 0, master.text()
         check_invariants(run)
 
