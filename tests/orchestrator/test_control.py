@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -127,13 +128,20 @@ def test_sixty_idle_connections_at_a_low_descriptor_limit_do_not_harm_a_run(tmp_
         check_invariants(run)
 
 
+FILLED = """
+import os, sys
+null = os.open(os.devnull, os.O_RDONLY)
+for fd in range(3, 1100):
+    os.dup2(null, fd)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+"""Becomes the command in its arguments, with no descriptor free below 1,100."""
+
+
 def test_a_master_with_descriptors_above_1023_runs_and_answers(tmp_path: Path) -> None:
     """It may have inherited them, or hold as many."""
     with scene(tmp_path / "run", fake__step_s=0.05, run__steps_per_cycle=2000) as run:
-        copies = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
-        master = run.launch(run.command("--plain"), pass_fds=copies)
-        for fd in copies:
-            os.close(fd)
+        master = run.launch([sys.executable, "-c", FILLED, *run.command("--plain")])
         master.wait_for(lambda: run.head_step() >= 0)
         assert asked(run)["ok"]
         assert run.ask("stop").returncode == 0

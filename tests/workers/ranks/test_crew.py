@@ -92,6 +92,7 @@ def test_a_lost_follower_and_a_killed_leader_leave_no_process_and_the_run_ends_a
     worker = h.start(first, warm="azr")
     worker.wait_for("checkpointed", step=1)
     (follower,) = followers_of(first)
+    os.kill(follower, signal.SIGTERM)  # as to every process of a run: its end is for the leader, and it would be told
     os.kill(follower, signal.SIGSTOP)
     worker.wait_for("heartbeat")
     os.kill(follower, signal.SIGKILL)

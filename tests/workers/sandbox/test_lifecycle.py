@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -69,6 +71,31 @@ def test_a_killed_zygote_is_replaced_and_its_job_runs_again(sandbox: Sandbox, wh
     results = sandbox.execute_many([Case(ECHO, (str(n),)) for n in range(20)])
     assert [found[0].value for found in results] == [str(n) for n in range(20)]
     assert sandbox._lanes[0] is not lane
+
+
+def test_TERM_and_INT_to_every_process_of_a_sandbox_change_no_answer(sandbox: Sandbox) -> None:
+    """A shutdown sends them to everybody: a program must not be judged by that."""
+    lane = sandbox._lanes[0]
+    is_over = threading.Event()
+
+    def shoot() -> None:
+        while not is_over.wait(0.005):
+            for process in [psutil.Process(lane.process.pid), *family(lane.process.pid)]:
+                with suppress(psutil.Error):
+                    process.send_signal(signal.SIGTERM)
+                    process.send_signal(signal.SIGINT)
+
+    shooter = threading.Thread(target=shoot)
+    shooter.start()
+    try:
+        cases = [Case(LOOP, ("1",)), *(Case(ECHO, (str(n),)) for n in range(100))]
+        results = [found[0] for found in sandbox.execute_many(cases)]
+    finally:
+        is_over.set()
+        shooter.join()
+    assert results[0].status is Status.TIMEOUT
+    assert [result.value for result in results[1:]] == [str(n) for n in range(100)]
+    assert sandbox._lanes[0] is lane, "no zygote had to be replaced"
 
 
 def test_a_job_that_always_kills_its_zygote_is_given_up_and_the_others_run(sandbox: Sandbox) -> None:
