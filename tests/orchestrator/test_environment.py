@@ -137,7 +137,7 @@ def test_real_workers_execute_nothing_that_lies_in_the_working_directory(hostile
 def test_doctor_executes_nothing_that_lies_in_the_working_directory(hostile: Path) -> None:
     done = orchestrator(hostile, "doctor", "--json")
     assert executed(hostile) == [], done.stderr
-    sandbox = next(one for one in json.loads(done.stdout) if one["name"].startswith("sandbox"))
+    sandbox = next(one for one in json.loads(done.stdout) if one["check"].startswith("sandbox"))
     assert "could not be tried" not in sandbox["detail"]
 
 
