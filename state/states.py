@@ -62,7 +62,8 @@ FINAL = frozenset({AttemptState.SUCCEEDED, AttemptState.STOPPED, AttemptState.FA
 
 _A = AttemptState
 ATTEMPT_EDGES: dict[AttemptState, frozenset[AttemptState]] = {
-    _A.PLANNED: frozenset({_A.STARTING, _A.FAILED, _A.LOST}),
+    # STARTING and all until the next FULL commit may be lost with the power, when files already say how it ended.
+    _A.PLANNED: frozenset({_A.STARTING, _A.SUCCEEDED, _A.STOPPED, _A.FAILED, _A.LOST}),
     _A.STARTING: frozenset({_A.RUNNING, _A.STOPPING, _A.HUNG, _A.SUCCEEDED, _A.STOPPED, _A.FAILED, _A.LOST}),
     _A.RUNNING: frozenset({_A.CHECKPOINTING, _A.STOPPING, _A.HUNG, _A.SUCCEEDED, _A.STOPPED, _A.FAILED, _A.LOST}),
     _A.CHECKPOINTING: frozenset({_A.RUNNING, _A.STOPPING, _A.HUNG, _A.SUCCEEDED, _A.STOPPED, _A.FAILED, _A.LOST}),
