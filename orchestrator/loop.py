@@ -77,7 +77,8 @@ class Master:
         self.stop_at_once = False
         self.checkpoint_clients: list[Client] = []
         self.stop_clients: list[Client] = []
-        self.waiting_until: float | None = None
+        self.waiting_until: float | None = None  # monotonic: the wall clock may be set back while we wait
+        self.waited = ""  # token of the failure that we wait for, or waited for last
         self.last_turn = clock.monotonic()
         self.last_heartbeat_row = self.last_turn
         self.is_checkpoint_owed = False
@@ -283,9 +284,12 @@ class Master:
             if self.stop_at_once:
                 return Stop("stopped at once, as asked", RunState.STOPPED, ExitCode.ABORTED)
             return Stop("asked to stop", RunState.STOPPED, ExitCode.OK)
+        if self.waiting_until is not None and now < self.waiting_until:
+            return None
         ending: Stop | None = None
         while self.crew.active is None and ending is None:  # closing a cycle leads straight to the next: no wait
-            action = next_action(self.history, self.profile, self.clock.utc(), self.forgiven | self.verifier.forgiven)
+            forgiven = self.forgiven | self.verifier.forgiven
+            action = next_action(self.history, self.profile, self.clock.utc(), forgiven, self.waited)
             is_held = isinstance(action, Stop) and self.verifier.is_head_in_doubt(self.history)
             ending = None if is_held else self.perform(action, now)
             if is_held or isinstance(action, Wait):
@@ -302,8 +306,8 @@ class Master:
                 self.pay_checkpoint(now)
             case Commit(cycle):
                 self.commit_cycle(cycle)
-            case Wait(seconds, reason):
-                self.waiting_until = now + seconds
+            case Wait(seconds, reason, failure):
+                self.waiting_until, self.waited = now + seconds, failure
                 self.screen.note = f"waiting: {reason}"
             case Stop():
                 self.block_cycle(action)

@@ -46,7 +46,10 @@ class Commit:
 @dataclass(frozen=True)
 class Wait:
     seconds: float
+    """From the moment at which it is decided, by a clock that nobody sets."""
     reason: str
+    failure: str = ""
+    """Token of the attempt that it follows."""
 
 
 @dataclass(frozen=True)
@@ -65,17 +68,21 @@ FINAL_CODES = {
 """Worker exit codes that another attempt cannot cure."""
 
 
-def next_action(history: History, profile: Profile, now: float, forgiven: frozenset[str] = frozenset()) -> Action:
+def next_action(
+    history: History, profile: Profile, now: float, forgiven: frozenset[str] = frozenset(), waited: str = ""
+) -> Action:
     """What comes next.
 
     now and stored times are UTC seconds. forgiven: tokens of failures from before a person started the run again.
-    Same arguments, same answer.
+    waited: token of the failure whose wait is over, whatever the wall clock says by now. Same arguments, same answer.
     """
     failures = [failure for failure in history.failures if failure.token not in forgiven]
     if failures and (ending := crash_loop(failures, profile.retry)) is not None:
         return ending
-    if failures and (left := backoff_left(failures, profile.retry, history.run_id, now)) > 0:
-        return Wait(left, f"{failures[-1].failure}: attempt {failures[-1].attempt + 1} follows")
+    if failures and failures[-1].token != waited:
+        last = failures[-1]
+        if (left := backoff_left(failures, profile.retry, history.run_id, now)) > 0:
+            return Wait(left, f"{last.failure}: attempt {last.attempt + 1} follows", last.token)
     current = history.current
     if current is None:
         return Train(cycle=0, attempt=1, phase="seed", first_step=1, end_step=1)

@@ -176,6 +176,15 @@ def test_a_clock_set_back_never_delays_beyond_the_backoff() -> None:
     assert action.seconds <= 12.0
 
 
+def test_a_wait_that_is_over_is_not_begun_again_whatever_the_wall_clock_says() -> None:
+    past = history(OPEN, 0, last_attempt={"train": 1}, failures=(failed(ended_at=NOW + 9e9),))
+    first = next_action(past, PROFILE, NOW)
+    assert isinstance(first, Wait) and first.failure == "token1"
+    assert isinstance(next_action(past, PROFILE, NOW, waited=first.failure), Train)
+    another = replace(past, failures=(*past.failures, failed(2, ended_at=NOW)))
+    assert isinstance(next_action(another, PROFILE, NOW, waited=first.failure), Wait)
+
+
 def test_three_failures_of_one_class_at_one_step_end_the_run() -> None:
     failures = tuple(failed(n, ended_at=0) for n in range(1, 4))
     action = next_action(history(OPEN, 0, failures=failures), PROFILE, NOW)
