@@ -22,6 +22,7 @@ COMMANDS = {
     "checkpoint": "make a durable checkpoint at the next step edge, without stopping",
     "status": "where a run stands",
     "top": "the dashboard of a run that another terminal started",
+    "recover": "make the store of a run again from the files beside it, where it was lost or damaged",
     "doctor": "whether this machine can carry a run, check by check, each with its remedy",
     "evaluate": "score a checkpoint or a model directory on held-out suites",
     "data": "import, merge, count, show and export tasks; each one that enters a data set is run again",
@@ -88,8 +89,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `| head -1` has seen enough
         streams.silence(sys.stdout)
         code = 0
-    except OSError as error:
-        failure = places.failure_of(error) or (unwritten(error) if error.errno in FULL else None)
+    except Exception as error:
+        failure = places.failure_of(error) or _unwritten_if_full(error)
         if failure is None:
             raise
         code = told(failure, runs)
@@ -97,6 +98,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if lost is not None and code == ExitCode.OK and given[:1] != ["run"]:  # a run says nothing; its log has it all
         return told(unwritten(lost), runs)
     return code
+
+
+def _unwritten_if_full(error: Exception) -> LonghaulError | None:
+    return unwritten(error) if isinstance(error, OSError) and error.errno in FULL else None
 
 
 def unwritten(error: OSError) -> LonghaulError:

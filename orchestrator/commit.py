@@ -18,7 +18,7 @@ from orchestrator import pointers
 from orchestrator.ingest import drop_torn_line, ingest_all
 from profiles.disk import INLINE_BYTES
 from profiles.schema import Retention
-from state import recover, retention, trash
+from state import durable, recover, retention, trash
 from state.checkpoint import Manifest, read_manifest, verify
 from state.crash import crash_point
 from state.history import AttemptFacts, CheckpointFacts
@@ -121,7 +121,8 @@ class Ledger:
         elif repair.kind == Kind.QUARANTINE and repair.checkpoint_id:
             self.store.set_checkpoint_state(repair.checkpoint_id, "quarantined")
         recover.apply(self.run, repair)
-        return f"{WHAT_WAS_DONE[repair.kind]} {repair.path.name}: {repair.reason}"
+        done = "whole, but moved to quarantine:" if repair.is_whole else WHAT_WAS_DONE[repair.kind]
+        return f"{done} {repair.path.name}: {repair.reason}"
 
     def _ingest_attempt(self, cycle: int, attempt: int) -> None:
         token = self.reader.token_of(cycle, "train", attempt)
@@ -161,14 +162,15 @@ class Ledger:
         keep_from = head_step - self.rule.keep_rollout_steps
         for number in range(cycle, -1, -1):
             folder, num_left = self.run.rollouts(number), 0
-            if number < cycle and not folder.exists():
-                return  # so are those of all cycles before it
-            for file in folder.glob("step-*.jsonl"):
-                with suppress(ValueError):
-                    if int(file.stem.removeprefix("step-")) <= keep_from:
-                        file.unlink(missing_ok=True)
-                    else:
-                        num_left += 1
+            with durable.explained("cannot remove old rollouts in", folder):
+                if number < cycle and not folder.exists():
+                    return  # so are those of all cycles before it
+                for file in folder.glob("step-*.jsonl"):
+                    with suppress(ValueError):
+                        if int(file.stem.removeprefix("step-")) <= keep_from:
+                            file.unlink(missing_ok=True)
+                        else:
+                            num_left += 1
             if number < cycle and not num_left:
                 shutil.rmtree(folder, ignore_errors=True)
 

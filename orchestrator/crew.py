@@ -87,7 +87,7 @@ class Crew:
 
     def assign(self, worker: Worker, spec: WorkerSpec, directory: AttemptDir, now: float) -> None:
         """Move the process's log into its attempt, write pid.json, and tell it to start."""
-        with suppress(FileNotFoundError):
+        with durable.explained("cannot move the worker's log to", directory.log), suppress(FileNotFoundError):
             worker.log.replace(directory.log)
             worker.log = directory.log
         pid = {"pid": worker.pid, "process_started": worker.process_started, "token": worker.token}

@@ -19,6 +19,7 @@ from orchestrator.crew import Crew, reap_strangers, rotate_log, standby_is_due
 from orchestrator.deadlines import overdue
 from orchestrator.display.screen import Screen
 from orchestrator.ready import wait_for_any
+from orchestrator.run_directory import make_ballast
 from orchestrator.schedule import Action, Commit, Stop, Train, Validate, Wait, may_be_followed, next_action
 from orchestrator.signals import Signals
 from orchestrator.stagnation import verdict
@@ -136,6 +137,7 @@ class Master:
         if now - self.last_heartbeat_row > HEARTBEAT_ROW_S:
             self.last_heartbeat_row = now
             self.store.heartbeat(self.clock.utc())
+            make_ballast(self.attempts.run)
             for worker in self.crew.workers():
                 rotate_log(worker.log)
 

@@ -1,4 +1,4 @@
-"""Paths that a person typed and that cannot be used: told like every error, with the path and the system's reason."""
+"""Paths that cannot be used: told like every error, with the path and the system's reason."""
 
 from __future__ import annotations
 
@@ -25,11 +25,22 @@ def writing(path: Path, kept: str) -> Iterator[None]:
         raise durable.os_failure(error, "cannot write", path, kept) or _unusable(path, error, kept) from error
 
 
-def failure_of(error: OSError) -> LonghaulError | None:
-    """The error for a person where a path was the fault; None for anything else. (pure)"""
-    if error.errno not in NAME_ERRORS or not isinstance(error.filename, str | os.PathLike):
+def failure_of(error: Exception) -> LonghaulError | None:
+    """The error for a person where a path, a disk, permissions or a store were the fault; None for anything else."""
+    kept = "everything that was there"
+    if type(error).__module__ == "sqlite3":  # by name: the commands that need no store import none
+        return LonghaulError(
+            f"a store cannot be used: {error}",
+            kept=kept,
+            next_command="python -m orchestrator recover --run NAME   (looks at it, and mends it)",
+            exit_code=ExitCode.STORE,
+        )
+    if not isinstance(error, OSError) or not isinstance(error.filename, str | bytes | os.PathLike):
         return None
-    return _unusable(Path(error.filename2 or error.filename), error, "everything that was there")
+    path = Path(os.fsdecode(error.filename2 or error.filename))
+    if error.errno in NAME_ERRORS:
+        return _unusable(path, error, kept)
+    return durable.os_failure(error, "cannot use", path, kept)
 
 
 def _unusable(path: Path, error: OSError, kept: str) -> LonghaulError:

@@ -14,6 +14,7 @@ from pathlib import Path
 from orchestrator.commands import run as command
 from orchestrator.display.screen import Screen
 from orchestrator.display.wording import among, count, duration
+from orchestrator.run_directory import make_directory
 from orchestrator.schedule import Stop
 from orchestrator.streams import say
 from profiles.errors import ExitCode, LonghaulError
@@ -47,7 +48,7 @@ def rehearse(profile: Profile, folder: Path, runs: Path) -> int:
     chosen = command.Chosen(RunDir(folder / "rehearsal"), rehearsal_of(profile), is_new=True)
     assert chosen.profile is not None
     say(f"dry run of {profile.name}: small sizes and a tiny model, on the CPU, in {folder}\n")
-    command.make_directory(chosen.run.root)
+    make_directory(chosen.run)
 
     def end(run_dir: RunDir, reader: Reader, small: Profile, screen: Screen, ending: Stop) -> int:
         if ending.state is RunState.FAILED:

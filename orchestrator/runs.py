@@ -10,6 +10,7 @@ from pathlib import Path
 
 from profiles.errors import ExitCode, LonghaulError
 from state.layout import RunDir
+from state.opening import read_only
 from state.states import UNFINISHED
 
 
@@ -62,7 +63,7 @@ def _look(run: RunDir) -> Found | None:
     if not run.store.is_file():
         return None
     try:
-        with closing(sqlite3.connect(f"{run.store.absolute().as_uri()}?mode=ro", uri=True, timeout=5.0)) as connection:
+        with closing(read_only(run.store)) as connection:
             row = connection.execute("SELECT state, heartbeat_at FROM runs").fetchone()
     except sqlite3.Error:
         return None  # damaged or half made: another run may still be meant, and naming this one tells what is wrong

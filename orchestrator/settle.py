@@ -31,7 +31,7 @@ def settle_profile(
 
     wanted: None where nothing was asked for. The caller holds the run's lock.
     """
-    stored = from_json(store.profile_json())
+    stored = from_json(reader.profile_json())
     if wanted is None or wanted == stored:
         return stored
     changes = diff(stored, wanted)

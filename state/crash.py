@@ -30,6 +30,9 @@ POINTS = frozenset(
         "ckpt.before_rename",
         "ckpt.after_rename",
         # state.store, state.trash, state.recover and orchestrator/, in the master
+        "store.created",
+        "store.before_rename",
+        "store.born",
         "store.before_commit",
         "store.in_migration",
         "ingest.before_offset",
@@ -53,6 +56,7 @@ POINTS = frozenset(
         "recover.strays_killed",
         "recover.attempt_closed",
         "recover.adopted",
+        "recover.told",
         # workers/
         "worker.before_ready",
         "worker.after_started",

@@ -6,10 +6,10 @@ cycles, states) and NORMAL for what can be ingested again from files.
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from profiles.errors import ExitCode, LonghaulError
 from state import durable
 from state.crash import crash_point
 from state.layout import RunDir
+from state.opening import BUSY_S, is_busy, store_error
 from state.tables import APPLICATION_ID, MIGRATIONS, SCHEMA_VERSION
 
 _ABSENT = [name for name in ("numpy", "pandas") if name not in sys.modules]
@@ -32,21 +33,33 @@ PRAGMAS = (
     "journal_mode=WAL",
     "synchronous=FULL",
     "foreign_keys=ON",
-    "busy_timeout=5000",
+    f"busy_timeout={BUSY_S * 1000:.0f}",
     "wal_autocheckpoint=1000",
     "trusted_schema=OFF",
     "cell_size_check=ON",
 )
 
 
+LOCK_PATIENCE_S = 60.0
+"""So long another process may hold a lock: a back-up program, a person with the sqlite3 shell."""
+
+
+def _to_stderr(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
 class WritingConnection:
     """The only connection that writes. `state.store.Store` adds what is written."""
 
-    def __init__(self, run: RunDir, *, may_create: bool) -> None:
-        """Open and migrate. Raises LonghaulError: VERSION (written by a newer program), STORE, DISK, PERMISSION."""
+    def __init__(self, run: RunDir, *, path: Path | None = None) -> None:
+        """Open and migrate the store; `path`: another file than the run's, which is made.
+
+        Raises LonghaulError: VERSION (written by a newer program), STORE, DISK, PERMISSION, LOCKED.
+        """
         self.run = run
-        existed = run.store.exists()
-        if not existed and not may_create:
+        self.say: Callable[[str], None] = _to_stderr
+        """Told when we wait for a lock."""
+        if path is None and not run.store.exists():
             raise LonghaulError(
                 f"run '{run.name}' has no store at {run.store}",
                 kept="nothing was changed",
@@ -54,15 +67,27 @@ class WritingConnection:
                 exit_code=ExitCode.STORE,
             )
         try:
-            connection = sqlite3.connect(run.store, isolation_level=None, timeout=5.0)
+            connection = sqlite3.connect(path or run.store, isolation_level=None, timeout=BUSY_S)
             self.db = Database(connection, execute_plugins=False)
-            self._prepare()
+            self._patiently(self._prepare)
         except sqlite3.DatabaseError as error:
             raise store_error(run, error) from error
 
+    def _patiently(self, work: Callable[[], None]) -> None:
+        """`work()`, again while another process holds a lock. Raises what it raises, after LOCK_PATIENCE_S that too."""
+        deadline = time.monotonic() + LOCK_PATIENCE_S
+        is_told = False
+        while True:
+            try:
+                return work()
+            except sqlite3.OperationalError as error:
+                if not is_busy(error) or time.monotonic() >= deadline:
+                    raise
+            if not is_told:
+                self.say(f"another process holds a lock on the store; waiting up to {LOCK_PATIENCE_S:.0f} s for it")
+                is_told = True
+
     def _prepare(self) -> None:
-        with suppress(OSError):
-            self.run.store.chmod(0o600)
         version = int(self.db.execute("PRAGMA user_version").fetchone()[0])
         if version > SCHEMA_VERSION:
             raise LonghaulError(
@@ -89,11 +114,20 @@ class WritingConnection:
             self.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self.db.conn.close()
 
+    def _begin(self) -> None:
+        self.db.execute("BEGIN IMMEDIATE")
+
     @contextmanager
     def transaction(self, *, durable_commit: bool = True) -> Iterator[None]:
-        """BEGIN IMMEDIATE ... COMMIT. durable_commit=False may lose the newest rows with the power, never the order."""
-        self.db.execute(f"PRAGMA synchronous={'FULL' if durable_commit else 'NORMAL'}")
-        self.db.execute("BEGIN IMMEDIATE")
+        """BEGIN IMMEDIATE ... COMMIT. durable_commit=False may lose the newest rows with the power, never the order.
+
+        Waits for another process's lock. Raises LonghaulError (LOCKED) where it lasts; STORE, DISK, PERMISSION.
+        """
+        try:
+            self.db.execute(f"PRAGMA synchronous={'FULL' if durable_commit else 'NORMAL'}")
+            self._patiently(self._begin)
+        except sqlite3.DatabaseError as error:
+            raise store_error(self.run, error) from error
         try:
             yield
             crash_point("store.before_commit")
@@ -101,9 +135,7 @@ class WritingConnection:
         except BaseException as error:
             with suppress(sqlite3.Error):
                 self.db.execute("ROLLBACK")
-            if isinstance(error, sqlite3.OperationalError | sqlite3.DatabaseError) and not isinstance(
-                error, sqlite3.IntegrityError
-            ):
+            if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.IntegrityError):
                 raise store_error(self.run, error) from error
             raise
 
@@ -118,38 +150,29 @@ class WritingConnection:
 
     def backup(self, name: str) -> Path:
         """A consistent copy in backups/, durable when this returns; the last BACKUPS_KEPT numbered ones stay."""
-        self.run.backups.mkdir(mode=0o700, exist_ok=True)
+        durable.make_dir(self.run.backups)
         target, temporary = self.run.backups / name, self.run.backups / f".{name}.tmp"
-        temporary.unlink(missing_ok=True)
-        self.db.execute("VACUUM INTO ?", [str(temporary)])
-        durable.fsync_file(temporary)
-        temporary.replace(target)
-        durable.fsync_dir(self.run.backups)
+        with durable.explained("cannot write the back-up", target):
+            temporary.unlink(missing_ok=True)
+            try:
+                self.db.execute("VACUUM INTO ?", [str(temporary)])
+            except sqlite3.DatabaseError as error:
+                raise store_error(self.run, error) from error
+            durable.fsync_file(temporary)
+            temporary.replace(target)
+            durable.fsync_dir(self.run.backups)
         for old in sorted(self.run.backups.glob("cycle-*.db"))[:-BACKUPS_KEPT]:
             old.unlink(missing_ok=True)
         return target
 
 
-def store_error(run: RunDir, error: Exception) -> LonghaulError:
-    """What a person is told when SQLite fails: disk, permission or damage."""
-    text = str(error)
-    if "readonly" in text or "unable to open" in text or "permission" in text.lower():
-        return LonghaulError(
-            f"the store of run '{run.name}' cannot be written: {text}",
-            kept="everything that was committed",
-            next_command=f"ls -ld {run.root} {run.store}",
-            exit_code=ExitCode.PERMISSION if not os.access(run.root, os.W_OK) else ExitCode.DISK,
-        )
-    if "full" in text or "disk I/O" in text:
-        return LonghaulError(
-            f"the disk of run '{run.name}' is full or failing: {text}",
-            kept="the head checkpoint and everything that was committed",
-            next_command=f"df -h {run.root}",
-            exit_code=ExitCode.DISK,
-        )
-    return LonghaulError(
-        f"the store of run '{run.name}' is damaged: {text}",
-        kept=f"checkpoints in {run.checkpoints} and back-ups in {run.backups}",
-        next_command=f"ls {run.backups}",
-        exit_code=ExitCode.STORE,
-    )
+def companions(path: Path) -> tuple[Path, ...]:
+    """Files that SQLite keeps beside a store at `path`."""
+    return tuple(path.with_name(f"{path.name}{suffix}") for suffix in ("-wal", "-shm", "-journal"))
+
+
+def remove_store(path: Path) -> None:
+    """Remove a store that was never complete, the file itself last."""
+    with durable.explained("cannot remove", path, kept="nothing was in it"):
+        for part in (*companions(path), path):
+            part.unlink(missing_ok=True)

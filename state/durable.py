@@ -101,13 +101,13 @@ def fsync_file(path: Path) -> None:
 
 
 def fsync_dir(path: Path) -> None:
-    """The names in `path` are on disk when this returns."""
-    _fsync(path, os.O_RDONLY | os.O_DIRECTORY)
+    """The names in `path`, which may be a link to a directory, are on disk when this returns."""
+    _fsync(path, os.O_RDONLY | os.O_DIRECTORY, follow=True)
 
 
-def _fsync(path: Path, flags: int) -> None:
+def _fsync(path: Path, flags: int, *, follow: bool = False) -> None:
     with explained("cannot make durable", path):
-        fd = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(path, flags | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
         try:
             os.fsync(fd)
         finally:
@@ -117,13 +117,18 @@ def _fsync(path: Path, flags: int) -> None:
 def make_dir(path: Path) -> None:
     """Create `path` and its missing parents (0700), durably. A directory that is there already is left as it is."""
     with explained("cannot create", path):
-        for folder in (*reversed(path.parents), path):
-            with suppress(FileExistsError):
-                if not folder.exists():
-                    folder.mkdir(mode=0o700)
-                    fsync_dir(folder.parent)
-        if not path.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+        create_dirs(path)
+
+
+def create_dirs(path: Path) -> None:
+    """As `make_dir`; every OSError as it comes."""
+    for folder in (*reversed(path.parents), path):
+        with suppress(FileExistsError):
+            if not folder.exists():
+                folder.mkdir(mode=0o700)
+                fsync_dir(folder.parent)
+    if not path.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
 
 
 def rename_dir(source: Path, target: Path) -> None:

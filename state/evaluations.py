@@ -20,6 +20,7 @@ from profiles.errors import ExitCode, LonghaulError
 from state import durable
 from state.crash import crash_point
 from state.layout import RunDir
+from state.opening import is_busy, read_only
 
 APPLICATION_ID = 0x4C4F4E45  # "LONE"
 MIGRATIONS: tuple[str, ...] = (
@@ -247,7 +248,7 @@ def read_evaluations(where: EvaluationDir, limit: int = 200) -> tuple[SuiteFacts
     if not where.store.is_file():
         return ()
     try:
-        with closing(sqlite3.connect(f"{where.store.absolute().as_uri()}?mode=ro", uri=True, timeout=5.0)) as db:
+        with closing(read_only(where.store)) as db:
             if not db.execute("SELECT 1 FROM sqlite_master WHERE name='answers'").fetchone():
                 return ()  # a crash came before the first migration
             rows = db.execute(
@@ -279,6 +280,13 @@ def _newer(where: EvaluationDir, version: int) -> LonghaulError:
 
 def _unusable(where: EvaluationDir, error: sqlite3.Error) -> LonghaulError:
     text = str(error)
+    if is_busy(error):
+        return LonghaulError(
+            f"another process holds a lock on {where.store}: {text}",
+            kept="the answers beside it, and the run",
+            next_command=f"fuser -v {where.store}   (end what holds it), then the same command",
+            exit_code=ExitCode.LOCKED,
+        )
     code = ExitCode.STORE
     if "full" in text or "disk I/O" in text:
         code = ExitCode.DISK

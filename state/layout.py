@@ -1,4 +1,4 @@
-"""Every path of a run, as properties of RunDir; nobody else joins paths. (pure)
+"""Every path of a run, as properties of RunDir; nobody else joins paths. (pure, but for `free_attempt`)
 
 Paths that are stored (in the store, in manifests, in specs) are relative to the run directory, so that a run may be
 moved or renamed.
@@ -55,14 +55,31 @@ class RunDir:
     """One run on disk. `root` is the run directory itself, `runs/NAME`."""
 
     root: Path
+    link: Path | None = None
+    """The symbolic link by which a person named it; `root` is then what it led to."""
 
     @property
     def name(self) -> str:
-        return self.root.name
+        return (self.link or self.root).name
+
+    @property
+    def folder(self) -> Path:
+        """Where a person finds it: the folder of all runs."""
+        return (self.link or self.root).parent
 
     @property
     def store(self) -> Path:
         return self.root / "state.db"
+
+    @property
+    def store_companions(self) -> tuple[Path, ...]:
+        """Files that SQLite keeps beside the store; a store that is put elsewhere is not whole without them."""
+        return tuple(self.root / f"state.db{suffix}" for suffix in ("-wal", "-shm", "-journal"))
+
+    @property
+    def unborn_store(self) -> Path:
+        """The store of a new run until it is complete; then it is renamed."""
+        return self.root / ".state.db.new"
 
     @property
     def lock(self) -> Path:
@@ -172,6 +189,12 @@ class RunDir:
         """role: "train" or "validate"; a validation attempt has a directory of its own."""
         prefix = "attempt" if role == "train" else role
         return AttemptDir(self.cycle(cycle) / f"{prefix}-{attempt}")
+
+    def free_attempt(self, cycle: int, attempt: int, role: str) -> int:
+        """`attempt`, or one past the highest number whose directory is there: two attempts never share one."""
+        prefix = self.attempt(cycle, attempt, role).path.name.rpartition("-")[0]
+        names = [path.name.rpartition("-")[2] for path in self.cycle(cycle).glob(f"{prefix}-*")]
+        return max([attempt, *(int(name) + 1 for name in names if name.isdigit())])
 
     def relative(self, path: Path) -> str:
         """The form in which a path is stored."""

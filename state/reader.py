@@ -20,6 +20,7 @@ from state.history import (
     ValidationFacts,
 )
 from state.layout import RunDir
+from state.opening import damaged, read_only, store_error
 from state.states import AttemptState, CycleState, RunState
 
 _CHECKPOINT = "checkpoint_id, parent, cycle, step, path, digest, bytes, verified, is_cycle_end, pinned, state"
@@ -39,23 +40,25 @@ def is_born(run: RunDir) -> bool:
     if not run.store.exists():
         return False
     try:
-        with closing(sqlite3.connect(f"file:{run.store}?mode=ro", uri=True, timeout=5.0)) as connection:
+        with closing(read_only(run.store)) as connection:
             if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
                 return bool(connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone())
             return bool(connection.execute("SELECT 1 FROM runs").fetchone())
     except sqlite3.Error:
-        return True
+        # A journal is only there before a store is in WAL mode: what it belongs to was never complete.
+        return not run.store_companions[-1].exists()
 
 
 class Reader:
     """A read-only view of one run's store; sees what was committed when each method was called."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, run: RunDir) -> None:
         self.connection = connection
+        self.run = run
 
     @classmethod
     def open(cls, run: RunDir) -> Reader:
-        """Raises LonghaulError(INPUT) if there is no such run, STORE if it cannot be read."""
+        """Raises LonghaulError: INPUT if there is no such run; STORE, DISK, PERMISSION, LOCKED if it cannot be read."""
         if not run.store.exists():
             raise LonghaulError(
                 f"there is no run '{run.name}' in {run.root.parent}",
@@ -64,22 +67,23 @@ class Reader:
                 exit_code=ExitCode.INPUT,
             )
         try:
-            connection = sqlite3.connect(f"file:{run.store}?mode=ro", uri=True, timeout=5.0)
-            connection.execute("SELECT 1 FROM runs LIMIT 1")
+            connection = read_only(run.store)
+            is_there = connection.execute("SELECT 1 FROM runs LIMIT 1").fetchone()
         except sqlite3.Error as error:
-            raise LonghaulError(
-                f"the store of run '{run.name}' cannot be read: {error}",
-                kept="nothing was changed",
-                next_command=f"ls -l {run.root}",
-                exit_code=ExitCode.STORE,
-            ) from error
-        return cls(connection)
+            raise store_error(run, error) from error
+        if not is_there:
+            raise damaged(run, "it has no row of the run")
+        return cls(connection, run)
 
     def close(self) -> None:
         self.connection.close()
 
     def _rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
-        return self.connection.execute(sql, parameters).fetchall()
+        """Raises LonghaulError, as `open` does."""
+        try:
+            return self.connection.execute(sql, parameters).fetchall()
+        except sqlite3.Error as error:
+            raise store_error(self.run, error) from error
 
     # --- for decisions ---------------------------------------------------------------------------------------
 
@@ -179,6 +183,10 @@ class Reader:
         rows = self._rows("SELECT token FROM attempts WHERE cycle=? AND role=? AND attempt=?", [cycle, role, attempt])
         return str(rows[0][0]) if rows else ""
 
+    def knows(self, token: str) -> bool:
+        """Whether there is an attempt of that token."""
+        return bool(self._rows("SELECT 1 FROM attempts WHERE token=?", [token]))
+
     def checkpoint(self, checkpoint_id: str) -> CheckpointFacts | None:
         rows = self._rows(f"SELECT {_CHECKPOINT} FROM checkpoints WHERE checkpoint_id=?", [checkpoint_id])
         return _checkpoint(rows[0]) if rows else None
@@ -199,7 +207,13 @@ class Reader:
     # --- for displays ----------------------------------------------------------------------------------------
 
     def profile_json(self) -> str:
-        return str(self._rows("SELECT profile FROM runs")[0][0])
+        """The profile as it was stored. Raises LonghaulError (STORE) where it is not that any more."""
+        import hashlib  # kept out of what every command imports
+
+        text, sha256 = self._rows("SELECT profile, profile_sha256 FROM runs")[0]
+        if hashlib.sha256(str(text).encode()).hexdigest() != sha256:
+            raise damaged(self.run, "its profile was changed: the sha256 beside it does not fit")
+        return str(text)
 
     def steps(self, limit: int = 2000) -> tuple[StepFacts, ...]:
         """The last `limit` trained steps, and those of the open attempt beyond the head, oldest first."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from profiles.errors import ExitCode, LonghaulError
 from state import durable
-from state.checkpoint import MANIFEST, STAGING_PREFIX, Damaged, Manifest, verify
+from state.checkpoint import MANIFEST, STAGING_PREFIX, Damaged, Manifest, read_manifest, verify
 from state.crash import crash_point
 from state.history import CheckpointFacts
 from state.layout import RunDir
@@ -42,6 +43,7 @@ class FoundDir:
     run_id: str = ""
     parent: str | None = None
     step: int = 0
+    token: str = ""
 
     @property
     def name(self) -> str:
@@ -54,6 +56,8 @@ class Repair:
     path: Path
     reason: str
     checkpoint_id: str = ""
+    is_whole: bool = False
+    """QUARANTINE only: nothing is wrong with it but its place."""
 
 
 # --- looking -------------------------------------------------------------------------------------------------------
@@ -87,7 +91,22 @@ def look(path: Path) -> FoundDir:
         manifest = verify(path, deep=True)
     except Damaged as damaged:
         return FoundDir(path, problem=damaged.reason)
-    return FoundDir(path, "", Manifest.checkpoint_id(path), manifest.run_id, manifest.parent, manifest.step)
+    return found_as(path, manifest)
+
+
+def found_as(path: Path, manifest: Manifest) -> FoundDir:
+    identity = Manifest.checkpoint_id(path)
+    return FoundDir(path, "", identity, manifest.run_id, manifest.parent, manifest.step, manifest.token)
+
+
+def strangers(run: RunDir, run_id: str, known: Sequence[CheckpointFacts]) -> list[FoundDir]:
+    """Checkpoints of the run that have no row, as their manifests say; their other files are not looked at."""
+    rows, found = {Path(facts.path).name for facts in known}, []
+    for path in sorted(run.checkpoints.glob("[!.]*")):
+        if path.name not in rows:
+            with suppress(Damaged):
+                found.append(found_as(path, read_manifest(path)))
+    return [item for item in found if item.run_id == run_id]
 
 
 def _is_ours(name: str) -> bool:
@@ -139,7 +158,7 @@ def plan(
     chain = _chain(strangers, head, run_id)
     adoptions = [Repair(Kind.ADOPT, item.path, "whole, and continues the head", item.checkpoint_id) for item in chain]
     away = [
-        Repair(Kind.QUARANTINE, item.path, _why_not(item, known, head, run_id))
+        Repair(Kind.QUARANTINE, item.path, _why_not(item, known, head, run_id), is_whole=not item.problem)
         for item in strangers
         if item not in chain
     ]

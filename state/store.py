@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from state import durable
 from state.crash import crash_point
-from state.database import WritingConnection
+from state.database import WritingConnection, companions, remove_store
 from state.facts import ConflictingEvent, Line, insert_event, insert_line
 from state.history import CheckpointFacts
 from state.layout import RunDir
+from state.opening import damaged
+from state.reader import is_born
 from state.states import AttemptState, CycleState, RunState, check_attempt, check_cycle
 
 
@@ -34,12 +37,28 @@ class Store(WritingConnection):
 
     @classmethod
     def open(cls, run: RunDir, new: NewRun | None = None) -> Store:
-        """Open, or create with `new`; so too where a crash left tables without a run. Raises what WritingConnection
-        raises."""
-        store = cls(run, may_create=new is not None)
-        if new is not None and not store.db.execute("SELECT 1 FROM runs").fetchone():
-            store._insert_run(new)
-        return store
+        """Open, or create with `new` where there is no store with a run in it. Raises what WritingConnection raises."""
+        if new is not None and not is_born(run):
+            cls._bear(run, new)
+        return cls(run)
+
+    @classmethod
+    def _bear(cls, run: RunDir, new: NewRun) -> None:
+        """A complete store under another name, then one rename: a crash leaves no store, or a whole one."""
+        remove_store(run.unborn_store)
+        store = cls(run, path=run.unborn_store)
+        crash_point("store.created")
+        store._insert_run(new)
+        store.close()
+        if any(path.exists() for path in companions(run.unborn_store)):
+            raise damaged(run, "its first rows could not be written into the file")
+        durable.fsync_file(run.unborn_store)
+        remove_store(run.store)  # of a crash of an earlier version, with a journal that must not be played back
+        crash_point("store.before_rename")
+        with durable.explained("cannot create the store", run.store):
+            run.unborn_store.rename(run.store)
+        durable.fsync_dir(run.root)
+        crash_point("store.born")
 
     def _insert_run(self, new: NewRun) -> None:
         with self.transaction():
@@ -85,9 +104,6 @@ class Store(WritingConnection):
         with self.transaction(durable_commit=False):
             self.db.execute("UPDATE runs SET heartbeat_at=?", [now])
 
-    def profile_json(self) -> str:
-        return str(self.db.execute("SELECT profile FROM runs").fetchone()[0])
-
     # --- cycles and attempts ---------------------------------------------------------------------------------
 
     def plan_cycle(self, cycle: int, phase: str, first_step: int, end_step: int, reseed: int, now: float) -> None:
@@ -119,20 +135,37 @@ class Store(WritingConnection):
     ) -> None:
         """PLANNED, and its cycle goes to TRAINING or VALIDATING, in one commit."""
         with self.transaction():
-            self.db.table("attempts").insert(
-                {
-                    "cycle": cycle,
-                    "role": role,
-                    "attempt": attempt,
-                    "token": token,
-                    "state": AttemptState.PLANNED,
-                    "first_step": first_step,
-                    "step_reached": first_step - 1,
-                    "reductions": reductions,
-                    "started_at": now,
-                }
-            )
+            self._insert_attempt(cycle, role, attempt, token, first_step, reductions, now)
             self._move_cycle(cycle, CycleState.TRAINING if role == "train" else CycleState.VALIDATING)
+
+    def restore_attempt(
+        self, cycle: int, role: str, attempt: int, token: str, first_step: int, reductions: int, now: float
+    ) -> None:
+        """The row of an attempt that ended long ago; its cycle stays as it is."""
+        with self.transaction():
+            self._insert_attempt(cycle, role, attempt, token, first_step, reductions, now)
+
+    def restore_cycle(self, cycle: int, state: CycleState) -> None:
+        """What a cycle came to, as its files say: no step of its life, so the edges do not hold."""
+        with self.transaction():
+            self.db.execute("UPDATE cycles SET state=? WHERE cycle=?", [state, cycle])
+
+    def _insert_attempt(
+        self, cycle: int, role: str, attempt: int, token: str, first_step: int, reductions: int, now: float
+    ) -> None:
+        self.db.table("attempts").insert(
+            {
+                "cycle": cycle,
+                "role": role,
+                "attempt": attempt,
+                "token": token,
+                "state": AttemptState.PLANNED,
+                "first_step": first_step,
+                "step_reached": first_step - 1,
+                "reductions": reductions,
+                "started_at": now,
+            }
+        )
 
     def attempt_state(self, token: str) -> AttemptState:
         return AttemptState(self.db.execute("SELECT state FROM attempts WHERE token=?", [token]).fetchone()[0])

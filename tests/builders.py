@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import random
@@ -165,8 +166,8 @@ def _insert_run(
     db: sqlite3.Connection, name: str, profile: str, state: str, reason: str, head: str, heartbeat_at: float
 ) -> None:
     db.execute(
-        "INSERT INTO runs VALUES ('r0',?,?,'sha',0,'0.1.0',?,?,?,0,?,?)",
-        [name, profile, state, reason, head, NOW - 1e6, heartbeat_at],
+        "INSERT INTO runs VALUES ('r0',?,?,?,0,'0.1.0',?,?,?,0,?,?)",
+        [name, profile, hashlib.sha256(profile.encode()).hexdigest(), state, reason, head, NOW - 1e6, heartbeat_at],
     )
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import errno
 import json
 import os
 import secrets
+import sqlite3
 import sys
 import time
 from collections.abc import Callable
@@ -33,6 +33,7 @@ from orchestrator.loop import Master
 from orchestrator.planned import say_plan
 from orchestrator.preflight import engine_kept, examined, gigabytes, told, too_small
 from orchestrator.recovery import raise_oom_priority, recover_run
+from orchestrator.run_directory import behind_link, give_up_ballast, make_ballast, make_directory, make_folders
 from orchestrator.runs import newest_unfinished
 from orchestrator.schedule import Stop
 from orchestrator.settle import has_begun, settle_profile
@@ -40,13 +41,13 @@ from orchestrator.signals import SIGNALS
 from orchestrator.streams import say
 from orchestrator.tracking import tracked
 from profiles.changes import with_profile
-from profiles.disk import BALLAST_BYTES
 from profiles.errors import ExitCode, LonghaulError
 from profiles.load import from_json, load_profile, override_profile, profile_sha256, resolved_json
 from profiles.schema import Profile
 from state.crash import crash_point
 from state.layout import RunDir
 from state.lock import RunLock
+from state.opening import unexpected
 from state.reader import Reader, is_born
 from state.states import RunState
 from state.store import NewRun, Store
@@ -113,9 +114,11 @@ def run(args: argparse.Namespace) -> int:
     is_changed_early = chosen.profile is not None and not chosen.is_new and not is_begun and not args.profile
     for line in filter(None, (told(verdict), disk_line(room), engine_kept(verdict, args) if is_changed_early else "")):
         say(f"{line}\n")
-    make_directory(chosen.run.root)
+    chosen = replace(chosen, run=behind_link(chosen.run))
+    make_directory(chosen.run)
     lock = RunLock.acquire(chosen.run)
     try:
+        make_ballast(chosen.run)
         store = open_store(chosen)
         reader = Reader.open(chosen.run)
         try:
@@ -181,41 +184,19 @@ def free_name(root: Path, name: str) -> str:
     return candidate
 
 
-def make_directory(root: Path) -> None:
-    try:
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if os.statvfs(root).f_flag & os.ST_RDONLY:
-            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-        if not os.access(root, os.W_OK | os.X_OK):
-            raise PermissionError(13, "not writable", str(root))
-        if root.is_symlink() or root.stat().st_uid != os.getuid():
-            raise PermissionError(1, "not our own directory", str(root))
-    except OSError as error:
-        is_permission = isinstance(error, PermissionError)
-        raise LonghaulError(
-            f"the run directory {root} cannot be used: {error.strerror}",
-            kept="nothing was changed",
-            next_command=f"ls -ld {root.parent} {root}",
-            exit_code=ExitCode.PERMISSION if is_permission else ExitCode.DISK,
-        ) from error
-
-
 def open_store(chosen: Chosen) -> Store:
-    """The run's store; a new run gets its row, its folders and its ballast."""
+    """The run's store; a new run gets its row and its folders."""
     if not chosen.is_new:
         return Store.open(chosen.run)
     if chosen.run.checkpoints.exists() and any(chosen.run.checkpoints.iterdir()):
         raise LonghaulError(
             f"{chosen.run.root} holds checkpoints but no store (state.db)",
             kept="all files as they are",
-            next_command=f"ls {chosen.run.backups}   (copy the newest back-up to {chosen.run.store})",
+            next_command=f"python -m orchestrator recover --run {chosen.run.name}   (makes the store again from them)",
             exit_code=ExitCode.STORE,
         )
     assert chosen.profile is not None
-    for folder in (chosen.run.checkpoints, chosen.run.cycles, chosen.run.quarantine):
-        folder.mkdir(mode=0o700, exist_ok=True)
-    with suppress(OSError), chosen.run.ballast.open("wb") as ballast:
-        os.posix_fallocate(ballast.fileno(), 0, BALLAST_BYTES)
+    make_folders(chosen.run)
     new = NewRun(
         run_id=secrets.token_hex(8),
         name=chosen.run.name,
@@ -249,6 +230,7 @@ def drive(run_dir: RunDir, store: Store, reader: Reader, profile: Profile, *, pl
     repairs = [*noticed(run_dir), *recover_run(run_dir, store, reader, ledger, clock.utc())]
     screen = open_screen(run_dir, profile, plain=plain)
     screen.reload(reader)
+    store.say = screen.say
     try:
         for line in repairs:
             screen.say(line)
@@ -259,10 +241,11 @@ def drive(run_dir: RunDir, store: Store, reader: Reader, profile: Profile, *, pl
         crash_point("master.ready")
         with tracked(master.attempts.ledger, profile, screen.say):
             ending = master.run()
-    except LonghaulError as error:
+    except (LonghaulError, OSError, sqlite3.Error) as error:
         screen.close("")
-        leave_reason(run_dir, store, error, clock)
-        raise
+        failure = error if isinstance(error, LonghaulError) else unexpected(run_dir, error)
+        leave_reason(run_dir, store, failure, clock)
+        raise failure from error
     except BaseException:
         screen.close("")
         raise
@@ -301,7 +284,7 @@ def finish(run_dir: RunDir, reader: Reader, profile: Profile, screen: Screen, en
         handed_on = hand_on(run_dir, history, profile, screen.say, lambda: bool(SIGNALS.stops))
     rows = (reader.steps(), reader.validations())
     said = summary(history, *rows, profile, report=str(run_dir.report), handed_on=handed_on)
-    screen.close(among(run_dir.root.parent, said))
+    screen.close(among(run_dir.folder, said))
     if ending.state == RunState.FAILED:
         head = f"head is step {history.head.step} ({history.head.path})" if history.head else "no checkpoint yet"
         log = last_log(run_dir, history.current.cycle if history.current else 0)
@@ -335,7 +318,7 @@ def last_lines(log: Path, count: int = 5) -> list[str]:
 def leave_reason(run_dir: RunDir, store: Store, error: LonghaulError, clock: Clock) -> None:
     """Try to write down why we end; on a full disk the ballast makes room for it."""
     if error.exit_code == ExitCode.DISK:
-        run_dir.ballast.unlink(missing_ok=True)
+        give_up_ballast(run_dir)
     with suppress(LonghaulError, Exception):
         store.set_run_state(RunState.FAILED, error.what, clock.utc())
 

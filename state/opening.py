@@ -1,0 +1,114 @@
+"""Opens SQLite files for reading, and says what SQLite's errors mean to a person. Imports little: `status` needs it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+from pathlib import Path
+
+from profiles.errors import ExitCode, LonghaulError
+from state import durable
+from state.layout import RunDir
+
+BUSY_S = 5.0
+"""What SQLite itself waits for a lock."""
+LONGEST_PATH = 504
+"""Bytes of the absolute path of a store, links resolved: SQLite is built for 512, and keeps eight for `-journal`."""
+LONGEST_ROOT = LONGEST_PATH - len("/backups/.state.db.v100.bak.tmp")
+"""Of a run directory: every store in it can then be opened."""
+SMALLEST_ROOM = 1 << 20
+"""With less free space than this, a refusal to open or to write is put down to the full disk."""
+
+
+def read_only(path: Path) -> sqlite3.Connection:
+    """A connection that cannot write. The path is quoted: `#`, `?` and `%` are letters of it. Raises sqlite3.Error."""
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_S)
+
+
+def is_busy(error: Exception) -> bool:
+    """Whether another process holds a lock that we need. (pure)"""
+    return _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def _code(error: Exception) -> int:
+    """SQLite's primary error code; 0 where the error has none."""
+    return int(getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF
+
+
+def store_error(run: RunDir, error: Exception) -> LonghaulError:
+    """What a person is told when SQLite fails: lock, disk, permission, or damage."""
+    code, text = _code(error), str(error)
+    if is_busy(error):
+        return LonghaulError(
+            f"another process holds a lock on the store of run '{run.name}': {text}",
+            kept="everything that was committed",
+            next_command=f"fuser -v {run.store}   (end what holds it), then: python -m orchestrator run",
+            exit_code=ExitCode.LOCKED,
+        )
+    cannot_open = code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM)
+    if cannot_open and len(os.fsencode(run.store.resolve())) > LONGEST_PATH:
+        return too_long(run)
+    if cannot_open and not _may_write(run):
+        return LonghaulError(
+            f"the store of run '{run.name}' cannot be opened: {text}",
+            kept="everything that was committed",
+            next_command=f"ls -ld {run.root} {run.store}   (they must be yours and writable)",
+            exit_code=ExitCode.PERMISSION,
+        )
+    if cannot_open or code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+        why = "is full" if code == sqlite3.SQLITE_FULL or _is_full(run) else "is full or failing"
+        return LonghaulError(
+            f"the disk of run '{run.name}' {why}: {text}",
+            kept="the head checkpoint and everything that was committed",
+            next_command=f"df -h {run.root}   (free some space), then: python -m orchestrator run --run {run.name}",
+            exit_code=ExitCode.DISK,
+        )
+    return damaged(run, text)
+
+
+def too_long(run: RunDir) -> LonghaulError:
+    """No store can be opened below this directory: the limit is SQLite's own, and a link does not get around it."""
+    length = len(os.fsencode(run.root.resolve()))
+    return LonghaulError(
+        f"the path of the directory of run '{run.name}' has {length} bytes; SQLite allows {LONGEST_ROOT}",
+        kept="nothing was changed",
+        next_command="the same command with a shorter --runs DIR",
+        exit_code=ExitCode.INPUT,
+    )
+
+
+def damaged(run: RunDir, text: str) -> LonghaulError:
+    """The store holds what it should not; it can be made again from the files beside it."""
+    return LonghaulError(
+        f"the store of run '{run.name}' is damaged: {text}",
+        kept=f"checkpoints in {run.checkpoints}, and what each attempt wrote in {run.cycles}",
+        next_command=f"python -m orchestrator recover --run {run.name}   (makes the store again from them)",
+        exit_code=ExitCode.STORE,
+    )
+
+
+def _may_write(run: RunDir) -> bool:
+    files = [path for path in (run.store, *run.store_companions) if path.exists()]
+    return os.access(run.root, os.W_OK | os.X_OK) and all(os.access(path, os.R_OK | os.W_OK) for path in files)
+
+
+def _is_full(run: RunDir) -> bool:
+    try:
+        return durable.free_bytes(run.root) < SMALLEST_ROOM
+    except (OSError, LonghaulError):
+        return False
+
+
+def unexpected(run: RunDir, error: OSError | sqlite3.Error) -> LonghaulError:
+    """An error of the system that nobody expected where it came: disk, permission, or a class of its own."""
+    if isinstance(error, sqlite3.Error):
+        return store_error(run, error)
+    path = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else run.root
+    kept = "the head and everything that was committed"
+    return durable.os_failure(error, "cannot use", path, kept) or LonghaulError(
+        f"the system refused {path}: {error.strerror or error} ({errno.errorcode.get(error.errno or 0, '?')})",
+        kept=kept,
+        next_command=f"python -m orchestrator run --run {run.name}",
+        exit_code=ExitCode.INTERNAL,
+    )
