@@ -45,6 +45,7 @@ class Attempts:
     def start(self, action: Train | Validate, history: History, now: float, utc: float) -> None:
         """Plan the attempt, take a process, tell it to start."""
         role = "train" if isinstance(action, Train) else "validate"
+        action = replace(action, attempt=self.run.free_attempt(action.cycle, action.attempt, role))
         if isinstance(action, Train):
             self.store.plan_cycle(action.cycle, action.phase, action.first_step, action.end_step, action.reseed, utc)
         worker = self.crew.take(now)

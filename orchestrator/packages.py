@@ -25,7 +25,7 @@ OWN = ("msgspec", "psutil", "sqlite_utils", "rich")
 """What the master's side imports; all else belongs to workers."""
 NEEDS = {
     "doctor": ("msgspec", "psutil"),  # it tells of the others itself, among its other checks
-    **dict.fromkeys(("status", "top", "stop", "checkpoint", "report"), OWN),
+    **dict.fromkeys(("status", "top", "stop", "checkpoint", "report", "recover"), OWN),
 }
 """Command -> what it cannot do without; commands that are not named start workers, and need all."""
 

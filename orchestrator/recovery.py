@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
+from orchestrator.catch_up import catch_up
 from orchestrator.commit import Ledger
 from orchestrator.copies import owner_of
 from orchestrator.supervise import kill_strays
@@ -29,6 +30,7 @@ def recover_run(run: RunDir, store: Store, reader: Reader, ledger: Ledger, now: 
     if killed := kill_strays(owner_of(run, history.run_id)):
         done.append(f"{killed} processes of an earlier master were still there; they are ended")
     crash_point("recover.strays_killed")
+    done += catch_up(ledger, now)
     done += ledger.recover_checkpoints(now)
     crash_point("recover.adopted")
     for attempt in reader.open_attempts():

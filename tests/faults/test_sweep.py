@@ -16,7 +16,8 @@ from tests.faults.test_recovery import POINTS_OF_RECOVERY
 KILLED = -signal.SIGKILL
 LOST_AT_MOST = KNOBS["run.checkpoint_every"]
 IN_RECOVERY = frozenset(name for name in POINTS if name.startswith("recover."))
-"""Hit only where something is to be repaired: test_recovery's."""
+"""Hit only where something is to be repaired: test_recovery's, and test_store's."""
+TELLING = "recover.told"
 IN_EVALUATION = frozenset(name for name in POINTS if name.startswith(("evaluate.", "export.")))
 """No run passes these: tests/orchestrator/test_evaluate.py kills there."""
 
@@ -45,4 +46,4 @@ def test_a_kill_at_any_point_changes_nothing_in_the_end(name: str, clean: Clean,
 
 def test_every_point_is_reached(clean: Clean) -> None:
     """By the sweep above, or by the one through recovery, which checks that it reaches all of its points."""
-    assert set(clean.hits) | set(POINTS_OF_RECOVERY) | IN_EVALUATION | IN_HASHING == POINTS
+    assert set(clean.hits) | set(POINTS_OF_RECOVERY) | IN_EVALUATION | IN_HASHING | {TELLING} == POINTS

@@ -1,0 +1,189 @@
+"""Rows D6 to D8: the store is lost, torn, changed, or older than its run; the files beside it say all that it said."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.faults.conftest import Clean
+from tests.faults.harness import Scene, scene
+from tests.faults.invariants import Ending, check_invariants, ending
+from tests.faults.test_bad_input import told
+
+KILLED = -signal.SIGKILL
+CYCLES = {"run__steps_per_cycle": 2, "run__checkpoint_every": 1}
+
+
+def remove(run: Scene) -> None:
+    for path in run.run.root.glob("state.db*"):
+        path.unlink()
+
+
+def cut_short(run: Scene) -> None:
+    with closing(sqlite3.connect(run.run.store)) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    os.truncate(run.run.store, run.run.store.stat().st_size // 2)
+
+
+def overwrite(run: Scene) -> None:
+    remove(run)
+    run.run.store.write_bytes(os.urandom(40_000))
+
+
+def change_the_profile(run: Scene) -> None:
+    with closing(sqlite3.connect(run.run.store)) as db, db:
+        db.execute("UPDATE runs SET profile=replace(profile, '\"seed\":0', '\"seed\":1')")
+
+
+def mend(run: Scene) -> str:
+    done = run.ask("recover")
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("damage", [remove, cut_short, overwrite, change_the_profile])
+@pytest.mark.parametrize("crash", ["commit.after:3", "attempt.before_close:4"])
+def test_D6_D7_store_lost_torn_or_changed_is_made_again_and_the_run_ends_as_if_nothing_had_happened(
+    damage: Callable[[Scene], None], crash: str, clean: Clean, tmp_path: Path
+) -> None:
+    with scene(tmp_path / "run") as run:
+        run.finish(crash, code=KILLED)
+        run.wait_until_nobody_is_left()
+        damage(run)
+        told(run.finish(code=74), "python -m orchestrator recover")
+        assert "were adopted from their files" in mend(run)
+        assert "is whole; nothing was changed" in mend(run)
+        run.finish()
+        check_invariants(run, clean.ending)
+        assert damage is remove or list(run.run.quarantine.glob("state.db.1"))
+
+
+def test_D6_killed_while_the_store_is_made_again_it_is_made_all_the_same(clean: Clean, tmp_path: Path) -> None:
+    for nth in (1, 2, 3):
+        with scene(tmp_path / f"at-{nth}") as run:
+            run.finish("attempt.before_close:4", code=KILLED)
+            run.wait_until_nobody_is_left()
+            remove(run)
+            command = [*run.command()[:3], "recover", "--run", run.name, "--runs", str(run.root / "runs")]
+            assert run.launch(command, f"recover.told:{nth}").end() == KILLED
+            run.finish()
+            check_invariants(run, clean.ending)
+
+
+def test_D6_without_one_whole_spec_or_checkpoint_nothing_is_touched(tmp_path: Path) -> None:
+    with scene(tmp_path / "run") as run:
+        run.finish()
+        remove(run)
+        specs = list(run.run.cycles.glob("*/*/spec.json"))
+        kept = {path: path.read_bytes() for path in specs}
+        for path in specs:
+            path.write_bytes(kept[path][:-9])
+        before = sorted(path.name for path in run.run.root.rglob("*"))
+        assert "no attempt in" in run.ask("recover").stderr
+        for path in specs:
+            path.write_bytes(kept[path])
+        for path in run.run.checkpoints.glob("*/weights.json"):
+            path.write_bytes(b"[0.5]")
+        done = run.ask("recover")
+        assert done.returncode == 74 and "none of the 3 checkpoints of this run can be used" in done.stderr
+        assert sorted(path.name for path in run.run.root.rglob("*")) == before
+
+
+# --- a store that is older than its run ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ending]:
+    """Five cycles of two steps."""
+    with scene(tmp_path_factory.mktemp("unbroken") / "run", **CYCLES) as run:
+        run.finish(run__max_cycles=5)
+        yield ending(run)
+
+
+def with_an_older_store(run: Scene, crash: str) -> dict[Path, bytes]:
+    """Killed there, then the store as it was after cycle 1 put back. Returns every spec and result."""
+    run.finish(run__max_cycles=1)
+    shutil.copyfile(run.run.store, run.root / "older.db")
+    run.finish(crash, code=KILLED, run__max_cycles=4)
+    run.wait_until_nobody_is_left()
+    remove(run)
+    shutil.copyfile(run.root / "older.db", run.run.store)
+    return {path: path.read_bytes() for path in run.run.cycles.glob("*/*/*.json")}
+
+
+@pytest.mark.parametrize("crash", ["cycle.committed:3", "commit.before:5", "attempt.before_close:5"])
+def test_D8_older_store_adopts_the_newest_whole_checkpoint_and_ends_as_if_it_had_not_been_old(
+    crash: str, unbroken: Ending, tmp_path: Path
+) -> None:
+    with scene(tmp_path / "run", **CYCLES) as run:
+        files = with_an_older_store(run, crash)
+        newest = max(int(path.name[7:13]) for path in run.run.checkpoints.iterdir())
+        said = run.finish(run__max_cycles=5).out.read_text()
+        assert "were adopted from their files" in said and f"resumes from step {newest}" in said
+        assert "DAMAGED" not in said and not list(run.run.quarantine.iterdir())
+        assert {path: path.read_bytes() for path in files} == files, "no directory was used twice"
+        check_invariants(run, unbroken)
+
+
+def test_D8_older_store_with_the_newest_checkpoint_damaged_adopts_the_one_before(
+    unbroken: Ending, tmp_path: Path
+) -> None:
+    with scene(tmp_path / "run", retention__keep_ancestors=3, **CYCLES) as run:
+        with_an_older_store(run, "cycle.committed:3")
+        *_, before, newest = sorted(run.run.checkpoints.iterdir())
+        (newest / "weights.json").write_bytes(b"[0.5]")
+        said = run.finish(run__max_cycles=5, run__steps_per_cycle=2).out.read_text()
+        assert f"up to checkpoints/{before.name}" in said
+        assert f"DAMAGED, moved to quarantine: {newest.name}" in said
+        check_invariants(run, unbroken)
+
+
+def test_D8_older_store_without_the_files_of_a_cycle_says_so_and_goes_on_from_the_newest(tmp_path: Path) -> None:
+    with scene(tmp_path / "run", **CYCLES) as run:
+        with_an_older_store(run, "cycle.committed:3")
+        newest = max(int(path.name[7:13]) for path in run.run.checkpoints.iterdir())
+        shutil.rmtree(run.run.cycle(2))
+        said = run.finish(run__max_cycles=5).out.read_text()
+        assert "no files are left of cycles 2: skipped" in said and f"resumes from step {newest}" in said
+        assert run.head_step() == 10
+
+
+def test_D8_checkpoint_of_another_continuation_is_set_aside_whole_and_never_mixed_in(
+    unbroken: Ending, tmp_path: Path
+) -> None:
+    with scene(tmp_path / "run", **CYCLES) as run, scene(tmp_path / "other", **CYCLES) as other:
+        run.finish(run__max_cycles=1)
+        shutil.copytree(run.run.root, other.run.root)
+        other.finish(run__max_cycles=4)
+        run.finish(run__max_cycles=2)
+        foreign = other.head_dir()
+        shutil.copytree(foreign, run.run.checkpoints / foreign.name)
+        said = run.finish(run__max_cycles=5).out.read_text()
+        assert f"whole, but moved to quarantine: {foreign.name}" in said
+        assert (run.run.quarantine / foreign.name).is_dir()
+        check_invariants(run, unbroken)
+
+
+def test_an_attempt_s_directory_is_never_used_twice(clean: Clean, tmp_path: Path) -> None:
+    with scene(tmp_path / "run") as run:
+        run.finish("attempt.started:2", code=KILLED)
+        run.wait_until_nobody_is_left()
+        left = run.run.attempt(1, 7).path
+        left.mkdir(parents=True)
+        (left / "spec.json").write_text("{}")
+        run.finish()
+        assert (left / "spec.json").read_text() == "{}"
+        numbers = [number for (number,) in run.rows("SELECT attempt FROM attempts WHERE role='train' AND cycle=1")]
+        assert numbers == [8]
+        spec = json.loads(run.run.attempt(1, 8).spec.read_bytes())
+        assert spec["token"] == run.one("SELECT token FROM attempts WHERE cycle=1 AND attempt=8 AND role='train'")
+        check_invariants(run, clean.ending)
