@@ -317,6 +317,8 @@ def last_lines(log: Path, count: int = 5) -> list[str]:
 
 def leave_reason(run_dir: RunDir, store: Store, error: LonghaulError, clock: Clock) -> None:
     """Try to write down why we end; on a full disk the ballast makes room for it."""
+    if error.exit_code == ExitCode.LOCKED:
+        return  # we have waited for the lock already
     if error.exit_code == ExitCode.DISK:
         give_up_ballast(run_dir)
     with suppress(LonghaulError, Exception):

@@ -99,7 +99,6 @@ def recorded(folder: Path, run: Scene, *arguments: str) -> list[Cut]:
     """Run it to its end; every cut in which something is lost."""
     into = folder / "record"
     into.mkdir()
-    (into / "ballast").touch()
     master = run.launch([sys.executable, "-c", RECORDED, *run.command("--plain", *arguments)[3:]],
                         env={"RECORD_INTO": str(into)})  # fmt: skip
     assert master.end() == 0, master.text()

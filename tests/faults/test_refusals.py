@@ -65,31 +65,33 @@ def test_D12_what_this_user_may_not_use_ends_with_77(
             check_invariants(run, clean.ending)
 
 
-def with_refusal(run: Scene, call: str, path: Path, error: str) -> list[str]:
-    """The command of a run in which the system refuses that call on that path."""
+def with_refusal(run: Scene, call: str, path: str, nth: int, error: str) -> list[str]:
+    """The command of a run in which the system refuses the nth such call, on that path where one is named."""
     if shutil.which("strace") is None:
         pytest.skip("refusing a system call needs strace")
-    return ["strace", "-qq", "-o", "/dev/null", "-P", str(path), "-e", f"trace={call}",
-            "-e", f"inject={call}:error={error}", *run.command("--plain")]  # fmt: skip
+    on_path = ["-P", str(run.run.root / path)] if path else []
+    return ["strace", "-qq", "-o", "/dev/null", *on_path, "-e", f"trace={call}",
+            "-e", f"inject={call}:error={error}:when={nth}", *run.command("--plain")]  # fmt: skip
 
 
 @pytest.mark.parametrize(("error", "code"), [("EACCES", 77), ("ENOSPC", 73)])
 @pytest.mark.parametrize(
-    ("call", "path"),
+    ("call", "path", "nth", "named"),
     [
-        pytest.param("rename", "cycles/0000/attempt-1/worker.log", id="the log of a worker that gets its attempt"),
-        pytest.param("unlink", "cycles/0001/rollouts/step-000001.jsonl", id="rollouts that are dropped"),
-        pytest.param("mkdir", "checkpoints", id="a folder of a new run"),
-        pytest.param("rename", "state.db", id="the store of a new run"),
+        pytest.param("mkdir", "checkpoints", 1, "checkpoints", id="a folder of a new run"),
+        pytest.param("rename", ".state.db.new", 1, "state.db", id="the store of a new run"),
+        # The first rename is that of the store, the second that of the spec; strace sees the old name alone.
+        pytest.param("rename", "", 3, "attempt-1/worker.log", id="the log of a worker that gets its attempt"),
+        pytest.param("unlink", "cycles/0001/rollouts/step-000001.jsonl", 1, "0001/rollouts", id="old rollouts"),
     ],
 )
 def test_D11_D12_refused_system_call_is_told_and_the_run_goes_on_later(
-    call: str, path: str, error: str, code: int, clean: Clean, tmp_path: Path
+    call: str, path: str, nth: int, named: str, error: str, code: int, clean: Clean, tmp_path: Path
 ) -> None:
     with scene(tmp_path / "run") as run:
-        master = run.launch(with_refusal(run, call, run.run.root / path, error))
+        master = run.launch(with_refusal(run, call, path, nth, error))
         assert master.end() == code, master.text()
-        told(master, Path(path).name if call == "rename" else str(Path(path).parent).rpartition("/")[2].strip("."))
+        told(master, named)
         run.wait_until_nobody_is_left()
         run.finish()
         check_invariants(run, clean.ending)
