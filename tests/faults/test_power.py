@@ -88,7 +88,7 @@ class Cut:
     store: Path
 
     def put(self, run: Scene) -> None:
-        shutil.copytree(self.files, run.run.root)
+        shutil.copytree(self.files, run.run.root, ignore=shutil.ignore_patterns("*.sock"))
         for part in ("", "-wal", "-shm"):
             Path(f"{run.run.store}{part}").unlink(missing_ok=True)
         for path in self.store.iterdir():
