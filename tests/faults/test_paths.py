@@ -23,10 +23,9 @@ def test_letters_that_mean_something_in_a_uri_are_letters_of_a_path(name: str, t
         run.name = name
         run.finish()
         run.finish()
-        for command in (["status"], ["report"], ["evaluate", "--results"], ["generate", "--prompt", "x"]):
-            done = run.ask(*command)
-            assert "unable to open" not in done.stderr and "Traceback" not in done.stderr, done.stderr
-        assert run.ask("status").returncode == 0
+        for command in ("status", "report", "recover"):
+            done = run.ask(command)
+            assert done.returncode == 0, done.stderr
         assert sorted(path.name for path in run.run.root.parent.iterdir()) == [name]
 
 
