@@ -145,6 +145,9 @@ def _look(candidate: Candidate, rules: Rules) -> Case | str:
     return Case(program, inputs)
 
 
+_FAILED = {Status.OUTPUT_TOO_LARGE: "output_size", Status.NOT_LITERAL: "output_literal"}
+
+
 def _reason(results: Sequence[Result], rules: Rules) -> str:
     """The first reason among the calls of one program; empty if all are fine."""
     for result in results:
@@ -153,7 +156,7 @@ def _reason(results: Sequence[Result], rules: Rules) -> str:
         if result.status is Status.NONDETERMINISTIC:
             return "determinism"
         if result.status is not Status.OK:
-            return "output_size" if result.status is Status.OUTPUT_TOO_LARGE else "run"
+            return _FAILED.get(result.status, "run")
         value = result.value or ""
         if len(value) > rules.max_output_chars:
             return "output_size"

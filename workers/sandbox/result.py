@@ -11,7 +11,9 @@ class Status(Enum):
 
     OK = "ok"
     ERROR = "error"
-    """An exception left the program, or it returned what no literal can write."""
+    """An exception left the program."""
+    NOT_LITERAL = "not_literal"
+    """It returned what no literal can write: a Counter, a range, an object."""
     TIMEOUT = "timeout"
     MEMORY = "memory"
     KILLED = "killed"

@@ -15,7 +15,9 @@ from workers.sandbox.inside.frames import bodies
 from workers.sandbox.literal import render, same_value
 from workers.sandbox.result import Result, Status
 
-CLAIMABLE = frozenset({Status.OK, Status.ERROR, Status.MEMORY, Status.REJECTED, Status.OUTPUT_TOO_LARGE})
+CLAIMABLE = frozenset(
+    {Status.OK, Status.ERROR, Status.NOT_LITERAL, Status.MEMORY, Status.REJECTED, Status.OUTPUT_TOO_LARGE}
+)
 
 ENDINGS = {
     "cpu": Result(Status.TIMEOUT, message="CPU time used up"),

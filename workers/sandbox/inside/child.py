@@ -100,7 +100,7 @@ def _call(function: Any, arguments: bytes) -> Outcome:
         value = function(*positional, **named)
         return Outcome("ok", value=codec.encode(value))
     except codec.NotLiteral as error:
-        return Outcome("error", error_type="NotLiteral", message=str(error))
+        return Outcome("not_literal", message=str(error))
     except codec.TooLarge as error:
         return Outcome("output_too_large", message=str(error))
     except BaseException as error:
