@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from workers.azr import pairs
 from workers.azr.buffers import Entry
 from workers.azr.rewards import InductionScore, induction_score
 from workers.sandbox import Case, Result, Sandbox, Status
@@ -126,9 +127,7 @@ class Judge:
 
     def shown_of(self, entry: Entry) -> int:
         """Pairs that the prompt shows; of fewer pairs than usual, half are hidden."""
-        if self._num_shown is None or len(entry.inputs) <= self._num_shown:
-            return len(entry.inputs) // 2
-        return self._num_shown
+        return pairs.shown_of(len(entry.inputs), self._num_shown)
 
     def _run(
         self, calls: dict[str, dict[str, None]], all_or_nothing: Collection[str] = ()

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Profile
+from workers.azr.answerable import is_answerable
 from workers.azr.buffers import Buffers, Entry, draw_references, reference_weights
 from workers.azr.programs import can_be_part
 from workers.azr.prompts.style import PromptStyle
@@ -212,8 +214,10 @@ def rules_of(tools: Tools) -> Rules:
         allow_none_output=azr.allow_none_output,
         single_def_only=azr.single_def_only,
         num_inputs=style.num_inputs,
+        num_shown=style.num_shown,
         is_held_out=tools.is_held_out,
         is_output_allowed=tools.is_output_allowed,
+        is_answerable=partial(is_answerable, style),
         is_showable=style.is_showable,
     )
 

@@ -17,7 +17,7 @@ from workers.azr.buffers import Buffers, Entry, consolidate
 from workers.azr.importing import IMPORT, imported_entries
 from workers.azr.judge import Judge
 from workers.azr.metrics import advantage_metrics
-from workers.azr.proposing import Tools, check_lengths
+from workers.azr.proposing import Tools, check_lengths, rules_of
 from workers.azr.replica import Apply, AzrReplica
 from workers.azr.rows import Collected
 from workers.azr.seeding import BatchFiles, grow
@@ -84,9 +84,7 @@ class AzrTrainer:
         check_lengths(self._tools, getattr(self._model.config, "max_position_embeddings", None))
         self._selfplay = SelfPlay(self._tools, self._buffers, self._attempt.stage)
         if profile.data.tasks:
-            self._source = read_tasks(
-                Path(profile.data.tasks), self._sandbox, profile.azr.tasks, self._tools.is_held_out
-            )
+            self._source = read_tasks(Path(profile.data.tasks), self._sandbox, profile.azr.tasks, rules_of(self._tools))
             self._cursor = Cursor(len(self._source), profile.run.seed, profile.data.on_exhausted)
 
     def _tell_sandbox(self) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from workers.azr import programs
 from workers.azr.buffers import Entry, make_entry
+from workers.azr.pairs import hides_a_shown_input
 from workers.azr.prompts.style import Proposal
 from workers.azr.tasks import Task
 from workers.sandbox import Case, Result, Sandbox, Status
@@ -17,12 +18,17 @@ from workers.sandbox.screen import screen
 MALFORMED = "malformed"
 REPEAT = "repeat"
 HELD_OUT = "held_out"
+HIDDEN_SHOWN = "hidden_shown"
+"""A hidden input of an induction task is among those shown: a table of the shown pairs would answer it."""
 WALL = "wall"
 TOO_LONG = "too_long"
 PARTS = "parts"
 """It had to build on earlier programs and does not: one is not called, bound anew, or merely wrapped."""
 SPECIAL_TOKEN = "special_token"
 """A text writes a control token of the model: shown in a prompt, it would end it."""
+
+UNANSWERABLE = "unanswerable"
+"""The answer cannot be written in the form that the prompt asks for."""
 
 UNFAIR = frozenset({HELD_OUT, WALL})
 """Reasons that say nothing about the proposal: its row is dropped instead of punished."""
@@ -59,9 +65,13 @@ class Rules:
     allow_none_output: bool = False
     single_def_only: bool = False
     num_inputs: int = 10
+    num_shown: int | None = None
+    """Pairs of an induction task that its prompt shows; None: half of them."""
     is_held_out: Callable[[str], bool] = lambda program: False
     is_output_allowed: Callable[[str], bool] = lambda value: True
     """What a style cannot ask about, beside what holds for all."""
+    is_answerable: Callable[[Entry], bool] = lambda entry: True
+    """Whether the form of an answer can carry the right one."""
     is_showable: Callable[[str], bool] = lambda text: True
     """Whether a text may stand in a prompt."""
 
@@ -92,6 +102,9 @@ def check(
             candidate.task, case.program, case.inputs, [result.value or "" for result in outcome[case]],
             step=step, source="selfplay", message=candidate.proposal.message,
         )  # fmt: skip
+        if not rules.is_answerable(entry):
+            checked.append(Checked(None, UNANSWERABLE))
+            continue
         is_repeat = entry.key in known[candidate.task] or entry.key in seen[candidate.task]
         seen[candidate.task].add(entry.key)
         checked.append(Checked(entry, REPEAT if is_repeat else "", candidate.proposal.is_well_formed))
@@ -140,12 +153,21 @@ def _look(candidate: Candidate, rules: Rules) -> Case | str:
     wanted = rules.num_inputs if candidate.task == "ind" else 1
     if len(inputs) != wanted or 2 * len(set(inputs)) < wanted:
         return "inputs"
+    if candidate.task == "ind" and hides_a_shown_input(program, inputs, rules.num_shown):
+        return HIDDEN_SHOWN
     if not all(rules.is_showable(text) for text in (program, *inputs, proposal.message)):
         return SPECIAL_TOKEN
     return Case(program, inputs)
 
 
 _FAILED = {Status.OUTPUT_TOO_LARGE: "output_size", Status.NOT_LITERAL: "output_literal"}
+
+
+def unsound(entry: Entry, rules: Rules) -> str:
+    """Why nobody could learn from a task that holds: the reason of a proposal that is refused for it, else empty."""
+    if entry.task == "ind" and hides_a_shown_input(entry.program, entry.inputs, rules.num_shown):
+        return HIDDEN_SHOWN
+    return "" if rules.is_answerable(entry) else UNANSWERABLE
 
 
 def _reason(results: Sequence[Result], rules: Rules) -> str:

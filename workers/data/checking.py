@@ -14,13 +14,13 @@ from msgspec.structs import replace
 
 from workers.azr.buffers import Entry
 from workers.azr.prompts.style import Proposal
-from workers.azr.validate_proposals import WALL, Candidate, Rules, check
+from workers.azr.validate_proposals import UNANSWERABLE, WALL, Candidate, Rules, check
 from workers.data.record import Record
 from workers.sandbox import Sandbox
 from workers.sandbox.literal import same_value
 from workers.sandbox.screen import screen
 
-RULES_VERSION = 1
+RULES_VERSION = 2
 CHECKED_WITH = f"rules {RULES_VERSION}, Python {sys.version_info.major}.{sys.version_info.minor}"
 """Under which a task was verified: another Python may give another value."""
 CHUNK = 128
@@ -30,11 +30,13 @@ WALL_RETRIES = 2
 WORDS = {
     "held_out": "the program belongs to a held-out suite",
     "input_literal": "an input is no list of literals",
+    "hidden_shown": "a hidden input of an induction task is among those that its prompt shows",
     "inputs": "deduction and abduction need one input; induction two or more, half of them different",
     "run": "the program raises, hangs or is killed",
     "determinism": "the program does not give the same value each time",
     "output_size": "the output is too long",
     "output_literal": "the output is no literal, None, or not finite",
+    "unanswerable": "the answer cannot be written in the form that is asked for",
     "wall": "the machine was too busy to tell",
 }
 """Reasons of `validate_proposals` in words."""
@@ -111,7 +113,7 @@ class Checker:
         entry = replace(verdict.entry, task=record.task, message=record.message)
         if not self.rules.is_showable(record.message):
             return Verdict(None, "special_token", "the message writes a control token of the model")
-        reason = self.accept(entry)
+        reason = self.accept(entry) or ("" if self.rules.is_answerable(entry) else UNANSWERABLE)
         return Verdict(None, reason, WORDS.get(reason, reason)) if reason else Verdict(entry)
 
 
@@ -132,7 +134,8 @@ def _key(record: Record) -> Key:
 
 
 def _with_inputs(rules: Rules, count: int) -> Rules:
-    return dataclasses.replace(rules, num_inputs=count)
+    """For programs that run once for all tasks of theirs; what an answer of each kind can carry is asked afterwards."""
+    return dataclasses.replace(rules, num_inputs=count, is_answerable=lambda entry: True)
 
 
 def _invalid(reason: str, program: str) -> Verdict:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Profile
 from state import durable
+from workers.azr.prompts.pocket import PocketStyle
 from workers.azr.validate_proposals import Rules
 from workers.azr.warm import limits_of
 from workers.contract import DataSpec
@@ -81,11 +82,12 @@ def report_path(into: Path) -> Path:
 
 
 def rules_of(profile: Profile) -> Rules:
-    """The rules for proposals, but for those that only a prompt style has."""
+    """The rules for proposals, but for those that only a prompt style has, and how many pairs it shows."""
     azr = profile.azr
+    num_shown = PocketStyle.num_shown if profile.model.prompt_style == PocketStyle.name else None
     return Rules(
         max_output_chars=azr.max_output_chars, allow_none_output=azr.allow_none_output,
-        single_def_only=azr.single_def_only, is_held_out=held_out_of(profile),
+        single_def_only=azr.single_def_only, num_shown=num_shown, is_held_out=held_out_of(profile),
     )  # fmt: skip
 
 

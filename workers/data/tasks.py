@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from profiles.errors import ExitCode, LonghaulError
 from workers.azr.buffers import Entry, make_entry
 from workers.azr.tasks import Task
-from workers.data.checking import agrees
+from workers.azr.validate_proposals import Rules, unsound
+from workers.data.checking import WORDS, agrees
 from workers.data.record import Record
 from workers.data.sources import Source, read_file
 from workers.sandbox import Case, Result, Sandbox, Status
 from workers.sandbox.literal import Rejected
 
 
-def read_tasks(
-    path: Path, sandbox: Sandbox, tasks: Sequence[Task], is_held_out: Callable[[str], bool] = lambda program: False
-) -> list[Entry]:
+def read_tasks(path: Path, sandbox: Sandbox, tasks: Sequence[Task], rules: Rules | None = None) -> list[Entry]:
     """The tasks of the file in order, in any form that `data import` reads; outputs come from running them.
 
     Raises LonghaulError (INPUT) with the line of what cannot be used: a held-out program, or outputs that are stated
-    and not given, among it.
+    and not given, or a task that nobody can answer, among it.
     """
+    rules = rules or Rules()
     lines = _read(path)
     for number, record in lines:
         try:
-            if is_held_out(record.program):
+            if rules.is_held_out(record.program):
                 raise _bad(path, f"line {number}: the program belongs to a held-out suite, and must not be trained on")
         except (SyntaxError, ValueError) as error:
             raise _bad(path, f"line {number}: {error}") from error
@@ -34,7 +34,7 @@ def read_tasks(
     entries = []
     for (number, record), outcome in zip(lines, results, strict=True):
         try:
-            entry = _entry(record, outcome)
+            entry = _entry(record, outcome, rules)
         except (Rejected, SyntaxError, ValueError) as error:
             raise _bad(path, f"line {number}: {error}") from error
         if record.task in tasks:
@@ -59,7 +59,7 @@ def _read(path: Path) -> list[tuple[int, Record]]:
     return lines
 
 
-def _entry(record: Record, outcome: Sequence[Result]) -> Entry:
+def _entry(record: Record, outcome: Sequence[Result], rules: Rules) -> Entry:
     """Raises ValueError and `Rejected` for what is no task."""
     failed = next((one for one in outcome if one.status is not Status.OK), None)
     if failed is not None:
@@ -70,6 +70,8 @@ def _entry(record: Record, outcome: Sequence[Result]) -> Entry:
     )
     if not agrees(record, entry):
         raise ValueError(f"the line says {', '.join(record.outputs)}, the program gives {', '.join(values)}"[:300])
+    if reason := unsound(entry, rules):
+        raise ValueError(WORDS[reason])
     return entry
 
 

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from random import Random
 
+from workers.azr.pairs import hides_a_shown_input
 from workers.azr.prompts.pocket import PocketStyle
 from workers.azr.tasks import Problem, Task, Triplet
 from workers.pocket.corpus import draw_problem
@@ -88,11 +89,16 @@ def held_out_problems(num_each: int = 300, seed: int = EVALUATION_SEED) -> list[
         while count < num_each:
             problem = _draw(rng, task)
             text = render(problem.program)
-            if is_held_out(text) and text not in seen:
+            if is_held_out(text) and text not in seen and _hides(problem.item):
                 seen.add(text)
                 problems.append(problem)
                 count += 1
     return problems
+
+
+def _hides(item: Triplet | Problem) -> bool:
+    """Whether a table of the pairs that are shown answers none of the hidden ones."""
+    return not isinstance(item, Problem) or not hides_a_shown_input(item.program, item.inputs, STYLE.num_shown)
 
 
 def _draw(rng: Random, task: Task) -> HeldOut:

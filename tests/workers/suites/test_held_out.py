@@ -232,7 +232,7 @@ def test_a_file_of_tasks_with_a_held_out_program_is_refused(tmp_path: Path, sand
     lines = [{"task": "ded", "program": program, "inputs": ["3"]} for program in (OWN, PROGRAMS[0])]
     (tmp_path / "tasks.jsonl").write_text("\n".join(map(json.dumps, lines)))
     with pytest.raises(LonghaulError, match="line 2: the program belongs to a held-out suite") as caught:
-        read_tasks(tmp_path / "tasks.jsonl", sandbox, TASKS, registry(write_data(tmp_path)))
+        read_tasks(tmp_path / "tasks.jsonl", sandbox, TASKS, Rules(is_held_out=registry(write_data(tmp_path))))
     assert caught.value.exit_code == ExitCode.INPUT
 
 

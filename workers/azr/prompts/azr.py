@@ -10,11 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from workers.azr import programs
+from workers.azr.pairs import shown_of
 from workers.azr.prompts import response, wording
 from workers.azr.prompts.style import Proposal
 from workers.azr.tasks import Problem, Task, Triplet
 
 NUM_INPUTS = 10
+ANSWER_FENCES: dict[Task, str] = {"abd": "input", "ded": "output", "ind": "python"}
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ class AzrStyle:
     def solve(self, task: Task, item: Triplet | Problem) -> str:
         """Shows all but the part to be found; of induction the first half of the pairs, rounded down."""
         if isinstance(item, Problem):
-            pairs = list(zip(item.inputs, item.outputs, strict=True))[: len(item.inputs) // 2]
+            pairs = list(zip(item.inputs, item.outputs, strict=True))[: shown_of(len(item.inputs), self.num_shown)]
             blocks = [
                 f"{wording.fence(f'input_{number}', argument)}\n{wording.fence(f'output_{number}', value)}"
                 for number, (argument, value) in enumerate(pairs)
@@ -133,6 +135,10 @@ class AzrStyle:
             return None
         return Proposal("", tuple(inputs[-self.num_inputs :]), messages[0], is_well_formed)
 
+    def render_answer(self, task: Task, answer: str) -> str:
+        """Without a thought: the answer in its fence and tags."""
+        return f"</think>\n<answer>\n{wording.fence(ANSWER_FENCES[task], answer)}\n</answer>"
+
     def parse_answer(self, task: Task, completion: str) -> str | None:
         """The last fence of the answer, else (deduction, abduction) the whole of it."""
         answer = response.read(self._clean(completion)).answer
@@ -140,7 +146,7 @@ class AzrStyle:
         if task == "ind":
             written = response.programs(found)
             return programs.with_entry(written[-1]) if written else None
-        name = "input" if task == "abd" else "output"
+        name = ANSWER_FENCES[task]
         if fenced := response.tagged(found, name):
             return fenced[-1]
         return (response.guessed(answer, name) if self._form.lenient_fallbacks else None) or answer

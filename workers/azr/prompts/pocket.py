@@ -7,6 +7,7 @@ import ast
 import re
 from collections.abc import Sequence
 
+from workers.azr.pairs import shown_of
 from workers.azr.prompts.style import Proposal
 from workers.azr.tasks import Problem, Task, Triplet
 
@@ -31,10 +32,10 @@ class PocketStyle:
         return f"<pind>{program}<in>" if task == "ind" else f"<p{task}>{program}<in>{argument}<sep>"
 
     def solve(self, task: Task, item: Triplet | Problem) -> str:
-        """Shows all but the part to be found. An induction prompt holds the first `num_shown` pairs."""
+        """Shows all but the part to be found. An induction prompt holds the first `num_shown` pairs, half of fewer."""
         if isinstance(item, Problem):
-            pairs = list(zip(item.inputs, item.outputs, strict=True))[: self.num_shown]
-            return "<ind>" + "".join(f"{argument}<out>{value}<sep>" for argument, value in pairs) + "<prog>"
+            shown = list(zip(item.inputs, item.outputs, strict=True))[: shown_of(len(item.inputs), self.num_shown)]
+            return "<ind>" + "".join(f"{argument}<out>{value}<sep>" for argument, value in shown) + "<prog>"
         if task == "ded":
             return f"<ded>{item.program}<in>{item.input}<out>"
         return f"<abd>{item.program}<out>{item.output}<in>"
@@ -50,6 +51,10 @@ class PocketStyle:
         if not mark or not _STRING.fullmatch(argument) or not _is_program(program):
             return None
         return Proposal(program=program, inputs=(argument,))
+
+    def render_answer(self, task: Task, answer: str) -> str:
+        """Without work: the answer alone."""
+        return f"{answer}<eos>"
 
     def parse_answer(self, task: Task, completion: str) -> str | None:
         """What follows the last `=` of worked steps (induction: the last `<prog>`), else the whole completion."""

@@ -55,6 +55,10 @@ class PromptStyle(Protocol):
         """The proposal in a completion; None if a part is missing. An induction proposal has an empty program."""
         ...
 
+    def render_answer(self, task: Task, answer: str) -> str:
+        """The completion that gives `answer` in the form that `solve` asks for; the way back from `parse_answer`."""
+        ...
+
     def parse_answer(self, task: Task, completion: str) -> str | None:
         """Literal (ded), argument list (abd) or program (ind) of a completion; None if there is none.
 
