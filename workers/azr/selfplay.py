@@ -100,12 +100,26 @@ class SelfPlay:
         return Collected(rows=self._finish(step, rows), found=found, retired=sorted(retired), metrics=metrics)
 
     def collect_from(self, step: int, entries: Sequence[Entry], place: Place) -> Collected:
-        """A step in which the tasks come from a finite source; nothing is proposed."""
+        """A step in which the tasks come from a finite source; nothing is proposed.
+
+        Tasks that are trained on for the first time are found: they enter the buffers, which a run hands on.
+        """
         wanted = [Wanted(entry, self._azr.group_size, is_new=False, is_trained=True) for entry in entries]
         solved, retired, run = self.solve(step, wanted)
         rows = [row for one in solved for row in self._solver_rows(one)]
         metrics = collected_metrics(rows, Counter(), solved, self._azr.tasks) | run
-        return Collected(rows=self._finish(step, rows), found=[], retired=sorted(retired), metrics=metrics, place=place)
+        found: dict[tuple[Task, str], Entry] = {}
+        for one in solved:
+            entry = one.wanted.entry
+            if entry.key not in retired and entry.key not in self._buffers.of[entry.task]:
+                found.setdefault((entry.task, entry.key), with_rate(entry, one))
+        return Collected(
+            rows=self._finish(step, rows),
+            found=list(found.values()),
+            retired=sorted(retired),
+            metrics=metrics,
+            place=place,
+        )
 
     def solve(self, step: int, wanted: Sequence[Wanted]) -> tuple[list[Solved], frozenset[str], dict[str, float]]:
         """Rollouts and verdicts of all wanted tasks; the keys of old tasks that no longer hold; what was run."""

@@ -113,6 +113,8 @@ class AzrTrainer:
         return registry
 
     def seed(self, stop_asked: Callable[[], bool]) -> Sequence[Record]:
+        if self._cursor is not None:
+            return []  # nothing is proposed: buffers fill with the tasks of the file as they are trained on
         style = self._tools.style
         for entry in seed_entries(self._profile.azr.tasks, style.name):
             self._buffers.of[entry.task].add(entry)
@@ -139,10 +141,13 @@ class AzrTrainer:
         return [example(entry) for entry in entries if entry.source != IMPORT]  # those are in data/imported.jsonl
 
     def reseed(self) -> dict[str, float]:
-        """Each task once, the newest learnable ones, and only those that still give what they gave."""
+        """Each task once, the newest learnable ones, and only those that still give what they gave.
+
+        Of a finite source, whose tasks are not drawn from the buffers, all that still hold.
+        """
         before = kept = 0
         for buffer in self._buffers.of.values():
-            entries = consolidate(buffer.entries, KEEP_SHARE)
+            entries = consolidate(buffer.entries, KEEP_SHARE) if self._cursor is None else list(buffer.entries)
             _, changed = Judge(self._sandbox, self._tools.style.num_shown).judge([], recheck=entries)
             before += len(buffer)
             buffer.replace([entry for entry in entries if entry.key not in changed])
