@@ -1,8 +1,9 @@
 """Keys of what a function is: its own tree and all that it reaches in its module, whatever stands around it. (pure)
 
 Two functions share a key if they are equal but for what is cheap to dress: names of functions, variables and aliases,
-comments, docstrings, annotations, decorators, imports, `pass`, constants and asserts of constants that stand alone, and
-anything else in the module that they do not reach. Built-ins, attributes and names of keywords keep their names.
+comments, docstrings, annotations, decorators, imports, `pass`, constants and asserts of constants that stand alone,
+statements without effect (`dead_code`), and anything else in the module that they do not reach. Built-ins, attributes
+and names of keywords keep their names.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from workers.sandbox.normalise import syntax_tree
+from workers.suites.dead_code import without_dead_code
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
@@ -34,7 +36,7 @@ class Definitions:
 
     def __init__(self, program: str) -> None:
         """Raises SyntaxError or ValueError where the program has no syntax tree, or one that is nested too deeply."""
-        tree = syntax_tree(program)
+        tree = without_dead_code(syntax_tree(program))
         self._functions = [node for node in ast.walk(tree) if isinstance(node, Function)]
         self._top = [node for node in tree.body if isinstance(node, Function)]
         imports = [name for node in ast.walk(tree) if isinstance(node, _Import) for name in node.names]
