@@ -44,10 +44,12 @@ class Azr(Section, frozen=True):
     """Values that differ in type are different: 1 is neither 1.0 nor True."""
     proposer_zero_reward: float = -0.5
     """Reward of a valid proposal that always or never is solved. The paper says 0, all its published runs used -0.5."""
+    novelty: Literal["canonical", "tree", "text"] = "tree"
+    """By what a proposal is known: but for names and dead statements, its syntax tree, or (as published) its text."""
     repeats: Literal["flat", "as_new"] = "flat"
     """A valid proposal that is known already earns `repeat_reward`, or (as published) what a new one would earn."""
     repeat_reward: float = -0.5
-    """Reward of a valid proposal that the buffer already has (same normalised program and input), if it is flat."""
+    """Reward of a valid proposal that the buffer already has (`novelty`), if it is flat."""
     induction_reward: Literal["binary", "accuracy", "if_one_correct"] = "binary"
     """What hidden pairs pay: all or nothing, the share that holds, or all for one."""
     adv_norm: Literal["sample", "token"] = "sample"

@@ -5,6 +5,7 @@ A buffer never holds a task twice: equal means equal syntax tree and equal argum
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
@@ -12,7 +13,9 @@ from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
+from workers.azr.novelty import Novelty, form_of
 from workers.azr.tasks import Problem, Task, Triplet
 from workers.sandbox.normalise import example_key, program_key
 
@@ -39,6 +42,8 @@ class Entry(Struct, frozen=True, kw_only=True):
     key: str
     """Equal for equal tasks."""
     program_key: str
+    form: str = ""
+    """Equal for tasks that count as one under `azr.novelty`; empty where that is by key or text."""
 
     @property
     def item(self) -> Triplet | Problem:
@@ -67,13 +72,28 @@ def make_entry(
     )
 
 
-class Buffer:
-    """Tasks of one kind, oldest first."""
+def with_form(entry: Entry, novelty: Novelty) -> Entry:
+    """With the form that takes long to find, so that a checkpoint has it; the others are found again. (pure)"""
+    if (novelty == "canonical") == bool(entry.form):
+        return entry
+    form = form_of(entry.program, entry.inputs, entry.key, novelty) if novelty == "canonical" else ""
+    return replace(entry, form=form)
 
-    def __init__(self, cap: int) -> None:
-        self.cap = cap
+
+def known_by(entry: Entry, novelty: Novelty) -> str:
+    """What two tasks have in common if they count as one. (pure)"""
+    return with_form(entry, novelty).form or form_of(entry.program, entry.inputs, entry.key, novelty)
+
+
+class Buffer:
+    """Tasks of one kind, oldest first. novelty: by what a proposal is known."""
+
+    def __init__(self, cap: int, novelty: Novelty = "tree") -> None:
+        self.cap, self.novelty = cap, novelty
         self.entries: list[Entry] = []
         self._keys: set[str] = set()
+        self.forms: Counter[str] = Counter()
+        """What tasks are known by."""
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -85,8 +105,10 @@ class Buffer:
         """Append unless it is there; beyond the cap the oldest that is no seed leaves. Whether it was new."""
         if entry.key in self._keys:
             return False
+        entry = with_form(entry, self.novelty)
         self.entries.append(entry)
         self._keys.add(entry.key)
+        self.forms[known_by(entry, self.novelty)] += 1
         if len(self.entries) > self.cap:
             self._evict()
         return True
@@ -95,13 +117,19 @@ class Buffer:
         self.replace([entry for entry in self.entries if entry.key not in keys])
 
     def replace(self, entries: Sequence[Entry]) -> None:
-        self.entries = list(entries)
+        self.entries = [with_form(entry, self.novelty) for entry in entries]
         self._keys = {entry.key for entry in self.entries}
+        self.forms = Counter(known_by(entry, self.novelty) for entry in self.entries)
 
     def _evict(self) -> None:
         # Never the newest: in a buffer full of seeds the oldest of them leaves, or nothing new would ever enter.
         place = next((i for i, entry in enumerate(self.entries[:-1]) if entry.source != SEED), 0)
-        self._keys.discard(self.entries.pop(place).key)
+        gone = self.entries.pop(place)
+        self._keys.discard(gone.key)
+        name = known_by(gone, self.novelty)
+        self.forms[name] -= 1
+        if not self.forms[name]:  # a count of 0 would still be in it
+            del self.forms[name]
 
 
 class Buffers:
@@ -109,8 +137,8 @@ class Buffers:
 
     filename = "buffers.jsonl"
 
-    def __init__(self, tasks: Sequence[Task], cap: int) -> None:
-        self.of: dict[Task, Buffer] = {task: Buffer(cap) for task in tasks}
+    def __init__(self, tasks: Sequence[Task], cap: int, novelty: Novelty = "tree") -> None:
+        self.of: dict[Task, Buffer] = {task: Buffer(cap, novelty) for task in tasks}
 
     def save(self, path: Path) -> None:
         rows = (entry for buffer in self.of.values() for entry in buffer.entries)

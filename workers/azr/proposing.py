@@ -213,6 +213,7 @@ def rules_of(tools: Tools) -> Rules:
         max_output_chars=azr.max_output_chars,
         allow_none_output=azr.allow_none_output,
         single_def_only=azr.single_def_only,
+        novelty=azr.novelty,
         num_inputs=style.num_inputs,
         num_shown=style.num_shown,
         is_held_out=tools.is_held_out,
@@ -236,7 +237,7 @@ def verify(
         )
         for one in drawn
     ]
-    known = {task: buffers.of[task] for task in buffers.of}
+    known = {task: buffer.forms for task, buffer in buffers.of.items()}
     verdicts = check(candidates, tools.sandbox, known, step=step, rules=rules_of(tools))
     proposed = []
     for one, verdict in zip(drawn, verdicts, strict=True):

@@ -68,7 +68,7 @@ class AzrTrainer:
         self._engine, self._update = self.crew.engine, self._replica.update
         if head is None:
             rng.seed_globals(profile.run.seed)
-        self._buffers = Buffers(profile.azr.tasks, profile.azr.buffer_cap)
+        self._buffers = Buffers(profile.azr.tasks, profile.azr.buffer_cap, profile.azr.novelty)
         with TemporaryDirectory(prefix="longhaul-style-") as files:
             self.write_static(Path(files))
             style = style_of(profile, Path(files))

@@ -6,7 +6,8 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from workers.azr import programs
-from workers.azr.buffers import Entry, make_entry
+from workers.azr.buffers import Entry, known_by, make_entry, with_form
+from workers.azr.novelty import Novelty
 from workers.azr.pairs import hides_a_shown_input
 from workers.azr.prompts.style import Proposal
 from workers.azr.tasks import Task
@@ -64,6 +65,7 @@ class Rules:
     max_output_chars: int = 4096
     allow_none_output: bool = False
     single_def_only: bool = False
+    novelty: Novelty = "tree"
     num_inputs: int = 10
     num_shown: int | None = None
     """Pairs of an induction task that its prompt shows; None: half of them."""
@@ -84,7 +86,7 @@ def check(
     step: int,
     rules: Rules,
 ) -> list[Checked]:
-    """A verdict for each candidate, in order. `known`: keys of the tasks that there are. Runs programs three times."""
+    """A verdict for each candidate, in order. `known`: by what tasks are known. Runs programs three times."""
     looked = [_look(candidate, rules) for candidate in candidates]
     distinct = list(dict.fromkeys(case for case in looked if isinstance(case, Case)))
     outcome = dict(zip(distinct, sandbox.check_deterministic_many(distinct), strict=True))
@@ -102,11 +104,13 @@ def check(
             candidate.task, case.program, case.inputs, [result.value or "" for result in outcome[case]],
             step=step, source="selfplay", message=candidate.proposal.message,
         )  # fmt: skip
+        entry = with_form(entry, rules.novelty)
         if not rules.is_answerable(entry):
             checked.append(Checked(None, UNANSWERABLE))
             continue
-        is_repeat = entry.key in known[candidate.task] or entry.key in seen[candidate.task]
-        seen[candidate.task].add(entry.key)
+        name = known_by(entry, rules.novelty)
+        is_repeat = name in known[candidate.task] or name in seen[candidate.task]
+        seen[candidate.task].add(name)
         checked.append(Checked(entry, REPEAT if is_repeat else "", candidate.proposal.is_well_formed))
     return checked
 
@@ -160,14 +164,14 @@ def _look(candidate: Candidate, rules: Rules) -> Case | str:
     return Case(program, inputs)
 
 
-_FAILED = {Status.OUTPUT_TOO_LARGE: "output_size", Status.NOT_LITERAL: "output_literal"}
-
-
 def unsound(entry: Entry, rules: Rules) -> str:
     """Why nobody could learn from a task that holds: the reason of a proposal that is refused for it, else empty."""
     if entry.task == "ind" and hides_a_shown_input(entry.program, entry.inputs, rules.num_shown):
         return HIDDEN_SHOWN
     return "" if rules.is_answerable(entry) else UNANSWERABLE
+
+
+_FAILED = {Status.OUTPUT_TOO_LARGE: "output_size", Status.NOT_LITERAL: "output_literal"}
 
 
 def _reason(results: Sequence[Result], rules: Rules) -> str:

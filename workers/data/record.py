@@ -63,6 +63,8 @@ class Record(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkno
     solve_rate: float = UNKNOWN_RATE
     key: str = ""
     program_key: str = ""
+    form: str = ""
+    """Under what a run knew it (`azr.novelty`); not read."""
     origin: Origin = Origin()
 
 
@@ -100,7 +102,7 @@ def parse_line(content: bytes) -> list[Record]:
 
 def _own(record: Record) -> Record:
     _need_pairs(record.inputs, record.outputs)
-    return replace(record, program=with_entry(record.program), key="", program_key="")
+    return replace(record, program=with_entry(record.program), key="", program_key="", form="")
 
 
 def _need_pairs(inputs: Sequence[str], outputs: Sequence[str]) -> None:

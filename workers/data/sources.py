@@ -185,7 +185,7 @@ def _buffers(head: Path | None, note: Note) -> Iterator[Record]:
         note(f"the buffers of {head.name} cannot be read ({error}): only what the store knows is taken")
         return
     for line in lines:
-        yield msgspec.json.decode(line, type=Record)
+        yield replace(msgspec.json.decode(line, type=Record), form="")
 
 
 def _examples(reader: Reader) -> Iterator[Record]:
