@@ -56,6 +56,8 @@ class Azr(Section, frozen=True):
     """Statistics of a cell over its rollouts, or over their tokens as in the published code (`cell` advantages)."""
     minibatch_order: Literal["task", "shuffle"] = "task"
     """Updates of one step take the tasks one after another, or a random mix."""
+    proposer_share: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    """Share of a task's update that its proposals have, however few they are; 0: what their number gives them."""
     train_proposer: bool = True
     """False: the proposer's rollouts get no gradient. A control that shows what training it adds."""
     random_rewards: bool = False

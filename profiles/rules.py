@@ -135,6 +135,15 @@ def self_play_has_words(p: Profile) -> Problem | None:
     return Problem(("model.prompt_style", "run.worker"), "has no words in which self-play could propose a task")
 
 
+def proposer_share_is_used(p: Profile) -> Problem | None:
+    if p.azr.proposer_share == 0 or p.azr.train_proposer:
+        return None
+    return Problem(
+        ("azr.proposer_share", "azr.train_proposer"),
+        "is unused while train_proposer = false; set that to true, or this to 0",
+    )
+
+
 def solver_mix_is_used(p: Profile) -> Problem | None:
     if p.run.worker != "azr" or p.azr.solver_mix == "max_new" or not p.azr.train_on_estimates:
         return None
@@ -299,6 +308,7 @@ RULES = (
     solve_batch_is_used,
     the_built_in_model_has_its_own_style,
     self_play_has_words,
+    proposer_share_is_used,
     solver_mix_is_used,
     token_statistics_have_cells,
     tasks_are_named_once,

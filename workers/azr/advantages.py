@@ -5,10 +5,13 @@ Cells are never pooled: a task whose rewards are low as a whole is not thereby a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from math import fsum, sqrt
 from typing import Literal
+
+from workers.azr.tasks import Role, Task
 
 EPS = 1e-8
 DEGENERATE_STD = 1e-6
@@ -69,6 +72,22 @@ def group_advantages(cells: Sequence[Hashable], groups: Sequence[Hashable], rewa
         for row, value in centred.items():
             values[row] = value / (std + EPS)
     return Advantages(values, degenerate)
+
+
+def role_weights(cells: Sequence[tuple[Task, Role]], proposer_share: float) -> list[float]:
+    """What the advantages of each row are multiplied by, so that proposals weigh `proposer_share` of their task's rows.
+
+    cells: [N]. Returns [N]; the weights of a task add up to its number of rows. All are 1 for share 0 and for a task
+    with rows of one role alone. Half is as if a task had as many proposals as answers (arXiv 2505.03335, 64 of each).
+    """
+    rows = Counter(cells)
+    share = {"propose": proposer_share, "solve": 1 - proposer_share}
+
+    def weight(task: Task, role: Role) -> float:
+        mine, other = rows[task, role], rows[task, "solve" if role == "propose" else "propose"]
+        return share[role] * (mine + other) / mine if proposer_share and other else 1.0
+
+    return [weight(task, role) for task, role in cells]
 
 
 def _rows_by(keys: Sequence[Hashable]) -> dict[Hashable, list[int]]:

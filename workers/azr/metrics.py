@@ -14,6 +14,7 @@
 | learnable | new tasks with a solve rate strictly between 0 and 1 |
 | accept_rate, accept_rate/TASK, dup_rate, dup_rate/TASK | share of proposals that are valid and new; valid and known |
 | advantage_std/ROLE_TASK | deviation of a cell's advantages: 1, or 0 where its rewards are all equal |
+| proposer_push | share of the proposer in the sum of abs(advantage) over all tokens, weighed as in the update |
 | learnable_share/TASK, solve_rate/TASK | of new tasks: share with 0 < rate < 1; mean rate |
 | accuracy/TASK | share of the solver's rollouts that were right. Of own tasks: no measure of progress |
 | worked/TASK | share of the solver's rollouts that work before they answer |
@@ -120,6 +121,13 @@ def advantage_metrics(rows: Sequence[Row], advantages: Sequence[float]) -> Metri
     for row, value in zip(rows, advantages, strict=True):
         cells.setdefault(f"advantage_std/{row.role}_{row.task}", []).append(value)
     return {name: stdev(values) if len(values) > 1 else 0.0 for name, values in cells.items()}
+
+
+def push_metrics(rows: Sequence[Row], pushes: Sequence[float]) -> Metrics:
+    """What of the gradient's weight, the sum of |advantage| over tokens, is the proposer's."""
+    sizes = [abs(push) * len(row.completion_ids) for row, push in zip(rows, pushes, strict=True)]
+    proposer = sum(size for row, size in zip(rows, sizes, strict=True) if row.role == "propose")
+    return {"proposer_push": proposer / sum(sizes) if any(sizes) else 0.0}
 
 
 def is_learnable(solved: Solved) -> bool:

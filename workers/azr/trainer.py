@@ -13,10 +13,11 @@ from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Profile
 from state.registry import Registry
 from workers import rng
+from workers.azr.advantages import role_weights
 from workers.azr.buffers import Buffers, Entry, consolidate
 from workers.azr.importing import IMPORT, imported_entries
 from workers.azr.judge import Judge
-from workers.azr.metrics import advantage_metrics
+from workers.azr.metrics import advantage_metrics, push_metrics
 from workers.azr.proposing import Tools, check_lengths, rules_of
 from workers.azr.replica import Apply, AzrReplica
 from workers.azr.rows import Collected
@@ -181,12 +182,15 @@ class AzrTrainer:
         if not self._profile.azr.train_proposer:
             rows = [row for row in rows if row.role == "solve"]
         advantages = advantages_of(rows, self._profile.optimizer.advantages, self._profile.azr.adv_norm)
+        # The loss is linear in the advantages, and a weight is never negative: clipping stays as it is.
+        weights = role_weights([(row.task, row.role) for row in rows], self._profile.azr.proposer_share)
+        pushes = [weight * value for weight, value in zip(weights, advantages.values, strict=True)]
         self.crew.call("rest")
         with self._attempt.stage("update"), self._memory.phase("train"):
-            is_finite, learned = self.crew.call("apply", Apply(step, rows, advantages.values))[0]
+            is_finite, learned = self.crew.call("apply", Apply(step, rows, pushes))[0]
         self._store(collected)
         metrics = collected.metrics | learned | self._buffers.sizes() | highest(self.crew.call("take"))
-        metrics |= advantage_metrics(rows, advantages.values)
+        metrics |= advantage_metrics(rows, advantages.values) | push_metrics(rows, pushes)
         metrics["cell_degenerate"] = float(advantages.degenerate)
         metrics["update_skipped"] = float(not rows)
         return StepReport(
