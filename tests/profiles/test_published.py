@@ -1,4 +1,4 @@
-"""The published setting of Absolute Zero, as docs/algorithm.md writes it down, is one that a run can have."""
+"""The published setting of Absolute Zero is the profile `azr-paper`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,29 @@ DOCS = Path(__file__).parents[2] / "docs" / "algorithm.md"
 
 
 @pytest.fixture(scope="module")
-def published(tmp_path_factory: pytest.TempPathFactory) -> Profile:
+def published() -> Profile:
+    return load_profile("azr-paper").profile
+
+
+def test_the_documented_way_to_its_choices_for_another_model_keeps_them(published: Profile, tmp_path: Path) -> None:
     _, _, section = DOCS.read_text(encoding="utf-8").partition("### The published setting")
     found = re.search(r"```toml\n(.*?)```", section, re.DOTALL)
     assert found
-    path = tmp_path_factory.mktemp("profile") / "published.toml"
+    path = tmp_path / "published.toml"
     path.write_text(found.group(1), encoding="utf-8")
-    return load_profile(str(path)).profile
+    other = load_profile(str(path)).profile
+    assert (other.azr, other.sampling, other.run) == (published.azr, published.sampling, published.run)
+    assert (other.model.path, other.optimizer.kind) == ("models/Qwen2.5-Coder-0.5B", "adamw8bit")
+
+
+def test_a_known_proposal_is_paid_as_a_new_one_and_known_by_its_text(published: Profile) -> None:
+    azr = published.azr
+    assert (azr.repeats, azr.novelty, azr.proposer_zero_reward, azr.adv_norm) == ("as_new", "text", -0.5, "token")
+    assert azr.single_def_only and azr.lenient_fallbacks and azr.allow_none_output and not azr.strict_types
+
+
+def test_no_rule_ends_it_early(published: Profile) -> None:
+    assert (published.stagnation.on_plateau, published.stagnation.on_no_data) == ("continue", "continue")
 
 
 def test_a_step_has_384_rollouts_in_3_updates_of_128(published: Profile) -> None:

@@ -74,7 +74,7 @@ def test_a_share_for_a_proposer_that_is_not_trained_is_refused() -> None:
     assert [problem.knobs[0] for problem in problems] == ["azr.proposer_share"]
 
 
-@pytest.mark.parametrize("name", ["azr-0.5b", "azr-3b-qlora", "azr-3b-qlora-8gb"])
+@pytest.mark.parametrize("name", ["azr-0.5b", "azr-3b-qlora", "azr-3b-qlora-8gb", "azr-paper"])
 def test_the_proposer_has_half_of_the_weight_as_published(name: str) -> None:
     azr = load_profile(name).profile.azr
     solved = azr.proposals_per_task * azr.group_size if azr.train_on_estimates else azr.solve_batch

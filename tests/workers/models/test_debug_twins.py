@@ -22,12 +22,13 @@ from workers.models import proof
 from workers.runtime import carry_out
 from workers.sandbox import Limits, Sandbox
 
-TWINS = ["azr-0.5b", "azr-3b-qlora", "azr-3b-qlora-8gb"]
+TWINS = ["azr-0.5b", "azr-3b-qlora", "azr-3b-qlora-8gb", "azr-paper"]
 SIZES = {
     "run.max_cycles", "run.steps_per_cycle", "run.checkpoint_every", "run.device", "model.path", "model.random_init",
     "sampling.max_prompt_tokens", "sampling.max_completion_tokens", "sampling.max_rows", "azr.proposals_per_task",
-    "azr.group_size", "azr.references", "azr.seed_tasks", "azr.random_rewards", "optimizer.micro_batch_size",
-    "optimizer.row_tokens", "validation.examples_per_task", "validation.suites", "stagnation.min_cycles",
+    "azr.group_size", "azr.solve_batch", "azr.references", "azr.seed_tasks", "azr.random_rewards",
+    "optimizer.micro_batch_size", "optimizer.row_tokens", "validation.examples_per_task", "validation.suites",
+    "stagnation.min_cycles",
 }  # fmt: skip
 """How much, of which weights, and where: what a rehearsal may have otherwise. All else is what is rehearsed."""
 
