@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TypeGuard
 
 _READING_NAMES = """
@@ -63,22 +63,29 @@ class _Names:
         nodes = list(ast.walk(tree))
         self.defined = {node.name for node in nodes if isinstance(node, Function | ast.ClassDef)}
         self.defined |= {node.arg for node in nodes if isinstance(node, ast.arg)}
-        fresh = {node.target for node in nodes if isinstance(node, ast.AugAssign)}
+        fresh: set[ast.AST] = {node.target for node in nodes if isinstance(node, ast.AugAssign)}
         fresh |= {node.targets[0] for node in nodes if isinstance(node, ast.Assign) and isinstance(node.value, _FRESH)}
         self.not_fresh = {node.id for node in nodes if _is_stored(node) and node not in fresh}
         """Names that may hold a value which others hold as well."""
-        self.read = self._read(nodes)
+        functions = [node for node in nodes if isinstance(node, Function)]
+        self.read = self._read(nodes, {one for function in functions for body in _bodies(function) for one in body})
 
-    def _read(self, nodes: Sequence[ast.AST]) -> set[str]:
-        """Names whose values count. What a removable assignment reads counts if what it binds does."""
+    def _read(self, nodes: Sequence[ast.AST], own: Collection[ast.stmt]) -> set[str]:
+        """Names whose values count. What a removable assignment reads counts if what it binds does.
+
+        own: statements of functions themselves. What a class binds is reached as an attribute.
+        """
         needs: dict[str, set[str]] = {}
         removable: set[ast.AST] = set()
         for node in nodes:
             name = _target(node)
-            if name is None or not isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
+            if name is None or node not in own or not isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
                 continue
-            is_augmented = isinstance(node, ast.AugAssign)
-            if self._is_counting(name, node.value) if is_augmented else self.only_reads(node.value):
+            if isinstance(node, ast.AugAssign):
+                is_removable = name not in self.not_fresh | self.defined and self.only_reads(node.value)
+            else:
+                is_removable = self.only_reads(node.value)
+            if is_removable:
                 inside = set(ast.walk(node))
                 removable |= inside
                 needs.setdefault(name, set()).update(one.id for one in inside if _is_loaded(one))
@@ -93,9 +100,6 @@ class _Names:
                 read.add(name)
                 waiting.extend(needs.get(name, ()))
         return read
-
-    def _is_counting(self, name: str, value: ast.expr) -> bool:
-        return name not in self.not_fresh | self.defined and self.only_reads(value)
 
     def only_reads(self, node: ast.AST | None) -> bool:
         """Whether to evaluate this changes nothing."""

@@ -45,6 +45,7 @@ ALIVE = {
     "it may not end": body("while True:", "    pass"),
     "an attribute": body("a.x = 1"),
     "a method of its own": "class A:\n    def get(self):\n        self.n = 1\ndef f(a):\n    a.get()\n    return a.n",
+    "what a class binds": "def f(a):\n    y = a + a\n\n    class K:\n        x = y\n    return K().x",
     "a name of outside": "n = 0\ndef f(a):\n    global n\n    n = 1\n    return g(a)\ndef g(a):\n    return [n, a]",
     "it may raise": body("assert a"),
 }
