@@ -26,7 +26,8 @@ _READING = (
     ast.arguments, ast.arg, ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context,
 )  # fmt: skip
 _FRESH = (ast.Constant, ast.BinOp, ast.Compare, ast.List, ast.Dict, ast.Set, ast.Tuple, ast.JoinedStr, ast.ListComp)
-"""Values that nothing else holds, so that `+=` changes nothing but the name."""
+"""Values that nothing else holds, so that `+=` changes nothing but the name; and what these calls return."""
+_FRESH_CALLS = _READING_CALLS - {"max", "min"}
 _SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Pass)
 _LEAVES = (ast.Return, ast.Raise, ast.Break, ast.Continue)
 
@@ -64,7 +65,7 @@ class _Names:
         self.defined = {node.name for node in nodes if isinstance(node, Function | ast.ClassDef)}
         self.defined |= {node.arg for node in nodes if isinstance(node, ast.arg)}
         fresh: set[ast.AST] = {node.target for node in nodes if isinstance(node, ast.AugAssign)}
-        fresh |= {node.targets[0] for node in nodes if isinstance(node, ast.Assign) and isinstance(node.value, _FRESH)}
+        fresh |= {node.targets[0] for node in nodes if isinstance(node, ast.Assign) and _is_fresh(node.value)}
         self.not_fresh = {node.id for node in nodes if _is_stored(node) and node not in fresh}
         """Names that may hold a value which others hold as well."""
         functions = [node for node in nodes if isinstance(node, Function)]
@@ -147,6 +148,11 @@ def _is_dead(statement: ast.stmt, later: Sequence[ast.stmt], names: _Names) -> b
         case ast.While(test=ast.Constant(value=value), orelse=[]):
             return not value
     return False
+
+
+def _is_fresh(value: ast.expr) -> bool:
+    is_call = isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in _FRESH_CALLS
+    return is_call or isinstance(value, _FRESH)
 
 
 def _is_loaded(node: ast.AST) -> TypeGuard[ast.Name]:

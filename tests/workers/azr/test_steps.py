@@ -53,7 +53,7 @@ class Play:
 
         self.tools: Tools
         self.tools, self.engine = scripted_tools(directory, sandbox, script, **azr)
-        self.buffers = Buffers(self.tools.profile.azr.tasks, 100)
+        self.buffers = Buffers(self.tools.profile.azr.tasks, 100, self.tools.profile.azr.novelty)
         for entry in seed_entries(self.tools.profile.azr.tasks, "azr"):
             self.buffers.of[entry.task].add(entry)
 

@@ -26,6 +26,7 @@ DEAD = {
     "an unread name": body("n = 0"),
     "a chain of them": body("n = len(a)", "m = [n, a.upper()]"),
     "a counter": body("n = 0", "n += 1", "n = n + 1"),
+    "a length that is counted on": body("n = len(a)", "n += 1"),
     "a loop that only counts": body("n = 0", "for i in range(3):", "    n += i"),
     "a value that is overwritten": body("b = 1", "len(a)"),
     "an expression alone": body("a", "a.upper()", "(1, 2)"),
@@ -39,6 +40,7 @@ DEAD = {
 ALIVE = {
     "a list is changed": body("a.pop()"),
     "a list is changed under another name": body("x = a", "x += [1]"),
+    "one of its lists is changed": body("x = max(a)", "x += [1]"),
     "an iterator moves on": body("x = next(a)"),
     "a name is bound anew and read": body("a = a[1:]"),
     "a loop may leave before": body("b = 1", "for i in a:", "    break"),
