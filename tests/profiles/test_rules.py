@@ -131,6 +131,12 @@ BASE: Knobs = {"model.prompt_style": "azr", "model.path": "models/base"}
             id="self-play in a style for known problems",
         ),
         pytest.param(
+            "proposer_share_is_used",
+            {"azr.proposer_share": 0.5, "azr.train_proposer": False},
+            {"azr.proposer_share": 0.5},
+            id="the weight of a proposer that is not trained",
+        ),
+        pytest.param(
             "solver_mix_is_used",
             {"azr.solver_mix": "half_new"},
             {"azr.solver_mix": "half_new", "azr.train_on_estimates": False},

@@ -107,7 +107,8 @@ class _Idle(ast.NodeTransformer):
     """Statements that do nothing at the beginning of every function."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        node.body[:0] = ast.parse("import math\npass\nassert True\n0\nnote: int").body
+        dead = "unread = 0\nunread += 1\nif False:\n    unread = 2"
+        node.body[:0] = ast.parse(f"import math\npass\nassert True\n0\nnote: int\n{dead}").body
         return self.generic_visit(node)
 
 
