@@ -142,8 +142,10 @@ def test_in_tmux_ctrl_x_saves_and_ctrl_c_stops(tmp_path: Path) -> None:
     with scene(tmp_path / "run", **LONG_STEPS) as run, tmux(tmp_path) as keys:
         run.root.mkdir()
         code = run.root / "code"
-        command = f"{shlex.join(run.command())}; echo $? > {shlex.quote(str(code))}"
-        keys("new-session", "-d", "-x", "120", "-y", "40", "-c", str(REPOSITORY), command)
+        # Named here, since tmux would take the login shell, whatever that is. Ctrl+C reaches the shell too: without
+        # the trap dash ends there and writes no code.
+        shell = ["/bin/sh", "-c", f"trap : INT; {shlex.join(run.command())}; echo $? > {shlex.quote(str(code))}"]
+        keys("new-session", "-d", "-x", "120", "-y", "40", "-c", str(REPOSITORY), *shell)
         watcher = run.launch(["sleep", "600"])  # what is waited for has one deadline, as everywhere
         watcher.wait_for(run.run.rollout_file(1, 2).exists)
         assert "longhaul" in keys("capture-pane", "-p")
