@@ -1,14 +1,22 @@
 # Each target does its own set-up. `make` alone lists them.
 
-PYTHON := .venv/bin/python
+# Not `PYTHON`: that names the interpreter for a new .venv, and make would hand its own value to scripts/setup.sh.
+python := .venv/bin/python
 PROFILE ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint bench clean
+.PHONY: help setup run test test-as-user test-portable lint bench clean
+
+# What may differ between root and a user: processes, permission bits, terminals, what a machine grants.
+AS_USER := tests/workers/sandbox tests/faults tests/state tests/test_packaging.py $(addprefix tests/orchestrator/test_, \
+	doctor.py preflight.py status.py)
+# What computes with floating-point numbers and compares them.
+NUMERICAL := tests/workers/models tests/workers/grpo tests/workers/rollout $(addprefix tests/workers/test_, \
+	update.py out_of_memory.py loss.py fused_head.py fused_loss.py importance.py native_engine.py)
 
 help:  ## List the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 setup: .venv/.ready  ## Make .venv with everything in it (the other targets do this by themselves)
 
@@ -17,18 +25,24 @@ setup: .venv/.ready  ## Make .venv with everything in it (the other targets do t
 
 # `exec`: a signal that make passes on must reach the program, not a shell that waits for it.
 run: .venv/.ready  ## Start or resume training: make run [PROFILE=name] [ARGS="--set run.max_cycles=3"]
-	@exec $(PYTHON) -m orchestrator run $(if $(PROFILE),--profile $(PROFILE)) $(ARGS)
+	@exec $(python) -m orchestrator run $(if $(PROFILE),--profile $(PROFILE)) $(ARGS)
 
 test: .venv/.ready  ## Run the tests: make test [ARGS="tests/profiles -k typo"]
-	@exec $(PYTHON) -m pytest -n 2 $(ARGS)
+	@exec $(python) -m pytest -n 2 $(ARGS)
+
+test-as-user: .venv/.ready  ## As root: run the tests of sandbox, faults and permissions again, as an ordinary user
+	@exec bash scripts/as-user.sh $(python) -m pytest -n 2 $(or $(ARGS),$(AS_USER))
+
+test-portable: .venv/.ready  ## Run the numerical tests again with PyTorch's plainest kernels and one thread
+	@ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 exec $(python) -m pytest -n 2 $(or $(ARGS),$(NUMERICAL))
 
 lint: .venv/.ready  ## Check style, format and types
-	@$(PYTHON) -m ruff check .
-	@$(PYTHON) -m ruff format --check .
-	@$(PYTHON) -m mypy
+	@$(python) -m ruff check .
+	@$(python) -m ruff format --check .
+	@$(python) -m mypy
 
 bench: .venv/.ready  ## Print the figures: make bench [ARGS=name]
-	@exec $(PYTHON) -m benchmarks $(ARGS)
+	@exec $(python) -m benchmarks $(ARGS)
 
 clean:  ## Remove .venv and caches; runs/ stays
 	@rm -rf .venv .venv.lock build dist *.egg-info .mypy_cache .ruff_cache .hypothesis

@@ -34,7 +34,8 @@ from state.lock import is_network
 
 State = Literal["ok", "warn", "fail"]
 
-PYTHON = (3, 11)
+OLDEST, NEWEST = (3, 11), (3, 14)
+"""The Pythons that the tests ran with."""
 SQLITE = (3, 37, 0)
 """The first version with STRICT tables."""
 FREE_MB = 2048
@@ -78,11 +79,12 @@ def examine(profile: Profile, runs: Path) -> Iterator[Finding]:
 def python_version(version: tuple[int, ...]) -> Finding:
     """(pure)"""
     text = ".".join(map(str, version))
-    if version >= PYTHON:
-        return Finding("python", "ok", text)
-    return Finding(
-        "python", "fail", f"{text} is too old", "install Python 3.11 or newer, then: make setup", ExitCode.INPUT
-    )
+    fix = "install Python {}.{} to {}.{}, then: make clean setup".format(*OLDEST, *NEWEST)
+    if version < OLDEST:
+        return Finding("python", "fail", f"{text} is too old", fix, ExitCode.INPUT)
+    if version[:2] > NEWEST:
+        return Finding("python", "warn", f"{text} is newer than any that was tested", fix)
+    return Finding("python", "ok", text)
 
 
 def packages() -> Iterator[Finding]:

@@ -16,22 +16,32 @@ fail() {
     exit 1
 }
 
+accepted=(3.11 3.12 3.13 3.14)                # those of `requires-python` in pyproject.toml; the first found is taken
+
+minor_version() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || true; }
+
+is_accepted() { [ -n "$1" ] && [[ " ${accepted[*]} " == *" $1 "* ]]; }
+
 find_python() {
-    local candidate
-    for candidate in ${PYTHON:-} python3.11 python3.12 python3.13 python3; do
-        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+    local candidate version found="" candidates=("${accepted[@]/#/python}" python3)
+    if [ -n "${PYTHON:=}" ]; then candidates=("$PYTHON"); fi
+    for candidate in "${candidates[@]}"; do
+        version=$(minor_version "$candidate")
+        if is_accepted "$version"; then
             command -v "$candidate"
             return
         fi
+        if [ -n "$version$PYTHON" ]; then found+="; $candidate ${version:+is }${version:-does not start}"; fi
     done
-    fail "no Python 3.11 or newer was found" "install it (Debian, Ubuntu: apt install python3 python3-venv), or: PYTHON=/path/to/python3 make setup"
+    fail "no Python that Longhaul accepts was found (${accepted[*]})$found" \
+        "install one (Debian, Ubuntu: apt install python3 python3-venv), or: PYTHON=/path/to/python${accepted[0]} make setup"
 }
 
 make_venv() {
-    if [ -x $venv/bin/python ] && $venv/bin/python -m pip --version >/dev/null 2>&1; then
+    local python
+    if is_accepted "$(minor_version $venv/bin/python)" && $venv/bin/python -m pip --version >/dev/null 2>&1; then
         return
     fi
-    local python
     python=$(find_python)
     say "making $venv with $("$python" --version)"
     rm -rf $venv                              # half-made, or its Python has gone

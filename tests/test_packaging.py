@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from orchestrator.cli import COMMANDS
+from orchestrator.doctor import NEWEST, OLDEST
 from profiles.errors import ExitCode
 from profiles.load import shipped_profiles
 from tests import REPOSITORY
@@ -80,6 +82,16 @@ def test_the_readme_begins_with_the_two_commands() -> None:
             id="arguments",
         ),
         pytest.param(["test", "ARGS=-k typo"], "exec .venv/bin/python -m pytest -n 2 -k typo", id="tests"),
+        pytest.param(
+            ["test-as-user", "ARGS=tests/state"],
+            "exec bash scripts/as-user.sh .venv/bin/python -m pytest -n 2 tests/state",
+            id="as a user",
+        ),
+        pytest.param(
+            ["test-portable", "ARGS=tests/state"],
+            "ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 exec .venv/bin/python -m pytest -n 2 tests/state",
+            id="plain kernels",
+        ),
     ],
 )
 def test_make_passes_on_what_it_is_given(arguments: list[str], expected: str) -> None:
@@ -87,11 +99,11 @@ def test_make_passes_on_what_it_is_given(arguments: list[str], expected: str) ->
 
 
 def test_make_alone_lists_the_targets() -> None:
-    targets = ["help", "setup", "run", "test", "lint", "bench", "clean"]
+    targets = ["help", "setup", "run", "test", "test-as-user", "test-portable", "lint", "bench", "clean"]
     assert [line.split()[0] for line in make().splitlines()] == targets
 
 
-@pytest.mark.parametrize("path", ["scripts/setup.sh", "scripts/system-packages.sh", ".ci/run"])
+@pytest.mark.parametrize("path", ["scripts/setup.sh", "scripts/system-packages.sh", "scripts/as-user.sh", ".ci/run"])
 def test_scripts_stop_at_the_first_failure_and_can_be_started(path: str) -> None:
     assert text_of(path).startswith("#!/usr/bin/env bash\n")
     assert "\nset -euo pipefail\n" in text_of(path)
@@ -116,17 +128,87 @@ def test_set_up_that_is_done_is_not_done_again(tmp_path: Path) -> None:
     assert list((tmp_path / ".venv").iterdir()) == [tmp_path / ".venv/.ready"]
 
 
-def test_set_up_without_python_says_what_to_install(tmp_path: Path) -> None:
+FAKE_PYTHON = """#!{bash}
+case "$1" in
+    -c) echo {version} ;;
+    --version) echo "Python {version}.0" ;;
+    *) echo "chosen: {name}" >&2; exit 1 ;;
+esac
+"""
+"""An interpreter of some version: says which it is, and makes no environment."""
+
+
+def set_up(tmp_path: Path, pythons: dict[str, str], **environment: str) -> str:
+    """What set-up says where only these interpreters, with these versions, are on the path."""
     script = copy_of_setup(tmp_path)
     tools = tmp_path / "bin"
     tools.mkdir()
-    for name in ("bash", "dirname", "sed", "mktemp", "rm"):
+    for name in ("bash", "dirname", "sed", "mktemp", "rm", "tail"):
         (tools / name).symlink_to(subprocess.check_output(["which", name], text=True).strip())
-    done = subprocess.run([tools / "bash", str(script)], capture_output=True, text=True, env={"PATH": str(tools)})
-    assert done.returncode == 1
-    assert "error: no Python 3.11 or newer was found\n" in done.stderr
-    assert "\nnext:  " in done.stderr
+    for name, says in pythons.items():
+        (tools / name).write_text(FAKE_PYTHON.format(bash=tools / "bash", version=says, name=name))
+        (tools / name).chmod(0o755)
+    done = subprocess.run(
+        [tools / "bash", str(script)], capture_output=True, text=True, env={"PATH": str(tools)} | environment
+    )
+    assert done.returncode == 1, "no fake makes an environment"
     assert not (tmp_path / ".venv").exists()
+    return done.stderr
+
+
+@pytest.mark.parametrize(
+    ("pythons", "environment", "chosen"),
+    [
+        pytest.param({"python3.14": "3.14"}, {}, "python3.14", id="the newest that is accepted"),
+        pytest.param({"python3": "3.13"}, {}, "python3", id="a name without a version"),
+        pytest.param({"python3.12": "3.12", "python3.11": "3.11"}, {}, "python3.11", id="the oldest first"),
+        pytest.param({"python3.11": "3.9", "python3": "3.12"}, {}, "python3", id="what it says, not its name"),
+        pytest.param({"python3.11": "3.11", "mine": "3.13"}, {"PYTHON": "mine"}, "mine", id="the one that is named"),
+    ],
+)
+def test_set_up_takes_the_first_python_that_is_accepted(
+    pythons: dict[str, str], environment: dict[str, str], chosen: str, tmp_path: Path
+) -> None:
+    assert set_up(tmp_path, pythons, **environment).startswith(f"error: chosen: {chosen}\n")
+
+
+@pytest.mark.parametrize(
+    ("pythons", "environment", "found"),
+    [
+        pytest.param({}, {}, "", id="none"),
+        pytest.param({"python3": "3.10"}, {}, "; python3 is 3.10", id="too old"),
+        pytest.param({"python3": "3.15"}, {}, "; python3 is 3.15", id="not tried"),
+        pytest.param({"python3": "3.12", "old": "3.9"}, {"PYTHON": "old"}, "; old is 3.9", id="the named one alone"),
+        pytest.param({"python3": "3.12"}, {"PYTHON": "/none"}, "; /none does not start", id="no interpreter"),
+    ],
+)
+def test_set_up_without_an_accepted_python_names_those_it_accepts_and_found(
+    pythons: dict[str, str], environment: dict[str, str], found: str, tmp_path: Path
+) -> None:
+    said = set_up(tmp_path, pythons, **environment)
+    first = f"error: no Python that Longhaul accepts was found (3.11 3.12 3.13 3.14){found}\n"
+    assert said.startswith(first) and "\nnext:  install one" in said
+
+
+def test_make_hands_the_named_python_to_set_up(tmp_path: Path) -> None:
+    script = copy_of_setup(tmp_path)
+    (tmp_path / "Makefile").write_text(text_of("Makefile"))
+    script.write_text('echo "PYTHON is $PYTHON"\n')
+    outside = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    command = ["make", "setup"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=outside | {"PYTHON": "/my/python"})
+    assert done.stdout == "PYTHON is /my/python\n"
+
+
+def test_set_up_accepts_the_pythons_that_the_package_accepts() -> None:
+    (listed,) = re.findall(r"^accepted=\(([^)]*)\)", text_of("scripts/setup.sh"), flags=re.MULTILINE)
+    accepted = listed.split()
+    wanted = SpecifierSet(PROJECT["requires-python"])
+    assert [f"3.{minor}" for minor in range(30) if wanted.contains(f"3.{minor}.0")] == accepted
+    assert [f"Programming Language :: Python :: {one}" for one in accepted] == [
+        one for one in PROJECT["classifiers"] if re.search(r"3\.\d+$", one)
+    ]
+    assert tuple(tuple(map(int, one.split("."))) for one in (accepted[0], accepted[-1])) == (OLDEST, NEWEST)
 
 
 def test_the_exit_code_table_is_the_enum() -> None:

@@ -73,8 +73,11 @@ def test_a_folder_that_cannot_be_written_fails_with_its_remedy() -> None:
     assert finding.fix
 
 
-@pytest.mark.parametrize(("version", "state"), [((3, 10, 9), "fail"), ((3, 11, 0), "ok"), ((3, 14, 1), "ok")])
-def test_an_old_python_fails(version: tuple[int, ...], state: str) -> None:
+@pytest.mark.parametrize(
+    ("version", "state"),
+    [((3, 10, 9), "fail"), ((3, 11, 0), "ok"), ((3, 14, 1), "ok"), ((3, 15, 0), "warn")],
+)
+def test_an_old_python_fails_and_one_that_was_not_tested_is_a_warning(version: tuple[int, ...], state: str) -> None:
     assert doctor.python_version(version).state == state
 
 

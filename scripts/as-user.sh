@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# Runs a command as an ordinary user, in a copy of this tree that belongs to that user: as-user.sh COMMAND...
+# Made for it and removed after it: the user, whose login shell is /bin/sh, and the copy, whose .venv reads the packages
+# of this one. Where this is not run by root, or the machine does not let it, it says so and succeeds.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+say() { printf 'as a user: %s\n' "$*"; }
+skip() {
+    say "skipped, $*"
+    exit 0
+}
+
+if [ "$(id -u)" -ne 0 ]; then skip "this user is an ordinary one"; fi
+for tool in useradd userdel runuser unshare tar; do
+    command -v $tool >/dev/null || skip "there is no $tool"
+done
+
+# Mounts made below are seen by what this script starts, and by nobody else.
+if [ "${AS_USER_MOUNTS:-}" = "" ]; then
+    AS_USER_MOUNTS=none
+    if unshare --mount --propagation private true 2>/dev/null; then AS_USER_MOUNTS=own; fi
+    export AS_USER_MOUNTS
+    if [ $AS_USER_MOUNTS = own ]; then exec unshare --mount --propagation private "$BASH" "scripts/$(basename "$0")" "$@"; fi
+fi
+
+user=longhaul-$$
+home=$(mktemp -d /tmp/longhaul-user.XXXXXX)
+clean_up() {
+    cd /
+    userdel "$user" >/dev/null 2>&1 || true
+    rm -rf --one-file-system "$home"
+}
+trap clean_up EXIT
+useradd --home-dir "$home" --no-create-home --shell /bin/sh "$user" 2>/dev/null || skip "no user could be made"
+chmod 755 "$home"
+
+as_user() {
+    local known=(HOME="$home" USER="$user" LOGNAME="$user" SHELL=/bin/sh LANG="${LANG:-C.UTF-8}" TERM="${TERM:-dumb}"
+        PATH=/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin)
+    if [ -n "${data:-}" ]; then known+=(LONGHAUL_DATA="$data"); fi
+    runuser -u "$user" -- env -i "${known[@]}" "$@"
+}
+
+# The interpreter and its packages may lie below a directory that only root may enter, as /root. An empty directory is
+# put in its place, with nothing but them in it.
+first_closed() {
+    local path=/ part
+    local IFS=/
+    for part in ${1#/}; do
+        path=${path%/}/$part
+        as_user test -x "$path" || { echo "$path"; return; }
+    done
+}
+
+open_up() {
+    local path number closed=()
+    for path in "$@"; do
+        local found
+        found=$(first_closed "$path")
+        if [ -z "$found" ]; then continue; fi
+        if [ "$AS_USER_MOUNTS" = none ]; then skip "$found is closed to users, and no mount can be made"; fi
+        if [ "$found" = "$path" ]; then skip "$path is closed to users"; fi
+        number=${#closed[@]}
+        mkdir -p "$home/.shown/$number"
+        mount --bind "$path" "$home/.shown/$number"
+        closed+=("$found" "$path")
+    done
+    for ((number = 0; number < ${#closed[@]}; number += 2)); do
+        mountpoint -q "${closed[number]}" || mount -t tmpfs -o mode=755,size=1m none "${closed[number]}"
+        mkdir -p "${closed[number + 1]}"
+        mount --move "$home/.shown/$number" "${closed[number + 1]}"
+    done
+}
+
+tree=$home/longhaul
+mkdir "$tree"
+tar -c --exclude=./.venv --exclude=./.git --exclude=./runs --exclude=__pycache__ . | tar -x -C "$tree"
+data=${LONGHAUL_DATA:-}
+{ read -r python; read -r prefix; read -r packages; } < <(.venv/bin/python -c '
+import sys, sysconfig
+print(sys._base_executable, sys.base_prefix, sysconfig.get_path("purelib"), sep="\n")')
+"$python" -m venv --without-pip "$tree/.venv"
+own=$("$tree/.venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+ln -s "$packages"/* "$own"
+echo "$tree" >"$own/0-tree.pth"                 # read first: before the tree that they were installed from
+touch "$tree/.venv/.ready"
+chown -R "$user:" "$home"
+open_up "$prefix" "$packages" ${data:+"$data"}
+cd "$tree"
+as_user .venv/bin/python -c 'import pytest, torch' 2>/dev/null || skip "$user can not start $python with $packages"
+say "$user, in a copy of this tree"
+as_user "$@"
