@@ -26,7 +26,7 @@ CONTROLS = {
     "none": [],
     "random_rewards": ["azr.random_rewards=true"],
     "untrained_proposer": ["azr.train_proposer=false"],
-    "plateau": ["stagnation.on_plateau=continue", "stagnation.on_no_data=continue"],
+    "plateau": ["stagnation.on_plateau=continue", "stagnation.on_no_data=continue", "stagnation.on_collapse=continue"],
 }
 TASKS = ("ded", "abd", "ind")
 

@@ -16,7 +16,7 @@ from orchestrator.commit import STOPPED, Ended, Ledger
 from orchestrator.crew import Active, Crew
 from orchestrator.display.screen import Screen
 from orchestrator.ingest import ingest, ingest_all
-from orchestrator.schedule import Train, Validate
+from orchestrator.schedule import Train, Validate, asks_all_problems
 from orchestrator.supervise import failure_class, has_orphans, kill_strays
 from profiles.errors import ExitCode
 from profiles.load import profile_sha256
@@ -69,6 +69,19 @@ class Attempts:
         what = f"from step {spec.first_step}" if role == "train" else f"of step {spec.first_step - 1}"
         self.screen.say(f"cycle {action.cycle}: {role} attempt {action.attempt} {what} (pid {worker.pid})")
 
+    def settle_problems(self, action: Train | Validate, history: History) -> None:
+        """Before the first validation that can tell what it costs to ask all problems: whether the run does."""
+        if isinstance(action, Train) or history.all_problems is not None:
+            return
+        choice, cost = asks_all_problems(history, self.profile), history.validation_cost
+        if choice is None:
+            return
+        self.store.decide_problems(all_problems=choice)
+        if choice and cost is not None:
+            self.screen.say(
+                f"validations ask all {cost.available:,} problems from now on: {cost.asked:,} took {cost.seconds:.0f} s"
+            )
+
     def spec(self, action: Train | Validate, history: History, token: str, directory: Path) -> WorkerSpec:
         """All that the worker is told. A validation is a cycle of no steps at the head."""
         head = history.head
@@ -89,6 +102,7 @@ class Attempts:
             isolate=train.isolate if train else False,
             reductions=train.reductions if train else 0,
             reseed=train.reseed if train else 0,
+            all_problems=not train and bool(asks_all_problems(history, self.profile)),
         )
 
     def hear(self, active: Active, messages: list[Message], utc: float) -> list[CheckpointFacts]:

@@ -21,13 +21,13 @@ from profiles.schema import Retention
 from state import durable, recover, retention, trash
 from state.checkpoint import Manifest, read_manifest, verify
 from state.crash import crash_point
-from state.history import AttemptFacts, CheckpointFacts
+from state.history import AnswerBits, AttemptFacts, CheckpointFacts
 from state.layout import AttemptDir, RunDir
 from state.reader import Reader
 from state.recover import Kind, Repair
 from state.states import AttemptState, CycleState
 from state.store import Store
-from workers.contract import Outcome, Result
+from workers.contract import Outcome, Result, TaskAnswers
 
 STOPPED = "stopped"
 """Failure class of a worker that we ended on request: no failure, nothing to count."""
@@ -229,8 +229,9 @@ class Ledger:
         if result is not None and result.outcome == Outcome.DONE and result.validation and is_of_head:
             assert head is not None
             self.store.commit_validation(
-                head.checkpoint_id, attempt.cycle, attempt.attempt, head.step, result.validation, now
-            )
+                head.checkpoint_id, attempt.cycle, attempt.attempt, head.step, result.validation, now,
+                {suite: {task: bits_of(one) for task, one in tasks.items()} for suite, tasks in result.answers.items()},
+            )  # fmt: skip
             self.publish()
             return Ended(AttemptState.SUCCEEDED, "", ""), None
         if failure == STOPPED:
@@ -244,6 +245,12 @@ def unfinished(result: Result | None, failure: str, lost: bool) -> Ended:
         return Ended(AttemptState.LOST, "", "found open at start-up, its process was gone")
     message = "\n".join(filter(None, [one_line(result.error), result.advice])) if result is not None else ""
     return Ended(AttemptState.FAILED, failure or "exit:0", message)
+
+
+def bits_of(answers: TaskAnswers) -> AnswerBits:
+    """From a digit a problem to a bit a problem. (pure)"""
+    greedy, sampled = (int(digits[::-1], 2) if digits else 0 for digits in (answers.greedy, answers.sampled))
+    return AnswerBits(answers.problems, greedy, sampled if answers.sampled else None)
 
 
 def one_line(text: str) -> str:

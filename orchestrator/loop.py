@@ -303,6 +303,7 @@ class Master:
         match action:
             case Train() | Validate():
                 self.screen.note = ""
+                self.attempts.settle_problems(action, self.history)
                 self.attempts.start(action, self.history, now, self.clock.utc())
                 self.history = self.reader.history()
                 self.pay_checkpoint(now)

@@ -176,6 +176,23 @@ def validation_is_due(cycle: CycleFacts, profile: Profile) -> bool:
     return cycle.cycle % profile.validation.every == 0 or last or cycle.exhausted
 
 
+def asks_all_problems(history: History, profile: Profile) -> bool | None:
+    """Whether validations ask every problem of their suites from now on; None: that cannot be said yet.
+
+    Decided once, from the first training cycle and the validation before it, which asked `examples_per_task`.
+    """
+    if history.all_problems is not None:
+        return history.all_problems
+    cost, current, knobs = history.validation_cost, history.current, profile.validation
+    if knobs.all_within == 0:
+        return False
+    if cost is None or current is None or current.phase != "train" or current.train_s <= 0:
+        return None
+    if cost.available <= cost.asked:
+        return False
+    return cost.seconds / cost.asked * cost.available < knobs.all_within * current.train_s * knobs.every
+
+
 def reductions(history: History, failures: list[AttemptFacts]) -> int:
     """Halvings of the rollout batch: one more for each attempt that ran out of CUDA memory."""
     out_of_memory = bool(failures) and failures[-1].failure == ExitCode.CUDA_OOM.name

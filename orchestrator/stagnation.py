@@ -1,30 +1,47 @@
 """verdict(history, rule): does the run still improve, and does it still find new tasks? (pure)
 
-Two facts, both read from committed work only:
-plateau: in the last `patience_cycles` validated cycles, neither greedy nor sampled held-out accuracy rose above the
-    best before them by more than one standard error of a score of that size. Sampled accuracy counts because greedy
-    is a step function: it can stay flat for a hundred steps while the policy moves.
+Read from committed work only; docs/operations.md argues the rule and shows how often it errs.
+collapse: the newest validated cycles are far below the best ones before them.
 no data: in each of the last `poor_cycles` cycles, new valid distinct tasks per proposal, or proposals with a solve
-    rate strictly between 0 and 1, were under their floors.
-After a reseed both start afresh.
+    rate strictly between 0 and 1, were under their floors. Rising accuracy vetoes it.
+plateau: over a window so long that a rise of `min_progress` could not hide in its noise, no rise shows.
+After a reseed all start afresh.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import NormalDist
 
+from orchestrator.trend import Z95, Trend, fall_of, trend_of
 from profiles.schema import Stagnation
 from state.history import CycleFacts, History
+
+RISE_Z = 1.5
+"""A slope of so many standard errors counts as a rise: one chance in 15 that it is noise."""
+FALSE_STOPS = 0.02
+"""Chance that a run which rises by `min_progress` all its life is ever stopped as a plateau."""
+LOOKS = 4
+"""Independent looks among those of one window: neighbours share nearly all of their cycles (simulated)."""
+LONGEST = 60
+"""Cycles in the longest window: a History holds a few more."""
+MIN_CYCLES_OF_TREND = 4
+FALL_CYCLES = 3
+"""Validated cycles in a row that make a collapse, and those that they are compared with."""
+FALL = 0.10
+"""What counts as a collapse: so much accuracy, or half of what there was if that is less."""
+FALL_Z = 3.0
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """kind: "go", "plateau", "no_data" or "exhausted". action: "go", "stop", "reseed" or "continue"."""
+    """kind: "go", "collapse", "no_data", "plateau" or "exhausted". action: "go", "stop", "reseed" or "continue"."""
 
     kind: str
     action: str
     evidence: str = ""
+    """Of "go" too, where something that looked like the end was not taken for it."""
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.action}"
@@ -45,10 +62,17 @@ def verdict(history: History, rule: Stagnation) -> Verdict:
     train = [cycle for cycle in cycles if cycle.phase == "train"]
     if len(train) < rule.min_cycles:
         return GO
+    validated = [cycle for cycle in cycles if cycle.validations]
+    is_new_score = bool(current.validations)
+    if is_new_score and (evidence := collapse(validated, rule)):
+        return Verdict("collapse", rule.on_collapse, evidence)
     if evidence := poor_in_data(train, rule):
+        if risen := rise(validated, rule):
+            return replace(GO, evidence=f"{evidence}; but accuracy rises, {risen.within_95()}")
         return Verdict("no_data", _action(rule.on_no_data, history, rule), evidence)
-    if evidence := plateau(cycles, rule):
-        return Verdict("plateau", _action(rule.on_plateau, history, rule), evidence)
+    if is_new_score:
+        found = plateau(validated, rule, current.cycle)
+        return replace(found, action=_action(rule.on_plateau, history, rule)) if found.kind == "plateau" else found
     return GO
 
 
@@ -72,25 +96,57 @@ def poor_in_data(train: list[CycleFacts], rule: Stagnation) -> str:
     return ""
 
 
-def plateau(cycles: list[CycleFacts], rule: Stagnation) -> str:
-    """Evidence that held-out accuracy no longer rises, or an empty string."""
-    validated = [cycle for cycle in cycles if cycle.validations]
-    late, early = validated[-rule.patience_cycles :], validated[: -rule.patience_cycles]
-    if not early or len(late) < rule.patience_cycles:
-        return ""
-    lines = []
-    for name in ("accuracy", "sampled_accuracy"):
-        before, n = max((_score(cycle, name) for cycle in early), key=lambda score: score[0])
-        after = max(_score(cycle, name)[0] for cycle in late)
-        noise = math.sqrt(max(before * (1 - before), 0.0) / n) if n else 0.0
-        if after > before + noise:
-            return ""
-        lines.append(f"{name.replace('_', ' ')} best {after:.3f}, before {before:.3f} (noise {noise:.3f})")
-    return f"no improvement beyond noise in {len(late)} validated cycles: " + "; ".join(lines)
+def rise(validated: list[CycleFacts], rule: Stagnation) -> Trend | None:
+    """The trend of the last `patience_cycles` validated cycles, or of as many as there are, if it is a rise."""
+    window = validated[-rule.patience_cycles :]
+    if len(window) < MIN_CYCLES_OF_TREND:
+        return None
+    trend = trend_of(window)
+    return trend if trend.is_rise(RISE_Z) else None
 
 
-def _score(cycle: CycleFacts, name: str) -> tuple[float, int]:
-    """(mean over suites of the suite's mean score, problems behind it)."""
-    means = [validation.metrics["mean"] for validation in cycle.validations]
-    scores = [float(mean.get(name, mean["accuracy"])) for mean in means]
-    return sum(scores) / len(scores), int(sum(mean["n"] for mean in means))
+def collapse(validated: list[CycleFacts], rule: Stagnation) -> str:
+    """Evidence that accuracy has fallen and stays down, or an empty string."""
+    fall = fall_of(validated[-rule.patience_cycles - FALL_CYCLES :], FALL_CYCLES)
+    if fall is None or fall.highest > fall.before - min(FALL, fall.before / 2) or fall.change > -FALL_Z * fall.error:
+        return ""  # one of them may be a dip
+    low, high = (100 * (fall.change + side * Z95 * fall.error) for side in (-1, 1))
+    return (
+        f"held-out accuracy fell by {-100 * fall.change:.1f} points (95 %: {-high:.1f} to {-low:.1f}): {fall.after:.3f}"
+        f" in cycles {fall.newest[0]} to {fall.newest[1]}, {fall.before:.3f} in cycles {fall.best[0]} to {fall.best[1]}"
+    )
+
+
+def plateau(validated: list[CycleFacts], rule: Stagnation, cycle: int) -> Verdict:
+    """A plateau, or GO; with evidence where no rise shows but one could hide in the noise. cycle: the current one.
+
+    The window is `patience_cycles` long, or as much longer as it takes until a rise of `min_progress` would show.
+    """
+    length, bound = max(rule.patience_cycles, MIN_CYCLES_OF_TREND), missed_z(cycle, rule)
+    wanted = rule.min_progress / 10 / (RISE_Z + bound)
+    trend: Trend | None = None
+    while length <= min(len(validated), LONGEST):
+        trend = trend_of(validated[-length:])
+        if trend.error <= wanted:
+            break
+        # The error of a slope goes with the length to the power of -1.5.
+        length = max(length + 1, math.ceil(length * (trend.error / wanted) ** (2 / 3)))
+    if trend is None or trend.is_rise(RISE_Z):
+        return GO
+    missed = f"a rise of {1000 * max(0.0, trend.slope + bound * trend.error):.1f} points in 10 cycles"
+    if trend.error <= wanted:
+        return Verdict("plateau", "", f"no trend: {trend.within_95()}; at most {missed} could have been missed")
+    if len(validated) < LONGEST:
+        return GO
+    return replace(
+        GO, evidence=f"no trend, but {missed} could be missed: validate on more problems ({trend.within_95()})"
+    )
+
+
+def missed_z(cycle: int, rule: Stagnation) -> float:
+    """Standard errors above the slope up to which progress may have been missed, many looks accounted for.
+
+    FALSE_STOPS is spent over windows one after another, in shares of 1/2, 1/6, 1/12 ... (their sum is 1).
+    """
+    window = max(1, cycle // rule.patience_cycles)
+    return NormalDist().inv_cdf(1 - FALSE_STOPS / (LOOKS * window * (window + 1)))

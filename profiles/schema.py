@@ -198,6 +198,8 @@ class Validation(Section, frozen=True):
     """Problems of each task: always the same ones, chosen by hash, of each stratum its share."""
     data: Annotated[str, FREE] = ""
     """Folder of the data files; empty: that in the environment variable LONGHAUL_DATA."""
+    all_within: Annotated[Share, FREE] = 0.05
+    """Ask all problems of a suite if that takes less than this share of the training time in between; 0: never."""
     every: Annotated[Positive, FREE] = 1
     """Cycles between validations; the first checkpoint and the last are always validated."""
     sampled: bool = True
@@ -207,8 +209,10 @@ class Validation(Section, frozen=True):
 class Stagnation(Section, frozen=True):
     """[stagnation]: when the run no longer improves or no longer finds new tasks (docs/operations.md has the rule)."""
 
-    patience_cycles: Annotated[Positive, FREE] = 12
-    """Validated cycles without an improvement beyond noise before the run counts as a plateau."""
+    patience_cycles: Annotated[Positive, FREE] = 24
+    """Validated cycles over which a trend is looked for; more where their noise could hide `min_progress`."""
+    min_progress: Annotated[float, Meta(gt=0, le=1), FREE] = 0.013
+    """Rise of held-out accuracy in 10 cycles that is worth waiting for; the run is not stopped if it can be missed."""
     min_cycles: Annotated[Count, FREE] = 6
     """Cycles before any verdict."""
     min_new_share: Annotated[Share, FREE] = 0.05
@@ -220,7 +224,9 @@ class Stagnation(Section, frozen=True):
     on_plateau: Annotated[Literal["stop", "reseed", "continue"], FREE] = "stop"
     """What to do on a plateau. `reseed` consolidates the buffers and starts self-play from them once more."""
     on_no_data: Annotated[Literal["stop", "reseed", "continue"], FREE] = "reseed"
-    """What to do when new tasks dry up."""
+    """What to do when new tasks dry up while accuracy does not rise."""
+    on_collapse: Annotated[Literal["stop", "continue"], FREE] = "stop"
+    """What to do when held-out accuracy falls by 10 points, or by half, and stays there for 3 validated cycles."""
     max_reseeds: Annotated[Count, FREE] = 2
     """Reseeds of one run; after them the verdict is to stop."""
 

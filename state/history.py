@@ -45,6 +45,17 @@ def num_unhashed(known: Sequence[CheckpointFacts], newest_id: str) -> int:
 
 
 @dataclass(frozen=True)
+class AnswerBits:
+    """Which problems of one task a checkpoint got right: bit n, counted from the lowest, is of problems[n]."""
+
+    problems: tuple[str, ...]
+    """Names by content: equal names, equal problems."""
+    greedy: int
+    sampled: int | None = None
+    """None: nothing was sampled."""
+
+
+@dataclass(frozen=True)
 class ValidationFacts:
     """Score of one checkpoint on one suite. metrics: task -> name -> value, with the key "mean" over the tasks."""
 
@@ -55,6 +66,18 @@ class ValidationFacts:
     correct: int
     n: int
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    answers: Mapping[str, AnswerBits] = field(default_factory=dict)
+    """By task; empty for a validation of before they were stored, and where only scores are read."""
+
+
+@dataclass(frozen=True)
+class ValidationCost:
+    """What asking took, all suites together."""
+
+    seconds: float
+    asked: int
+    available: int
+    """Problems that the suites have."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +155,10 @@ class History:
     """Seconds from first to last word of the workers of cycle 0, by their own clock: no time between two attempts."""
     reductions: int = 0
     """How often the rollout batch was halved for CUDA memory."""
+    all_problems: bool | None = None
+    """Whether validations ask every problem of their suites; None: not decided."""
+    validation_cost: ValidationCost | None = None
+    """Of the newest validation that said so."""
 
     @property
     def step(self) -> int:

@@ -9,19 +9,26 @@ from contextlib import closing
 from typing import Any
 
 from profiles.errors import ExitCode, LonghaulError
+from state.answers import answers_of
 from state.history import (
     WINDOW,
+    AnswerBits,
     AttemptFacts,
     CheckpointFacts,
     CycleFacts,
     EventFacts,
     History,
     StepFacts,
+    ValidationCost,
     ValidationFacts,
 )
 from state.layout import RunDir
 from state.opening import damaged, read_only, store_error
 from state.states import AttemptState, CycleState, RunState
+from state.tables import WITH_ANSWERS
+
+Answers = dict[tuple[int, str], dict[str, AnswerBits]]
+"""(cycle, suite) -> task -> bits."""
 
 _CHECKPOINT = "checkpoint_id, parent, cycle, step, path, digest, bytes, verified, is_cycle_end, pinned, state"
 _VALIDATION = "cycle, step, suite, accuracy, correct, n, metrics"
@@ -95,10 +102,15 @@ class Reader:
         # The oldest open one: after a walk back over several cycles each of them is done again, in order.
         newest = self._rows(f"SELECT {_CYCLE} FROM cycles ORDER BY state='committed', CASE state WHEN 'committed'"
                             " THEN -cycle ELSE cycle END LIMIT 1")  # fmt: skip
-        current = self._cycle(newest[0]) if newest else None
         recent = self._rows(
             f"SELECT {_CYCLE} FROM cycles WHERE state='committed' ORDER BY cycle DESC LIMIT ?", [WINDOW]
         )
+        answers: Answers = {}
+        all_problems = cost = None
+        if newest and self._rows("PRAGMA user_version")[0][0] >= WITH_ANSWERS:
+            answers = answers_of(self.connection, min(row[0] for row in (*newest, *recent)))
+            all_problems, cost = self._rows("SELECT all_problems FROM runs")[0][0], self._validation_cost()
+        current = self._cycle(newest[0], answers) if newest else None
         totals = self._rows(
             "SELECT count(*) FILTER (WHERE state='committed' AND cycle>0), coalesce(sum(new_examples),0),"
             " coalesce(sum(train_s),0.0) FROM cycles"
@@ -117,7 +129,7 @@ class Reader:
             created_at=run[6],
             heartbeat_at=run[7],
             current=current,
-            recent=tuple(self._cycle(row) for row in reversed(recent)),
+            recent=tuple(self._cycle(row, answers) for row in reversed(recent)),
             failures=self._failures(),
             last_attempt=self._last_attempts(current.cycle) if current else {},
             first_validation=self._validation("ORDER BY step ASC LIMIT 1"),
@@ -128,16 +140,29 @@ class Reader:
             training_s=totals[2],
             seeding_s=seeding_s,
             reductions=self._reductions(),
+            all_problems=None if all_problems is None else bool(all_problems),
+            validation_cost=cost,
         )
 
-    def _cycle(self, row: Sequence[Any]) -> CycleFacts:
+    def _validation_cost(self) -> ValidationCost | None:
+        """Of the newest validation, as its worker measured it; None if it was of before workers said so."""
+        rows = self._rows(
+            "SELECT sum(json_extract(payload, '$.seconds')), sum(json_extract(payload, '$.metrics.mean.n')),"
+            " sum(json_extract(payload, '$.available')), count(*) - count(json_extract(payload, '$.available'))"
+            " FROM events WHERE type='validation' AND (cycle, attempt) = (SELECT cycle, attempt FROM validations"
+            " ORDER BY step DESC LIMIT 1)"
+        )
+        seconds, asked, available, unsaid = rows[0]
+        return ValidationCost(seconds, int(asked), int(available)) if asked and not unsaid else None
+
+    def _cycle(self, row: Sequence[Any], answers: Answers) -> CycleFacts:
         validations = self._rows(f"SELECT {_VALIDATION} FROM validations WHERE cycle=?", [row[0]])
         (cycle, phase, state, first, end, reseed, verdict, evidence, exhausted, proposals, new, learnable, train_s) = (
             row
         )
         return CycleFacts(
             cycle, phase, CycleState(state), first, end, reseed, verdict, evidence, bool(exhausted), proposals, new,
-            learnable, train_s, tuple(_validation(v) for v in validations),
+            learnable, train_s, tuple(_validation(v, answers.get((cycle, v[2]))) for v in validations),
         )  # fmt: skip
 
     def _validation(self, order: str) -> ValidationFacts | None:
@@ -263,9 +288,9 @@ def _checkpoint(row: Sequence[Any]) -> CheckpointFacts:
     )
 
 
-def _validation(row: Sequence[Any]) -> ValidationFacts:
+def _validation(row: Sequence[Any], answers: dict[str, AnswerBits] | None = None) -> ValidationFacts:
     cycle, step, suite, accuracy, correct, n, metrics = row
-    return ValidationFacts(cycle, step, suite, accuracy, correct, n, json.loads(metrics))
+    return ValidationFacts(cycle, step, suite, accuracy, correct, n, json.loads(metrics), answers or {})
 
 
 def _attempt(row: Sequence[Any]) -> AttemptFacts:

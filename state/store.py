@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from state import durable
+from state.answers import insert_answers
 from state.crash import crash_point
 from state.database import WritingConnection, companions, remove_store
 from state.facts import ConflictingEvent, Line, insert_event, insert_line
-from state.history import CheckpointFacts
+from state.history import AnswerBits, CheckpointFacts
 from state.layout import RunDir
 from state.opening import damaged
 from state.reader import is_born
@@ -333,15 +334,29 @@ class Store(WritingConnection):
             self.db.execute("UPDATE checkpoints SET state=? WHERE checkpoint_id=?", [state, checkpoint_id])
 
     def commit_validation(
-        self, checkpoint_id: str, cycle: int, attempt: int, step: int, suites: dict[str, dict[str, Any]], now: float
+        self,
+        checkpoint_id: str,
+        cycle: int,
+        attempt: int,
+        step: int,
+        suites: dict[str, dict[str, Any]],
+        now: float,
+        answers: Mapping[str, Mapping[str, AnswerBits]] | None = None,
     ) -> None:
-        """First complete result wins; the cycle becomes VALIDATED."""
+        """First complete result wins; the cycle becomes VALIDATED. answers: suite -> task -> bits."""
         with self.transaction():
             for suite, metrics in suites.items():
                 mean = metrics["mean"]
-                self.db.execute(
+                written = self.db.execute(
                     "INSERT OR IGNORE INTO validations VALUES (?,?,?,?,?,?,?,?,?,?)",
                     [checkpoint_id, suite, cycle, attempt, step, float(mean["accuracy"]), int(mean["correct"]),
                      int(mean["n"]), json.dumps(metrics, sort_keys=True), now],
-                )  # fmt: skip
+                ).rowcount  # fmt: skip
+                if written:
+                    insert_answers(self.db, checkpoint_id, suite, (answers or {}).get(suite, {}))
             self._move_cycle(cycle, CycleState.VALIDATED)
+
+    def decide_problems(self, *, all_problems: bool) -> None:
+        """Once in a run: later validations answer the same problems, or could not be compared one by one."""
+        with self.transaction():
+            self.db.execute("UPDATE runs SET all_problems=? WHERE all_problems IS NULL", [all_problems])

@@ -132,6 +132,25 @@ MIGRATIONS: tuple[str, ...] = (
     ) STRICT, WITHOUT ROWID;
     CREATE INDEX examples_by_step ON examples(step);
     """,
+    """
+    CREATE TABLE problem_sets (
+        set_id TEXT PRIMARY KEY,
+        problems TEXT NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE answers (
+        checkpoint_id TEXT NOT NULL,
+        suite TEXT NOT NULL,
+        task TEXT NOT NULL,
+        set_id TEXT NOT NULL REFERENCES problem_sets(set_id),
+        greedy BLOB NOT NULL,
+        sampled BLOB,
+        PRIMARY KEY (checkpoint_id, suite, task),
+        FOREIGN KEY (checkpoint_id, suite) REFERENCES validations(checkpoint_id, suite) ON DELETE CASCADE
+    ) STRICT, WITHOUT ROWID;
+    ALTER TABLE runs ADD COLUMN all_problems INTEGER;
+    """,
 )
 
+WITH_ANSWERS = 2
+"""First version with problem_sets, answers and runs.all_problems; readers open older stores as they are."""
 SCHEMA_VERSION = len(MIGRATIONS)

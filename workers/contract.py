@@ -7,7 +7,7 @@ sooner. A lost message loses speed, never a fact.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -93,6 +93,8 @@ class WorkerSpec(Struct, frozen=True):
     """How often the rollout batch was halved after CUDA ran out of memory."""
     reseed: int = 0
     """How often the run was reseeded; a worker that sees a higher number than its state consolidates its buffers."""
+    all_problems: bool = False
+    """Validation only: ask every problem that a suite has, not just `validation.examples_per_task`."""
     version: int = CONTRACT_VERSION
 
 
@@ -108,6 +110,26 @@ class Outcome(StrEnum):
     FAILED = "failed"
 
 
+Digits = Annotated[str, msgspec.Meta(pattern="^[01]*$")]
+
+
+class TaskAnswers(Struct, frozen=True):
+    """Which problems of one task were answered right, in the order of `problems`: a `1` or a `0` each.
+
+    Raises ValueError where their numbers differ.
+    """
+
+    problems: tuple[str, ...]
+    """Names by content: equal names, equal problems."""
+    greedy: Digits
+    sampled: Digits = ""
+    """Empty: nothing was sampled."""
+
+    def __post_init__(self) -> None:
+        if len(self.greedy) != len(self.problems) or len(self.sampled) not in (0, len(self.problems)):
+            raise ValueError(f"{len(self.problems)} problems have {len(self.greedy)} and {len(self.sampled)} answers")
+
+
 class Result(Struct, frozen=True):
     """`result.json`: the last thing a worker writes, durable before it exits."""
 
@@ -120,6 +142,8 @@ class Result(Struct, frozen=True):
     checkpoint: CheckpointRef | None = None
     validation: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
     """Validation only: suite -> metrics (see ValidationMetrics in docs/architecture.md)."""
+    answers: dict[str, dict[str, TaskAnswers]] = msgspec.field(default_factory=dict)
+    """Validation only: suite -> task -> who answered what."""
     error: str = ""
     advice: str = ""
     version: int = CONTRACT_VERSION

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 from state.registry import Registry
 from workers import faults
 from workers.backoff import Sizes
+from workers.contract import TaskAnswers
 from workers.data.cursor import Exhausted
 from workers.intervals import wilson
 from workers.progress import Progress
@@ -23,7 +24,7 @@ from workers.rng import derive, stream
 from workers.rollout_file import Record
 from workers.runtime import Attempt
 from workers.train import StepReport
-from workers.validate import Suite
+from workers.validate import Scored, Suite
 
 ROLLOUTS = 4
 BUFFER_ROWS = 64
@@ -159,7 +160,7 @@ def example(task: str, program: str, step: int, solve_rate: float) -> Record:
 def fake_suites(attempt: Attempt) -> dict[str, Suite]:
     """The fake held-out set: its accuracy is the weight, squeezed between 0 and 1."""
 
-    def evaluate(head: Path) -> dict[str, dict[str, float]]:
+    def evaluate(head: Path) -> Scored:
         (weight,) = json.loads((head / "weights.json").read_text())
         n = attempt.profile.validation.examples_per_task
         accuracy = min(max(0.25 + 0.5 * weight, 0.0), 1.0)
@@ -167,6 +168,8 @@ def fake_suites(attempt: Attempt) -> dict[str, Suite]:
         low, high = wilson(correct, n)
         one = {"n": n, "correct": correct, "accuracy": correct / n, "low": low, "high": high,
                "sampled_accuracy": accuracy, "worked_share": 0.0, "mean_tokens": 8.0, "malformed": 0.0}  # fmt: skip
-        return {task: dict(one) for task in TASKS}
+        bits = "1" * correct + "0" * (n - correct)
+        answers = TaskAnswers(tuple(map(str, range(n))), bits, bits)
+        return Scored({task: dict(one) for task in TASKS}, dict.fromkeys(TASKS, answers), n * len(TASKS), 0.0)
 
     return dict.fromkeys(attempt.profile.validation.suites, evaluate)

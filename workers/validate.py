@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from profiles.errors import ExitCode, LonghaulError
-from workers.contract import Outcome, Result
+from workers.contract import Outcome, Result, TaskAnswers
 from workers.intervals import wilson
 from workers.runtime import Attempt
 from workers.saving import open_head, versions
@@ -18,8 +18,22 @@ log = logging.getLogger("worker")
 Metrics = dict[str, dict[str, float]]
 """task -> name -> value; `n` and `correct` are counts of greedy answers, `low` and `high` Wilson's 95 % interval."""
 
-Suite = Callable[[Path], Metrics]
-"""Checkpoint directory -> metrics of each task."""
+
+@dataclass(frozen=True)
+class Scored:
+    """What one suite found out about a checkpoint."""
+
+    metrics: Metrics
+    answers: dict[str, TaskAnswers]
+    """By task."""
+    available: int
+    """Problems that the suite has; it may have asked fewer."""
+    seconds: float
+    """Of asking and judging, without loading the model."""
+
+
+Suite = Callable[[Path], Scored]
+"""Checkpoint directory -> its scores."""
 
 
 def validate(attempt: Attempt, suites: Mapping[str, Suite]) -> Result:
@@ -38,16 +52,19 @@ def validate(attempt: Attempt, suites: Mapping[str, Suite]) -> Result:
     assert opened is not None
     head, _ = opened
     scores: dict[str, Metrics] = {}
+    answers: dict[str, dict[str, TaskAnswers]] = {}
     for name in attempt.profile.validation.suites:
         if attempt.control.requests.stop.is_set():
-            return _result(attempt, Outcome.STOPPED, scores)
-        began = time.monotonic()
+            return _result(attempt, Outcome.STOPPED, scores, answers)
         with attempt.stage("validate"):
-            tasks = suites[name](head)
-        scores[name] = {**tasks, "mean": mean_over_tasks(tasks)}
-        attempt.event("validation", suite=name, metrics=scores[name], seconds=time.monotonic() - began)
+            scored = suites[name](head)
+        scores[name] = {**scored.metrics, "mean": mean_over_tasks(scored.metrics)}
+        answers[name] = scored.answers
+        attempt.event(
+            "validation", suite=name, metrics=scores[name], seconds=scored.seconds, available=scored.available
+        )
         log.info("suite %s: accuracy %.3f at step %d", name, scores[name]["mean"]["accuracy"], spec.head.step)
-    return _result(attempt, Outcome.DONE, scores)
+    return _result(attempt, Outcome.DONE, scores, answers)
 
 
 def mean_over_tasks(tasks: Metrics) -> dict[str, float]:
@@ -59,7 +76,9 @@ def mean_over_tasks(tasks: Metrics) -> dict[str, float]:
     return {"n": n, "correct": correct, "low": low, "high": high, **mean}
 
 
-def _result(attempt: Attempt, outcome: Outcome, scores: Mapping[str, Metrics]) -> Result:
+def _result(
+    attempt: Attempt, outcome: Outcome, scores: Mapping[str, Metrics], answers: Mapping[str, dict[str, TaskAnswers]]
+) -> Result:
     spec = attempt.spec
     return Result(
         token=spec.token,
@@ -69,4 +88,5 @@ def _result(attempt: Attempt, outcome: Outcome, scores: Mapping[str, Metrics]) -
         last_step=spec.head.step if spec.head else 0,
         checkpoint=spec.head,
         validation=dict(scores),
+        answers=dict(answers),
     )

@@ -91,7 +91,7 @@ def test_the_shipped_profiles_keep_the_published_algorithm(name: str) -> None:
     assert (knobs.entropy_coef, profile.sampling.temperature, profile.run.steps_per_cycle) == (0.001, 1.0, 20)
     assert profile.validation.every == 1
     rule = profile.stagnation
-    assert (rule.min_cycles * profile.run.steps_per_cycle, rule.patience_cycles, rule.poor_cycles) == (200, 10, 3)
+    assert (rule.min_cycles * profile.run.steps_per_cycle, rule.patience_cycles, rule.poor_cycles) == (200, 24, 3)
     assert rule.min_new_share == rule.min_learnable_share == 0.05
     if profile.adapter.rank:
         assert profile.run.checkpoint_every == 2 and profile.model.quantization == "nf4"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
 
 from workers.azr.trainer import device_of, set_up_torch
+from workers.contract import TaskAnswers
 from workers.models.policy import restored_policy
 from workers.rollout.engine import Sampling
 from workers.rollout.fewer_rows import with_fewer_rows
@@ -21,7 +23,7 @@ from workers.suites.registry import load_suites
 from workers.suites.scoring import Metrics, Outcome, metrics_of
 from workers.suites.suite import Suite as Questions
 from workers.suites.voices import voice_of_run
-from workers.validate import Suite
+from workers.validate import Scored, Suite
 
 MAX_ROWS = 512
 """Problems that are asked side by side at most; after each lot the master hears that there is progress."""
@@ -34,7 +36,7 @@ def suites_of(attempt: Attempt, sandbox: Sandbox | None) -> dict[str, Suite]:
     """
     profile = attempt.profile
     found = load_suites(profile.validation.suites, data_folder(profile.validation.data),
-                        profile.validation.examples_per_task)  # fmt: skip
+                        profile.validation.examples_per_task, all_of_files=attempt.spec.all_problems)  # fmt: skip
 
     @cache
     def examinee(head: Path) -> Examinee:
@@ -50,17 +52,19 @@ def suites_of(attempt: Attempt, sandbox: Sandbox | None) -> dict[str, Suite]:
             widen(engine, policy.model, profile, prompt_tokens=longest)
         return one
 
-    def evaluate(suite: Questions, head: Path) -> Metrics:
+    def evaluate(suite: Questions, head: Path) -> Scored:
         one = examinee(head)
+        began = time.monotonic()
         limit = profile.sampling.max_completion_tokens
         judge_in = sandbox if suite.needs_sandbox(one.voice) else None
         greedy = Sampling(greedy=True, max_new_tokens=limit, stop=one.voice.stop)
         first = _ask_all(attempt, one, suite, greedy, judge_in, "validate_greedy")
-        second = first
+        second: list[Outcome] = []
         if profile.validation.sampled:
             sampled = Sampling(max_new_tokens=limit, stop=one.voice.stop)
             second = _ask_all(attempt, one, suite, sampled, judge_in, "validate_sampled")
-        return compare(first, second)
+        seconds = time.monotonic() - began
+        return Scored(compare(first, second or first), answers_of(suite, first, second), suite.available, seconds)
 
     return {suite.name: partial(evaluate, suite) for suite in found}
 
@@ -83,6 +87,26 @@ def _ask_all(
 def length_of(examinee: Examinee, question: Question) -> int:
     """Tokens of the question's prompt."""
     return len(examinee.tokenizer.encode(examinee.voice.ask(question.kind, question.item)))
+
+
+def answers_of(suite: Questions, greedy: Sequence[Outcome], sampled: Sequence[Outcome]) -> dict[str, TaskAnswers]:
+    """Who answered what, by task, in the suite's order whatever the order of the outcomes. (pure)
+
+    sampled: empty where nothing was sampled.
+    """
+    first = {one.question_id: one.right[0] for one in greedy}
+    second = {one.question_id: one.right[0] for one in sampled}
+    by_task: dict[str, list[Question]] = {}
+    for question in suite.questions:
+        by_task.setdefault(question.task, []).append(question)
+    return {
+        task: TaskAnswers(
+            tuple(question.content_name for question in questions),
+            "".join("01"[first[question.question_id]] for question in questions),
+            "".join("01"[second[question.question_id]] for question in questions) if second else "",
+        )
+        for task, questions in by_task.items()
+    }
 
 
 def compare(greedy: Sequence[Outcome], sampled: Sequence[Outcome]) -> Metrics:

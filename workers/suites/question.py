@@ -49,6 +49,14 @@ class Question:
             return str(item.answer)
         return repr(item.outputs) if isinstance(item, Problem) else item.output
 
+    @property
+    def content_name(self) -> str:
+        """Equal only for equal problems, whatever their number in a draw: answers of two validations meet by it."""
+        item = self.item
+        asked = item.text if isinstance(item, WordProblem) else item.program
+        given = "" if isinstance(item, WordProblem) else repr(item.inputs if isinstance(item, Problem) else item.input)
+        return hashlib.sha256(f"{self.kind}\0{asked}\0{given}\0{self.gold}".encode()).hexdigest()[:16]
+
 
 def subset(questions: Sequence[Question], count: int) -> list[Question]:
     """`count` of them (all, if there are no more), in their order: of each stratum its share, by hash of their ids.

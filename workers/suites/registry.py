@@ -26,21 +26,23 @@ BUILT_IN: dict[str, Callable[[int], Suite]] = {"pocket": pocket_suite, "words": 
 NAMES = (*READERS, *BUILT_IN)
 
 
-def load_suites(names: Sequence[str], folder: Path | None, count: int) -> list[Suite]:
+def load_suites(names: Sequence[str], folder: Path | None, count: int, *, all_of_files: bool = False) -> list[Suite]:
     """The named suites. count: questions of each task, a fixed subset; 0: all that there are.
+
+    all_of_files: every question of suites that are read from files, `count` of those that are drawn without end.
 
     Raises LonghaulError: USAGE for an unknown name, INPUT where data is missing, torn or empty.
     """
     if unknown := [name for name in names if name not in NAMES]:
         raise _unknown(unknown[0])
-    return [_load(name, folder, count) for name in names]
+    return [_load(name, folder, 0 if all_of_files and name in READERS else count) for name in names]
 
 
 def _load(name: str, folder: Path | None, count: int) -> Suite:
     if name in BUILT_IN:
         return BUILT_IN[name](count)
     questions = READERS[name](folder)
-    return Suite(name, subset(questions, count) if count else questions)
+    return Suite(name, subset(questions, count) if count else questions, available=len(questions))
 
 
 def _unknown(name: str) -> LonghaulError:

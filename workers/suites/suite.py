@@ -31,10 +31,11 @@ class Answer:
 
 
 class Suite:
-    """A named list of questions."""
+    """A named list of questions. available: how many there would be, where these are a subset."""
 
-    def __init__(self, name: str, questions: Sequence[Question]) -> None:
+    def __init__(self, name: str, questions: Sequence[Question], available: int = 0) -> None:
         self.name, self.questions = name, tuple(questions)
+        self.available = max(available, len(self.questions))
 
     def reseeded(self, seed: int) -> Self:
         """The same with other random streams; 0: as it is."""
