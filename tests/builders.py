@@ -166,7 +166,7 @@ def _insert_run(
     db: sqlite3.Connection, name: str, profile: str, state: str, reason: str, head: str, heartbeat_at: float
 ) -> None:
     db.execute(
-        "INSERT INTO runs VALUES ('r0',?,?,?,0,'0.1.0',?,?,?,0,?,?)",
+        "INSERT INTO runs VALUES ('r0',?,?,?,0,'0.1.0',?,?,?,0,?,?,NULL)",
         [name, profile, hashlib.sha256(profile.encode()).hexdigest(), state, reason, head, NOW - 1e6, heartbeat_at],
     )
 
