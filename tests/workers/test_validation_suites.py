@@ -58,6 +58,9 @@ def test_every_suite_of_the_profile_is_scored_by_task(sampled: bool, tmp_path: P
         "pocket": {"abd", "ded", "ind", "mean"},
     }  # fmt: skip
     assert [found[suite]["mean"]["n"] for suite in SUITES] == [2, 2, 2, 6]
+    for suite, tasks in h.result_of(spec).answers.items():
+        assert sum(one.greedy.count("1") for one in tasks.values()) == found[suite]["mean"]["correct"]
+        assert all(len(one.greedy) == 2 and len(one.sampled) == (2 if sampled else 0) for one in tasks.values())
     events = h.events_of(spec, "validation")
     assert [event.data["suite"] for event in events] == list(SUITES)
 
