@@ -48,6 +48,7 @@ def correct(
         "mismatch_mean": float(difference.mean()) if len(ours) else 0.0,
         "mismatch_max": float(difference.max()) if len(ours) else 0.0,
         "mismatch_kl": float(k3(theirs, ours).mean()) if len(ours) else 0.0,
+        "mismatch_tokens": float(len(ours)),
         "tis_weight": float(weights.mean()) if len(ours) else 1.0,
         "tis_capped": float((weights >= cap).double().mean()) if len(ours) else 0.0,
     }

@@ -67,35 +67,42 @@ class Sums:
     loss: float = 0.0
     entropy: float = 0.0
     clipped: float = 0.0
+    compared: float = 0.0
+    """Tokens of updates before which no weight had changed: the next three are of these alone."""
     mismatch: float = 0.0
     mismatch_max: float = 0.0
     kl: float = 0.0
     grad_norms: list[float] = field(default_factory=list)
 
-    def add(self, delta: Tensor, kl: Tensor, entropy: Tensor, clipped: Tensor) -> None:
-        self.tokens += len(delta)
+    def add(self, entropy: Tensor, clipped: Tensor) -> None:
+        self.tokens += len(entropy)
         self.entropy += float(entropy.sum())
         self.clipped += float(clipped.sum())
+
+    def compare(self, delta: Tensor, kl: Tensor) -> None:
+        """delta: [T], distance between the engine's log-probs and the trainer's, under the same weights."""
+        self.compared += len(delta)
         self.mismatch += float(delta.sum())
         self.mismatch_max = max(self.mismatch_max, float(delta.max()))
         self.kl += float(kl.sum())
 
     def merge(self, other: Sums, group: Group) -> None:
         """Add what all ranks of `group` have found, each in its part."""
-        added = ("tokens", "loss", "entropy", "clipped", "mismatch", "kl")
+        added = ("tokens", "loss", "entropy", "clipped", "compared", "mismatch", "kl")
         for name, value in zip(added, group.total([getattr(other, name) for name in added]), strict=True):
             setattr(self, name, getattr(self, name) + value)
         self.mismatch_max = max(self.mismatch_max, *group.largest([other.mismatch_max]))
 
     def metrics(self) -> dict[str, float]:
-        tokens = max(self.tokens, 1)
+        tokens, compared = max(self.tokens, 1), max(self.compared, 1)
         return {
             "loss": self.loss,
             "entropy": self.entropy / tokens,
             "clip_fraction": self.clipped / tokens,
-            "mismatch_mean": self.mismatch / tokens,
+            "mismatch_mean": self.mismatch / compared,
             "mismatch_max": self.mismatch_max,
-            "mismatch_kl": self.kl / tokens,
+            "mismatch_kl": self.kl / compared,
+            "mismatch_tokens": self.compared,
             "grad_norm": max(self.grad_norms, default=0.0),
         }
 
@@ -245,7 +252,9 @@ class PolicyUpdate:
         (loss if sums is not None else 0.0 * loss).backward()  # type: ignore[no-untyped-call]
         self.together.passed()
         if sums is not None:
-            sums.add((now - old).abs(), k3(old, now), entropy, is_clipped.float())
+            sums.add(entropy, is_clipped.float())
+            if not self._sums.grad_norms:  # an update moves the policy, which says nothing about the engine
+                sums.compare((now - old).abs(), k3(old, now))
         return float(loss.detach())
 
 

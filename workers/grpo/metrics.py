@@ -20,7 +20,8 @@
 | clip_fraction, clip_low, clip_high | share of the kept tokens whose gradient is cut; at the lower, the upper bound |
 | ratio_mean, ratio_max | policy in training over the one before the step's first update, of tokens in the loss |
 | kl | k3 to the model without adapter |
-| mismatch_mean, mismatch_max, mismatch_kl | |log-ratio| to what the engine said, k3; with a mask of its tokens alone |
+| mismatch_mean, mismatch_max, mismatch_kl | |log-ratio| to what the engine said, k3; before the first update alone |
+| mismatch_tokens | how many these are; with an entropy mask only tokens that it keeps |
 | tis_weight, tis_capped | importance weights: their mean, the share that was cut |
 | update_skipped | 1: no group taught anything, and nothing was changed |
 | updates_done, silent_steps | steps with an update so far; steps in a row without |

@@ -152,6 +152,7 @@ def corrected(
         "mismatch_mean": float(difference.mean()),
         "mismatch_max": float(difference.max()),
         "mismatch_kl": float(k3(theirs, ours).mean()),
+        "mismatch_tokens": float(len(ours)),
     }
     if not cap:
         return None, metrics

@@ -35,14 +35,17 @@ class Sums:
 
     loss: float = 0.0
     found: list[Diagnostics] = field(default_factory=list)
+    compared: list[Diagnostics] = field(default_factory=list)
+    """Those of updates before which no weight had changed: only they compare the engine with the trainer."""
     grad_norms: list[float] = field(default_factory=list)
 
     def metrics(self, *, is_weighed: bool = False) -> Metrics:
         """is_weighed: whether importance weights were made in the update."""
 
-        def total(name: str) -> float:
-            return math.fsum(getattr(one, name) for one in self.found)
+        def total(name: str, of: Sequence[Diagnostics] = self.found) -> float:
+            return math.fsum(getattr(one, name) for one in of)
 
+        compared = total("tokens", self.compared)
         tokens, kept = max(total("tokens"), 1.0), max(total("selected"), 1.0)
         weights = {"tis_weight": total("tis_weight") / tokens, "tis_capped": total("tis_cut") / tokens}
         return (weights if is_weighed else {}) | {
@@ -56,9 +59,10 @@ class Sums:
             "kl": total("kl") / tokens,
             "ratio_mean": total("ratio") / tokens,
             "ratio_max": max((one.ratio_max for one in self.found), default=0.0),
-            "mismatch_mean": total("mismatch") / tokens,
-            "mismatch_max": max((one.mismatch_max for one in self.found), default=0.0),
-            "mismatch_kl": total("mismatch_kl") / tokens,
+            "mismatch_mean": total("mismatch", self.compared) / max(compared, 1.0),
+            "mismatch_max": max((one.mismatch_max for one in self.compared), default=0.0),
+            "mismatch_kl": total("mismatch_kl", self.compared) / max(compared, 1.0),
+            "mismatch_tokens": compared,
         }
 
 
@@ -134,6 +138,7 @@ class GroupUpdate:
         loss, found = merged(mine, tokens, self.together.group)
         self.together.complete(self._optimizer)
         norm = self.together.clip(self._optimizer, self._model, self._profile.optimizer.max_grad_norm)
+        is_unmoved = not self._sums.grad_norms  # an update moves the policy, which says nothing about the engine
         is_finite = bool(torch.isfinite(norm)) and math.isfinite(loss)
         if is_finite:
             with applied_once("the optimiser's step"):
@@ -143,6 +148,7 @@ class GroupUpdate:
         self.forget_gradients()
         self._sums.loss += loss
         self._sums.found += found
+        self._sums.compared += found if is_unmoved else []
         return is_finite
 
     def resize(self, rollouts: int, head_rows: int) -> None:
