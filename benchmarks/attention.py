@@ -60,12 +60,13 @@ def line(case: Case) -> str:
     import torch
 
     from workers.models import attention
-    from workers.models.packing import Unit, pack
+    from workers.models.packing import Unit, pack, visible
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     unit = Unit((0,) * case.prompt, ((0,) * case.completion,) * case.count, tuple(range(case.count)))
-    mask = pack([[unit]]).mask.to(device)
-    length, generator = mask.shape[-1], torch.Generator().manual_seed(0)
+    segments = pack([[unit]]).segments.to(device)
+    mask = visible(segments)
+    length, generator = segments.shape[2], torch.Generator().manual_seed(0)
     sizes = (case.heads, case.key_heads, case.key_heads)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     made = [torch.randn(1, length, heads, case.dim, generator=generator).to(device, dtype) for heads in sizes]
@@ -81,7 +82,7 @@ def line(case: Case) -> str:
     module.num_key_value_groups = case.heads // case.key_heads
 
     def ours(*given: Any) -> Any:
-        return attention.attend(module, *given, mask)[0]
+        return attention.attend(module, *given, segments)[0]
 
     def both(attend: Callable[..., Any], given: list[Any]) -> list[Any]:
         out = attend(*given)

@@ -1,6 +1,8 @@
-"""Attention of packed rows by kernels of our own, in the place of transformers' `sdpa`, on a GPU and in 16 bits.
+"""Attention of packed rows, in the place of transformers' `sdpa`: told by segments which tokens see each other.
 
-They skip what the mask leaves empty, and their sums are in a fixed order. Whatever they do not take stays with PyTorch.
+On a GPU and in 16 bits kernels of our own read the segments, skip what they leave empty, and add in a fixed order.
+PyTorch does the rest under a mask: made once for a pass, or for long rows again and again for a part of the queries,
+since it has a byte for each pair of tokens.
 """
 
 from __future__ import annotations
@@ -12,11 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from profiles.footprint import LONG_ROW, MASKED_QUERIES
 from profiles.shapes import shape_of
 from workers.models.fused_layers import ROUNDED, problem_of
+from workers.models.packing import visible
 
 log = logging.getLogger("worker")
 
@@ -25,45 +30,69 @@ DIMS = (16, 32, 64, 128)
 
 
 def enable(model: Any) -> None:
-    """Where there is a GPU; to be called once the model is on its device."""
-    if model.device.type != "cuda":
-        return
+    """Let the model be given segments in the place of a mask; to be called once it is on its device."""
     try:
         dim = shape_of(model.config.to_dict()).head_dim
     except KeyError:  # an architecture whose sizes have other names
         return
-    # Asked before any pass: what is tried would count among the tensors that a checkpointed layer keeps.
-    if has_kernels(model.device, dim):
-        # transformers' modules find it under this name, and so it is theirs for every model of this process.
-        ALL_ATTENTION_FUNCTIONS["sdpa"] = attend
+    if model.device.type == "cuda":
+        # Asked before any pass: what is tried would count among the tensors that a checkpointed layer keeps.
+        has_kernels(model.device, dim)
+    # transformers' modules find it under this name, and so it is theirs for every model of this process.
+    ALL_ATTENTION_FUNCTIONS["sdpa"] = attend
+
+
+def mask_for(model: Any, segments: Tensor) -> Tensor:
+    """What a pass of `model` gets as its 4D mask: `segments`, or all that they say where every layer can share that."""
+    if ALL_ATTENTION_FUNCTIONS["sdpa"] is not attend:
+        return visible(segments)
+    is_for_kernels = segments.is_cuda and model.model.embed_tokens.weight.dtype in ROUNDED
+    return segments if is_for_kernels or segments.shape[2] > LONG_ROW else visible(segments)
 
 
 def attend(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
     dropout: float = 0.0, scaling: float | None = None, **others: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip
-    """query: [R, heads, T, D], key and value: [R, key heads, T, D]; returns [R, T, heads, D]."""
-    is_plain = dropout == 0 and all(others.get(name) is None for name in ("softcap", "position_bias", "cache"))
-    if attention_mask is None or not is_plain or not _fits(query, key, value, attention_mask):
+    """query: [R, heads, T, D], key and value: [R, key heads, T, D]; attention_mask: any of transformers', or segments,
+    [R, 1, T, 2] int32 (`packing.Pack`); returns [R, T, heads, D]."""
+
+    def plain(begin: int, end: int, mask: Tensor | None) -> Tensor:
+        given = query[:, :, begin:end], key[:, :, :end], value[:, :, :end]
+        return sdpa_attention_forward(module, *given, mask, dropout=dropout, scaling=scaling, **others)[0]
+
+    if attention_mask is None or attention_mask.dtype != torch.int32:
         found: tuple[Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **others
         )
         return found
-    from workers.models.attention_kernels import Attention
+    is_plain = dropout == 0 and all(others.get(name) is None for name in ("softcap", "position_bias", "cache"))
+    if is_plain and _fits(query, key, value, attention_mask):
+        from workers.models.attention_kernels import Attention
 
-    apply: Any = Attention.apply
-    return apply(query, key, value, attention_mask, scaling or query.shape[-1] ** -0.5), None
+        apply: Any = Attention.apply
+        return apply(query, key, value, attention_mask, scaling or query.shape[-1] ** -0.5), None
+    length = query.shape[2]
+    if length <= LONG_ROW or not is_plain:
+        return plain(0, length, visible(attention_mask)), None
+
+    def part(begin: int, end: int) -> Tensor:
+        return plain(begin, end, visible(attention_mask, begin, end))
+
+    # Each again for the gradient, or all masks would be kept until then.
+    bounds = [(begin, min(begin + MASKED_QUERIES, length)) for begin in range(0, length, MASKED_QUERIES)]
+    parts = [checkpoint(part, *each, use_reentrant=False, preserve_rng_state=False) for each in bounds]
+    return torch.cat(parts, dim=1), None
 
 
-def _fits(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> bool:
+def _fits(query: Tensor, key: Tensor, value: Tensor, segments: Tensor) -> bool:
     rows, _, length, dim = query.shape
     return (
         query.is_cuda
         and query.dtype in ROUNDED
         and query.dtype == key.dtype == value.dtype
-        and mask.dtype == torch.bool
-        and mask.shape == (rows, 1, length, length)
-        and mask.is_contiguous()
+        and segments.shape == (rows, 1, length, 2)
+        and segments.is_contiguous()
         and key.shape[2] == length
         and key.shape[-1] == value.shape[-1] == dim
         and query.stride(-1) == key.stride(-1) == value.stride(-1) == 1
@@ -90,10 +119,13 @@ def _agrees(device: torch.device, dim: int) -> bool:
     length = 70  # two blocks
     heads = torch.randn(2, 8, length, dim, device=device, generator=generator).bfloat16()
     query, key, value = (one.contiguous().requires_grad_() for one in (heads[:, :4], heads[:, 4:6], heads[:, 6:]))
-    mask = torch.ones(length, length, dtype=torch.bool, device=device).tril().expand(2, 1, -1, -1).contiguous()
+    # A prompt of 30 tokens with completions of 25 and 15.
+    segments = torch.zeros(2, 1, length, 2, dtype=torch.int32, device=device)
+    segments[:, :, 30:55, 0], segments[:, :, 55:, 0] = 1, 2
+    mask = visible(segments)
     apply: Any = Attention.apply
     with torch.inference_mode(False), torch.enable_grad():
-        out = apply(query, key, value, mask, dim**-0.5)
+        out = apply(query, key, value, segments, dim**-0.5)
         keys, values = (one.float().repeat_interleave(2, 1) for one in (key, value))
         expected = scaled_dot_product_attention(query.float(), keys, values, attn_mask=mask).transpose(1, 2)
         weights = torch.randn(out.shape, device=device, generator=generator)

@@ -1,4 +1,4 @@
-"""Attention of training passes in Triton, under a mask of which most is empty: imported only where it may run.
+"""Attention of training passes in Triton, between tokens of which few see each other: imported only where it may run.
 
 Rows hold several completions that do not see one another, so most blocks of queries and keys need no work; PyTorch's
 kernels do it all the same, and those of them that take a mask add their gradients in whatever order blocks end. Here
@@ -26,18 +26,18 @@ PER_BIT = 1.4426950408889634
 
 
 class Attention(torch.autograd.Function):
-    """softmax(scaling * q k^T, where `mask` is true) v.
+    """softmax(scaling * q k^T, where `packing.visible(segments)` is true) v.
 
-    q: [R, heads, T, D], k, v: [R, key heads, T, D], 16 bits, D a power of two of at least 16, last stride 1; mask:
-    [R, 1, T, T] bool, contiguous. Returns [R, T, heads, D]; zeros for a query that sees nothing.
+    q: [R, heads, T, D], k, v: [R, key heads, T, D], 16 bits, D a power of two of at least 16, last stride 1; segments:
+    [R, 1, T, 2] int32, contiguous. Returns [R, T, heads, D].
     """
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scaling: float) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, segments: Tensor, scaling: float) -> Tensor:
         rows, heads, length, dim = q.shape
         blocks = triton.cdiv(length, BLOCK)
         with torch.cuda.device_of(q):  # type: ignore[no-untyped-call]  # a kernel runs on the current device
-            parts = _parts(mask, rows, length)
+            parts = segments, *_parts(segments)
             out = q.new_empty(rows, length, heads, dim)
             logs = q.new_empty(rows, heads, length, dtype=torch.float32)
             _attention[(blocks, heads, rows)](
@@ -80,45 +80,32 @@ def _strides(*tensors: Tensor) -> list[int]:
     return [stride for tensor in tensors for stride in tensor.stride()[:3]]
 
 
-def _parts(mask: Tensor, rows: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
-    """What the kernels read in the place of a mask.
+def _parts(segments: Tensor) -> tuple[Tensor, Tensor]:
+    """Which blocks of tokens need work.
 
     Of each block of queries the blocks of keys that it sees any of, and of each block of keys the blocks of queries
-    that see any of it. bits: of each pair of blocks; lists: [2, R, blocks, blocks], numbers, rising; counts: [2, R,
-    blocks], how many they are.
+    that see any of it. lists: [2, R, blocks, blocks], numbers, rising; counts: [2, R, blocks], how many they are.
     """
+    rows, _, length, _ = segments.shape
     blocks = triton.cdiv(length, BLOCK)
-    flags = torch.empty(rows, blocks, blocks, dtype=torch.uint8, device=mask.device)
-    bits = torch.empty(2, rows, blocks, blocks, 2, BLOCK, dtype=torch.int32, device=mask.device)
-    lists = torch.empty(2, rows, blocks, blocks, dtype=torch.int32, device=mask.device)
-    counts = torch.empty(2, rows, blocks, dtype=torch.int32, device=mask.device)
-    _attention_bits[(blocks, blocks, rows)](mask.view(torch.uint8), bits, flags, length, SIZE=BLOCK, num_warps=4)
+    flags = torch.empty(rows, blocks, blocks, dtype=torch.uint8, device=segments.device)
+    lists = torch.empty(2, rows, blocks, blocks, dtype=torch.int32, device=segments.device)
+    counts = torch.empty(2, rows, blocks, dtype=torch.int32, device=segments.device)
+    _attention_flags[(blocks, blocks, rows)](segments, flags, length, SIZE=BLOCK, num_warps=4)
     _attention_lists[(blocks, rows, 2)](flags, lists, counts, blocks, ALL=triton.next_power_of_2(blocks), num_warps=1)
-    return bits, lists, counts
+    return lists, counts
 
 
 @triton.jit
-def _attention_bits(mask, bits, flags, length, SIZE: tl.constexpr):
-    """One block of a row's mask, along both sides; bits: [2, R, blocks of the side, blocks of the other, 2, SIZE]."""
+def _attention_flags(segments, flags, length, SIZE: tl.constexpr):
+    """Whether any token of a block of queries sees any of a block of keys; flags: [R, blocks, blocks]."""
     column, line, row = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
-    blocks, rows = tl.num_programs(0), tl.num_programs(2)
-    place, half = tl.arange(0, SIZE), tl.arange(0, 32)
-    mask += row * length * length
-    by_line, by_column = bits + row * blocks * blocks * 2 * SIZE, bits + (rows + row) * blocks * blocks * 2 * SIZE
-    by_line += (line * blocks + column) * 2 * SIZE + place
-    by_column += (column * blocks + line) * 2 * SIZE + place
-    is_any = 0
-    for part in tl.static_range(2):
-        i, j = line * SIZE + place, column * SIZE + part * 32 + half
-        at = i.to(tl.int64)[:, None] * length + j[None, :]
-        seen = tl.load(mask + at, mask=(i < length)[:, None] & (j < length)[None, :], other=0).to(tl.int32)
-        tl.store(by_line + part * SIZE, tl.sum(seen << half[None, :], 1))
-        is_any = is_any | tl.max(tl.max(seen, 1), 0)
-        i, j = line * SIZE + part * 32 + half, column * SIZE + place
-        at = i.to(tl.int64)[:, None] * length + j[None, :]
-        seen = tl.load(mask + at, mask=(i < length)[:, None] & (j < length)[None, :], other=0).to(tl.int32)
-        tl.store(by_column + part * SIZE, tl.sum(seen << half[:, None], 0))
-    tl.store(flags + (row * blocks + line) * blocks + column, is_any)
+    blocks, place = tl.num_programs(0), tl.arange(0, SIZE)
+    segments += row * length * 2
+    i, own, before = _queries(segments, line * SIZE + place, length)
+    j, keys = _keys(segments, column * SIZE + place, length)
+    seen = _seen(i[:, None], own[:, None], before[:, None], j[None, :], keys[None, :])
+    tl.store(flags + (row * blocks + line) * blocks + column, tl.max(tl.max(seen.to(tl.int32), 1), 0))
 
 
 @triton.jit
@@ -142,18 +129,29 @@ def _tile(x, first, stride, length, D: tl.constexpr, SIZE: tl.constexpr):
 
 
 @triton.jit
-def _seen(bits, line, other, blocks, SIZE: tl.constexpr):
-    """Which of a block's pairs are seen: [SIZE of the side that the bits are of, SIZE of the other]."""
-    place = tl.arange(0, SIZE)
-    at = bits + ((line * blocks + other) * 2).to(tl.int64) * SIZE + place
-    low, high = tl.load(at), tl.load(at + SIZE)
-    words = tl.where((place < 32)[None, :], low[:, None], high[:, None])
-    return ((words >> (place & 31)[None, :]) & 1) != 0
+def _queries(segments, i, length):
+    """Of tokens i of a row as queries: their places, -1 behind the row's end, and their segments."""
+    is_there = i < length
+    own = tl.load(segments + i * 2, mask=is_there, other=0)
+    before = tl.load(segments + i * 2 + 1, mask=is_there, other=0)
+    return tl.where(is_there, i, -1), own, before
+
+
+@triton.jit
+def _keys(segments, j, length):
+    """Of tokens j of a row as keys: their places, and their own segments."""
+    return j, tl.load(segments + j * 2, mask=j < length, other=0)
+
+
+@triton.jit
+def _seen(i, own, before, j, keys):
+    """The rule of `packing.visible`; no query comes behind a place after the row's end."""
+    return ((own == keys) | (before == keys)) & (j <= i)
 
 
 @triton.jit
 def _attention(
-    q, k, v, bits, lists, counts, out, logs, q_row, q_head, q_place, k_row, k_head, k_place, v_row, v_head, v_place,
+    q, k, v, segments, lists, counts, out, logs, q_row, q_head, q_place, k_row, k_head, k_place, v_row, v_head, v_place,
     length, heads, group, scale, D: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     blocks = tl.num_programs(0)
@@ -162,6 +160,8 @@ def _attention(
     v += row * v_row + head // group * v_head
     first, places = block * SIZE, tl.arange(0, SIZE)
     i = first + places
+    segments += row * length * 2
+    seeing, own, before = _queries(segments, i, length)
     query = _tile(q + row * q_row + head * q_head, first, q_place, length, D, SIZE)
     top = tl.full([SIZE], float("-inf"), tl.float32)
     total = tl.zeros([SIZE], tl.float32)
@@ -170,7 +170,8 @@ def _attention(
     for turn in range(tl.load(counts + which)):
         number = tl.load(lists + which * blocks + turn)
         other = number * SIZE
-        is_seen = _seen(bits, which, number, blocks, SIZE)
+        j, keys = _keys(segments, other + places, length)
+        is_seen = _seen(seeing[:, None], own[:, None], before[:, None], j[None, :], keys[None, :])
         scores = tl.dot(query, tl.trans(_tile(k, other, k_place, length, D, SIZE))) * scale
         scores = tl.where(is_seen, scores, float("-inf"))
         higher = tl.maximum(top, tl.max(scores, 1))
@@ -191,7 +192,7 @@ def _attention(
 
 @triton.jit
 def _attention_queries(
-    q, k, v, bits, lists, counts, out, grad, logs, dots, of_q, q_row, q_head, q_place, k_row, k_head, k_place,
+    q, k, v, segments, lists, counts, out, grad, logs, dots, of_q, q_row, q_head, q_place, k_row, k_head, k_place,
     v_row, v_head, v_place, o_row, o_head, o_place, length, heads, group, scale, scaling,
     D: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
@@ -201,6 +202,8 @@ def _attention_queries(
     v += row * v_row + head // group * v_head
     first, places = block * SIZE, tl.arange(0, SIZE)
     i = first + places
+    segments += row * length * 2
+    seeing, own, before = _queries(segments, i, length)
     query = _tile(q + row * q_row + head * q_head, first, q_place, length, D, SIZE)
     of_out = _tile(grad + row * length * heads * D + head * D, first, heads * D, length, D, SIZE)
     result = _tile(out + row * length * heads * D + head * D, first, heads * D, length, D, SIZE)
@@ -213,7 +216,8 @@ def _attention_queries(
     for turn in range(tl.load(counts + which)):
         number = tl.load(lists + which * blocks + turn)
         other = number * SIZE
-        is_seen = _seen(bits, which, number, blocks, SIZE)
+        j, keys = _keys(segments, other + places, length)
+        is_seen = _seen(seeing[:, None], own[:, None], before[:, None], j[None, :], keys[None, :])
         key = _tile(k, other, k_place, length, D, SIZE)
         share = tl.exp2(tl.dot(query, tl.trans(key)) * scale - level[:, None])
         of_share = tl.dot(of_out, tl.trans(_tile(v, other, v_place, length, D, SIZE)))
@@ -226,7 +230,7 @@ def _attention_queries(
 
 @triton.jit
 def _attention_keys(
-    q, k, v, bits, lists, counts, grad, logs, dots, of_k, of_v, q_row, q_head, q_place, k_row, k_head, k_place,
+    q, k, v, segments, lists, counts, grad, logs, dots, of_k, of_v, q_row, q_head, q_place, k_row, k_head, k_place,
     v_row, v_head, v_place, length, heads, group, scale, scaling, D: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     block, head, row = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
@@ -238,6 +242,8 @@ def _attention_keys(
     first, places = block * SIZE, tl.arange(0, SIZE)
     key = _tile(k + row * k_row + head // group * k_head, first, k_place, length, D, SIZE)
     value = _tile(v + row * v_row + head // group * v_head, first, v_place, length, D, SIZE)
+    segments += row * length * 2
+    j, keys = _keys(segments, first + places, length)
     found_k = tl.zeros([SIZE, D], tl.float32)
     found_v = tl.zeros([SIZE, D], tl.float32)
     which = (rows + row) * blocks + block
@@ -245,7 +251,8 @@ def _attention_keys(
         number = tl.load(lists + which * blocks + turn)
         other = number * SIZE
         i = other + places
-        is_seen = _seen(bits, which, number, blocks, SIZE)
+        seeing, own, before = _queries(segments, i, length)
+        is_seen = _seen(seeing[None, :], own[None, :], before[None, :], j[:, None], keys[:, None])
         query = _tile(q, other, q_place, length, D, SIZE)
         of_out = _tile(grad, other, heads * D, length, D, SIZE)
         level = tl.load(logs + i, mask=i < length, other=float("inf"))

@@ -81,7 +81,7 @@ class Graphs:
 
     @property
     def buffers(self) -> tuple[Tensor, ...]:
-        return self.given.mask, self.given.cos, self.given.sin, self.hidden, self.end
+        return self.given.segments, self.given.cos, self.given.sin, self.hidden, self.end
 
 
 class Captured:
@@ -233,7 +233,7 @@ def padded(given: Given, hidden: Tensor) -> tuple[Given, Tensor]:
     rows, length = key_of(hidden)
     into = hidden.new_empty(rows, length, hidden.shape[2])
     angles = (one.new_zeros(one.shape[0], length, one.shape[2]) for one in (given.cos, given.sin))
-    buffers = Given(given.mask.new_empty(rows, 1, length, length), *angles)
+    buffers = Given(given.segments.new_empty(rows, 1, length, 2), *angles)
     fill(buffers, into, given, hidden)
     return buffers, into
 
@@ -250,8 +250,9 @@ def fill(buffers: Given, into: Tensor, given: Given, hidden: Tensor) -> None:
     length, longest = hidden.shape[1], into.shape[1]
     if length < longest:
         into[:, length:] = 0
-        buffers.mask.copy_(torch.eye(longest, dtype=torch.bool, device=into.device))
-    buffers.mask[:, :, :length, :length].copy_(given.mask)
+        # Each of a segment of its own; a row of `packing.pack` has none below -1.
+        buffers.segments.copy_(torch.arange(-2, -2 - longest, -1, device=into.device)[:, None])
+    buffers.segments[:, :, :length].copy_(given.segments)
     for buffer, one in ((into, hidden), (buffers.cos, given.cos), (buffers.sin, given.sin)):
         buffer[:, :length].copy_(one)
 

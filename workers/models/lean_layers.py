@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.qwen2 import modeling_qwen2
 
 from workers.models import quantized
+from workers.models.attention import attend
 from workers.models.fused_layers import gated, normed
 from workers.models.lora import LoraLinear
 
@@ -46,9 +46,9 @@ def _fits(layer: Any) -> bool:
 
 @dataclass(frozen=True)
 class Given:
-    """What all layers of a pass read. mask: [R, 1, T, T] bool; cos, sin: [R or 1, T, D]."""
+    """What all layers of a pass read. segments: [R, 1, T, 2], as in `packing.Pack`; cos, sin: [R or 1, T, D]."""
 
-    mask: Tensor
+    segments: Tensor
     cos: Tensor
     sin: Tensor
 
@@ -74,8 +74,7 @@ class LeanLayer:
         heads = (*hidden.shape[:-1], -1, attention.head_dim)
         q, k, v = (one.view(heads).transpose(1, 2) for one in self._qkv(normed(self.layer.input_layernorm, hidden), of))
         q, k = modeling_qwen2.apply_rotary_pos_emb(q, k, given.cos, given.sin)
-        attend = ALL_ATTENTION_FUNCTIONS["sdpa"]
-        seen, _ = attend(attention, q, k, v, given.mask, dropout=0.0, scaling=attention.scaling)
+        seen, _ = attend(attention, q, k, v, given.segments, dropout=0.0, scaling=attention.scaling)
         hidden = hidden + self._out(seen.flatten(-2), of)[0]
         gate, up = self._gate_up(normed(self.layer.post_attention_layernorm, hidden), of)
         return hidden + self._down(gated(mlp, gate, up), of)[0]

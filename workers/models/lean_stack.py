@@ -31,7 +31,7 @@ class Runner(Protocol):
         """The same, and what gives gradients."""
 
 
-def hidden_of(model: Any, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor | None:
+def hidden_of(model: Any, ids: Tensor, positions: Tensor, segments: Tensor) -> Tensor | None:
     """Final hidden states, [R, T, H]; None: `model` has no stack, or something below it learns."""
     runner: Runner | None = getattr(model, "lean_runner", None)
     if runner is None:
@@ -40,7 +40,7 @@ def hidden_of(model: Any, ids: Tensor, positions: Tensor, mask: Tensor) -> Tenso
     hidden = decoder.embed_tokens(ids)
     if hidden.requires_grad:
         return None
-    given = Given(mask, *decoder.rotary_emb(hidden, positions))
+    given = Given(segments, *decoder.rotary_emb(hidden, positions))
     if torch.is_grad_enabled():
         apply: Any = _Pass.apply
         out = apply(runner, given, hidden, *runner.stack.matrices())

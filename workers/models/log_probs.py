@@ -12,7 +12,7 @@ from profiles.schema import Profile
 from profiles.shapes import shape_of
 from workers.fused_head import fused_log_probs
 from workers.loss import token_entropy
-from workers.models import lean_stack
+from workers.models import attention, lean_stack
 from workers.models.packing import Pack
 from workers.models.recompute import while_learning
 
@@ -34,11 +34,12 @@ def head_rows_for(profile: Profile, model: Any) -> int:
 
 def places_of(model: Any, pack: Pack) -> Tensor:
     """Final hidden states that predict the completion tokens, [N, hidden]: what the output head is to see."""
-    hidden = lean_stack.hidden_of(model, pack.ids, pack.positions, pack.mask)  # [R, T, hidden]
+    hidden = lean_stack.hidden_of(model, pack.ids, pack.positions, pack.segments)  # [R, T, hidden]
     if hidden is None:
+        mask = attention.mask_for(model, pack.segments)
         with while_learning(model):
             hidden = model.model(
-                input_ids=pack.ids, position_ids=pack.positions, attention_mask=pack.mask, use_cache=False
+                input_ids=pack.ids, position_ids=pack.positions, attention_mask=mask, use_cache=False
             ).last_hidden_state
     return hidden.flatten(0, 1)[pack.predictors]
 

@@ -29,11 +29,11 @@ class Unit:
 
 @dataclass(frozen=True)
 class Pack:
-    """One forward pass. R rows of T tokens; N completion tokens in all."""
+    """One forward pass. R rows of T tokens; N completion tokens in all. Its size grows with R * T + N."""
 
     ids: Tensor  # [R, T]
     positions: Tensor  # [R, T]
-    mask: Tensor  # [R, 1, T, T] bool, True: may be seen
+    segments: Tensor  # [R, 1, T, 2] int32, which tokens see each other: `visible` has the rule
     predictors: Tensor  # [N] place in the flattened [R * T] whose output predicts the token
     targets: Tensor  # [N] the completion tokens
     owners: Tensor  # [N] number of the rollout that the token belongs to
@@ -103,35 +103,43 @@ def micro_batches(units: Sequence[Unit], rollouts: int, row_tokens: int) -> list
     return [rows_of(batch, row_tokens) for batch in batches]
 
 
+def visible(segments: Tensor, begin: int = 0, end: int | None = None) -> Tensor:
+    """Which keys in front of `end` the queries from `begin` to `end` see: [R, 1, end - begin, end] bool. (pure)
+
+    segments: [R, 1, T, 2], of each token its own segment and the one that this follows (a completion its prompt, a
+    prompt itself). A token sees these two, as far as they are not behind it.
+    """
+    end = segments.shape[2] if end is None else end
+    own, before = segments.unbind(-1)
+    keys, places = own[..., None, :end], torch.arange(end, device=segments.device)
+    seen = (own[..., begin:end, None] == keys) | (before[..., begin:end, None] == keys)
+    return seen & (places <= places[begin:end, None])
+
+
 def pack(rows: Sequence[Sequence[Unit]]) -> Pack:
     """Tensors of one forward pass. (pure)"""
     width = max(map(_tokens, rows))
-    # A padding column belongs to unit -1, completion 0: it sees other padding, so no softmax row is empty.
     ids = torch.zeros(len(rows), width, dtype=torch.long)
     positions = torch.zeros_like(ids)
-    unit_of = torch.full_like(ids, -1)
-    completion_of = torch.zeros_like(ids)
+    # A padding column is of segment -1: it sees other padding, so no softmax row is empty.
+    segments = torch.full((len(rows), 1, width, 2), -1, dtype=torch.int32)
     predictors: list[int] = []
     targets: list[int] = []
     owners: list[int] = []
     for number, row in enumerate(rows):
-        column = 0
-        for unit_number, unit in enumerate(row):
+        column = segment = 0
+        for unit in row:
             line = _Line(unit, number * width + column)
             end = column + unit.tokens
             ids[number, column:end] = torch.tensor(line.ids)
             positions[number, column:end] = torch.tensor(line.positions)
-            completion_of[number, column:end] = torch.tensor(line.completion_of)
-            unit_of[number, column:end] = unit_number
+            segments[number, 0, column:end, 0] = segment + torch.tensor(line.completion_of)
+            segments[number, 0, column:end, 1] = segment
             predictors += line.predictors
             targets += [token for ids_ in unit.completions for token in ids_]
             owners += [owner for owner, ids_ in zip(unit.members, unit.completions, strict=True) for _ in ids_]
-            column = end
-    columns = torch.arange(width)
-    same_unit = unit_of[:, :, None] == unit_of[:, None, :]
-    visible = (completion_of[:, None, :] == 0) | (completion_of[:, :, None] == completion_of[:, None, :])
-    mask = same_unit & visible & (columns[None, :] <= columns[:, None])
-    return Pack(ids, positions, mask[:, None], torch.tensor(predictors), torch.tensor(targets), torch.tensor(owners))
+            column, segment = end, segment + 1 + len(unit.completions)
+    return Pack(ids, positions, segments, torch.tensor(predictors), torch.tensor(targets), torch.tensor(owners))
 
 
 class _Line:

@@ -11,12 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from profiles.schema import Adapter, Model, Optimizer, Profile, Run
 from workers.models import adapters, attention, torch_setup
 from workers.models.log_probs import score
-from workers.models.packing import Unit, pack
+from workers.models.packing import Unit, pack, visible
 from workers.models.policy import open_policy
 
 on_gpu = pytest.mark.skipif(
@@ -33,58 +34,57 @@ def sdpa_again() -> Iterator[None]:
     torch.use_deterministic_algorithms(deterministic)
 
 
-def heads_of(mask: Tensor, heads: int, key_heads: int, dim: int, seed: int = 0) -> list[Tensor]:
+def heads_of(segments: Tensor, heads: int, key_heads: int, dim: int, seed: int = 0) -> list[Tensor]:
     """q, k, v as the modules lay them, and the gradient of the result; bfloat16."""
-    rows, _, length, _ = mask.shape
+    rows, _, length, _ = segments.shape
     generator = torch.Generator().manual_seed(seed)
     made = [
         torch.randn(rows, length, count, dim, generator=generator) for count in (heads, key_heads, key_heads, heads)
     ]
-    q, k, v, grad = (one.to(mask.device, torch.bfloat16) for one in made)
+    q, k, v, grad = (one.to(segments.device, torch.bfloat16) for one in made)
     return [*(one.transpose(1, 2).requires_grad_() for one in (q, k, v)), grad]
 
 
-def results(attend: Any, mask: Tensor, given: list[Tensor], dtype: torch.dtype = torch.bfloat16) -> list[Tensor]:
+def results(attend: Any, segments: Tensor, given: list[Tensor], dtype: torch.dtype = torch.bfloat16) -> list[Tensor]:
     q, k, v = (one.detach().to(dtype).requires_grad_() for one in given[:3])
-    out = attend(q, k, v, mask)
+    out = attend(q, k, v, segments)
     return [out.detach(), *torch.autograd.grad(out, (q, k, v), given[3].to(dtype))]
 
 
-def plainly(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+def plainly(q: Tensor, k: Tensor, v: Tensor, segments: Tensor) -> Tensor:
     keys, values = (one.repeat_interleave(q.shape[1] // k.shape[1], 1) for one in (k, v))
-    return scaled_dot_product_attention(q, keys, values, attn_mask=mask).transpose(1, 2)
+    return scaled_dot_product_attention(q, keys, values, attn_mask=visible(segments)).transpose(1, 2)
 
 
-def ours(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    found, _ = attention.attend(None, q, k, v, mask)
+def ours(q: Tensor, k: Tensor, v: Tensor, segments: Tensor) -> Tensor:
+    found, _ = attention.attend(None, q, k, v, segments)
     return found
 
 
 def packed(prompt: int, completions: list[int], rows: int = 1) -> Tensor:
-    """The mask of rows that hold a prompt and its completions."""
+    """The segments of rows that hold a prompt and its completions."""
     unit = Unit((0,) * prompt, tuple((0,) * count for count in completions), tuple(range(len(completions))))
-    return pack([[unit]] * rows).mask
+    return pack([[unit]] * rows).segments
 
 
-MASKS = {
-    "causal": torch.ones(1, 1, 128, 128, dtype=torch.bool).tril(),
-    "shorter than a block": torch.ones(1, 1, 5, 5, dtype=torch.bool).tril(),
+ROWS = {
+    "causal": torch.zeros(1, 1, 128, 2, dtype=torch.int32),
+    "shorter than a block": torch.zeros(1, 1, 5, 2, dtype=torch.int32),
     "packed": packed(70, [200, 90, 131], rows=2),
     "many blocks": packed(128, [512] * 4),
-    "scattered": (torch.rand(2, 1, 200, 200, generator=torch.Generator().manual_seed(1)) < 0.02)
-    | torch.eye(200, dtype=torch.bool),
+    "scattered": torch.randint(50, (2, 1, 200, 2), dtype=torch.int32, generator=torch.Generator().manual_seed(1)),
 }
 
 
 @on_gpu
 @pytest.mark.parametrize(("heads", "key_heads", "dim"), [(12, 2, 128), (14, 2, 64), (3, 3, 32), (2, 1, 16)])
-@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS.keys())
-def test_it_is_as_near_to_float64_as_pytorch_is(mask: Tensor, heads: int, key_heads: int, dim: int) -> None:
-    mask = mask.cuda()
-    given = heads_of(mask, heads, key_heads, dim)
-    assert attention.has_kernels(mask.device, dim)
-    truth = results(plainly, mask, given, torch.float64)
-    pairs = zip(results(ours, mask, given), results(plainly, mask, given), truth, strict=True)
+@pytest.mark.parametrize("segments", ROWS.values(), ids=ROWS.keys())
+def test_it_is_as_near_to_float64_as_pytorch_is(segments: Tensor, heads: int, key_heads: int, dim: int) -> None:
+    segments = segments.cuda()
+    given = heads_of(segments, heads, key_heads, dim)
+    assert attention.has_kernels(segments.device, dim)
+    truth = results(plainly, segments, given, torch.float64)
+    pairs = zip(results(ours, segments, given), results(plainly, segments, given), truth, strict=True)
     for found, theirs, exact in pairs:
         off, their_off = (float((one.double() - exact).norm() / exact.norm()) for one in (found, theirs))
         assert off <= 1.2 * their_off + 1e-4
@@ -92,44 +92,35 @@ def test_it_is_as_near_to_float64_as_pytorch_is(mask: Tensor, heads: int, key_he
 
 @on_gpu
 def test_the_same_inputs_give_the_same_bits() -> None:
-    mask = MASKS["many blocks"].cuda()
-    given = heads_of(mask, 12, 2, 128)
-    first = results(ours, mask, given)
+    segments = ROWS["many blocks"].cuda()
+    given = heads_of(segments, 12, 2, 128)
+    first = results(ours, segments, given)
     for _ in range(5):
-        assert all(map(torch.equal, results(ours, mask, given), first))
+        assert all(map(torch.equal, results(ours, segments, given), first))
 
 
 @on_gpu
 def test_what_is_not_seen_has_no_part_in_it() -> None:
-    mask = MASKS["packed"].cuda()
-    given = heads_of(mask, 4, 2, 64)
-    first = results(ours, mask, given)
-    mask, hidden = mask.clone(), 150
-    mask[..., hidden] = False
-    before = results(ours, mask, given)
+    segments = ROWS["packed"].cuda()
+    given = heads_of(segments, 4, 2, 64)
+    first = results(ours, segments, given)
+    segments, hidden = segments.clone(), 150
+    segments[:, :, hidden] = -2  # it sees itself, and nobody else does
+    others = [place for place in range(segments.shape[2]) if place != hidden]
+    before = results(ours, segments, given)
     for one in given[1:3]:
         one.data[:, :, hidden] = 100.0
-    found = results(ours, mask, given)
-    assert not torch.equal(found[0], first[0])
-    assert torch.equal(found[0], before[0])
-    assert not found[2][:, :, hidden].any() and not found[3][:, :, hidden].any()
-
-
-@on_gpu
-def test_a_query_that_sees_nothing_gives_zeros_and_has_no_gradient() -> None:
-    mask = MASKS["packed"].cuda().clone()
-    mask[:, :, 100] = False
-    out, of_q, of_k, of_v = results(ours, mask, heads_of(mask, 4, 2, 64))
-    assert not out[:, 100].any() and not of_q[:, :, 100].any()
-    assert all(bool(one.isfinite().all()) for one in (out, of_q, of_k, of_v))
+    found = results(ours, segments, given)
+    assert not torch.equal(found[0][:, others], first[0][:, others])
+    assert torch.equal(found[0][:, others], before[0][:, others])
 
 
 @on_gpu
 def test_what_is_not_a_number_is_passed_on() -> None:
-    mask = MASKS["packed"].cuda()
-    given = heads_of(mask, 4, 2, 64)
+    segments = ROWS["packed"].cuda()
+    given = heads_of(segments, 4, 2, 64)
     given[0].data[0, :, 200] = torch.nan
-    out, of_q, *_ = results(ours, mask, given)
+    out, of_q, *_ = results(ours, segments, given)
     assert out[0, 200].isnan().all() and of_q[0, :, 200].isnan().all()
     assert out[1].isfinite().all() and out[0, :200].isfinite().all()
 
@@ -145,13 +136,17 @@ def test_an_architecture_whose_sizes_have_other_names_stays_as_it_is() -> None:
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_gpu)])
 def test_what_the_kernels_do_not_take_stays_with_pytorch(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "has_kernels", lambda *_: pytest.fail("asked for"))
-    mask = MASKS["packed"].to(device)
-    q, k, v, _ = heads_of(mask, 4, 2, 64)
+    segments = ROWS["packed"].to(device)
+    mask = visible(segments)
+    q, k, v, _ = heads_of(segments, 4, 2, 64)
     module = torch.nn.Module()
     module.num_key_value_groups = 2  # type: ignore[assignment]
-    expected = plainly(q.float(), k.float(), v.float(), mask)
-    found, _ = attention.attend(module, q.float(), k.float(), v.float(), mask, scaling=64**-0.5)  # float32
-    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+    expected = plainly(q.float(), k.float(), v.float(), segments)
+    for given in (segments, mask):  # in float32
+        found, _ = attention.attend(module, q.float(), k.float(), v.float(), given, scaling=64**-0.5)
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+    found, _ = attention.attend(module, q, k, v, mask, scaling=64**-0.5)  # a mask that says it pair by pair
+    torch.testing.assert_close(found.float(), expected, rtol=0.05, atol=0.05)
     bias = torch.zeros(mask.shape, dtype=torch.bfloat16, device=device).masked_fill(~mask, float("-inf"))
     found, _ = attention.attend(module, q, k, v, bias, scaling=64**-0.5)  # not a truth value
     torch.testing.assert_close(found.float(), expected, rtol=0.05, atol=0.05)
@@ -159,10 +154,39 @@ def test_what_the_kernels_do_not_take_stays_with_pytorch(device: str, monkeypatc
     torch.testing.assert_close(found.float(), expected[:, -1:], rtol=0.05, atol=0.05)
 
 
-def test_on_a_cpu_transformers_function_stays() -> None:
-    plain = ALL_ATTENTION_FUNCTIONS["sdpa"]
-    open_policy(Profile(name="x", model=Model(random_init="qwen2-tiny")), None, torch.device("cpu"))
-    assert ALL_ATTENTION_FUNCTIONS["sdpa"] is plain
+def test_on_a_cpu_a_pass_has_one_mask_and_the_numbers_of_transformers_function() -> None:
+    model = open_policy(Profile(name="x", model=Model(random_init="qwen2-tiny")), None, torch.device("cpu")).model
+    segments = ROWS["packed"]
+    assert attention.mask_for(model, segments).shape == (2, 1, segments.shape[2], segments.shape[2])
+    positions = torch.arange(segments.shape[2]).expand(2, -1)
+    ids = torch.randint(model.config.vocab_size, (2, segments.shape[2]), generator=torch.Generator().manual_seed(0))
+    found = []
+    for attend, given in (
+        (attention.attend, attention.mask_for(model, segments)), (attention.attend, segments),
+        (sdpa_attention_forward, visible(segments)),
+    ):  # fmt: skip
+        ALL_ATTENTION_FUNCTIONS["sdpa"] = attend
+        found.append(model.model(input_ids=ids, position_ids=positions, attention_mask=given).last_hidden_state)
+    assert torch.equal(found[0], found[2]) and torch.equal(found[1], found[2])
+
+
+def test_a_long_row_gets_its_mask_in_parts_and_has_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    segments = packed(70, [200, 90, 131], rows=2)
+    given = [one.double() for one in heads_of(segments, 4, 2, 16)]
+    module: Any = torch.nn.Module()
+    module.num_key_value_groups = 2
+
+    def of_parts(q: Tensor, k: Tensor, v: Tensor, segments: Tensor) -> Tensor:
+        return attention.attend(module, q, k, v, segments)[0]
+
+    shapes: list[torch.Size] = []
+    monkeypatch.setattr(attention, "visible", lambda *each: shapes.append((one := visible(*each)).shape) or one)
+    monkeypatch.setattr(attention, "LONG_ROW", 400)
+    monkeypatch.setattr(attention, "MASKED_QUERIES", 100)
+    found = results(of_parts, segments, given, torch.float64)
+    assert len(shapes) == 2 * 5 and all(shape[2] <= 100 for shape in shapes)  # once more for the gradient
+    for one, other in zip(found, results(plainly, segments, given, torch.float64), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(("dim", "reason"), [(64, ""), (80, "ValueError: they are for heads of 16, 32, 64, 128")])

@@ -122,8 +122,8 @@ def test_gradients_are_nearer_to_float32_than_those_of_plain_modules() -> None:
     def by_stack(model: Any) -> Tensor:
         hidden = model.model.embed_tokens(ids)
         positions = torch.arange(LENGTH)[None]
-        mask = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()[None, None]
-        learnt, out = model.lean_runner.learn(Given(mask, *model.model.rotary_emb(hidden, positions)), hidden)
+        segments = torch.zeros(1, 1, LENGTH, 2, dtype=torch.int32)
+        learnt, out = model.lean_runner.learn(Given(segments, *model.model.rotary_emb(hidden, positions)), hidden)
         assert out.dtype == torch.float32
         end = out.detach().requires_grad_()
         logits = normed(model.model.norm, end) @ model.lm_head.weight.T
