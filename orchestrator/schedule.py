@@ -63,7 +63,7 @@ class Stop:
 Action = Train | Validate | Commit | Wait | Stop
 
 FINAL_CODES = {
-    ExitCode.SPEC, ExitCode.VERSION, ExitCode.INPUT, ExitCode.DISK, ExitCode.PERMISSION,
+    ExitCode.SPEC, ExitCode.VERSION, ExitCode.INPUT, ExitCode.DISK, ExitCode.PERMISSION, ExitCode.MISMATCH,
 }  # fmt: skip
 """Worker exit codes that another attempt cannot cure."""
 

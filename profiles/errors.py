@@ -41,6 +41,9 @@ class ExitCode(IntEnum):
     RANK = 79
     """Worker: the process of one of its other GPUs was lost, and with it the attempt."""
 
+    MISMATCH = 80
+    """The rollout engine's log-probs are far from the trainer's under the same weights."""
+
 
 class LonghaulError(Exception):
     """A failure that a person can act on.

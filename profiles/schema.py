@@ -150,6 +150,8 @@ class Optimizer(Section, frozen=True):
     """How far above 1 the ratio may go before its gradient is cut."""
     tis_cap: Annotated[float, Meta(ge=-1)] = -1.0
     """Most weight in truncated importance sampling; 0: off; -1: 2 (`sequence_mask` 3), off where engines are exact."""
+    mismatch_limit: Annotated[float, Meta(ge=-1), FREE] = -1.0
+    """`mismatch_mean` in nats that ends the run; 0: never; -1: .01 in float32, .25 where weights have fewer bits."""
     entropy_coef: float = 0.0
     """Weight of the mean token entropy that is subtracted from the loss."""
     advantages: Literal["cell", "group"] = "cell"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import ClassVar, Protocol, TypeVar
 
 from profiles.errors import ExitCode, LonghaulError
+from profiles.mismatch import bounds_of
 from state.crash import crash_point
 from state.registry import Registry
 from workers import rollout_file
@@ -22,6 +23,7 @@ from workers.backoff import ROLLOUT, Sizes
 from workers.contract import Outcome, Result
 from workers.data.cursor import Exhausted
 from workers.host_memory import highest
+from workers.mismatch import warning_of
 from workers.progress import Progress
 from workers.rollout_file import Header, Record
 from workers.runtime import Attempt, is_out_of_memory, phase_of
@@ -190,6 +192,8 @@ class Cycle:
         crash_point("worker.after_update")
         self.report(report, time.monotonic() - began)
         self.count_not_finite(report)
+        if said := warning_of(step, report.metrics, bounds_of(self.attempt.profile)):
+            self.attempt.warn(said)
 
     def rollouts(self, step: int) -> list[Record]:
         """From the file that an earlier attempt left, else generated and made durable. Either way: as read back."""
