@@ -46,7 +46,7 @@ def model_of(architecture: str, implementation: str = "") -> Any:
     torch.manual_seed(5)
     config = getattr(transformers, f"{architecture}Config")(
         vocab_size=VOCABULARY, hidden_size=HIDDEN, intermediate_size=WIDE, num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS, num_key_value_heads=2, max_position_embeddings=512, initializer_range=0.04,
+        num_attention_heads=HEADS, num_key_value_heads=2, max_position_embeddings=512, initializer_range=0.035,
         tie_word_embeddings=True, eos_token_id=1, pad_token_id=0, bos_token_id=None,
     )  # fmt: skip
     model = getattr(transformers, f"{architecture}ForCausalLM")(config).eval()
