@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.display.wording import harmless, size
+from orchestrator.judging import shape_for
 from orchestrator.planner import changed
-from orchestrator.preflight import command_of, shape_for
+from orchestrator.preflight import command_of
 from profiles.built_in import BUILT_IN
 from profiles.disk import DiskPlan, checkpoint_bytes, disk_plan
 from profiles.errors import ExitCode, LonghaulError

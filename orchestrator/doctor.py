@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 import psutil
 
-from orchestrator import preflight
+from orchestrator import judging, preflight
 from orchestrator.launchers.environment import without_master
 from orchestrator.machine import Machine, this_machine
 from orchestrator.packages import PACKAGES
@@ -183,7 +183,7 @@ def card(profile: Profile, machine: Machine) -> Iterator[Finding]:
         there = len(machine.cards or ())
         fix = f"python -m orchestrator run --profile {profile.name} --set run.gpus={max(1, there)}"
         yield Finding("gpus", "fail", f"{there} of the {gpus} that run.gpus asks for", fix, ExitCode.GPU)
-    verdict = preflight.judge(profile, machine)
+    verdict = judging.judge(profile, machine)
     plan = verdict.plan
     if plan is None or machine.card is None or plan.usable_bytes is None:
         return

@@ -205,6 +205,11 @@ def _engines(profile: Profile) -> Iterator[Changes]:
     yield _taken_by(profile, "native")
 
 
+def taken_by(profile: Profile, engine: str) -> Profile:
+    """The profile with another engine."""
+    return changed(profile, _taken_by(profile, engine))
+
+
 def _taken_by(profile: Profile, engine: str) -> Changes:
     """No engine is named twice, so it goes from the list of those that take over."""
     others = tuple(name for name in profile.sampling.fallback if name != engine)

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from orchestrator import planner
 from orchestrator.display.wording import harmless
+from orchestrator.judging import Verdict, judge, shape_for
 from orchestrator.machine import Card, Machine, this_machine
-from orchestrator.planner import Changes, Plan
-from profiles.built_in import BUILT_IN
+from orchestrator.planner import Plan
 from profiles.errors import ExitCode, LonghaulError
-from profiles.footprint import GIB, Demand
+from profiles.footprint import GIB
 from profiles.knobs import knobs
 from profiles.load import load_profile, shipped_profiles
-from profiles.schema import Model, Profile
-from profiles.shapes import ARCHITECTURES, Shape, published, shape_of
+from profiles.schema import Profile
 
 LARGEST_CARD_GB = 100_000
 
@@ -34,65 +30,6 @@ def gigabytes(text: str) -> float:
     if not 0 < value <= LARGEST_CARD_GB:  # False for nan, too
         raise argparse.ArgumentTypeError(f"a number above 0 and up to {LARGEST_CARD_GB:,} is needed, not {text!r}")
     return value
-
-
-def shape_for(model: Model) -> Shape | None:
-    """The shape of the model that a profile names: its config.json, else what is published under the folder's name.
-
-    None for a built-in model, which needs no planning, and for one that is not known.
-    """
-    if model.random_init != "off":
-        return shape_of(ARCHITECTURES[model.random_init])
-    if model.path in BUILT_IN:
-        return None
-    folder = Path(model.path).expanduser()
-    try:
-        return shape_of(json.loads((folder / "config.json").read_bytes()))
-    except (OSError, ValueError, KeyError, TypeError):
-        return published(folder.name)  # what is wrong with a config.json that is there, the worker says
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What was found for a profile on a machine. plan: None where no shape is known, or no GPU is meant."""
-
-    profile: Profile
-    machine: Machine
-    plan: Plan | None
-    changes: Changes | None = None
-    """Settings that would fit, where the profile's do not."""
-    least: Demand | None = None
-    """What it takes at the least, with short sequences, where no settings fit."""
-    is_new: bool = True
-    """No run has begun with the profile."""
-    why: str = ""
-    """Why `sampling.engine = "auto"` means this engine; empty where one is named."""
-
-    @property
-    def is_refused(self) -> bool:
-        """Where only a cap is known, and no card, the worker decides: it may find no GPU to be capped."""
-        is_too_large = self.plan is not None and not self.plan.fits and self.machine.card is not None
-        return is_too_large and self.profile.memory.on_small_card == "refuse"
-
-
-def judge(profile: Profile, machine: Machine, *, is_new: bool = True) -> Verdict:
-    """The profile with its engine settled, and whether it fits."""
-    card, shape = machine.card_for(profile.run.gpus), shape_for(profile.model)
-    usable = card.usable_bytes if card else None
-    cap = int(profile.memory.cap_gib * GIB)
-    available = min(usable, cap) if usable and cap else usable
-    profile, why = planner.settle_engine(
-        profile, shape, available, has_vllm=machine.has_vllm, capability=card.capability if card else None
-    )
-    if shape is None or profile.run.device == "cpu":
-        return Verdict(profile, machine, None, why=why)
-    plan = planner.plan_of(profile, shape, usable, card.total_bytes if card else 0)
-    if plan.fits or plan.usable_bytes is None:
-        return Verdict(profile, machine, plan, why=why)
-    card_bytes = card.total_bytes if card else 0  # only a cap is known
-    changes = planner.nearest(profile, shape, plan.usable_bytes, card_bytes, is_new=is_new)
-    least = None if changes else planner.least(profile, shape, plan.usable_bytes, card_bytes)
-    return Verdict(profile, machine, plan, changes, least, is_new, why)
 
 
 def examined(profile: Profile, args: argparse.Namespace, *, is_new: bool) -> Verdict:
@@ -252,6 +189,8 @@ def told(verdict: Verdict) -> str:
 def rollouts_by(verdict: Verdict) -> str:
     """Which engine, and why where the plan has picked it. (pure)"""
     engine = verdict.profile.sampling.engine
+    if verdict.is_plain:
+        return f"rollouts by {engine}"  # `path` says why
     return f"rollouts by {engine} (auto: {verdict.why})" if verdict.why else f"rollouts by {engine}"
 
 
@@ -283,8 +222,10 @@ def table(plan: Plan) -> str:
 def shown(verdict: Verdict, args: argparse.Namespace) -> str:
     """What `run --plan` prints. (pure)"""
     profile, plan, card = verdict.profile, verdict.plan, verdict.machine.card
+    path = f"path: {verdict.path}\n" if verdict.path else ""
     if plan is None:
-        return f"profile {profile.name!r} is not planned: the model is built in, not known yet, or works on the CPU\n"
+        why = "the model is built in, not known yet, or works on the CPU"
+        return f"profile {profile.name!r} is not planned: {why}\n{path}"
     lines = [f"memory of {profile.name} at its largest shapes, {rollouts_by(verdict)}", table(plan)]
     if profile.run.gpus > 1:
         lines.insert(1, division(profile))
@@ -298,7 +239,7 @@ def shown(verdict: Verdict, args: argparse.Namespace) -> str:
         lines.append(("fits, but is tight: " if plan.is_tight else "fits: " if plan.fits else "does not fit: ") + said)
     if not plan.fits:
         lines.append(f"next:  {advice(verdict, args)}")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" + path
 
 
 def division(profile: Profile) -> str:
@@ -314,8 +255,12 @@ def plan_facts(verdict: Verdict) -> Mapping[str, Any]:
     """The same for a program; bytes. (pure)"""
     plan, card = verdict.plan, verdict.machine.card
     if plan is None:
-        return {"profile": verdict.profile.name, "planned": False}
+        return {
+            "profile": verdict.profile.name, "planned": False, "engine": verdict.profile.sampling.engine,
+            "engine_why": verdict.why, "path": verdict.path,
+        }  # fmt: skip
     return {
+        "path": verdict.path,
         "profile": verdict.profile.name,
         "planned": True,
         "engine": verdict.profile.sampling.engine,

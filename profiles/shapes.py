@@ -9,6 +9,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from profiles.architecture import reason_against
+
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "qwen2-tiny": {
         "vocab_size": 272, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
@@ -115,7 +117,8 @@ def shape_of(config: Mapping[str, Any]) -> Shape:
         num_key_value_heads=config.get("num_key_value_heads") or heads,
         head_dim=config.get("head_dim") or config["hidden_size"] // heads,
         tie_word_embeddings=bool(config.get("tie_word_embeddings", True)),
-        is_qwen2=config.get("model_type", "qwen2") == "qwen2" and not config.get("use_sliding_window", False),
+        is_qwen2=config.get("model_type", "qwen2") == "qwen2"
+        and not reason_against({"model_type": "qwen2"} | dict(config)),
     )
 
 

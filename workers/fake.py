@@ -74,6 +74,9 @@ class FakeTrainer:
         registry.register(JsonFile("buffer.json", lambda: self.buffer, self._put_buffer))
         return registry
 
+    def probe(self) -> dict[str, Any]:
+        return {}
+
     def seed(self, stop_asked: Callable[[], bool]) -> Sequence[Record]:
         self.buffer = ["def f(a):\n    return a"]
         return [example("abd", self.buffer[0], 0, 1.0)]

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
 
 from workers.fused_kernels import accumulator, add_outer, chunk_for, logits_into, times_weight
 
@@ -35,15 +36,18 @@ TokenLosses = Callable[[Tensor, Tensor, slice], Tensor]
 
 
 def fused_log_probs(
-    hidden: Tensor, weight: Tensor, targets: Tensor, *, temperature: float = 1.0, chunk: int = CHUNK,
+    hidden: Tensor, weight: Tensor | None, targets: Tensor, *, temperature: float = 1.0, chunk: int = CHUNK,
     bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Log-probability of each target and entropy of its distribution in nats: [N] each, float32, with gradient.
 
     hidden: [N, H]; weight: [V, H]; bias: [V]; targets: [N] token ids. Distributions are softmax(logits / temperature).
+    weight None: `hidden` are logits already, [N, V], as a model's own head makes them.
     Detach the entropy where no gradient of it is wanted: then none is computed. Raises ValueError for shapes that do
     not fit.
     """
+    if weight is None:
+        return _log_probs_of(hidden, targets, temperature, chunk)
     _check(hidden, weight, targets, chunk)
     log_probs, entropy = _LogProbs.apply(  # type: ignore[no-untyped-call]
         hidden, weight, bias, targets, temperature, chunk
@@ -61,7 +65,7 @@ def fused_entropy(
 
 
 def fused_loss(
-    hidden: Tensor, weight: Tensor, targets: Tensor, token_losses: TokenLosses, *, temperature: float = 1.0,
+    hidden: Tensor, weight: Tensor | None, targets: Tensor, token_losses: TokenLosses, *, temperature: float = 1.0,
     chunk: int = CHUNK, bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The sum of `token_losses`, with gradient; and, without, log-probabilities and entropies, [N] each.
@@ -69,11 +73,30 @@ def fused_loss(
     `token_losses` is called once for each chunk, and autograd differentiates it: it may be any function of the
     log-probabilities and entropies of these tokens. Shapes and errors are those of `fused_log_probs`.
     """
+    if weight is None:
+        log_probs, entropy = _log_probs_of(hidden, targets, temperature, chunk)
+        loss = token_losses(log_probs, entropy, slice(0, len(targets))).sum()
+        return loss, log_probs.detach(), entropy.detach()
     _check(hidden, weight, targets, chunk)
     loss, log_probs, entropy = _OnePass.apply(  # type: ignore[no-untyped-call]
         hidden, weight, bias, targets, temperature, chunk, token_losses, torch.is_grad_enabled()
     )
     return loss, log_probs, entropy
+
+
+def _log_probs_of(logits: Tensor, targets: Tensor, temperature: float, chunk: int) -> tuple[Tensor, Tensor]:
+    """`fused_log_probs` of logits that are there, [N, V]; float32 copies of them exist for `chunk` rows at a time."""
+
+    def read(part: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        log_p = torch.log_softmax(part.to(accumulator(part.dtype)) / temperature, dim=-1)
+        # Some models rule words out by -inf: such a word counts nothing in the entropy.
+        entropy = -(log_p.exp() * log_p.clamp(min=-1e30)).sum(-1)
+        return log_p.gather(1, chosen[:, None]).squeeze(1), entropy
+
+    parts = zip(torch.split(logits, chunk), torch.split(targets, chunk), strict=True)
+    found = [checkpoint(read, *one, use_reentrant=False, preserve_rng_state=False) for one in parts]
+    log_probs, entropy = (torch.cat(each) for each in zip(*found, strict=True))
+    return log_probs, entropy
 
 
 class _LogProbs(torch.autograd.Function):

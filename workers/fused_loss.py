@@ -117,15 +117,15 @@ def _clipped(log_probs: Tensor, tokens: Tokens, terms: Terms) -> TokenLoss:
 
 
 def fused_policy_loss(
-    hidden: Tensor, weight: Tensor, tokens: Tokens, terms: Terms, *, divisor: float | Tensor, temperature: float = 1.0,
-    chunk: int = CHUNK, bias: Tensor | None = None,
+    hidden: Tensor, weight: Tensor | None, tokens: Tokens, terms: Terms, *, divisor: float | Tensor,
+    temperature: float = 1.0, chunk: int = CHUNK, bias: Tensor | None = None,
 ) -> PolicyLoss:  # fmt: skip
     """The sum of `token_losses` / divisor, whose gradient is ready when it returns. Logits are made once.
 
-    hidden: [N, H]; weight: [V, H]; bias: [V]. divisor: of the whole minibatch, so that the size of micro-batches
-    changes nothing; [N] where tokens differ, as in a mean by sequence. Tokens that `keep` drops cost nothing, unless
-    another term needs them: the head does not read them, and the diagnostics are those of the others. Raises
-    ValueError for shapes that do not fit, and for a KL without reference.
+    hidden: [N, H]; weight: [V, H]; bias: [V]; weight None: as of `fused_log_probs`. divisor: of the whole minibatch,
+    so that the size of micro-batches changes nothing; [N] where tokens differ, as in a mean by sequence. Tokens that
+    `keep` drops cost nothing, unless another term needs them: the head does not read them, and the diagnostics are
+    those of the others. Raises ValueError for shapes that do not fit, and for a KL without reference.
     """
     if (terms.kl_coef != 0.0 or tokens.kl_weights is not None) and tokens.ref_log_probs is None:
         raise ValueError(f"kl_coef = {terms.kl_coef}, or kl_weights, needs ref_log_probs")

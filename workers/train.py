@@ -9,10 +9,10 @@ import logging
 import resource
 import shutil
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from profiles.errors import ExitCode, LonghaulError
 from profiles.mismatch import bounds_of
@@ -67,6 +67,10 @@ class Trainer(Protocol):
     def registry(self, progress: Progress) -> Registry:
         """All stateful objects, `progress` among them."""
 
+    def probe(self) -> Mapping[str, Any]:
+        """Refuse a model that rollouts or updates would not compute as transformers does; returns what was found, for
+        an event. Changes no state. To be called once the weights are loaded."""
+
     def seed(self, stop_asked: Callable[[], bool]) -> Sequence[Record]:
         """Fill empty buffers before the first step; returns the tasks found. Raises Interrupted when asked to stop."""
 
@@ -97,6 +101,7 @@ def train(attempt: Attempt, trainer: Trainer) -> Result:
     """The story of a cycle."""
     cycle = Cycle(attempt, trainer)
     cycle.load()
+    cycle.probe()
     cycle.rehearse()
     try:
         cycle.prepare_buffers()
@@ -138,6 +143,13 @@ class Cycle:
                 next_command="python -m orchestrator status",
                 exit_code=ExitCode.SPEC,
             )
+
+    def probe(self) -> None:
+        """A model that is computed wrongly is refused before anything is drawn or trained."""
+        with self.attempt.stage("loading"):
+            found = self.with_less_memory(self.trainer.probe, ROLLOUT)
+        if found:
+            self.attempt.event("path", **found)
 
     def rehearse(self) -> None:
         """Largest shapes first: running out of memory shows in the first minute, not at the longest answer."""

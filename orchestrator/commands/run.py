@@ -112,7 +112,9 @@ def run(args: argparse.Namespace) -> int:
     if chosen.profile is not None:
         chosen = replace(chosen, profile=verdict.profile)
     is_changed_early = chosen.profile is not None and not chosen.is_new and not is_begun and not args.profile
-    for line in filter(None, (told(verdict), disk_line(room), engine_kept(verdict, args) if is_changed_early else "")):
+    path = f"model: {verdict.path}" if verdict.is_plain else ""
+    kept = engine_kept(verdict, args) if is_changed_early else ""
+    for line in filter(None, (told(verdict), path, disk_line(room), kept)):
         say(f"{line}\n")
     chosen = replace(chosen, run=behind_link(chosen.run))
     make_directory(chosen.run)

@@ -50,6 +50,7 @@ def collect(run_dir: RunDir, now: float) -> dict[str, Any]:
         validations = reader.validations(VALIDATIONS_READ)
         profile = json.loads(reader.profile_json())
         versions = started_versions(reader)
+        path = computed_by(reader)
         age = max(0.0, now - history.heartbeat_at)
         master = master_pid(run_dir, age)
         worker = worker_pid(reader.open_attempts(), master) if master is not None else None
@@ -76,6 +77,7 @@ def collect(run_dir: RunDir, now: float) -> dict[str, Any]:
         "stop_reason": history.stop_reason,
         "exactness": exact,
         "exactness_reason": reason,
+        "path": path,
         "cycles_done": history.cycles_done,
         "examples": history.examples,
         "finds_tasks": profile.get("run", {}).get("worker") != "grpo",
@@ -159,6 +161,14 @@ def started_versions(reader: Reader) -> list[dict[str, str]]:
     return found
 
 
+def computed_by(reader: Reader) -> str | None:
+    """What computes the model, as the newest worker that has probed it reported."""
+    row = reader.connection.execute(
+        "SELECT payload FROM events WHERE type='path' ORDER BY rowid DESC LIMIT 1"
+    ).fetchone()
+    return str(json.loads(row[0]).get("text", "")) or None if row else None
+
+
 # --- for people ------------------------------------------------------------------------------------------------------
 
 
@@ -176,6 +186,8 @@ def render(facts: Mapping[str, Any]) -> str:
         )
     lines += [f"accuracy    {line}" for line in _scores(facts)]
     lines += [f"evaluated   {line}" for line in map(short, facts["evaluations"])]
+    if facts["path"]:
+        lines.append(f"model       {facts['path']}")
     lines += [
         f"work        {duration(facts['training_s'])} of training, {_worked_on(facts)}",
         f"resume      {facts['exactness']}: {facts['exactness_reason']}",

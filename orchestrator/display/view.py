@@ -220,7 +220,7 @@ EVENT_WORDS = {
     "done": "cycle {cycle}: {text}",
 }
 """What is said of an event instead of its payload's numbers, which are for programs."""
-QUIET_EVENTS = frozenset({"sandbox", "memory"})
+QUIET_EVENTS = frozenset({"sandbox", "memory", "path"})
 """Asked for by those who need them; the report and the store have them."""
 
 

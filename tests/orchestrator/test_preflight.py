@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.judging import judge, shape_for
 from orchestrator.machine import Card, Machine
 from orchestrator.planner import changed
-from orchestrator.preflight import a_card_of, examined, fitting, judge, nearest_first, shape_for, table, told
+from orchestrator.preflight import a_card_of, examined, fitting, nearest_first, table, told
 from profiles.errors import ExitCode, LonghaulError
 from profiles.footprint import GIB
 from profiles.load import load_profile, shipped_profiles

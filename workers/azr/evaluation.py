@@ -10,6 +10,7 @@ from pathlib import Path
 from workers.azr.trainer import device_of, set_up_torch
 from workers.contract import TaskAnswers
 from workers.models.policy import restored_policy
+from workers.probe import probe
 from workers.rollout.engine import Sampling
 from workers.rollout.fewer_rows import with_fewer_rows
 from workers.rollout.free_rows import widen
@@ -47,6 +48,7 @@ def suites_of(attempt: Attempt, sandbox: Sandbox | None) -> dict[str, Suite]:
             engine = engine_of(policy.model, profile, policy.tokenizer, warn=attempt.warn)
             positions = getattr(policy.model.config, "max_position_embeddings", 0) or 0
             one = Examinee(engine, policy.tokenizer, voice_of_run(profile, head), positions)
+            attempt.event("path", **probe(policy.model, engine, profile))
             # No trainer needs the card: the plan of its rows is not ours.
             longest = max((length_of(one, question) for suite in found for question in suite.questions), default=0)
             widen(engine, policy.model, profile, prompt_tokens=longest)

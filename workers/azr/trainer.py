@@ -113,6 +113,10 @@ class AzrTrainer:
         registry.register(rng.GlobalGenerators())  # last: reading the others may draw from them
         return registry
 
+    def probe(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.crew.call("probe")[0]
+        return found
+
     def seed(self, stop_asked: Callable[[], bool]) -> Sequence[Record]:
         if self._cursor is not None:
             return []  # nothing is proposed: buffers fill with the tasks of the file as they are trained on

@@ -23,6 +23,7 @@ from workers.memory import applied_once
 from workers.models import packing
 from workers.models.log_probs import score
 from workers.models.optimizer import AnyOptimizer, learning_rate_at
+from workers.models.plain import row_tokens_for
 from workers.models.together import Lone
 from workers.ranks.group import Group
 from workers.rng import stream
@@ -177,7 +178,8 @@ class PolicyUpdate:
     @property
     def _row_tokens(self) -> int:
         """Shrinks with the micro-batch: a prompt and its completions are one unit, however small that is."""
-        return max(1, self._knobs.row_tokens * self.micro_batch_size // self._knobs.micro_batch_size)
+        wanted = max(1, self._knobs.row_tokens * self.micro_batch_size // self._knobs.micro_batch_size)
+        return row_tokens_for(self._model, wanted)
 
     def _one(self, rows: Sequence[Row], advantages: Sequence[float], weights: Sequence[TokenWeights]) -> bool:
         sums = Sums(**{**vars(self._sums), "grad_norms": list(self._sums.grad_norms)})

@@ -10,10 +10,13 @@ from profiles.schema import Profile
 from workers.azr.trainer import device_of, set_up_torch
 from workers.contract import EvaluationSpec
 from workers.models.policy import Policy, open_policy, restored_policy
+from workers.probe import Advice, probe
 from workers.rollout.free_rows import widen
 from workers.rollout.select import Remedy, engine_of
 from workers.suites.asking import Examinee
 from workers.suites.voice import Voice
+
+ADVICE = Advice(kept="every answer so far", engine="the same command with --engine {}")
 
 
 def open_examinee(spec: EvaluationSpec, voice: Voice, prompt_tokens: int) -> Examinee:
@@ -29,6 +32,7 @@ def open_examinee(spec: EvaluationSpec, voice: Voice, prompt_tokens: int) -> Exa
     else:
         policy = restored_policy(profile, Path(spec.model), spec.step, device)
     engine = engine_of(policy.model, profile, policy.tokenizer, remedy=remedy_of(profile))
+    probe(policy.model, engine, profile, advice=ADVICE)
     widen(engine, policy.model, profile, prompt_tokens=prompt_tokens)
     return Examinee(engine, policy.tokenizer, voice, _positions(policy))
 

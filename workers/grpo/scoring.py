@@ -51,7 +51,7 @@ def score_rows(
     found = torch.zeros(2, sum(lengths))
     log_probs, entropies = (list(torch.split(values, lengths)) for values in found)  # views
     with together.reading():
-        limit = sizes.head_rows * model.lm_head.weight.shape[0]
+        limit = sizes.head_rows * model.config.vocab_size
         for pack, members in together.mine(packs(rows, sizes)):
             scored = score(model, pack.to(model.device), temperature, max_logits=limit)
             of_members = [lengths[member] for member in members]

@@ -16,7 +16,7 @@ from workers.loss import clipped_token_loss
 
 
 def sequence_policy_loss(
-    hidden: Tensor, weight: Tensor, tokens: Tokens, terms: Terms, *, lengths: Tensor, divisor: Tensor,
+    hidden: Tensor, weight: Tensor | None, tokens: Tokens, terms: Terms, *, lengths: Tensor, divisor: Tensor,
     temperature: float, chunk: int, bias: Tensor | None = None,
 ) -> PolicyLoss:  # fmt: skip
     """As `fused_policy_loss`, with log r = the mean of log_probs - old over a rollout, for each of its tokens.

@@ -139,6 +139,10 @@ class GrpoTrainer:
         registry.register(rng.GlobalGenerators())  # last: reading the others may draw from them
         return registry
 
+    def probe(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.crew.call("probe")[0]
+        return found
+
     def seed(self, stop_asked: Callable[[], bool]) -> Sequence[Record]:
         """There are no buffers to fill; for a curriculum the difficulties are measured, by the policy as it begins."""
         if self._profile.grpo.sent:

@@ -22,9 +22,10 @@ from workers.grpo.rows import Row
 from workers.grpo.scoring import Sizes, packs
 from workers.grpo.sequence_loss import sequence_policy_loss
 from workers.memory import applied_once
-from workers.models.log_probs import head_rows_for, places_of
+from workers.models.log_probs import head_rows_for, read
 from workers.models.optimizer import AnyOptimizer
 from workers.models.packing import Pack
+from workers.models.plain import row_tokens_for
 from workers.models.together import Lone
 from workers.ranks.group import Group
 
@@ -80,7 +81,8 @@ class GroupUpdate:
         self.together = together or Lone()
         self._model, self._optimizer, self._profile, self._mask = model, optimizer, profile, mask
         knobs = profile.optimizer
-        self.sizes = Sizes(knobs.micro_batch_size, knobs.row_tokens, head_rows_for(profile, model))
+        row_tokens = row_tokens_for(model, knobs.row_tokens)
+        self.sizes = Sizes(knobs.micro_batch_size, row_tokens, head_rows_for(profile, model))
         self._terms = Terms(
             clip_ratio_low=knobs.clip_ratio_low,
             clip_ratio_high=knobs.clip_ratio_high,
@@ -155,7 +157,7 @@ class GroupUpdate:
         """Do so much at one time from now on; rows shrink with it, as a prompt and its completions are read as one."""
         knobs = self._profile.optimizer
         row_tokens = max(1, knobs.row_tokens * rollouts // knobs.micro_batch_size)
-        self.sizes = Sizes(rollouts, row_tokens, head_rows)
+        self.sizes = Sizes(rollouts, row_tokens_for(self._model, row_tokens), head_rows)
         self.forget_gradients()
 
     def forget_gradients(self) -> None:
@@ -185,7 +187,7 @@ class GroupUpdate:
         self, prepared: Prepared, minibatch: Minibatch, pack: Pack, members: Sequence[int]
     ) -> tuple[PolicyLoss, Tokens]:
         """members: places in the minibatch, in the order of their tokens in `pack`."""
-        device, head = self._model.device, self._model.lm_head
+        device = self._model.device
         places = [minibatch.rows[member] for member in members]
         lengths = torch.tensor([len(prepared.rows[place].completion_ids) for place in places])
 
@@ -210,15 +212,16 @@ class GroupUpdate:
         if prepared.tis_cap:
             terms = replace(terms, is_detached=True, tis_cap=prepared.tis_cap, tis_mode=self._profile.grpo.tis_mode)
         make = partial(sequence_policy_loss, lengths=lengths.to(device)) if of_sequences else fused_policy_loss
+        states, weight, bias = read(self._model, pack)
         loss = make(
-            places_of(self._model, pack),
-            head.weight,
+            states,
+            weight,
             tokens,
             terms,
             divisor=spread([1 / weight if (weight := minibatch.weights[member]) else math.inf for member in members]),
             temperature=self._profile.sampling.temperature,
             chunk=self.sizes.head_rows,
-            bias=head.bias,
+            bias=bias,
         )
         return loss, tokens
 

@@ -8,7 +8,8 @@ everything stays as transformers has it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -44,6 +45,23 @@ def fuse(model: Any, *, with_triton: bool) -> None:
     if with_triton:
         # The attention module finds it by this name, and has no other place for it.
         modeling_qwen2.apply_rotary_pos_emb = fused_rotary
+
+
+@contextmanager
+def undone(model: Any) -> Iterator[None]:
+    """Inside, `model` computes with transformers' own small operations."""
+    plain: dict[type, Any] = {FusedNorm: modeling_qwen2.Qwen2RMSNorm, FusedMLP: modeling_qwen2.Qwen2MLP}
+    fused = [(module, type(module)) for module in model.modules() if type(module) in plain]
+    rotary = modeling_qwen2.apply_rotary_pos_emb
+    for module, kind in fused:
+        module.__class__ = plain[kind]
+    modeling_qwen2.apply_rotary_pos_emb = _plain_rotary
+    try:
+        yield
+    finally:
+        modeling_qwen2.apply_rotary_pos_emb = rotary
+        for module, kind in fused:
+            module.__class__ = kind
 
 
 @cache

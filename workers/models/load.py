@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from profiles.architecture import FAMILIES
 from profiles.built_in import BUILT_IN
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Model as Knobs
@@ -58,6 +59,12 @@ def check(directory: Path) -> None:
             exit_code=ExitCode.INPUT,
         )
     config, tokenizer = (_json(directory / name) for name in ("config.json", "tokenizer.json"))
+    if "text_config" in config:
+        raise unusable(
+            directory / "config.json",
+            f"describes a model that reads more than text ({config.get('model_type')}), which is not trained here: "
+            "save its language model alone as a causal model",
+        )
     used, known = _tokens(tokenizer), config.get("vocab_size")
     if isinstance(known, int) and used > known:
         raise unusable(directory / "tokenizer.json", f"makes ids up to {used - 1}, but the model knows {known} tokens")
@@ -111,7 +118,10 @@ def load_model(directory: Path, knobs: Knobs, device: torch.device) -> Any:
 
     disable_progress_bar()  # type: ignore[no-untyped-call]
     read: Any = AutoModelForCausalLM.from_pretrained
-    options: dict[str, Any] = {"dtype": getattr(torch, knobs.dtype), "attn_implementation": "sdpa"}
+    options: dict[str, Any] = {"dtype": getattr(torch, knobs.dtype)}
+    is_plain = _json(directory / "config.json").get("model_type") not in FAMILIES
+    if not is_plain:  # our passes hand over masks that other kinds do not take; for others transformers chooses
+        options["attn_implementation"] = "sdpa"
     if knobs.quantization == "nf4":
         options |= {"quantization_config": quantized.nf4_config(knobs.dtype), "device_map": {"": device}}
     try:
@@ -122,6 +132,11 @@ def load_model(directory: Path, knobs: Knobs, device: torch.device) -> Any:
         if "mismatch" not in str(error):
             raise
         raise unusable(directory, "has weights of other shapes than its config.json says") from error
+    except (ImportError, AttributeError, TypeError, NotImplementedError) as error:
+        if not is_plain:
+            raise
+        # What an architecture lacks here, a library or a field, transformers says in errors of any of these types.
+        raise unusable(directory / "config.json", f"cannot be loaded: {type(error).__name__}: {error}") from error
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if names := sorted(map(str, found.get(kind) or ())):
             raise unusable(directory, f"has weights that do not fit its config.json: {kind} {', '.join(names[:3])}")
@@ -136,6 +151,8 @@ def empty_model(directory: Path, knobs: Knobs, device: torch.device) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
     config = AutoConfig.from_pretrained(directory)
+    if config.model_type not in FAMILIES:  # some parts have a dtype of their own, which only loading gives them
+        return load_model(directory, knobs, device)
     make: Any = AutoModelForCausalLM.from_config
     model = make(config, dtype=getattr(torch, knobs.dtype), attn_implementation="sdpa")
     if (directory / "generation_config.json").exists():

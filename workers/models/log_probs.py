@@ -12,7 +12,7 @@ from profiles.schema import Profile
 from profiles.shapes import shape_of
 from workers.fused_head import fused_log_probs
 from workers.loss import token_entropy
-from workers.models import attention, lean_stack
+from workers.models import attention, lean_stack, plain
 from workers.models.packing import Pack
 from workers.models.recompute import while_learning
 
@@ -28,8 +28,24 @@ def head_rows_for(profile: Profile, model: Any) -> int:
     """Rows of logits that the output head makes at one time."""
     try:
         return head_rows_of(profile, shape_of(model.config.to_dict()))
-    except (KeyError, AttributeError):  # an architecture whose sizes have other names
+    except (KeyError, AttributeError, TypeError):  # an architecture whose sizes have other names
         return max(1, MAX_LOGITS // int(model.config.vocab_size))
+
+
+class Places(NamedTuple):
+    """What the loss reads. weight, bias: of the output head, [V, H] and [V]; None: `states` are its logits already."""
+
+    states: Tensor
+    weight: Tensor | None
+    bias: Tensor | None
+
+
+def read(model: Any, pack: Pack) -> Places:
+    """A pass over the pack, with gradient."""
+    if plain.reason_of(model):  # its head may scale or bend the logits
+        with while_learning(model):
+            return Places(plain.logits_of(model, pack), None, None)
+    return Places(places_of(model, pack), model.lm_head.weight, model.lm_head.bias)
 
 
 def places_of(model: Any, pack: Pack) -> Tensor:
@@ -54,14 +70,15 @@ def score(
     backward pass. Where they are less, as with the pocket model always, chunks would be slower: 4.9 ms for 1500 places
     of 109 words, not 4.2. The rule looks at sizes alone, so equal steps go the same way; the two differ in last bits.
     """
-    places, head = places_of(model, pack), model.lm_head
-    size = max(1, max_logits // head.weight.shape[0])
-    if len(places) > min(size, MAX_LOGITS // head.weight.shape[0]):
+    places, weight, bias = read(model, pack)
+    vocabulary = (places if weight is None else weight).shape[1 if weight is None else 0]
+    size = max(1, max_logits // vocabulary)
+    if weight is None or len(places) > min(size, MAX_LOGITS // vocabulary):
         log_probs, entropy = fused_log_probs(
-            places, head.weight, pack.targets, temperature=temperature, chunk=size, bias=head.bias
+            places, weight, pack.targets, temperature=temperature, chunk=size, bias=bias
         )
         return Scored(log_probs.float(), (entropy if entropy_needs_grad else entropy.detach()).float())
-    logits = head(places).float() / temperature  # [N, V]
+    logits = model.lm_head(places).float() / temperature  # [N, V]
     log_p = torch.log_softmax(logits, dim=-1)
     log_probs = log_p.gather(1, pack.targets[:, None]).squeeze(1)
     with torch.set_grad_enabled(entropy_needs_grad and torch.is_grad_enabled()):

@@ -13,7 +13,7 @@ import torch
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Profile
 from state.registry import Stateful
-from workers.models import adapters, attention, fused_layers, lean_graphs, load, proof, recompute
+from workers.models import adapters, attention, fused_layers, lean_graphs, load, plain, proof, recompute
 from workers.models.weights import Weights
 
 log = logging.getLogger("worker")
@@ -43,10 +43,13 @@ def open_policy(profile: Profile, head: Path | None, device: torch.device) -> Po
             exit_code=ExitCode.GPU,
         )
     policy = _with_adapter(profile, head, device) if profile.adapter.rank else _whole(profile, head, device)
-    attention.enable(policy.model)
-    fused_layers.enable(policy.model)
+    is_plain = bool(plain.settle(policy.model, profile))
+    if not is_plain:
+        attention.enable(policy.model)
+        fused_layers.enable(policy.model)
     if profile.model.gradient_checkpointing:
         recompute.enable(policy.model)
+    if profile.model.gradient_checkpointing and not is_plain:
         lean_graphs.enable(policy.model, with_graphs=profile.optimizer.cuda_graphs)
     return policy
 

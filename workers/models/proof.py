@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from profiles.errors import ExitCode, LonghaulError
+from workers.models import plain
 from workers.models.adapters import adapter_of, count_trained, disabled
 
 FILENAME = "adapter_proof.json"
@@ -124,8 +125,11 @@ def probe(model: Any) -> list[float]:
     """Logits of fixed tokens after a fixed prompt."""
     vocabulary = model.config.vocab_size
     ids = torch.tensor([[(7919 * place + 13) % vocabulary for place in range(PROBE_TOKENS)]], device=model.device)
-    hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state[:, -1]
-    logits: Tensor = model.lm_head(hidden)[0].float()
+    if plain.reason_of(model):  # its head may scale or bend the logits, and its parts have other names
+        found: Tensor = model(input_ids=ids, use_cache=False).logits[:, -1]
+    else:
+        found = model.lm_head(model.model(input_ids=ids, use_cache=False).last_hidden_state[:, -1])
+    logits = found[0].float()
     places = torch.linspace(0, vocabulary - 1, min(PROBE_LOGITS, vocabulary)).long()
     return logits[places.to(logits.device)].tolist()
 

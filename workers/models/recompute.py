@@ -13,11 +13,26 @@ from typing import Any
 
 import torch
 from torch.utils.checkpoint import checkpoint
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from profiles.errors import ExitCode, LonghaulError
 
 
 def enable(model: Any) -> None:
-    """Let `while_learning` have an effect on `model`, a decoder of transformers."""
-    for layer in model.model.layers:
+    """Let `while_learning` have an effect on `model`, a decoder of transformers.
+
+    Raises LonghaulError (INPUT) where its layers cannot be computed again.
+    """
+    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    if not layers:
+        raise LonghaulError(
+            f"model.gradient_checkpointing is on, and {type(model).__name__} has no layers that can be computed again",
+            kept="the run, as it is",
+            next_command="the same command with --set model.gradient_checkpointing=false",
+            exit_code=ExitCode.INPUT,
+        )
+    model.recomputed_layers = tuple(layers)
+    for layer in layers:
         layer.gradient_checkpointing = True
         # There is no dropout, so the second computation needs no generator's state.
         layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
@@ -29,7 +44,7 @@ def while_learning(model: Any) -> Iterator[None]:
 
     transformers looks at the layer's `training`. It is set on the layer alone, not on what is inside it.
     """
-    layers = [one for one in model.model.layers if one.gradient_checkpointing] if torch.is_grad_enabled() else []
+    layers = getattr(model, "recomputed_layers", ()) if torch.is_grad_enabled() else ()
     for layer in layers:
         layer.training = True
     try:

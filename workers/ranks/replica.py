@@ -16,14 +16,17 @@ from typing import Any, ClassVar, Protocol
 import torch
 from msgspec import Struct
 
+from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Profile
 from state.registry import Stateful
 from workers import memory
 from workers.backoff import Sizes
 from workers.models import lean_graphs, optimizer
+from workers.models.plain import reason_of, row_tokens_for
 from workers.models.policy import open_policy
 from workers.models.together import Lone
 from workers.models.torch_setup import device_of, set_up_torch
+from workers.probe import probe
 from workers.ranks.group import ALONE, Group
 from workers.rollout.engine import Request, Rollout, Sampling
 from workers.rollout.free_rows import widen
@@ -78,7 +81,7 @@ class Replica:
 
     commands: ClassVar[Mapping[str, Any]] = {
         "generate": Generate, "rest": None, "resize": Sizes, "load": StateFile, "save": StateFile, "take": None,
-        "rehearse": None, "widen": Widen, "set_rows": int, "drop_cache": None,
+        "rehearse": None, "probe": None, "widen": Widen, "set_rows": int, "drop_cache": None,
     }  # fmt: skip
     """What may be asked for -> type of its argument. Those of the same name below do it."""
     answers: ClassVar[Mapping[str, Any]] = {"generate": list[Rollout], "take": dict[str, float]}
@@ -99,6 +102,7 @@ class Replica:
         self.shards: Any = None
         self.together = Lone()
         if self.group.size > 1:
+            _refuse_plain(self.model)
             from workers.models.shards import Shards
 
             self.together = self.shards = Shards(self.model, self.group)
@@ -176,6 +180,12 @@ class Replica:
         """The largest shapes of a step, without touching any state."""
         raise NotImplementedError
 
+    def probe(self, _: None = None) -> dict[str, Any]:
+        """As `workers.probe.probe`, of this rank's engine and trainer."""
+        row_tokens = row_tokens_for(self.model, self.profile.optimizer.row_tokens)
+        with self.together.reading():
+            return probe(self.model, self.engine, self.profile, row_tokens=row_tokens)
+
     def load(self, asked: StateFile) -> None:
         item, path = self._items[asked.filename], Path(asked.path)
         if self.shards is None or item is self.state:
@@ -201,6 +211,16 @@ class Replica:
     def take(self, _: None = None) -> dict[str, float]:
         """Memory figures of the step."""
         return self.memory.take()
+
+
+def _refuse_plain(model: Any) -> None:
+    if reason := reason_of(model):
+        raise LonghaulError(
+            f"run.gpus > 1 trains what our own code computes, and plain transformers computes this model: {reason}",
+            kept="the run, as it is",
+            next_command="python -m orchestrator run --set run.gpus=1",
+            exit_code=ExitCode.INPUT,
+        )
 
 
 def highest(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -1,7 +1,7 @@
-"""A Qwen2 model's own layers around an attention of ours: what engines with a cache of their own read prompts with.
+"""The layers of a model that `profiles/architecture.py` knows around an attention of ours: what engines with a cache of
+their own read prompts with.
 
-Weights are never copied, so an optimiser step is seen by the next rollout at once. Not done: sliding windows, other
-architectures.
+Weights are never copied, so an optimiser step is seen by the next rollout at once. Not done: sliding windows.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from workers.models.fused_layers import normed, stream_of
+from workers.models.plain import reason_of
 from workers.rollout.engine import EngineUnavailable
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -22,12 +23,12 @@ READ_BYTES = 512 << 20
 
 
 class Decoder:
-    """Any `Qwen2ForCausalLM`, with or without adapters in its linear layers."""
+    """With or without adapters in its linear layers."""
 
     def __init__(self, model: Any) -> None:
         """Raises EngineUnavailable for a model that it cannot run."""
-        if getattr(model.config, "use_sliding_window", False):
-            raise EngineUnavailable("the native engine has no sliding window; use the hf engine for this model")
+        if reason := reason_of(model):
+            raise EngineUnavailable(f"the native engine does not know this model ({reason}); use the hf engine")
         self.model = model
         config = model.config
         self.heads, self.key_heads = config.num_attention_heads, config.num_key_value_heads

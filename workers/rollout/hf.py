@@ -17,12 +17,14 @@ from transformers import (
     StoppingCriteriaList,
 )
 
+from profiles.architecture import LEFT_PADDED
 from workers.rollout.engine import Decode, Request, Rollout, Sampling, choose, draw_uniforms, stop_ids_of
 from workers.rollout.stopping import StopTexts, rollout_of, stops_of
 
 
 class HfEngine:
-    """A `RolloutEngine` over `model.generate`, with the prompts padded on the left."""
+    """A `RolloutEngine` over `model.generate`. Prompts are padded on the left where the architecture is known to give
+    them the same results as alone; those of another one decode side by side with prompts of their own length only."""
 
     has_queue = False
 
@@ -31,10 +33,20 @@ class HfEngine:
         self.model = model
         self.decode = decode
         self.stop_ids = sorted(stop_ids_of(model))
+        self._is_padded = model.config.model_type in LEFT_PADDED
 
-    @torch.inference_mode()
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Rollout]:
         """One rollout for each request, in the order of the requests."""
+        lots: dict[int, list[int]] = {}
+        for number, request in enumerate(requests):
+            lots.setdefault(0 if self._is_padded else len(request.prompt_ids), []).append(number)
+        found: dict[int, Rollout] = {}
+        for lot in lots.values():
+            found |= zip(lot, self._side_by_side([requests[number] for number in lot], sampling), strict=True)
+        return [found[number] for number in range(len(requests))]
+
+    @torch.inference_mode()
+    def _side_by_side(self, requests: Sequence[Request], sampling: Sampling) -> list[Rollout]:
         width = max(len(request.prompt_ids) for request in requests)
         device = self.model.device
         rows = [[0] * (width - len(request.prompt_ids)) + list(request.prompt_ids) for request in requests]

@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from profiles.architecture import PLAIN_ENGINE
 from profiles.errors import ExitCode, LonghaulError
 from profiles.passes import is_corrected
 from profiles.schema import Profile
@@ -20,6 +21,7 @@ from profiles.shapes import shape_of
 from workers.cap import share_of_cap, usable_bytes
 from workers.memory import room_beside_trainer
 from workers.models.load import Tokenizer
+from workers.models.plain import reason_of
 from workers.rollout.engine import Decode, EngineUnavailable, Request, Rollout, RolloutEngine, Sampling
 from workers.rollout.graph.engine import GraphEngine, reason_against
 from workers.rollout.native import NativeEngine
@@ -41,6 +43,8 @@ class Portions:
     def __init__(self, engine: RolloutEngine | Fallback, max_rows: int = 512) -> None:
         self._engine = engine
         self.max_rows = max_rows
+        self.on_change: Callable[[RolloutEngine], object] = lambda engine: None
+        """Called with an engine that has taken another's place, before it draws anything."""
 
     @property
     def engine(self) -> RolloutEngine:
@@ -68,6 +72,7 @@ class Portions:
                 continue
             # Outside the handler: its traceback holds what the next engine needs the room of.
             self._engine.replace(reason)
+            self.on_change(self.engine)
         return [found[number] for number in range(len(requests))]
 
     @property
@@ -159,10 +164,12 @@ def engine_of(
     reductions: how often the batch was halved, because memory ran out in earlier attempts. Raises LonghaulError
     (INPUT) where neither the engine nor one of its fallbacks can start.
     """
-    starts: dict[str, Start] = {
-        name: _start_of(name, model, profile, tokenizer)
-        for name in (profile.sampling.engine, *profile.sampling.fallback)
-    }
+    names = (profile.sampling.engine, *profile.sampling.fallback)
+    if reason := reason_of(model):
+        if profile.sampling.engine != PLAIN_ENGINE:
+            log.info("rollouts by %s instead of %s: %s", PLAIN_ENGINE, profile.sampling.engine, reason)
+        names = (PLAIN_ENGINE,)
+    starts: dict[str, Start] = {name: _start_of(name, model, profile, tokenizer) for name in names}
     return Portions(Fallback(starts, warn, remedy), max(1, profile.sampling.max_rows >> reductions))
 
 

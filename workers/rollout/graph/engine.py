@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from profiles import capture
+from workers.models.plain import reason_of
 from workers.rollout.decoder import Decoder
 from workers.rollout.engine import Decode, EngineUnavailable, Request, Rollout, Sampling, draw_uniforms, stop_ids_of
 from workers.rollout.graph import cuda
@@ -230,6 +231,8 @@ def reason_against(model: Any) -> str:
     """Why a model cannot be decoded this way; empty: it can."""
     config = model.config
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    if reason := reason_of(model):
+        return reason
     if "Qwen2ForCausalLM" not in {one.__name__ for one in type(model).__mro__}:  # over several GPUs it is FSDP's
         return f"{type(model).__name__} is not a Qwen2 model"
     if len(stop_ids_of(model)) > MAX_STOPS:

@@ -1,0 +1,170 @@
+"""Tiny random checkpoints of many architectures. Weights of norms are drawn away from 1 and biases away from 0, and
+config scales are set away from their defaults: code that forgets one of them gives other numbers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+VOCABULARY = 272
+"""As `random_init.byte_tokenizer` has, rounded up."""
+WINDOW = 8
+"""Shorter than the prompts that are tested."""
+
+_SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 4096, "initializer_range": 0.2,
+    "bos_token_id": None, "eos_token_id": 256, "pad_token_id": 256, "tie_word_embeddings": False,
+}  # fmt: skip
+_MOE: dict[str, Any] = {
+    "num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
+    "output_router_logits": False,
+}  # fmt: skip
+_MIXED = ["sliding_attention", "full_attention"] * 2
+
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {}),
+    "llama, head of 16, one key head, biases, tied": (
+        "llama", {"head_dim": 16, "num_key_value_heads": 1, "attention_bias": True, "mlp_bias": True,
+                  "tie_word_embeddings": True}),
+    "llama 3 rope": ("llama", {"rope_parameters": {
+        "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 16}}),
+    "llama, linear rope": ("llama", {"rope_parameters": {
+        "rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}}),
+    "llama, dynamic rope": ("llama", {"max_position_embeddings": 16, "rope_parameters": {
+        "rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}}),
+    "llama, partial rope": ("llama", {"rope_parameters": {
+        "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}}),
+    "llama, gelu": ("llama", {"hidden_act": "gelu_pytorch_tanh"}),
+    "qwen2": ("qwen2", {}),
+    "qwen2, tied": ("qwen2", {"tie_word_embeddings": True}),
+    "qwen2, yarn": ("qwen2", {"rope_parameters": {
+        "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16}}),
+    "qwen2, window": ("qwen2", {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1}),
+    "qwen3": ("qwen3", {"head_dim": 16}),
+    "qwen3_moe": ("qwen3_moe", {"head_dim": 16, **_MOE}),
+    "qwen2_moe": ("qwen2_moe", {**_MOE, "shared_expert_intermediate_size": 24}),
+    "mistral": ("mistral", {"sliding_window": None}),
+    "mistral, window": ("mistral", {"sliding_window": WINDOW}),
+    "ministral": ("ministral", {"sliding_window": WINDOW, "layer_types": _MIXED, "head_dim": 8}),
+    "ministral3": ("ministral3", {"head_dim": 8}),
+    "mixtral": ("mixtral", {"sliding_window": WINDOW, **_MOE}),
+    "granite": ("granite", {
+        "embedding_multiplier": 3.0, "logits_scaling": 2.0, "residual_multiplier": 0.5, "attention_multiplier": 0.2}),
+    "granitemoe": ("granitemoe", {
+        "embedding_multiplier": 3.0, "logits_scaling": 2.0, "residual_multiplier": 0.5, "attention_multiplier": 0.2,
+        **_MOE}),
+    "granitemoehybrid": ("granitemoehybrid", {
+        "embedding_multiplier": 3.0, "logits_scaling": 2.0, "residual_multiplier": 0.5, "attention_multiplier": 0.2,
+        "layer_types": ["mamba", "attention"] * 2, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 16,
+        "mamba_expand": 2, "mamba_chunk_size": 16, "shared_intermediate_size": 24, **_MOE}),
+    "smollm3": ("smollm3", {"no_rope_layers": [1, 0, 1, 0], "use_sliding_window": False}),
+    "olmo": ("olmo", {"clip_qkv": 1.0}),
+    "olmo2": ("olmo2", {}),
+    "olmo3": ("olmo3", {"sliding_window": WINDOW, "layer_types": _MIXED}),
+    "olmoe": ("olmoe", _MOE),
+    "phi": ("phi", {"partial_rotary_factor": 0.5}),
+    "phi3": ("phi3", {"sliding_window": WINDOW}),
+    "phi3, partial": ("phi3", {"sliding_window": None, "rope_parameters": {
+        "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}}),
+    "gemma": ("gemma", {"head_dim": 16, "hidden_act": "gelu_pytorch_tanh"}),
+    "gemma2": ("gemma2", {
+        "head_dim": 16, "sliding_window": WINDOW, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0,
+        "query_pre_attn_scalar": 24, "tie_word_embeddings": True}),
+    "gemma3_text": ("gemma3_text", {
+        "head_dim": 16, "sliding_window": WINDOW, "layer_types": _MIXED, "query_pre_attn_scalar": 24,
+        "tie_word_embeddings": True}),
+    "qwen3_5_text": ("qwen3_5_text", {
+        "head_dim": 16, "layer_types": ["linear_attention", "full_attention"] * 2, "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8}),
+    "qwen3_next": ("qwen3_next", {
+        "head_dim": 16, "layer_types": ["linear_attention", "full_attention"] * 2, "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+        "shared_expert_intermediate_size": 24, **_MOE}),
+    "lfm2": ("lfm2", {"layer_types": ["conv", "full_attention"] * 2, "conv_L_cache": 3,
+                      "block_auto_adjust_ff_dim": False}),
+    "glm": ("glm", {"head_dim": 8, "partial_rotary_factor": 0.5}),
+    "glm4": ("glm4", {"head_dim": 8, "partial_rotary_factor": 0.5}),
+    "glm4_moe": ("glm4_moe", {"head_dim": 8, "n_routed_experts": 4, "n_shared_experts": 1, "first_k_dense_replace": 1,
+                              "use_qk_norm": True, **_MOE}),
+    "exaone4": ("exaone4", {"sliding_window": WINDOW, "layer_types": _MIXED, "sliding_window_pattern": 2}),
+    "apertus": ("apertus", {}),
+    "cohere": ("cohere", {"logit_scale": 0.5, "use_qk_norm": True}),
+    "cohere2": ("cohere2", {"logit_scale": 0.5, "sliding_window": WINDOW, "layer_types": _MIXED}),
+    "stablelm": ("stablelm", {"use_qkv_bias": True, "partial_rotary_factor": 0.5}),
+    "starcoder2": ("starcoder2", {"sliding_window": WINDOW}),
+    "seed_oss": ("seed_oss", {"head_dim": 8}),
+    "nemotron": ("nemotron", {"partial_rotary_factor": 0.5}),
+    "falcon_h1": ("falcon_h1", {
+        "mamba_d_ssm": 64, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 16, "mamba_chunk_size": 16,
+        "mamba_n_groups": 1, "head_dim": 8, "lm_head_multiplier": 0.5, "embedding_multiplier": 2.0,
+        "attention_out_multiplier": 0.7, "ssm_out_multiplier": 0.6}),
+    "gpt_oss": ("gpt_oss", {"head_dim": 8, "sliding_window": WINDOW, "layer_types": _MIXED, "rope_parameters": {
+        "rope_type": "default", "rope_theta": 10000.0}, **_MOE}),
+    "gpt2": ("gpt2", {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 4096}),
+    "gpt_neox": ("gpt_neox", {}),
+    "opt": ("opt", {"ffn_dim": 48, "word_embed_proj_dim": 32}),
+    "mamba": ("mamba", {"state_size": 8, "expand": 2}),
+    "mamba2": ("mamba2", {"state_size": 16, "num_heads": 8, "head_dim": 8, "expand": 2, "n_groups": 1,
+                          "chunk_size": 16}),
+    "falcon_mamba": ("falcon_mamba", {"state_size": 8, "expand": 2}),
+    "recurrent_gemma": ("recurrent_gemma", {"attention_window_size": WINDOW, "lru_width": 32}),
+    "bamba": ("bamba", {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 16, "mamba_chunk_size": 16,
+                        "attn_layer_indices": [1, 3]}),
+    "nemotron_h": ("nemotron_h", {
+        "layers_block_type": ["mamba", "attention", "mamba", "mlp"], "mamba_num_heads": 8, "mamba_head_dim": 8,
+        "ssm_state_size": 16, "n_groups": 1, "chunk_size": 16, "head_dim": 8}),
+    "jamba": ("jamba", {"mamba_d_state": 8, "attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2,
+                        "expert_layer_offset": 1, "use_mamba_kernels": False, **_MOE}),
+    "deepseek_v3": ("deepseek_v3", {
+        "q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8,
+        "n_routed_experts": 4, "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1,
+        "num_key_value_heads": 4, **_MOE}),
+    "ernie4_5": ("ernie4_5", {"head_dim": 8, "use_bias": True}),
+    "hunyuan_v1_dense": ("hunyuan_v1_dense", {"head_dim": 8}),
+    "helium": ("helium", {"head_dim": 8}),
+    "bloom": ("bloom", {"n_layer": 2, "n_head": 4}),
+}  # fmt: skip
+"""Name -> model type and what differs from `_SIZES`."""
+
+
+def config_of(name: str) -> Any:
+    from transformers import CONFIG_MAPPING
+
+    kind, changes = FAMILIES[name]
+    return CONFIG_MAPPING[kind](**{**_SIZES, **changes})
+
+
+def model_of(name: str, seed: int = 0) -> Any:
+    """In float32, in evaluation mode."""
+    from transformers import AutoModelForCausalLM
+
+    make: Any = AutoModelForCausalLM.from_config
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = make(config_of(name), dtype=torch.float32)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.ndim == 1:  # norms, biases, time steps
+                    parameter.add_(0.3 * torch.randn_like(parameter))
+    return model.eval()
+
+
+def write(name: str, directory: Path) -> None:
+    """The family as a model directory with a tokenizer of single bytes."""
+    from transformers.utils.logging import disable_progress_bar
+
+    from workers.models.random_init import CHAT_TEMPLATE, EOS, byte_tokenizer
+
+    disable_progress_bar()  # type: ignore[no-untyped-call]
+    model_of(name).save_pretrained(directory)
+    byte_tokenizer().save(str(directory / "tokenizer.json"))
+    tokenizer_config = {
+        "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": EOS, "pad_token": EOS,
+        "chat_template": CHAT_TEMPLATE,
+    }  # fmt: skip
+    (directory / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))

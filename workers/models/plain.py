@@ -1,0 +1,67 @@
+"""Models that our own code is not known to compute: their passes, by transformers alone.
+
+Rows hold one prompt and one completion, beginning at the first column and padded on the right. Such a pass needs no
+mask and no positions: no token of a causal model depends on what follows it, be it dense, a mixture of experts, hybrid
+or recurrent. So it is the pass of the lone sequence, whatever masks, windows and states the model makes for itself.
+`profiles/architecture.py` says which models these are.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from torch import Tensor
+
+from profiles.architecture import CLASSES, reason_against, refusal
+from profiles.errors import ExitCode, LonghaulError
+from profiles.schema import Profile
+from workers.models.packing import Pack
+
+
+def settle(model: Any, profile: Profile) -> str:
+    """Decide for `model` how it is computed in this run, and return `reason_of`. Raises LonghaulError (INPUT) for one
+    that nothing computes at the lengths of this run."""
+    longest = profile.sampling.max_prompt_tokens + profile.sampling.max_completion_tokens
+    if why := refusal(model.config.to_dict(), longest):
+        raise LonghaulError(
+            f"this model cannot be sampled so far: {why}",
+            kept="the run, as it is",
+            next_command="the same command with a smaller sampling.max_prompt_tokens or sampling.max_completion_tokens",
+            exit_code=ExitCode.INPUT,
+        )
+    model.plain_reason = _reason(model, longest)
+    return reason_of(model)
+
+
+def reason_of(model: Any) -> str:
+    """Why plain transformers computes `model`; empty: our own code does. Where nothing has settled it, a window of any
+    size is a reason."""
+    found = getattr(model, "plain_reason", None)
+    return _reason(model, 0) if found is None else str(found)
+
+
+def _reason(model: Any, longest: int) -> str:
+    config = model.config.to_dict()
+    if reason := reason_against(config, longest):
+        return reason
+    wanted = CLASSES[config["model_type"]]
+    # Over several GPUs the class is FSDP's, which comes from the model's own.
+    return "" if wanted in {one.__name__ for one in type(model).__mro__} else f"{type(model).__name__} is no {wanted}"
+
+
+def row_tokens_for(model: Any, wanted: int) -> int:
+    """Tokens of a row that completions are packed into; 0: each completion has a row of its own."""
+    return 0 if reason_of(model) else wanted
+
+
+def logits_of(model: Any, pack: Pack) -> Tensor:
+    """What the model itself predicts the pack's completion tokens with, [N, V]. Each row of the pack is one unit."""
+    width = pack.ids.shape[1]
+    rows, columns = pack.predictors // width, pack.predictors % width
+    first, options = 0, {}
+    if "logits_to_keep" in inspect.signature(model.forward).parameters:  # over the prompt they would be thrown away
+        first = int(columns.min())
+        options = {"logits_to_keep": width - first}
+    logits: Tensor = model(input_ids=pack.ids, use_cache=False, **options).logits
+    return logits[rows, columns - first]

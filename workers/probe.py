@@ -1,0 +1,213 @@
+"""At the start of every attempt: do the engine and the trainer say of a short text what plain transformers says of it?
+
+Either may compute a model a little wrongly without any error, and then trains on numbers that mean nothing. Here the
+engine draws a few tokens after fixed prompts, the trainer scores them as it scores a step's rollouts, and both are
+compared with one pass over each lone sequence: transformers' modules, its own masks, eager attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from profiles.architecture import path_of
+from profiles.errors import ExitCode, LonghaulError
+from profiles.schema import Profile
+from workers.models import fused_layers, packing, plain
+from workers.models.log_probs import score
+from workers.rollout.engine import Request, Rollout, RolloutEngine, Sampling
+from workers.rollout.hf import HfEngine
+from workers.rollout.select import Portions
+
+NEW_TOKENS = 8
+LEAST_PROMPT = 16
+MOST_PROMPT = 1280
+"""Eager attention over more would take memory that small cards do not have; what a longer window hides is not seen."""
+BOUNDS = {torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 0.1}
+"""Nats: most that the mean difference over a rollout's tokens may be; beyond, it is another model.
+
+Rounding: a log-prob is a sum of about 2 roundings a layer of the residual stream, each of u times a logit's spread s,
+on either side: s * u * sqrt(4 * layers). float32: u = 2^-24, s = 10, 80 layers: 1e-5; measured 1e-7 to 5e-6.
+bfloat16: u = 2^-9, s = 3, 28 layers: .06; measured .008 to .021. NF4 computes with the same codes on both sides, so its
+bound is that of the dtype of its products.
+"""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Nats, the largest of the rollouts' mean differences. bound: of rounding."""
+
+    off: float
+    bound: float
+
+    @property
+    def is_right(self) -> bool:
+        return self.off <= self.bound  # False for NaN
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What a person is told where an engine is wrong. engine: the option that names another one."""
+
+    kept: str = "the head; nothing was trained"
+    engine: str = "python -m orchestrator run --set sampling.engine={} --set 'sampling.fallback=[]'"
+
+
+def probe(
+    model: Any, engine: Portions, profile: Profile, *, row_tokens: int | None = None, advice: Advice = Advice()
+) -> dict[str, Any]:
+    """What was found, for an event. row_tokens: of the trainer's rows; None: nothing is trained.
+
+    Weights and random generators stay as they are. Raises LonghaulError (INPUT) where either is off by more than
+    rounding; the engine is checked again whenever another takes its place.
+    """
+    devices = [model.device] if model.device.type == "cuda" else []
+    engine.on_change = lambda now: _engine_is_right(model, now, profile, advice)
+    with torch.random.fork_rng(devices=devices):
+        rollouts, truth, of_engine = _engine_is_right(model, engine.engine, profile, advice)
+        engine.rest()
+        facts: dict[str, Any] = {"engine_off": of_engine.off, "bound": of_engine.bound}
+        if row_tokens is not None:
+            facts["trainer_off"] = _trainer_is_right(model, rollouts, truth, profile, row_tokens, advice).off
+    longest = profile.sampling.max_prompt_tokens + profile.sampling.max_completion_tokens
+    name = NAMES.get(type(engine.engine).__name__, type(engine.engine).__name__)
+    return {"text": path_of(model.config.to_dict(), name, longest)} | facts
+
+
+NAMES = {
+    "NativeEngine": "native", "GraphEngine": "native", "HfEngine": "hf", "ContinuousEngine": "continuous",
+    "VllmEngine": "vllm",
+}  # fmt: skip
+
+
+def _engine_is_right(
+    model: Any, engine: RolloutEngine, profile: Profile, advice: Advice
+) -> tuple[list[Rollout], list[Tensor], Compared]:
+    temperature = profile.sampling.temperature
+    asked = requests(model, profile)
+    sampling = Sampling(temperature=temperature, max_new_tokens=NEW_TOKENS, ignore_stop=True)
+    rollouts = engine.generate(asked, sampling)
+    truth = _truth_of(model, rollouts, temperature)
+    found = compared(model, _told(rollouts), truth)
+    if found.is_right:
+        return rollouts, truth, found
+    name = NAMES.get(type(engine).__name__, type(engine).__name__)
+    what = f"the engine {name} does not compute this model ({type(model).__name__}): {_said(found, model)}"
+    if not isinstance(engine, HfEngine):
+        other = HfEngine(model).generate(asked, sampling)
+        if compared(model, _told(other), _truth_of(model, other, temperature)).is_right:
+            raise _refused(what + "; the engine hf is right", advice.kept, advice.engine.format("hf"))
+    raise _refused(what + "; no other engine is right", advice.kept, "use another model: --set model.path=...")
+
+
+def _trainer_is_right(
+    model: Any, rollouts: Sequence[Rollout], truth: Sequence[Tensor], profile: Profile, row_tokens: int, advice: Advice
+) -> Compared:
+    found = compared(model, trained_log_probs(model, rollouts, profile, row_tokens), truth)
+    if found.is_right:
+        return found
+    raise _refused(
+        f"the trainer does not compute this model ({type(model).__name__}): {_said(found, model)}",
+        advice.kept,
+        "use another model: --set model.path=...   (and please report this one's config.json)",
+    )
+
+
+def _said(found: Compared, model: Any) -> str:
+    dtype = str(model.dtype).removeprefix("torch.")
+    return (
+        f"its log-probs are off plain transformers by {found.off:.2g} nats a token, and rounding in {dtype} "
+        f"explains {found.bound:g}"
+    )
+
+
+def _refused(what: str, kept: str, next_command: str) -> LonghaulError:
+    return LonghaulError(what, kept=kept, next_command=next_command, exit_code=ExitCode.INPUT)
+
+
+def requests(model: Any, profile: Profile) -> list[Request]:
+    """Two completions of one prompt and one of a shorter one: rows that share a prompt, and rows of unlike lengths."""
+    config = model.config
+    knobs = profile.sampling
+    room = min(knobs.max_prompt_tokens + knobs.max_completion_tokens,
+               getattr(config, "max_position_embeddings", 0) or MOST_PROMPT)  # fmt: skip
+    length = max(2, min(prompt_tokens(config.to_dict()), room - NEW_TOKENS))
+    long, short = (
+        tuple((factor * place + 13) % config.vocab_size for place in range(size))
+        for factor, size in ((7919, length), (7907, max(1, length // 2)))
+    )
+    return [Request(long, 1), Request(long, 2), Request(short, 3)]
+
+
+def prompt_tokens(config: Mapping[str, Any]) -> int:
+    """Of the longer prompt: the completion begins beyond every window that `MOST_PROMPT` reaches. (pure)"""
+    sizes = [
+        value
+        for name, value in config.items()
+        if isinstance(value, int) and ("window" in name or "chunk" in name or "conv" in name) and "layers" not in name
+    ]
+    reached = [size for size in sizes if 0 < size < MOST_PROMPT]
+    return max(LEAST_PROMPT, max(reached, default=0) + 1)
+
+
+def _truth_of(model: Any, rollouts: Sequence[Rollout], temperature: float) -> list[Tensor]:
+    with plainly(model):
+        return [lone_log_probs(model, rollout, temperature) for rollout in rollouts]
+
+
+def compared(model: Any, log_probs: Iterable[Tensor], truth: Iterable[Tensor]) -> Compared:
+    """Both: of each rollout's tokens, [T] each."""
+    off = 0.0
+    for mine, true in zip(log_probs, truth, strict=True):
+        mean = float((mine.double().cpu() - true.double()).abs().mean())
+        off = mean if not mean <= off else off  # NaN stays
+    return Compared(off, BOUNDS[model.dtype])
+
+
+def _told(rollouts: Sequence[Rollout]) -> list[Tensor]:
+    return [torch.tensor(one.log_probs) for one in rollouts]
+
+
+@torch.no_grad()
+def lone_log_probs(model: Any, rollout: Rollout, temperature: float) -> Tensor:
+    """Of the completion's tokens, by the model's own pass over this sequence alone. [T], float32, on the CPU."""
+    ids = torch.tensor([rollout.prompt_ids + rollout.completion_ids], device=model.device)
+    begin = len(rollout.prompt_ids)
+    logits = model(input_ids=ids, use_cache=False).logits[0, begin - 1 : -1].float()
+    found = torch.log_softmax(logits / temperature, dim=-1).gather(1, ids[0, begin:, None])
+    return found.squeeze(1).cpu()
+
+
+def trained_log_probs(model: Any, rollouts: Sequence[Rollout], profile: Profile, row_tokens: int) -> list[Tensor]:
+    """Of each rollout's tokens, [T] each, by the pass that training makes over them."""
+    units = packing.units_of([one.prompt_ids for one in rollouts], [one.completion_ids for one in rollouts], row_tokens)
+    found: dict[int, Tensor] = {}
+    # With gradient where layers are computed again: those passes are not the others'. Elsewhere they are the same.
+    with torch.set_grad_enabled(bool(plain.reason_of(model)) and profile.model.gradient_checkpointing):
+        for batch in packing.micro_batches(units, len(rollouts), row_tokens):
+            members = [member for row in batch for unit in row for member in unit.members]
+            scored = score(model, packing.pack(batch).to(model.device), profile.sampling.temperature)
+            sizes = [len(rollouts[member].completion_ids) for member in members]
+            found |= zip(members, torch.split(scored.log_probs.detach().cpu(), sizes), strict=True)
+    return [found[number] for number in range(len(rollouts))]
+
+
+@contextmanager
+def plainly(model: Any) -> Iterator[None]:
+    """The model as transformers makes it: eager attention, no fused layer. Adapters stay."""
+    kept = model.config._attn_implementation
+    with fused_layers.undone(model):
+        with suppress(
+            ValueError, NotImplementedError, AttributeError
+        ):  # a model that has no such attention keeps its own
+            model.set_attn_implementation("eager")
+        try:
+            yield
+        finally:
+            if model.config._attn_implementation != kept:
+                model.set_attn_implementation(kept)
