@@ -52,7 +52,7 @@ def _off(value: Any) -> bool:
 
 
 def _silu(value: Any) -> bool:
-    return value == "silu"
+    return bool(value == "silu")
 
 
 def _rope(value: Any) -> bool:

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from profiles.architecture import LEFT_PADDED, reason_against, refusal
+
 VOCABULARY = 272
 """As `random_init.byte_tokenizer` has, rounded up."""
 WINDOW = 8
@@ -168,3 +170,35 @@ def write(name: str, directory: Path) -> None:
         "chat_template": CHAT_TEMPLATE,
     }  # fmt: skip
     (directory / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))
+
+
+BEGIN, END = "<!-- families: python -m tests.workers.families -->\n", "<!-- /families -->\n"
+
+
+def table() -> str:
+    """What each family gets, in Markdown: the part of docs/models.md between the marks."""
+    lines = [
+        "| family, and what its config has | rollouts | trained as | why not our own code |",
+        "| --- | --- | --- | --- |",
+    ]
+    for name in sorted(FAMILIES):
+        config = config_of(name).to_dict()
+        if refusal(config, 64):
+            lines.append(f"| {name} | refused | refused | {refusal(config, 64)} |")
+            continue
+        reason = reason_against(config)
+        engine = "any engine" if not reason else "`hf`" if FAMILIES[name][0] in LEFT_PADDED else "`hf`, equal lengths"
+        reason = "architecture" if reason.startswith("the architecture") else reason
+        lines.append(f"| {name} | {engine} | {'rows of one' if reason else 'packed rows'} | {reason} |")
+    return "\n".join(lines) + "\n"
+
+
+def with_table(text: str) -> str:
+    """docs/models.md with the table as it is now."""
+    before, _, rest = text.partition(BEGIN)
+    return f"{before}{BEGIN}\n{table()}\n{END}{rest.partition(END)[2]}"
+
+
+if __name__ == "__main__":
+    path = Path("docs/models.md")
+    path.write_text(with_table(path.read_text()))

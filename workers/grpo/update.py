@@ -212,10 +212,10 @@ class GroupUpdate:
         if prepared.tis_cap:
             terms = replace(terms, is_detached=True, tis_cap=prepared.tis_cap, tis_mode=self._profile.grpo.tis_mode)
         make = partial(sequence_policy_loss, lengths=lengths.to(device)) if of_sequences else fused_policy_loss
-        states, weight, bias = read(self._model, pack)
+        states, head, bias = read(self._model, pack)
         loss = make(
             states,
-            weight,
+            head,
             tokens,
             terms,
             divisor=spread([1 / weight if (weight := minibatch.weights[member]) else math.inf for member in members]),

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Adapter as Knobs
-from workers.models import lora
+from workers.models import lora, plain
 from workers.models.quantized import require
 from workers.models.weights import refuse_not_finite
 from workers.rng import derive
@@ -55,6 +55,8 @@ def inject(model: Any, knobs: Knobs, seed: int) -> None:
     model.requires_grad_(False)
     if knobs.implementation == "own":
         lora.inject(model, knobs, seed)
+        if plain.reason_of(model):
+            _refuse_unheard(model)
     else:
         _inject_peft(model, knobs, seed)
     for parameter in adapter_of(model).values():
@@ -75,7 +77,29 @@ def _inject_peft(model: Any, knobs: Knobs, seed: int) -> None:
     devices = [model.device] if model.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(derive(seed, 0, "adapter"))
-        get_peft_model(model, config, adapter_name=ADAPTER)  # changes `model` itself
+        try:
+            get_peft_model(model, config, adapter_name=ADAPTER)  # changes `model` itself
+        except ValueError as error:  # of recurrent models it knows layers whose weights are read past an adapter
+            raise _not_adaptable(model, str(error)) from error
+
+
+def _refuse_unheard(model: Any) -> None:
+    """Raises LonghaulError (INPUT) where the model's own code takes the weight of an adapted layer, and does not call
+    the layer: recurrent ones do so with some."""
+    with torch.no_grad():
+        try:
+            model(input_ids=torch.zeros(1, 2, dtype=torch.long, device=model.device), use_cache=False)
+        except AttributeError as error:
+            raise _not_adaptable(model, f"its code reads past an adapter: {error}") from error
+
+
+def _not_adaptable(model: Any, why: str) -> LonghaulError:
+    return LonghaulError(
+        f"adapter.targets names a layer of {type(model).__name__} that cannot have an adapter: {why}",
+        kept="the run, as it is",
+        next_command="take such layers (out_proj, x_proj, dt_proj of recurrent blocks) out of adapter.targets",
+        exit_code=ExitCode.INPUT,
+    )
 
 
 @contextmanager

@@ -23,7 +23,7 @@ def enable(model: Any) -> None:
 
     Raises LonghaulError (INPUT) where its layers cannot be computed again.
     """
-    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    layers: list[Any] = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     if not layers:
         raise LonghaulError(
             f"model.gradient_checkpointing is on, and {type(model).__name__} has no layers that can be computed again",

@@ -164,7 +164,7 @@ def engine_of(
     reductions: how often the batch was halved, because memory ran out in earlier attempts. Raises LonghaulError
     (INPUT) where neither the engine nor one of its fallbacks can start.
     """
-    names = (profile.sampling.engine, *profile.sampling.fallback)
+    names: tuple[str, ...] = (profile.sampling.engine, *profile.sampling.fallback)
     if reason := reason_of(model):
         if profile.sampling.engine != PLAIN_ENGINE:
             log.info("rollouts by %s instead of %s: %s", PLAIN_ENGINE, profile.sampling.engine, reason)
