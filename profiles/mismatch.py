@@ -30,12 +30,11 @@ class Bounds(NamedTuple):
 FLOAT32, ROUNDED = Bounds(1e-4, 1e-2), Bounds(0.05, 0.25)
 
 
-def bounds_of(profile: Profile) -> Bounds:
-    """end is 0 where the run never ends for it."""
+def bounds_of(profile: Profile, limit: float) -> Bounds:
+    """limit: `optimizer.mismatch_limit`; below 0 the precision decides. `end` is 0 where the run never ends for it."""
     is_rounded = profile.model.dtype != "float32" or profile.model.quantization != "none"
     is_rounded |= "vllm" in engines_of(profile) and profile.vllm.dtype != "float32"
     bounds = ROUNDED if is_rounded else FLOAT32
-    limit = profile.optimizer.mismatch_limit
     return bounds if limit < 0 else bounds._replace(end=limit)
 
 

@@ -204,7 +204,8 @@ class Cycle:
         crash_point("worker.after_update")
         self.report(report, time.monotonic() - began)
         self.count_not_finite(report)
-        if said := warning_of(step, report.metrics, bounds_of(self.attempt.profile)):
+        profile = self.attempt.profile
+        if said := warning_of(step, report.metrics, bounds_of(profile, profile.optimizer.mismatch_limit)):
             self.attempt.warn(said)
 
     def rollouts(self, step: int) -> list[Record]:

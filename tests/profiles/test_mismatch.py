@@ -24,7 +24,8 @@ from profiles.schema import Model, Optimizer, Profile, Sampling, Vllm
     ],
 )
 def test_the_coarsest_rounding_decides(changes: dict[str, Any], expected: Any) -> None:
-    assert bounds_of(Profile(name="x", **changes)) == expected
+    profile = Profile(name="x", **changes)
+    assert bounds_of(profile, profile.optimizer.mismatch_limit) == expected
 
 
 @pytest.mark.parametrize("tokens", [1, 24, 64, 400])
