@@ -8,7 +8,8 @@ import sys
 
 from orchestrator.disk import Room, disk_facts, disk_line
 from orchestrator.display.wording import among
-from orchestrator.preflight import Verdict, plan_facts, shown
+from orchestrator.judging import Verdict
+from orchestrator.preflight import plan_facts, shown
 from profiles.errors import ExitCode
 
 
