@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from orchestrator.commit import Ledger
+from orchestrator.commit import Ledger, answers_in
 from orchestrator.ingest import drop_torn_line, ingest_all
 from orchestrator.records import Link, Record, line_to, links, read_records
 from orchestrator.stagnation import verdict
@@ -188,8 +188,10 @@ class Telling:
             return False
         self.ledger.store.restore_cycle(spec.cycle, CycleState.VALIDATING)
         self.ledger.store.commit_validation(
-            head.checkpoint_id, spec.cycle, spec.attempt, head.step, result.validation, self.now
+            head.checkpoint_id, spec.cycle, spec.attempt, head.step, result.validation, self.now, answers_in(result)
         )
+        if spec.all_problems:  # later validations must answer the same problems
+            self.ledger.store.decide_problems(all_problems=True)
         return True
 
     def _commit(self, link: Link) -> None:

@@ -230,13 +230,18 @@ class Ledger:
             assert head is not None
             self.store.commit_validation(
                 head.checkpoint_id, attempt.cycle, attempt.attempt, head.step, result.validation, now,
-                {suite: {task: bits_of(one) for task, one in tasks.items()} for suite, tasks in result.answers.items()},
+                answers_in(result),
             )  # fmt: skip
             self.publish()
             return Ended(AttemptState.SUCCEEDED, "", ""), None
         if failure == STOPPED:
             return Ended(AttemptState.STOPPED, "", "stopped as asked; it is done again on resume"), None
         return unfinished(result, failure, lost), None
+
+
+def answers_in(result: Result) -> dict[str, dict[str, AnswerBits]]:
+    """Suite -> task -> who answered which problem, as the store keeps it. (pure)"""
+    return {suite: {task: bits_of(one) for task, one in tasks.items()} for suite, tasks in result.answers.items()}
 
 
 def unfinished(result: Result | None, failure: str, lost: bool) -> Ended:

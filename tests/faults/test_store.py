@@ -43,6 +43,12 @@ def change_the_profile(run: Scene) -> None:
         db.execute("UPDATE runs SET profile=replace(profile, '\"seed\":0', '\"seed\":1')")
 
 
+def stored_answers(run: Scene) -> list[tuple[object, ...]]:
+    """Who answered which problem right, as the stagnation rule reads it."""
+    with closing(sqlite3.connect(run.run.store)) as db:
+        return db.execute("SELECT checkpoint_id, suite, task, greedy, sampled FROM answers").fetchall()
+
+
 def mend(run: Scene) -> str:
     done = run.ask("recover")
     assert done.returncode == 0, done.stderr
@@ -58,10 +64,12 @@ def test_D6_D7_store_lost_torn_or_changed_is_made_again_and_the_run_ends_as_if_n
     with scene(tmp_path / "run") as run:
         run.finish(crash, code=KILLED)
         run.wait_until_nobody_is_left()
+        answers = stored_answers(run)
         damage(run)
         told(run.finish(code=74), "python -m orchestrator recover")
         assert "were adopted from their files" in mend(run)
         assert "is whole; nothing was changed" in mend(run)
+        assert answers and set(stored_answers(run)) >= set(answers)
         run.finish()
         check_invariants(run, clean.ending)
         assert damage is remove or list(run.run.quarantine.glob("state.db.1"))
