@@ -68,8 +68,7 @@ class Trainer(Protocol):
         """All stateful objects, `progress` among them."""
 
     def probe(self) -> Mapping[str, Any]:
-        """Refuse a model that rollouts or updates would not compute as transformers does; returns what was found, for
-        an event. Changes no state. To be called once the weights are loaded."""
+        """Refuse a model that is not computed as transformers does; returns what was found. Changes no state."""
 
     def seed(self, stop_asked: Callable[[], bool]) -> Sequence[Record]:
         """Fill empty buffers before the first step; returns the tasks found. Raises Interrupted when asked to stop."""
@@ -101,7 +100,6 @@ def train(attempt: Attempt, trainer: Trainer) -> Result:
     """The story of a cycle."""
     cycle = Cycle(attempt, trainer)
     cycle.load()
-    cycle.probe()
     cycle.rehearse()
     try:
         cycle.prepare_buffers()
@@ -144,18 +142,15 @@ class Cycle:
                 exit_code=ExitCode.SPEC,
             )
 
-    def probe(self) -> None:
-        """A model that is computed wrongly is refused before anything is drawn or trained."""
-        with self.attempt.stage("loading"):
-            found = self.with_less_memory(self.trainer.probe, ROLLOUT)
-        if found:
-            self.attempt.event("path", **found)
-
     def rehearse(self) -> None:
-        """Largest shapes first: running out of memory shows in the first minute, not at the longest answer."""
-        first = self.spec.head is None
+        """What is computed wrongly, or does not fit into memory, shows in the first minute."""
+        with self.attempt.stage("loading"):
+            if path := self.with_less_memory(self.trainer.probe, ROLLOUT):
+                self.attempt.event("path", **path)
         with self.attempt.stage("worst_case"):
-            memory = self.with_less_memory(lambda: self.trainer.worst_case(first_attempt=first), "update")
+            memory = self.with_less_memory(
+                lambda: self.trainer.worst_case(first_attempt=self.spec.head is None), "update"
+            )
         if memory:
             self.attempt.event("memory", **memory)
 

@@ -180,8 +180,8 @@ def test_row_7_uniform_groups_cost_no_forward_pass_and_change_nothing(
     tmp_path: Path, problems: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
-    places_of = update.places_of
-    monkeypatch.setattr(update, "places_of", lambda *given: calls.append(1) or places_of(*given))
+    read = update.read
+    monkeypatch.setattr(update, "read", lambda *given: calls.append(1) or read(*given))
     profile = plain_profile(problems)
     seeded = checkpoint_of(trained(tmp_path, profile))
     rehearsed = len(calls)
