@@ -123,7 +123,7 @@ class Cycle:
         self.saver: Saver
 
     def load(self) -> None:
-        """Verify the head, build the trainer, restore every registered object from it."""
+        """Verify the head, build the trainer, restore every registered object from it, and probe what came of that."""
         self.attempt.at(self.spec.first_step - 1, "loading")
         self.attempt.event("started", versions=versions())
         with self.attempt.stage("loading"):
@@ -134,6 +134,8 @@ class Cycle:
                 registry.load(head[0], head[1].files, static=self.trainer.static_files)
             self.saver = Saver(self.attempt, registry, self.trainer.write_static)
             self.trainer.resize(self.progress.backoff.begin(self.trainer.sizes))
+            if path := self.with_less_memory(self.trainer.probe, ROLLOUT):
+                self.attempt.event("path", **path)
         if self.progress.step != self.spec.first_step - 1:
             raise LonghaulError(
                 f"the head holds step {self.progress.step}, but the cycle begins at step {self.spec.first_step}",
@@ -143,14 +145,10 @@ class Cycle:
             )
 
     def rehearse(self) -> None:
-        """What is computed wrongly, or does not fit into memory, shows in the first minute."""
-        with self.attempt.stage("loading"):
-            if path := self.with_less_memory(self.trainer.probe, ROLLOUT):
-                self.attempt.event("path", **path)
+        """Largest shapes first: running out of memory shows in the first minute, not at the longest answer."""
+        first = self.spec.head is None
         with self.attempt.stage("worst_case"):
-            memory = self.with_less_memory(
-                lambda: self.trainer.worst_case(first_attempt=self.spec.head is None), "update"
-            )
+            memory = self.with_less_memory(lambda: self.trainer.worst_case(first_attempt=first), "update")
         if memory:
             self.attempt.event("memory", **memory)
 
