@@ -16,9 +16,11 @@ from msgspec.structs import replace
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Model, Profile, Run, Sampling
 from tests.workers.azr.small import VOCABULARY, write_model
+from tests.workers.families import write
 from tests.workers.suites.samples import write_data
 from workers.contract import EvaluationSpec
 from workers.evaluate.job import _batches, evaluate
+from workers.models import plain
 from workers.rollout.native import NativeEngine
 from workers.rollout.select import Portions
 from workers.suites.asking import Asked
@@ -243,3 +245,16 @@ def test_an_answer_that_does_not_fit_ends_it_with_advice() -> None:
     with pytest.raises(LonghaulError) as caught:
         list(_batches([1], 8, work, engine, lambda type_, /, **data: None))  # type: ignore[list-item]
     assert caught.value.exit_code == ExitCode.CUDA_OOM and "--max-new-tokens" in caught.value.next_command
+
+
+def test_an_engine_that_computes_another_model_answers_no_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if the list of known models named one too many: a Qwen 3 without its norms of queries and keys."""
+    write("qwen3", tmp_path / "model")
+    monkeypatch.setattr(plain, "_reason", lambda model, longest: "")
+    spec = spec_of(tmp_path, model=str(tmp_path / "model"), style="plain")
+    with pytest.raises(LonghaulError, match="the engine native does not compute this model") as caught:
+        heard(spec)
+    assert caught.value.exit_code is ExitCode.INPUT
+    assert caught.value.next_command == "the same command with --engine hf"

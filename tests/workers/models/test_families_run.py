@@ -53,6 +53,7 @@ def test_a_family_that_our_code_does_not_know_is_trained_by_plain_transformers(
     attempt = tmp_path / "runs/one/cycles/0001/attempt-1"
     (path,), (step,) = h.events_at(attempt, "path"), h.events_at(attempt, "step")
     assert step.data["grad_norm"] > 0
+    assert len(h.events_at(tmp_path / "runs/one/cycles/0001/validate-1", "path")) == 1  # validation probes too
     if changes:  # one update a step, so what the engine wrote down is what the trainer finds, but for rounding
         assert path.data["engine_off"] < 1e-5 and path.data["trainer_off"] < 1e-5
         assert step.data["mismatch_max"] < 1e-4
