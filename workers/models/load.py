@@ -119,9 +119,12 @@ def load_model(directory: Path, knobs: Knobs, device: torch.device) -> Any:
     disable_progress_bar()  # type: ignore[no-untyped-call]
     read: Any = AutoModelForCausalLM.from_pretrained
     options: dict[str, Any] = {"dtype": getattr(torch, knobs.dtype)}
-    is_plain = _json(directory / "config.json").get("model_type") not in FAMILIES
+    config = _json(directory / "config.json")
+    is_plain = config.get("model_type") not in FAMILIES
     if not is_plain:  # our passes hand over masks that other kinds do not take; for others transformers chooses
         options["attn_implementation"] = "sdpa"
+    elif config.get("attn_logit_softcapping"):  # older transformers choose a kernel that drops the cap
+        options["attn_implementation"] = "eager"
     if knobs.quantization == "nf4":
         options |= {"quantization_config": quantized.nf4_config(knobs.dtype), "device_map": {"": device}}
     try:

@@ -39,7 +39,7 @@ OWN = {name for name in FAMILIES if name.startswith(("llama", "qwen2", "mistral"
 UNSAMPLED = "llama, dynamic rope"
 """With a cache it gives other numbers than a whole pass, in transformers itself."""
 LOOSE = {"nemotron_h": 1e-3}
-"""Its single steps and its whole pass differ by 7e-4 in transformers itself, .00002 on average."""
+"""Its single steps and its whole pass differ by 7e-4 in transformers itself."""
 
 
 @pytest.fixture(autouse=True)
