@@ -35,7 +35,7 @@ from state.lock import is_network
 State = Literal["ok", "warn", "fail"]
 
 OLDEST, NEWEST = (3, 11), (3, 14)
-"""The Pythons that the tests ran with."""
+"""The Pythons that are accepted; docs/quickstart.md says what was run with each."""
 SQLITE = (3, 37, 0)
 """The first version with STRICT tables."""
 FREE_MB = 2048
