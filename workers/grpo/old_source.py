@@ -6,11 +6,12 @@ from pathlib import Path
 
 import msgspec
 
+from profiles.mismatch import ROUNDED
 from profiles.schema import Profile
 from workers.rollout.select import tis_cap_of
 
-FAR_OFF_MEAN, FAR_OFF = 0.05, 2.0
-"""Nats, mean and largest of the tokens of a step: a healthy engine in bfloat16 is off by .01 to .02 in the mean."""
+FAR_OFF = 2.0
+"""Nats, of one token; of the mean over a step's tokens, the bound that a warning has in 16 bits."""
 
 
 def old_source_of(profile: Profile) -> str:
@@ -23,7 +24,7 @@ def old_source_of(profile: Profile) -> str:
 
 def is_far_off(mean: float, largest: float) -> bool:
     """Whether an engine's log-probs cannot be taken for the trainer's: nats, before any update. (pure)"""
-    return mean > FAR_OFF_MEAN or largest > FAR_OFF
+    return mean > ROUNDED.warn or largest > FAR_OFF
 
 
 class OldSource:
