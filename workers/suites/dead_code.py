@@ -41,13 +41,15 @@ MAX_PASSES = 8
 def without_dead_code(tree: ast.Module) -> ast.Module:
     """The tree, changed in place."""
     for _ in range(MAX_PASSES):
-        if not any([_prune(function, tree) for function in ast.walk(tree) if isinstance(function, Function)]):
+        # Once a pass: what an earlier function no longer reads shows in the next one.
+        names = _Names(tree)
+        functions = [node for node in ast.walk(tree) if isinstance(node, Function)]
+        if not any([_prune(function, names) for function in functions]):
             break
     return tree
 
 
-def _prune(function: Function, tree: ast.Module) -> bool:
-    names = _Names(tree)
+def _prune(function: Function, names: _Names) -> bool:
     pruned = False
     for body in _bodies(function):
         kept = list(_alive(body, names)) or [ast.Pass()]
