@@ -183,14 +183,14 @@ def asks_all_problems(history: History, profile: Profile) -> bool | None:
     """
     if history.all_problems is not None:
         return history.all_problems
-    cost, current, knobs = history.validation_cost, history.current, profile.validation
-    if knobs.all_within == 0:
+    cost, current, within = history.validation_cost, history.current, profile.validation.all_within
+    if within == 0:
         return False
     if cost is None or current is None or current.phase != "train" or current.train_s <= 0:
         return None
     if cost.available <= cost.asked:
         return False
-    return cost.seconds / cost.asked * cost.available < knobs.all_within * current.train_s * knobs.every
+    return cost.seconds / cost.asked * cost.available < within * current.train_s * profile.validation.every
 
 
 def reductions(history: History, failures: list[AttemptFacts]) -> int:

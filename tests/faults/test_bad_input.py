@@ -165,7 +165,7 @@ def test_D14_run_directory_renamed_goes_on(clean: Clean, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("action", ["enospc", "eio"])
-@pytest.mark.parametrize("point", ["ckpt.files_written:3", "durable.before_rename:8"])
+@pytest.mark.parametrize("point", ["ckpt.files_written:3", "durable.before_rename:9"])
 def test_D10_D11_failing_write_ends_with_73_and_keeps_the_head(
     point: str, action: str, clean: Clean, tmp_path: Path
 ) -> None:

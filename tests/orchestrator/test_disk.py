@@ -33,7 +33,7 @@ def cli(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def test_a_run_that_cannot_fit_is_refused_before_anything_is_made(tmp_path: Path) -> None:
     done = cli(tmp_path, "--set", f"fake.state_bytes={PETABYTE}")
     assert done.returncode == ExitCode.DISK == 73
-    assert "run 'fake' needs up to 9000000.0 GB of disk, and " in done.stderr
+    assert "the disk is too small for run 'fake': it needs up to 9000000.0 GB, and " in done.stderr
     assert "are missing" in done.stderr
     assert "kept:  nothing was started" in done.stderr
     assert "--set retention.on_small_disk=warn" in done.stderr

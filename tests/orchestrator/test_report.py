@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import re
 import sqlite3
@@ -53,6 +54,10 @@ def run(tmp_path: Path) -> RunDir:
     return build_store(tmp_path / "night", cycles=6, steps=120)
 
 
+def set_profile(db: sqlite3.Connection, profile: str) -> None:
+    db.execute("UPDATE runs SET profile=?, profile_sha256=?", [profile, hashlib.sha256(profile.encode()).hexdigest()])
+
+
 def html_of(run: RunDir) -> str:
     return write_report(run).read_text()
 
@@ -88,7 +93,8 @@ def test_the_policy_allows_this_script_alone(run: RunDir) -> None:
 def test_hostile_text_stays_text(run: RunDir) -> None:
     with sqlite3.connect(run.store) as db:
         db.execute("UPDATE examples SET program=?, input=?, output=?, task=?", [HOSTILE] * 4)
-        db.execute("UPDATE runs SET stop_reason=?, profile=?", [HOSTILE, json.dumps({"name": HOSTILE, "x": [HOSTILE]})])
+        db.execute("UPDATE runs SET stop_reason=?", [HOSTILE])
+        set_profile(db, json.dumps({"name": HOSTILE, "x": [HOSTILE]}))
         db.execute("UPDATE attempts SET state='failed', failure=?, message=? WHERE cycle=2", [HOSTILE, HOSTILE])
         db.execute("UPDATE cycles SET evidence=? WHERE cycle=3", [HOSTILE])
         db.execute(
@@ -121,7 +127,8 @@ def test_a_run_that_has_just_begun_has_a_report(tmp_path: Path) -> None:
     run = build_store(tmp_path / "new", cycles=1, steps=1, examples=0)
     with sqlite3.connect(run.store) as db:
         db.execute("PRAGMA foreign_keys=OFF")
-        db.execute("UPDATE runs SET head=NULL, profile='{}'")
+        db.execute("UPDATE runs SET head=NULL")
+        set_profile(db, "{}")
         for table in ("steps", "validations", "checkpoints", "attempts", "cycles", "events", "examples"):
             db.execute(f"DELETE FROM {table}")
     db.close()

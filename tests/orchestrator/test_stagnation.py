@@ -41,6 +41,12 @@ def test_rising_accuracy_goes_on() -> None:
     assert all(verdict(history(*cycles[:n]), RULE) == GO for n in range(1, 61))
 
 
+def test_O5_a_healthy_day_of_constant_counts_is_not_stagnant() -> None:
+    """The published rule counted rows of files of a constant length, and stopped every run."""
+    day = [cycle(n, 0.3 + 0.001 * n, 0.2 + 0.002 * n) for n in range(288)]
+    assert all(verdict(history(*day[max(0, n - 60) : n]), Stagnation()) == GO for n in range(1, len(day) + 1))
+
+
 def test_flat_accuracy_is_a_plateau_once_the_window_is_full_and_the_evidence_says_what_could_be_missed() -> None:
     assert verdict(history(*flat(23)), RULE) == GO
     found = verdict(history(*flat(24)), RULE)
