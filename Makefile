@@ -10,12 +10,13 @@ ARGS ?=
 
 # What may differ between root and a user: processes, permission bits, terminals, what a machine grants. Left out is what
 # takes minutes and has nothing of that.
-AS_USER := tests/workers/sandbox tests/faults tests/state tests/test_packaging.py tests/test_as_user.py \
-	$(addprefix tests/orchestrator/test_, doctor.py preflight.py status.py packages.py) \
-	$(addprefix --ignore=tests/, workers/sandbox/test_soak.py faults/test_pocket.py faults/test_pocket_grpo.py faults/test_ranks.py)
+AS_USER := tests/workers/sandbox tests/state tests/test_packaging.py tests/test_as_user.py \
+	$(addprefix tests/orchestrator/test_, doctor.py preflight.py status.py packages.py control.py environment.py) \
+	$(addprefix tests/faults/test_, bad_input.py copies.py groups.py locks.py paths.py refusals.py requests.py terminal.py) \
+	--ignore=tests/workers/sandbox/test_soak.py
 # What computes with floating-point numbers and compares them, but for whole runs: their digests are those of one machine.
 NUMERICAL := tests/workers/models tests/workers/grpo tests/workers/rollout $(addprefix tests/workers/test_, \
-	update.py out_of_memory.py loss.py fused_head.py fused_loss.py importance.py native_engine.py) \
+	update.py out_of_memory.py loss.py fused_head.py fused_loss.py importance.py native_engine.py float32_exactness.py) \
 	$(addprefix --ignore=tests/workers/, grpo/test_grpo_worker.py grpo/test_end_to_end.py models/test_adapter_runs.py models/test_full_runs.py)
 
 help:  ## List the targets

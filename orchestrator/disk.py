@@ -131,9 +131,10 @@ def too_full(room: Room, profile: Profile, run: RunDir, args: argparse.Namespace
     plan = room.plan
     assert plan is not None
     there = f", of which {size(room.there.occupied)} are there" if room.there.occupied else ""
+    free = f"{size(room.free)} are free in {harmless(str(room.place))}"
     return LonghaulError(
-        f"the disk is too small for run '{run.name}': it needs up to {size(plan.total)}{there}, and "
-        f"{size(room.free)} are free in {harmless(str(room.place))}: {size(room.missing)} are missing\n  {disk_line(room)}",
+        f"the disk is too small for run '{run.name}': it needs up to {size(plan.total)}{there}, and {free}: "
+        f"{size(room.missing)} are missing\n  {disk_line(room)}",
         kept="nothing was started",
         next_command=advice(room, profile, run, args),
         exit_code=ExitCode.DISK,

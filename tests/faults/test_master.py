@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from state.tables import SCHEMA_VERSION
 from tests.faults.conftest import Clean
 from tests.faults.harness import KNOBS, Scene, scene
 from tests.faults.invariants import check_invariants, check_recovery, ending
@@ -109,7 +110,7 @@ def test_M9_master_killed_during_migration_rolls_back_and_has_a_backup(clean: Cl
         later = [sys.executable, "-c", MIGRATED, *run.command("--plain")[3:]]
         assert run.launch(later, "store.in_migration:1").end() == KILLED
         assert run.one("SELECT name FROM sqlite_master WHERE name='added'") is None
-        assert (run.run.backups / "state.db.v1.bak").exists()
+        assert (run.run.backups / f"state.db.v{SCHEMA_VERSION}.bak").exists()
         master = run.launch(later)
         assert master.end() == 0, master.text()
         assert run.rows("SELECT x FROM added") == [(7,)]
