@@ -34,9 +34,11 @@ class Key(NamedTuple):
 class Definitions:
     """The definitions of a program."""
 
-    def __init__(self, program: str) -> None:
+    def __init__(self, program: str, *, keeps_dead_code: bool = False) -> None:
         """Raises SyntaxError or ValueError where the program has no syntax tree, or one that is nested too deeply."""
-        tree = without_dead_code(syntax_tree(program))
+        tree = syntax_tree(program)
+        if not keeps_dead_code:
+            tree = without_dead_code(tree)
         self._functions = [node for node in ast.walk(tree) if isinstance(node, Function)]
         self._top = [node for node in tree.body if isinstance(node, Function)]
         imports = [name for node in ast.walk(tree) if isinstance(node, _Import) for name in node.names]

@@ -7,7 +7,7 @@ One registry for all. A program is refused if any of its functions, with all tha
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from profiles.schema import Profile
 from workers.pocket import language
@@ -24,15 +24,23 @@ class HeldOutPrograms:
 
     def __init__(self, programs: Iterable[str], folds: Iterable[Callable[[str], bool]] = ()) -> None:
         """folds: rules that hold out a share of all programs, by their normal text."""
-        self._keys = frozenset(key for program in programs for key in Definitions(program).entry_keys())
+        self._keys = frozenset(
+            key for program in programs for found in _definitions(program) for key in found.entry_keys()
+        )
         self._max_size = max((key.size for key in self._keys), default=0)
         self._folds = tuple(folds)
 
     def __call__(self, program: str) -> bool:
         """Whether `program` is held out. Raises SyntaxError or ValueError where it has no syntax tree."""
-        if not self._keys.isdisjoint(Definitions(program).function_keys(self._max_size)):
+        if any(not self._keys.isdisjoint(found.function_keys(self._max_size)) for found in _definitions(program)):
             return True
         return any(fold(ast.unparse(ast.parse(program))) for fold in self._folds)
+
+
+def _definitions(program: str) -> Iterator[Definitions]:
+    """As it is, and without dead code: what stands around a function may keep some of its dead code alive."""
+    for keeps_dead_code in (True, False):
+        yield Definitions(program, keeps_dead_code=keeps_dead_code)
 
 
 def held_out_of(profile: Profile) -> HeldOutPrograms:

@@ -18,6 +18,7 @@ MODULES = tuple(_MODULES.split())
 """Importable in the suite, so that each attack gets as far as the layer that is meant to stop it."""
 
 OK, ERROR, TIMEOUT, MEMORY, KILLED = Status.OK, Status.ERROR, Status.TIMEOUT, Status.MEMORY, Status.KILLED
+NOT_LITERAL = Status.NOT_LITERAL
 REJECTED, TOO_LARGE, WAVERS = Status.REJECTED, Status.OUTPUT_TOO_LARGE, Status.NONDETERMINISTIC
 ANY: frozenset[Status] = frozenset()
 

@@ -6,6 +6,7 @@ from tests.workers.sandbox.attack import (
     ERROR,
     KILLED,
     MEMORY,
+    NOT_LITERAL,
     OK,
     REJECTED,
     TIMEOUT,
@@ -232,9 +233,11 @@ return 1
     attack(44, "closes the pipe and stays", "os.close(3)\nwhile True: pass", KILLED),
     attack(45, "leaves early", "os._exit(0)", KILLED),
     attack(45, "leaves by exception", "sys.exit(0)", ERROR),
-    attack(46, "object equal to everything", "class E:\n    def __eq__(s, o): return True\nreturn E()", ERROR),
-    attack(46, "number equal to everything", "class E(int):\n    def __eq__(s, o): return True\nreturn E(1)", ERROR),
-    attack(46, "text of another type", "class E(str):\n    def __repr__(s): return '42'\nreturn [E('x')]", ERROR),
+    attack(46, "object equal to everything", "class E:\n    def __eq__(s, o): return True\nreturn E()", NOT_LITERAL),
+    attack(
+        46, "number equal to everything", "class E(int):\n    def __eq__(s, o): return True\nreturn E(1)", NOT_LITERAL
+    ),
+    attack(46, "text of another type", "class E(str):\n    def __repr__(s): return '42'\nreturn [E('x')]", NOT_LITERAL),
     attack(
         47,
         "patched encoder",

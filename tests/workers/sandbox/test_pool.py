@@ -33,7 +33,7 @@ def brief(result: Result) -> tuple[Status, str | None]:
         ("def f(x): raise StopIteration", "0", Status.ERROR, None),
         ("def f(x): raise SystemExit", "0", Status.ERROR, None),
         ("def f(x): return f(x)", "0", Status.ERROR, None),
-        ("def f(x): return object()", "0", Status.ERROR, None),
+        ("def f(x): return object()", "0", Status.NOT_LITERAL, None),
         ("import os\ndef f(x): return 1", "0", Status.ERROR, None),
         ("def f(x):\n    while True: pass", "0", Status.TIMEOUT, None),
         ("def f(x): return [0] * (1 << 40)", "0", Status.MEMORY, None),
