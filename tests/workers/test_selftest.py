@@ -17,7 +17,7 @@ from profiles.schema import Adapter, Model, Optimizer, Profile
 from workers import selftest
 from workers.azr.update import PolicyUpdate
 
-NF4 = Profile(name="q", model=Model(path="m", quantization="nf4"), adapter=Adapter(rank=8))
+NF4 = Profile(name="q", model=Model(path="m", quantization="nf4"), adapter=Adapter(rank=8, implementation="peft"))
 FULL = Profile(name="f", model=Model(path="m"), optimizer=Optimizer(kind="adamw8bit"))
 PLAIN = Profile(name="p", model=Model(path="m"), adapter=Adapter(rank=8, implementation="own"))
 
@@ -32,7 +32,7 @@ def torch_as_it_was() -> Iterator[None]:
 
 def test_a_process_tries_all_of_them_and_takes_a_step_in_four_bits() -> None:
     """On a CPU bitsandbytes has the same code in slow."""
-    profile = load_profile("azr-3b-qlora-debug").profile
+    profile = load_profile("azr-3b-qlora-debug", ["adapter.implementation=peft"]).profile
     command = [sys.executable, "-m", "workers.selftest"]
     done = subprocess.run(command, input=resolved_json(profile), capture_output=True, timeout=120, check=False)
     found = {check["name"]: check for check in map(json.loads, done.stdout.splitlines())}
