@@ -162,7 +162,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
         (["--checkpoint", "best"], ExitCode.INPUT, "no validation yet"),
         (["--checkpoint", "elsewhere"], ExitCode.INPUT, "no checkpoint at"),
         (["--checkpoint", ""], ExitCode.INPUT, "no checkpoint of an empty name"),
-        (["--run", "d" * 300], ExitCode.INPUT, "File name too long"),
+        (["--run", "d" * 300], ExitCode.USAGE, "it has 300 bytes, of 255 that a file name may have"),
         (["--model", "pocket", "--out", "/proc/x/y"], ExitCode.INPUT, "/proc/x/y cannot be used"),
         (["--model", "pocket", "--out", "/dev/null/x"], ExitCode.INPUT, "/dev/null/x cannot be used: Not a directory"),
         (["--run", "day"], ExitCode.INPUT, "there is no run 'day'"),
