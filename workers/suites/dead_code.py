@@ -182,15 +182,7 @@ def _target(node: ast.AST) -> str | None:
 def _is_overwritten(name: str, later: Sequence[ast.stmt]) -> bool:
     """Whether the name is bound anew, or left for good, before anything reads it: over simple statements alone."""
     for statement in later:
-        reads = any(
-            isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Store)
-            for node in ast.walk(statement)
-        )
-        if (
-            reads
-            or not isinstance(statement, _SIMPLE)
-            or (isinstance(statement, ast.AugAssign) and _target(statement) == name)
-        ):
+        if _reads_name(statement, name) or not isinstance(statement, _SIMPLE):
             return False
         if _target(statement) == name and isinstance(statement, ast.Assign):
             return True
