@@ -36,10 +36,8 @@ ASLEEP_BYTES = GIB // 2
 """What vLLM keeps while it sleeps."""
 NCCL_BYTES = GIB // 2
 """What exchanging with other GPUs takes outside the allocator: some 0.4 to 0.8 GiB."""
-LONG_ROW = 4096
-"""Tokens of a row beyond which attention by PyTorch gets its mask in parts: of 32,768 tokens it would be 1 GiB."""
-MASKED_QUERIES = 1024
-"""Tokens of such a part."""
+MASKED_QUERIES = 2048
+"""Tokens of a row that attention by PyTorch gets a mask for at a time: of all 32,768 it would be 1 GiB."""
 FRAGMENTATION = 1.08
 CONTEXT_BYTES = int(0.45 * GIB)
 
@@ -342,5 +340,4 @@ def _dequantised(profile: Profile, shape: Shape) -> int:
 def _mask(work: Work) -> int:
     """True or false for each pair of a row's tokens, and the same in 16 bits for PyTorch's attention, not for ours.
     For a part of the tokens at a time in a long row."""
-    width = work.width if work.width <= LONG_ROW else MASKED_QUERIES
-    return 3 * work.tokens * width if work.has_dense_mask else 0
+    return 3 * work.tokens * min(work.width, MASKED_QUERIES) if work.has_dense_mask else 0

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from profiles.footprint import LONG_ROW, MASKED_QUERIES
+from profiles.footprint import MASKED_QUERIES
 from profiles.shapes import shape_of
 from workers.models.fused_layers import ROUNDED, problem_of
 from workers.models.packing import visible
@@ -47,7 +47,7 @@ def mask_for(model: Any, segments: Tensor) -> Tensor:
     if ALL_ATTENTION_FUNCTIONS["sdpa"] is not attend:
         return visible(segments)
     is_for_kernels = segments.is_cuda and model.model.embed_tokens.weight.dtype in ROUNDED
-    return segments if is_for_kernels or segments.shape[2] > LONG_ROW else visible(segments)
+    return segments if is_for_kernels or segments.shape[2] > MASKED_QUERIES else visible(segments)
 
 
 def attend(
@@ -73,7 +73,7 @@ def attend(
         apply: Any = Attention.apply
         return apply(query, key, value, attention_mask, scaling or query.shape[-1] ** -0.5), None
     length = query.shape[2]
-    if length <= LONG_ROW or not is_plain:
+    if length <= MASKED_QUERIES or not is_plain:
         return plain(0, length, visible(attention_mask)), None
 
     def part(begin: int, end: int) -> Tensor:

@@ -181,7 +181,6 @@ def test_a_long_row_gets_its_mask_in_parts_and_has_the_same_numbers(monkeypatch:
 
     shapes: list[torch.Size] = []
     monkeypatch.setattr(attention, "visible", lambda *each: shapes.append((one := visible(*each)).shape) or one)
-    monkeypatch.setattr(attention, "LONG_ROW", 400)
     monkeypatch.setattr(attention, "MASKED_QUERIES", 100)
     found = results(of_parts, segments, given, torch.float64)
     assert len(shapes) == 2 * 5 and all(shape[2] <= 100 for shape in shapes)  # once more for the gradient
