@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from random import Random
 from typing import Any
 
@@ -214,6 +215,18 @@ def test_n1_a_gradient_that_is_not_finite_changes_no_weight(model: Any) -> None:
     is_finite, _ = update.apply(1, rows, [float("nan")] * len(rows))
     assert not is_finite
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def test_n1_the_minibatch_after_one_that_was_not_finite_is_applied_and_measured(model: Any) -> None:
+    knobs = replace(KNOBS, updates_per_step=2)
+    rows = [replace(row, task="abd" if i % 2 else "ded") for i, row in enumerate(rows_for(model))]
+    advantages = [math.nan if row.task == "abd" else 0.5 for row in rows]
+    update = PolicyUpdate(model, optimizer.build(model, knobs), knobs, 1.0)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    is_finite, metrics = update.apply(1, rows, advantages)
+    assert not is_finite
+    assert any(not torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert math.isfinite(metrics["loss"]) and metrics["mismatch_max"] < 1e-3 and metrics["grad_norm"] > 0
 
 
 def test_after_running_out_of_memory_no_minibatch_is_applied_twice(model: Any) -> None:

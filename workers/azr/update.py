@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -190,14 +191,14 @@ class PolicyUpdate:
         sums.merge(found, self.together.group)
         self.together.complete(self._optimizer)
         norm = self.together.clip(self._optimizer, self._model, self._knobs.max_grad_norm)
-        is_finite = bool(torch.isfinite(norm)) and sums.loss == sums.loss and abs(sums.loss) != float("inf")
+        is_finite = bool(torch.isfinite(norm)) and math.isfinite(sums.loss)
         if is_finite:
             with applied_once("the optimiser's step"):
                 self._optimizer.step()
             self.together.changed()
             sums.grad_norms.append(float(norm))
+            self._sums = sums  # what is skipped counts for nothing
         self.forget_gradients()
-        self._sums = sums
         return is_finite
 
     def forget_gradients(self) -> None:
