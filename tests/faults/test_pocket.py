@@ -1,4 +1,5 @@
-"""The real trainer under the real master: killed at several points, it ends with the bytes of an unbroken run."""
+"""The real trainer under the real master: killed at several points, it ends with the bytes of an unbroken run; with a
+rollout engine that goes wrong it ends at once."""
 
 from __future__ import annotations
 
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from profiles.errors import ExitCode
+from tests import REPOSITORY
 from tests.faults import harness
 from tests.faults.harness import Scene, scene
 
@@ -57,3 +60,53 @@ def test_O2_a_pocket_run_whose_worker_and_master_are_killed_ends_with_the_digest
         killed.launch_and_end(command(killed), code=0)
         assert killed.head_step() == 4
         assert digest(killed) == digest(unbroken)
+
+
+WRONG_ENGINE = """
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name != "workers.rollout.native":
+            return None
+        spec = PathFinder.find_spec(name, path)
+        execute = spec.loader.exec_module
+
+        def patched(module):
+            execute(module)
+            choose = module.choose
+
+            def off(logits, uniforms, sampling):
+                tokens, drawn, entropy = choose(logits, uniforms, sampling)
+                return tokens, drawn - 0.5 * Path({flag!r}).exists(), entropy
+
+            module.choose = off
+
+        spec.loader.exec_module = patched
+        return spec
+
+
+sys.meta_path.insert(0, Finder)
+"""
+
+
+@pytest.mark.timeout(300)
+def test_an_engine_that_goes_wrong_amid_a_cycle_ends_the_run_with_80_and_the_head_kept(tmp_path: Path) -> None:
+    """It passes the probe at the start of the attempt, and from step 2 on reports log-probs .5 nats off."""
+    flag, folder = tmp_path / "wrong", tmp_path / "site"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(WRONG_ENGINE.format(flag=str(flag)))
+    with scene(tmp_path / "run") as run:
+        master = run.launch(command(run), env={"PYTHONPATH": f"{folder}:{REPOSITORY}"})
+        master.wait_for(lambda: run.one("SELECT count(*) FROM steps WHERE step=1"))
+        flag.touch()
+        assert master.end() == ExitCode.MISMATCH == 80, master.text()
+        error = master.err.read_text()
+        assert "0.5 nats off the trainer's in the mean" in error and "kept:  head is step 0" in error
+        assert "sampling.engine=hf" in error and "Traceback" not in error
+        assert [(code, failure) for _, code, failure in run.attempts()] == [(80, "MISMATCH")], "no second attempt"
+        assert run.head_step() == 0
