@@ -24,21 +24,22 @@ class Allocations(TorchDispatchMode):
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for tensor in tree_leaves((args, kwargs or {})):
             if isinstance(tensor, torch.Tensor):
-                self._known.setdefault(tensor.untyped_storage()._cdata, 0)
+                self._meet(tensor.untyped_storage(), is_ours=False)
         found = function(*args, **(kwargs or {}))
         for tensor in tree_leaves(found):
             if isinstance(tensor, torch.Tensor):
                 self._meet(tensor.untyped_storage())
         return found
 
-    def _meet(self, storage: Any) -> None:
+    def _meet(self, storage: Any, *, is_ours: bool = True) -> None:
         key = storage._cdata
         if key in self._known:
             return
-        size = storage.nbytes()
+        size = storage.nbytes() if is_ours else 0
         self._known[key] = size
         self.now += size
         self.peak = max(self.peak, self.now)
+        # Also of what was there before: a storage that is made later may get its place.
         weakref.finalize(storage, self._part, key)
 
     def _part(self, key: int) -> None:
