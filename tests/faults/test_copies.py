@@ -20,10 +20,11 @@ AT = Place("/a/run", 1, 10)
 def copy_of(run: Scene, name: str) -> Scene:
     """As `cp -r` makes it, in the same `runs`."""
     other = Scene(run.root, run.knobs, name=name)
-    shutil.copytree(run.run.root, other.run.root, ignore=shutil.ignore_patterns("ballast", "*.sock"))
+    shutil.copytree(run.run.root, other.run.root, ignore=shutil.ignore_patterns("ballast", "*.sock", "*.tmp"))
     return other
 
 
+@pytest.mark.slow
 def test_resuming_a_copy_leaves_the_process_of_the_original_alone_and_says_so(clean: Clean, tmp_path: Path) -> None:
     with scene(tmp_path / "run") as run:
         first = run.start("worker.before_update:4:sleep")
@@ -51,6 +52,7 @@ def test_status_of_a_copy_does_not_take_the_master_of_the_original_for_its_own(t
         assert json.loads(copy.ask("status", "--json").stdout)["master_pid"] is None
 
 
+@pytest.mark.slow
 def test_a_run_that_is_moved_is_no_copy_and_a_stray_of_it_is_ended(tmp_path: Path) -> None:
     with scene(tmp_path / "run", fake__fault="zombie:3", fake__step_s=0.2) as run:
         master = run.start()
