@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 
 from profiles.schema import Profile
 from workers.pocket import language
 from workers.pocket.evaluation import held_out_problems
-from workers.suites.closures import Definitions
+from workers.suites.closures import Definitions, Key
 from workers.suites.data_files import data_folder, is_at_hand
 from workers.suites.pocket import NUM_EACH
 from workers.suites.question import WordProblem
@@ -24,9 +25,7 @@ class HeldOutPrograms:
 
     def __init__(self, programs: Iterable[str], folds: Iterable[Callable[[str], bool]] = ()) -> None:
         """folds: rules that hold out a share of all programs, by their normal text."""
-        self._keys = frozenset(
-            key for program in programs for found in _definitions(program) for key in found.entry_keys()
-        )
+        self._keys = _keys_of(frozenset(programs))
         self._max_size = max((key.size for key in self._keys), default=0)
         self._folds = tuple(folds)
 
@@ -35,6 +34,12 @@ class HeldOutPrograms:
         if any(not self._keys.isdisjoint(found.function_keys(self._max_size)) for found in _definitions(program)):
             return True
         return any(fold(ast.unparse(ast.parse(program))) for fold in self._folds)
+
+
+@cache
+def _keys_of(programs: frozenset[str]) -> frozenset[Key]:
+    """Takes seconds for thousands of programs, and a worker asks once or twice for the same."""
+    return frozenset(key for program in programs for found in _definitions(program) for key in found.entry_keys())
 
 
 def _definitions(program: str) -> Iterator[Definitions]:
