@@ -4,16 +4,17 @@
 python := .venv/bin/python
 PROFILE ?=
 ARGS ?=
+# Tests side by side: each is a process of its own, and starts others.
+JOBS ?= $(shell nproc)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-as-user test-portable lint bench clean
+.PHONY: help setup run test test-exhaustive test-as-user test-portable lint bench clean
 
 # What may differ between root and a user: processes, permission bits, terminals, what a machine grants. Left out is what
 # takes minutes and has nothing of that.
 AS_USER := tests/workers/sandbox tests/state tests/test_packaging.py tests/test_as_user.py \
 	$(addprefix tests/orchestrator/test_, doctor.py preflight.py status.py packages.py control.py environment.py) \
-	$(addprefix tests/faults/test_, bad_input.py copies.py groups.py locks.py paths.py refusals.py requests.py terminal.py) \
-	--ignore=tests/workers/sandbox/test_soak.py
+	$(addprefix tests/faults/test_, bad_input.py copies.py groups.py locks.py paths.py refusals.py requests.py terminal.py)
 # What computes with floating-point numbers and compares them, but for whole runs: their digests are those of one machine.
 NUMERICAL := $(addprefix tests/workers/test_, \
 	update.py out_of_memory.py loss.py fused_head.py fused_loss.py importance.py native_engine.py float32_exactness.py) \
@@ -34,13 +35,16 @@ run: .venv/.ready  ## Start or resume training: make run [PROFILE=name] [ARGS="-
 	@exec $(python) -m orchestrator run $(if $(PROFILE),--profile $(PROFILE)) $(ARGS)
 
 test: .venv/.ready  ## Run the tests: make test [ARGS="tests/profiles -k typo"]
-	@exec $(python) -m pytest -n 2 $(ARGS)
+	@exec $(python) -m pytest -n $(JOBS) $(ARGS)
+
+test-exhaustive: .venv/.ready  ## Run the tests that `make test` leaves out: more hits, parts and models of the same kind
+	@exec $(python) -m pytest -n $(JOBS) -m exhaustive $(ARGS)
 
 test-as-user: .venv/.ready  ## As root: run the tests of sandbox, faults and permissions again, as an ordinary user
-	@exec bash scripts/as-user.sh $(python) -m pytest -n 2 $(or $(ARGS),$(AS_USER))
+	@exec bash scripts/as-user.sh $(python) -m pytest -n $(JOBS) $(or $(ARGS),-m "not slow and not exhaustive" $(AS_USER))
 
 test-portable: .venv/.ready  ## Run the numerical tests again with PyTorch's plainest kernels and one thread
-	@ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 exec $(python) -m pytest -n 2 $(or $(ARGS),$(NUMERICAL))
+	@ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 exec $(python) -m pytest -n $(JOBS) $(or $(ARGS),$(NUMERICAL))
 
 lint: .venv/.ready  ## Check style, format and types
 	@$(python) -m ruff check .

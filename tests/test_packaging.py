@@ -81,15 +81,15 @@ def test_the_readme_begins_with_the_two_commands() -> None:
             "exec .venv/bin/python -m orchestrator run  --set run.seed=7 --plain",
             id="arguments",
         ),
-        pytest.param(["test", "ARGS=-k typo"], "exec .venv/bin/python -m pytest -n 2 -k typo", id="tests"),
+        pytest.param(["test", "JOBS=3", "ARGS=-k typo"], "exec .venv/bin/python -m pytest -n 3 -k typo", id="tests"),
         pytest.param(
-            ["test-as-user", "ARGS=tests/state"],
-            "exec bash scripts/as-user.sh .venv/bin/python -m pytest -n 2 tests/state",
+            ["test-as-user", "JOBS=3", "ARGS=tests/state"],
+            "exec bash scripts/as-user.sh .venv/bin/python -m pytest -n 3 tests/state",
             id="as a user",
         ),
         pytest.param(
-            ["test-portable", "ARGS=tests/state"],
-            "ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 exec .venv/bin/python -m pytest -n 2 tests/state",
+            ["test-portable", "JOBS=3", "ARGS=tests/state"],
+            "ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 exec .venv/bin/python -m pytest -n 3 tests/state",
             id="plain kernels",
         ),
     ],
@@ -99,7 +99,9 @@ def test_make_passes_on_what_it_is_given(arguments: list[str], expected: str) ->
 
 
 def test_make_alone_lists_the_targets() -> None:
-    targets = ["help", "setup", "run", "test", "test-as-user", "test-portable", "lint", "bench", "clean"]
+    targets = [
+        "help", "setup", "run", "test", "test-exhaustive", "test-as-user", "test-portable", "lint", "bench", "clean",
+    ]  # fmt: skip
     assert [line.split()[0] for line in make().splitlines()] == targets
 
 

@@ -22,7 +22,9 @@ def test_a_step_scores_every_rollout_before_it_trains_on_it() -> None:
     assert step_seconds(profile, report, 16, 4) == pytest.approx(240 / 16 * 6.0 + 240 / 4 * (0.3 + 1.0) + 3 * 0.5)
 
 
-@pytest.mark.parametrize(("overrides", "is_scored"), [([], True), (["optimizer.tis_cap=0"], False)])
+@pytest.mark.parametrize(
+    ("overrides", "is_scored"), [([], True), pytest.param(["optimizer.tis_cap=0"], False, marks=pytest.mark.exhaustive)]
+)
 def test_the_scoring_pass_is_measured_where_the_profile_makes_one(overrides: list[str], is_scored: bool) -> None:
     found = memory.in_a_process("azr-3b-qlora-debug", [*SMALL, *overrides], None)
     assert found["error"] == ""

@@ -63,6 +63,7 @@ def test_E7_changed_profile_is_shown_and_refused_where_it_cannot_change(clean: C
         assert ending(run) == clean.ending
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crash", ["worker.before_ready:1", "ckpt.files_written:1"])
 def test_E7_before_the_first_checkpoint_every_knob_may_change_and_the_run_is_as_one_that_began_so(
     crash: str, tmp_path: Path
@@ -261,11 +262,13 @@ def broken_model(tmp_path: Path) -> Path:
     return model
 
 
+@pytest.mark.slow
 def test_E8_model_missing_is_refused_by_name(tmp_path: Path) -> None:
     with scene(tmp_path / "run") as run:
         told(azr(run, tmp_path / "nowhere"), str(tmp_path / "nowhere"))
 
 
+@pytest.mark.slow
 def test_E8_model_torn_is_refused_by_name(broken_model: Path, tmp_path: Path) -> None:
     with scene(tmp_path / "run") as run:
         told(azr(run, broken_model), "model.safetensors")

@@ -68,7 +68,7 @@ def test_TERM_to_every_process_while_a_worker_starts_kills_none(clean: Clean, tm
         check_invariants(run, clean.ending)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.timeout(600)
 def test_TERM_to_every_process_of_a_pocket_run_loses_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With sandboxes that judge programs and a tracker: in the first step of a cycle, and while it validates."""

@@ -87,15 +87,15 @@ def the_master_is_signalled_and_killed(run: Scene) -> None:
     run.launch_and_end(command(run), code=0)
 
 
-DISTURBANCES = {
-    "kill -9 of the worker": the_worker_is_killed,
-    "SIGUSR1, kill -9 of the master, SIGINT": the_master_is_signalled_and_killed,
-}
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("disturb", DISTURBANCES.values(), ids=DISTURBANCES)
+@pytest.mark.parametrize(
+    "disturb",
+    [
+        pytest.param(the_worker_is_killed, id="kill -9 of the worker", marks=pytest.mark.exhaustive),
+        pytest.param(the_master_is_signalled_and_killed, id="SIGUSR1, kill -9 of the master, SIGINT"),
+    ],
+)
 def test_row_37_a_grpo_run_that_is_disturbed_ends_with_the_digest_of_an_unbroken_one(
     disturb: Callable[[Scene], None], unbroken: str, tmp_path: Path
 ) -> None:

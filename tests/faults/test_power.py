@@ -127,7 +127,7 @@ def test_D9_the_record_shows_commits_that_power_takes(cuts: list[Cut]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.exhaustive) for part in range(1, PARTS))])
 def test_D9_power_fails_before_any_durable_commit_and_the_run_ends_as_if_it_had_not(
     part: int, cuts: list[Cut], clean: Clean, tmp_path: Path
 ) -> None:

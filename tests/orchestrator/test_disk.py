@@ -97,7 +97,7 @@ def test_the_advice_is_the_retention_that_fits(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", ["pocket-debug", "azr-3b-qlora-debug"])
+@pytest.mark.parametrize("name", ["pocket-debug", pytest.param("azr-3b-qlora-debug", marks=pytest.mark.exhaustive)])
 def test_a_real_checkpoint_has_the_size_that_the_plan_says(name: str, tmp_path: Path) -> None:
     words = ["--profile", name, "--run", "real", "--runs", str(tmp_path), "--plain"]
     knobs = ["run.max_cycles=1", "run.steps_per_cycle=1", "validation.examples_per_task=1", "trackers.use=[]"]

@@ -47,7 +47,8 @@ def test_a_run_goes_on_from_what_the_one_before_it_found(tmp_path: Path) -> None
     assert {(row["task"], row["key"]) for row in rows} == set(after), "self-play began with all of it"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.timeout(600)
 def test_a_run_on_a_file_of_tasks_hands_on_what_it_trained_on(tmp_path: Path) -> None:
     lines = [
         {"task": "ded", "program": f"def f(a):\n    b = a + '{letter}'\n    return b", "inputs": ["'uvw'"]}
