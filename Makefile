@@ -17,7 +17,8 @@ AS_USER := tests/workers/sandbox tests/state tests/test_packaging.py tests/test_
 	$(addprefix tests/faults/test_, bad_input.py copies.py groups.py locks.py paths.py refusals.py requests.py terminal.py)
 # What computes with floating-point numbers and compares them, but for whole runs: their digests are those of one machine.
 NUMERICAL := $(addprefix tests/workers/test_, \
-	update.py out_of_memory.py loss.py fused_head.py fused_loss.py importance.py native_engine.py float32_exactness.py) \
+	update.py out_of_memory.py importance.py native_engine.py float32_exactness.py) \
+	$(addprefix tests/workers/loss/test_, policy.py fused_head.py fused_loss.py) \
 	$(addprefix tests/workers/models/test_, \
 	adapters.py attention.py fused_layers.py lean_layers.py lean_stack.py lora.py optimizer.py packing.py stream.py) \
 	$(addprefix tests/workers/grpo/test_, group_update.py one_pass.py) tests/workers/rollout/test_graph_engine.py

@@ -172,7 +172,7 @@ def in_a_process(name: str, size: int, args: argparse.Namespace, model: Path) ->
 
 def environment_of(name: str) -> dict[str, str]:
     """What our own workers set before they load a tensor library; nothing for others."""
-    from workers.azr.warm import ENVIRONMENT
+    from workers.environment import ENVIRONMENT
 
     return ENVIRONMENT if set(name.split()) & set(OURS) else {}
 

@@ -175,7 +175,7 @@ def plain(
 ) -> Callable[[], Tensor]:
     import torch
 
-    from workers.loss import clipped_token_loss, token_entropy
+    from workers.loss.policy import clipped_token_loss, token_entropy
 
     def work() -> Tensor:
         logits = torch.nn.functional.linear(hidden, weight).float()
@@ -190,8 +190,8 @@ def plain(
 def two_passes(
     hidden: Tensor, weight: Tensor, targets: Tensor, old: Tensor, advantages: Tensor, chunk: int
 ) -> Callable[[], Tensor]:
-    from workers.fused_loss import fused_log_probs
-    from workers.loss import clipped_token_loss
+    from workers.loss.fused_loss import fused_log_probs
+    from workers.loss.policy import clipped_token_loss
 
     def work() -> Tensor:
         log_probs, _ = fused_log_probs(hidden, weight, targets, chunk=chunk)
@@ -203,7 +203,7 @@ def two_passes(
 def one_pass(
     hidden: Tensor, weight: Tensor, targets: Tensor, old: Tensor, advantages: Tensor, chunk: int
 ) -> Callable[[], Tensor]:
-    from workers.fused_loss import Terms, Tokens, fused_policy_loss
+    from workers.loss.fused_loss import Terms, Tokens, fused_policy_loss
 
     tokens = Tokens(targets, old, advantages)
     return lambda: fused_policy_loss(hidden, weight, tokens, Terms(), divisor=float(len(old)), chunk=chunk).loss

@@ -133,8 +133,8 @@ def gib(number: int | None) -> str:
 
 
 def measured(name: str, overrides: list[str], card: float | None) -> Report:
-    from workers.azr.trainer import device_of, set_up_torch
-    from workers.azr.warm import set_environment
+    from workers.environment import set_environment
+    from workers.models.torch_setup import device_of, set_up_torch
 
     set_environment()
     shape, gigabytes = CARDS.get(name, ("", 0))
@@ -168,7 +168,7 @@ def limit_memory(report: Report, gigabytes: float) -> None:
     """Let the allocator have what a card of so many GB has left beside a context like this one."""
     import torch
 
-    from workers import cap
+    from workers.memory import cap
 
     cap.limit(gigabytes * USABLE)
     report.device = f"cuda ({torch.cuda.get_device_name()})"
@@ -179,7 +179,7 @@ def look_beside(report: Any) -> None:
     """Fill `context`, what lies beside the allocator, and `limit`, what a cap leaves to it."""
     import torch
 
-    from workers import cap
+    from workers.memory import cap
 
     cap.tighten()
     torch.cuda.synchronize()  # makes the context

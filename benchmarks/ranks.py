@@ -84,8 +84,8 @@ def profile_of(args: argparse.Namespace, gpus: int) -> Profile:
 def measured(args: argparse.Namespace, gpus: int) -> dict[str, Any]:
     """What this process and its followers need."""
     from workers.azr.replica import Apply, AzrReplica
-    from workers.azr.warm import set_environment
-    from workers.ranks.crew import Crew
+    from workers.environment import set_environment
+    from workers.pool.pool import Crew
 
     set_environment()
     profile = profile_of(args, gpus)

@@ -1,4 +1,4 @@
-"""What holds for the whole tree: who may import whom, what nobody may do, and how long a file may be."""
+"""What holds for the whole tree: who may import whom, and what nobody may do."""
 
 from __future__ import annotations
 
@@ -70,6 +70,37 @@ def test_imports_point_down_only() -> None:
         if within(module, *CODE, "tests") and not within(module, *allowed(name_of(path)))
     ]
     assert wrong == []
+
+
+def order_in(document: str) -> dict[str, int]:
+    """Package or module of `workers` -> its row in the table of docs/architecture.md."""
+    (table,) = re.findall(r"^\| in `workers` .*\n\| --- .*\n((?:\|.*\n)+)", document, flags=re.MULTILINE)
+    rows = [re.findall(r"`(\w+)`", line.split("|")[1]) for line in table.splitlines()]
+    return {name: number for number, names in enumerate(rows) for name in names}
+
+
+def part_of(module: str) -> str:
+    """Of `workers`: the package, or the module, that it belongs to."""
+    return module.split(".")[1] if module.count(".") else ""
+
+
+def test_packages_of_workers_import_only_those_above_them_in_the_documented_order() -> None:
+    order = order_in((REPOSITORY / "docs/architecture.md").read_text())
+    wrong = []
+    for path in sources("workers"):
+        own = part_of(name_of(path))
+        if own in ("", "__main__"):
+            continue
+        for module, line in imports(path):
+            other = part_of(module) if within(module, "workers") else ""
+            if other and other != own and order[other] >= order[own]:
+                wrong.append(f"{path.relative_to(REPOSITORY)}:{line} imports {module}")
+    assert wrong == []
+
+
+def test_the_documented_order_names_every_package_of_workers() -> None:
+    parts = {part_of(name_of(path)) for path in sources("workers")} - {"", "__main__"}
+    assert set(order_in((REPOSITORY / "docs/architecture.md").read_text())) == parts
 
 
 def test_the_master_s_side_names_no_heavy_library() -> None:
@@ -171,8 +202,8 @@ def test_the_search_for_dangers_finds_them(
         ("workers.contract", "workers.runtime", False),
         ("orchestrator.loop", "workers.contract.Message", True),
         ("orchestrator.loop", "workers.runtime", False),
-        ("workers.train", "orchestrator.clock", False),
-        ("workers.train", "workers.azr.rewards", True),
+        ("workers.cycle.train", "orchestrator.clock", False),
+        ("workers.cycle.train", "workers.azr.rewards", True),
     ],
 )
 def test_the_import_order_is_the_one_of_the_design(importer: str, imported: str, is_allowed: bool) -> None:

@@ -49,7 +49,7 @@ def serve(work: Callable[[bytes, Say], None], kept: str, *, dies_with_parent: bo
         say("error", what=error.what, kept=error.kept, next_command=error.next_command, exit_code=int(error.exit_code))
         return int(error.exit_code)
     except Exception as error:
-        from workers.runtime import exit_code_of
+        from workers.failures import exit_code_of
 
         logging.error("the worker failed: %s", traceback.format_exc())
         code = exit_code_of(error)

@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from profiles.schema import Model, Optimizer, Profile, Sampling, Validation
-from workers.azr.warm import set_environment
+from workers.environment import set_environment
 
 Check = dict[str, str]
 RANK = 4
@@ -101,7 +101,7 @@ def triton(profile: Profile) -> Check:
 
     if not torch.cuda.is_available() or profile.run.device == "cpu":
         return told("triton", "ok", "not needed without a GPU")
-    from workers.fused_kernels import has_triton
+    from workers.loss.fused_kernels import has_triton
 
     if importlib.util.find_spec("triton") is not None and has_triton(torch.device("cuda")):
         return told("triton", "ok", metadata.version("triton"))
@@ -156,11 +156,11 @@ def step_of(profile: Profile) -> str:
     import torch
 
     from workers.azr.rows import Row
-    from workers.azr.trainer import device_of, set_up_torch
     from workers.azr.update import PolicyUpdate
     from workers.models import optimizer
     from workers.models.adapters import adapter_of
     from workers.models.policy import open_policy
+    from workers.models.torch_setup import device_of, set_up_torch
     from workers.rollout.engine import Request, Sampling
     from workers.rollout.native import NativeEngine
 

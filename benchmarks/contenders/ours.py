@@ -44,12 +44,12 @@ class Session:
     """A policy, its engine and its update, as a train worker holds them."""
 
     def __init__(self, work: Workload, model: Path, engine: str, overrides: list[str]) -> None:
-        from workers.azr.trainer import device_of, set_up_torch
-        from workers.azr.warm import set_environment
+        from workers.environment import set_environment
         from workers.grpo.entropy import EntropyMask
         from workers.grpo.update import GroupUpdate
         from workers.models import optimizer
         from workers.models.policy import open_policy
+        from workers.models.torch_setup import device_of, set_up_torch
         from workers.rollout.engine import Sampling
         from workers.rollout.select import engine_of
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from benchmarks.memory import host_peak, look_beside
-from workers import cap
+from workers.memory import cap
 
 LIBRARIES = ("torch", "transformers", "peft", "bitsandbytes", "accelerate", "trl", "vllm", "triton", "datasets")
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from workers.cards import card_of
+from workers.memory.cards import card_of
 
 PERIOD_S = 0.05
 

@@ -12,7 +12,7 @@ from orchestrator.cli import COMMANDS, main
 from orchestrator.launchers.environment import clean_environment
 from orchestrator.machine import BY_BUS
 from profiles.errors import ExitCode
-from workers.azr.warm import ENVIRONMENT
+from workers.environment import ENVIRONMENT
 
 LATIN_1 = os.fsdecode(b"caf\xe9")
 """As a shell hands it on whose text is not UTF-8."""

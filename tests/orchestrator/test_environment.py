@@ -15,7 +15,7 @@ from orchestrator.line_worker import started
 from state import python
 from tests import REPOSITORY
 from tests.faults.harness import scene
-from workers.data.symbolic import Symbolic
+from workers.verifiers.symbolic import Symbolic
 
 PASSED = (
     "PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR",

@@ -18,16 +18,16 @@ from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Azr, Data, Model, Optimizer, Profile, Run, Sampling
 from state.registry import Registry
 from tests.workers import harness as h
-from workers.azr.evaluation import suites_of
 from workers.azr.trainer import AzrTrainer
 from workers.contract import CheckpointRef, Outcome, Result, WorkerSpec
 from workers.control import Control
-from workers.progress import Progress
+from workers.cycle.progress import Progress
+from workers.cycle.train import train
+from workers.cycle.validate import validate
 from workers.runtime import Attempt, carry_out
 from workers.sandbox import Limits, Sandbox
 from workers.sandbox.limits import LAYERS
-from workers.train import train
-from workers.validate import validate
+from workers.suites.validation import suites_of
 
 STEPS = 4
 

@@ -16,7 +16,7 @@ from tests.workers.rollout.models import REQUESTS, direct_log_probs, tiny_model
 from workers.azr.importance import correct
 from workers.azr.rows import Row
 from workers.azr.update import PolicyUpdate, Sums
-from workers.loss import truncated_importance_weights
+from workers.loss.policy import truncated_importance_weights
 from workers.rollout import engine
 from workers.rollout.engine import Rollout
 from workers.rollout.native import NativeEngine

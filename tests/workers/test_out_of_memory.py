@@ -19,12 +19,12 @@ from profiles.schema import Azr, Optimizer, Sampling
 from tests.rounding import adamw_bound, bound, passes
 from tests.workers import harness as h
 from workers.azr.trainer import AzrTrainer
-from workers.backoff import Sizes
 from workers.contract import CheckpointRef, WorkerSpec
 from workers.control import Control
+from workers.cycle.train import Cycle
+from workers.memory.backoff import Sizes
 from workers.runtime import Attempt
 from workers.sandbox import Limits, Sandbox
-from workers.train import Cycle
 
 PROFILE = h.tiny_profile(
     azr=Azr(tasks=("ded",), proposals_per_task=2, group_size=2, seed_tasks=4, random_rewards=True),

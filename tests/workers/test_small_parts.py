@@ -11,15 +11,18 @@ import pytest
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Optimizer, Profile
 from tests.workers.harness import make_spec
-from workers import faults, process, rollout_file
-from workers.data.cursor import Cursor, Exhausted, Place
+from workers import process
+from workers.cycle import rollout_file
+from workers.cycle.cursor import Cursor, Exhausted, Place
+from workers.cycle.rollout_file import Header
+from workers.cycle.train import checkpoint_is_due
+from workers.cycle.validate import mean_over_tasks
+from workers.failures import exit_code_of
+from workers.fake import faults
 from workers.intervals import wilson
 from workers.models.optimizer import learning_rate_at
 from workers.rng import derive, stream
-from workers.rollout_file import Header
-from workers.runtime import exit_code_of, failure
-from workers.train import checkpoint_is_due
-from workers.validate import mean_over_tasks
+from workers.runtime import failure
 
 HEADER = Header(run_id="r", profile_sha256="p", step=3)
 RECORDS = [{"a": 0.1, "b": [1, 2]}, {"c": "ü\n"}]

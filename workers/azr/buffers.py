@@ -12,77 +12,12 @@ from random import Random
 from typing import TypeVar
 
 import msgspec
-from msgspec import Struct
-from msgspec.structs import replace
 
-from workers.azr.novelty import Novelty, form_of
-from workers.azr.tasks import Problem, Task, Triplet
-from workers.sandbox.normalise import example_key, program_key
+from workers.tasks.entry import BUFFERS_FILE, SEED, UNKNOWN_RATE, Entry, known_by, with_form
+from workers.tasks.kinds import Task
+from workers.tasks.novelty import Novelty
 
 Item = TypeVar("Item")
-
-SEED = "seed"
-UNKNOWN_RATE = -1.0
-
-
-class Entry(Struct, frozen=True, kw_only=True):
-    """One task with what is known about it."""
-
-    task: Task
-    program: str
-    inputs: tuple[str, ...]
-    """Argument lists as source text: one for deduction and abduction."""
-    outputs: tuple[str, ...]
-    step: int
-    source: str
-    """`seed`, `selfplay` or `import`."""
-    message: str = ""
-    solve_rate: float = UNKNOWN_RATE
-    """Share of solver rollouts that were right when it was new."""
-    key: str
-    """Equal for equal tasks."""
-    program_key: str
-    form: str = ""
-    """Equal for tasks that count as one under `azr.novelty`; empty where that is by key or text."""
-
-    @property
-    def item(self) -> Triplet | Problem:
-        """What prompt styles know."""
-        if self.task == "ind":
-            return Problem(self.program, self.inputs, self.outputs, self.message, self.step, self.source)
-        return Triplet(self.program, self.inputs[0], self.outputs[0], self.step, self.source)
-
-
-def make_entry(
-    task: Task, program: str, inputs: Sequence[str], outputs: Sequence[str], *, step: int, source: str,
-    message: str = "", solve_rate: float = UNKNOWN_RATE,
-) -> Entry:  # fmt: skip
-    """An entry with its keys. Raises what `example_key` raises for text that is no program or no literals."""
-    return Entry(
-        task=task,
-        program=program,
-        inputs=tuple(inputs),
-        outputs=tuple(outputs),
-        step=step,
-        source=source,
-        message=message,
-        solve_rate=solve_rate,
-        key=example_key(program, list(inputs)),
-        program_key=program_key(program),
-    )
-
-
-def with_form(entry: Entry, novelty: Novelty) -> Entry:
-    """With the form that takes long to find, so that a checkpoint has it; the others are found again. (pure)"""
-    if (novelty == "canonical") == bool(entry.form):
-        return entry
-    form = form_of(entry.program, entry.inputs, entry.key, novelty) if novelty == "canonical" else ""
-    return replace(entry, form=form)
-
-
-def known_by(entry: Entry, novelty: Novelty) -> str:
-    """What two tasks have in common if they count as one. (pure)"""
-    return with_form(entry, novelty).form or form_of(entry.program, entry.inputs, entry.key, novelty)
 
 
 class Buffer:
@@ -135,7 +70,7 @@ class Buffer:
 class Buffers:
     """One buffer a task. Registered: a checkpoint holds all rows in order."""
 
-    filename = "buffers.jsonl"
+    filename = BUFFERS_FILE
 
     def __init__(self, tasks: Sequence[Task], cap: int, novelty: Novelty = "tree") -> None:
         self.of: dict[Task, Buffer] = {task: Buffer(cap, novelty) for task in tasks}

@@ -1,7 +1,7 @@
 """Rollouts of an engine with numbers of its own, corrected: the trainer's log_probs as the old ones, and weights.
 
 The ratio of the clipped loss then compares the policy with itself before the step's first update; what the engine drew
-otherwise is made up for by truncated importance sampling (workers/loss.py has the formula and its source).
+otherwise is made up for by truncated importance sampling (workers/loss/policy.py has the formula and its source).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from profiles.footprint import MAX_LOGITS
 from workers.azr.rows import Row
-from workers.loss import k3, truncated_importance_weights
+from workers.loss.policy import k3, truncated_importance_weights
 from workers.models import packing
 from workers.models.log_probs import score
 from workers.models.together import Lone

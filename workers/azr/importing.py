@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from workers.azr.buffers import Entry
 from workers.azr.proposing import Tools, rules_of
-from workers.azr.styles import reading_rule_of
-from workers.azr.validate_proposals import TOO_LONG
 from workers.data.checking import Checker
 from workers.data.initial import initial_tasks, summary
 from workers.data.record import Record
 from workers.runtime import Attempt
+from workers.tasks.entry import Entry
+from workers.tasks.styles import reading_rule_of
+from workers.tasks.validate_proposals import TOO_LONG
 
 IMPORT = "import"
 

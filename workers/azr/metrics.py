@@ -37,8 +37,8 @@ from typing import TYPE_CHECKING
 
 from workers.azr.proposing import num_statements
 from workers.azr.rows import Row
-from workers.azr.tasks import ROLES, Task
-from workers.azr.validate_proposals import REPEAT
+from workers.tasks.kinds import ROLES, Task
+from workers.tasks.validate_proposals import REPEAT
 
 if TYPE_CHECKING:
     from workers.azr.selfplay import Solved

@@ -10,17 +10,18 @@ from random import Random
 
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Profile
-from workers.azr.answerable import is_answerable
-from workers.azr.buffers import Buffers, Entry, draw_references, reference_weights
-from workers.azr.programs import can_be_part
-from workers.azr.prompts.style import PromptStyle
-from workers.azr.seeds import seed_entries
-from workers.azr.tasks import Task, Triplet
-from workers.azr.validate_proposals import TOO_LONG, Candidate, Checked, Rules, check
+from workers.azr.buffers import Buffers, draw_references, reference_weights
 from workers.models.load import Tokenizer
 from workers.rng import derive, stream
 from workers.rollout.engine import Request, Rollout, RolloutEngine, Sampling
 from workers.sandbox import Sandbox
+from workers.tasks.answerable import is_answerable
+from workers.tasks.entry import Entry
+from workers.tasks.kinds import Task, Triplet
+from workers.tasks.programs import can_be_part
+from workers.tasks.prompts.style import PromptStyle
+from workers.tasks.seeds import seed_entries
+from workers.tasks.validate_proposals import TOO_LONG, Candidate, Checked, Rules, check
 
 MAX_REDRAWS = 20
 """Prompts that are too long are drawn again so often, then with one reference fewer."""

@@ -10,9 +10,9 @@ from msgspec import Struct
 from workers.azr.rows import Row
 from workers.azr.update import PolicyUpdate
 from workers.azr.worst_case import rehearse
-from workers.backoff import Sizes
+from workers.memory.backoff import Sizes
 from workers.models.log_probs import head_rows_for
-from workers.ranks.replica import Replica
+from workers.pool.replica import Replica
 from workers.rollout.select import tis_cap_of
 
 

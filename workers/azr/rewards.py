@@ -6,14 +6,10 @@ Infrastructure failures earn nothing here: such rows are dropped before rewards 
 
 from __future__ import annotations
 
-from typing import Literal
-
 INVALID = -1.0
 """Malformed text, or a proposal that is not a valid task."""
 WRONG = -0.5
 CORRECT = 1.0
-
-InductionScore = Literal["binary", "accuracy", "if_one_correct"]
 
 
 def learnability(successes: float, n: int) -> float:
@@ -46,10 +42,3 @@ def solver_reward(*, is_well_formed: bool, score: float) -> float:
 def validation_score(*, is_well_formed: bool, is_correct: bool) -> float:
     """Held-out answers are right or not; a right value in the wrong form is not."""
     return 1.0 if is_well_formed and is_correct else 0.0
-
-
-def induction_score(passed: int, checked: int, kind: InductionScore = "binary") -> float:
-    """Worth of a program that passed so many of the hidden pairs; the pairs that it was shown do not count."""
-    if kind == "accuracy":
-        return passed / checked
-    return float(passed == checked if kind == "binary" else passed > 0)

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from workers.azr.buffers import Entry
-from workers.azr.tasks import Role, Task
-from workers.data.cursor import Place
+from workers.cycle.cursor import Place
+from workers.tasks.entry import Entry
+from workers.tasks.kinds import Role, Task
 
 
 class Row(Struct, frozen=True, kw_only=True):

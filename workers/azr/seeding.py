@@ -20,11 +20,12 @@ from msgspec.structs import replace
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Azr, Profile
 from state.crash import crash_point
-from workers import rollout_file
-from workers.azr.buffers import SEED, Buffers, Entry
+from workers.azr.buffers import Buffers
 from workers.azr.proposing import Tools, propose, verify
-from workers.azr.tasks import Task
-from workers.rollout_file import Header
+from workers.cycle import rollout_file
+from workers.cycle.rollout_file import Header
+from workers.tasks.entry import SEED, Entry
+from workers.tasks.kinds import Task
 
 log = logging.getLogger("worker")
 

@@ -14,16 +14,17 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from workers.azr import rewards
-from workers.azr.buffers import Buffers, Entry, is_stored, solver_batch
-from workers.azr.judge import Answer, Judge, Judged, Verdict
+from workers.azr.buffers import Buffers, is_stored, solver_batch
 from workers.azr.metrics import collected_metrics
 from workers.azr.proposing import Proposed, Tools, propose, verify
 from workers.azr.rows import Collected, Row
-from workers.azr.tasks import Task
-from workers.azr.validate_proposals import REPEAT, UNFAIR
-from workers.data.cursor import Place
+from workers.cycle.cursor import Place
 from workers.rng import derive, stream
 from workers.rollout.engine import Request, Rollout
+from workers.tasks.entry import Entry
+from workers.tasks.judge import Answer, Judge, Judged, Verdict
+from workers.tasks.kinds import Task
+from workers.tasks.validate_proposals import REPEAT, UNFAIR
 
 Stage = Callable[[str], AbstractContextManager[None]]
 

@@ -14,34 +14,35 @@ from profiles.schema import Profile
 from state.registry import Registry
 from workers import rng
 from workers.azr.advantages import role_weights
-from workers.azr.buffers import Buffers, Entry, consolidate
+from workers.azr.buffers import Buffers, consolidate
 from workers.azr.importing import IMPORT, imported_entries
-from workers.azr.judge import Judge
 from workers.azr.metrics import advantage_metrics, push_metrics
 from workers.azr.proposing import Tools, check_lengths, rules_of
 from workers.azr.replica import Apply, AzrReplica
 from workers.azr.rows import Collected
 from workers.azr.seeding import BatchFiles, grow
-from workers.azr.seeds import seed_entries
 from workers.azr.selfplay import SelfPlay
-from workers.azr.styles import output_rule_of, style_of
 from workers.azr.update import advantages_of
-from workers.backoff import Sizes
+from workers.cycle.cursor import Cursor
+from workers.cycle.progress import Progress
+from workers.cycle.rollout_file import Record
+from workers.cycle.train import Interrupted, StepReport, not_finite_warning
 from workers.data.checking import Stopped
-from workers.data.cursor import Cursor
 from workers.data.tasks import read_tasks
+from workers.memory.backoff import Sizes
 from workers.models import load
 from workers.models.torch_setup import device_of as device_of
 from workers.models.torch_setup import set_up_torch as set_up_torch
-from workers.progress import Progress
-from workers.ranks.crew import Crew
-from workers.ranks.replica import highest
-from workers.rollout_file import Record
+from workers.pool.pool import Crew
+from workers.pool.replica import highest
 from workers.runtime import Attempt
 from workers.sandbox import Sandbox
 from workers.sandbox.limits import OK
 from workers.suites.held_out import held_out_of
-from workers.train import Interrupted, StepReport, not_finite_warning
+from workers.tasks.entry import Entry
+from workers.tasks.judge import Judge
+from workers.tasks.seeds import seed_entries
+from workers.tasks.styles import output_rule_of, style_of
 
 KEEP_SHARE = 0.5
 """Of the learnable tasks, the newest part that a reseed keeps: old ones were made for a weaker model."""

@@ -18,9 +18,8 @@ from profiles.schema import Optimizer as Knobs
 from workers.azr.advantages import Advantages, cell_advantages, group_advantages
 from workers.azr.importance import Corrected, correct
 from workers.azr.rows import Row
-from workers.azr.tasks import ROLES, TASKS
-from workers.loss import clipped_token_loss, k3
-from workers.memory import applied_once
+from workers.loss.policy import clipped_token_loss, k3
+from workers.memory.phases import applied_once
 from workers.models import packing
 from workers.models.log_probs import score
 from workers.models.optimizer import AnyOptimizer, learning_rate_at
@@ -28,6 +27,7 @@ from workers.models.plain import row_tokens_for
 from workers.models.together import Lone
 from workers.ranks.group import Group
 from workers.rng import stream
+from workers.tasks.kinds import ROLES, TASKS
 
 
 def advantages_of(rows: Sequence[Row], kind: str, norm: Literal["sample", "token"] = "sample") -> Advantages:

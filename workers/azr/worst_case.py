@@ -11,7 +11,7 @@ import torch
 from profiles.schema import Profile
 from workers.azr.rows import Row
 from workers.azr.update import PolicyUpdate, Sums
-from workers.memory import Memory
+from workers.memory.phases import Memory
 from workers.models.optimizer import moment_bytes
 from workers.rollout.engine import Request, Sampling
 from workers.rollout.native import NativeEngine

@@ -17,7 +17,7 @@ import msgspec
 
 from profiles.errors import ExitCode, LonghaulError
 from workers.contract import DataSpec
-from workers.runtime import exit_code_of
+from workers.failures import exit_code_of
 
 KEPT = "the data set as it was, and all sources"
 

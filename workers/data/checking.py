@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from workers.azr.buffers import Entry
-from workers.azr.prompts.style import Proposal
-from workers.azr.validate_proposals import UNANSWERABLE, WALL, Candidate, Rules, check
 from workers.data.record import Record
 from workers.sandbox import Sandbox
 from workers.sandbox.literal import same_value
 from workers.sandbox.screen import screen
+from workers.tasks.entry import Entry
+from workers.tasks.prompts.style import Proposal
+from workers.tasks.validate_proposals import UNANSWERABLE, WALL, Candidate, Rules, check
 
 RULES_VERSION = 2
 CHECKED_WITH = f"rules {RULES_VERSION}, Python {sys.version_info.major}.{sys.version_info.minor}"

@@ -17,12 +17,12 @@ import msgspec
 from msgspec.structs import replace
 
 from profiles.errors import ExitCode, LonghaulError
-from workers.azr.buffers import Entry
 from workers.data import data_set
 from workers.data.checking import CHECKED_WITH, Checker, Verdict, agrees, outcome
 from workers.data.data_set import DataSet, Header, ImportFacts
 from workers.data.record import Origin, Record
 from workers.data.sources import Item, Source, check_source, fingerprint, read_source
+from workers.tasks.entry import Entry
 
 MAX_LISTED = 1000
 """Refused lines, and conflicts, that a report lists one by one; all are counted."""

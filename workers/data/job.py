@@ -12,9 +12,6 @@ from msgspec.structs import replace
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Profile
 from state import durable
-from workers.azr.prompts.pocket import PocketStyle
-from workers.azr.validate_proposals import Rules
-from workers.azr.warm import limits_of
 from workers.contract import DataSpec
 from workers.data import data_set
 from workers.data.checking import Checker
@@ -23,8 +20,11 @@ from workers.data.record import Record, encode, key_of, to_original
 from workers.data.sources import Item, Source, check_source, read_source
 from workers.data.statistics import statistics_of
 from workers.sandbox import Sandbox
+from workers.sandbox.limits import limits_of
 from workers.suites.data_files import CRUXEVAL, VARIABLE, data_folder, is_at_hand
 from workers.suites.held_out import held_out_of
+from workers.tasks.prompts.pocket import PocketStyle
+from workers.tasks.validate_proposals import Rules
 
 
 class Say(Protocol):

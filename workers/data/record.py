@@ -14,11 +14,11 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from workers.azr.buffers import UNKNOWN_RATE
-from workers.azr.programs import composed, imports_of, is_composed, with_entry
-from workers.azr.tasks import Task
 from workers.sandbox.literal import Rejected
 from workers.sandbox.normalise import example_key
+from workers.tasks.entry import UNKNOWN_RATE
+from workers.tasks.kinds import Task
+from workers.tasks.programs import composed, imports_of, is_composed, with_entry
 
 Line = Annotated[int, Meta(ge=0)]
 

@@ -16,9 +16,9 @@ from state import durable
 from state.checkpoint import Damaged, verify
 from state.layout import RunDir
 from state.reader import Reader
-from workers.azr.buffers import UNKNOWN_RATE, Buffers
 from workers.data.data_set import is_header, read_header
 from workers.data.record import BadLine, Origin, Record, parse_line
+from workers.tasks.entry import BUFFERS_FILE, UNKNOWN_RATE
 
 MAX_LINE = 4 << 20
 """Bytes of one line; the largest task that can be valid has less than a tenth of it."""
@@ -180,7 +180,7 @@ def _buffers(head: Path | None, note: Note) -> Iterator[Record]:
         return
     try:
         verify(head, deep=False)
-        lines = (head / Buffers.filename).read_bytes().splitlines()
+        lines = (head / BUFFERS_FILE).read_bytes().splitlines()
     except (Damaged, FileNotFoundError) as error:
         note(f"the buffers of {head.name} cannot be read ({error}): only what the store knows is taken")
         return

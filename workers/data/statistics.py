@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from workers.azr.buffers import UNKNOWN_RATE
-from workers.azr.programs import parse
 from workers.data.record import Record, key_of
 from workers.data.sources import Item
 from workers.sandbox.normalise import program_key
+from workers.tasks.entry import UNKNOWN_RATE
+from workers.tasks.programs import parse
 
 STEP_BUCKETS = (0, 1, 10, 30, 100, 300, 1000, 3000, 10_000)
 """First step of each row of the table."""

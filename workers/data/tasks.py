@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from profiles.errors import ExitCode, LonghaulError
-from workers.azr.buffers import Entry, make_entry
-from workers.azr.tasks import Task
-from workers.azr.validate_proposals import Rules, unsound
 from workers.data.checking import WORDS, agrees
 from workers.data.record import Record
 from workers.data.sources import Source, read_file
 from workers.sandbox import Case, Result, Sandbox, Status
 from workers.sandbox.literal import Rejected
+from workers.tasks.entry import Entry, make_entry
+from workers.tasks.kinds import Task
+from workers.tasks.validate_proposals import Rules, unsound
 
 
 def read_tasks(path: Path, sandbox: Sandbox, tasks: Sequence[Task], rules: Rules | None = None) -> list[Entry]:

@@ -18,7 +18,7 @@ import msgspec
 
 from profiles.errors import ExitCode, LonghaulError
 from workers.contract import LIFELINE_FD_VARIABLE, EvaluationSpec
-from workers.runtime import exit_code_of
+from workers.failures import exit_code_of
 
 
 def main(arguments: list[str]) -> int:

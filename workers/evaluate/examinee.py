@@ -7,11 +7,11 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from profiles.schema import Profile
-from workers.azr.trainer import device_of, set_up_torch
 from workers.contract import EvaluationSpec
 from workers.models.policy import Policy, open_policy, restored_policy
-from workers.probe import Advice, probe
+from workers.models.torch_setup import device_of, set_up_torch
 from workers.rollout.free_rows import widen
+from workers.rollout.probe import Advice, probe
 from workers.rollout.select import Remedy, engine_of
 from workers.suites.asking import Examinee
 from workers.suites.voice import Voice

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from profiles.errors import ExitCode, LonghaulError
-from workers.azr.warm import limits_of, set_environment
 from workers.contract import EvaluationSpec
+from workers.environment import set_environment
 from workers.evaluate.answer_file import AnswerFile
+from workers.failures import is_out_of_memory
 from workers.models.files import ModelFileError
-from workers.runtime import is_out_of_memory
 from workers.sandbox import Sandbox
+from workers.sandbox.limits import limits_of
 from workers.suites.data_files import data_folder
 from workers.suites.question import Question
 from workers.suites.registry import load_suites

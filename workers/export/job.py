@@ -12,13 +12,12 @@ import torch
 
 from profiles.errors import ExitCode, LonghaulError
 from state import durable
-from workers.azr.trainer import device_of, set_up_torch
 from workers.contract import ExportSpec
 from workers.export.merged import write_weights
-from workers.generate.job import profile_for_reading
 from workers.lines import Say
 from workers.models import adapters, load
-from workers.models.policy import restored_policy
+from workers.models.policy import profile_for_reading, restored_policy
+from workers.models.torch_setup import device_of, set_up_torch
 
 FACTS = "export.json"
 KEPT = "the checkpoint, as it is; nothing was exported"

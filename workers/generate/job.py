@@ -10,21 +10,18 @@ import time
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import torch
 from msgspec import Struct
-from msgspec.structs import replace
 
-from profiles.schema import Profile
-from workers.azr.trainer import device_of, set_up_torch
 from workers.contract import GenerateSpec
 from workers.generate.decode import pick, tokens_after
 from workers.generate.words import Words
 from workers.lines import Say
 from workers.models.files import of_no_run
-from workers.models.policy import Policy, open_policy, restored_policy
+from workers.models.policy import Policy, open_policy, profile_for_reading, restored_policy
+from workers.models.torch_setup import device_of, set_up_torch
 from workers.rollout.engine import stop_ids_of
 from workers.rollout.stopping import StopTexts
 
@@ -122,12 +119,3 @@ def open_model(spec: GenerateSpec) -> Policy:
     if spec.step is None:
         return open_policy(profile, None, device)
     return restored_policy(profile, Path(spec.directory), spec.step, device)
-
-
-def profile_for_reading(profile: Profile, directory: str | None) -> Profile:
-    """Nothing is learnt. directory: of a model that has no run; then bfloat16 where there is a GPU."""
-    changes: dict[str, Any] = {"gradient_checkpointing": False}
-    if directory is not None:
-        is_gpu = device_of(profile).type == "cuda"
-        changes |= {"path": directory, "dtype": "bfloat16" if is_gpu else profile.model.dtype}
-    return replace(profile, model=replace(profile.model, **changes))

@@ -7,11 +7,11 @@ from fractions import Fraction
 from pathlib import Path
 
 from profiles.schema import Profile
-from workers.azr.prompts import chat
-from workers.azr.prompts.azr import AzrStyle
-from workers.azr.styles import style_of
 from workers.suites.question import WordProblem
 from workers.suites.voices import voice_of_run
+from workers.tasks.prompts import chat
+from workers.tasks.prompts.azr import AzrStyle
+from workers.tasks.styles import style_of
 
 
 class Words:

@@ -10,20 +10,20 @@ from random import Random
 from typing import Protocol
 
 from profiles.schema import Profile
-from workers.data.cursor import Place as CursorPlace
-from workers.data.gsm8k import Problem
-from workers.data.symbolic import Symbolic
-from workers.data.verify import Verdict, reward, sameness
+from workers.cycle.cursor import Place as CursorPlace
 from workers.grpo.advantages import is_uniform, refill
 from workers.grpo.metrics import collected_metrics
 from workers.grpo.order import Order
 from workers.grpo.rows import Collected, Row
 from workers.models.load import Tokenizer
+from workers.problems.reader import Problem
 from workers.rng import derive, stream
 from workers.rollout.engine import Request, Rollout, Sampling
 from workers.suites.asking import Completer
 from workers.suites.question import WordProblem
 from workers.suites.voice import VerbatimVoice, Voice
+from workers.verifiers.symbolic import Symbolic
+from workers.verifiers.verify import Verdict, reward, sameness
 
 
 class Stages(Protocol):

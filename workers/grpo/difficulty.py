@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from workers.data.answers import read_number
+from workers.verifiers.answers import read_number
 
 VERSION = 2
 """Of clustering; entropies of other versions are stale."""

@@ -14,18 +14,18 @@ from typing import Any
 import torch
 
 from profiles.errors import ExitCode, LonghaulError
-from workers.data import answers
-from workers.data.gsm8k import Problems
+from workers.cycle.train import Interrupted
 from workers.grpo.collecting import Asker, prompt_of
 from workers.grpo.curriculum import Curriculum, curriculum_of
 from workers.grpo.difficulty import Measured, Sample
 from workers.grpo.difficulty_cache import DifficultyCache, OnStale, measured_in, open_cache
 from workers.models.adapters import count_trained
+from workers.problems.reader import Problems
 from workers.rng import derive
 from workers.rollout.engine import Rollout
 from workers.rollout.fewer_rows import with_fewer_rows
 from workers.runtime import Attempt
-from workers.train import Interrupted
+from workers.verifiers import answers
 
 SLICE = 16
 """Least problems of a slice; a kill loses at most one slice."""

@@ -27,7 +27,7 @@
 | updates_done, silent_steps | steps with an update so far; steps in a row without |
 | problems, problems_drawn | that there are; drawn since the run began, repeats among them |
 | epoch; stage, stages, stage_steps | how often the file was read; where the curriculum is, of how many |
-| memory/PHASE/... | peaks of rollout, score and train: workers/memory.py |
+| memory/PHASE/... | peaks of rollout, score and train: workers/memory/phases.py |
 """
 
 from __future__ import annotations

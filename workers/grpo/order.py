@@ -11,11 +11,11 @@ import msgspec
 from msgspec import Struct
 
 from profiles.errors import ExitCode, LonghaulError
-from workers.data.cursor import Cursor
-from workers.data.cursor import Place as CursorPlace
-from workers.data.gsm8k import Problems
+from workers.cycle.cursor import Cursor
+from workers.cycle.cursor import Place as CursorPlace
 from workers.grpo.curriculum import Curriculum
 from workers.grpo.curriculum import Place as StagePlace
+from workers.problems.reader import Problems
 
 
 class Order:

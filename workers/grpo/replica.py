@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 
 from msgspec import Struct
 
-from workers.backoff import Sizes
 from workers.grpo.entropy import EntropyMask
 from workers.grpo.rows import Row
 from workers.grpo.update import GroupUpdate
 from workers.grpo.worst_case import rehearse
-from workers.ranks.replica import Replica, Setting
+from workers.memory.backoff import Sizes
+from workers.pool.replica import Replica, Setting
 
 
 class Apply(Struct):

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from workers.data.cursor import Place as CursorPlace
+from workers.cycle.cursor import Place as CursorPlace
 from workers.grpo.curriculum import Place as StagePlace
 
 

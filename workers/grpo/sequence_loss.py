@@ -10,9 +10,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from workers.fused_head import fused_log_probs
-from workers.fused_loss import PolicyLoss, Terms, Tokens, kl_losses, token_losses
-from workers.loss import clipped_token_loss
+from workers.loss.fused_head import fused_log_probs
+from workers.loss.fused_loss import PolicyLoss, Terms, Tokens, kl_losses, token_losses
+from workers.loss.policy import clipped_token_loss
 
 
 def sequence_policy_loss(

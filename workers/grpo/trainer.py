@@ -15,10 +15,10 @@ from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Profile
 from state.registry import Registry
 from workers import rng
-from workers.backoff import Sizes
-from workers.data.cursor import Cursor
-from workers.data.gsm8k import drop_long, first, read_problems, summary
-from workers.data.verify import verifier_of
+from workers.cycle.cursor import Cursor
+from workers.cycle.progress import Progress
+from workers.cycle.rollout_file import Record
+from workers.cycle.train import StepReport, not_finite_warning
 from workers.grpo.advantages import group_advantages, rule_of
 from workers.grpo.collecting import Asker, collect, prompt_of
 from workers.grpo.curriculum import Curriculum
@@ -29,17 +29,17 @@ from workers.grpo.replica import Apply, GrpoReplica
 from workers.grpo.rows import Collected, Row
 from workers.grpo.uniformity import StepFacts, all_uniform
 from workers.grpo.weights import masked_rollouts
+from workers.memory.backoff import Sizes
 from workers.models import load
 from workers.models.optimizer import learning_rate_at
-from workers.progress import Progress
-from workers.ranks.crew import Crew
-from workers.ranks.replica import Widen, highest
-from workers.rollout_file import Record
+from workers.pool.pool import Crew
+from workers.pool.replica import Widen, highest
+from workers.problems.reader import drop_long, first, read_problems, summary
 from workers.runtime import Attempt
 from workers.suites.data_files import data_folder
 from workers.suites.voice import VerbatimVoice
 from workers.suites.voices import voice_of_run
-from workers.train import StepReport, not_finite_warning
+from workers.verifiers.verify import verifier_of
 
 
 class Tally(Struct):

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from profiles.schema import Profile
-from workers.fused_loss import Diagnostics, PolicyLoss, Terms, Tokens, diagnostics, fused_policy_loss
 from workers.grpo.entropy import EntropyMask
 from workers.grpo.metrics import Metrics
 from workers.grpo.old_source import OldSource
@@ -21,7 +20,8 @@ from workers.grpo.prepare import Minibatch, Prepared, prepare
 from workers.grpo.rows import Row
 from workers.grpo.scoring import Sizes, packs
 from workers.grpo.sequence_loss import sequence_policy_loss
-from workers.memory import applied_once
+from workers.loss.fused_loss import Diagnostics, PolicyLoss, Terms, Tokens, diagnostics, fused_policy_loss
+from workers.memory.phases import applied_once
 from workers.models.log_probs import head_rows_for, read
 from workers.models.optimizer import AnyOptimizer
 from workers.models.packing import Pack

@@ -12,7 +12,7 @@ from workers.grpo.prepare import Minibatch, Prepared
 from workers.grpo.rows import Row
 from workers.grpo.scoring import Sizes, packs
 from workers.grpo.update import GroupUpdate
-from workers.memory import Memory
+from workers.memory.phases import Memory
 from workers.models.optimizer import moment_bytes
 from workers.rollout.engine import Request, Sampling
 from workers.rollout.select import Portions

@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.nn.functional import rms_norm, silu
 from transformers.models.qwen2 import modeling_qwen2
 
+from workers.failures import is_out_of_memory
 from workers.models import nf4
-from workers.runtime import is_out_of_memory
 
 log = logging.getLogger("worker")
 

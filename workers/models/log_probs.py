@@ -10,8 +10,8 @@ from torch import Tensor
 from profiles.footprint import MAX_LOGITS, head_rows_of
 from profiles.schema import Profile
 from profiles.shapes import shape_of
-from workers.fused_head import fused_log_probs
-from workers.loss import token_entropy
+from workers.loss.fused_head import fused_log_probs
+from workers.loss.policy import token_entropy
 from workers.models import attention, lean_stack, plain
 from workers.models.packing import Pack
 from workers.models.recompute import while_learning

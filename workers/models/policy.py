@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Profile
 from state.registry import Stateful
 from workers.models import adapters, attention, fused_layers, lean_graphs, load, plain, proof, recompute
+from workers.models.torch_setup import device_of
 from workers.models.weights import Weights
 
 log = logging.getLogger("worker")
@@ -92,3 +94,12 @@ def _with_adapter(profile: Profile, head: Path | None, device: torch.device) -> 
         static = load.StaticFiles(source, load.TOKENIZER_FILES, extra)
     adapters.inject(model, profile.adapter, profile.run.seed)
     return Policy(model, tokenizer, static, [adapters.AdapterWeights(model), proof.Proof(model, sha256)])
+
+
+def profile_for_reading(profile: Profile, directory: str | None) -> Profile:
+    """Nothing is learnt. directory: of a model that has no run; then bfloat16 where there is a GPU."""
+    changes: dict[str, Any] = {"gradient_checkpointing": False}
+    if directory is not None:
+        is_gpu = device_of(profile).type == "cuda"
+        changes |= {"path": directory, "dtype": "bfloat16" if is_gpu else profile.model.dtype}
+    return replace(profile, model=replace(profile.model, **changes))

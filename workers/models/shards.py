@@ -25,14 +25,14 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, Shard
 
-from workers.memory import applied_once
+from workers.failures import is_out_of_memory
+from workers.memory.phases import applied_once
 from workers.models import lean_graphs, lora
 from workers.models.master import MasterWeights
 from workers.models.optimizer import AnyOptimizer, trainable
 from workers.models.together import Lone
-from workers.ranks.deal import deal_passes
 from workers.ranks.group import Group
-from workers.runtime import is_out_of_memory
+from workers.ranks.partition import partition_passes
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -144,10 +144,10 @@ class Shards(Lone):
             raise
 
     def mine(self, batches: Sequence[Item]) -> list[Item]:
-        return [batch for batch, _ in deal_passes(batches, self.group.rank, self.group.size, is_even=False)]
+        return [batch for batch, _ in partition_passes(batches, self.group.rank, self.group.size, is_even=False)]
 
     def dealt(self, batches: Sequence[Item]) -> list[tuple[Item, bool]]:
-        return deal_passes(batches, self.group.rank, self.group.size, is_even=not self._is_adapter)
+        return partition_passes(batches, self.group.rank, self.group.size, is_even=not self._is_adapter)
 
     def run(self, work: Callable[[], Value]) -> Value:
         if self._is_adapter and self._is_whole:

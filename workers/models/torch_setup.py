@@ -8,7 +8,7 @@ import os
 import torch
 
 from profiles.schema import Profile
-from workers import cap
+from workers.memory import cap
 
 log = logging.getLogger("worker")
 

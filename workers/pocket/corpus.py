@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
-from workers.azr.prompts.pocket import PocketStyle
-from workers.azr.tasks import Problem, Task, Triplet
 from workers.pocket.example import Example
 from workers.pocket.language import (
     VARIABLES,
@@ -23,6 +21,8 @@ from workers.pocket.language import (
     trace,
 )
 from workers.pocket.search import search
+from workers.tasks.kinds import Problem, Task, Triplet
+from workers.tasks.prompts.pocket import PocketStyle
 
 STYLE = PocketStyle()
 INDUCTION_LETTERS = (3, 5)

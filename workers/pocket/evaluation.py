@@ -9,9 +9,6 @@ import re
 from dataclasses import dataclass
 from random import Random
 
-from workers.azr.pairs import hides_a_shown_input
-from workers.azr.prompts.pocket import PocketStyle
-from workers.azr.tasks import Problem, Task, Triplet
 from workers.pocket.corpus import draw_problem
 from workers.pocket.language import (
     KINDS,
@@ -24,6 +21,9 @@ from workers.pocket.language import (
     render,
     run_program,
 )
+from workers.tasks.kinds import Problem, Task, Triplet
+from workers.tasks.pairs import hides_a_shown_input
+from workers.tasks.prompts.pocket import PocketStyle
 
 EVALUATION_SEED = 20_251_121
 STATEMENTS = (5, 8)

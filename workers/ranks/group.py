@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from workers.runtime import is_out_of_memory
+from workers.failures import is_out_of_memory
 
 PATIENCE = timedelta(days=7)
 """No time-out of its own: a rank that is gone ends all others at once, one that hangs is the master's business."""

@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 
-from workers.runtime import is_out_of_memory
+from workers.failures import is_out_of_memory
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ import torch
 from profiles.decode_rows import decode_rows
 from profiles.schema import Profile
 from profiles.shapes import shape_of
-from workers.cap import usable_bytes
+from workers.memory.cap import usable_bytes
 from workers.rollout.select import Portions
 
 log = logging.getLogger("worker")

@@ -18,8 +18,8 @@ from profiles.errors import ExitCode, LonghaulError
 from profiles.passes import is_corrected
 from profiles.schema import Profile
 from profiles.shapes import shape_of
-from workers.cap import share_of_cap, usable_bytes
-from workers.memory import room_beside_trainer
+from workers.memory.cap import share_of_cap, usable_bytes
+from workers.memory.phases import room_beside_trainer
 from workers.models.load import Tokenizer
 from workers.models.plain import reason_of
 from workers.rollout.engine import Decode, EngineUnavailable, Request, Rollout, RolloutEngine, Sampling

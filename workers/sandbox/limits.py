@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from profiles.schema import Sandbox as SandboxKnobs
+
 LAYERS = ("landlock", "seccomp", "userns", "pidns", "netns", "ipcns", "mountns", "utsns")
 """Layers that a kernel may refuse. Fresh process, closed descriptors, rlimits and clocks are never missing."""
 OK = "ok"
@@ -55,3 +57,10 @@ def refusal(limits: Limits, layers: Mapping[str, str]) -> str | None:
         return None
     reasons = "; ".join(f"{name}: {layers.get(name, 'never tried')}" for name in missing)
     return f"the sandbox lacks {' and '.join(missing)} ({reasons})"
+
+
+def limits_of(knobs: SandboxKnobs) -> Limits:
+    return Limits(
+        cpu_s=knobs.cpu_s, wall_s=knobs.wall_s, memory_mb=knobs.memory_mb, modules=knobs.modules,
+        require=knobs.require, allow_weak=knobs.allow_weak,
+    )  # fmt: skip

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from workers.azr.judge import Verdict
 from workers.rng import derive
 from workers.rollout.engine import Request, Rollout, Sampling
 from workers.sandbox import Sandbox
@@ -14,6 +13,7 @@ from workers.suites.question import Question
 from workers.suites.scoring import Outcome
 from workers.suites.suite import Answer, Suite
 from workers.suites.voice import Voice
+from workers.tasks.judge import Verdict
 
 
 class Completer(Protocol):

@@ -9,10 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from workers.azr.tasks import Triplet
 from workers.rng import derive
 from workers.suites.data_files import CRUXEVAL, read_rows
 from workers.suites.question import Question
+from workers.tasks.kinds import Triplet
 
 
 def input_questions(folder: Path | None) -> list[Question]:

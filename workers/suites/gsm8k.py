@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from profiles.errors import ExitCode, LonghaulError
-from workers.data.answers import gold_of, read_number
 from workers.rng import derive
 from workers.suites.data_files import GSM8K_TEST, read_rows
 from workers.suites.question import Question, WordProblem
+from workers.verifiers.answers import gold_of, read_number
 
 
 def questions(folder: Path | None) -> list[Question]:

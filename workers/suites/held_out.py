@@ -13,11 +13,11 @@ from functools import cache
 from profiles.schema import Profile
 from workers.pocket import language
 from workers.pocket.evaluation import held_out_problems
-from workers.suites.closures import Definitions, Key
 from workers.suites.data_files import data_folder, is_at_hand
 from workers.suites.pocket import NUM_EACH
 from workers.suites.question import WordProblem
 from workers.suites.registry import FILES, READERS
+from workers.tasks.closures import Definitions, Key
 
 
 class HeldOutPrograms:

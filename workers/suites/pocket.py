@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from workers.azr.judge import Verdict
 from workers.pocket.evaluation import HeldOut, held_out_problems
 from workers.rng import derive
 from workers.sandbox import Sandbox
 from workers.suites.question import Question
 from workers.suites.suite import Answer, Suite
 from workers.suites.voice import Voice
+from workers.tasks.judge import Verdict
 
 NUM_EACH = 300
 """Problems of each task where no number is asked for."""

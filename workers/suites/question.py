@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
-from workers.azr.tasks import Problem, Triplet
+from workers.tasks.kinds import Problem, Triplet
 
 Kind = Literal["abd", "ded", "ind", "maths"]
 """The three tasks of self-play, and word problems."""

@@ -10,16 +10,16 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from profiles.errors import ExitCode, LonghaulError
-from workers.azr.buffers import make_entry
-from workers.azr.judge import Answer as Claim
-from workers.azr.judge import Judge, Verdict
-from workers.azr.tasks import Problem, Triplet
-from workers.data.answers import read_number
 from workers.rng import derive
 from workers.sandbox import Sandbox
 from workers.suites.data_files import short_hash
 from workers.suites.question import Question, WordProblem
 from workers.suites.voice import Voice
+from workers.tasks.entry import make_entry
+from workers.tasks.judge import Answer as Claim
+from workers.tasks.judge import Judge, Verdict
+from workers.tasks.kinds import Problem, Triplet
+from workers.verifiers.answers import read_number
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
-from workers.azr.prompts.azr import AzrStyle
-from workers.azr.prompts.style import PromptStyle
-from workers.azr.tasks import Problem, Task, Triplet
-from workers.data.answers import after_mark, extract
 from workers.suites.question import Kind, WordProblem
+from workers.tasks.kinds import Problem, Task, Triplet
+from workers.tasks.prompts.azr import AzrStyle
+from workers.tasks.prompts.style import PromptStyle
+from workers.verifiers.answers import after_mark, extract
 
 Item = Triplet | Problem | WordProblem
 

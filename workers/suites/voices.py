@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 from profiles.schema import Profile
-from workers.azr.prompts import chat
-from workers.azr.styles import style_of
 from workers.models.files import unusable
 from workers.suites.voice import BoxedVoice, PlainVoice, StyleVoice, VerbatimVoice, Voice
+from workers.tasks.prompts import chat
+from workers.tasks.styles import style_of
 
 
 def voice_of(style: str, profile: Profile, directory: Path) -> Voice:

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from profiles.schema import Azr, Model, Profile, Sampling
-from workers.azr.prompts import wording
 from workers.azr.proposing import Tools
-from workers.azr.styles import style_of
 from workers.models.load import Tokenizer
 from workers.rollout.engine import Request, Rollout
 from workers.rollout.engine import Sampling as How
 from workers.sandbox import Sandbox
+from workers.tasks.prompts import wording
+from workers.tasks.styles import style_of
 
 MARKS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 VOCABULARY = 4000

@@ -12,17 +12,16 @@ from profiles.errors import LonghaulError
 from workers.azr.buffers import (
     Buffer,
     Buffers,
-    Entry,
     consolidate,
     draw_references,
     is_stored,
-    make_entry,
     reference_weights,
     solver_batch,
 )
 from workers.azr.seeding import Batch, fill
-from workers.azr.seeds import seed_entries
-from workers.azr.tasks import Task
+from workers.tasks.entry import Entry, make_entry
+from workers.tasks.kinds import Task
+from workers.tasks.seeds import seed_entries
 
 
 def entry(number: int, *, step: int = 1, source: str = "selfplay", task: Task = "ded", rate: float = 0.5) -> Entry:

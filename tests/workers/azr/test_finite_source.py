@@ -16,10 +16,10 @@ from tests.workers.data.given import line, write
 from workers.azr.trainer import AzrTrainer
 from workers.contract import CheckpointRef, Outcome, WorkerSpec
 from workers.control import Control
+from workers.cycle.train import train
 from workers.pocket import language
 from workers.runtime import carry_out
 from workers.sandbox import Limits, Sandbox
-from workers.train import train
 
 PROGRAMS = [
     program

@@ -19,10 +19,10 @@ from tests.workers.data.given import ADD, line, write
 from workers.azr.trainer import AzrTrainer
 from workers.contract import Outcome, WorkerSpec
 from workers.control import Control
+from workers.cycle.train import train
 from workers.pocket import language
 from workers.runtime import carry_out
 from workers.sandbox import Limits, Sandbox
-from workers.train import train
 
 HALVES = "def f(a):\n    b = a[::2]\n    return b"
 TURNED = "def f(a):\n    b = a[1:] + a[:1]\n    return b"

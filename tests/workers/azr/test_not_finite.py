@@ -16,8 +16,8 @@ from tests.workers import harness as h
 from tests.workers import test_azr_worker as worker
 from tests.workers.azr.small import Scripted, said, triplet
 from tests.workers.azr.test_steps import DOUBLE, ONE_TASK, Play, cell, rewards_of, right
-from workers import rollout_file
 from workers.azr.rows import Collected
+from workers.cycle import rollout_file
 from workers.rollout.engine import Request, Rollout
 from workers.rollout.engine import Sampling as How
 from workers.sandbox import Limits, Sandbox

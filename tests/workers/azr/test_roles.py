@@ -16,8 +16,8 @@ from profiles.schema import Azr, Profile
 from workers.azr.advantages import role_weights
 from workers.azr.metrics import push_metrics
 from workers.azr.rows import Row
-from workers.azr.tasks import ROLES, TASKS, Role, Task
-from workers.loss import clipped_token_loss
+from workers.loss.policy import clipped_token_loss
+from workers.tasks.kinds import ROLES, TASKS, Role, Task
 
 CELLS = st.lists(st.tuples(st.sampled_from(TASKS), st.sampled_from(ROLES)), max_size=40)
 PROPOSE: tuple[Task, Role] = ("ded", "propose")

@@ -18,18 +18,19 @@ from profiles.schema import Azr, Model, Optimizer, Profile, Run, Sampling
 from tests.workers import harness as h
 from tests.workers.azr.small import Scripted, azr_profile, scripted_tools, triplet, write_model
 from tests.workers.azr.test_steps import INDUCTION, kind_of
-from workers.azr.buffers import Buffers, Entry
+from workers.azr.buffers import Buffers
 from workers.azr.proposing import check_lengths
 from workers.azr.rows import Collected, Row
 from workers.azr.seeding import BatchFiles, grow
-from workers.azr.seeds import seed_entries
 from workers.azr.trainer import AzrTrainer
 from workers.contract import Outcome, Result, WorkerSpec
 from workers.control import Control
-from workers.progress import Progress
+from workers.cycle.progress import Progress
+from workers.cycle.train import train
 from workers.runtime import Attempt, carry_out
 from workers.sandbox import Limits, Sandbox
-from workers.train import train
+from workers.tasks.entry import Entry
+from workers.tasks.seeds import seed_entries
 
 TASKS = ("abd", "ded", "ind")
 

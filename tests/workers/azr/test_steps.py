@@ -14,11 +14,11 @@ from workers.azr.buffers import Buffers
 from workers.azr.metrics import advantage_metrics
 from workers.azr.proposing import Tools
 from workers.azr.rows import Collected, Row
-from workers.azr.seeds import seed_entries
 from workers.azr.selfplay import SelfPlay
 from workers.azr.trainer import warnings_of
 from workers.azr.update import advantages_of
 from workers.sandbox import Limits, Result, Sandbox, Status
+from workers.tasks.seeds import seed_entries
 
 TASKS = ("abd", "ded", "ind")
 DOUBLE = "def f(a):\n    return a * 2"

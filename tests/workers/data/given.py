@@ -15,13 +15,14 @@ from state.facts import Line
 from state.history import CheckpointFacts
 from state.layout import RunDir
 from state.store import NewRun, Store
-from workers.azr.buffers import Buffers, Entry, make_entry
-from workers.azr.validate_proposals import Rules
+from workers.azr.buffers import Buffers
 from workers.data.checking import Checker
 from workers.data.consolidate import Report, consolidate
 from workers.data.sources import Source
 from workers.sandbox import Limits, Sandbox
 from workers.suites.held_out import HeldOutPrograms
+from workers.tasks.entry import Entry, make_entry
+from workers.tasks.validate_proposals import Rules
 
 ADD = "def f(a):\n    return a + 1"
 TWICE = "def f(a):\n    return a * 2"

@@ -10,12 +10,12 @@ import pytest
 
 from profiles.errors import ExitCode, LonghaulError
 from tests.workers.data.given import ADD, TWICE, checker, line, merged, problem, triplet, write
-from workers.azr.buffers import Entry
-from workers.azr.tasks import TASKS
 from workers.data.data_set import read_data_set
 from workers.data.record import encode
 from workers.data.tasks import read_tasks
 from workers.sandbox import Limits, Sandbox
+from workers.tasks.entry import Entry
+from workers.tasks.kinds import TASKS
 
 
 @pytest.fixture(scope="module")

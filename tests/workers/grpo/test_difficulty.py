@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles.errors import ExitCode, LonghaulError
-from workers.data.symbolic import Symbolic
-from workers.data.verify import sameness
 from workers.grpo.difficulty import Difficulty, Measured, Sample, difficulty, same_answer, semantic_entropy, stages
 from workers.grpo.difficulty_cache import DifficultyCache, Same, open_cache
 from workers.rng import stream
+from workers.verifiers.symbolic import Symbolic
+from workers.verifiers.verify import sameness
 
 MEASURED = Measured(
     data="d", model="m", adapter="none", quantization="nf4", tokenizer="t", chat_template="c", prompt="1", samples=8,

@@ -14,10 +14,10 @@ import torch
 from profiles.schema import Adapter, Data, Grpo, Model, Optimizer, Sampling
 from tests.workers.grpo.small import sums, tiny_model, write_problems
 from tests.workers.grpo.test_grpo_worker import metrics_of, profile_of, trained
-from workers.data.verify import Verdict
 from workers.grpo.collecting import Asker
 from workers.models import packing, random_init
 from workers.models.log_probs import score
+from workers.verifiers.verify import Verdict
 
 SEQUENCES = [((5, 6, 7), (8, 9, 1)), ((11, 12, 13, 14, 15, 16), (17, 1)), ((20, 21), (22, 23, 24, 25, 1))]
 

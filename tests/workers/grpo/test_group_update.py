@@ -10,7 +10,6 @@ import torch
 from msgspec.structs import replace
 
 from profiles.schema import Adapter
-from tests.workers.fused_cases import Allocations
 from tests.workers.grpo.small import (
     SIZES,
     Hook,
@@ -23,6 +22,7 @@ from tests.workers.grpo.small import (
     update_of,
     whole,
 )  # fmt: skip
+from tests.workers.loss.fused_cases import Allocations
 from workers.grpo.entropy import EntropyMask
 from workers.grpo.prepare import Prepared, importance_weights, prepare
 from workers.grpo.rows import Row

@@ -18,12 +18,12 @@ from tests.workers.grpo.small import sums, write_problems
 from tests.workers.test_azr_worker import checkpoint_of, forget_everything
 from workers.contract import CheckpointRef, Outcome, Result, WorkerSpec
 from workers.control import Control
+from workers.cycle.train import train
 from workers.grpo import update
+from workers.grpo.kind import job
 from workers.grpo.trainer import GrpoTrainer
-from workers.grpo.warm import job
 from workers.models.together import Lone
 from workers.runtime import carry_out
-from workers.train import train
 
 STEPS = 6
 OF_TIME = ("seconds", "tokens_per_s", "rss_bytes", "vram", "memory/")

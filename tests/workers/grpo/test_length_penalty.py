@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from profiles.schema import Grpo, Profile, Sampling
-from workers.data.gsm8k import Problem
 from workers.grpo.collecting import Asker
+from workers.problems.reader import Problem
 from workers.rollout.engine import Rollout
 from workers.suites.voice import VerbatimVoice
 

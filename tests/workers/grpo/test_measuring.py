@@ -20,11 +20,11 @@ from tests.workers.grpo.test_grpo_worker import (
     profile_of,
     trained,
 )
-from workers.data import verify
-from workers.data.symbolic import Symbolic
 from workers.grpo import trainer
 from workers.grpo.difficulty import Sample
 from workers.grpo.measuring import Measuring
+from workers.verifiers import verify
+from workers.verifiers.symbolic import Symbolic
 
 __all__ = ["leave_torch_as_it_was"]
 

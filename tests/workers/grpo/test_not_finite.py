@@ -18,8 +18,8 @@ from profiles.schema import Adapter, Optimizer, Profile
 from tests.workers import harness as h
 from tests.workers.grpo import test_grpo_worker as worker
 from tests.workers.grpo.small import SIZES, advantages_of, profile_of, rows_of, tiny_model, update_of
-from workers import rollout_file
 from workers.contract import Outcome
+from workers.cycle import rollout_file
 from workers.grpo.collecting import Asker
 from workers.grpo.entropy import EntropyMask
 from workers.grpo.prepare import prepare

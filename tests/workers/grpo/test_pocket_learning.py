@@ -16,7 +16,7 @@ from tests.workers.grpo.test_grpo_worker import metrics_of, trained
 from tests.workers.test_azr_worker import checkpoint_of
 from workers.contract import CheckpointRef
 from workers.control import Control
-from workers.grpo.warm import job
+from workers.grpo.kind import job
 from workers.intervals import wilson
 from workers.pocket.words.problems import main as write
 from workers.runtime import carry_out

@@ -9,8 +9,8 @@ import pytest
 
 from profiles.schema import Profile
 from tests.workers.grpo.test_length_penalty import Letters
-from workers.data.gsm8k import Problem
 from workers.grpo.collecting import Asker
+from workers.problems.reader import Problem
 from workers.rollout.engine import Rollout
 from workers.suites.voice import BoxedVoice
 

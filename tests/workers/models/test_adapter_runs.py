@@ -19,7 +19,7 @@ from profiles.schema import Adapter, Azr, Model, Optimizer, Profile
 from state.registry import Registry
 from tests.workers import harness as h
 from tests.workers.test_azr_worker import checkpoint_of, do
-from workers.azr.warm import job
+from workers.azr.kind import job
 from workers.contract import Outcome
 from workers.control import Control
 from workers.models import adapters, proof

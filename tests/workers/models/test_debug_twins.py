@@ -15,7 +15,7 @@ from profiles.load import load_profile
 from profiles.schema import Profile
 from tests.workers import harness as h
 from tests.workers.test_azr_worker import checkpoint_of, do
-from workers.azr.warm import job
+from workers.azr.kind import job
 from workers.contract import Outcome
 from workers.control import Control
 from workers.models import proof

@@ -25,11 +25,11 @@ from workers.models import packing, plain
 from workers.models.adapters import adapter_of, linear_names
 from workers.models.log_probs import score
 from workers.models.policy import Policy, open_policy
-from workers.probe import BOUNDS, lone_log_probs, probe, trained_log_probs
 from workers.rollout.engine import EngineUnavailable, Request, Rollout
 from workers.rollout.engine import Sampling as Asked
 from workers.rollout.hf import HfEngine
 from workers.rollout.native import NativeEngine
+from workers.rollout.probe import BOUNDS, lone_log_probs, probe, trained_log_probs
 from workers.rollout.select import Portions, engine_of
 
 BOUND = 5e-5

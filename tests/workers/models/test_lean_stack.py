@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from tests.workers.models.test_adapters import pack_of
 from tests.workers.models.test_lean_layers import ATTENTION, MLP, OWN, model_of
-from workers.memory import CudaGauge
+from workers.memory.phases import CudaGauge
 from workers.models import adapters, lean_graphs
 from workers.models.lean_graphs import Captured
 from workers.models.lean_layers import Given

@@ -5,13 +5,13 @@ from random import Random
 
 import pytest
 
-from workers.azr.prompts.pocket import PocketStyle
 from workers.pocket.corpus import CELLS, Recipe, make_example
 from workers.pocket.evaluation import held_out_problems
 from workers.pocket.example import Example
 from workers.pocket.language import is_held_out, normal_form, render
 from workers.pocket.tokenizer import decode, encode
 from workers.pocket.vocabulary import UNKNOWN
+from workers.tasks.prompts.pocket import PocketStyle
 
 STYLE = PocketStyle()
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from workers.azr.prompts.pocket import PocketStyle
-from workers.azr.prompts.style import PromptStyle, Proposal
-from workers.azr.tasks import Problem, Triplet
+from workers.tasks.kinds import Problem, Triplet
+from workers.tasks.prompts.pocket import PocketStyle
+from workers.tasks.prompts.style import PromptStyle, Proposal
 
 STYLE: PromptStyle = PocketStyle()
 PROGRAM = "def f(a):\n    b = a[1:]\n    return b"

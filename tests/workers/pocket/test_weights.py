@@ -5,10 +5,10 @@ import json
 import pytest
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
-from workers.azr.tasks import TASKS, Task
 from workers.pocket.evaluation import held_out_problems
 from workers.pocket.gate import Measured, failures, measure
 from workers.pocket.model import WEIGHTS, build_model
+from workers.tasks.kinds import TASKS, Task
 
 
 @pytest.fixture(scope="module")

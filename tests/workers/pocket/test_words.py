@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles.schema import Grpo
-from workers.data.gsm8k import read_problems
-from workers.data.verify import judge
 from workers.pocket.vocabulary import UNKNOWN
 from workers.pocket.words.corpus import WordRecipe, held_out_stories, make_example
 from workers.pocket.words.problems import NAME, draw_problems, main
 from workers.pocket.words.speech import MAX_COMPLETION_TOKENS, MAX_PROMPT_TOKENS, WORDS, direct, is_worked, worked
 from workers.pocket.words.story import MOST, NAMES_OF_STEPS, Story, draw_of_fold, draw_story
+from workers.problems.reader import read_problems
+from workers.verifiers.verify import judge
 
 SIGNS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
 stories = st.builds(lambda seed, steps: draw_story(Random(seed), steps), st.integers(0, 10**9), st.integers(1, 3))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from workers.azr.tasks import Problem, Triplet
 from workers.suites.question import Question, WordProblem
+from workers.tasks.kinds import Problem, Triplet
 
 DATA = os.environ.get("LONGHAUL_DATA", "")
 needs_data = pytest.mark.skipif(

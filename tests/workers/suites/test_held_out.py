@@ -13,16 +13,16 @@ import pytest
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Model, Profile, Validation
 from tests.workers.suites.samples import CRUXEVAL_ROWS, DATA, PROGRAMS, needs_data, write_data
-from workers.azr.programs import with_entry
-from workers.azr.prompts.style import Proposal
-from workers.azr.seeds import seed_entries
-from workers.azr.tasks import TASKS
-from workers.azr.validate_proposals import Candidate, Rules, check
 from workers.data.tasks import read_tasks
 from workers.pocket.evaluation import held_out_problems
 from workers.sandbox import Sandbox
 from workers.suites.data_files import VARIABLE
 from workers.suites.held_out import HeldOutPrograms, held_out_of
+from workers.tasks.kinds import TASKS
+from workers.tasks.programs import with_entry
+from workers.tasks.prompts.style import Proposal
+from workers.tasks.seeds import seed_entries
+from workers.tasks.validate_proposals import Candidate, Rules, check
 
 OWN = "def f(a):\n    return a * 3"
 

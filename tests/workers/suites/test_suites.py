@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from profiles.errors import ExitCode, LonghaulError
 from profiles.goal import FIELDS, FIELDS_OF_MEAN, TASKS
 from tests.workers.suites.samples import ABD, DATA, DED, DOUBLE, IND, MATHS, needs_data, triplet, write_data
-from workers import fake
-from workers.azr.evaluation import compare
-from workers.azr.judge import Verdict
+from workers.cycle.validate import mean_over_tasks
+from workers.fake.trainer import trainer as fake
 from workers.sandbox import Sandbox
 from workers.suites.cruxeval import stratum_of
 from workers.suites.data_files import VARIABLE, data_folder
@@ -24,8 +23,9 @@ from workers.suites.question import Question, subset
 from workers.suites.registry import NAMES, load_suites
 from workers.suites.scoring import Outcome
 from workers.suites.suite import Answer, Suite
+from workers.suites.validation import compare
 from workers.suites.voice import PlainVoice, VerbatimVoice
-from workers.validate import mean_over_tasks
+from workers.tasks.judge import Verdict
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,12 @@ import pytest
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Model, Profile
 from tests.workers.suites.samples import ABD, DED, DOUBLE, IND, MATHS
-from workers.azr.prompts.azr import AzrStyle
-from workers.azr.prompts.pocket import PocketStyle
 from workers.suites.question import Question
 from workers.suites.suite import Suite
 from workers.suites.voice import PlainVoice, StyleVoice, VerbatimVoice
 from workers.suites.voices import voice_of
+from workers.tasks.prompts.azr import AzrStyle
+from workers.tasks.prompts.pocket import PocketStyle
 
 PLAIN = PlainVoice(marks=("<|im_end|>",))
 

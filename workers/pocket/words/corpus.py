@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from workers.data.verify import judge
 from workers.pocket.example import Example
 from workers.pocket.words.speech import BOX, THINK, direct, is_worked, worked
 from workers.pocket.words.story import MOST_STEPS, NAMES_OF_STEPS, Story, draw_of_fold
+from workers.verifiers.verify import judge
 
 EVALUATION_SEED = 20_251_122
 

@@ -4,7 +4,7 @@
     12-5=7</think>\\boxed{7}        worked
     \\boxed{7}                      at once
 
-Which is right is for `workers.data.verify` to say, here as in every GRPO run.
+Which is right is for `workers.verifiers.verify` to say, here as in every GRPO run.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from profiles import capture
+from workers.failures import is_out_of_memory
 from workers.models.plain import reason_of
 from workers.rollout.decoder import Decoder
 from workers.rollout.engine import Decode, EngineUnavailable, Request, Rollout, Sampling, draw_uniforms, stop_ids_of
@@ -26,7 +27,6 @@ from workers.rollout.graph.state import MAX_STOPS, Shape, State
 from workers.rollout.graph.step import Operations, TorchOperations
 from workers.rollout.graph.weights import Weights
 from workers.rollout.stopping import StopTexts, rollout_of, stops_of
-from workers.runtime import is_out_of_memory
 
 log = logging.getLogger("worker")
 

@@ -1,0 +1,188 @@
+"""What is decided before anything is exchanged: who does what, what is said over the wire, who was lost."""
+
+from __future__ import annotations
+
+import gc
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from profiles.errors import ExitCode, LonghaulError
+from profiles.schema import Profile, Run
+from state.layout import AttemptDir
+from workers.azr.replica import AzrReplica
+from workers.failures import is_out_of_memory, phase_of
+from workers.pool.pool import Crew, Follower, lost
+from workers.pool.replica import Generate, Replica, highest
+from workers.pool.wire import Command, Gone, Reply, packed, receive, send, unpacked
+from workers.ranks.group import Group
+from workers.ranks.partition import partition_passes
+from workers.rollout.engine import Request, Sampling
+from workers.rollout.partition import partition_requests
+
+PROMPTS = st.lists(st.integers(0, 5), min_size=1, max_size=6).map(tuple)
+
+
+@given(st.lists(st.tuples(PROMPTS, st.integers(1, 9)), max_size=12), st.integers(1, 5))
+def test_every_request_is_drawn_once_and_no_rank_has_much_more(groups: list[tuple], size: int) -> None:  # type: ignore[type-arg]
+    requests = [Request(prompt, seed) for prompt, count in groups for seed in range(count)]
+    shares = partition_requests(requests, size, max_new_tokens=100)
+    assert len(shares) == size and sorted(number for share in shares for number in share) == list(range(len(requests)))
+    # The last lot goes to the rank that has least, and no lot is larger than an even share.
+    assert max(map(len, shares), default=0) <= 2 * -(-len(requests) // size)
+
+
+@pytest.mark.parametrize(
+    ("counts", "size", "expected"),
+    [
+        pytest.param([4, 4], 2, [4, 4], id="a prompt with all its rollouts to each"),
+        pytest.param([8], 2, [4, 4], id="one prompt alone is divided"),
+        pytest.param([1], 3, [1, 0, 0], id="fewer requests than ranks"),
+        pytest.param([3, 3, 2], 2, [5, 3], id="whole groups as even as they go"),
+    ],
+)
+def test_equal_prompts_stay_together_up_to_an_even_share(counts: list[int], size: int, expected: list[int]) -> None:
+    requests = [Request((number,), seed) for number, count in enumerate(counts) for seed in range(count)]
+    assert [len(share) for share in partition_requests(requests, size, 10)] == expected
+
+
+@given(st.integers(1, 20), st.integers(1, 6))
+def test_passes_are_made_once_each_and_where_all_pass_together_equally_often(count: int, size: int) -> None:
+    alone = [partition_passes(range(count), rank, size, is_even=False) for rank in range(size)]
+    even = [partition_passes(range(count), rank, size, is_even=True) for rank in range(size)]
+    for dealt in (alone, even):
+        assert sorted(batch for mine in dealt for batch, counts in mine if counts) == list(range(count))
+    assert len({len(mine) for mine in even}) == 1
+
+
+def test_a_message_arrives_as_it_was_and_a_closed_end_is_noticed() -> None:
+    ours, theirs = socket.socketpair()
+    asked = Generate([Request((1, 2), 2**63 - 1)], Sampling(stop=("end",), temperature=0.5))
+    send(ours, Command("generate", packed(asked)))
+    command = receive(theirs, Command)
+    assert unpacked(command.body, AzrReplica.commands[command.name]) == asked
+    ours.close()
+    with pytest.raises(Gone):
+        receive(theirs, Command)
+
+
+@pytest.mark.parametrize("name", sorted(AzrReplica.commands))
+def test_every_command_is_a_method(name: str) -> None:
+    assert callable(getattr(AzrReplica, name))
+    assert set(AzrReplica.answers) <= set(AzrReplica.commands)
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code", "how"),
+    [(-9, ExitCode.RANK, "SIGKILL"), (70, ExitCode.RANK, "70"), (71, ExitCode.CUDA_OOM, "71"), (72, ExitCode.GPU, "72"),
+     (None, ExitCode.RANK, "gone")],
+)  # fmt: skip
+def test_a_lost_rank_is_told_with_the_end_of_its_log(
+    tmp_path: Path, code: int | None, exit_code: ExitCode, how: str
+) -> None:
+    (tmp_path / "rank-1.log").write_text("first\n\nlast words\n")
+    ours, theirs = socket.socketpair()
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    error = lost(Follower(1, process, ours, -1, tmp_path / "rank-1.log"), code)
+    assert error.exit_code == exit_code and how in error.what and error.what.endswith("last words")
+    ours.close()
+    theirs.close()
+
+
+def test_more_gpus_than_there_are_are_refused_before_anything_starts(tmp_path: Path) -> None:
+    profile = Profile(name="x", run=Run(gpus=99, device="cuda"))
+    attempt: Any = SimpleNamespace(profile=profile, dir=AttemptDir(tmp_path))
+    with pytest.raises(LonghaulError, match=r"run\.gpus = 99, and \d+ usable GPUs are found") as caught:
+        Crew(attempt).start(None)
+    assert caught.value.exit_code == ExitCode.GPU and list(tmp_path.iterdir()) == []
+
+
+class Scripted:
+    """A crew whose one follower says what it is given, in order, and whose leader raises what it is given."""
+
+    commands: ClassVar[dict[str, Any]] = {"take": None}
+    answers: ClassVar[dict[str, Any]] = {"take": dict[str, float]}
+
+    def __init__(self, folder: Path, replies: list[Reply], errors: list[str]) -> None:
+        attempt: Any = SimpleNamespace(profile=Profile(name="x", run=Run(gpus=2)), dir=AttemptDir(folder))
+        self.crew, self.errors = Crew(attempt), errors
+        self.crew.replica = self
+        ours, theirs = socket.socketpair()
+        process: Any = None
+        self.crew._followers.append(Follower(1, process, ours, -1, folder / "rank-1.log"))
+
+        def follow() -> None:
+            for reply in replies:
+                receive(theirs, Command)
+                send(theirs, reply)
+
+        self.thread = threading.Thread(target=follow)
+        self.thread.start()
+
+    def take(self, _: None = None) -> dict[str, float]:
+        if text := self.errors.pop(0):
+            raise RuntimeError(text)
+        return {"a": 1.0}
+
+
+def test_memory_that_ends_on_either_side_is_told_with_its_phase_and_the_next_command_is_understood(
+    tmp_path: Path,
+) -> None:
+    well = Reply(packed({"a": 2.0}))
+    scripted = Scripted(
+        tmp_path, [Reply(out_of_memory="CUDA out of memory", phase="rollout"), well, well], ["", "out of memory", ""]
+    )
+    with pytest.raises(RuntimeError, match="out of memory on rank 1: CUDA out of memory") as there:
+        scripted.crew.call("take")
+    assert is_out_of_memory(there.value) and phase_of(there.value) == "rollout"
+    with pytest.raises(RuntimeError, match=r"^out of memory$"):
+        scripted.crew.call("take")
+    assert scripted.crew.call("take") == [{"a": 1.0}, {"a": 2.0}]
+    scripted.thread.join()
+
+
+def test_an_attempt_after_memory_ended_begins_with_smaller_passes() -> None:
+    asked = [
+        Replica.micro_batch(SimpleNamespace(group=Group(0, size), _reductions=2), 12)  # type: ignore[arg-type]
+        for size in (1, 2)
+    ]
+    assert asked == [12, 3]  # one GPU remembers its sizes in the checkpoint
+
+
+@pytest.mark.parametrize("text", ["CUDA out of memory", "anything else"])
+def test_work_that_fails_raises_its_own_error_and_keeps_no_tensor_alive(text: str) -> None:
+    held = torch.zeros(3)
+    watched = weakref.ref(held)
+
+    def work(inside: torch.Tensor) -> None:
+        with Group().agreed():
+            raise RuntimeError(f"{text} {len(inside)}")
+
+    with pytest.raises(RuntimeError, match=text):
+        work(held)
+    gc_was_on = gc.isenabled()
+    gc.disable()  # a cycle through the traceback would need it, and the retry needs the room at once
+    try:
+        with suppress(RuntimeError):
+            work(held)
+        del held
+        assert watched() is None
+    finally:
+        if gc_was_on:
+            gc.enable()
+
+
+def test_a_figure_of_all_ranks_is_the_highest_of_them() -> None:
+    assert highest([{"a": 1.0, "b": 5.0}, {"a": 2.0}]) == {"a": 2.0, "b": 5.0}

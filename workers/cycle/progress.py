@@ -1,0 +1,37 @@
+"""How far training has come, and what must not be forgotten across a resume besides the weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct, field
+
+from workers.memory.backoff import Backoff
+
+
+class Progress(Struct):
+    """The counters of a run. Registered: all of it is in every checkpoint."""
+
+    step: int = 0
+    """Last step that is done."""
+    tokens: int = 0
+    """Completion tokens trained on."""
+    not_finite_in_row: int = 0
+    """Steps one after another with log-probs, a loss or gradients that were NaN or infinite."""
+    shrinks: int = 0
+    """How often something was halved because the GPU's memory ended."""
+    backoff: Backoff = field(default_factory=Backoff)
+    """To what; a resume goes on with it, as rounding depends on it."""
+    reseeds: int = 0
+    """How often the buffers were consolidated."""
+
+    filename = "progress.json"
+
+    def save(self, path: Path) -> None:
+        path.write_bytes(msgspec.json.encode(self))
+
+    def load(self, path: Path) -> None:
+        stored = msgspec.json.decode(path.read_bytes(), type=Progress)
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(stored, name))

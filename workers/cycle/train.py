@@ -1,0 +1,356 @@
+"""One cycle of training: load the head, do exactly its steps, checkpoint, and say how it ended.
+
+What a step *is* belongs to the trainer. This module decides when: resume, persist, retry, save, stop.
+"""
+
+from __future__ import annotations
+
+import logging
+import resource
+import shutil
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from profiles.errors import ExitCode, LonghaulError
+from profiles.mismatch import bounds_of
+from state.crash import crash_point
+from state.registry import Registry
+from workers.contract import Outcome, Result
+from workers.cycle import rollout_file
+from workers.cycle.cursor import Exhausted
+from workers.cycle.mismatch import warning_of
+from workers.cycle.progress import Progress
+from workers.cycle.rollout_file import Header, Record
+from workers.cycle.saving import Saver, open_head, versions
+from workers.failures import is_out_of_memory, phase_of
+from workers.memory.backoff import ROLLOUT, Sizes
+from workers.memory.host import highest
+from workers.runtime import Attempt
+
+log = logging.getLogger("worker")
+
+MAX_NOT_FINITE = 3
+"""Skipped updates in a row after which the numbers will not recover by themselves."""
+
+Value = TypeVar("Value")
+
+
+class Interrupted(Exception):
+    """Seeding ended early because it was asked to; the buffers are not what the profile wants."""
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What an update did. metrics: flat. examples: new valid tasks. finite: False if an update was skipped because of
+    its numbers, or rollouts were left out of it because of theirs. sound: False if all were: such weights are never a
+    checkpoint."""
+
+    metrics: dict[str, float]
+    tokens: int = 0
+    examples: Sequence[Record] = ()
+    finite: bool = True
+    sound: bool = True
+    warnings: Sequence[str] = field(default=())
+
+
+class Trainer(Protocol):
+    """What is trained. All state that outlives a step is in the registry, or resume is not exact."""
+
+    static_files: ClassVar[Collection[str]]
+    """Names of the files that `write_static` may write."""
+
+    def build(self, head: Path | None) -> None:
+        """Make every object. Weights come from `head` (a verified checkpoint), or as the profile names them."""
+
+    def registry(self, progress: Progress) -> Registry:
+        """All stateful objects, `progress` among them."""
+
+    def probe(self) -> Mapping[str, Any]:
+        """Refuse a model that is not computed as transformers does; returns what was found. Changes no state."""
+
+    def seed(self, stop_asked: Callable[[], bool]) -> Sequence[Record]:
+        """Fill empty buffers before the first step; returns the tasks found. Raises Interrupted when asked to stop."""
+
+    def reseed(self) -> dict[str, float]:
+        """Consolidate the buffers and start self-play from them once more; returns what was kept and dropped."""
+
+    def worst_case(self, *, first_attempt: bool) -> dict[str, float]:
+        """Run the largest shapes without touching any state; returns memory figures, empty if it was not needed."""
+
+    @property
+    def sizes(self) -> Sizes:
+        """How much the profile does side by side; asked for once, after `build`."""
+
+    def resize(self, sizes: Sizes) -> None:
+        """Do so much from now on, and give back what the device's allocator holds. Changes rounding at most."""
+
+    def collect(self, step: int) -> list[Record]:
+        """Rollouts of `step` with their rewards, as JSON records. Changes no state. May raise Exhausted."""
+
+    def update(self, step: int, records: Sequence[Record]) -> StepReport:
+        """Learn from the records. Where it raises out-of-memory, a second call goes on where the first stopped."""
+
+    def write_static(self, directory: Path) -> None:
+        """Files that a checkpoint needs beside the state, so that other tools can load it: config, tokenizer."""
+
+
+def train(attempt: Attempt, trainer: Trainer) -> Result:
+    """The story of a cycle."""
+    cycle = Cycle(attempt, trainer)
+    cycle.load()
+    cycle.rehearse()
+    try:
+        cycle.prepare_buffers()
+        outcome = cycle.run_steps()
+    except Interrupted:
+        outcome = Outcome.STOPPED
+    cycle.save_end(outcome)
+    return cycle.result(outcome)
+
+
+class Cycle:
+    """State of the story: where it is, and whether it was asked to save or stop."""
+
+    def __init__(self, attempt: Attempt, trainer: Trainer) -> None:
+        self.attempt, self.trainer, self.spec = attempt, trainer, attempt.spec
+        self.progress = Progress()
+        self.requests = attempt.control.requests
+        self.is_seeded = False
+        self.is_sound = True
+        """Whether the weights as they are have given numbers; never stored, as only such weights are."""
+        self.saver: Saver
+
+    def load(self) -> None:
+        """Verify the head, build the trainer, restore every registered object from it, and probe what came of that."""
+        self.attempt.at(self.spec.first_step - 1, "loading")
+        self.attempt.event("started", versions=versions())
+        with self.attempt.stage("loading"):
+            head = open_head(self.attempt.run, self.spec.run_id, self.spec.head)
+            self.trainer.build(head[0] if head else None)
+            registry = self.trainer.registry(self.progress)
+            if head is not None:
+                registry.load(head[0], head[1].files, static=self.trainer.static_files)
+            self.saver = Saver(self.attempt, registry, self.trainer.write_static)
+            self.trainer.resize(self.progress.backoff.begin(self.trainer.sizes))
+            if path := self.with_less_memory(self.trainer.probe, ROLLOUT):
+                self.attempt.event("path", **path)
+        if self.progress.step != self.spec.first_step - 1:
+            raise LonghaulError(
+                f"the head holds step {self.progress.step}, but the cycle begins at step {self.spec.first_step}",
+                kept="the head, as it is",
+                next_command="python -m orchestrator status",
+                exit_code=ExitCode.SPEC,
+            )
+
+    def rehearse(self) -> None:
+        """Largest shapes first: running out of memory shows in the first minute, not at the longest answer."""
+        first = self.spec.head is None
+        with self.attempt.stage("worst_case"):
+            memory = self.with_less_memory(lambda: self.trainer.worst_case(first_attempt=first), "update")
+        if memory:
+            self.attempt.event("memory", **memory)
+
+    def prepare_buffers(self) -> None:
+        """Seed a new run; consolidate where the master decided to reseed."""
+        self.is_seeded = self.spec.head is not None
+        if not self.is_seeded:
+            with self.attempt.stage("seeding"):
+                found = self.with_less_memory(lambda: self.trainer.seed(self.requests.stop.is_set), ROLLOUT)
+            if found:
+                self.attempt.event("examples", tasks=list(found))
+            self.is_seeded = True
+        if self.spec.reseed > self.progress.reseeds:
+            with self.attempt.stage("reseeding"):
+                kept = self.trainer.reseed()
+            self.progress.reseeds = self.spec.reseed
+            self.attempt.event("reseed", **kept)
+        self.attempt.take_seconds()
+
+    def run_steps(self) -> Outcome:
+        """Exactly the steps of the cycle that are not done yet, unless stopped or out of data."""
+        self.edge()
+        while self.progress.step + 1 < self.spec.end_step:
+            if self.requests.stop.is_set():
+                return Outcome.STOPPED
+            try:
+                self.one_step(self.progress.step + 1)
+            except Exhausted as end:
+                self.attempt.event("exhausted", text=str(end))
+                return Outcome.EXHAUSTED
+            self.edge()
+        assert self.progress.step == self.spec.end_step - 1, (self.progress.step, self.spec.end_step)
+        return Outcome.DONE
+
+    def one_step(self, step: int) -> None:
+        """Rollouts, then the update, then the report; only the update changes state."""
+        began = time.monotonic()
+        self.attempt.at(step, "propose")
+        records = self.rollouts(step)
+        crash_point("worker.before_update")
+        report = self.with_less_memory(lambda: self.trainer.update(step, records), "update")
+        self.progress.step = step
+        self.progress.tokens += report.tokens
+        self.is_sound = report.sound
+        self.take_more()
+        crash_point("worker.after_update")
+        self.report(report, time.monotonic() - began)
+        self.count_not_finite(report)
+        profile = self.attempt.profile
+        if said := warning_of(step, report.metrics, bounds_of(profile, profile.optimizer.mismatch_limit)):
+            self.attempt.warn(said)
+
+    def rollouts(self, step: int) -> list[Record]:
+        """From the file that an earlier attempt left, else generated and made durable. Either way: as read back."""
+        path = self.attempt.run.rollout_file(self.spec.cycle, step)
+        records = self.reuse_or_collect(path, step)
+        if self.spec.isolate:
+            self.attempt.dir.evidence.mkdir(exist_ok=True)
+            shutil.copyfile(path, self.attempt.dir.evidence / path.name)
+        return records
+
+    def reuse_or_collect(self, path: Path, step: int) -> list[Record]:
+        header = Header(
+            run_id=self.spec.run_id,
+            profile_sha256=self.spec.profile_sha256,
+            step=step,
+            reseeds=self.progress.reseeds,
+            reductions=self.spec.reductions,
+        )
+        records = rollout_file.read(path, header)
+        if records is not None:
+            log.info("step %d: rollouts of an earlier attempt are reused", step)
+            return records
+        collected = self.with_less_memory(lambda: self.trainer.collect(step), ROLLOUT)
+        rollout_file.write(path, header, collected)
+        crash_point("worker.rollouts_done")
+        stored = rollout_file.read(path, header)
+        assert stored is not None, f"{path}: does not read back"
+        return stored
+
+    def with_less_memory(self, work: Callable[[], Value], phase: str) -> Value:
+        """`work()`, again with half of what takes the memory each time that the device runs out of it.
+
+        phase: where that was, unless the error is marked. Raises LonghaulError (CUDA_OOM) where nothing is left.
+        """
+        while True:
+            try:
+                return work()
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                text, marked = str(error), phase_of(error)
+            # Outside the handler: the exception's traceback held the tensors that the retry needs the room of.
+            self.take_less(marked or phase, text)
+
+    def take_less(self, phase: str, text: str) -> None:
+        before = self.progress.backoff.now
+        sizes = self.progress.backoff.halve(phase)
+        if sizes is None:
+            raise LonghaulError(
+                f"the GPU's memory ends ({phase}), and nothing is left to halve: {before}",
+                kept="the head; the step was not applied",
+                next_command="python -m orchestrator run --plan   (tells what would fit)",
+                exit_code=ExitCode.CUDA_OOM,
+            )
+        self.trainer.resize(sizes)
+        self.progress.shrinks += 1
+        graphs = "without the CUDA graphs that it kept, " if before and before.graphs and not sizes.graphs else ""
+        said = f"out of memory ({phase}): the same step again {graphs}with {sizes}"
+        self.attempt.event("oom_retry", text=said, phase=phase, shrinks=self.progress.shrinks, error=text[:500])
+
+    def take_more(self) -> None:
+        """Some hundred steps after memory ended, once: what was too much then may fit now."""
+        if (sizes := self.progress.backoff.step_done()) is not None:
+            self.trainer.resize(sizes)
+            self.attempt.warn(f"no lack of memory for long: {sizes} from here on")
+
+    def report(self, report: StepReport, seconds: float) -> None:
+        metrics = dict(report.metrics)
+        metrics |= {f"seconds/{name}": value for name, value in self.attempt.take_seconds().items()}
+        metrics |= {"seconds": seconds, "tokens": report.tokens, "oom_retries": self.progress.shrinks}
+        metrics |= resident_bytes()
+        self.attempt.event("step", **metrics)
+        if report.examples:
+            self.attempt.event("examples", tasks=list(report.examples))
+        for text in report.warnings:
+            self.attempt.warn(text)
+
+    def count_not_finite(self, report: StepReport) -> None:
+        """Rule N1: a step with numbers that are not finite is told; the third in a row ends the attempt."""
+        if report.finite:
+            self.progress.not_finite_in_row = 0
+            return
+        self.progress.not_finite_in_row += 1
+        self.attempt.event("not_finite", in_row=self.progress.not_finite_in_row)
+        if self.progress.not_finite_in_row >= MAX_NOT_FINITE:
+            raise self.not_finite(f"log-probs, loss or gradients were not finite {MAX_NOT_FINITE} times in a row")
+
+    def not_finite(self, what: str) -> LonghaulError:
+        folder = self.attempt.run.relative(self.attempt.run.rollouts(self.spec.cycle))
+        return LonghaulError(
+            f"step {self.progress.step}: {what}; the rollouts are in {folder}",
+            kept="the head, and the rollouts of these steps; none of these updates was applied",
+            next_command="python -m orchestrator run --set optimizer.learning_rate=... --accept-changes",
+            exit_code=ExitCode.NOT_FINITE,
+        )
+
+    def save(self, step: int) -> None:
+        """Raises LonghaulError (NOT_FINITE) for weights that are known to give no numbers: the head would be lost."""
+        if not self.is_sound:
+            raise self.not_finite("log-probs of all rollouts were not finite, and such a policy is never saved")
+        self.saver.save(step)
+
+    def edge(self) -> None:
+        """Between two steps: save where due or asked, and answer every request so far with that checkpoint."""
+        step = self.progress.step
+        asked = self.requests.checkpoints_wanted()
+        due = checkpoint_is_due(
+            step,
+            saved=self.saver.step,
+            last=self.spec.end_step - 1,
+            every=self.attempt.profile.run.checkpoint_every,
+            asked=bool(asked) or self.requests.stop.is_set(),
+        )
+        if due:
+            self.save(step)
+        self.saver.answer(asked)
+
+    def save_end(self, outcome: Outcome) -> None:
+        if self.is_seeded and self.saver.step != self.progress.step:
+            self.save(self.progress.step)
+        self.saver.answer(self.requests.checkpoints_wanted() + self.requests.stops_wanted())
+        log.info("cycle %d: %s at step %d", self.spec.cycle, outcome.value, self.progress.step)
+
+    def result(self, outcome: Outcome) -> Result:
+        return Result(
+            token=self.spec.token,
+            role="train",
+            outcome=outcome,
+            exit_code=ExitCode.OK,
+            last_step=self.progress.step,
+            checkpoint=self.attempt.saved,
+        )
+
+
+def not_finite_warning(rollouts: int) -> str:
+    return f"rollouts with log-probs or entropies that are not finite, and not trained on: {rollouts}"
+
+
+def resident_bytes() -> dict[str, float]:
+    """Memory of this process: now, and at its highest."""
+    with open("/proc/self/statm") as file:  # noqa: PTH123 - read at every step
+        pages = int(file.read().split()[1])
+    return {"rss_bytes": pages * resource.getpagesize(), "peak_rss_bytes": highest()}
+
+
+def checkpoint_is_due(step: int, *, saved: int, last: int, every: int, asked: bool) -> bool:
+    """Whether the edge after `step` writes a checkpoint. saved: step of the newest one, -1 if none. (pure)
+
+    A checkpoint that holds this very step answers every request: writing the same state twice proves nothing.
+    """
+    if step == saved:
+        return False
+    return asked or step == last or step % every == 0

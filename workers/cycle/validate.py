@@ -1,0 +1,92 @@
+"""Score one committed checkpoint on held-out problems. Reads the checkpoint, writes metrics, changes nothing else."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from profiles.errors import ExitCode, LonghaulError
+from workers.contract import Outcome, Result, TaskAnswers
+from workers.cycle.saving import open_head, versions
+from workers.intervals import wilson
+from workers.runtime import Attempt
+
+log = logging.getLogger("worker")
+
+Metrics = dict[str, dict[str, float]]
+"""task -> name -> value; `n` and `correct` are counts of greedy answers, `low` and `high` Wilson's 95 % interval."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What one suite found out about a checkpoint."""
+
+    metrics: Metrics
+    answers: dict[str, TaskAnswers]
+    """By task."""
+    available: int
+    """Problems that the suite has; it may have asked fewer."""
+    seconds: float
+    """Of asking and judging, without loading the model."""
+
+
+Suite = Callable[[Path], Scored]
+"""Checkpoint directory -> its scores."""
+
+
+def validate(attempt: Attempt, suites: Mapping[str, Suite]) -> Result:
+    """All suites of the profile on the spec's checkpoint. Stops between suites where asked to."""
+    spec = attempt.spec
+    if spec.head is None:
+        raise LonghaulError(
+            "a validation was asked for without a checkpoint",
+            kept="everything",
+            next_command="python -m orchestrator status",
+            exit_code=ExitCode.SPEC,
+        )
+    attempt.at(spec.head.step, "loading")
+    attempt.event("started", versions=versions())
+    opened = open_head(attempt.run, spec.run_id, spec.head)
+    assert opened is not None
+    head, _ = opened
+    scores: dict[str, Metrics] = {}
+    answers: dict[str, dict[str, TaskAnswers]] = {}
+    for name in attempt.profile.validation.suites:
+        if attempt.control.requests.stop.is_set():
+            return _result(attempt, Outcome.STOPPED, scores, answers)
+        with attempt.stage("validate"):
+            scored = suites[name](head)
+        scores[name] = {**scored.metrics, "mean": mean_over_tasks(scored.metrics)}
+        answers[name] = scored.answers
+        attempt.event(
+            "validation", suite=name, metrics=scores[name], seconds=scored.seconds, available=scored.available
+        )
+        log.info("suite %s: accuracy %.3f at step %d", name, scores[name]["mean"]["accuracy"], spec.head.step)
+    return _result(attempt, Outcome.DONE, scores, answers)
+
+
+def mean_over_tasks(tasks: Metrics) -> dict[str, float]:
+    """Unweighted mean of the tasks' accuracies; the interval is Wilson's for all answers together. (pure)"""
+    n = sum(int(one["n"]) for one in tasks.values())
+    correct = sum(int(one["correct"]) for one in tasks.values())
+    low, high = wilson(correct, n)
+    mean = {name: sum(one[name] for one in tasks.values()) / len(tasks) for name in ("accuracy", "sampled_accuracy")}
+    return {"n": n, "correct": correct, "low": low, "high": high, **mean}
+
+
+def _result(
+    attempt: Attempt, outcome: Outcome, scores: Mapping[str, Metrics], answers: Mapping[str, dict[str, TaskAnswers]]
+) -> Result:
+    spec = attempt.spec
+    return Result(
+        token=spec.token,
+        role="validate",
+        outcome=outcome,
+        exit_code=ExitCode.OK,
+        last_step=spec.head.step if spec.head else 0,
+        checkpoint=spec.head,
+        validation=dict(scores),
+        answers=dict(answers),
+    )

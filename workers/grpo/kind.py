@@ -1,0 +1,47 @@
+"""GRPO as a kind of worker: its imports, its jobs, and what each rank holds (`workers.kinds`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from workers.contract import Result, WorkerSpec
+from workers.environment import set_environment
+from workers.sandbox import Sandbox
+
+if TYPE_CHECKING:
+    from workers.pool.replica import Replica
+    from workers.runtime import Attempt
+
+
+def warm_up() -> None:
+    """The imports that take seconds. No program of a model is ever run, so there is no sandbox."""
+    set_environment()
+    import transformers.models.qwen2.modeling_qwen2  # noqa: F401
+
+    import workers.grpo.trainer  # noqa: F401
+
+
+def job(spec: WorkerSpec, warmed: Sandbox | None = None) -> Callable[[Attempt], Result]:
+    """What to do for `spec`."""
+    set_environment()
+    from workers.cycle import train, validate
+    from workers.grpo.trainer import GrpoTrainer
+    from workers.suites.validation import suites_of
+
+    if spec.role == "validate":
+        return lambda attempt: validate.validate(attempt, suites_of(attempt, None))
+
+    def run(attempt: Attempt) -> Result:
+        trainer = GrpoTrainer(attempt)
+        with trainer.crew:
+            return train.train(attempt, trainer)
+
+    return run
+
+
+def replica() -> type[Replica]:
+    """What each rank holds."""
+    from workers.grpo.replica import GrpoReplica
+
+    return GrpoReplica

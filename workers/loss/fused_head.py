@@ -1,0 +1,226 @@
+"""Output head, log-probabilities, entropy and a loss of them in one, chunk by chunk: no tensor of N x V ever exists.
+
+The logits of 8 completions of 512 tokens over 151 936 words are 2.3 GiB in float32, and a plain loss holds several such
+tensors. Here `chunk` rows are made, used and overwritten: two buffers of chunk x V (0.15 GiB for 128 rows) whatever N.
+
+Two forms of one mathematics, both exact up to rounding (no approximation, no sampling):
+- `fused_log_probs` gives log-probabilities and entropies with gradient, for any loss. Its backward makes the logits a
+  second time.
+- `fused_loss` is told the loss of a token, so the gradient by the hidden states is ready when the logits are: they are
+  made once. What stays until `backward` is that gradient, N x H.
+
+With a frozen head (LoRA, QLoRA) there is no weight gradient. With a trainable or tied one it is summed over the chunks
+in float32 (V x H), and reaches the weight once. Sums and exponentials are in float32 also for 16-bit inputs, which are
+rounded only as factors of products (float64 for float64).
+
+Source: the chunked loss whose gradient is taken in the forward pass is Liger-Kernel's, arXiv 2410.10989.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
+
+from workers.loss.fused_kernels import accumulator, add_outer, chunk_for, logits_into, times_weight
+
+CHUNK = 128
+"""Rows of logits at one time. Fewer save memory, more let a large card read the head's weights less often."""
+
+TokenLosses = Callable[[Tensor, Tensor, slice], Tensor]
+"""(log_probs, entropy, which) -> weighted losses; [c] each, of the tokens `which`. Their sum is the loss."""
+
+
+def fused_log_probs(
+    hidden: Tensor, weight: Tensor | None, targets: Tensor, *, temperature: float = 1.0, chunk: int = CHUNK,
+    bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Log-probability of each target and entropy of its distribution in nats: [N] each, float32, with gradient.
+
+    hidden: [N, H]; weight: [V, H]; bias: [V]; targets: [N] token ids. Distributions are softmax(logits / temperature).
+    weight None: `hidden` are logits already, [N, V], as a model's own head makes them.
+    Detach the entropy where no gradient of it is wanted: then none is computed. Raises ValueError for shapes that do
+    not fit.
+    """
+    if weight is None:
+        return _log_probs_of(hidden, targets, temperature, chunk)
+    _check(hidden, weight, targets, chunk)
+    log_probs, entropy = _LogProbs.apply(  # type: ignore[no-untyped-call]
+        hidden, weight, bias, targets, temperature, chunk
+    )
+    return log_probs, entropy
+
+
+def fused_entropy(
+    hidden: Tensor, weight: Tensor, *, temperature: float = 1.0, chunk: int = CHUNK, bias: Tensor | None = None
+) -> Tensor:
+    """Entropies alone, [N] in nats, without gradient: what a percentile of the whole minibatch is taken of."""
+    with torch.no_grad():
+        targets = torch.zeros(len(hidden), dtype=torch.long, device=hidden.device)
+        return fused_log_probs(hidden, weight, targets, temperature=temperature, chunk=chunk, bias=bias)[1]
+
+
+def fused_loss(
+    hidden: Tensor, weight: Tensor | None, targets: Tensor, token_losses: TokenLosses, *, temperature: float = 1.0,
+    chunk: int = CHUNK, bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The sum of `token_losses`, with gradient; and, without, log-probabilities and entropies, [N] each.
+
+    `token_losses` is called once for each chunk, and autograd differentiates it: it may be any function of the
+    log-probabilities and entropies of these tokens. Shapes and errors are those of `fused_log_probs`.
+    """
+    if weight is None:
+        log_probs, entropy = _log_probs_of(hidden, targets, temperature, chunk)
+        loss = token_losses(log_probs, entropy, slice(0, len(targets))).sum()
+        return loss, log_probs.detach(), entropy.detach()
+    _check(hidden, weight, targets, chunk)
+    loss, log_probs, entropy = _OnePass.apply(  # type: ignore[no-untyped-call]
+        hidden, weight, bias, targets, temperature, chunk, token_losses, torch.is_grad_enabled()
+    )
+    return loss, log_probs, entropy
+
+
+def _log_probs_of(logits: Tensor, targets: Tensor, temperature: float, chunk: int) -> tuple[Tensor, Tensor]:
+    """`fused_log_probs` of logits that are there, [N, V]; float32 copies of them exist for `chunk` rows at a time."""
+
+    def read(part: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        log_p = torch.log_softmax(part.to(accumulator(part.dtype)) / temperature, dim=-1)
+        # Some models rule words out by -inf: such a word counts nothing in the entropy.
+        entropy = -(log_p.exp() * log_p.clamp(min=-1e30)).sum(-1)
+        return log_p.gather(1, chosen[:, None]).squeeze(1), entropy
+
+    parts = zip(torch.split(logits, chunk), torch.split(targets, chunk), strict=True)
+    found = [checkpoint(read, *one, use_reentrant=False, preserve_rng_state=False) for one in parts]
+    log_probs, entropy = (torch.cat(each) for each in zip(*found, strict=True))
+    return log_probs, entropy
+
+
+class _LogProbs(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, temperature: float, chunk: int
+    ) -> Any:
+        ctx.set_materialize_grads(False)  # None: the loss does not depend on it
+        ctx.save_for_backward(hidden, weight, bias, targets)
+        ctx.settings = temperature, chunk
+        head = _Head(hidden, weight, bias, targets, temperature, chunk)
+        log_probs, entropy = head.results()
+        for part in head.parts():
+            log_probs[part], entropy[part] = head.read(part)
+        return log_probs, entropy
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_log_probs: Tensor | None, of_entropy: Tensor | None) -> Any:
+        head = _Head(*ctx.saved_tensors, *ctx.settings)
+        head.prepare(ctx.needs_input_grad)
+        for part in head.parts():
+            head.read(part)
+            head.add_gradient(part, *(None if one is None else one[part] for one in (of_log_probs, of_entropy)))
+        return *_rounded(head.sums, head.inputs), None, None, None
+
+
+class _OnePass(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, temperature: float, chunk: int,
+        token_losses: TokenLosses, is_learning: bool,
+    ) -> Any:  # fmt: skip
+        head = _Head(hidden, weight, bias, targets, temperature, chunk)
+        is_learning = is_learning and any(ctx.needs_input_grad)
+        if is_learning:
+            head.prepare(ctx.needs_input_grad)
+        log_probs, entropy = head.results()
+        total = log_probs.new_zeros(())
+        for part in head.parts():
+            log_probs[part], entropy[part] = head.read(part)
+            with torch.enable_grad():
+                given = [one[part].clone().requires_grad_() for one in (log_probs, entropy)]
+                loss = token_losses(given[0], given[1], part).sum()
+            total += loss.detach()
+            if is_learning and loss.requires_grad:
+                head.add_gradient(part, *torch.autograd.grad(loss, given, allow_unused=True))
+        ctx.save_for_backward(hidden, weight, bias)
+        ctx.sums = head.sums  # without the head, whose buffers can go
+        ctx.mark_non_differentiable(log_probs, entropy)
+        return total, log_probs, entropy
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_loss: Tensor, *_: Any) -> Any:
+        sums = (None if one is None else one * of_loss for one in ctx.sums)
+        return *_rounded(sums, ctx.saved_tensors), None, None, None, None, None
+
+
+class _Head:
+    """The output head over N places: reads them part by part, and sums gradients of the inputs that need them."""
+
+    def __init__(
+        self, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, temperature: float, chunk: int
+    ) -> None:
+        self.inputs, self._targets, self._temperature = (hidden, weight, bias), targets, temperature
+        self._size = chunk
+        self._chunk = chunk_for(min(chunk, len(hidden)), weight)
+        self.sums: list[Tensor | None] = [None, None, None]
+
+    def results(self) -> tuple[Tensor, Tensor]:
+        log_probs = self.inputs[0].new_empty(len(self._targets), dtype=accumulator(self.inputs[1].dtype))
+        return log_probs, torch.empty_like(log_probs)
+
+    def parts(self) -> Iterator[slice]:
+        for begin in range(0, len(self._targets), self._size):
+            yield slice(begin, min(begin + self._size, len(self._targets)))
+
+    def read(self, part: slice) -> tuple[Tensor, Tensor]:
+        """Log-probabilities and entropies, [c] each."""
+        hidden, weight, bias = self.inputs
+        targets = self._targets[part]
+        logits_into(self._chunk.logits[: len(targets)], hidden[part], weight, bias, self._temperature)
+        return self._chunk.read(targets)
+
+    def prepare(self, needs: tuple[bool, ...]) -> None:
+        """needs: which of hidden, weight and bias want a gradient."""
+        for number, one in enumerate(self.inputs):
+            if needs[number] and one is not None:
+                self.sums[number] = torch.zeros_like(one, dtype=accumulator(one.dtype))
+
+    def add_gradient(self, part: slice, of_log_probs: Tensor | None, of_entropy: Tensor | None) -> None:
+        """After `read` of the same part, whose logits it overwrites. of_log_probs, of_entropy: [c]; None: zero."""
+        if of_log_probs is None:
+            if of_entropy is None:
+                return
+            of_log_probs = torch.zeros_like(of_entropy)
+        # Rows are brought to about 1 before they are rounded to 16 bits: float16 would lose a gradient of 1e-6.
+        scale = of_log_probs.abs() if of_entropy is None else of_log_probs.abs() + of_entropy.abs()
+        safe = torch.where(scale == 0, 1.0, scale)
+        e = None if of_entropy is None else of_entropy / safe
+        dz = self._chunk.gradient(self._targets[part], of_log_probs / safe, e)  # [c, V]
+        factor = (scale / self._temperature)[:, None]
+        hidden, weight, _ = self.inputs
+        of_hidden, of_weight, of_bias = self.sums
+        if of_hidden is not None:
+            torch.mul(times_weight(dz, weight), factor, out=of_hidden[part])
+        if of_weight is not None:
+            add_outer(of_weight, dz, (hidden[part] * factor).to(hidden.dtype))
+        if of_bias is not None:
+            of_bias += factor.t().mm(dz.to(of_bias.dtype))[0]
+
+
+def _rounded(sums: Iterable[Tensor | None], inputs: Iterable[Tensor | None]) -> Iterator[Tensor | None]:
+    """Gradients in the dtypes of the inputs; only now, as with float16 a loss is scaled up to keep small ones."""
+    for total, one in zip(sums, inputs, strict=True):
+        yield None if total is None or one is None else total.to(one.dtype)
+
+
+def _check(hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int) -> None:
+    if hidden.ndim != 2 or weight.ndim != 2 or hidden.shape[1] != weight.shape[1] or targets.shape != hidden.shape[:1]:
+        shapes = " ".join(str(list(one.shape)) for one in (hidden, weight, targets))
+        raise ValueError(f"hidden, weight and targets are {shapes}; they must be [N, H] [V, H] [N]")
+    if hidden.dtype != weight.dtype:
+        raise ValueError(f"hidden states are {hidden.dtype} and the head's weights {weight.dtype}; make them the same")
+    if chunk < 1:
+        raise ValueError(f"a chunk of {chunk} rows holds nothing")

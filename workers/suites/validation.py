@@ -1,0 +1,126 @@
+"""Validation between cycles: one greedy answer to each held-out problem, and one sampled at temperature 1."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import cache, partial
+from pathlib import Path
+
+from workers.contract import TaskAnswers
+from workers.cycle.validate import Scored, Suite
+from workers.models.policy import restored_policy
+from workers.models.torch_setup import device_of, set_up_torch
+from workers.rollout.engine import Sampling
+from workers.rollout.fewer_rows import with_fewer_rows
+from workers.rollout.free_rows import widen
+from workers.rollout.probe import probe
+from workers.rollout.select import engine_of
+from workers.runtime import Attempt
+from workers.sandbox import Sandbox
+from workers.suites.asking import Examinee, ask
+from workers.suites.data_files import data_folder
+from workers.suites.question import Question
+from workers.suites.registry import load_suites
+from workers.suites.scoring import Metrics, Outcome, metrics_of
+from workers.suites.suite import Suite as Questions
+from workers.suites.voices import voice_of_run
+
+MAX_ROWS = 512
+"""Problems that are asked side by side at most; after each lot the master hears that there is progress."""
+
+
+def suites_of(attempt: Attempt, sandbox: Sandbox | None) -> dict[str, Suite]:
+    """The suites of the profile. sandbox: where answers that have to be run are; the pocket style needs none.
+
+    Raises LonghaulError (INPUT) where a suite's data is missing.
+    """
+    profile = attempt.profile
+    found = load_suites(profile.validation.suites, data_folder(profile.validation.data),
+                        profile.validation.examples_per_task, all_of_files=attempt.spec.all_problems)  # fmt: skip
+
+    @cache
+    def examinee(head: Path) -> Examinee:
+        set_up_torch(profile, isolate=attempt.spec.isolate)
+        with attempt.stage("loading"):
+            assert attempt.spec.head is not None
+            policy = restored_policy(profile, head, attempt.spec.head.step, device_of(profile), attempt.warn)
+            engine = engine_of(policy.model, profile, policy.tokenizer, warn=attempt.warn)
+            positions = getattr(policy.model.config, "max_position_embeddings", 0) or 0
+            one = Examinee(engine, policy.tokenizer, voice_of_run(profile, head), positions)
+            attempt.event("path", **probe(policy.model, engine, profile))
+            # No trainer needs the card: the plan of its rows is not ours.
+            longest = max((length_of(one, question) for suite in found for question in suite.questions), default=0)
+            widen(engine, policy.model, profile, prompt_tokens=longest)
+        return one
+
+    def evaluate(suite: Questions, head: Path) -> Scored:
+        one = examinee(head)
+        began = time.monotonic()
+        limit = profile.sampling.max_completion_tokens
+        judge_in = sandbox if suite.needs_sandbox(one.voice) else None
+        greedy = Sampling(greedy=True, max_new_tokens=limit, stop=one.voice.stop)
+        first = _ask_all(attempt, one, suite, greedy, judge_in, "validate_greedy")
+        second: list[Outcome] = []
+        if profile.validation.sampled:
+            sampled = Sampling(max_new_tokens=limit, stop=one.voice.stop)
+            second = _ask_all(attempt, one, suite, sampled, judge_in, "validate_sampled")
+        seconds = time.monotonic() - began
+        return Scored(compare(first, second or first), answers_of(suite, first, second), suite.available, seconds)
+
+    return {suite.name: partial(evaluate, suite) for suite in found}
+
+
+def _ask_all(
+    attempt: Attempt, examinee: Examinee, suite: Questions, sampling: Sampling, sandbox: Sandbox | None, stage: str
+) -> list[Outcome]:
+    """One answer to each question; like prompt lengths come together."""
+    questions = sorted(suite.questions, key=partial(length_of, examinee))
+    found: list[Outcome] = []
+    with attempt.stage(stage):
+        while len(found) < len(questions):
+            lot = questions[len(found) : len(found) + MAX_ROWS]
+            work = partial(ask, examinee, suite, lot, sampling, 1, sandbox)
+            found += [one.outcome for one in with_fewer_rows(examinee.engine, work, attempt.warn)]
+            attempt.at(attempt.step, f"{stage}, {suite.name} {len(found)} of {len(questions)}")
+    return found
+
+
+def length_of(examinee: Examinee, question: Question) -> int:
+    """Tokens of the question's prompt."""
+    return len(examinee.tokenizer.encode(examinee.voice.ask(question.kind, question.item)))
+
+
+def answers_of(suite: Questions, greedy: Sequence[Outcome], sampled: Sequence[Outcome]) -> dict[str, TaskAnswers]:
+    """Who answered what, by task, in the suite's order whatever the order of the outcomes. (pure)
+
+    sampled: empty where nothing was sampled.
+    """
+    first = {one.question_id: one.right[0] for one in greedy}
+    second = {one.question_id: one.right[0] for one in sampled}
+    by_task: dict[str, list[Question]] = {}
+    for question in suite.questions:
+        by_task.setdefault(question.task, []).append(question)
+    return {
+        task: TaskAnswers(
+            tuple(question.content_name for question in questions),
+            "".join("01"[first[question.question_id]] for question in questions),
+            "".join("01"[second[question.question_id]] for question in questions) if second else "",
+        )
+        for task, questions in by_task.items()
+    }
+
+
+def compare(greedy: Sequence[Outcome], sampled: Sequence[Outcome]) -> Metrics:
+    """What a validation stores of each task. worked_share, mean_tokens and malformed are of the sampled answers. (pure)
+
+    sampled: the greedy ones once more, where nothing was sampled.
+    """
+    first, second = metrics_of(greedy, greedy=True), metrics_of(sampled, greedy=False)
+    return {
+        task: {name: first[task][name] for name in ("n", "correct", "accuracy", "low", "high")}
+        | {"sampled_accuracy": second[task]["pass_at_1"]}
+        | {name: second[task][name] for name in ("worked_share", "mean_tokens", "malformed")}
+        for task in first
+        if task != "mean"
+    }

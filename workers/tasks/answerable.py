@@ -1,0 +1,20 @@
+"""Whether a task can be answered: its right answer, written as the prompt asks, must be read back unchanged. (pure)"""
+
+from __future__ import annotations
+
+from workers.tasks.entry import Entry
+from workers.tasks.prompts.style import PromptStyle
+
+
+def gold_of(entry: Entry) -> str:
+    """The answer that the task was stored with: an input, an output, or a program."""
+    return {"abd": entry.inputs[0], "ded": entry.outputs[0], "ind": entry.program}[entry.task]
+
+
+def is_answerable(style: PromptStyle, entry: Entry) -> bool:
+    """Whether the form carries the right answer. A text that ends an answer or its fence would be cut off there."""
+    gold = gold_of(entry)
+    said = style.render_answer(entry.task, gold)
+    found = style.parse_answer(entry.task, said)
+    # Spaces around a program are no part of it; literals have none.
+    return style.is_well_formed(entry.task, said) and found is not None and found.strip() == gold.strip()

@@ -1,0 +1,77 @@
+"""A verified task with what is known about it, and the keys by which it is found again. (pure)"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from workers.sandbox.normalise import example_key, program_key
+from workers.tasks.kinds import Problem, Task, Triplet
+from workers.tasks.novelty import Novelty, form_of
+
+SEED = "seed"
+BUFFERS_FILE = "buffers.jsonl"
+"""In a checkpoint: the entries of all buffers."""
+UNKNOWN_RATE = -1.0
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """One task with what is known about it."""
+
+    task: Task
+    program: str
+    inputs: tuple[str, ...]
+    """Argument lists as source text: one for deduction and abduction."""
+    outputs: tuple[str, ...]
+    step: int
+    source: str
+    """`seed`, `selfplay` or `import`."""
+    message: str = ""
+    solve_rate: float = UNKNOWN_RATE
+    """Share of solver rollouts that were right when it was new."""
+    key: str
+    """Equal for equal tasks."""
+    program_key: str
+    form: str = ""
+    """Equal for tasks that count as one under `azr.novelty`; empty where that is by key or text."""
+
+    @property
+    def item(self) -> Triplet | Problem:
+        """What prompt styles know."""
+        if self.task == "ind":
+            return Problem(self.program, self.inputs, self.outputs, self.message, self.step, self.source)
+        return Triplet(self.program, self.inputs[0], self.outputs[0], self.step, self.source)
+
+
+def make_entry(
+    task: Task, program: str, inputs: Sequence[str], outputs: Sequence[str], *, step: int, source: str,
+    message: str = "", solve_rate: float = UNKNOWN_RATE,
+) -> Entry:  # fmt: skip
+    """An entry with its keys. Raises what `example_key` raises for text that is no program or no literals."""
+    return Entry(
+        task=task,
+        program=program,
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+        step=step,
+        source=source,
+        message=message,
+        solve_rate=solve_rate,
+        key=example_key(program, list(inputs)),
+        program_key=program_key(program),
+    )
+
+
+def with_form(entry: Entry, novelty: Novelty) -> Entry:
+    """With the form that takes long to find, so that a checkpoint has it; the others are found again. (pure)"""
+    if (novelty == "canonical") == bool(entry.form):
+        return entry
+    form = form_of(entry.program, entry.inputs, entry.key, novelty) if novelty == "canonical" else ""
+    return replace(entry, form=form)
+
+
+def known_by(entry: Entry, novelty: Novelty) -> str:
+    """What two tasks have in common if they count as one. (pure)"""
+    return with_form(entry, novelty).form or form_of(entry.program, entry.inputs, entry.key, novelty)

@@ -1,0 +1,192 @@
+"""Who is right, by running programs: the verdict on answers, and on whether stored tasks still hold.
+
+Answers are text of a model. Literals are compared as literals; everything else runs in the sandbox, and the expected
+value never enters it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal
+
+from workers.sandbox import Case, Result, Sandbox, Status
+from workers.sandbox.literal import Rejected, canonical_arguments, same_value
+from workers.sandbox.screen import screen
+from workers.tasks import pairs
+from workers.tasks.entry import Entry
+
+NOT_RUN = "not run"
+WALL_RETRIES = 2
+"""How often a call is made again that the wall clock ended: the machine may have been busy."""
+
+InductionScore = Literal["binary", "accuracy", "if_one_correct"]
+
+
+class Verdict(Enum):
+    CORRECT = "correct"
+    WRONG = "wrong"
+    UNKNOWN = "unknown"
+    """The machine, not the answer, decided: such a row is dropped."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer to a stored task; text None: it was malformed."""
+
+    entry: Entry
+    text: str | None
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What an answer is worth. score: 1 for a correct one; less for a program that holds on some hidden pairs only."""
+
+    verdict: Verdict
+    score: float = 0.0
+
+
+class Judge:
+    """Judges answers in batches, each distinct (program, input) once.
+
+    num_shown: pairs of an induction task that its prompt shows; None: half of them. strict_types: 1 is not 1.0.
+    """
+
+    def __init__(
+        self, sandbox: Sandbox, num_shown: int | None, *, strict_types: bool = False,
+        induction: InductionScore = "binary",
+    ) -> None:  # fmt: skip
+        self._sandbox = sandbox
+        self._num_shown = num_shown
+        self._strict, self._induction = strict_types, induction
+        self.executions = self.timeouts = 0
+        """Calls made, and those of them that ran out of time."""
+
+    def judge(self, answers: Sequence[Answer], recheck: Sequence[Entry] = ()) -> tuple[list[Verdict], frozenset[str]]:
+        """A verdict for each answer, and the keys of the tasks in `recheck` whose outputs are not what they were."""
+        judged, changed = self.score(answers, recheck)
+        return [one.verdict for one in judged], changed
+
+    def score(self, answers: Sequence[Answer], recheck: Sequence[Entry] = ()) -> tuple[list[Judged], frozenset[str]]:
+        """As `judge`, with what each answer is worth."""
+        calls: dict[str, dict[str, None]] = {}
+        for answer in answers:
+            for program, arguments in self._needs(answer):
+                calls.setdefault(program, {})[arguments] = None
+        for entry in recheck:
+            calls.setdefault(entry.program, {}).update(dict.fromkeys(entry.inputs))
+        results = self._run(calls, self._all_or_nothing(answers, recheck))
+        changed = frozenset(entry.key for entry in recheck if _has_changed(entry, results))
+        unknown = Judged(Verdict.UNKNOWN)
+        return [unknown if a.entry.key in changed else self._judged(a, results) for a in answers], changed
+
+    def _all_or_nothing(self, answers: Sequence[Answer], recheck: Sequence[Entry]) -> frozenset[str]:
+        """Programs that are worth nothing once one of their calls has failed: each answers one induction task alone."""
+        if self._induction != "binary":
+            return frozenset()
+        tasks: dict[str, set[str]] = {}
+        for answer in answers:
+            if answer.entry.task == "ind" and answer.text is not None:
+                tasks.setdefault(answer.text, set()).add(answer.entry.key)
+        stored = {answer.entry.program for answer in answers} | {entry.program for entry in recheck}
+        return frozenset(program for program, keys in tasks.items() if len(keys) == 1 and program not in stored)
+
+    def _needs(self, answer: Answer) -> list[tuple[str, str]]:
+        """The calls that this answer's verdict depends on."""
+        if answer.text is None or answer.entry.task == "ded":
+            return []
+        if answer.entry.task == "ind":
+            return [] if screen(answer.text) else [(answer.text, text) for text in self._hidden(answer.entry)]
+        arguments = _canonical(answer.text)
+        return [(answer.entry.program, arguments)] if arguments is not None else []
+
+    def _judged(self, answer: Answer, results: dict[tuple[str, str], Result]) -> Judged:
+        if answer.text is None:
+            return _of(0.0)
+        if answer.entry.task == "ded":
+            return _of(float(self._same(answer.text, answer.entry.outputs[0])))
+        needed = self._needs(answer)
+        if not needed:
+            return _of(0.0)
+        found = [results[call] for call in needed]
+        if any(result.from_wall for result in found):
+            return Judged(Verdict.UNKNOWN)
+        outputs = answer.entry.outputs
+        expected = outputs[self.shown_of(answer.entry) :] if answer.entry.task == "ind" else outputs
+        passed = sum(
+            result.status is Status.OK and self._same(result.value or "", value)
+            for result, value in zip(found, expected, strict=True)
+        )
+        return _of(induction_score(passed, len(found), self._induction if answer.entry.task == "ind" else "binary"))
+
+    def _same(self, a_text: str, b_text: str) -> bool:
+        return same_value(a_text, b_text, strict_types=self._strict)
+
+    def _hidden(self, entry: Entry) -> tuple[str, ...]:
+        return entry.inputs[self.shown_of(entry) :]
+
+    def shown_of(self, entry: Entry) -> int:
+        """Pairs that the prompt shows; of fewer pairs than usual, half are hidden."""
+        return pairs.shown_of(len(entry.inputs), self._num_shown)
+
+    def _run(
+        self, calls: dict[str, dict[str, None]], all_or_nothing: Collection[str] = ()
+    ) -> dict[tuple[str, str], Result]:
+        """Results of all calls. A call that ended its process takes the later ones along: these run once more, each in
+        a process of its own, unless the program is worth nothing any more.
+
+        So do calls that the wall clock ended, WALL_RETRIES times.
+        """
+        results: dict[tuple[str, str], Result] = {}
+        retries: Counter[tuple[str, str]] = Counter()
+        waiting = [Case(program, tuple(arguments)) for program, arguments in calls.items()]
+        for _ in range(2 + WALL_RETRIES):
+            lost = []
+            for case, found in zip(waiting, self._sandbox.execute_many(waiting), strict=True):
+                self.executions += sum(not _was_not_run(one) for one in found)
+                self.timeouts += sum(one.status is Status.TIMEOUT for one in found)
+                results |= {(case.program, text): one for text, one in zip(case.inputs, found, strict=True)}
+                late = [text for text, one in zip(case.inputs, found, strict=True) if one.from_wall]
+                late = [text for text in late if retries[case.program, text] < WALL_RETRIES]
+                retries.update((case.program, text) for text in late)
+                again = [text for text, one in zip(case.inputs, found, strict=True) if _was_not_run(one)]
+                if case.program in all_or_nothing and not any(one.from_wall for one in found):
+                    again = []
+                lost += [Case(case.program, (text,)) for text in (*again, *late)]
+            waiting = lost
+            if not waiting:
+                break
+        return results
+
+
+def _was_not_run(result: Result) -> bool:
+    return result.status is Status.KILLED and result.message.startswith(NOT_RUN)
+
+
+def _has_changed(entry: Entry, results: dict[tuple[str, str], Result]) -> bool:
+    """Whether a definite result differs from what is stored; a wall-clock verdict proves nothing."""
+    found = [results[entry.program, text] for text in entry.inputs]
+    return any(
+        not result.from_wall and not same_value(result.value or "", value)
+        for result, value in zip(found, entry.outputs, strict=True)
+    )
+
+
+def _canonical(text: str) -> str | None:
+    try:
+        return canonical_arguments(text)
+    except Rejected:
+        return None
+
+
+def _of(score: float) -> Judged:
+    return Judged(Verdict.CORRECT if score == 1.0 else Verdict.WRONG, score)
+
+
+def induction_score(passed: int, checked: int, kind: InductionScore = "binary") -> float:
+    """Worth of a program that passed so many of the hidden pairs; the pairs that it was shown do not count."""
+    if kind == "accuracy":
+        return passed / checked
+    return float(passed == checked if kind == "binary" else passed > 0)

@@ -1,0 +1,141 @@
+"""The chat template of an instruct model: how a message becomes the text of a prompt. Reads the model's directory only.
+
+Rendered with jinja2 in its sandbox, with the settings that transformers renders it with. One thing differs: the date
+that some templates write is a fixed one, because a prompt must be the same after a resume.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+from profiles.errors import ExitCode, LonghaulError
+from workers.tasks.prompts import wording
+from workers.tasks.prompts.response import OPEN
+
+FIXED_DATE = datetime(2024, 7, 26, tzinfo=UTC)
+"""What templates of Llama 3 write where they are not told the date."""
+
+
+def wrapper_of(directory: Path) -> Callable[[str], str]:
+    """From the text of a task to a prompt: one user message, the assistant's turn, and the open think tag.
+
+    Raises LonghaulError (INPUT) where the model has no chat template, or one that cannot be used.
+    """
+    render = template_of(directory)
+
+    def wrap(task: str) -> str:
+        text = render(wording.CHAT.format(task=task))
+        # Templates of models that always think open the tag themselves.
+        return text if text.rstrip().endswith(OPEN) else text + OPEN
+
+    return wrap
+
+
+def template_of(directory: Path) -> Callable[[str], str]:
+    """From the text of one user message to a prompt that ends where the assistant begins. Raises as `wrapper_of`."""
+    settings = _settings(directory)
+    template = _template(directory, settings)
+    tokens = {name: _text(settings.get(name)) for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
+    render = partial(_render, _compiled(template), tokens)
+    render("the template is tried before anything is trained")
+    return render
+
+
+def conversation_of(directory: Path) -> Callable[[Sequence[Mapping[str, str]]], str]:
+    """As `template_of`, for messages ({"role", "content"}) that may go back and forth."""
+    settings = _settings(directory)
+    tokens = {name: _text(settings.get(name)) for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
+    return partial(_rendered, _compiled(_template(directory, settings)), tokens)
+
+
+def has_template(directory: Path) -> bool:
+    """Whether the model says how to talk to it, rightly or not."""
+    return (directory / "chat_template.jinja").is_file() or bool(_settings(directory).get("chat_template"))
+
+
+def _render(template: Any, tokens: dict[str, str], text: str) -> str:
+    return _rendered(template, tokens, [{"role": "user", "content": text}])
+
+
+def _rendered(template: Any, tokens: dict[str, str], messages: Sequence[Mapping[str, str]]) -> str:
+    from jinja2 import TemplateError
+
+    given = list(messages)
+    try:
+        return str(template.render(messages=given, tools=None, documents=None, add_generation_prompt=True, **tokens))
+    except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
+        what = "a single user message" if len(given) == 1 else f"a conversation of {len(given)} messages"
+        raise _unusable(f"fails on {what}: {error}") from error
+
+
+def _compiled(source: str) -> Any:
+    from jinja2 import TemplateError
+    from jinja2.ext import loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None) -> str:
+        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
+
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    environment.filters["tojson"] = to_json
+    environment.globals["raise_exception"] = _raise
+    environment.globals["strftime_now"] = FIXED_DATE.strftime
+    try:
+        return environment.from_string(source)
+    except TemplateError as error:
+        raise _unusable(f"is no template: {error}") from error
+
+
+def _raise(message: str) -> NoReturn:
+    from jinja2 import TemplateError
+
+    raise TemplateError(message)
+
+
+def _settings(directory: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((directory / "tokenizer_config.json").read_bytes())
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise _unusable(f"cannot be read: tokenizer_config.json is no JSON: {error}") from error
+    return found if isinstance(found, dict) else {}
+
+
+def _template(directory: Path, settings: dict[str, Any]) -> str:
+    """The file of its own comes first, as in transformers; of several named templates the one called default."""
+    path = directory / "chat_template.jinja"
+    if path.is_file():
+        return path.read_text(encoding="utf-8")
+    found = settings.get("chat_template")
+    if isinstance(found, list):
+        found = next((one["template"] for one in found if one.get("name") == "default"), None)
+    if not isinstance(found, str):
+        raise _unusable("is missing: neither chat_template.jinja nor tokenizer_config.json holds one")
+    return found
+
+
+def _text(token: Any) -> str:
+    """A special token as older files write it, or as newer ones do."""
+    return str(token.get("content", "")) if isinstance(token, dict) else str(token or "")
+
+
+def special_tokens(directory: Path) -> tuple[str, ...]:
+    """Texts that the tokenizer reads as control tokens. The tags of our own form are none of them."""
+    found = json.loads((directory / "tokenizer.json").read_bytes()).get("added_tokens") or []
+    texts = [str(one["content"]) for one in found if one.get("special")]
+    return tuple(text for text in texts if text.strip() and text.strip("</>") not in ("think", "answer"))
+
+
+def _unusable(why: str) -> LonghaulError:
+    return LonghaulError(
+        f"the model's chat template {why}",
+        kept="the run, as it is",
+        next_command='name an instruct model in model.path, or set model.prompt_style = "azr" for a base model',
+        exit_code=ExitCode.INPUT,
+    )

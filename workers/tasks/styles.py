@@ -1,0 +1,47 @@
+"""Prompt styles by name, and what each of them can ask about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from profiles.schema import Profile
+from workers.models.load import Tokenizer
+from workers.tasks.prompts import chat
+from workers.tasks.prompts.azr import AzrStyle, Form
+from workers.tasks.prompts.pocket import PocketStyle
+from workers.tasks.prompts.style import PromptStyle
+
+POCKET_LETTERS = (1, 9)
+"""Letters of an output that the pocket model may be asked about: of an empty one nothing can be learnt."""
+
+
+def style_of(profile: Profile, directory: Path) -> PromptStyle:
+    """The style that the profile names, for the model in `directory`.
+
+    Raises LonghaulError (INPUT) where the style needs a chat template and the model has none.
+    """
+    name = profile.model.prompt_style
+    if name == "pocket":
+        return PocketStyle()
+    azr = profile.azr
+    form = Form(azr.program_fence, azr.seed_parse, azr.lenient_fallbacks, azr.hide_input, profile.sandbox.cpu_s)
+    marks = chat.special_tokens(directory)
+    if name == "azr-chat":
+        return AzrStyle(name, chat.wrapper_of(directory), form, marks)
+    return AzrStyle(name, form=form, marks=marks)
+
+
+def output_rule_of(name: str) -> Callable[[str], bool]:
+    """Whether a value may be the output of a task in this style, beside what holds for all."""
+    if name != "pocket":
+        return lambda value: True
+    low, high = POCKET_LETTERS
+    return lambda value: low <= len(value) - 2 <= high and value.startswith("'")
+
+
+def reading_rule_of(name: str, tokenizer: Tokenizer) -> Callable[[str], bool]:
+    """Whether the model has words for a text that it did not write itself. The pocket model knows few."""
+    if name != "pocket":
+        return lambda text: True
+    return lambda text: tokenizer.decode(tokenizer.encode(text)) == text

@@ -1,0 +1,194 @@
+"""From what a proposer wrote to a verified task, or the first reason why it is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
+
+from workers.sandbox import Case, Result, Sandbox, Status
+from workers.sandbox.literal import Rejected, canonical_arguments, output_reason, same_value
+from workers.sandbox.normalise import example_key
+from workers.sandbox.screen import screen
+from workers.tasks import programs
+from workers.tasks.entry import Entry, known_by, make_entry, with_form
+from workers.tasks.kinds import Task
+from workers.tasks.novelty import Novelty
+from workers.tasks.pairs import hides_a_shown_input
+from workers.tasks.prompts.style import Proposal
+
+MALFORMED = "malformed"
+REPEAT = "repeat"
+HELD_OUT = "held_out"
+HIDDEN_SHOWN = "hidden_shown"
+"""A hidden input of an induction task is among those shown: a table of the shown pairs would answer it."""
+WALL = "wall"
+TOO_LONG = "too_long"
+PARTS = "parts"
+"""It had to build on earlier programs and does not: one is not called, bound anew, or merely wrapped."""
+SPECIAL_TOKEN = "special_token"
+"""A text writes a control token of the model: shown in a prompt, it would end it."""
+
+UNANSWERABLE = "unanswerable"
+"""The answer cannot be written in the form that the prompt asks for."""
+
+UNFAIR = frozenset({HELD_OUT, WALL})
+"""Reasons that say nothing about the proposal: its row is dropped instead of punished."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A proposal with the task it was asked for. proposal None: malformed.
+
+    program: the one that an induction proposal is about. parts: earlier programs that it has to build on.
+    """
+
+    task: Task
+    proposal: Proposal | None
+    program: str = ""
+    parts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Checked:
+    """entry: the valid task (also of a repeat). reason: empty if it is valid and new."""
+
+    entry: Entry | None
+    reason: str = ""
+    is_well_formed: bool = True
+    """False: the task is valid, the form of the response was not."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What is a choice about validity; the knobs of [azr] with these names say more."""
+
+    max_output_chars: int = 4096
+    allow_none_output: bool = False
+    single_def_only: bool = False
+    novelty: Novelty = "tree"
+    num_inputs: int = 10
+    num_shown: int | None = None
+    """Pairs of an induction task that its prompt shows; None: half of them."""
+    is_held_out: Callable[[str], bool] = lambda program: False
+    is_output_allowed: Callable[[str], bool] = lambda value: True
+    """What a style cannot ask about, beside what holds for all."""
+    is_answerable: Callable[[Entry], bool] = lambda entry: True
+    """Whether the form of an answer can carry the right one."""
+    is_showable: Callable[[str], bool] = lambda text: True
+    """Whether a text may stand in a prompt."""
+
+
+def check(
+    candidates: Sequence[Candidate],
+    sandbox: Sandbox,
+    known: Mapping[Task, Container[str]],
+    *,
+    step: int,
+    rules: Rules,
+) -> list[Checked]:
+    """A verdict for each candidate, in order. `known`: by what tasks are known. Runs programs three times."""
+    looked = [_look(candidate, rules) for candidate in candidates]
+    distinct = list(dict.fromkeys(case for case in looked if isinstance(case, Case)))
+    outcome = dict(zip(distinct, sandbox.check_deterministic_many(distinct), strict=True))
+    reasons = {case: _reason(results, rules) for case, results in outcome.items()}
+    wrappers = _wrappers(candidates, looked, outcome, reasons, sandbox)
+    seen: dict[Task, set[str]] = {candidate.task: set() for candidate in candidates}
+    checked = []
+    for number, (candidate, case) in enumerate(zip(candidates, looked, strict=True)):
+        reason = case if isinstance(case, str) else reasons[case] or (PARTS if number in wrappers else "")
+        if reason or isinstance(case, str):
+            checked.append(Checked(None, reason))
+            continue
+        assert candidate.proposal is not None
+        entry = make_entry(
+            candidate.task, case.program, case.inputs, [result.value or "" for result in outcome[case]],
+            step=step, source="selfplay", message=candidate.proposal.message,
+        )  # fmt: skip
+        entry = with_form(entry, rules.novelty)
+        if not rules.is_answerable(entry):
+            checked.append(Checked(None, UNANSWERABLE))
+            continue
+        name = known_by(entry, rules.novelty)
+        is_repeat = name in known[candidate.task] or name in seen[candidate.task]
+        seen[candidate.task].add(name)
+        checked.append(Checked(entry, REPEAT if is_repeat else "", candidate.proposal.is_well_formed))
+    return checked
+
+
+def _wrappers(
+    candidates: Sequence[Candidate], looked: Sequence[Case | str], outcome: Mapping[Case, Sequence[Result]],
+    reasons: Mapping[Case, str], sandbox: Sandbox,
+) -> set[int]:  # fmt: skip
+    """Numbers of the candidates whose `f` gives for their input just what one of their parts gives."""
+    asked = [
+        (number, Case(case.program, case.inputs, f"g_{part}"), outcome[case][0].value or "")
+        for number, (candidate, case) in enumerate(zip(candidates, looked, strict=True))
+        if isinstance(case, Case) and not reasons[case]
+        for part in range(len(candidate.parts))
+    ]
+    results = sandbox.execute_many([case for _, case, _ in asked]) if asked else []
+    return {
+        number
+        for (number, _, value), (found,) in zip(asked, results, strict=True)
+        if found.status is Status.OK and same_value(found.value or "", value)
+    }
+
+
+def _look(candidate: Candidate, rules: Rules) -> Case | str:
+    """What is to be run, or why it is not. Reads text only."""
+    proposal = candidate.proposal
+    if proposal is None:
+        return MALFORMED
+    program = candidate.program if candidate.task == "ind" else proposal.program
+    if candidate.parts:
+        # Before its parts are put above it: a function of its own with such a name must not replace one of them.
+        if screen(program) or programs.parts_problem(program, len(candidate.parts)):
+            return PARTS
+        program = programs.composed(program, candidate.parts)
+    if screen(program) or (rules.single_def_only and programs.num_functions(proposal.program) > 1):
+        return "screen"
+    if rules.is_held_out(program):
+        return HELD_OUT
+    try:
+        inputs = tuple(canonical_arguments(text) for text in proposal.inputs)
+        example_key(program, list(inputs))
+    except (Rejected, SyntaxError, ValueError):
+        return "input_literal"
+    wanted = rules.num_inputs if candidate.task == "ind" else 1
+    if len(inputs) != wanted or 2 * len(set(inputs)) < wanted:
+        return "inputs"
+    if candidate.task == "ind" and hides_a_shown_input(program, inputs, rules.num_shown):
+        return HIDDEN_SHOWN
+    if not all(rules.is_showable(text) for text in (program, *inputs, proposal.message)):
+        return SPECIAL_TOKEN
+    return Case(program, inputs)
+
+
+def unsound(entry: Entry, rules: Rules) -> str:
+    """Why nobody could learn from a task that holds: the reason of a proposal that is refused for it, else empty."""
+    if entry.task == "ind" and hides_a_shown_input(entry.program, entry.inputs, rules.num_shown):
+        return HIDDEN_SHOWN
+    return "" if rules.is_answerable(entry) else UNANSWERABLE
+
+
+_FAILED = {Status.OUTPUT_TOO_LARGE: "output_size", Status.NOT_LITERAL: "output_literal"}
+
+
+def _reason(results: Sequence[Result], rules: Rules) -> str:
+    """The first reason among the calls of one program; empty if all are fine."""
+    for result in results:
+        if result.from_wall:
+            return WALL
+        if result.status is Status.NONDETERMINISTIC:
+            return "determinism"
+        if result.status is not Status.OK:
+            return _FAILED.get(result.status, "run")
+        value = result.value or ""
+        if len(value) > rules.max_output_chars:
+            return "output_size"
+        if output_reason(value, max_chars=rules.max_output_chars, allow_none=rules.allow_none_output):
+            return "output_literal"
+    values = [result.value or "" for result in results]
+    if not all(map(rules.is_showable, values)):
+        return SPECIAL_TOKEN
+    return "" if all(map(rules.is_output_allowed, values)) else "output_rule"

@@ -1,0 +1,153 @@
+"""Whether two expressions are equal, asked of math-verify in a process of its own that has limits.
+
+math-verify times itself by signals, which only a main thread may have, and by no measure of memory: so it never works
+in the trainer's process. `symbolic_server.py` is the other half.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from contextlib import suppress
+from importlib.util import find_spec
+from types import TracebackType
+from typing import Self
+
+import msgspec
+from msgspec import Struct
+
+from profiles.errors import ExitCode, LonghaulError
+from state import python
+from workers.verifiers.answers import is_name, plain, read_number
+
+_COMMANDS = frozenset({
+    "frac", "dfrac", "tfrac", "sqrt", "pi", "cdot", "times", "div", "left", "right", "ln", "log", "sin", "cos", "tan",
+    "infty", "circ",
+})  # fmt: skip
+_CHARACTERS = re.compile(r"[A-Za-z0-9\s\\{}()\[\]^_+\-*/.,|<>=°]*")
+_WORD = re.compile(r"\\?[A-Za-z]+")
+DEEPEST = 8
+MOST_DIGITS_IN_A_ROW = 20
+
+
+class Limits(Struct, frozen=True):
+    """Of one comparison. CPU time decides; the wall is the net beneath it, for a machine that is very busy."""
+
+    cpu_s: int = 2
+    wall_s: float = 30.0
+    memory_mb: int = 1024
+
+
+class Equality(Struct, frozen=True):
+    is_equal: bool
+    reason: str
+
+
+def is_installed() -> bool:
+    """math-verify and the parser that it reads LaTeX with, which is an extra of its own."""
+    return all(find_spec(name) is not None for name in ("math_verify", "latex2sympy2_extended", "antlr4"))
+
+
+def is_askable(gold: str, answer: str) -> bool:
+    """Whether both are short expressions without words: what else a model writes is wrong without being parsed. (pure)
+
+    Where the right answer is one number, only what can be computed is asked: math-verify reads `5 m` and `11_2` without
+    their ends, `5 = 6` as 6, `0.5 1` as 0.5, and would make a set of what may be a broken number (`12,3`).
+    """
+    cleaned = plain(answer)
+    if cleaned is None or (read_number(gold) is not None and not _is_computable(cleaned)):
+        return False
+    return all(_is_expression(text) for text in (cleaned, plain(gold)))
+
+
+_UNSOUND = re.compile(r"[,=<>|_°\[\]]|\\infty|\\circ|\\\{|[\d.}]\s+[\d.]|\}\d|\d\s*(?:\\[dt]?frac|\{)|\(\s*\)|\^[^{]\d")
+"""`2\\frac12` may be a mixed number or a product, `5{6}` is seen as 56, and `2^10` as 2^1 beside a 0."""
+
+
+def _is_computable(text: str) -> bool:
+    """Whether it is one expression of digits, operators and commands, without anything that math-verify guesses at."""
+    name, assigned, value = text.partition("=")
+    text = re.sub(r"\\sqrt\s*\[\d+\]", r"\\sqrt", value if assigned and is_name(name.strip()) else text)
+    letters = re.sub(r"\\[A-Za-z]+", " ", text)
+    return _UNSOUND.search(text) is None and re.search("[A-Za-z]", letters) is None
+
+
+def _is_expression(text: str | None) -> bool:
+    if not text or _CHARACTERS.fullmatch(text) is None or re.search(rf"\d{{{MOST_DIGITS_IN_A_ROW + 1}}}", text):
+        return False
+    words = _WORD.findall(text)
+    if any(word[1:] not in _COMMANDS if word.startswith("\\") else len(word) > 1 for word in words):
+        return False
+    depth = deepest = 0
+    for character in text:
+        depth += (character in "{([") - (character in "})]")
+        deepest = max(deepest, depth)
+    return depth == 0 and deepest <= DEEPEST
+
+
+class Symbolic:
+    """Compares expressions; its process starts with the first question. A context manager, for one thread."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self._limits = limits or Limits()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def compare(self, gold: str, answer: str) -> Equality:
+        """Whether they are equal; what takes too long, or too much memory, is not. Raises LonghaulError (INPUT) where
+        math-verify does not work on this machine."""
+        question = msgspec.json.encode([plain(gold), plain(answer)]) + b"\n"
+        for _ in range(2):  # a server that was killed from outside is started once more
+            process = self._running()
+            assert process.stdin is not None and process.stdout is not None
+            try:
+                process.stdin.write(question)
+                process.stdin.flush()
+                if line := process.stdout.readline():
+                    return msgspec.json.decode(line, type=Equality)
+            except BrokenPipeError:
+                pass
+            self.close()
+        return Equality(False, "could not be compared: the comparing process ended")
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            limits = msgspec.json.encode(self._limits).decode()
+            self._process = subprocess.Popen(
+                python.command("workers.verifiers.symbolic_server", limits),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=python.finding_us(os.environ),
+            )
+            assert self._process.stdout is not None
+            ready = self._process.stdout.readline().decode(errors="replace").strip()
+            if ready != "ready":
+                self.close()
+                raise LonghaulError(
+                    f"math-verify does not work here: {ready or 'its process ended at once'}",
+                    kept="everything; nothing was judged",
+                    next_command=f"{sys.executable} -m workers.verifiers.symbolic_server '{limits}'",
+                    exit_code=ExitCode.INPUT,
+                )
+        return self._process
+
+    def close(self) -> None:
+        """End the process. May be called twice."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            for stream in (process.stdin, process.stdout):
+                if stream is not None:
+                    with suppress(BrokenPipeError):
+                        stream.close()
+            process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
