@@ -20,7 +20,7 @@ NUMERICAL := $(addprefix tests/workers/test_, \
 	update.py out_of_memory.py importance.py native_engine.py float32_exactness.py) \
 	$(addprefix tests/workers/loss/test_, policy.py fused_head.py fused_loss.py) \
 	$(addprefix tests/workers/models/test_, \
-	adapters.py attention.py fused_layers.py lean_layers.py lean_stack.py lora.py optimizer.py packing.py stream.py) \
+	adapters.py attention.py fused_layers.py fast_layers.py fast_stack.py lora.py optimizer.py packing.py stream.py) \
 	$(addprefix tests/workers/grpo/test_, group_update.py one_pass.py) tests/workers/rollout/test_graph_engine.py
 
 help:  ## List the targets

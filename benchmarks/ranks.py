@@ -85,16 +85,16 @@ def measured(args: argparse.Namespace, gpus: int) -> dict[str, Any]:
     """What this process and its followers need."""
     from workers.azr.replica import Apply, AzrReplica
     from workers.environment import set_environment
-    from workers.pool.pool import Crew
+    from workers.rank_group.leader import RankGroup
 
     set_environment()
     profile = profile_of(args, gpus)
     with tempfile.TemporaryDirectory(prefix="longhaul-ranks-") as folder:
-        crew = Crew(attempt_in(Path(folder), profile))
-        with crew:
+        rank_group = RankGroup(attempt_in(Path(folder), profile))
+        with rank_group:
             began = time.perf_counter()
-            crew.start(None)
-            replica = crew.lead(AzrReplica, None)
+            rank_group.start(None)
+            replica = rank_group.lead(AzrReplica, None)
             steps, load_s = [], time.perf_counter() - began
             vocabulary = replica.model.config.vocab_size
             for step in range(1, args.steps + 2):
@@ -102,14 +102,19 @@ def measured(args: argparse.Namespace, gpus: int) -> dict[str, Any]:
                 rows, advantages = rows_of(args, vocabulary, step)
                 began = time.perf_counter()
                 with replica.memory.phase("rollout"):
-                    crew.engine.generate(requests, how)
-                crew.call("rest")
+                    rank_group.engine.generate(requests, how)
+                rank_group.call("rest")
                 rollout_s, began = time.perf_counter() - began, time.perf_counter()
                 with replica.memory.phase("train"):
-                    is_finite, learned = crew.call("apply", Apply(step, rows, advantages))[0]
+                    is_finite, learned = rank_group.call("apply", Apply(step, rows, advantages))[0]
                 update_s = time.perf_counter() - began
                 steps.append(
-                    {"rollout_s": rollout_s, "update_s": update_s, "finite": is_finite, "memory": crew.call("take")}
+                    {
+                        "rollout_s": rollout_s,
+                        "update_s": update_s,
+                        "finite": is_finite,
+                        "memory": rank_group.call("take"),
+                    }
                     | {name: learned[name] for name in ("loss", "grad_norm", "entropy", "mismatch_mean")}
                 )
             return {"gpus": gpus, "device": device_name(replica), "load_s": load_s, "steps": steps,

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import msgspec
 
-from orchestrator import crew as crew_module
+from orchestrator import worker_pool
 from orchestrator.commit import STOPPED, Ended, Ledger
-from orchestrator.crew import Active, Crew
 from orchestrator.display.screen import Screen
 from orchestrator.ingest import ingest, ingest_all
 from orchestrator.schedule import Train, Validate, asks_all_problems
 from orchestrator.supervise import failure_class, has_orphans, kill_strays
+from orchestrator.worker_pool import Active, WorkerPool
 from profiles.errors import ExitCode
 from profiles.load import profile_sha256
 from profiles.schema import Profile
@@ -34,11 +34,13 @@ from workers.contract import CheckpointRef, Message, WorkerSpec
 class Attempts:
     """Starts and closes attempts, and takes what they report into the store."""
 
-    def __init__(self, run: RunDir, store: Store, profile: Profile, crew: Crew, ledger: Ledger, screen: Screen) -> None:
+    def __init__(
+        self, run: RunDir, store: Store, profile: Profile, pool: WorkerPool, ledger: Ledger, screen: Screen
+    ) -> None:
         self.run = run
         self.store = store
         self.profile = profile
-        self.crew = crew
+        self.pool = pool
         self.ledger = ledger
         self.screen = screen
 
@@ -48,7 +50,7 @@ class Attempts:
         action = replace(action, attempt=self.run.free_attempt(action.cycle, action.attempt, role))
         if isinstance(action, Train):
             self.store.plan_cycle(action.cycle, action.phase, action.first_step, action.end_step, action.reseed, utc)
-        worker = self.crew.take(now)
+        worker = self.pool.take(now)
         crash_point("attempt.spawned")
         directory = self.run.attempt(action.cycle, action.attempt, role)
         durable.make_dir(directory.path)
@@ -59,13 +61,13 @@ class Attempts:
         # Before it is told to start: what a planned attempt did would be work that its row does not allow.
         self.store.set_attempt_process(worker.token, worker.pid, worker.process_started)
         self.store.set_attempt_state(worker.token, AttemptState.STARTING)
-        self.crew.assign(worker, spec, directory, now)
+        self.pool.assign(worker, spec, directory, now)
         crash_point("attempt.started")
         facts = AttemptFacts(
             action.cycle, role, action.attempt, worker.token, AttemptState.STARTING, spec.first_step,
             spec.first_step - 1, False, pid=worker.pid, process_started=worker.process_started,
         )  # fmt: skip
-        self.crew.active = Active(worker, facts, action, spec.end_step, directory, crew_module.oom_kills())
+        self.pool.active = Active(worker, facts, action, spec.end_step, directory, worker_pool.oom_kills())
         what = f"from step {spec.first_step}" if role == "train" else f"of step {spec.first_step - 1}"
         self.screen.say(f"cycle {action.cycle}: {role} attempt {action.attempt} {what} (pid {worker.pid})")
 
@@ -163,20 +165,20 @@ class Attempts:
         """Its process is gone: take what it left, close its row, and say how it ended."""
         worker = active.worker
         self.hear(active, worker.receive(now), utc)
-        if has_orphans(other.pid for other in self.crew.workers()):
-            kill_strays(self.crew.owner, frozenset({worker.token}))
+        if has_orphans(other.pid for other in self.pool.workers()):
+            kill_strays(self.pool.owner, frozenset({worker.token}))
         code = worker.exit_code or 0
         on_request = worker.kill is not None and not active.hung
         failure = ""
         if on_request and code in (ExitCode.ABORTED, -signal.SIGKILL):
             failure = STOPPED
         elif code or active.hung:
-            oom_killed = crew_module.oom_kills() > active.oom_kills_before
+            oom_killed = worker_pool.oom_kills() > active.oom_kills_before
             failure = failure_class(code, hung=active.hung, oom_killed=oom_killed)
         crash_point("attempt.before_close")
         ended = self.ledger.close(active.attempt, active.end_step, exit_code=code, failure=failure, lost=False, now=utc)
-        self.crew.active = None
-        self.crew.discard(worker)
+        self.pool.active = None
+        self.pool.discard(worker)
         for line in ended.repairs:
             self.screen.say(line)
         self.screen.say(end_line(active, ended, code))

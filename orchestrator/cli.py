@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from orchestrator import packages, places, streams
+from orchestrator import packages, streams
+from orchestrator import path_errors as places
 from orchestrator.display.wording import DEFAULT_RUNS, among, harmless, not_text
 from orchestrator.signals import SIGNALS
 from profiles.errors import ExitCode, LonghaulError

@@ -296,7 +296,6 @@ def kept_facts(facts: CheckpointFacts, best: dict[str, str]) -> retention.Kept:
         step=facts.step,
         bytes=facts.bytes,
         verified=facts.verified,
-        pinned=facts.pinned,
         is_cycle_end=facts.is_cycle_end,
         best_for=(best[facts.checkpoint_id],) if facts.checkpoint_id in best else (),
     )

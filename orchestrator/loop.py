@@ -15,7 +15,6 @@ from orchestrator.attempts import Attempts
 from orchestrator.clock import Clock
 from orchestrator.commit import Ledger
 from orchestrator.control import Client, Server
-from orchestrator.crew import Crew, reap_strangers, rotate_log, standby_is_due
 from orchestrator.deadlines import overdue
 from orchestrator.display.screen import Screen
 from orchestrator.ready import wait_for_any
@@ -25,6 +24,7 @@ from orchestrator.signals import Signals
 from orchestrator.stagnation import verdict
 from orchestrator.supervise import Worker, kill_strays
 from orchestrator.verifying import Verifier
+from orchestrator.worker_pool import WorkerPool, reap_strangers, rotate_log, standby_is_due
 from profiles.errors import ExitCode
 from profiles.schema import Profile
 from state.crash import crash_point
@@ -66,9 +66,9 @@ class Master:
         self.signals = signals
         self.screen = screen
         self.history: History = reader.history()
-        self.crew = Crew(run, self.history.run_id, profile.run.worker)
+        self.pool = WorkerPool(run, self.history.run_id, profile.run.worker)
         ledger = Ledger(run, store, reader, profile.retention)
-        self.attempts = Attempts(run, store, profile, self.crew, ledger, screen)
+        self.attempts = Attempts(run, store, profile, self.pool, ledger, screen)
         self.verifier = Verifier(self.attempts, signals)
         self.server = Server(run)
         # A person who starts a failed run again has looked at it: old failures no longer count.
@@ -99,7 +99,7 @@ class Master:
 
     def wait(self) -> None:
         """The only wait: for a signal, a message, an end, a command, a key, or half a second."""
-        workers = self.crew.workers()
+        workers = self.pool.workers()
         sources: list[Any] = [
             self.signals.wake_reader,
             *self.server.sockets(self.clock.monotonic()),
@@ -118,7 +118,7 @@ class Master:
         self.hear_people(now)
         self.hear_workers(now)
         self.reap(now)
-        self.history = self.verifier.turn(self.history, self.crew.active, now, self.clock.utc())
+        self.history = self.verifier.turn(self.history, self.pool.active, now, self.clock.utc())
         self.watch(now)
         ending = self.decide(now)
         self.screen.show(self, now)
@@ -129,7 +129,7 @@ class Master:
         """If we were stopped or starved, the silence was ours: move every deadline by the time that we were away."""
         away, self.last_turn = now - self.last_turn, now
         if away > AWAY_S:
-            for worker in self.crew.workers():
+            for worker in self.pool.workers():
                 worker.watch = worker.watch.later_by(away)
 
     def keep_house(self, now: float) -> None:
@@ -138,7 +138,7 @@ class Master:
             self.last_heartbeat_row = now
             self.store.heartbeat(self.clock.utc())
             make_ballast(self.attempts.run)
-            for worker in self.crew.workers():
+            for worker in self.pool.workers():
                 rotate_log(worker.log)
 
     # --- people ----------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ class Master:
 
     def ask_to_stop(self, now: float, *, at_once: bool = False) -> None:
         """First: after the step. A second one within ten seconds: at once. A burst is one."""
-        first, active = self.stop_asked_at, self.crew.active
+        first, active = self.stop_asked_at, self.pool.active
         if first is not None and now - first < SAME_PRESS_S and not at_once:
             return
         self.stop_asked_at = now
@@ -180,7 +180,7 @@ class Master:
             self.attempts.ask_to_stop(active, now)
 
     def ask_for_checkpoint(self, now: float) -> None:
-        active = self.crew.active
+        active = self.pool.active
         if active is not None and isinstance(active.action, Train):
             self.attempts.ask_for_checkpoint(active, now)
         elif self.history.head is None:
@@ -203,10 +203,10 @@ class Master:
     # --- workers ---------------------------------------------------------------------------------------------
 
     def hear_workers(self, now: float) -> None:
-        for worker in self.crew.workers():
+        for worker in self.pool.workers():
             messages = worker.receive(now)
             worker.flush()
-            active = self.crew.active
+            active = self.pool.active
             if active is None or worker is not active.worker or not messages:
                 continue
             was_pending = active.checkpoint_pending
@@ -217,12 +217,12 @@ class Master:
                 self.answer_checkpoint(self.history.head, "durable")
 
     def reap(self, now: float) -> None:
-        crew, active = self.crew, self.crew.active
-        if crew.standby is not None and crew.standby.reap():
-            self.screen.say(f"the warm worker ended (exit {crew.standby.exit_code}); another follows")
-            crew.discard(crew.standby)
-            crew.standby = None
-            crew.next_standby_at = now + self.profile.retry.backoff_s
+        pool, active = self.pool, self.pool.active
+        if pool.standby is not None and pool.standby.reap():
+            self.screen.say(f"the warm worker ended (exit {pool.standby.exit_code}); another follows")
+            pool.discard(pool.standby)
+            pool.standby = None
+            pool.next_standby_at = now + self.profile.retry.backoff_s
         if active is not None and active.worker.reap():
             ended = self.attempts.close(active, now, self.clock.utc())
             self.history = self.reader.history()
@@ -231,13 +231,13 @@ class Master:
                 self.is_checkpoint_owed = True
             elif active.checkpoint_pending:
                 self.answer_checkpoint(self.history.head, "durable")
-        reap_strangers(worker.pid for worker in crew.workers())
+        reap_strangers(worker.pid for worker in pool.workers())
 
     def watch(self, now: float) -> None:
         """Deadlines. A worker that somebody stopped with a signal is waited for, not killed."""
         timeouts = self.profile.timeouts
         head_bytes = self.history.head.bytes if self.history.head else 0
-        for worker in self.crew.workers():
+        for worker in self.pool.workers():
             worker.continue_kill(now)
             if worker.kill is not None:
                 continue
@@ -248,7 +248,7 @@ class Master:
                 self.give_up(worker, late, now)
 
     def give_up(self, worker: Worker, late: str, now: float) -> None:
-        active = self.crew.active
+        active = self.pool.active
         if active is not None and worker is active.worker:
             active.hung = late
             self.attempts.set_state(active, AttemptState.HUNG)
@@ -276,11 +276,11 @@ class Master:
 
     def decide(self, now: float) -> Stop | None:
         """Keep the active worker, or find out what comes next and do it."""
-        active = self.crew.active
+        active = self.pool.active
         if active is not None:
             is_due = self.stop_asked_at is None and standby_is_due(active)
             if is_due and may_be_followed(active.action, self.history, self.profile):
-                self.crew.warm_up(now)
+                self.pool.warm_up(now)
             return None
         if self.stop_asked_at is not None:
             if self.stop_at_once:
@@ -289,7 +289,7 @@ class Master:
         if self.waiting_until is not None and now < self.waiting_until:
             return None
         ending: Stop | None = None
-        while self.crew.active is None and ending is None:  # closing a cycle leads straight to the next: no wait
+        while self.pool.active is None and ending is None:  # closing a cycle leads straight to the next: no wait
             forgiven = self.forgiven | self.verifier.forgiven
             action = next_action(self.history, self.profile, self.clock.utc(), forgiven, self.waited)
             is_held = isinstance(action, Stop) and self.verifier.is_head_in_doubt(self.history)
@@ -319,7 +319,7 @@ class Master:
 
     def pay_checkpoint(self, now: float) -> None:
         """Pass on a request that could not be met before."""
-        active = self.crew.active
+        active = self.pool.active
         if self.is_checkpoint_owed and active is not None and isinstance(active.action, Train):
             self.is_checkpoint_owed = False
             self.attempts.ask_for_checkpoint(active, now)
@@ -347,11 +347,11 @@ class Master:
     def dismiss(self) -> None:
         """End every process of ours, whatever the reason to leave, and answer everybody who waits."""
         self.verifier.close()
-        self.crew.dismiss_standby()
-        active = self.crew.active
+        self.pool.dismiss_standby()
+        active = self.pool.active
         if active is not None:
             active.worker.close()  # the lifeline: it leaves within a second
-            kill_strays(self.crew.owner, frozenset({active.worker.token}))
+            kill_strays(self.pool.owner, frozenset({active.worker.token}))
             with suppress(ChildProcessError):
                 os.waitpid(active.worker.pid, 0)
         for client in self.stop_clients:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from orchestrator.evaluation.subject import Chosen, hold, let_go
+from orchestrator.evaluation.target import Chosen, hold, let_go
 from state import durable
 from state.layout import RunDir
 

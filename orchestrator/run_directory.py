@@ -7,7 +7,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from orchestrator.places import NAME_ERRORS
+from orchestrator.path_errors import NAME_ERRORS
 from profiles.disk import BALLAST_BYTES
 from profiles.errors import ExitCode, LonghaulError
 from state import durable

@@ -10,10 +10,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from orchestrator.attempts import Attempts
-from orchestrator.crew import Active
 from orchestrator.hashing import Hashed, Hasher
 from orchestrator.schedule import Train
 from orchestrator.signals import Signals
+from orchestrator.worker_pool import Active
 from profiles.errors import ExitCode
 from state.crash import crash_point
 from state.history import History

@@ -26,7 +26,6 @@ class CheckpointFacts:
     bytes: int
     verified: bool = False
     is_cycle_end: bool = False
-    pinned: bool = False
     state: str = "committed"
 
 

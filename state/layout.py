@@ -218,8 +218,3 @@ def name_problem(name: str) -> str:
     if len(name.encode(errors="replace")) > LONGEST_NAME_BYTES:
         return f"it has {len(name.encode(errors='replace'))} bytes, of {LONGEST_NAME_BYTES} that a file name may have"
     return ""
-
-
-def runs_root(base: Path | None = None) -> Path:
-    """The folder that holds all runs: `base`, or ./runs."""
-    return base if base is not None else Path("runs")

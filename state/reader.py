@@ -30,7 +30,7 @@ from state.tables import WITH_ANSWERS
 Answers = dict[tuple[int, str], dict[str, AnswerBits]]
 """(cycle, suite) -> task -> bits."""
 
-_CHECKPOINT = "checkpoint_id, parent, cycle, step, path, digest, bytes, verified, is_cycle_end, pinned, state"
+_CHECKPOINT = "checkpoint_id, parent, cycle, step, path, digest, bytes, verified, is_cycle_end, state"
 _VALIDATION = "cycle, step, suite, accuracy, correct, n, metrics"
 _ATTEMPT = (
     "cycle, role, attempt, token, state, first_step, step_reached, progressed, exit_code, failure, message,"
@@ -282,10 +282,8 @@ class Reader:
 
 
 def _checkpoint(row: Sequence[Any]) -> CheckpointFacts:
-    identity, parent, cycle, step, path, digest, size, verified, is_end, pinned, state = row
-    return CheckpointFacts(
-        identity, parent, cycle, step, path, digest, size, bool(verified), bool(is_end), bool(pinned), state
-    )
+    identity, parent, cycle, step, path, digest, size, verified, is_end, state = row
+    return CheckpointFacts(identity, parent, cycle, step, path, digest, size, bool(verified), bool(is_end), state)
 
 
 def _validation(row: Sequence[Any], answers: dict[str, AnswerBits] | None = None) -> ValidationFacts:

@@ -5,7 +5,7 @@ Deleting is done elsewhere (orchestrator/commit.py marks, state/trash.py removes
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 MIN_VERIFIED = 2
@@ -23,9 +23,6 @@ class Kept:
     bytes: int = 0
     verified: bool = False
     """Every byte was hashed since it was written."""
-    pinned: bool = False
-    leased: bool = False
-    """Somebody reads it now: a validation, an export."""
     best_for: tuple[str, ...] = ()
     """Suites of which it holds the best validation."""
     is_cycle_end: bool = False
@@ -35,17 +32,14 @@ class Kept:
 class Rule:
     keep_ancestors: int = 2
     keep_every: int = 10
-    """The end of every so manieth cycle stays; 0: none."""
+    """Every Nth cycle end stays; 0: none."""
 
 
-def to_delete(
-    checkpoints: Sequence[Kept], rule: Rule, head_id: str, uncommitted_parents: Collection[str] = ()
-) -> list[Kept]:
+def to_delete(checkpoints: Sequence[Kept], rule: Rule, head_id: str) -> list[Kept]:
     """Checkpoints that may go, oldest first.
 
     Until the head is verified, its nearest verified ancestor is treated as the head: it is what we would fall back to.
     Everything newer stays. Empty while the head is not known or there is no such ancestor.
-    uncommitted_parents: parents of directories that have no row yet.
     """
     by_id = {entry.checkpoint_id: entry for entry in checkpoints}
     ordered = sorted(by_id.values(), key=_age)
@@ -54,7 +48,7 @@ def to_delete(
     if anchor is None:
         return []
     keep = {entry.checkpoint_id for entry in ordered if _stays(entry, rule) or _age(entry) >= _age(anchor)}
-    keep |= {head_id, *_ancestors(by_id, anchor.checkpoint_id, rule.keep_ancestors), *uncommitted_parents}
+    keep |= {head_id, *_ancestors(by_id, anchor.checkpoint_id, rule.keep_ancestors)}
     for entry in reversed(ordered):
         if sum(by_id[kept].verified for kept in keep if kept in by_id) >= MIN_VERIFIED:
             break
@@ -70,7 +64,7 @@ def _age(entry: Kept) -> tuple[int, int, str]:
 def _stays(entry: Kept, rule: Rule) -> bool:
     """Whether it stays for what it is, wherever the head may be."""
     is_nth = rule.keep_every > 0 and entry.is_cycle_end and entry.cycle % rule.keep_every == 0
-    return entry.pinned or entry.leased or bool(entry.best_for) or is_nth
+    return bool(entry.best_for) or is_nth
 
 
 def _ancestors(by_id: Mapping[str, Kept], head_id: str, count: int) -> list[str]:

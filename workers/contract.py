@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Struct
 
-from profiles.errors import ExitCode
 from profiles.schema import Profile, Trackers
 
 CONTRACT_VERSION = 1
@@ -38,7 +37,7 @@ class Message(Struct, omit_defaults=True):
     """One line on the control socket, either way.
 
     To the worker: `start` (path: spec.json), `checkpoint`, `stop` (after the step), `abort` (now).
-    From it: `ready`, `started`, `heartbeat` (step, stage), `checkpointed` (path, step, digest, manifest_sha256),
+    From it: `ready`, `started`, `heartbeat` (step, stage), `checkpointed` (path, step, digest),
     `event_hint`, `done`, `unsupported`.
     `attempt` is the token that the process was born with: a message with another one is counted and dropped.
     """
@@ -51,8 +50,6 @@ class Message(Struct, omit_defaults=True):
     stage: str = ""
     path: str = ""
     digest: str = ""
-    manifest_sha256: str = ""
-    monotonic: float = 0.0
     reason: str = ""
 
 
@@ -290,9 +287,3 @@ class TrackSpec(Struct, frozen=True):
     trackers: Trackers
     config: dict[str, Any]
     """The profile, for those who list runs by their settings."""
-
-
-RETRYABLE = frozenset(
-    {ExitCode.INTERNAL, ExitCode.CUDA_OOM, ExitCode.GPU, ExitCode.STORE, ExitCode.NOT_FINITE, ExitCode.RANK}
-)
-"""Worker exit codes after which another attempt makes sense (74: the next master). A death by signal does too."""

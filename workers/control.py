@@ -104,7 +104,7 @@ class Control:
         self._is_deaf = True
 
     def _heartbeat(self) -> Message:
-        return Message(type="heartbeat", step=self._step, stage=self._stage, monotonic=time.monotonic())
+        return Message(type="heartbeat", step=self._step, stage=self._stage)
 
     def _write(self) -> None:
         assert self._socket is not None

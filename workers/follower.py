@@ -18,7 +18,7 @@ from profiles.errors import ExitCode
 from workers import kinds
 from workers.contract import LIFELINE_FD_VARIABLE
 from workers.failures import exit_code_of
-from workers.pool.wire import CHANNEL_FD_VARIABLE, Begin, Gone, receive
+from workers.rank_group.wire import CHANNEL_FD_VARIABLE, Begin, Gone, receive
 from workers.runtime import read_spec
 
 
@@ -39,7 +39,7 @@ def main() -> int:
         begin = receive(channel, Begin)
         spec = read_spec(Path(begin.spec), begin.token)
         with process.importing():
-            from workers.pool.follower import follow
+            from workers.rank_group.follower import follow
 
             kind = kinds.kind_of(spec.profile.run.worker).replica()
         follow(channel, begin, spec, kind)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from workers.contract import Result, WorkerSpec
 
 if TYPE_CHECKING:
-    from workers.pool.replica import Replica
+    from workers.rank_group.replica import Replica
     from workers.runtime import Attempt
     from workers.sandbox import Sandbox
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from orchestrator.data_sets.show import Progress, report_lines, stats_lines, task_lines
+from orchestrator.data_sets.render import Progress, report_lines, stats_lines, task_lines
 from orchestrator.data_sets.worker import KEPT, talk
 from orchestrator.display.wording import count, harmless
 from orchestrator.runs import all_runs, find_run

@@ -19,10 +19,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from orchestrator.commands.run import program_version
-from orchestrator.evaluation.show import Progress, as_json, how, table, to_stderr_or_stdout
-from orchestrator.evaluation.subject import Chosen, choose_checkpoint, choose_model, hold, let_go
+from orchestrator.evaluation.render import Progress, as_json, how, table, to_stderr_or_stdout
+from orchestrator.evaluation.target import Chosen, choose_checkpoint, choose_model, hold, let_go
 from orchestrator.evaluation.worker import talk
-from orchestrator.places import writing
+from orchestrator.path_errors import writing
 from orchestrator.runs import find_run
 from profiles.errors import ExitCode, LonghaulError
 from state import durable

@@ -21,9 +21,9 @@ from msgspec.structs import replace
 
 from orchestrator.commands.run import program_version
 from orchestrator.display.wording import harmless, size
-from orchestrator.evaluation.subject import Chosen, choose_checkpoint
+from orchestrator.evaluation.target import Chosen, choose_checkpoint
 from orchestrator.line_worker import started
-from orchestrator.places import writing
+from orchestrator.path_errors import writing
 from orchestrator.reading import held
 from orchestrator.runs import find_run
 from profiles.errors import ExitCode, LonghaulError

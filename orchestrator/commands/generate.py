@@ -22,7 +22,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from orchestrator.display.wording import harmless_lines, not_text
-from orchestrator.evaluation.subject import Chosen, choose_checkpoint, choose_model
+from orchestrator.evaluation.target import Chosen, choose_checkpoint, choose_model
 from orchestrator.line_worker import LineWorker, started
 from orchestrator.reading import held
 from orchestrator.runs import find_run

@@ -9,7 +9,7 @@ import argparse
 import json
 import sys
 
-from orchestrator.places import writing
+from orchestrator.path_errors import writing
 from orchestrator.report.page import write_report
 from orchestrator.runs import find_run
 

@@ -33,10 +33,10 @@ from orchestrator.loop import Master
 from orchestrator.planned import say_plan
 from orchestrator.preflight import engine_kept, examined, gigabytes, told, too_small
 from orchestrator.recovery import raise_oom_priority, recover_run
+from orchestrator.resume_profile import has_begun, settle_profile
 from orchestrator.run_directory import behind_link, give_up_ballast, make_ballast, make_directory, make_folders
 from orchestrator.runs import newest_unfinished
 from orchestrator.schedule import Stop
-from orchestrator.settle import has_begun, settle_profile
 from orchestrator.signals import SIGNALS
 from orchestrator.streams import say
 from orchestrator.tracking import tracked

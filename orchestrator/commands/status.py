@@ -16,7 +16,7 @@ from orchestrator.alive import master_pid, worker_pid
 from orchestrator.display.reading import NEWEST, Reading, reading_of
 from orchestrator.display.scores import task_scores
 from orchestrator.display.wording import TASK_NAMES, among, count, duration, go_on, harmless, score
-from orchestrator.evaluation.show import as_json, scores, short
+from orchestrator.evaluation.render import as_json, scores, short
 from orchestrator.exactness import exactness
 from orchestrator.runs import find_run
 from state.evaluations import EvaluationDir, read_evaluations

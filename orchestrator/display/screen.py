@@ -130,12 +130,12 @@ class Screen:
         if now - self.memory_at < MEMORY_INTERVAL_S:
             return
         self.memory_at = now
-        active = master.crew.active
+        active = master.pool.active
         self.worker_rss = active.worker.rss_bytes() if active else None
         self.master_rss = int(psutil.Process().memory_info().rss)
 
     def live(self, master: Master, now: float) -> Live:
-        active, standby = master.crew.active, master.crew.standby
+        active, standby = master.pool.active, master.pool.standby
         times = self.step_times[-20:]
         asked = active is not None and active.checkpoint_pending
         if active is not None and active.worker.step != self.step_began[0]:

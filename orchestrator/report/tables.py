@@ -7,7 +7,7 @@ from time import gmtime, strftime
 from typing import Any
 
 from orchestrator.display.wording import TASK_NAMES, count, duration, percent, score, size
-from orchestrator.evaluation.show import how, scores, subject_of
+from orchestrator.evaluation.render import how, scores, subject_of
 from orchestrator.report.escaping import text
 from orchestrator.report.facts import Facts
 

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from orchestrator.cli import main
-from orchestrator.data_sets.show import Progress, report_lines, task_lines
+from orchestrator.data_sets.render import Progress, report_lines, task_lines
 from profiles.errors import ExitCode
 from tests import REPOSITORY
 from tests.workers.data.given import LOOP, TWICE, a_run, entry, line, problem, triplet, write

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 from orchestrator.cli import main
 from orchestrator.commands import status
-from orchestrator.evaluation.show import Progress, how, scores
-from orchestrator.evaluation.subject import choose_checkpoint
+from orchestrator.evaluation.render import Progress, how, scores
+from orchestrator.evaluation.target import choose_checkpoint
 from orchestrator.report.page import write_report
 from profiles.errors import ExitCode, LonghaulError
 from profiles.load import profile_sha256, resolved_json

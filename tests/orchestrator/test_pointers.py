@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import pointers
-from orchestrator.evaluation.subject import choose_checkpoint
+from orchestrator.evaluation.target import choose_checkpoint
 from profiles.load import profile_sha256, resolved_json
 from profiles.schema import Profile
 from state import durable

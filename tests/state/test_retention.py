@@ -34,8 +34,6 @@ SIX = line(6)
         pytest.param(SIX, Rule(2, 2), "c6", "c1 c3", id="every second cycle's end stays"),
         pytest.param(changed(SIX, "c2", is_cycle_end=False), Rule(2, 2), "c6", "c1 c2 c3", id="but only its end"),
         pytest.param(changed(SIX, "c1", best_for=("heldout",)), RULE, "c6", "c2 c3", id="the best of a suite stays"),
-        pytest.param(changed(SIX, "c2", pinned=True), RULE, "c6", "c1 c3", id="pinned stays"),
-        pytest.param(changed(SIX, "c3", leased=True), RULE, "c6", "c1 c2", id="what is being read stays"),
         pytest.param(
             changed(SIX, "c6", verified=False), RULE, "c6", "c1 c2",
             id="until the head is verified its parent is treated as the head, with ancestors of its own",
@@ -54,10 +52,6 @@ SIX = line(6)
 )  # fmt: skip
 def test_what_may_go(entries: list[Kept], rule: Rule, head: str, expected: str) -> None:
     assert [entry.checkpoint_id for entry in to_delete(entries, rule, head)] == expected.split()
-
-
-def test_the_parent_of_an_uncommitted_child_stays() -> None:
-    assert [entry.checkpoint_id for entry in to_delete(SIX, RULE, "c6", {"c2"})] == ["c1", "c3"]
 
 
 @st.composite
@@ -87,7 +81,7 @@ def test_whatever_the_history_the_head_and_two_verified_remain_at_every_instant(
         left.remove(entry)
         assert sum(entry.verified for entry in left) >= enough
         assert head in {entry.checkpoint_id for entry in left}
-    assert all(entry in left for entry in entries if entry.pinned or entry.leased or entry.best_for)
+    assert all(entry in left for entry in entries if entry.best_for)
     assert to_delete(left, rule, head) == []
 
 

@@ -23,7 +23,7 @@ from profiles.schema import Optimizer as Knobs
 from tests.workers.grpo import small
 from workers.azr.rows import Row
 from workers.azr.update import PolicyUpdate, advantages_of
-from workers.models import adapters, lean_graphs, lora, optimizer, packing, recompute
+from workers.models import adapters, fast_graphs, lora, optimizer, packing, recompute
 from workers.models.log_probs import score
 from workers.rollout import engine
 from workers.rollout.engine import Request
@@ -102,7 +102,7 @@ def requests() -> list[Request]:
 def enabled(model: Any, is_lean: bool) -> Any:
     if is_lean:
         recompute.enable(model)
-        lean_graphs.enable(model, with_graphs=False)
+        fast_graphs.enable(model, with_graphs=False)
     return model
 
 
@@ -117,7 +117,7 @@ def test_engine_and_trainer_say_what_plain_transformers_says_in_float64(
     make: Any, architecture: str, implementation: str, is_lean: bool, temperature: float
 ) -> None:
     model = enabled(model_of(architecture, implementation), is_lean)
-    has_runner = getattr(model, "lean_runner", None) is not None
+    has_runner = getattr(model, "fast_runner", None) is not None
     assert has_runner is (is_lean and (architecture, implementation) == ("Qwen2", "own"))
     drawn = make(model).generate(requests(), engine.Sampling(max_new_tokens=20, temperature=temperature))
     units = packing.units_of([one.prompt_ids for one in drawn], [one.completion_ids for one in drawn], 200)

@@ -19,7 +19,7 @@ from workers.azr.rows import Row
 from workers.loss.policy import k3, truncated_importance_weights
 from workers.models import packing
 from workers.models.log_probs import score
-from workers.models.together import Lone
+from workers.models.parallel import Single
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class Corrected:
 
 def correct(
     model: Any, rows: Sequence[Row], temperature: float, cap: float, *, micro_batch_size: int, row_tokens: int,
-    max_logits: int = MAX_LOGITS, together: Lone | None = None,
+    max_logits: int = MAX_LOGITS, parallel: Single | None = None,
 ) -> Corrected:  # fmt: skip
     """Score all rows with the weights as they are, before the step's first update."""
     old = rescore(
         model, rows, temperature, micro_batch_size=micro_batch_size, row_tokens=row_tokens, max_logits=max_logits,
-        together=together,
+        parallel=parallel,
     )  # fmt: skip
     ours = torch.tensor([value for row in old for value in row], dtype=torch.float64)
     theirs = torch.tensor([value for row in rows for value in row.log_probs], dtype=torch.float64)
@@ -63,20 +63,20 @@ def correct(
 @torch.no_grad()
 def rescore(
     model: Any, rows: Sequence[Row], temperature: float, *, micro_batch_size: int, row_tokens: int,
-    max_logits: int = MAX_LOGITS, together: Lone | None = None,
+    max_logits: int = MAX_LOGITS, parallel: Single | None = None,
 ) -> list[tuple[float, ...]]:  # fmt: skip
-    """log_probs of each row's completion tokens by a forward pass of `model`. together: who shares the passes."""
-    together = together or Lone()
+    """log_probs of each row's completion tokens by a forward pass of `model`. parallel: who shares the passes."""
+    parallel = parallel or Single()
     lengths = [len(row.completion_ids) for row in rows]
     starts = [0, *accumulate(lengths)]
     found = torch.zeros(starts[-1], dtype=torch.float64)  # [tokens of all rows]
     units = packing.units_of([row.prompt_ids for row in rows], [row.completion_ids for row in rows], row_tokens)
-    with together.reading():
-        for batch in together.mine(packing.micro_batches(units, micro_batch_size, row_tokens)):
+    with parallel.reading():
+        for batch in parallel.mine(packing.micro_batches(units, micro_batch_size, row_tokens)):
             members = [member for row in batch for unit in row for member in unit.members]
             scored = score(model, packing.pack(batch).to(model.device), temperature, max_logits=max_logits)
             parts = torch.split(scored.log_probs.double().cpu(), [lengths[member] for member in members])
             for member, part in zip(members, parts, strict=True):
                 found[starts[member] : starts[member + 1]] = part
-    each = iter(together.group.exchange(found).tolist())
+    each = iter(parallel.group.exchange(found).tolist())
     return [tuple(islice(each, length)) for length in lengths]

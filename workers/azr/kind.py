@@ -14,7 +14,7 @@ from workers.sandbox import Sandbox
 from workers.sandbox.limits import limits_of
 
 if TYPE_CHECKING:
-    from workers.pool.replica import Replica
+    from workers.rank_group.replica import Replica
     from workers.runtime import Attempt
 
 
@@ -46,7 +46,7 @@ def job(spec: WorkerSpec, warmed: Sandbox | None) -> Callable[[Attempt], Result]
         if spec.role == "validate":
             return validate.validate(attempt, suites_of(attempt, sandbox))
         trainer = AzrTrainer(attempt, sandbox)
-        with trainer.crew:
+        with trainer.rank_group:
             return train.train(attempt, trainer)
 
     def run(attempt: Attempt) -> Result:

@@ -12,7 +12,7 @@ from workers.azr.update import PolicyUpdate
 from workers.azr.worst_case import rehearse
 from workers.memory.backoff import Sizes
 from workers.models.log_probs import head_rows_for
-from workers.pool.replica import Replica
+from workers.rank_group.replica import Replica
 from workers.rollout.select import tis_cap_of
 
 

@@ -33,8 +33,8 @@ from workers.memory.backoff import Sizes
 from workers.models import load
 from workers.models.torch_setup import device_of as device_of
 from workers.models.torch_setup import set_up_torch as set_up_torch
-from workers.pool.pool import Crew
-from workers.pool.replica import highest
+from workers.rank_group.leader import RankGroup
+from workers.rank_group.replica import highest
 from workers.runtime import Attempt
 from workers.sandbox import Sandbox
 from workers.sandbox.limits import OK
@@ -57,17 +57,17 @@ class AzrTrainer:
         self._attempt = attempt
         self._sandbox = sandbox
         self._profile: Profile = attempt.profile
-        self.crew = Crew(attempt)
+        self.rank_group = RankGroup(attempt)
         self._model: Any = None
         self._cursor: Cursor | None = None
 
     def build(self, head: Path | None) -> None:
         profile = self._profile
         self._tell_sandbox()
-        self.crew.start(head)
-        self._replica = self.crew.lead(AzrReplica, head)
+        self.rank_group.start(head)
+        self._replica = self.rank_group.lead(AzrReplica, head)
         self._policy, self._model, self._memory = self._replica.policy, self._replica.model, self._replica.memory
-        self._engine, self._update = self.crew.engine, self._replica.update
+        self._engine, self._update = self.rank_group.engine, self._replica.update
         if head is None:
             rng.seed_globals(profile.run.seed)
         self._buffers = Buffers(profile.azr.tasks, profile.azr.buffer_cap, profile.azr.novelty)
@@ -106,7 +106,7 @@ class AzrTrainer:
     def registry(self, progress: Progress) -> Registry:
         registry = Registry()
         registry.register(progress)
-        for item in self.crew.state:
+        for item in self.rank_group.state:
             registry.register(item)
         registry.register(self._buffers)
         if self._cursor is not None:
@@ -115,7 +115,7 @@ class AzrTrainer:
         return registry
 
     def probe(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.crew.call("probe")[0]
+        found: dict[str, Any] = self.rank_group.call("probe")[0]
         return found
 
     def seed(self, stop_asked: Callable[[], bool]) -> Sequence[Record]:
@@ -163,7 +163,7 @@ class AzrTrainer:
     def worst_case(self, *, first_attempt: bool) -> dict[str, Any]:
         if not first_attempt and self._model.device.type != "cuda":
             return {}
-        found: dict[str, Any] = self.crew.call("rehearse")[0]
+        found: dict[str, Any] = self.rank_group.call("rehearse")[0]
         return found
 
     @property
@@ -172,7 +172,7 @@ class AzrTrainer:
         return found
 
     def resize(self, sizes: Sizes) -> None:
-        self.crew.call("resize", sizes)
+        self.rank_group.call("resize", sizes)
 
     def collect(self, step: int) -> list[Record]:
         with self._memory.phase("rollout"):
@@ -190,11 +190,11 @@ class AzrTrainer:
         # The loss is linear in the advantages, and a weight is never negative: clipping stays as it is.
         weights = role_weights([(row.task, row.role) for row in rows], self._profile.azr.proposer_share)
         pushes = [weight * value for weight, value in zip(weights, advantages.values, strict=True)]
-        self.crew.call("rest")
+        self.rank_group.call("rest")
         with self._attempt.stage("update"), self._memory.phase("train"):
-            is_finite, learned = self.crew.call("apply", Apply(step, rows, pushes))[0]
+            is_finite, learned = self.rank_group.call("apply", Apply(step, rows, pushes))[0]
         self._store(collected)
-        metrics = collected.metrics | learned | self._buffers.sizes() | highest(self.crew.call("take"))
+        metrics = collected.metrics | learned | self._buffers.sizes() | highest(self.rank_group.call("take"))
         metrics |= advantage_metrics(rows, advantages.values) | push_metrics(rows, pushes)
         metrics["cell_degenerate"] = float(advantages.degenerate)
         metrics["update_skipped"] = float(not rows)

@@ -23,8 +23,8 @@ from workers.memory.phases import applied_once
 from workers.models import packing
 from workers.models.log_probs import score
 from workers.models.optimizer import AnyOptimizer, learning_rate_at
+from workers.models.parallel import Single
 from workers.models.plain import row_tokens_for
-from workers.models.together import Lone
 from workers.ranks.group import Group
 from workers.rng import stream
 from workers.tasks.kinds import ROLES, TASKS
@@ -117,11 +117,11 @@ class PolicyUpdate:
     """
 
     def __init__(
-        self, model: Any, optimizer: AnyOptimizer, knobs: Knobs, temperature: float, together: Lone | None = None
+        self, model: Any, optimizer: AnyOptimizer, knobs: Knobs, temperature: float, parallel: Single | None = None
     ) -> None:
-        """together: where several GPUs share the update, each calls `apply` with the same rows."""
+        """parallel: where several GPUs share the update, each calls `apply` with the same rows."""
         self._model, self._optimizer, self._knobs, self._temperature = model, optimizer, knobs, temperature
-        self.together = together or Lone()
+        self.parallel = parallel or Single()
         self.micro_batch_size = knobs.micro_batch_size
         self.head_rows = max(1, MAX_LOGITS // int(model.config.vocab_size))
         """Places of which the output head makes logits at one time."""
@@ -172,7 +172,7 @@ class PolicyUpdate:
                 self._corrected = correct(
                     self._model, rows, self._temperature, self.tis_cap,
                     micro_batch_size=self.micro_batch_size, row_tokens=self._row_tokens,
-                    max_logits=self.head_rows * self._model.config.vocab_size, together=self.together,
+                    max_logits=self.head_rows * self._model.config.vocab_size, parallel=self.parallel,
                 )  # fmt: skip
         return self._corrected.rows, self._corrected.weights, self._corrected.metrics
 
@@ -186,16 +186,16 @@ class PolicyUpdate:
         sums = Sums(**{**vars(self._sums), "grad_norms": list(self._sums.grad_norms)})
         self.forget_gradients()
         found = Sums()
-        with self.together.passes():
+        with self.parallel.passes():
             found.loss = self.accumulate(rows, advantages, found, weights)
-        sums.merge(found, self.together.group)
-        self.together.complete(self._optimizer)
-        norm = self.together.clip(self._optimizer, self._model, self._knobs.max_grad_norm)
+        sums.merge(found, self.parallel.group)
+        self.parallel.complete(self._optimizer)
+        norm = self.parallel.clip(self._optimizer, self._model, self._knobs.max_grad_norm)
         is_finite = bool(torch.isfinite(norm)) and math.isfinite(sums.loss)
         if is_finite:
             with applied_once("the optimiser's step"):
                 self._optimizer.step()
-            self.together.changed()
+            self.parallel.changed()
             sums.grad_norms.append(float(norm))
             self._sums = sums  # what is skipped counts for nothing
         self.forget_gradients()
@@ -203,7 +203,7 @@ class PolicyUpdate:
 
     def forget_gradients(self) -> None:
         self._optimizer.zero_grad(set_to_none=True)
-        self.together.forget()
+        self.parallel.forget()
 
     def accumulate(
         self, rows: Sequence[Row], advantages: Sequence[float], sums: Sums, weights: Sequence[TokenWeights] = ()
@@ -217,7 +217,7 @@ class PolicyUpdate:
         row_tokens = self._row_tokens
         units = packing.units_of([row.prompt_ids for row in rows], [row.completion_ids for row in rows], row_tokens)
         total = 0.0
-        for batch, counts in self.together.dealt(packing.micro_batches(units, self.micro_batch_size, row_tokens)):
+        for batch, counts in self.parallel.partition(packing.micro_batches(units, self.micro_batch_size, row_tokens)):
             loss = self._micro_batch(batch, rows, advantages, weights, divisor, sums if counts else None)
             total += loss if counts else 0.0
         return total
@@ -251,9 +251,9 @@ class PolicyUpdate:
                 loss = loss - knobs.entropy_coef * scored.entropy.sum() / tokens
             return loss, scored.log_probs.detach(), scored.entropy.detach(), is_clipped
 
-        loss, now, entropy, is_clipped = self.together.run(forward)
+        loss, now, entropy, is_clipped = self.parallel.run(forward)
         (loss if sums is not None else 0.0 * loss).backward()  # type: ignore[no-untyped-call]
-        self.together.passed()
+        self.parallel.passed()
         if sums is not None:
             sums.add(entropy, is_clipped.float())
             if not self._sums.grad_norms:  # an update moves the policy, which says nothing about the engine

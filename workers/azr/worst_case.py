@@ -26,13 +26,13 @@ def rehearse(model: Any, engine: Portions, update: PolicyUpdate, profile: Profil
     devices = [model.device] if model.device.type == "cuda" else []
     memory.forget()
     with torch.random.fork_rng(devices=devices):
-        with memory.phase("rollout"), update.together.reading():
+        with memory.phase("rollout"), update.parallel.reading():
             _longest_rollouts(engine, profile, vocabulary, draws)
             engine.rest()
-        ranks = update.together.group.size
+        ranks = update.parallel.group.size
         rows = _longest_rows(update.micro_batch_size * ranks, profile, vocabulary, draws)
         with memory.phase("train"):
-            with update.together.passes():
+            with update.parallel.passes():
                 update.accumulate(rows, [1.0] * len(rows), Sums())
             update.forget_gradients()
     return memory.rehearsed(moment_bytes(model, profile.optimizer, ranks))

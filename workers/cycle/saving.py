@@ -142,5 +142,4 @@ class Saver:
             step=saved.step,
             path=saved.path,
             digest=saved.digest,
-            manifest_sha256=saved.checkpoint_id,
         )

@@ -13,13 +13,13 @@ from workers.models.torch_setup import device_of, set_up_torch
 from workers.rollout.free_rows import widen
 from workers.rollout.probe import Advice, probe
 from workers.rollout.select import Remedy, engine_of
+from workers.suites.answer_format import AnswerFormat
 from workers.suites.asking import Examinee
-from workers.suites.voice import Voice
 
 ADVICE = Advice(kept="every answer so far", engine="the same command with --engine {}")
 
 
-def open_examinee(spec: EvaluationSpec, voice: Voice, prompt_tokens: int) -> Examinee:
+def open_examinee(spec: EvaluationSpec, answer_format: AnswerFormat, prompt_tokens: int) -> Examinee:
     """Load the model. prompt_tokens: of the longest prompt.
 
     Raises LonghaulError (INPUT) where files are missing, torn, or do not fit each other, or no engine can start.
@@ -34,7 +34,7 @@ def open_examinee(spec: EvaluationSpec, voice: Voice, prompt_tokens: int) -> Exa
     engine = engine_of(policy.model, profile, policy.tokenizer, remedy=remedy_of(profile))
     probe(policy.model, engine, profile, advice=ADVICE)
     widen(engine, policy.model, profile, prompt_tokens=prompt_tokens)
-    return Examinee(engine, policy.tokenizer, voice, _positions(policy))
+    return Examinee(engine, policy.tokenizer, answer_format, _positions(policy))
 
 
 def remedy_of(profile: Profile) -> Remedy:

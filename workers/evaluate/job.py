@@ -20,13 +20,13 @@ from workers.failures import is_out_of_memory
 from workers.models.files import ModelFileError
 from workers.sandbox import Sandbox
 from workers.sandbox.limits import limits_of
+from workers.suites.answer_format import AnswerFormat
+from workers.suites.answer_formats import format_of
 from workers.suites.data_files import data_folder
 from workers.suites.question import Question
 from workers.suites.registry import load_suites
 from workers.suites.scoring import Outcome, metrics_of
 from workers.suites.suite import Suite
-from workers.suites.voice import Voice
-from workers.suites.voices import voice_of
 
 if TYPE_CHECKING:
     from workers.suites.asking import Asked, Examinee
@@ -56,18 +56,18 @@ def evaluate(spec: EvaluationSpec, say: Say) -> None:
     """Every suite of the spec, resumed where an earlier process left it. Raises LonghaulError."""
     suites = [suite.reseeded(spec.seed) for suite in load_suites(spec.suites, data_folder(spec.data), spec.examples)]
     with _advising(spec, "the same command with --style plain"):
-        voice = voice_of(spec.style, spec.profile, Path(spec.model))
-    papers = [_open(spec, suite, voice, say) for suite in suites]
+        answer_format = format_of(spec.style, spec.profile, Path(spec.model))
+    papers = [_open(spec, suite, answer_format, say) for suite in suites]
     open_suites = [paper.suite for paper in papers if paper.left]
-    needs_sandbox = any(suite.needs_sandbox(voice) for suite in open_suites)
+    needs_sandbox = any(suite.needs_sandbox(answer_format) for suite in open_suites)
     knobs = spec.profile.sandbox
     with Sandbox(limits_of(knobs), knobs.jobs) if needs_sandbox else nullcontext() as sandbox:
         # Made when the first question is left: a finished evaluation needs no model.
-        examinee = _examinee(spec, voice, open_suites, say) if open_suites else None
+        examinee = _examinee(spec, answer_format, open_suites, say) if open_suites else None
         for paper in papers:
             if paper.left:
                 assert examinee is not None
-                _answer(spec, paper, examinee, sandbox if paper.suite.needs_sandbox(voice) else None, say)
+                _answer(spec, paper, examinee, sandbox if paper.suite.needs_sandbox(answer_format) else None, say)
             outcomes = [paper.outcomes[question.question_id] for question in paper.suite.questions]
             metrics = metrics_of(outcomes, greedy=spec.temperature == 0, ks=spec.ks)
             say("scores", suite=paper.suite.name, metrics=metrics)
@@ -93,9 +93,9 @@ def _advising(spec: EvaluationSpec, next_command: str = "") -> Iterator[None]:
         ) from error  # fmt: skip
 
 
-def _open(spec: EvaluationSpec, suite: Suite, voice: Voice, say: Say) -> Paper:
+def _open(spec: EvaluationSpec, suite: Suite, answer_format: AnswerFormat, say: Say) -> Paper:
     """A file of its own for each set of questions and prompts: what was asked otherwise is not mixed in."""
-    fingerprint = suite.fingerprint(voice)
+    fingerprint = suite.fingerprint(answer_format)
     file = AnswerFile(Path(spec.folder) / f"{suite.name}-{fingerprint}.jsonl")
     paper = Paper(suite, fingerprint, file)
     paper.outcomes = file.outcomes(question.question_id for question in suite.questions)
@@ -110,25 +110,25 @@ def _tell(paper: Paper, outcomes: Sequence[Outcome], say: Say) -> None:
     say("answers", suite=paper.suite.name, done=len(paper.outcomes), rows=rows)
 
 
-def _examinee(spec: EvaluationSpec, voice: Voice, suites: Sequence[Suite], say: Say) -> Examinee:
+def _examinee(spec: EvaluationSpec, answer_format: AnswerFormat, suites: Sequence[Suite], say: Say) -> Examinee:
     say("loading")
     set_environment()
     with _advising(spec):
-        return _opened(spec, voice, suites, say)
+        return _opened(spec, answer_format, suites, say)
 
 
-def _opened(spec: EvaluationSpec, voice: Voice, suites: Sequence[Suite], say: Say) -> Examinee:
+def _opened(spec: EvaluationSpec, answer_format: AnswerFormat, suites: Sequence[Suite], say: Say) -> Examinee:
     from workers.evaluate.examinee import open_examinee
     from workers.models.load import Tokenizer
 
     tokenizer = Tokenizer(Path(spec.model))
-    prompts = [prompt for suite in suites for prompt in suite.prompts(voice)]
+    prompts = [prompt for suite in suites for prompt in suite.prompts(answer_format)]
     encoded = [tokenizer.encode(prompt) for prompt in prompts]
     for prompt, ids in zip(prompts, encoded, strict=True):
         if tokenizer.decode(ids).split() != prompt.split():
             say("note", text="the tokenizer does not give the prompts back as they were: is it meant for such text?")
             break
-    return open_examinee(spec, voice, max(map(len, encoded)))
+    return open_examinee(spec, answer_format, max(map(len, encoded)))
 
 
 def _answer(spec: EvaluationSpec, paper: Paper, examinee: Examinee, sandbox: Sandbox | None, say: Say) -> None:
@@ -138,9 +138,9 @@ def _answer(spec: EvaluationSpec, paper: Paper, examinee: Examinee, sandbox: San
 
     sampling = Sampling(
         temperature=spec.temperature or 1.0, max_new_tokens=spec.max_new_tokens, greedy=spec.temperature == 0,
-        stop=examinee.voice.stop,
+        stop=examinee.answer_format.stop,
     )  # fmt: skip
-    by_length = sorted(paper.left, key=lambda one: len(examinee.voice.ask(one.kind, one.item)), reverse=True)
+    by_length = sorted(paper.left, key=lambda one: len(examinee.answer_format.ask(one.kind, one.item)), reverse=True)
     for batch in _batches(by_length, max(1, spec.batch_size // spec.samples), lambda questions: ask(
         examinee, paper.suite, questions, sampling, spec.samples, sandbox
     ), examinee.engine, say):  # fmt: skip

@@ -16,8 +16,8 @@ import torch
 from msgspec import Struct
 
 from workers.contract import GenerateSpec
+from workers.generate.conversation import Words
 from workers.generate.decode import pick, tokens_after
-from workers.generate.words import Words
 from workers.lines import Say
 from workers.models.files import of_no_run
 from workers.models.policy import Policy, open_policy, profile_for_reading, restored_policy

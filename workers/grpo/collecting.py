@@ -19,9 +19,9 @@ from workers.models.load import Tokenizer
 from workers.problems.reader import Problem
 from workers.rng import derive, stream
 from workers.rollout.engine import Request, Rollout, Sampling
+from workers.suites.answer_format import AnswerFormat, VerbatimFormat
 from workers.suites.asking import Completer
 from workers.suites.question import WordProblem
-from workers.suites.voice import VerbatimVoice, Voice
 from workers.verifiers.symbolic import Symbolic
 from workers.verifiers.verify import Verdict, reward, sameness
 
@@ -35,14 +35,14 @@ class Asker:
     """All that turns a problem into judged rollouts; it holds no state."""
 
     profile: Profile
-    voice: VerbatimVoice
+    answer_format: VerbatimFormat
     tokenizer: Tokenizer
     engine: Completer
     problems: Sequence[Problem]
     symbolic: Symbolic | None = None
 
     def prompt_ids(self, text: str) -> tuple[int, ...]:
-        return self.tokenizer.encode(prompt_of(self.voice, text))
+        return self.tokenizer.encode(prompt_of(self.answer_format, text))
 
     def rollouts(self, problems: Sequence[int], seeds: Callable[[int, int], int], count: int) -> list[list[Rollout]]:
         """`count` rollouts of each problem. seeds: (place in `problems`, sample) -> root of that rollout's stream."""
@@ -50,7 +50,7 @@ class Asker:
         how = Sampling(
             temperature=knobs.temperature,
             max_new_tokens=knobs.max_completion_tokens,
-            stop=self.voice.stop,
+            stop=self.answer_format.stop,
             entropies=self.profile.grpo.entropy_mask != "off",
         )
         prompts = [self.prompt_ids(self.problems[number].prompt) for number in problems]
@@ -66,7 +66,7 @@ class Asker:
     def verdict(self, problem: int, rollout: Rollout) -> tuple[float, Verdict]:
         """What the rollout earns, and why."""
         gold, is_cut = self.problems[problem].gold, rollout.finish_reason == "length"
-        text = self.voice.whole(self.text_of(rollout))  # as a validation reads it
+        text = self.answer_format.whole(self.text_of(rollout))  # as a validation reads it
         return reward(gold, text, self.profile.grpo, truncated=is_cut, symbolic=self.symbolic)
 
     def sameness(self, problem: int) -> Callable[[str, str], bool]:
@@ -98,9 +98,9 @@ class Asker:
         )
 
 
-def prompt_of(voice: Voice, text: str) -> str:
-    """The prompt of a problem. Who is right is the verifier's business, so the voice is told no answer."""
-    return voice.ask("maths", WordProblem(text.rstrip("\n"), Fraction(0)))
+def prompt_of(answer_format: AnswerFormat, text: str) -> str:
+    """The prompt of a problem. Who is right is the verifier's business, so the answer format is told no answer."""
+    return answer_format.ask("maths", WordProblem(text.rstrip("\n"), Fraction(0)))
 
 
 def collect(asker: Asker, order: Order, step: int, stage: Stages) -> Collected:

@@ -10,7 +10,7 @@ from workers.environment import set_environment
 from workers.sandbox import Sandbox
 
 if TYPE_CHECKING:
-    from workers.pool.replica import Replica
+    from workers.rank_group.replica import Replica
     from workers.runtime import Attempt
 
 
@@ -34,7 +34,7 @@ def job(spec: WorkerSpec, warmed: Sandbox | None = None) -> Callable[[Attempt], 
 
     def run(attempt: Attempt) -> Result:
         trainer = GrpoTrainer(attempt)
-        with trainer.crew:
+        with trainer.rank_group:
             return train.train(attempt, trainer)
 
     return run

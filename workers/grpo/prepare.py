@@ -25,7 +25,7 @@ from workers.grpo.scoring import Scores, Sizes, score_rows
 from workers.grpo.weights import weights_of
 from workers.loss.policy import k3, weights_of_tokens
 from workers.models.adapters import disabled
-from workers.models.together import Lone
+from workers.models.parallel import Single
 from workers.rollout.select import TIS_CAP
 
 SEQUENCE_CAP = 3.0
@@ -62,7 +62,7 @@ class Prepared:
 
 def prepare(
     model: Any, profile: Profile, rows: Sequence[Row], advantages: Sequence[float], left_out: Sequence[Row],
-    mask: EntropyMask, sizes: Sizes, together: Lone | None = None, source: str = "",
+    mask: EntropyMask, sizes: Sizes, parallel: Single | None = None, source: str = "",
 ) -> Prepared:  # fmt: skip
     """rows: those to train on; left_out: those that count in the denominator at most. Moves a running `mask`, last.
 
@@ -77,7 +77,7 @@ def prepare(
     told = [torch.tensor(row.entropies) for row in rows]
     scores: Scores | None = None
     if source == "trainer" or (is_masked and any(not row.entropies for row in rows)):
-        scores = score_rows(model, rows, temperature, sizes, together)
+        scores = score_rows(model, rows, temperature, sizes, parallel)
     old, tis = rollout, None
     metrics: Metrics = {}
     if source == "trainer":
@@ -88,7 +88,7 @@ def prepare(
     ref = None
     if grpo.kl_coef or grpo.low_entropy_kl:
         with disabled(model):
-            ref = score_rows(model, rows, temperature, sizes, together).log_probs
+            ref = score_rows(model, rows, temperature, sizes, parallel).log_probs
     minibatches, masked = plan(profile, rows, left_out, entropies if is_masked else [], mask)
     if grpo.low_entropy_kl:
         minibatches = [

@@ -12,7 +12,7 @@ from workers.grpo.rows import Row
 from workers.grpo.update import GroupUpdate
 from workers.grpo.worst_case import rehearse
 from workers.memory.backoff import Sizes
-from workers.pool.replica import Replica, Setting
+from workers.rank_group.replica import Replica, Setting
 
 
 class Apply(Struct):

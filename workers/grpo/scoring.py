@@ -11,7 +11,7 @@ from torch import Tensor
 from workers.grpo.rows import Row
 from workers.models import packing
 from workers.models.log_probs import score
-from workers.models.together import Lone
+from workers.models.parallel import Single
 
 
 class Sizes(NamedTuple):
@@ -43,20 +43,20 @@ def packs(rows: Sequence[Row], sizes: Sizes) -> list[tuple[packing.Pack, list[in
 
 @torch.no_grad()
 def score_rows(
-    model: Any, rows: Sequence[Row], temperature: float, sizes: Sizes, together: Lone | None = None
+    model: Any, rows: Sequence[Row], temperature: float, sizes: Sizes, parallel: Single | None = None
 ) -> Scores:
-    """By a forward pass of `model`, at the sampling temperature. together: who shares the passes."""
-    together = together or Lone()
+    """By a forward pass of `model`, at the sampling temperature. parallel: who shares the passes."""
+    parallel = parallel or Single()
     lengths = [len(row.completion_ids) for row in rows]
     found = torch.zeros(2, sum(lengths))
     log_probs, entropies = (list(torch.split(values, lengths)) for values in found)  # views
-    with together.reading():
+    with parallel.reading():
         limit = sizes.head_rows * model.config.vocab_size
-        for pack, members in together.mine(packs(rows, sizes)):
+        for pack, members in parallel.mine(packs(rows, sizes)):
             scored = score(model, pack.to(model.device), temperature, max_logits=limit)
             of_members = [lengths[member] for member in members]
             for into, values in ((log_probs, scored.log_probs), (entropies, scored.entropy)):
                 for member, part in zip(members, torch.split(values.float().cpu(), of_members), strict=True):
                     into[member].copy_(part)
-    together.group.exchange(found)
+    parallel.group.exchange(found)
     return Scores(log_probs, entropies)

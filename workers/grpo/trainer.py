@@ -32,13 +32,13 @@ from workers.grpo.weights import masked_rollouts
 from workers.memory.backoff import Sizes
 from workers.models import load
 from workers.models.optimizer import learning_rate_at
-from workers.pool.pool import Crew
-from workers.pool.replica import Widen, highest
 from workers.problems.reader import drop_long, first, read_problems, summary
+from workers.rank_group.leader import RankGroup
+from workers.rank_group.replica import Widen, highest
 from workers.runtime import Attempt
+from workers.suites.answer_format import VerbatimFormat
+from workers.suites.answer_formats import format_of_run
 from workers.suites.data_files import data_folder
-from workers.suites.voice import VerbatimVoice
-from workers.suites.voices import voice_of_run
 from workers.verifiers.verify import verifier_of
 
 
@@ -68,33 +68,35 @@ class GrpoTrainer:
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
         self._profile: Profile = attempt.profile
-        self.crew = Crew(attempt)
+        self.rank_group = RankGroup(attempt)
         self._model: Any = None
 
     def build(self, head: Path | None) -> None:
         profile = self._profile
         found = read_problems(problem_path(profile), profile.grpo)  # first: it takes no time, and people mistype it
-        self.crew.start(head)
-        self._replica = self.crew.lead(GrpoReplica, head)
+        self.rank_group.start(head)
+        self._replica = self.rank_group.lead(GrpoReplica, head)
         self._policy, self._model, self._memory = self._replica.policy, self._replica.model, self._replica.memory
-        self._engine, self._update = self.crew.engine, self._replica.update
+        self._engine, self._update = self.rank_group.engine, self._replica.update
         if head is None:
             rng.seed_globals(profile.run.seed)
         self._tally = Tally()
-        with TemporaryDirectory(prefix="longhaul-voice-") as files:
+        with TemporaryDirectory(prefix="longhaul-format-") as files:
             self.write_static(Path(files))
-            voice = voice_of_run(profile, Path(files))
-        assert isinstance(voice, VerbatimVoice)  # a rule of the profile
+            answer_format = format_of_run(profile, Path(files))
+        assert isinstance(answer_format, VerbatimFormat)  # a rule of the profile
         tokenizer = self._policy.tokenizer
         usable = drop_long(
             found,
-            lambda text: len(tokenizer.encode(prompt_of(voice, text))),
+            lambda text: len(tokenizer.encode(prompt_of(answer_format, text))),
             profile.sampling.max_prompt_tokens,
         )
         self._problems = first(usable, profile.grpo.problems)
         if head is None:
             self._attempt.event("problems", text=summary(self._problems), digest=self._problems.digest)
-        self._asker = Asker(profile, voice, tokenizer, self._engine, self._problems.problems, verifier_of(profile.grpo))
+        self._asker = Asker(
+            profile, answer_format, tokenizer, self._engine, self._problems.problems, verifier_of(profile.grpo)
+        )
         self._check_lengths()
         self._order = Order(self._begun_order(head))
 
@@ -132,7 +134,7 @@ class GrpoTrainer:
     def registry(self, progress: Progress) -> Registry:
         registry = Registry()
         registry.register(progress)
-        for file in self.crew.state:
+        for file in self.rank_group.state:
             registry.register(file)
         for item in (ProblemFile(self._problems), self._order, self._tally):
             registry.register(item)
@@ -140,7 +142,7 @@ class GrpoTrainer:
         return registry
 
     def probe(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.crew.call("probe")[0]
+        found: dict[str, Any] = self.rank_group.call("probe")[0]
         return found
 
     def seed(self, stop_asked: Callable[[], bool]) -> Sequence[Record]:
@@ -157,16 +159,16 @@ class GrpoTrainer:
         num_problems = SLICE
         if is_gpu:
             longest = max(len(self._asker.prompt_ids(one.prompt)) for one in self._problems.problems)
-            self.crew.call("widen", Widen(samples, longest))
-            num_problems = slice_of(self._engine.max_rows * self.crew.size, samples)
+            self.rank_group.call("widen", Widen(samples, longest))
+            num_problems = slice_of(self._engine.max_rows * self.rank_group.size, samples)
         with self._memory.phase("rollout"):
             found = self._measuring(num_problems).run(stop_asked, self._attempt)
         self._memory.forget()
         if is_gpu:
             self._engine.drop_cache()
-            self.crew.call("resize", sizes)
+            self.rank_group.call("resize", sizes)
             # The cache takes the shape again that a resumed attempt begins with, or its numbers would differ.
-            self.crew.call("rehearse")
+            self.rank_group.call("rehearse")
         return found
 
     def reseed(self) -> dict[str, float]:
@@ -176,7 +178,7 @@ class GrpoTrainer:
     def worst_case(self, *, first_attempt: bool) -> dict[str, Any]:
         if not first_attempt and self._model.device.type != "cuda":
             return {}
-        found: dict[str, Any] = self.crew.call("rehearse")[0]
+        found: dict[str, Any] = self.rank_group.call("rehearse")[0]
         return found
 
     @property
@@ -185,7 +187,7 @@ class GrpoTrainer:
         return found
 
     def resize(self, sizes: Sizes) -> None:
-        self.crew.call("resize", sizes)
+        self.rank_group.call("resize", sizes)
 
     def collect(self, step: int) -> list[Record]:
         with self._memory.phase("rollout"):
@@ -193,7 +195,7 @@ class GrpoTrainer:
 
     def update(self, step: int, records: Sequence[Record]) -> StepReport:
         collected = Collected.of(records)
-        self.crew.call("rest")
+        self.rank_group.call("rest")
         rows, advantages, left_out = chosen(collected, self._profile)
         metrics: Metrics = dict(collected.metrics) | {"rollouts_kept": float(len(rows))}
         groups = {row.group for row in rows}
@@ -204,7 +206,7 @@ class GrpoTrainer:
             rate = learning_rate_at(self._tally.updates + 1, self._profile.optimizer)
             with self._attempt.stage("update"):
                 asked = Apply(step, rate, rows, advantages, left_out)
-                is_applied, learned = self.crew.call("apply", asked)[0]
+                is_applied, learned = self.rank_group.call("apply", asked)[0]
             is_finite &= is_applied
             metrics |= learned | {"learning_rate": rate}
             metrics["train_tokens_per_s"] = tokens_of(rows) / max(time.monotonic() - began, 1e-9)
@@ -212,7 +214,7 @@ class GrpoTrainer:
             "update_skipped": float(not rows),
             **self._speed(collected),
             **self._step_done(collected, bool(rows)),
-            **highest(self.crew.call("take")),
+            **highest(self.rank_group.call("take")),
         }
         said = self._said(collected, rows)
         if was_trusted and self._update.source.is_distrusted:

@@ -25,8 +25,8 @@ from workers.memory.phases import applied_once
 from workers.models.log_probs import head_rows_for, read
 from workers.models.optimizer import AnyOptimizer
 from workers.models.packing import Pack
+from workers.models.parallel import Single
 from workers.models.plain import row_tokens_for
-from workers.models.together import Lone
 from workers.ranks.group import Group
 
 
@@ -75,10 +75,10 @@ class GroupUpdate:
     """
 
     def __init__(
-        self, model: Any, optimizer: AnyOptimizer, profile: Profile, mask: EntropyMask, together: Lone | None = None
+        self, model: Any, optimizer: AnyOptimizer, profile: Profile, mask: EntropyMask, parallel: Single | None = None
     ) -> None:
-        """together: where several GPUs share the update, each calls `apply` with the same rows."""
-        self.together = together or Lone()
+        """parallel: where several GPUs share the update, each calls `apply` with the same rows."""
+        self.parallel = parallel or Single()
         self._model, self._optimizer, self._profile, self._mask = model, optimizer, profile, mask
         knobs = profile.optimizer
         row_tokens = row_tokens_for(model, knobs.row_tokens)
@@ -113,7 +113,7 @@ class GroupUpdate:
         if self._prepared is None:
             with self.phase("score"):
                 self._prepared = prepare(
-                    self._model, self._profile, rows, advantages, left_out, self._mask, self.sizes, self.together,
+                    self._model, self._profile, rows, advantages, left_out, self._mask, self.sizes, self.parallel,
                     self.source.now,
                 )  # fmt: skip
         for group in self._optimizer.param_groups:
@@ -135,17 +135,17 @@ class GroupUpdate:
         if not minibatch.is_finite:  # every rank knows: they have exchanged what they scored
             return False
         self.forget_gradients()
-        with self.together.passes():
+        with self.parallel.passes():
             mine, tokens = self.accumulate(prepared, minibatch)
-        loss, found = merged(mine, tokens, self.together.group)
-        self.together.complete(self._optimizer)
-        norm = self.together.clip(self._optimizer, self._model, self._profile.optimizer.max_grad_norm)
+        loss, found = merged(mine, tokens, self.parallel.group)
+        self.parallel.complete(self._optimizer)
+        norm = self.parallel.clip(self._optimizer, self._model, self._profile.optimizer.max_grad_norm)
         is_unmoved = not self._sums.grad_norms  # an update moves the policy, which says nothing about the engine
         is_finite = bool(torch.isfinite(norm)) and math.isfinite(loss)
         if is_finite:
             with applied_once("the optimiser's step"):
                 self._optimizer.step()
-            self.together.changed()
+            self.parallel.changed()
             self._sums.grad_norms.append(float(norm))
         self.forget_gradients()
         self._sums.loss += loss
@@ -162,22 +162,24 @@ class GroupUpdate:
 
     def forget_gradients(self) -> None:
         self._optimizer.zero_grad(set_to_none=True)
-        self.together.forget()
+        self.parallel.forget()
 
     def accumulate(
-        self, prepared: Prepared, minibatch: Minibatch, *, is_dealt: bool = True
+        self, prepared: Prepared, minibatch: Minibatch, *, is_partitioned: bool = True
     ) -> tuple[float, list[Diagnostics]]:
         """Add the gradient of the minibatch's loss to the parameters; returns the loss, and sums over its tokens.
 
-        All of that is of this rank's part; is_dealt: False to make every pass on every rank.
+        All of that is of this rank's part; is_partitioned: False to make every pass on every rank.
         """
         passes = packs([prepared.rows[i] for i in minibatch.rows], self.sizes)
         total, found = 0.0, []
-        for (pack, members), counts in self.together.dealt(passes) if is_dealt else [(one, True) for one in passes]:
+        for (pack, members), counts in (
+            self.parallel.partition(passes) if is_partitioned else [(one, True) for one in passes]
+        ):
             forward = partial(self._micro_batch, prepared, minibatch, pack.to(self._model.device), members)
-            loss, tokens = self.together.run(forward)
+            loss, tokens = self.parallel.run(forward)
             (loss.loss if counts else 0.0 * loss.loss).backward()  # type: ignore[no-untyped-call]
-            self.together.passed()
+            self.parallel.passed()
             if counts:
                 total += float(loss.loss.detach())
                 found.append(diagnostics(loss, tokens))

@@ -26,15 +26,15 @@ def rehearse(model: Any, engine: Portions, update: GroupUpdate, profile: Profile
     memory.forget()
     with torch.random.fork_rng(devices=devices):
         requests = _longest_requests(engine, profile, vocabulary, draws)
-        with memory.phase("rollout"), update.together.reading():
+        with memory.phase("rollout"), update.parallel.reading():
             engine.generate(requests, _longest_sampling(profile, bool(devices)))
             engine.rest()
         prepared = _largest(update.sizes, profile, vocabulary, draws)
         with memory.phase("train"):
-            with update.together.passes():
-                update.accumulate(prepared, prepared.minibatches[0], is_dealt=False)
+            with update.parallel.passes():
+                update.accumulate(prepared, prepared.minibatches[0], is_partitioned=False)
             update.forget_gradients()
-    return memory.rehearsed(moment_bytes(model, profile.optimizer, update.together.group.size))
+    return memory.rehearsed(moment_bytes(model, profile.optimizer, update.parallel.group.size))
 
 
 def _longest_requests(engine: Portions, profile: Profile, vocabulary: int, draws: random.Random) -> list[Request]:

@@ -124,7 +124,7 @@ def stream_dtype(dtype: torch.dtype) -> torch.dtype:
 def stream_of(model: Any) -> torch.dtype:
     """Of that sum in rollouts: who draws rounds where who learns does. Modules of transformers round it."""
     dtype: torch.dtype = model.model.embed_tokens.weight.dtype
-    return dtype if getattr(model, "lean_runner", None) is None else stream_dtype(dtype)
+    return dtype if getattr(model, "fast_runner", None) is None else stream_dtype(dtype)
 
 
 def normed(norm: Any, stream: Tensor) -> Tensor:

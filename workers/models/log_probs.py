@@ -12,7 +12,7 @@ from profiles.schema import Profile
 from profiles.shapes import shape_of
 from workers.loss.fused_head import fused_log_probs
 from workers.loss.policy import token_entropy
-from workers.models import attention, lean_stack, plain
+from workers.models import attention, fast_stack, plain
 from workers.models.packing import Pack
 from workers.models.recompute import while_learning
 
@@ -50,7 +50,7 @@ def read(model: Any, pack: Pack) -> Places:
 
 def places_of(model: Any, pack: Pack) -> Tensor:
     """Final hidden states that predict the completion tokens, [N, hidden]: what the output head is to see."""
-    hidden = lean_stack.hidden_of(model, pack.ids, pack.positions, pack.segments)  # [R, T, hidden]
+    hidden = fast_stack.hidden_of(model, pack.ids, pack.positions, pack.segments)  # [R, T, hidden]
     if hidden is None:
         mask = attention.mask_for(model, pack.segments)
         with while_learning(model):

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Profile
 from state.registry import Stateful
-from workers.models import adapters, attention, fused_layers, lean_graphs, load, plain, proof, recompute
+from workers.models import adapters, attention, fast_graphs, fused_layers, load, plain, proof, recompute
 from workers.models.torch_setup import device_of
 from workers.models.weights import Weights
 
@@ -52,7 +52,7 @@ def open_policy(profile: Profile, head: Path | None, device: torch.device) -> Po
     if profile.model.gradient_checkpointing:
         recompute.enable(policy.model)
     if profile.model.gradient_checkpointing and not is_plain:
-        lean_graphs.enable(policy.model, with_graphs=profile.optimizer.cuda_graphs)
+        fast_graphs.enable(policy.model, with_graphs=profile.optimizer.cuda_graphs)
     return policy
 
 

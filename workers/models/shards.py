@@ -27,10 +27,10 @@ from torch.distributed.tensor import DTensor, Shard
 
 from workers.failures import is_out_of_memory
 from workers.memory.phases import applied_once
-from workers.models import lean_graphs, lora
+from workers.models import fast_graphs, lora
 from workers.models.master import MasterWeights
 from workers.models.optimizer import AnyOptimizer, trainable
-from workers.models.together import Lone
+from workers.models.parallel import Single
 from workers.ranks.group import Group
 from workers.ranks.partition import partition_passes
 
@@ -39,13 +39,13 @@ Value = TypeVar("Value")
 TOGETHER = "a pass that all GPUs make together"
 
 
-class Shards(Lone):
+class Shards(Single):
     """The model of one rank of `group`, wrapped in place. While nothing is `whole`, its trained weights are shards."""
 
     def __init__(self, model: Any, group: Group) -> None:
         """model: as `open_policy` made it, the same on every rank."""
         self.group, self._model = group, model
-        lean_graphs.allow(model, with_graphs=False)  # FSDP puts the weights elsewhere each time
+        fast_graphs.allow(model, with_graphs=False)  # FSDP puts the weights elsewhere each time
         trained = trainable(model)
         self._shapes = {name: parameter.shape for name, parameter in trained.items()}
         frozen = {parameter for parameter in model.parameters() if not parameter.requires_grad}
@@ -146,7 +146,7 @@ class Shards(Lone):
     def mine(self, batches: Sequence[Item]) -> list[Item]:
         return [batch for batch, _ in partition_passes(batches, self.group.rank, self.group.size, is_even=False)]
 
-    def dealt(self, batches: Sequence[Item]) -> list[tuple[Item, bool]]:
+    def partition(self, batches: Sequence[Item]) -> list[tuple[Item, bool]]:
         return partition_passes(batches, self.group.rank, self.group.size, is_even=not self._is_adapter)
 
     def run(self, work: Callable[[], Value]) -> Value:

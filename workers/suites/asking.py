@@ -9,10 +9,10 @@ from typing import Protocol
 from workers.rng import derive
 from workers.rollout.engine import Request, Rollout, Sampling
 from workers.sandbox import Sandbox
+from workers.suites.answer_format import AnswerFormat
 from workers.suites.question import Question
 from workers.suites.scoring import Outcome
 from workers.suites.suite import Answer, Suite
-from workers.suites.voice import Voice
 from workers.tasks.judge import Verdict
 
 
@@ -34,7 +34,7 @@ class Examinee:
 
     engine: Completer
     tokenizer: Encoder
-    voice: Voice
+    answer_format: AnswerFormat
     max_positions: int = 0
 
 
@@ -51,8 +51,8 @@ def ask(
     sandbox: Sandbox | None,
 ) -> list[Asked]:  # fmt: skip
     """Every question `samples` times; the first sample's seed is the question's own. In order of the questions."""
-    voice = examinee.voice
-    prompts = [examinee.tokenizer.encode(voice.ask(question.kind, question.item)) for question in questions]
+    answer_format = examinee.answer_format
+    prompts = [examinee.tokenizer.encode(answer_format.ask(question.kind, question.item)) for question in questions]
     room = examinee.max_positions - sampling.max_new_tokens if examinee.max_positions else 1 << 62
     fits = [len(ids) <= room for ids in prompts]
     requests = [
@@ -64,7 +64,9 @@ def ask(
     rollouts = examinee.engine.generate(requests, sampling) if requests else []
     texts = [examinee.tokenizer.decode(rollout.completion_ids) for rollout in rollouts]
     asked = [question for question, is_asked in zip(questions, fits, strict=True) if is_asked for _ in range(samples)]
-    answers = [Answer(question, voice.answer(question.kind, text)) for question, text in zip(asked, texts, strict=True)]
+    answers = [
+        Answer(question, answer_format.answer(question.kind, text)) for question, text in zip(asked, texts, strict=True)
+    ]
     verdicts = suite.judge(answers, sandbox)
     found = []
     place = 0
@@ -75,14 +77,18 @@ def ask(
             continue
         mine = slice(place, place + samples)
         place += samples
-        found.append(_asked(question, voice, rollouts[mine], texts[mine], answers[mine], verdicts[mine]))
+        found.append(_asked(question, answer_format, rollouts[mine], texts[mine], answers[mine], verdicts[mine]))
     return found
 
 
 def _asked(
-    question: Question, voice: Voice, rollouts: Sequence[Rollout], texts: Sequence[str], answers: Sequence[Answer],
+    question: Question,
+    answer_format: AnswerFormat,
+    rollouts: Sequence[Rollout],
+    texts: Sequence[str],
+    answers: Sequence[Answer],
     verdicts: Sequence[Verdict],
-) -> Asked:  # fmt: skip
+) -> Asked:
     outcome = Outcome(
         question.question_id,
         question.task,
@@ -90,7 +96,7 @@ def _asked(
         tokens=tuple(len(rollout.completion_ids) for rollout in rollouts),
         malformed=sum(answer.text is None for answer in answers),
         undecided=sum(verdict is Verdict.UNKNOWN for verdict in verdicts),
-        worked=sum(voice.is_worked(question.kind, text) for text in texts),
+        worked=sum(answer_format.is_worked(question.kind, text) for text in texts),
         truncated=sum(rollout.finish_reason == "length" for rollout in rollouts),
     )
     return Asked(outcome, tuple(texts))

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from workers.pocket.evaluation import HeldOut, held_out_problems
 from workers.rng import derive
 from workers.sandbox import Sandbox
+from workers.suites.answer_format import AnswerFormat
 from workers.suites.question import Question
 from workers.suites.suite import Answer, Suite
-from workers.suites.voice import Voice
 from workers.tasks.judge import Verdict
 
 NUM_EACH = 300
@@ -33,8 +33,8 @@ class PocketSuite(Suite):
         super().__init__("pocket", questions)
         self._problems = {question.question_id: one for question, one in zip(questions, problems, strict=True)}
 
-    def needs_sandbox(self, voice: Voice) -> bool:
-        return voice.name != "pocket"
+    def needs_sandbox(self, answer_format: AnswerFormat) -> bool:
+        return answer_format.name != "pocket"
 
     def judge(self, answers: Sequence[Answer], sandbox: Sandbox | None) -> list[Verdict]:
         if sandbox is not None:

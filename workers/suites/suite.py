@@ -12,9 +12,9 @@ from typing import Self
 from profiles.errors import ExitCode, LonghaulError
 from workers.rng import derive
 from workers.sandbox import Sandbox
+from workers.suites.answer_format import AnswerFormat
 from workers.suites.data_files import short_hash
 from workers.suites.question import Question, WordProblem
-from workers.suites.voice import Voice
 from workers.tasks.entry import make_entry
 from workers.tasks.judge import Answer as Claim
 from workers.tasks.judge import Judge, Verdict
@@ -43,26 +43,27 @@ class Suite:
             self.questions = tuple(replace(one, seed=derive(one.seed, seed, "evaluation")) for one in self.questions)
         return self
 
-    def needs_sandbox(self, voice: Voice) -> bool:
+    def needs_sandbox(self, answer_format: AnswerFormat) -> bool:
         """Whether who is right shows only when a model's programs or inputs run."""
         return any(question.kind in ("abd", "ind") for question in self.questions)
 
-    def prompts(self, voice: Voice) -> list[str]:
-        """One for each question, in order. Raises LonghaulError (INPUT) where the voice has no words for a kind."""
-        if silent := sorted({question.kind for question in self.questions} - voice.kinds):
+    def prompts(self, answer_format: AnswerFormat) -> list[str]:
+        """One for each question, in order. Raises LonghaulError (INPUT) where the format has no words for a kind."""
+        if silent := sorted({question.kind for question in self.questions} - answer_format.kinds):
             raise LonghaulError(
-                f"the prompt style {voice.name} cannot ask the suite {self.name} (no words for {', '.join(silent)})",
+                f"the prompt style {answer_format.name} cannot ask the suite {self.name} "
+                f"(no words for {', '.join(silent)})",
                 kept="everything; nothing was asked yet",
                 next_command="python -m orchestrator evaluate --style plain ...",
                 exit_code=ExitCode.INPUT,
             )
-        return [voice.ask(question.kind, question.item) for question in self.questions]
+        return [answer_format.ask(question.kind, question.item) for question in self.questions]
 
-    def fingerprint(self, voice: Voice) -> str:
+    def fingerprint(self, answer_format: AnswerFormat) -> str:
         """Equal only where every question, prompt and right answer is the same."""
         lines = [
             f"{question.question_id}\0{question.seed}\0{question.gold}\0{prompt}"
-            for question, prompt in zip(self.questions, self.prompts(voice), strict=True)
+            for question, prompt in zip(self.questions, self.prompts(answer_format), strict=True)
         ]
         return short_hash("\0\0".join(lines))
 

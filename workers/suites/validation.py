@@ -18,13 +18,13 @@ from workers.rollout.probe import probe
 from workers.rollout.select import engine_of
 from workers.runtime import Attempt
 from workers.sandbox import Sandbox
+from workers.suites.answer_formats import format_of_run
 from workers.suites.asking import Examinee, ask
 from workers.suites.data_files import data_folder
 from workers.suites.question import Question
 from workers.suites.registry import load_suites
 from workers.suites.scoring import Metrics, Outcome, metrics_of
 from workers.suites.suite import Suite as Questions
-from workers.suites.voices import voice_of_run
 
 MAX_ROWS = 512
 """Problems that are asked side by side at most; after each lot the master hears that there is progress."""
@@ -47,7 +47,7 @@ def suites_of(attempt: Attempt, sandbox: Sandbox | None) -> dict[str, Suite]:
             policy = restored_policy(profile, head, attempt.spec.head.step, device_of(profile), attempt.warn)
             engine = engine_of(policy.model, profile, policy.tokenizer, warn=attempt.warn)
             positions = getattr(policy.model.config, "max_position_embeddings", 0) or 0
-            one = Examinee(engine, policy.tokenizer, voice_of_run(profile, head), positions)
+            one = Examinee(engine, policy.tokenizer, format_of_run(profile, head), positions)
             attempt.event("path", **probe(policy.model, engine, profile))
             # No trainer needs the card: the plan of its rows is not ours.
             longest = max((length_of(one, question) for suite in found for question in suite.questions), default=0)
@@ -58,12 +58,12 @@ def suites_of(attempt: Attempt, sandbox: Sandbox | None) -> dict[str, Suite]:
         one = examinee(head)
         began = time.monotonic()
         limit = profile.sampling.max_completion_tokens
-        judge_in = sandbox if suite.needs_sandbox(one.voice) else None
-        greedy = Sampling(greedy=True, max_new_tokens=limit, stop=one.voice.stop)
+        judge_in = sandbox if suite.needs_sandbox(one.answer_format) else None
+        greedy = Sampling(greedy=True, max_new_tokens=limit, stop=one.answer_format.stop)
         first = _ask_all(attempt, one, suite, greedy, judge_in, "validate_greedy")
         second: list[Outcome] = []
         if profile.validation.sampled:
-            sampled = Sampling(max_new_tokens=limit, stop=one.voice.stop)
+            sampled = Sampling(max_new_tokens=limit, stop=one.answer_format.stop)
             second = _ask_all(attempt, one, suite, sampled, judge_in, "validate_sampled")
         seconds = time.monotonic() - began
         return Scored(compare(first, second or first), answers_of(suite, first, second), suite.available, seconds)
@@ -88,7 +88,7 @@ def _ask_all(
 
 def length_of(examinee: Examinee, question: Question) -> int:
     """Tokens of the question's prompt."""
-    return len(examinee.tokenizer.encode(examinee.voice.ask(question.kind, question.item)))
+    return len(examinee.tokenizer.encode(examinee.answer_format.ask(question.kind, question.item)))
 
 
 def answers_of(suite: Questions, greedy: Sequence[Outcome], sampled: Sequence[Outcome]) -> dict[str, TaskAnswers]:

@@ -1,4 +1,4 @@
-"""The held-out word problems of the second built-in model as a suite: no data file, and any voice may ask them.
+"""The held-out word problems of the second built-in model as a suite: no data file, and any answer format may ask them.
 
 Scores are listed by the number of operations: `ops1`, `ops2`, `ops3`.
 """

@@ -1,6 +1,6 @@
 """From a completion to its answer, and whether two answers are the same: the one home of both. (pure)
 
-Nothing of a text is run. Numbers are read exactly, as fractions; what is no plain number is left to `equality.py`.
+Nothing of a text is run. Numbers are read exactly, as fractions; what is no plain number is left to `symbolic.py`.
 Every search is a scan from the end or a bounded match, so that no text takes more than linear time.
 """
 

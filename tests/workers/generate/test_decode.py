@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from profiles.errors import LonghaulError
 from profiles.schema import Azr, Model, Profile
+from workers.generate.conversation import Words
 from workers.generate.decode import pick, tokens_after
-from workers.generate.words import Words
 from workers.models import random_init
 from workers.models.policy import open_policy
 

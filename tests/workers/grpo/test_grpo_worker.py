@@ -22,7 +22,7 @@ from workers.cycle.train import train
 from workers.grpo import update
 from workers.grpo.kind import job
 from workers.grpo.trainer import GrpoTrainer
-from workers.models.together import Lone
+from workers.models.parallel import Single
 from workers.runtime import carry_out
 
 STEPS = 6
@@ -314,7 +314,7 @@ def test_three_steps_without_finite_numbers_end_the_attempt_and_leave_the_batch_
 ) -> None:
     profile = profile_of(problems)
     seeded = checkpoint_of(trained(tmp_path, profile))
-    monkeypatch.setattr(Lone, "clip", lambda *given: torch.tensor(float("nan")))
+    monkeypatch.setattr(Single, "clip", lambda *given: torch.tensor(float("nan")))
     result = do(h.make_spec(tmp_path, profile, head=seeded, end_step=9))
     assert result.exit_code == ExitCode.NOT_FINITE and result.checkpoint == seeded
     assert "the rollouts are in cycles/0001/rollouts" in result.error

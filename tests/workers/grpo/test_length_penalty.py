@@ -11,7 +11,7 @@ from profiles.schema import Grpo, Profile, Sampling
 from workers.grpo.collecting import Asker
 from workers.problems.reader import Problem
 from workers.rollout.engine import Rollout
-from workers.suites.voice import VerbatimVoice
+from workers.suites.answer_format import VerbatimFormat
 
 
 class Letters:
@@ -33,7 +33,7 @@ class Letters:
 def test_a_right_answer_pays_for_its_length(response: str, penalty: float, reward: float) -> None:
     profile = Profile(name="x", sampling=Sampling(max_completion_tokens=40), grpo=Grpo(length_penalty=penalty))
     nobody: Any = None
-    asker = Asker(profile, VerbatimVoice(), Letters(), nobody, [Problem(0, 1, "2 + 2", "4")])  # type: ignore[arg-type]
+    asker = Asker(profile, VerbatimFormat(), Letters(), nobody, [Problem(0, 1, "2 + 2", "4")])  # type: ignore[arg-type]
     ids = tuple(map(ord, response)) + ((0,) if len(response) < 40 else ())
     row = asker.judged(0, 0, Rollout((1,), ids, (-1.0,) * len(ids), "stop"), Random(0))
     assert row.reward == pytest.approx(reward)

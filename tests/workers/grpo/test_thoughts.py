@@ -12,7 +12,7 @@ from tests.workers.grpo.test_length_penalty import Letters
 from workers.grpo.collecting import Asker
 from workers.problems.reader import Problem
 from workers.rollout.engine import Rollout
-from workers.suites.voice import BoxedVoice
+from workers.suites.answer_format import BoxedFormat
 
 
 @pytest.mark.parametrize(
@@ -21,10 +21,10 @@ from workers.suites.voice import BoxedVoice
     ids=["thoughts that do not end", "an answer after them", "none after them"],
 )
 def test_thoughts_that_the_template_opened_hold_no_answer_as_in_a_validation(response: str, reward: float) -> None:
-    voice = BoxedVoice("boxed-chat", lambda text: f"<user>{text}<assistant><think>\n")
+    answer_format = BoxedFormat("boxed-chat", lambda text: f"<user>{text}<assistant><think>\n")
     nobody: Any = None
-    asker = Asker(Profile(name="x"), voice, Letters(), nobody, [Problem(0, 1, "2 + 2", "4")])  # type: ignore[arg-type]
+    asker = Asker(Profile(name="x"), answer_format, Letters(), nobody, [Problem(0, 1, "2 + 2", "4")])  # type: ignore[arg-type]
     ids = (*map(ord, response), 0)
     row = asker.judged(0, 0, Rollout((1,), ids, (-1.0,) * len(ids), "stop"), Random(0))
     assert row.reward == reward
-    assert (voice.answer("maths", response) == "4") == bool(reward)
+    assert (answer_format.answer("maths", response) == "4") == bool(reward)

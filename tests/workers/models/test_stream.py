@@ -15,9 +15,9 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
 from profiles.schema import Adapter
-from workers.models import adapters, lean_graphs, packing
+from workers.models import adapters, fast_graphs, packing
+from workers.models.fast_layers import Given
 from workers.models.fused_layers import normed, stream_of
-from workers.models.lean_layers import Given
 from workers.models.log_probs import score
 from workers.rollout.engine import Request, Sampling
 from workers.rollout.graph.engine import GraphEngine
@@ -50,8 +50,8 @@ def lean() -> Any:
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     adapters.inject(model, OWN, 0)
-    lean_graphs.enable(model, with_graphs=False)
-    assert model.lean_runner is not None
+    fast_graphs.enable(model, with_graphs=False)
+    assert model.fast_runner is not None
     return model
 
 
@@ -123,12 +123,12 @@ def test_gradients_are_nearer_to_float32_than_those_of_plain_modules() -> None:
         hidden = model.model.embed_tokens(ids)
         positions = torch.arange(LENGTH)[None]
         segments = torch.zeros(1, 1, LENGTH, 2, dtype=torch.int32)
-        learnt, out = model.lean_runner.learn(Given(segments, *model.model.rotary_emb(hidden, positions)), hidden)
+        learnt, out = model.fast_runner.learn(Given(segments, *model.model.rotary_emb(hidden, positions)), hidden)
         assert out.dtype == torch.float32
         end = out.detach().requires_grad_()
         logits = normed(model.model.norm, end) @ model.lm_head.weight.T
         logits.float().pow(2).mean().backward()
-        found = dict(zip(map(id, model.lean_runner.stack.matrices()), learnt(end.grad), strict=True))
+        found = dict(zip(map(id, model.fast_runner.stack.matrices()), learnt(end.grad), strict=True))
         each = [found[id(one)] for _, one in sorted(adapters.adapter_of(model).items())]
         return torch.cat([one.double().flatten() for one in each])
 

@@ -16,6 +16,7 @@ from tests.workers.suites.samples import ABD, DATA, DED, DOUBLE, IND, MATHS, nee
 from workers.cycle.validate import mean_over_tasks
 from workers.fake.trainer import trainer as fake
 from workers.sandbox import Sandbox
+from workers.suites.answer_format import PlainFormat, VerbatimFormat
 from workers.suites.cruxeval import stratum_of
 from workers.suites.data_files import VARIABLE, data_folder
 from workers.suites.pocket import pocket_suite
@@ -24,7 +25,6 @@ from workers.suites.registry import NAMES, load_suites
 from workers.suites.scoring import Outcome
 from workers.suites.suite import Answer, Suite
 from workers.suites.validation import compare
-from workers.suites.voice import PlainVoice, VerbatimVoice
 from workers.tasks.judge import Verdict
 
 
@@ -140,7 +140,7 @@ def test_word_problems_are_scored_by_their_number_of_operations() -> None:
     wrong = [Answer(one, str(int(one.gold) + 1)) for one in suite.questions]
     assert suite.judge(right, None) == [Verdict.CORRECT] * 9
     assert suite.judge(wrong, None) == [Verdict.WRONG] * 9
-    assert not suite.needs_sandbox(VerbatimVoice())
+    assert not suite.needs_sandbox(VerbatimFormat())
 
 
 def test_a_question_is_listed_under_its_kind_where_nothing_else_is_said() -> None:
@@ -212,7 +212,7 @@ def test_a_word_problem_without_a_number_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_fingerprint_changes_with_question_prompt_answer_and_seed() -> None:
-    plain, other = PlainVoice(), PlainVoice("plain", lambda text: text)
+    plain, other = PlainFormat(), PlainFormat("plain", lambda text: text)
     prints = {
         Suite("s", [DED]).fingerprint(plain),
         Suite("s", [DED]).fingerprint(other),
@@ -265,7 +265,7 @@ def test_pocket_problems_in_words_are_judged_by_running_them(sandbox: Sandbox) -
         Answer(one, one.item.program if one.kind == "ind" else one.item.input if one.kind == "abd" else one.item.output)
         for one in suite.questions
     ]
-    assert suite.needs_sandbox(PlainVoice())
+    assert suite.needs_sandbox(PlainFormat())
     for judged in (suite.judge(right, sandbox), suite.judge(right, None)):
         assert judged == [Verdict.CORRECT] * 6
 

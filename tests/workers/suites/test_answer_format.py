@@ -1,4 +1,4 @@
-"""Voices: what is asked, and where in a completion the answer is."""
+"""Answer formats: what is asked, and where in a completion the answer is."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pytest
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Model, Profile
 from tests.workers.suites.samples import ABD, DED, DOUBLE, IND, MATHS
+from workers.suites.answer_format import PlainFormat, StyleFormat, VerbatimFormat
+from workers.suites.answer_formats import format_of
 from workers.suites.question import Question
 from workers.suites.suite import Suite
-from workers.suites.voice import PlainVoice, StyleVoice, VerbatimVoice
-from workers.suites.voices import voice_of
 from workers.tasks.prompts.azr import AzrStyle
 from workers.tasks.prompts.pocket import PocketStyle
 
-PLAIN = PlainVoice(marks=("<|im_end|>",))
+PLAIN = PlainFormat(marks=("<|im_end|>",))
 
 
 @pytest.mark.parametrize(
@@ -60,9 +60,9 @@ def test_the_answer_is_found_where_it_was_asked_to_stand(kind: str, completion: 
 
 def test_a_style_asks_as_it_does_in_training() -> None:
     style = PocketStyle()
-    voice = StyleVoice(style)
-    assert voice.ask("ded", DED.item) == style.solve("ded", DED.item)
-    assert (voice.name, voice.stop) == ("pocket", style.stop)
+    answer_format = StyleFormat(style)
+    assert answer_format.ask("ded", DED.item) == style.solve("ded", DED.item)
+    assert (answer_format.name, answer_format.stop) == ("pocket", style.stop)
 
 
 @pytest.mark.parametrize(
@@ -76,17 +76,17 @@ def test_a_style_asks_as_it_does_in_training() -> None:
     ],
 )
 def test_a_published_style_asks_word_problems_in_its_own_form(completion: str, expected: str | None) -> None:
-    voice = StyleVoice(AzrStyle())
-    prompt = voice.ask("maths", MATHS.item)
+    answer_format = StyleFormat(AzrStyle())
+    prompt = answer_format.ask("maths", MATHS.item)
     assert "Two and two?" in prompt and prompt.endswith("Assistant: <think>")
-    assert voice.answer("maths", completion) == expected
-    assert voice.is_worked("maths", "so</think>") and not voice.is_worked("maths", "</think>")
+    assert answer_format.answer("maths", completion) == expected
+    assert answer_format.is_worked("maths", "so</think>") and not answer_format.is_worked("maths", "</think>")
 
 
 def test_an_answer_without_the_tags_counts_as_none() -> None:
-    voice = StyleVoice(AzrStyle())
-    assert voice.answer("ded", "so</think><answer>```output\n6\n```</answer>") == "6"
-    assert voice.answer("ded", "<answer>```output\n6\n```</answer>") is None
+    answer_format = StyleFormat(AzrStyle())
+    assert answer_format.answer("ded", "so</think><answer>```output\n6\n```</answer>") == "6"
+    assert answer_format.answer("ded", "<answer>```output\n6\n```</answer>") is None
 
 
 @pytest.mark.parametrize(
@@ -103,15 +103,15 @@ def test_an_answer_without_the_tags_counts_as_none() -> None:
 def test_verbatim_asks_the_problem_alone_and_reads_answers_as_the_verifier_does(
     completion: str, expected: str | None, is_worked: bool
 ) -> None:
-    voice = VerbatimVoice(marks=("<end>",))
-    assert voice.ask("maths", MATHS.item) == "Two and two?\n"
-    assert voice.answer("maths", completion) == expected
-    assert voice.is_worked("maths", completion) == is_worked
+    answer_format = VerbatimFormat(marks=("<end>",))
+    assert answer_format.ask("maths", MATHS.item) == "Two and two?\n"
+    assert answer_format.answer("maths", completion) == expected
+    assert answer_format.is_worked("maths", completion) == is_worked
 
 
 def test_a_style_without_words_for_a_kind_is_told_before_anything_is_asked() -> None:
     with pytest.raises(LonghaulError) as caught:
-        Suite("gsm8k", [MATHS]).prompts(StyleVoice(PocketStyle()))
+        Suite("gsm8k", [MATHS]).prompts(StyleFormat(PocketStyle()))
     assert caught.value.exit_code == ExitCode.INPUT
     assert "pocket cannot ask the suite gsm8k" in caught.value.what
 
@@ -133,11 +133,11 @@ def directory(tmp_path: Path, template: str | None) -> Path:
 def test_a_chat_template_is_used_where_there_is_one(
     style: str, template: str | None, name: str, tmp_path: Path
 ) -> None:
-    voice = voice_of(style, Profile(name="x"), directory(tmp_path, template))
-    prompt = voice.ask("maths", MATHS.item)
-    assert voice.name == name
+    answer_format = format_of(style, Profile(name="x"), directory(tmp_path, template))
+    prompt = answer_format.ask("maths", MATHS.item)
+    assert answer_format.name == name
     assert prompt.endswith("<assistant>") == (name == "plain-chat")
-    assert voice.answer("maths", "#### 4<end>") == "4"
+    assert answer_format.answer("maths", "#### 4<end>") == "4"
 
 
 @pytest.mark.parametrize(
@@ -150,12 +150,12 @@ def test_a_chat_template_is_used_where_there_is_one(
 )
 def test_a_missing_or_bad_template_is_told(style: str, template: str | None, words: str, tmp_path: Path) -> None:
     with pytest.raises(LonghaulError, match=words) as caught:
-        voice_of(style, Profile(name="x"), directory(tmp_path, template))
+        format_of(style, Profile(name="x"), directory(tmp_path, template))
     assert caught.value.exit_code == ExitCode.INPUT
 
 
 def test_a_run_is_asked_in_the_style_of_its_profile(tmp_path: Path) -> None:
     files = directory(tmp_path, TEMPLATE)
-    assert voice_of("run", Profile(name="x"), files).name == "pocket"
-    assert voice_of("run", Profile(name="x", model=Model(prompt_style="azr-chat")), files).name == "azr-chat"
-    assert voice_of("run", Profile(name="x", model=Model(prompt_style="verbatim")), files).name == "verbatim"
+    assert format_of("run", Profile(name="x"), files).name == "pocket"
+    assert format_of("run", Profile(name="x", model=Model(prompt_style="azr-chat")), files).name == "azr-chat"
+    assert format_of("run", Profile(name="x", model=Model(prompt_style="verbatim")), files).name == "verbatim"

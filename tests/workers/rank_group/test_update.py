@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.workers.pool.member import Task, together, work
+from tests.workers.rank_group.member import Task, together, work
 from workers.ranks.group import ALONE
 
 pytestmark = pytest.mark.slow

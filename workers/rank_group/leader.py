@@ -28,9 +28,9 @@ from workers.contract import CONTROL_FD_VARIABLE, LIFELINE_FD_VARIABLE
 from workers.failures import is_out_of_memory, mark_phase
 from workers.memory.cards import card_of
 from workers.models.torch_setup import device_of
-from workers.pool.replica import Replica, Setting
-from workers.pool.shared import RankFile, SharedEngine
-from workers.pool.wire import CHANNEL_FD_VARIABLE, Begin, Command, Gone, Reply, packed, receive, send, unpacked
+from workers.rank_group.replica import Replica, Setting
+from workers.rank_group.shared import RankFile, SharedEngine
+from workers.rank_group.wire import CHANNEL_FD_VARIABLE, Begin, Command, Gone, Reply, packed, receive, send, unpacked
 from workers.ranks.group import ALONE, Group, join
 from workers.rollout.select import Portions
 from workers.runtime import Attempt
@@ -58,7 +58,7 @@ class Follower:
     log: Path
 
 
-class Crew:
+class RankGroup:
     """All ranks of an attempt, this process being rank 0. With one GPU it is that alone, and starts nothing."""
 
     def __init__(self, attempt: Attempt) -> None:
@@ -125,7 +125,7 @@ class Crew:
         os.close(reader)
         return Follower(rank, process, ours, lifeline, path)
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> RankGroup:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:

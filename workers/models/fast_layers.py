@@ -25,7 +25,7 @@ from workers.models.fused_layers import gated, normed
 from workers.models.lora import LoraLinear
 
 
-def lean_layers(model: Any) -> list[LeanLayer] | None:
+def fast_layers(model: Any) -> list[LeanLayer] | None:
     """Of a model whose layers are frozen but for adapters of our own; None: it is another. To be asked once these are
     injected."""
     if type(model).__name__ != "Qwen2ForCausalLM" or model.config._attn_implementation != "sdpa":

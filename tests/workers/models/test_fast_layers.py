@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from profiles.schema import Adapter, Model, Profile
 from tests.workers.models.test_adapters import pack_of
 from workers.models import adapters, lora, quantized
-from workers.models.lean_layers import Joint, lean_layers
+from workers.models.fast_layers import Joint, fast_layers
 from workers.models.log_probs import score
 from workers.models.policy import open_policy
 
@@ -43,7 +43,7 @@ def model_of(
 
 
 def is_lean(model: Any) -> bool:
-    return getattr(model, "lean_runner", None) is not None
+    return getattr(model, "fast_runner", None) is not None
 
 
 def learned(model: Any) -> dict[str, Tensor]:
@@ -114,7 +114,7 @@ def test_a_layer_with_a_trained_norm_stays_as_it_is() -> None:
     model = model_of(OWN, recomputed=False)
     for layer in model.model.layers:
         layer.input_layernorm.weight.requires_grad_(True)
-    assert lean_layers(model) is None
+    assert fast_layers(model) is None
 
 
 class Count(TorchDispatchMode):
@@ -132,7 +132,7 @@ def test_it_needs_fewer_operations_than_the_modules() -> None:
     for is_written_out in (False, True):
         model = model_of(OWN, recomputed=True)
         if not is_written_out:
-            model.lean_runner = None
+            model.fast_runner = None
         learned(model)
         with Count() as count:
             learned(model)

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from workers.pool.replica import Generate, StateFile
+from workers.rank_group.replica import Generate, StateFile
 from workers.rollout.engine import Request, Rollout, RolloutEngine, Sampling
 from workers.rollout.partition import partition_requests
 
 
 class Caller(Protocol):
-    """A crew, as far as this is concerned."""
+    """A rank_group, as far as this is concerned."""
 
     size: int
     replica: Any
@@ -28,38 +28,38 @@ class SharedEngine:
 
     has_queue = True
 
-    def __init__(self, crew: Caller) -> None:
-        self._crew = crew
+    def __init__(self, rank_group: Caller) -> None:
+        self._rank_group = rank_group
 
     @property
     def engine(self) -> RolloutEngine:
-        found: RolloutEngine = self._crew.replica.engine.engine
+        found: RolloutEngine = self._rank_group.replica.engine.engine
         return found
 
     @property
     def max_rows(self) -> int:
         """That each rank decodes side by side."""
-        return int(self._crew.replica.engine.max_rows)
+        return int(self._rank_group.replica.engine.max_rows)
 
     @max_rows.setter
     def max_rows(self, rows: int) -> None:
-        self._crew.call("set_rows", rows)
+        self._rank_group.call("set_rows", rows)
 
     def drop_cache(self) -> None:
-        self._crew.call("drop_cache")
+        self._rank_group.call("drop_cache")
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Rollout]:
         if not requests:
             return []
-        shares = partition_requests(requests, self._crew.size, sampling.max_new_tokens)
+        shares = partition_requests(requests, self._rank_group.size, sampling.max_new_tokens)
         bodies = [Generate([requests[number] for number in share], sampling) for share in shares]
         found: dict[int, Rollout] = {}
-        for share, rollouts in zip(shares, self._crew.call("generate", bodies=bodies), strict=True):
+        for share, rollouts in zip(shares, self._rank_group.call("generate", bodies=bodies), strict=True):
             found.update(zip(share, rollouts, strict=True))
         return [found[number] for number in range(len(requests))]
 
     def rest(self) -> None:
-        self._crew.call("rest")
+        self._rank_group.call("rest")
 
     def close(self) -> None:
         """Each rank's engine ends with its process."""
@@ -68,11 +68,11 @@ class SharedEngine:
 class RankFile:
     """A file of a checkpoint that is gathered from all ranks, and loaded by all. Registered."""
 
-    def __init__(self, crew: Caller, filename: str) -> None:
-        self._crew, self.filename = crew, filename
+    def __init__(self, rank_group: Caller, filename: str) -> None:
+        self._rank_group, self.filename = rank_group, filename
 
     def save(self, path: Path) -> None:
-        self._crew.call("save", StateFile(self.filename, str(path)))
+        self._rank_group.call("save", StateFile(self.filename, str(path)))
 
     def load(self, path: Path) -> None:
-        self._crew.call("load", StateFile(self.filename, str(path)))
+        self._rank_group.call("load", StateFile(self.filename, str(path)))

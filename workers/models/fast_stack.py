@@ -1,6 +1,6 @@
 """All decoder layers of a model as one node of autograd, of which the layers' inputs alone are kept for the gradient.
 
-It takes the place of the model's own pass, with gradient checkpointing, where all layers are lean (`lean_layers.py`).
+It takes the place of the model's own pass, with gradient checkpointing, where all layers are lean (`fast_layers.py`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from workers.models.fast_layers import Given, LeanLayer
 from workers.models.fused_layers import normed, stream_dtype
-from workers.models.lean_layers import Given, LeanLayer
 
 Learnt = Callable[[Tensor], Sequence[Tensor]]
 """From the gradient of a pass's result to those of `Stack.matrices`; to be called once at most."""
@@ -33,7 +33,7 @@ class Runner(Protocol):
 
 def hidden_of(model: Any, ids: Tensor, positions: Tensor, segments: Tensor) -> Tensor | None:
     """Final hidden states, [R, T, H]; None: `model` has no stack, or something below it learns."""
-    runner: Runner | None = getattr(model, "lean_runner", None)
+    runner: Runner | None = getattr(model, "fast_runner", None)
     if runner is None:
         return None
     decoder = model.model

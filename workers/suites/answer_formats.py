@@ -1,4 +1,4 @@
-"""The voice that an evaluation names, for the model in a directory."""
+"""The answer_format that an evaluation names, for the model in a directory."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 from profiles.schema import Profile
 from workers.models.files import unusable
-from workers.suites.voice import BoxedVoice, PlainVoice, StyleVoice, VerbatimVoice, Voice
+from workers.suites.answer_format import AnswerFormat, BoxedFormat, PlainFormat, StyleFormat, VerbatimFormat
 from workers.tasks.prompts import chat
 from workers.tasks.styles import style_of
 
 
-def voice_of(style: str, profile: Profile, directory: Path) -> Voice:
+def format_of(style: str, profile: Profile, directory: Path) -> AnswerFormat:
     """`run`: the profile's prompt style. `plain`, `plain-chat`; `auto`: the latter where the model has a template.
 
     Raises LonghaulError (INPUT) where a chat template is needed and there is none, or it is none; ModelFileError
@@ -20,24 +20,24 @@ def voice_of(style: str, profile: Profile, directory: Path) -> Voice:
     """
     _check_tokenizer(directory / "tokenizer.json")
     if style == "run":
-        return voice_of_run(profile, directory)
+        return format_of_run(profile, directory)
     if style == "auto":
         style = "plain-chat" if chat.has_template(directory) else "plain"
     marks = chat.special_tokens(directory)
     if style == "plain":
-        return PlainVoice(marks=marks)
-    return PlainVoice("plain-chat", chat.template_of(directory), marks)
+        return PlainFormat(marks=marks)
+    return PlainFormat("plain-chat", chat.template_of(directory), marks)
 
 
-def voice_of_run(profile: Profile, directory: Path) -> Voice:
+def format_of_run(profile: Profile, directory: Path) -> AnswerFormat:
     """The one that a run of this profile is trained in. Raises LonghaulError (INPUT) where its template is missing."""
     if profile.model.prompt_style == "verbatim":
-        return VerbatimVoice(chat.special_tokens(directory))
+        return VerbatimFormat(chat.special_tokens(directory))
     if profile.model.prompt_style == "boxed":
-        return BoxedVoice("boxed", lambda text: f"{text}\n", chat.special_tokens(directory))
+        return BoxedFormat("boxed", lambda text: f"{text}\n", chat.special_tokens(directory))
     if profile.model.prompt_style == "boxed-chat":
-        return BoxedVoice("boxed-chat", chat.template_of(directory), chat.special_tokens(directory))
-    return StyleVoice(style_of(profile, directory))
+        return BoxedFormat("boxed-chat", chat.template_of(directory), chat.special_tokens(directory))
+    return StyleFormat(style_of(profile, directory))
 
 
 def _check_tokenizer(path: Path) -> None:

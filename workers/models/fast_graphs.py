@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from workers.models.fast_layers import Given, fast_layers
+from workers.models.fast_stack import Learnt, Plain, Stack
 from workers.models.fused_layers import stream_dtype
-from workers.models.lean_layers import Given, lean_layers
-from workers.models.lean_stack import Learnt, Plain, Stack
 from workers.models.lora import LoraLinear
 
 log = logging.getLogger("worker")
@@ -38,27 +38,27 @@ WAITING = 1.3
 
 def enable(model: Any, *, with_graphs: bool) -> None:
     """Let passes of `model` go through a stack, where it is of that kind; to be called once it is on its device."""
-    if (layers := lean_layers(model)) is not None:
+    if (layers := fast_layers(model)) is not None:
         stack = Stack(layers)
         is_captured = with_graphs and model.device.type == "cuda"
-        model.lean_runner = Captured(stack, model, Recorder(), measured) if is_captured else Plain(stack)
+        model.fast_runner = Captured(stack, model, Recorder(), measured) if is_captured else Plain(stack)
 
 
 def may_capture(model: Any) -> bool:
     """Whether passes of `model` may be graphs, which hold memory of their own."""
-    runner = getattr(model, "lean_runner", None)
+    runner = getattr(model, "fast_runner", None)
     return isinstance(runner, Captured) and runner.may_capture
 
 
 def held_bytes(model: Any) -> int:
     """Of the buffers of all graphs; more with each shape."""
-    runner = getattr(model, "lean_runner", None)
+    runner = getattr(model, "fast_runner", None)
     return runner.held_bytes if isinstance(runner, Captured) else 0
 
 
 def allow(model: Any, with_graphs: bool) -> None:
     """Give back the memory of all graphs; new ones are made as `with_graphs` says."""
-    if isinstance(runner := getattr(model, "lean_runner", None), Captured):
+    if isinstance(runner := getattr(model, "fast_runner", None), Captured):
         runner.forget()
         runner.may_capture = with_graphs
 

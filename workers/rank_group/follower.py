@@ -12,8 +12,8 @@ import torch
 
 from workers.contract import WorkerSpec
 from workers.failures import is_out_of_memory, phase_of
-from workers.pool.replica import Replica, Setting
-from workers.pool.wire import Begin, Command, Reply, packed, receive, send, unpacked
+from workers.rank_group.replica import Replica, Setting
+from workers.rank_group.wire import Begin, Command, Reply, packed, receive, send, unpacked
 from workers.ranks.group import Group, join
 
 log = logging.getLogger("worker")

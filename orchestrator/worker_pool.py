@@ -47,7 +47,7 @@ class Active:
     """checkpoint_id of the newest one that it made."""
 
 
-class Crew:
+class WorkerPool:
     """Starts, keeps and replaces processes. `warm` names the imports that a worker does before it has a task."""
 
     def __init__(self, run: RunDir, run_id: str, warm: str) -> None:

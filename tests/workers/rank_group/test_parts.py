@@ -23,9 +23,9 @@ from profiles.schema import Profile, Run
 from state.layout import AttemptDir
 from workers.azr.replica import AzrReplica
 from workers.failures import is_out_of_memory, phase_of
-from workers.pool.pool import Crew, Follower, lost
-from workers.pool.replica import Generate, Replica, highest
-from workers.pool.wire import Command, Gone, Reply, packed, receive, send, unpacked
+from workers.rank_group.leader import Follower, RankGroup, lost
+from workers.rank_group.replica import Generate, Replica, highest
+from workers.rank_group.wire import Command, Gone, Reply, packed, receive, send, unpacked
 from workers.ranks.group import Group
 from workers.ranks.partition import partition_passes
 from workers.rollout.engine import Request, Sampling
@@ -105,23 +105,23 @@ def test_more_gpus_than_there_are_are_refused_before_anything_starts(tmp_path: P
     profile = Profile(name="x", run=Run(gpus=99, device="cuda"))
     attempt: Any = SimpleNamespace(profile=profile, dir=AttemptDir(tmp_path))
     with pytest.raises(LonghaulError, match=r"run\.gpus = 99, and \d+ usable GPUs are found") as caught:
-        Crew(attempt).start(None)
+        RankGroup(attempt).start(None)
     assert caught.value.exit_code == ExitCode.GPU and list(tmp_path.iterdir()) == []
 
 
 class Scripted:
-    """A crew whose one follower says what it is given, in order, and whose leader raises what it is given."""
+    """A rank_group whose one follower says what it is given, in order, and whose leader raises what it is given."""
 
     commands: ClassVar[dict[str, Any]] = {"take": None}
     answers: ClassVar[dict[str, Any]] = {"take": dict[str, float]}
 
     def __init__(self, folder: Path, replies: list[Reply], errors: list[str]) -> None:
         attempt: Any = SimpleNamespace(profile=Profile(name="x", run=Run(gpus=2)), dir=AttemptDir(folder))
-        self.crew, self.errors = Crew(attempt), errors
-        self.crew.replica = self
+        self.rank_group, self.errors = RankGroup(attempt), errors
+        self.rank_group.replica = self
         ours, theirs = socket.socketpair()
         process: Any = None
-        self.crew._followers.append(Follower(1, process, ours, -1, folder / "rank-1.log"))
+        self.rank_group._followers.append(Follower(1, process, ours, -1, folder / "rank-1.log"))
 
         def follow() -> None:
             for reply in replies:
@@ -145,11 +145,11 @@ def test_memory_that_ends_on_either_side_is_told_with_its_phase_and_the_next_com
         tmp_path, [Reply(out_of_memory="CUDA out of memory", phase="rollout"), well, well], ["", "out of memory", ""]
     )
     with pytest.raises(RuntimeError, match="out of memory on rank 1: CUDA out of memory") as there:
-        scripted.crew.call("take")
+        scripted.rank_group.call("take")
     assert is_out_of_memory(there.value) and phase_of(there.value) == "rollout"
     with pytest.raises(RuntimeError, match=r"^out of memory$"):
-        scripted.crew.call("take")
-    assert scripted.crew.call("take") == [{"a": 1.0}, {"a": 2.0}]
+        scripted.rank_group.call("take")
+    assert scripted.rank_group.call("take") == [{"a": 1.0}, {"a": 2.0}]
     scripted.thread.join()
 
 

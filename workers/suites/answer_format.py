@@ -1,7 +1,7 @@
 """How a model is asked, and how its answer is found: one way for every kind of question, whatever the suite.
 
-`StyleVoice` asks as self-play does, so that a run is scored in the form that it was trained in. `PlainVoice` asks in a
-few plain sentences, for any model. Neither decides who is right.
+`StyleFormat` asks as self-play does, so that a run is scored in the form that it was trained in. `PlainFormat` asks in
+a few plain sentences, for any model. Neither decides who is right.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from workers.verifiers.answers import after_mark, extract
 Item = Triplet | Problem | WordProblem
 
 
-class Voice(Protocol):
+class AnswerFormat(Protocol):
     """From a question to a prompt, and from a completion back to the answer."""
 
     name: str
@@ -41,7 +41,7 @@ class Voice(Protocol):
         ...
 
 
-class StyleVoice:
+class StyleFormat:
     """The solver's prompts of a style. An answer without the form that was asked for counts as none."""
 
     def __init__(self, style: PromptStyle) -> None:
@@ -69,7 +69,7 @@ class StyleVoice:
         return self._style.is_worked("ded" if kind == "maths" else kind, completion)
 
 
-class VerbatimVoice:
+class VerbatimFormat:
     """Asks word problems as they stand, on a line of their own, and finds the answer as the verifier of GRPO does.
 
     marks: special tokens of the model; they are no part of an answer.
@@ -104,7 +104,7 @@ BOXED = "Please reason step by step, and put your final answer within \\boxed{}.
 """The words that the published reasoning models of R1's family were trained with."""
 
 
-class BoxedVoice(VerbatimVoice):
+class BoxedFormat(VerbatimFormat):
     """Asks word problems for an answer in a box, in the model's chat template where there is one.
 
     wrap: from the words to the whole prompt.
@@ -145,7 +145,7 @@ _WORDS: dict[Kind, str] = {
 }
 
 
-class PlainVoice:
+class PlainFormat:
     """A few sentences, in the model's chat template where there is one.
 
     wrap: from these to the whole prompt. marks: special tokens of the model; they are no part of an answer.

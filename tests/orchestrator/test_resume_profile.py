@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from orchestrator.judging import judge
 from orchestrator.machine import Machine
 from orchestrator.preflight import a_card_of, engine_kept
-from orchestrator.settle import begin_anew, has_begun, typed_for_another
+from orchestrator.resume_profile import begin_anew, has_begun, typed_for_another
 from profiles.changes import diff
 from profiles.load import from_json, load_profile, profile_sha256, resolved_json
 from state import durable

@@ -16,12 +16,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tests.workers.models.test_adapters import pack_of
-from tests.workers.models.test_lean_layers import ATTENTION, MLP, OWN, model_of
+from tests.workers.models.test_fast_layers import ATTENTION, MLP, OWN, model_of
 from workers.memory.phases import CudaGauge
-from workers.models import adapters, lean_graphs
-from workers.models.lean_graphs import Captured
-from workers.models.lean_layers import Given
-from workers.models.lean_stack import Plain
+from workers.models import adapters, fast_graphs
+from workers.models.fast_graphs import Captured
+from workers.models.fast_layers import Given
+from workers.models.fast_stack import Plain
 from workers.models.log_probs import score
 from workers.models.lora import LoraLinear
 
@@ -48,8 +48,8 @@ class Recorder:
 
 def captured(model: Any, *, is_waiting: bool = True) -> tuple[Captured, Recorder]:
     record = Recorder()
-    runner = Captured(model.lean_runner.stack, model, record, lambda work: (is_waiting, work()))
-    model.lean_runner = runner
+    runner = Captured(model.fast_runner.stack, model, record, lambda work: (is_waiting, work()))
+    model.fast_runner = runner
     return runner, record
 
 
@@ -74,7 +74,7 @@ def double(adapter: Any = ALL, *, recomputed: bool = True) -> Any:
 
 def test_one_node_gives_what_the_modules_give() -> None:
     model = double()
-    assert isinstance(model.lean_runner, Plain)
+    assert isinstance(model.fast_runner, Plain)
     assert_same(learned(model), learned(double(recomputed=False)))
 
 
@@ -104,7 +104,7 @@ def test_nothing_but_the_layers_inputs_stays_for_the_gradient() -> None:
     hidden = model.model.embed_tokens(pack.ids)
     given = Given(pack.segments, *model.model.rotary_emb(hidden, pack.positions))
     with torch.no_grad(), Made() as made:
-        learnt, out = model.lean_runner.learn(given, hidden)
+        learnt, out = model.fast_runner.learn(given, hidden)
     layers = len(model.model.layers)
     assert layers > 1 and len(made.alive) == layers  # the first layer's input was there, the last one's is the result
     learnt(torch.ones_like(out))
@@ -151,7 +151,7 @@ def test_graphs_see_every_change_of_the_adapter() -> None:
             scores.append(score(model, pack_of(model), 0.7).log_probs)
             captured(model, is_waiting=False)
             assert torch.equal(scores[-1], score(model, pack_of(model), 0.7).log_probs)
-        model.lean_runner = runner
+        model.fast_runner = runner
     assert record.replayed == 10  # three updates of five, and four scores
     assert not any(torch.equal(one, other) for one, other in pairwise(scores))
 
@@ -168,7 +168,7 @@ def test_gradients_of_several_passes_add_up() -> None:
 
 
 def test_passes_of_other_shapes_have_graphs_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lean_graphs, "ROUND", 4)
+    monkeypatch.setattr(fast_graphs, "ROUND", 4)
     model, plain = double(), double(recomputed=False)
     _, record = captured(model)
     for count in (4, 4, 4, 6, 6, 6, 4):
@@ -177,9 +177,9 @@ def test_passes_of_other_shapes_have_graphs_of_their_own(monkeypatch: pytest.Mon
 
 
 def test_graphs_give_way_to_others_only_once_they_have_long_been_unused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lean_graphs, "MOST_GRAPHS", 1)
-    monkeypatch.setattr(lean_graphs, "UNUSED", 5)
-    monkeypatch.setattr(lean_graphs, "ROUND", 4)
+    monkeypatch.setattr(fast_graphs, "MOST_GRAPHS", 1)
+    monkeypatch.setattr(fast_graphs, "UNUSED", 5)
+    monkeypatch.setattr(fast_graphs, "ROUND", 4)
     model, plain = double(), double(recomputed=False)
     _, record = captured(model)
     for counts, made in (((4, 4, 4), 2), ((6, 4) * 6, 2), ((6,) * 5, 4), ((6, 4) * 4, 4)):
@@ -194,7 +194,7 @@ def test_graphs_that_are_forgotten_are_made_again_when_their_shape_has_been_seen
     for made in (0, 0, 2, 2):
         learned(model)
         assert record.made == made
-    lean_graphs.allow(model, with_graphs=True)
+    fast_graphs.allow(model, with_graphs=True)
     assert not runner._graphs
     for made in (2, 2, 4):
         assert_same(learned(model), expected)
@@ -206,11 +206,11 @@ def test_where_memory_has_ended_graphs_are_given_back_for_good() -> None:
     runner, record = captured(model)
     for _ in range(3):
         learned(model)
-    assert lean_graphs.may_capture(model)
-    assert lean_graphs.held_bytes(model) > 0
-    lean_graphs.allow(model, with_graphs=False)
-    assert lean_graphs.held_bytes(model) == 0
-    assert not runner._graphs and not lean_graphs.may_capture(model)
+    assert fast_graphs.may_capture(model)
+    assert fast_graphs.held_bytes(model) > 0
+    fast_graphs.allow(model, with_graphs=False)
+    assert fast_graphs.held_bytes(model) == 0
+    assert not runner._graphs and not fast_graphs.may_capture(model)
     for _ in range(4):
         assert_same(learned(model), expected)
     assert record.made == 2
@@ -279,7 +279,7 @@ def test_where_a_graph_cannot_be_made_kernels_are_launched(
             raise error
         return work
 
-    model.lean_runner = Captured(model.lean_runner.stack, model, fail, lambda work: (True, work()))
+    model.fast_runner = Captured(model.fast_runner.stack, model, fail, lambda work: (True, work()))
     for _ in range(4):
         found = learned(model)
         assert all(torch.isfinite(value).all() for value in found.values())
@@ -292,7 +292,7 @@ def test_where_a_graph_cannot_be_made_kernels_are_launched(
 def test_on_a_gpu_replays_give_what_launches_gave(quantization: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bit for bit, as a run that is resumed launches what the unbroken one replays; and unpadded rows nearly that."""
     model = model_of(ALL, recomputed=True, quantization=quantization, device="cuda", dtype="bfloat16")
-    runner = model.lean_runner
+    runner = model.fast_runner
     assert isinstance(runner, Captured)
     monkeypatch.setattr(runner, "_measured", lambda work: (True, work()))
     stepper, now = torch.optim.AdamW(adapters.adapter_of(model).values(), lr=1e-3), list[int]()
@@ -303,9 +303,9 @@ def test_on_a_gpu_replays_give_what_launches_gave(quantization: str, monkeypatch
         launched = learned(model)
         monkeypatch.setattr(runner, "may_capture", True)
         assert all(torch.equal(value, launched[name]) for name, value in found.items())
-        model.lean_runner = runner.plain
+        model.fast_runner = runner.plain
         assert_same(found, learned(model), 0.02)
-        model.lean_runner = runner
-        now.append(CudaGauge(lambda: lean_graphs.held_bytes(model)).read().allocated)
+        model.fast_runner = runner
+        now.append(CudaGauge(lambda: fast_graphs.held_bytes(model)).read().allocated)
         stepper.step()
     assert now[-1] - now[2] < 2**20  # nothing but the graphs' buffers stays

@@ -1,6 +1,7 @@
 """How an update's passes are made: by one process alone, or by several GPUs together (`shards.py`).
 
-An update is written once. What it does around its passes it asks of a `Lone` or of `Shards`, which have these methods.
+An update is written once. What it does around its passes it asks of a `Single` or of `Shards`: these have the same
+methods.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Item = TypeVar("Item")
 Value = TypeVar("Value")
 
 
-class Lone:
+class Single:
     """One process with a plain module: nothing to gather, nothing to wait for. On one GPU FSDP would shard nothing."""
 
     group: Group = ALONE
@@ -39,7 +40,7 @@ class Lone:
         """The part of this rank where each makes its own passes."""
         return list(batches)
 
-    def dealt(self, batches: Sequence[Item]) -> list[tuple[Item, bool]]:
+    def partition(self, batches: Sequence[Item]) -> list[tuple[Item, bool]]:
         """The passes of this rank in an update, and whether each counts: one that does not must have no gradient."""
         return [(batch, True) for batch in batches]
 

@@ -1,6 +1,6 @@
 """What each rank holds, and can be asked for: policy, optimiser, update, rollout engine. Alone, or one of several.
 
-The leader's trainer asks through a `Crew`, which lets every rank do the same. Rank 0's part is done by these very
+The leader's trainer asks through a `RankGroup`, which lets every rank do the same. Rank 0's part is done by these very
 methods, so there is one way of doing each thing.
 """
 
@@ -21,10 +21,10 @@ from profiles.schema import Profile
 from state.registry import Stateful
 from workers.memory import phases as memory
 from workers.memory.backoff import Sizes
-from workers.models import lean_graphs, optimizer
+from workers.models import fast_graphs, optimizer
+from workers.models.parallel import Single
 from workers.models.plain import reason_of, row_tokens_for
 from workers.models.policy import open_policy
-from workers.models.together import Lone
 from workers.models.torch_setup import device_of, set_up_torch
 from workers.ranks.group import ALONE, Group
 from workers.rollout.engine import Request, Rollout, Sampling
@@ -59,7 +59,7 @@ class StateFile(Struct):
 class Update(Protocol):
     """Minibatches to gradients, as self-play or GRPO does it."""
 
-    together: Lone
+    parallel: Single
 
     def forget_gradients(self) -> None: ...
 
@@ -94,31 +94,31 @@ class Replica:
         self.policy = open_policy(profile, setting.head, device)
         self.model = self.policy.model
         if setting.isolate:  # what looks for the cause then reads every number, which a graph forbids
-            lean_graphs.allow(self.model, with_graphs=False)
-        self._may_capture = lean_graphs.may_capture(self.model)
+            fast_graphs.allow(self.model, with_graphs=False)
+        self._may_capture = fast_graphs.may_capture(self.model)
         self.memory = memory.memory_of(profile, self.model, setting.warn, self._held_bytes)
         self._reductions = setting.reductions
         self.group = setting.join(device)
         self.shards: Any = None
-        self.together = Lone()
+        self.parallel = Single()
         if self.group.size > 1:
             _refuse_plain(self.model)
             from workers.models.shards import Shards
 
-            self.together = self.shards = Shards(self.model, self.group)
-        self.optimizer = optimizer.build(self.model, profile.optimizer, self.together.parameters)
+            self.parallel = self.shards = Shards(self.model, self.group)
+        self.optimizer = optimizer.build(self.model, profile.optimizer, self.parallel.parameters)
         self.state = optimizer.OptimizerState(self.optimizer, self.model, self.shards)
         self.engine = engine_of(
             self.model, profile, self.policy.tokenizer, reductions=setting.reductions, warn=setting.warn
         )
         self.update: Any = self.make_update()
-        self.update.together = self.together
+        self.update.parallel = self.parallel
         self.update.phase = self.memory.phase
         self._items: dict[str, Stateful] = {item.filename: item for item in (*self.policy.items, self.state)}
 
     def _held_bytes(self) -> int:
         """What stays from phase to phase: graphs of passes, and a cache there is room for."""
-        return lean_graphs.held_bytes(self.model) + self.engine.cache_bytes
+        return fast_graphs.held_bytes(self.model) + self.engine.cache_bytes
 
     def make_update(self) -> Any:
         """The `Update` of the worker's kind."""
@@ -148,7 +148,7 @@ class Replica:
     @property
     def keeps_graphs(self) -> bool:
         """Whether graphs, of passes or of decode steps, stay while nothing runs them."""
-        return lean_graphs.may_capture(self.model) or self.engine.keeps_cache
+        return fast_graphs.may_capture(self.model) or self.engine.keeps_cache
 
     def rest(self, _: None = None) -> None:
         self.engine.rest()
@@ -170,7 +170,7 @@ class Replica:
 
     def resize(self, sizes: Sizes) -> None:
         self.engine.max_rows = sizes.rollout_rows
-        lean_graphs.allow(self.model, sizes.graphs and self._may_capture)
+        fast_graphs.allow(self.model, sizes.graphs and self._may_capture)
         if not sizes.graphs:
             self.engine.forget_cache()
         if self.model.device.type == "cuda":
@@ -183,7 +183,7 @@ class Replica:
     def probe(self, _: None = None) -> dict[str, Any]:
         """As `workers.rollout.probe.probe`, of this rank's engine and trainer."""
         row_tokens = row_tokens_for(self.model, self.profile.optimizer.row_tokens)
-        with self.together.reading():
+        with self.parallel.reading():
             return probe(self.model, self.engine, self.profile, row_tokens=row_tokens)
 
     def load(self, asked: StateFile) -> None:

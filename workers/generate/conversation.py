@@ -7,8 +7,8 @@ from fractions import Fraction
 from pathlib import Path
 
 from profiles.schema import Profile
+from workers.suites.answer_formats import format_of_run
 from workers.suites.question import WordProblem
-from workers.suites.voices import voice_of_run
 from workers.tasks.prompts import chat
 from workers.tasks.prompts.azr import AzrStyle
 from workers.tasks.styles import style_of
@@ -53,5 +53,5 @@ def _trained_words(profile: Profile, directory: Path) -> tuple[Callable[[str], s
         style = style_of(profile, directory)
         assert isinstance(style, AzrStyle)
         return style.ask, style.stop
-    voice = voice_of_run(profile, directory)
-    return (lambda text: voice.ask("maths", WordProblem(text, Fraction(0)))), voice.stop
+    answer_format = format_of_run(profile, directory)
+    return (lambda text: answer_format.ask("maths", WordProblem(text, Fraction(0)))), answer_format.stop

@@ -1,4 +1,4 @@
-"""One of several ranks that train tiny models on the same rows: `python -m tests.workers.pool.member JSON`.
+"""One of several ranks that train tiny models on the same rows: `python -m tests.workers.rank_group.member JSON`.
 
 Alone it makes the same calls in one process: what it leaves is what several must leave. A process takes seconds to
 start, so it does many tasks, one after the other.
@@ -25,8 +25,8 @@ from workers.grpo.entropy import EntropyMask
 from workers.grpo.rows import Row as GroupRow
 from workers.grpo.update import GroupUpdate
 from workers.models import optimizer
+from workers.models.parallel import Single
 from workers.models.policy import Policy, open_policy
-from workers.models.together import Lone
 from workers.ranks.group import Group, join
 
 BASE = (
@@ -105,19 +105,19 @@ class Member:
         self.task, self.policy, self.group = task, policy, group
         model = policy.model
         self.shards: Any = None
-        self.together = Lone()
+        self.parallel = Single()
         if group.size > 1:
             from workers.models.shards import Shards
 
-            self.together = self.shards = Shards(model, self.group)
-        self.optimizer = optimizer.build(model, profile.optimizer, self.together.parameters)
+            self.parallel = self.shards = Shards(model, self.group)
+        self.optimizer = optimizer.build(model, profile.optimizer, self.parallel.parameters)
         self.state = optimizer.OptimizerState(self.optimizer, model, self.shards)
         self.is_grpo = profile.run.worker == "grpo"
         self.update: Any
         if self.is_grpo:
-            self.update = GroupUpdate(model, self.optimizer, profile, EntropyMask(profile.grpo), self.together)
+            self.update = GroupUpdate(model, self.optimizer, profile, EntropyMask(profile.grpo), self.parallel)
         else:
-            self.update = PolicyUpdate(model, self.optimizer, profile.optimizer, 1.0, self.together)
+            self.update = PolicyUpdate(model, self.optimizer, profile.optimizer, 1.0, self.parallel)
             self.update.tis_cap = 2.0
 
     def load(self, folder: Path) -> None:
@@ -133,7 +133,7 @@ class Member:
     def save(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
         for item in self.policy.items:
-            with self.together.reading():
+            with self.parallel.reading():
                 if self.group.rank == 0:
                     item.save(folder / item.filename)
         if self.group.rank == 0:
@@ -161,7 +161,7 @@ class Member:
                     self.update.micro_batch_size = max(1, self.update.micro_batch_size // 2)
             assert is_finite
             metrics.append(found)
-        return {"metrics": metrics, "retries": retries, "parameters": sorted(self.together.parameters)}
+        return {"metrics": metrics, "retries": retries, "parameters": sorted(self.parallel.parameters)}
 
     def _fail_once(self, step: int) -> None:
         rank, number = self.task.failing
@@ -198,7 +198,7 @@ def work(tasks: list[Task], meet: Callable[[], Group]) -> None:
 def together(tasks: list[Task], store: Path, size: int) -> None:
     """Let `size` ranks do the tasks; they meet at the file `store`."""
     given = json.dumps([asdict(task) for task in tasks])
-    words = [sys.executable, "-m", "tests.workers.pool.member", given, str(store), str(size)]
+    words = [sys.executable, "-m", "tests.workers.rank_group.member", given, str(store), str(size)]
     started = [subprocess.Popen([*words, str(rank)], stderr=subprocess.PIPE, text=True) for rank in range(size)]
     errors = [one.communicate(timeout=110)[1] for one in started]
     assert [one.returncode for one in started] == [0] * size, "\n".join(errors)[-4000:]
