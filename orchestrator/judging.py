@@ -16,6 +16,7 @@ from profiles.built_in import BUILT_IN
 from profiles.footprint import GIB, Demand
 from profiles.schema import Model, Profile
 from profiles.shapes import ARCHITECTURES, Shape, published, shape_of
+from profiles.worker_kinds import kind_of
 
 
 def shape_for(model: Model) -> Shape | None:
@@ -76,7 +77,7 @@ class Verdict:
 
 def judge(profile: Profile, machine: Machine, *, is_new: bool = True) -> Verdict:
     """The profile with its engine settled, and whether it fits."""
-    config = config_for(profile.model) if profile.run.worker != "fake" else None
+    config = config_for(profile.model) if kind_of(profile).uses_model else None
     if config is None:
         return _judged(profile, machine, is_new=is_new)
     longest = profile.sampling.max_prompt_tokens + profile.sampling.max_completion_tokens

@@ -17,6 +17,7 @@ from profiles.footprint import GIB
 from profiles.knobs import knobs
 from profiles.load import load_profile, shipped_profiles
 from profiles.schema import Profile
+from profiles.worker_kinds import kind_of
 
 LARGEST_CARD_GB = 100_000
 
@@ -42,7 +43,7 @@ def examined(profile: Profile, args: argparse.Namespace, *, is_new: bool) -> Ver
         raise error
     if args.card:
         return judge(profile, a_card_of(args.card, this_machine().has_vllm, profile.run.gpus), is_new=is_new)
-    matters = profile.run.device != "cpu" and profile.run.worker != "fake"
+    matters = profile.run.device != "cpu" and kind_of(profile).uses_model
     if not matters or not (args.plan or profile.run.device == "cuda" or shape_for(profile.model) is not None):
         return judge(profile, Machine(None), is_new=is_new)
     machine = this_machine()
@@ -90,7 +91,7 @@ def nearest_first(names: Collection[str], profile: Profile) -> list[str]:
 
     def distance(name: str) -> tuple[bool, bool]:
         other = load_profile(name).profile
-        return name.endswith("-debug") or other.run.worker == "fake", other.run.worker != profile.run.worker
+        return name.endswith("-debug") or not kind_of(other).uses_model, other.run.worker != profile.run.worker
 
     return sorted(names, key=lambda name: (*distance(name), name))
 

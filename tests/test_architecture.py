@@ -139,6 +139,24 @@ def test_help_imports_nothing_heavy(arguments: tuple[str, ...]) -> None:
         assert {"rich", "sqlite3", "asyncio"} & loaded == set()
 
 
+def test_the_master_names_no_kind_of_worker_in_a_comparison() -> None:
+    """What it must know of a kind stands in its record, `profiles/worker_kinds.py`."""
+
+    def is_kind(node: ast.AST) -> bool:
+        return isinstance(node, ast.Attribute) and node.attr == "worker" and ast.unparse(node).endswith("run.worker")
+
+    def is_text(node: ast.AST) -> bool:
+        return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+    wrong = [
+        f"{path.relative_to(REPOSITORY)}:{node.lineno}"
+        for path in sources("orchestrator")
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Compare) and any(map(is_kind, ast.walk(node))) and any(map(is_text, ast.walk(node)))
+    ]
+    assert wrong == []
+
+
 DANGEROUS_IMPORTS = ("pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve")
 DANGEROUS_CALLS = {"eval", "exec", "os.system", "os.popen", "pty.spawn", "torch.save"}
 

@@ -19,6 +19,7 @@ from orchestrator.display.wording import TASK_NAMES, among, count, duration, go_
 from orchestrator.evaluation.render import as_json, scores, short
 from orchestrator.exactness import exactness
 from orchestrator.runs import find_run
+from profiles.worker_kinds import kind_of_stored
 from state.evaluations import EvaluationDir, read_evaluations
 from state.history import History, ValidationFacts
 from state.layout import RunDir
@@ -80,7 +81,7 @@ def collect(run_dir: RunDir, now: float) -> dict[str, Any]:
         "path": path,
         "cycles_done": history.cycles_done,
         "examples": history.examples,
-        "finds_tasks": profile.get("run", {}).get("worker") != "grpo",
+        "finds_tasks": kind_of_stored(profile).finds_tasks,
         "problems": problems(reading),
         "training_s": round(history.training_s, 3),
         "heartbeat_age_s": round(age, 3),

@@ -101,7 +101,7 @@ class Dashboard:
         shown = replace(view, events=tuple(merged[-24:]))
         lines: list[str] = []
         used: dict[Place, tuple[Any, list[str]]] = {}
-        for band in arrange(width, height, has_examples=view.worker != "grpo"):
+        for band in arrange(width, height, has_examples=view.kind.finds_tasks):
             lines += self._band(band, shown, used)
         if self.canvas.draw(lines, size):
             self._tiles = used
@@ -122,7 +122,7 @@ class Dashboard:
         facts = tuple(getattr(view, name) for name in tile.facts)
         known = self._tiles.get(place)
         if known is None or known[0] != facts:
-            title, note = tile.titles.get(view.worker, tile.title), ""
+            title, note = view.kind.titles.get(place.tile, tile.title), ""
             if place.tile == "header":
                 title, note = f"longhaul · {view.run}", state_of(view)
             inner = _filled(tile.draw(view, place.width - 4, place.height - 2), place.height - 2)

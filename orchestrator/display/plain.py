@@ -7,7 +7,7 @@ import os
 from typing import IO
 
 from orchestrator.display.scores import TaskScores
-from orchestrator.display.view import TRAINING, View
+from orchestrator.display.view import View
 from orchestrator.display.wording import TASK_NAMES, count, duration, harmless, percent, points, score
 from orchestrator.ready import is_writable
 
@@ -123,9 +123,7 @@ def phase_line(view: View) -> str:
         return f"waiting {duration(view.waiting_left_s)}: {view.last_failure or view.note or 'before the next attempt'}"
     where = f"cycle {view.cycle}" + (f" of {view.max_cycles}" if view.max_cycles else "")
     steps = f", {view.steps_in_cycle} steps from step {view.step - view.step_in_cycle + 1}"
-    return f"{where}: {view.phase}" + (
-        steps if view.phase in ("self-play", *TRAINING.values()) else f" at step {view.step}"
-    )
+    return f"{where}: {view.phase}" + (steps if view.phase == view.kind.training else f" at step {view.step}")
 
 
 def step_line(view: View) -> str:
@@ -137,7 +135,7 @@ def step_line(view: View) -> str:
         parts.append("worked " + " ".join(f"{c.task} {percent(c.last)}" for c in view.worked))
     if view.tokens:
         parts.append("tokens " + " ".join(f"{c.task} {c.last:.0f}" for c in view.tokens))
-    if view.worker == "grpo":
+    if not view.kind.finds_tasks:
         parts += [f"{c.name.replace('_', ' ')} {percent(c.last)}" for c in view.signals if c.name in SHARES]
         parts += [view.reading.place] if view.reading else []
     else:

@@ -34,10 +34,10 @@ class _Play:
 
 
 def play(view: View, width: int, height: int) -> list[Text]:
-    """Rewards by role, worked share and length of the rollouts, by task; of GRPO, without tasks, its groups."""
-    if view.worker == "grpo" and view.signals:
+    """Rewards by role, worked share and length of the rollouts, by task; without tasks, how the rollouts are."""
+    if not view.kind.finds_tasks and view.signals:
         form = [curve for curve in view.rewards if curve.name in ("reward/format", "reward/length")]
-        groups = [curve for curve in view.signals if curve.name in OF_GROUPS]
+        groups = [curve for curve in view.signals if curve.name in view.kind.rollout_signals]
         return table(_CURVE_COLUMNS, [*groups[:1], *form, *groups[1:]], width)[1 : height + 1]
     tasks = list(dict.fromkeys(c.task for c in (*view.rewards, *view.worked, *view.tokens) if c.task))
     if not tasks:
@@ -99,8 +99,6 @@ def _curve_spark(curve: Curve, width: int) -> Text:
 
 
 _SHARES = ("accept_rate", "accuracy", "skipped_share", "kept_tokens", "truncated")
-OF_GROUPS = ("accuracy", "group_spread", "skipped_share", "tokens_mean")
-"""Signals of GRPO that say how the rollouts are; the others say what the update does."""
 
 
 def _quantity(curve: Curve) -> str:
@@ -111,7 +109,7 @@ def _quantity(curve: Curve) -> str:
 
 def data(view: View, width: int, height: int) -> list[Text]:
     """Buffers by task, and what was found."""
-    if view.worker == "grpo":
+    if not view.kind.finds_tasks:
         if view.reading is None:
             return [Text("no problem is read yet", "dim")]
         return [Text(harmless(line)) for line in (view.reading.place, view.reading.right)][:height]
@@ -121,7 +119,7 @@ def data(view: View, width: int, height: int) -> list[Text]:
 
 
 def signals(view: View, width: int, height: int) -> list[Text]:
-    curves = [one for one in view.signals if view.worker != "grpo" or one.name not in OF_GROUPS]
+    curves = [one for one in view.signals if one.name not in view.kind.rollout_signals]
     return table(_CURVE_COLUMNS, curves, width)[1 : height + 1] if curves else []
 
 

@@ -6,8 +6,8 @@ Text from outside comes in through View, which made it harmless, and is appended
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from time import localtime, strftime
 
 from rich.text import Text
@@ -64,7 +64,7 @@ def _cycle_line(view: View, width: int) -> Text:
 
 def first_thing(view: View) -> str:
     """What a run makes before its first cycle."""
-    return "before the first step" if view.worker == "grpo" else "the first buffers"
+    return view.kind.first_thing
 
 
 def _step_line(view: View, width: int) -> Text:
@@ -230,8 +230,9 @@ def small(view: View, width: int, height: int, keys: Sequence[tuple[str, str]] =
     lines = [_status_line(view, width), _cycle_line(view, width), _step_line(view, width)]
     if view.scores:
         lines += score_table(view.scores, width)
-    for curve in view.signals[:1] if view.worker == "grpo" else view.rewards[-1:]:
-        name, low = ("rollouts right ", 0.0) if view.worker == "grpo" else ("reward ", -1.0)
+    finds_tasks = view.kind.finds_tasks
+    for curve in view.rewards[-1:] if finds_tasks else view.signals[:1]:
+        name, low = ("reward ", -1.0) if finds_tasks else ("rollouts right ", 0.0)
         spark = sparkline(curve.values, max(4, width - len(name) - 7), low, 1)
         lines.append(Text(name, "dim").append(spark).append(f" {curve.last:+.2f}" if low else f" {curve.last:.2f}"))
     lines.append(machine(view))
@@ -247,8 +248,6 @@ class Tile:
     draw: Callable[[View, int, int], list[Text]]
     facts: tuple[str, ...]
     """Fields of View that it shows: it is drawn again only when one of them has changed."""
-    titles: Mapping[str, str] = field(default_factory=dict)
-    """By worker, where its title is another."""
 
 
 _TIMERS = (
@@ -262,9 +261,9 @@ TILES = {
     "header": Tile("", header, (*_TIMERS, "run", "profile")),
     "scores": Tile("held-out accuracy", scores, ("scores",)),
     "chart": Tile("held-out, mean of the tasks", accuracy_chart, ("scores",)),
-    "play": Tile("self-play", play, ("rewards", "worked", "tokens", "signals"), {"grpo": "rollouts"}),
-    "data": Tile("buffers", data, ("buffers", "examples", "reading"), {"grpo": "problems"}),
-    "signals": Tile("training", signals, ("signals",), {"grpo": "update"}),
+    "play": Tile("self-play", play, ("rewards", "worked", "tokens", "signals")),
+    "data": Tile("buffers", data, ("buffers", "examples", "reading")),
+    "signals": Tile("training", signals, ("signals",)),
     "example": Tile("newest task", example, ("example",)),
     "events": Tile("events", events, _MACHINE),
 }

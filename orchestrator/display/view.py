@@ -14,6 +14,7 @@ from orchestrator.display.reading import Reading, reading_of
 from orchestrator.display.scores import TASK_ORDER, TaskScores, task_scores
 from orchestrator.display.wording import harmless, pairs
 from profiles.schema import Profile
+from profiles.worker_kinds import KINDS, WorkerKind, kind_of
 from state.history import EventFacts, History, StepFacts, ValidationFacts
 from state.states import RunState
 
@@ -21,8 +22,6 @@ CURVE_STEPS = 240
 """Steps that a curve of the live view covers; the report shows all."""
 EVENTS = 24
 ROLES = ("propose", "solve")
-TRAINING = {"grpo": "GRPO"}
-"""The phase of training in the words of a person, by worker; of the others it is self-play."""
 
 
 @dataclass(frozen=True)
@@ -133,8 +132,8 @@ class View:
     last_failure: str = ""
     stop_reason: str = ""
     events: tuple[Shown, ...] = ()
-    worker: str = "azr"
-    """What trains: problems of a file have no tasks by kind, no roles, and nothing to find."""
+    kind: WorkerKind = KINDS["azr"]
+    """What trains."""
     reading: Reading | None = None
     """How far the file of problems is read; None for self-play."""
 
@@ -162,7 +161,7 @@ def build_view(
     last = steps[-1] if steps else None
     step = max(history.step, last.step if last else 0)
     progress = _progress(history, live, steps, step)
-    curves = _curves(steps[-CURVE_STEPS:], profile.run.worker)
+    curves = _curves(steps[-CURVE_STEPS:], kind_of(profile))
     current, head = history.current, history.head
     failure = history.failures[-1] if history.failures else None
     return View(
@@ -170,7 +169,7 @@ def build_view(
         profile=profile.name,
         state=history.state.value,
         phase=_phase(history, live, profile),
-        worker=profile.run.worker,
+        kind=kind_of(profile),
         reading=reading_of(steps),
         cycle=current.cycle if current else 0,
         max_cycles=profile.run.max_cycles,
@@ -253,8 +252,8 @@ def _phase(history: History, live: Live, profile: Profile) -> str:
     if live.role == "validate":
         return "validating"
     if history.current is not None and history.current.phase == "seed":
-        return "first model" if profile.run.worker in TRAINING else "seeding"
-    return TRAINING.get(profile.run.worker, "self-play")
+        return kind_of(profile).seeding
+    return kind_of(profile).training
 
 
 def _progress(history: History, live: Live, steps: Sequence[StepFacts], step: int) -> _Progress:
@@ -281,43 +280,27 @@ def _not_yet_committed(history: History, steps: Sequence[StepFacts]) -> int:
 
 # --- steps ---------------------------------------------------------------------------------------------------------
 
-_SIGNALS = (
-    "accept_rate", "accuracy", "learnable", "statements", "entropy", "clip_fraction", "loss", "grad_norm",
-    "learning_rate",
-)  # fmt: skip
-"""The first of them are those that a small tile shows."""
 
-
-_GROUP_SIGNALS = (
-    "accuracy", "group_spread", "skipped_share", "tokens_mean", "truncated", "entropy", "kept_tokens", "kl",
-    "clip_fraction", "loss", "grad_norm", "learning_rate", "tokens_per_s",
-)  # fmt: skip
-"""The same of GRPO; the first four say how the rollouts are, the rest how the policy moves."""
-_MAY_BE_OFF = {"reward/format": 0.0, "reward/length": 0.0, "kl": 0.0, "truncated": 0.0, "kept_tokens": 1.0}
-"""Metrics that GRPO reports also where the profile does without, and their value then: not worth a line."""
-
-
-def _curves(steps: Sequence[StepFacts], worker: str) -> dict[str, tuple[Curve, ...]]:
+def _curves(steps: Sequence[StepFacts], kind: WorkerKind) -> dict[str, tuple[Curve, ...]]:
     """Family -> its curves. Names of metrics come from the newest step: what stopped being reported is not shown.
 
-    GRPO's come from all steps: one whose groups teach nothing has no loss, and the next one has it again.
+    Without tasks they come from all steps: one whose groups teach nothing has no loss, and the next one has it again.
     """
     families: dict[str, list[Curve]] = {"reward": [], "buffer": [], "worked": [], "tokens_mean": [], "": []}
     names = steps[-1].metrics if steps else {}
-    wanted: tuple[str, ...] = _SIGNALS
-    if worker == "grpo":
-        names, wanted = {name: 0.0 for one in steps for name in one.metrics}, _GROUP_SIGNALS
+    if not kind.finds_tasks:
+        names = {name: 0.0 for one in steps for name in one.metrics}
     for name in names:
         family, _, rest = name.rpartition("/")
-        if family not in families or (not family and name not in wanted):
+        if family not in families or (not family and name not in kind.signals):
             continue
         role, _, task = rest.rpartition("_") if family else ("", "", "")
         values = tuple(
             float(value) for facts in steps if (value := facts.metrics.get(name)) is not None and value == value
         )
-        if values and not (worker == "grpo" and set(values) == {_MAY_BE_OFF.get(name)}):
+        if values and set(values) != {kind.idle.get(name)}:
             families[family].append(Curve(name, task, role, values))
-    return {family: tuple(sorted(curves, key=lambda c: _order(c, wanted))) for family, curves in families.items()}
+    return {family: tuple(sorted(curves, key=lambda c: _order(c, kind.signals))) for family, curves in families.items()}
 
 
 def _order(curve: Curve, signals: Sequence[str]) -> tuple[int, int, int]:

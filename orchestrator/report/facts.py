@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from profiles.worker_kinds import kind_of_stored
 from state.evaluations import EvaluationDir, SuiteFacts, read_evaluations
 from state.history import CheckpointFacts, CycleFacts, History, StepFacts, ValidationFacts
 from state.layout import RunDir
@@ -50,7 +51,7 @@ class Facts:
     @property
     def finds_tasks(self) -> bool:
         """Whether this run is self-play; else its problems are those of a file."""
-        return bool(self.profile.get("run", {}).get("worker") != "grpo")
+        return kind_of_stored(self.profile).finds_tasks
 
 
 def read_facts(run: RunDir) -> Facts:
