@@ -197,7 +197,9 @@ class PolicyUpdate:
                 self._optimizer.step()
             self.parallel.changed()
             sums.grad_norms.append(float(norm))
-            self._sums = sums  # what is skipped counts for nothing
+        else:
+            sums.loss = self._sums.loss  # else every later minibatch of the step would be skipped as well
+        self._sums = sums
         self.forget_gradients()
         return is_finite
 
