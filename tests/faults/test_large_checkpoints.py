@@ -102,7 +102,7 @@ def test_checkpoints_of_300_MiB_keep_within_what_the_plan_says(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["hash.begun", "hash.done"])
-@pytest.mark.parametrize("nth", [1, 2, 3])
+@pytest.mark.parametrize("nth", [1, *(pytest.param(nth, marks=pytest.mark.exhaustive) for nth in (2, 3))])
 def test_a_master_killed_while_it_hashes_is_resumed_and_ends_the_same(
     name: str, nth: int, clean: Clean, tmp_path: Path
 ) -> None:

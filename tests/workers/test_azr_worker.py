@@ -174,7 +174,9 @@ def test_the_mutation_test_covers_all_that_is_registered(base: Path) -> None:
     assert {path.name for path in directory.iterdir()} - static == set(ITEMS)
 
 
-@pytest.mark.parametrize("point", ["worker.before_update:2", "ckpt.before_rename:1"])
+@pytest.mark.parametrize(
+    "point", ["worker.before_update:2", pytest.param("ckpt.before_rename:1", marks=pytest.mark.exhaustive)]
+)
 def test_a_killed_worker_process_resumes_to_the_same_bytes(point: str, base: Path, tmp_path: Path) -> None:
     root = copied(base, tmp_path / "run")
     first = h.make_spec(root, h.tiny_profile(), head=h.newest_checkpoint(root), end_step=STEPS + 1)

@@ -40,7 +40,7 @@ def run(name: str, root: Path, *changes: str) -> subprocess.CompletedProcess[str
     ("name", "changes"),
     [
         pytest.param("mistral, window", WHOLE, id="all weights"),
-        pytest.param("granite", [], id="4 bits"),
+        pytest.param("granite", [], id="4 bits", marks=pytest.mark.exhaustive),
         pytest.param("qwen3", FLOAT32, id="an adapter", marks=pytest.mark.exhaustive),
         pytest.param("lfm2", WHOLE, id="a hybrid", marks=pytest.mark.exhaustive),
     ],

@@ -32,7 +32,13 @@ def leave_torch_as_it_was() -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("changes", [{"kind": "adamw8bit"}, {"offload": True}], ids=["8 bits", "offloaded"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"kind": "adamw8bit"}, id="8 bits"),
+        pytest.param({"offload": True}, id="offloaded", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_a_run_in_bfloat16_resumes_to_the_same_bytes(
     changes: dict[str, object], tmp_path: Path, sandbox: Sandbox
 ) -> None:
