@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from profiles.schema import Profile
+if TYPE_CHECKING:  # `status` starts without the schema
+    from profiles.schema import Profile
 
 
 @dataclass(frozen=True)

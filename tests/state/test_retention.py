@@ -63,7 +63,7 @@ def histories(draw: st.DrawFn) -> tuple[list[Kept], Rule, str]:
         entries.append(
             Kept(
                 f"c{n}", parent, draw(st.integers(0, 6)), draw(st.integers(0, 9)), 1, draw(st.booleans()),
-                draw(st.booleans()), draw(st.booleans()), draw(st.sampled_from([(), ("a",)])), draw(st.booleans()),
+                draw(st.sampled_from([(), ("a",)])), draw(st.booleans()),
             )
         )  # fmt: skip
     rule = Rule(draw(st.integers(0, 3)), draw(st.integers(0, 4)))
