@@ -252,7 +252,7 @@ class Retention(Section, frozen=True):
     keep_ancestors: Annotated[int, Meta(ge=1), FREE] = 2
     """Ancestors of the head that stay."""
     keep_every: Annotated[Count, FREE] = 10
-    """The last checkpoint of every so manieth cycle stays for good; 0: none."""
+    """The last checkpoint of every Nth cycle is kept for good; 0: none."""
     keep_rollout_steps: Annotated[Count, FREE] = 0
     """Committed steps whose rollout files stay for reading; those not yet committed always stay."""
     on_small_disk: Annotated[Literal["refuse", "warn"], FREE] = "refuse"

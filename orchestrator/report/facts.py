@@ -39,7 +39,7 @@ class Facts:
     profile: dict[str, Any]
     steps: tuple[StepFacts, ...]
     stride: int
-    """Every so manieth step is in `steps`."""
+    """Only every Nth step is in `steps`."""
     validations: tuple[ValidationFacts, ...]
     cycles: tuple[CycleFacts, ...]
     """Newest first, as are the following."""

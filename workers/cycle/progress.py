@@ -20,7 +20,7 @@ class Progress(Struct):
     not_finite_in_row: int = 0
     """Steps one after another with log-probs, a loss or gradients that were NaN or infinite."""
     shrinks: int = 0
-    """How often something was halved because the GPU's memory ended."""
+    """How often something was halved because the GPU ran out of memory."""
     backoff: Backoff = field(default_factory=Backoff)
     """To what; a resume goes on with it, as rounding depends on it."""
     reseeds: int = 0

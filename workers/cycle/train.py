@@ -250,7 +250,7 @@ class Cycle:
         sizes = self.progress.backoff.halve(phase)
         if sizes is None:
             raise LonghaulError(
-                f"the GPU's memory ends ({phase}), and nothing is left to halve: {before}",
+                f"the GPU is out of memory ({phase}), and nothing is left to halve: {before}",
                 kept="the head; the step was not applied",
                 next_command="python -m orchestrator run --plan   (tells what would fit)",
                 exit_code=ExitCode.CUDA_OOM,
@@ -262,7 +262,7 @@ class Cycle:
         self.attempt.event("oom_retry", text=said, phase=phase, shrinks=self.progress.shrinks, error=text[:500])
 
     def take_more(self) -> None:
-        """Some hundred steps after memory ended, once: what was too much then may fit now."""
+        """Some hundred steps after running out of memory, once: what was too much then may fit now."""
         if (sizes := self.progress.backoff.step_done()) is not None:
             self.trainer.resize(sizes)
             self.attempt.warn(f"no lack of memory for long: {sizes} from here on")

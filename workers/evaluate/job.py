@@ -157,7 +157,7 @@ def _batches(
     questions: Sequence[Question], size: int, work: Callable[[Sequence[Question]], list[Asked]], engine: object,
     say: Say,
 ) -> Iterator[list[Asked]]:  # fmt: skip
-    """`work` on all questions, `size` at a time; with fewer rollouts side by side from where memory ends.
+    """`work` on all questions, `size` at a time; with fewer rollouts side by side after running out of memory.
 
     Raises LonghaulError (CUDA_OOM) where a single rollout does not fit.
     """

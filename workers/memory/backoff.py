@@ -1,4 +1,4 @@
-"""How much a trainer does side by side, and how that becomes less where the GPU's memory ends. (pure)
+"""How much a trainer does side by side, and how that becomes less when the GPU runs out of memory. (pure)
 
 CUDA graphs that wait for their next use go first. Rollouts have their own halving; the update has a ladder:
 micro-batches down to one rollout, then the output head down to 16 places. None of it changes what is learnt beyond
@@ -39,7 +39,7 @@ class Sizes(Struct, frozen=True):
 
 
 def smaller(sizes: Sizes, phase: str) -> Sizes | None:
-    """The sizes to try after memory ended in `phase`; None: nothing is left to halve."""
+    """The sizes to try after running out of memory in `phase`; None: nothing is left to halve."""
     if sizes.graphs:
         return replace(sizes, graphs=False)
     if phase == ROLLOUT:
@@ -71,7 +71,7 @@ class Backoff(Struct):
     """What the profile asks for; where that changes, the new number holds."""
     now: Sizes | None = None
     clean_steps: int = 0
-    """Steps since memory ended last."""
+    """Steps since memory ran out last."""
     has_grown: bool = False
 
     def begin(self, asked: Sizes) -> Sizes:
@@ -89,7 +89,7 @@ class Backoff(Struct):
         return self.now
 
     def halve(self, phase: str) -> Sizes | None:
-        """After memory ended in `phase`: the sizes to go on with, None where nothing is left to halve."""
+        """After running out of memory in `phase`: the sizes to go on with, None where nothing is left to halve."""
         assert self.now is not None
         found = smaller(self.now, phase)
         if found is not None:

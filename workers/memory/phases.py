@@ -1,7 +1,7 @@
 """The GPU's memory in a worker: measured phase by phase, held to the cap (`cap.py`), compared with what was expected.
 
 A trainer needs two calls: `with memory.phase("rollout"):` around each part of a step, and `memory.take()` for the
-step's metrics. What is done when memory ends is `train.py`'s; a phase only marks the error with its name.
+step's metrics. What is done when memory runs out is `train.py`'s; a phase only marks the error with its name.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ def room_beside_trainer(profile: Profile, shape: Shape, usable_bytes: int) -> in
 
 @contextmanager
 def applied_once(what: str) -> Iterator[None]:
-    """Around what changes the weights: where memory ends in the middle of it, some of them are new, others old.
+    """Around what changes the weights: when memory runs out in the middle of it, some of them are new, others old.
 
     Doing it again would apply those twice. So the attempt ends (CUDA_OOM), and the next one begins at the head.
     """
@@ -254,7 +254,7 @@ def applied_once(what: str) -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         raise LonghaulError(
-            f"the GPU's memory ended in {what}: {error}",
+            f"the GPU ran out of memory in {what}: {error}",
             kept="the head; what this attempt did after it is repeated",
             next_command="python -m orchestrator run --set optimizer.kind=adamw8bit   (or optimizer.offload=true)",
             exit_code=ExitCode.CUDA_OOM,

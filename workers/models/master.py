@@ -65,7 +65,7 @@ class MasterWeights:
     def zero_grad(self, set_to_none: bool = True) -> None:
         self._gradients.clear()
         for parameter in self._parameters.values():
-            parameter.grad = None  # one is left where memory ended between its making and its being taken
+            parameter.grad = None  # one is left where memory ran out between its making and its being taken
 
     def clip(self, max_norm: float) -> Tensor:
         """Scale the gradients down to `max_norm`; returns the norm before."""

@@ -10,7 +10,7 @@ the end of the passes, and repeat them smaller.
 
 Where all weights are trained, each layer is a group that is gathered for its pass, and gradients are exchanged in every
 backward pass, as a whole gradient would take what sharding saves. Those passes all ranks make together, equally many of
-them; memory that ends in one ends the attempt.
+them; running out of memory in one ends the attempt.
 """
 
 from __future__ import annotations

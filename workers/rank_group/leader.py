@@ -172,8 +172,8 @@ class RankGroup:
     def call(self, name: str, body: Any = None, bodies: Sequence[Any] | None = None) -> list[Any]:
         """Let every rank do `name`; what each found, rank 0's first.
 
-        body: the same for all; bodies: of each rank. Where memory ended on one and no other had to wait for it, raises
-        out-of-memory with its phase: all may do it again with less.
+        body: the same for all; bodies: of each rank. Where one ran out of memory and no other had to wait for it,
+        raises out-of-memory with its phase: all may do it again with less.
         """
         bodies = bodies if bodies is not None else [body] * self.size
         packages = {id(one): packed(one) for one in bodies[1:]}

@@ -141,7 +141,7 @@ class Replica:
         return list(self._items)
 
     def micro_batch(self, asked: int) -> int:
-        """Rollouts of a forward pass to begin with. Where memory ends in a pass that all ranks make together, the
+        """Rollouts of a forward pass to begin with. When memory runs out in a pass that all ranks make together, the
         attempt ends, and nothing else tells the next one of it."""
         return max(1, asked >> self._reductions) if self.group.size > 1 else asked
 

@@ -42,7 +42,7 @@ class Reply(Struct):
     body: Raw = Raw(b"\xc0")
     out_of_memory: str = ""
     phase: str = ""
-    """In which memory ended."""
+    """In which memory ran out."""
 
 
 Message = TypeVar("Message")

@@ -1,4 +1,4 @@
-"""Less side by side where memory ends: the ladder, what is remembered, when it grows again."""
+"""Less side by side when memory runs out: the ladder, what is remembered, when it grows again."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ class Member:
                 pass
 
     def train(self) -> dict[str, Any]:
-        """Metrics of each step, and how often memory ended."""
+        """Metrics of each step, and how often memory ran out."""
         metrics, retries = [], 0
         for step in range(*self.task.steps):
             vocabulary = self.policy.model.config.vocab_size

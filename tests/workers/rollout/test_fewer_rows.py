@@ -1,4 +1,4 @@
-"""Where memory ends beside no trainer, fewer rollouts are drawn side by side, and the cache becomes smaller."""
+"""When memory runs out beside no trainer, fewer rollouts are drawn side by side, and the cache becomes smaller."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ def test_what_needs_too_much_time_or_memory_is_ended_by_the_kernel() -> None:
     pytest.importorskip("math_verify")
     with Symbolic(Limits(cpu_s=1)) as hasty:
         assert hasty.compare("1", "9^{9^{9^{9}}}").reason == "could not be compared within 1 s"
-    # Equal, but only who expands both sees it. Where memory ends is chance, and sympy takes some MemoryErrors for a no.
+    # Equal, but only who expands both sees it. When memory runs out is chance; sympy takes some MemoryErrors for a no.
     large = "(x+y+z+w)^{12}", "((x+y)^2+2(x+y)(z+w)+(z+w)^2)^{6}"
     with Symbolic(Limits(cpu_s=60, wall_s=120)) as ample:
         assert ample.compare(*large).is_equal
