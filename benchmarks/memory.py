@@ -150,7 +150,7 @@ def measured(name: str, overrides: list[str], card: float | None) -> Report:
         rehearsal(profile, device, report)
         if device.type == "cuda" and profile.model.random_init != "off":
             compare(profile, report)
-    except Exception as error:  # it is the figure that was asked for: in which phase memory ends
+    except Exception as error:  # it is the figure that was asked for: in which phase memory runs out
         report.error = f"{type(error).__name__}: {str(error).splitlines()[0]}"
     return report
 

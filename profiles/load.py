@@ -1,4 +1,4 @@
-"""TOML + base profile + overrides -> Profile, with the origin of each value. All problems are told at once."""
+"""TOML + base profile + overrides -> Profile, with the origin of each value. All problems are reported at once."""
 
 from __future__ import annotations
 

@@ -79,4 +79,4 @@ if __name__ == "__main__":
     exit_code = main()
     logging.shutdown()
     sys.stdout.flush()
-    os._exit(exit_code)  # tearing a tensor library down takes longer than the hand-over may
+    os._exit(exit_code)  # the teardown of a tensor library takes longer than the hand-over may

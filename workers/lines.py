@@ -68,7 +68,7 @@ def leave_when_input_ends() -> None:
 
 
 def leave(exit_code: int) -> None:
-    """Tearing a tensor library down takes long."""
+    """The teardown of a tensor library takes long."""
     logging.shutdown()
     sys.stderr.flush()
     os._exit(exit_code)

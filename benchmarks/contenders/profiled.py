@@ -32,7 +32,7 @@ FAMILIES = (
 )
 """Family -> what a kernel's name holds; the first that fits counts."""
 LAUNCHING = 12
-"""Operations of the processor that are told."""
+"""Operations of the processor that are listed."""
 
 
 def run(work: Workload, model: Path, engine: str, overrides: list[str], meter: Meter) -> None:

@@ -61,4 +61,4 @@ if __name__ == "__main__":
     exit_code = main(sys.argv[1:])
     logging.shutdown()
     sys.stderr.flush()
-    os._exit(exit_code)  # tearing a tensor library down takes long
+    os._exit(exit_code)  # the teardown of a tensor library takes long

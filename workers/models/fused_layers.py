@@ -114,7 +114,7 @@ class FusedMLP(modeling_qwen2.Qwen2MLP):
 
 
 def stream_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Of the sum that all layers add to, in lean passes of a model that computes in `dtype`.
+    """Of the residual stream, in fast passes of a model that computes in `dtype`.
 
     In 16 bits it would be rounded twice a layer, which puts log-probs further off than any other rounding.
     """

@@ -185,7 +185,7 @@ def _reason(row: Any) -> str:
     if not isinstance(answer, str) or not gold_of(answer):
         return "no `answer`"
     if not _is_text(prompt) or not _is_text(answer):
-        return "half of a character: a surrogate stands alone"
+        return "a lone surrogate character"
     if len(gold_of(answer)) > LONGEST_ANSWER:
         return f"an answer of {len(gold_of(answer))} characters: nothing marks its end (####)"
     return ""

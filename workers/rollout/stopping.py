@@ -16,7 +16,7 @@ MARGIN = 4
 class StopTexts:
     """Texts that end a completion, and the quickest way to see one.
 
-    Few tokens can be the last of a stop text, so most are told by their own text alone, which is looked up once.
+    Few tokens can be the last of a stop text, so most are known by their own text alone, which is looked up once.
     """
 
     def __init__(self, decode: Decode | None, texts: Sequence[str], stop_ids: Iterable[int] = ()) -> None:

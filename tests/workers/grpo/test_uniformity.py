@@ -1,4 +1,4 @@
-"""When nothing is learnt for many steps, the likely reasons are told."""
+"""When nothing is learnt for many steps, the likely reasons are printed."""
 
 from __future__ import annotations
 

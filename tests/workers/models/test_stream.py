@@ -1,4 +1,4 @@
-"""The sum that all layers add to stays in float32 where a model computes in 16 bits."""
+"""The residual stream stays in float32 where a model computes in 16 bits."""
 
 from __future__ import annotations
 

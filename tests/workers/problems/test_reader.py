@@ -73,8 +73,8 @@ BAD = [
     pytest.param({"prompt": 3, "answer": "1"}, "no text `prompt` or `question`", id="a prompt that is no text"),
     pytest.param({"prompt": "?", "answer": "x" * 300}, "an answer of 300 characters", id="an essay"),
     pytest.param("[" * 100_000, "no JSON", id="brackets without end"),
-    pytest.param(r'{"prompt": "\ud800 what?", "answer": "5"}', "half of a character", id="half of a character"),
-    pytest.param(r'{"prompt": "?", "answer": "\udfff"}', "half of a character", id="the other half"),
+    pytest.param(r'{"prompt": "\ud800 what?", "answer": "5"}', "a lone surrogate character", id="a lone surrogate"),
+    pytest.param(r'{"prompt": "?", "answer": "\udfff"}', "a lone surrogate character", id="the other half"),
 ]
 
 

@@ -1,4 +1,4 @@
-"""When memory runs out beside no trainer, fewer rollouts are drawn side by side, and the cache becomes smaller."""
+"""Out of memory in validation or evaluation: fewer rollouts are drawn side by side, and the cache becomes smaller."""
 
 from __future__ import annotations
 

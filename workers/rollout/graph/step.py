@@ -19,7 +19,7 @@ Parts = Any
 
 
 class Operations(Protocol):
-    """What a step is made of; residual: the layers' sum, [M, hidden] in `weights.stream`."""
+    """What a step is made of; residual: the residual stream, [M, hidden] in `weights.stream`."""
 
     def embed(self, tokens: Tensor, weights: Weights) -> Tensor:
         """[M, hidden] in the weights' dtype: nothing is added yet."""

@@ -117,7 +117,7 @@ class Weights:
         ]
         self.dtype = self.embedding.dtype
         self.stream = stream_of(model)
-        """Of the sum that all layers add to."""
+        """Of the residual stream."""
 
     def projections(self) -> Iterator[Projection]:
         for layer in self.layers:

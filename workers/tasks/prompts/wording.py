@@ -1,7 +1,7 @@
 """The words of the six cells for models that read English. (pure)
 
-Content after section C of arXiv 2505.03335 and the published prompts, wording our own. Two rules of our own are told as
-well, because they are enforced: calls that are refused, and values that can be written as literals.
+Content after section C of arXiv 2505.03335 and the published prompts, wording our own. Two rules of our own are stated
+as well, because they are enforced: calls that are refused, and values that can be written as literals.
 """
 
 from __future__ import annotations
