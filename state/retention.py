@@ -48,7 +48,7 @@ def to_delete(checkpoints: Sequence[Kept], rule: Rule, head_id: str) -> list[Kep
     if anchor is None:
         return []
     keep = {entry.checkpoint_id for entry in ordered if _stays(entry, rule) or _age(entry) >= _age(anchor)}
-    keep |= {head_id, *_ancestors(by_id, anchor.checkpoint_id, rule.keep_ancestors)}
+    keep |= {*line[: line.index(anchor.checkpoint_id)], *_ancestors(by_id, anchor.checkpoint_id, rule.keep_ancestors)}
     for entry in reversed(ordered):
         if sum(by_id[kept].verified for kept in keep if kept in by_id) >= MIN_VERIFIED:
             break

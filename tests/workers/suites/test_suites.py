@@ -14,7 +14,7 @@ from profiles.errors import ExitCode, LonghaulError
 from profiles.goal import FIELDS, FIELDS_OF_MEAN, TASKS
 from tests.workers.suites.samples import ABD, DATA, DED, DOUBLE, IND, MATHS, needs_data, triplet, write_data
 from workers.cycle.validate import mean_over_tasks
-from workers.fake.trainer import trainer as fake
+from workers.fake import trainer as fake
 from workers.sandbox import Sandbox
 from workers.suites.answer_format import PlainFormat, VerbatimFormat
 from workers.suites.cruxeval import stratum_of
