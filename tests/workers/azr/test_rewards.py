@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from workers.azr import rewards
+from workers.tasks.judge import InductionScore, induction_score
 
 
 @pytest.mark.parametrize(("successes", "expected"), [(0, -0.5), (1, 0.875), (2, 0.75), (4, 0.5), (7, 0.125), (8, -0.5)])
@@ -31,8 +32,8 @@ def test_r5_the_solver_is_paid_for_right_and_wrong_and_malformed() -> None:
 @pytest.mark.parametrize(
     ("kind", "four_of_five", "none"), [("binary", -0.5, -0.5), ("accuracy", 0.8, -0.5), ("if_one_correct", 1, -0.5)]
 )
-def test_r7_four_of_five_hidden_pairs(kind: rewards.InductionScore, four_of_five: float, none: float) -> None:
-    scores = [rewards.induction_score(passed, 5, kind) for passed in (4, 0, 5)]
+def test_r7_four_of_five_hidden_pairs(kind: InductionScore, four_of_five: float, none: float) -> None:
+    scores = [induction_score(passed, 5, kind) for passed in (4, 0, 5)]
     assert [rewards.solver_reward(is_well_formed=True, score=score) for score in scores] == [four_of_five, none, 1]
 
 
