@@ -14,7 +14,7 @@ JOBS ?= $(shell nproc)
 # takes minutes and has nothing of that.
 AS_USER := tests/workers/sandbox tests/state tests/test_packaging.py tests/test_as_user.py \
 	$(addprefix tests/orchestrator/test_, doctor.py preflight.py status.py packages.py control.py environment.py) \
-	$(addprefix tests/faults/test_, bad_input.py copies.py groups.py locks.py paths.py refusals.py requests.py terminal.py)
+	$(addprefix tests/faults/test_, copies.py groups.py locks.py paths.py refusals.py terminal.py)
 # What computes with floating-point numbers and compares them, but for whole runs: their digests are those of one machine.
 NUMERICAL := $(addprefix tests/workers/test_, \
 	update.py out_of_memory.py importance.py native_engine.py float32_exactness.py) \
