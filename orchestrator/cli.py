@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from orchestrator import packages, streams
-from orchestrator import path_errors as places
+from orchestrator import packages, path_errors, streams
 from orchestrator.display.wording import DEFAULT_RUNS, among, harmless, not_text
 from orchestrator.signals import SIGNALS
 from profiles.errors import ExitCode, LonghaulError
@@ -91,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         streams.silence(sys.stdout)
         code = 0
     except Exception as error:
-        failure = places.failure_of(error) or _unwritten_if_full(error)
+        failure = path_errors.failure_of(error) or _unwritten_if_full(error)
         if failure is None:
             raise
         code = told(failure, runs)

@@ -37,7 +37,7 @@ ASLEEP_BYTES = GIB // 2
 NCCL_BYTES = GIB // 2
 """What exchanging with other GPUs takes outside the allocator: some 0.4 to 0.8 GiB."""
 MASKED_QUERIES = 2048
-"""Tokens of a row that attention by PyTorch gets a mask for at a time: of all 32,768 it would be 1 GiB."""
+"""Queries for which PyTorch's attention gets a mask at a time: for all of a row of 32,768 it would be 1 GiB."""
 FRAGMENTATION = 1.08
 CONTEXT_BYTES = int(0.45 * GIB)
 

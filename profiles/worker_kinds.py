@@ -6,7 +6,7 @@ What a kind does is its own business: `workers/<name>/kind.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # `status` starts without the schema
@@ -60,13 +60,7 @@ _GRPO = WorkerKind(
     titles={"play": "rollouts", "data": "problems", "signals": "update"},
     finds_tasks=False,
 )  # fmt: skip
-_FAKE = WorkerKind(
-    training=_SELF_PLAY.training,
-    seeding=_SELF_PLAY.seeding,
-    first_thing=_SELF_PLAY.first_thing,
-    signals=_SELF_PLAY.signals,
-    uses_model=False,
-)
+_FAKE = replace(_SELF_PLAY, hands_on=False, uses_model=False)
 
 KINDS: Mapping[str, WorkerKind] = {"azr": _SELF_PLAY, "grpo": _GRPO, "fake": _FAKE}
 """By `run.worker`."""

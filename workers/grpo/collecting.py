@@ -99,7 +99,7 @@ class Asker:
 
 
 def prompt_of(answer_format: AnswerFormat, text: str) -> str:
-    """The prompt of a problem. Who is right is the verifier's business, so the answer format is told no answer."""
+    """The prompt of a problem. Who is right is the verifier's business, so the answer format gets none."""
     return answer_format.ask("maths", WordProblem(text.rstrip("\n"), Fraction(0)))
 
 
