@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import selectors
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from itertools import count
 from threading import RLock
 from types import TracebackType
@@ -95,9 +96,11 @@ class Sandbox:
             if job is None:
                 yield place, prepared[place].merge([])
         places = {job.number: place for place, job in enumerate(jobs) if job is not None}
-        for job in self._run([job for job in jobs if job is not None]):
-            place = places[job.number]
-            yield place, prepared[place].merge(job.results)
+        # Closed here: Python 3.12 keeps the frame of a generator that was closed, and what it iterates over stays open.
+        with contextlib.closing(self._run([job for job in jobs if job is not None])) as done:
+            for job in done:
+                place = places[job.number]
+                yield place, prepared[place].merge(job.results)
 
     def check_deterministic(self, program: str, inputs: str, entry: str = "f") -> Result:
         """`execute`, but `nondeterministic` unless two calls in one process and one in another agree.
@@ -127,7 +130,7 @@ class Sandbox:
             return None
         return Job(next(self._numbers), prepared.case, prepared.inputs, repeat, hash_seed)
 
-    def _run(self, jobs: Sequence[Job]) -> Iterator[Job]:
+    def _run(self, jobs: Sequence[Job]) -> Generator[Job]:
         """Run every job; each is yielded when its results are there."""
         with self._lock:
             if self._closed:

@@ -27,6 +27,10 @@ _LATE = """
 LATE = tuple(_LATE.split())
 """Not for programs: what the pure modules load on use."""
 
+INTERPRETER = ("_pylong",)
+"""Arithmetic on large integers, from Python 3.12 on. The interpreter imports it with the program's own `__import__`:
+unless that lets it pass, division above some 2,700 digits fails."""
+
 _CODECS = """
     ascii latin_1 utf_8 utf_8_sig utf_7 utf_16 utf_16_be utf_16_le utf_32 utf_32_be utf_32_le unicode_escape
     raw_unicode_escape charmap undefined idna punycode rot_13 hex_codec base64_codec
@@ -42,7 +46,7 @@ def load(extra: Sequence[str]) -> dict[str, str]:
     failed: dict[str, str] = {}
     for name in PURE:
         importlib.import_module(name)
-    for name in [*LATE, "encodings.aliases", *(f"encodings.{codec}" for codec in CODECS)]:
+    for name in [*LATE, *INTERPRETER, "encodings.aliases", *(f"encodings.{codec}" for codec in CODECS)]:
         # Which private helpers exist differs between versions of Python.
         with suppress(ImportError):
             importlib.import_module(name)
@@ -73,7 +77,7 @@ def _use_late_parts() -> None:
 
 def gatekeeper(extra: Sequence[str]) -> Callable[..., ModuleType]:
     """An `__import__` for the program's own statements: listed modules only, and a clear error for any other."""
-    allowed = frozenset([*PURE, *extra])
+    allowed = frozenset([*PURE, *INTERPRETER, *extra])
     roots = frozenset(name.split(".")[0] for name in allowed)
     real = builtins.__import__
     loaded = sys.modules
