@@ -13,16 +13,16 @@ INTRODUCTION = """\
 
 <!-- Made by `python -m profiles > docs/profiles.md` from profiles/schema.py; a test compares. Edit the schema. -->
 
-A profile is a TOML file that says what a run is. `--profile NAME` takes one that ships, `--profile path/to/mine.toml`
-one of your own. A file usually begins with `extends = "pocket"` (or a path, relative to the file) and holds only what
-differs; `--set section.key=value` changes single knobs on the command line. The later wins: base, file, `--set`.
+A profile is a TOML file that describes a run. `--profile NAME` uses a shipped profile, `--profile path/to/mine.toml`
+one of your own. A file usually begins with `extends = "pocket"` (or a path, relative to the file) and holds only the
+differences. `--set section.key=value` changes single knobs on the command line. Later values win: base, file, `--set`.
 
-Unknown keys, values of a wrong type, values out of bounds and values that contradict each other are all told at once,
-with file and line, and nothing is started (exit code 66).
+Before anything starts, the program reports all unknown keys, values of a wrong type, values out of bounds and values
+that contradict each other, with file and line (exit code 66).
 
-The resolved profile is stored with the run. When a run is resumed with another one, the difference is shown:
-**fixed** knobs cannot change in a run, **free** ones may change at any time, all others need `--accept-changes`.
-While the run has no checkpoint, every knob may change.
+The run stores the resolved profile. If you resume it with another one, the program shows the difference. **Fixed**
+knobs cannot change in a run. **Free** knobs may change at any time. All others need `--accept-changes`. As long as the
+run has no checkpoint, every knob may change.
 """
 
 
@@ -43,7 +43,7 @@ def _shipped() -> str:
 
 def _about(section: str, said: dict[str, str]) -> str:
     if not section:
-        return "`extends`: name or path of the profile that this one starts from. Not itself a knob.\n"
+        return "`extends`: name or path of the profile that this one starts from. It is not a knob.\n"
     text = said[section].removeprefix(f"[{section}]: ")
     return text[0].upper() + text[1:] + "\n"
 

@@ -10,94 +10,102 @@ from profiles.section import FIXED, FREE, Count, Positive, Section, Share
 
 
 class Grpo(Section, frozen=True):
-    """[grpo]: group relative policy optimisation (arXiv 2402.03300). Clip bounds and minibatches are [optimizer]'s."""
+    """[grpo]: group relative policy optimisation (arXiv 2402.03300). Clip bounds and minibatches are in [optimizer]."""
 
     groups_per_step: Positive = 2
-    """Problems whose rollouts make one step (N), where `dynamic_sampling` counts those that teach something."""
+    """Problems of one step (N). With `dynamic_sampling`, only those that teach something count."""
     group_size: Annotated[int, Meta(ge=2)] = 8
-    """Rollouts of one problem (G): what each is compared with, so two at least."""
+    """Rollouts of one problem (G). They are compared with each other, so at least two."""
     advantage: Literal["group_std", "group_std_eps", "mean_only", "batch_std", "rloo"] = "group_std"
     """Divisor of reward - mean: the group's deviation, that + 1e-4 (TRL), none (Dr. GRPO), the batch's, (G-1)/G."""
     min_std: Annotated[float, Meta(gt=0)] = 0.1
-    """Least divisor of `group_std` and `batch_std`: small differences of shaped rewards stay small."""
+    """Smallest divisor of `group_std` and `batch_std`, so that small differences of shaped rewards stay small."""
     std_ddof: Literal[0, 1] = 0
-    """Deviations of the group as it is, or (1) as of a sample, which reproduces TRL."""
+    """0: deviation of the group itself; 1: sample deviation, which reproduces TRL."""
     uniform: Literal["skip", "keep", "baseline"] = "skip"
-    """Groups whose rewards are all equal: left out before any forward pass, kept at 0, or (mean - 0.5) / 2 for each."""
+    """Groups whose rewards are all equal: skip them before any forward pass, keep them at 0, or use (mean - 0.5) /
+    2."""
     dynamic_sampling: bool = False
-    """Draw further problems in place of uniform groups, until `groups_per_step` teach something (DAPO)."""
+    """Replace uniform groups by further problems, until `groups_per_step` teach something (DAPO)."""
     max_extra_rounds: Count = 3
-    """Rounds of such draws in one step."""
+    """Rounds of further draws in one step."""
     uniform_patience: Annotated[Positive, FREE] = 20
-    """Steps in a row without one group that teaches, after which the run says why that may be."""
+    """Steps in a row without a group that teaches, after which the run names the likely reasons."""
     norm: Literal["token", "sequence", "constant"] = "token"
-    """A token weighs 1 / tokens of the update (DAPO), 1 / (rollouts * own tokens) (GRPO), or * the most allowed."""
+    """Weight of a token: 1 / tokens of the update (DAPO), 1 / (rollouts * own tokens) (GRPO), or 1 / (rollouts *
+    longest allowed)."""
     denominator: Literal["kept", "all"] = "kept"
-    """Whether rollouts that were left out count in it."""
+    """Whether rollouts that were left out count in the divisor of `norm`."""
     truncated: Literal["mask", "keep"] = "mask"
-    """Rollouts cut at the longest length: no gradient, though their reward counts in the mean; or as any other."""
+    """Rollouts cut at the longest length: no gradient, but their reward counts in the mean; or like any other."""
     kl_coef: Annotated[float, Meta(ge=0)] = 0.0
-    """Weight of the k3 estimate against the model without its adapter; 0: that is not computed."""
+    """Weight of the k3 estimate of the KL against the model without its adapter; 0: not computed."""
     kl_tokens: Literal["all", "selected"] = "all"
-    """Whether the KL counts all tokens, or those that the entropy mask keeps; the head then reads no others."""
+    """Compute the KL over all tokens, or only over those that the entropy mask keeps; the head then reads no others."""
     low_entropy_kl: Annotated[float, Meta(ge=0)] = 0.0
-    """Weight of that KL for tokens that the entropy mask drops, beside `kl_coef`; 0: they have none of their own."""
+    """Weight of the KL for tokens that the entropy mask drops, in addition to `kl_coef`; 0: none."""
     low_entropy_cov_share: Share = 0.0
-    """Share of these whose advantage and log-prob stray from the mean most: they get `low_entropy_cov_kl`."""
+    """Share of the dropped tokens with the largest covariance of advantage and log-prob: they get
+    `low_entropy_cov_kl`."""
     low_entropy_cov_kl: Annotated[float, Meta(ge=0)] = 0.0
-    """Weight of the KL of that share; larger than `low_entropy_kl` holds them more firmly."""
+    """Weight of the KL of that share; a value above `low_entropy_kl` holds these tokens more firmly."""
     old_source: Literal["auto", "rollout", "trainer", "detach"] = "auto"
-    """Old log-probs: of engine, or of trainer with `tis_cap`; `auto`: who is exact; `detach`: the ratio is 1."""
+    """Old log-probs: the engine's, or the trainer's with `tis_cap`; `auto`: the exact one; `detach`: the ratio is 1."""
     tis_mode: Literal["token_truncate", "token_mask", "sequence_mask"] = "token_truncate"
-    """Importance weights over `tis_cap`: are cut to it, drop their token, or the whole rollout by their product."""
+    """Importance weights above `tis_cap`: cut to it, drop their token, or drop the rollout by its product of
+    weights."""
     ratio_level: Literal["token", "sequence"] = "token"
-    """What is clipped: each token's ratio, or for all of a rollout the geometric mean of them (GSPO)."""
+    """What is clipped: the ratio of each token, or the geometric mean of a rollout's ratios (GSPO)."""
     ratio_cap: Annotated[float, Meta(ge=0)] = 0.0
-    """Most that a ratio counts outside the clip, which bounds losses of unlikely wrong tokens; 0: no cap."""
+    """Largest ratio outside the clip. It bounds the loss of unlikely wrong tokens; 0: no cap."""
     inner_epochs: Positive = 1
-    """Times that a step's minibatches are gone through, each time against the same old log-probs."""
+    """Passes over a step's minibatches, each against the same old log-probs."""
     entropy_mask: Literal["off", "percentile", "threshold", "running"] = "off"
-    """Which tokens get a gradient: all, the highest entropies of the update, those over a value or a running mean."""
+    """Tokens that get a gradient: all, the highest entropies of the update, those above a value or above a running
+    mean."""
     entropy_keep: Annotated[float, Meta(gt=0, le=1)] = 0.5
-    """Share of tokens that `percentile` and `running` keep; those that tie with the last kept are kept too."""
+    """Share of tokens that `percentile` and `running` keep; ties with the last kept token are kept too."""
     entropy_threshold: Annotated[float, Meta(ge=0)] = 0.0
-    """Entropy in nats over which `threshold` keeps a token; 0 is for the other kinds of mask."""
+    """Entropy in nats above which `threshold` keeps a token; leave it at 0 for other masks."""
     entropy_min_tokens: Count = 10
-    """Tokens that each rollout keeps at least, its highest ones."""
+    """Tokens that each rollout keeps at least: those of its highest entropies."""
     mask_norm: Literal["all", "selected"] = "all"
-    """Whether `norm` counts all tokens of a rollout or those that the mask keeps."""
+    """Whether `norm` counts all tokens of a rollout or only those that the mask keeps."""
     problems: Annotated[Count, FIXED] = 0
-    """Train on the first so many usable problems of the file alone; 0: on all."""
+    """Train only on the first N usable problems of the file; 0: on all."""
     bad_rows: Literal["refuse", "skip"] = "refuse"
-    """Lines of the problem file that cannot be used: refused by number, or left out and counted."""
+    """Unusable lines of the problem file: refuse the file and list them by number, or skip and count them."""
     verifier: Literal["exact", "math-verify"] = "exact"
-    """What compares answers: exact numbers alone, or math-verify (extra `math`) for expressions that are none."""
+    """How answers are compared: as exact numbers, or also by math-verify (extra `math`) for other expressions."""
     lenient_answers: bool = False
-    """Take the last number of a completion that marks no answer."""
+    """Use the last number of a completion that marks no answer."""
     format_reward: Annotated[float, Meta(ge=0)] = 0.0
-    """Reward for thoughts that end once and a number in a box after them, right or wrong."""
+    """Reward for a thought that ends once, followed by a number in a box, right or wrong."""
     length_penalty: Annotated[float, Meta(ge=0, lt=1)] = 0.0
-    """Taken off a right answer's reward, times its share of the longest. Wrong ones would learn length alone."""
+    """Subtracted from the reward of a right answer, times its share of the longest. Wrong ones would learn only
+    length."""
     random_rewards: bool = False
-    """True: every reward is a coin's. A control: held-out accuracy must not rise. Also walks the path of a model that
-    gets nothing right."""
+    """True: rewards are drawn at random. A control: held-out accuracy must not rise. Also rehearses a model that gets
+    nothing right."""
     sent: Annotated[bool, FIXED] = False
     """Order the problems from easy to hard by the semantic entropy of the first policy's answers (SENT)."""
     sent_samples: Annotated[int, Meta(ge=2)] = 8
-    """Answers to each problem that this is measured on (M)."""
+    """Answers to each problem from which its entropy is measured (M)."""
     sent_stages: Annotated[int, Meta(ge=1, le=8), FIXED] = 2
-    """Equal parts of the ordered problems; they are opened one after another."""
+    """Equal parts of the ordered problems; training opens one after another."""
     sent_saturated: Annotated[Literal["thin", "keep", "drop"], FIXED] = "thin"
-    """Problems that are always solved, and the same way: a twentieth of them stays, all, or none."""
+    """Problems that are always solved in the same way: keep a twentieth, all, or none of them."""
     sent_replay: Share = 0.2
-    """Share of draws that go back to earlier stages."""
+    """Share of draws from earlier stages."""
     sent_min_steps: Positive = 50
-    """Steps of a stage before the next may open."""
+    """Steps of a stage before the next one may open."""
     sent_max_steps: Positive = 500
-    """Steps of a stage after which the next opens in any case."""
+    """Steps of a stage after which the next one opens regardless."""
     sent_accuracy: Share = 0.75
     """Running mean of the share of right answers that opens the next stage."""
     sent_uniform: Share = 0.6
-    """Running mean of the share of uniform groups that opens the next stage: this one has little left to teach."""
+    """Running mean of the share of uniform groups that opens the next stage, because this one has little left to
+    teach."""
     sent_on_stale: Annotated[Literal["rebuild", "fail", "shuffle"], FREE] = "rebuild"
-    """Where the measured order is of another model, file or setting: measure again, refuse, or train without order."""
+    """If the measured order belongs to another model, file or setting: measure again, refuse, or train without
+    order."""

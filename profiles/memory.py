@@ -13,6 +13,6 @@ class Memory(Section, frozen=True):
     """[memory]: the GPU's memory. docs/memory.md says what a profile needs, and how that is computed."""
 
     cap_gib: Annotated[float, Meta(ge=0), FREE] = 0.0
-    """Take no more than a card with so many usable GiB has, context included (8 GB cards: 7.6); 0: all there is."""
+    """Use no more memory than a card with this many usable GiB has, context included (8 GB cards: 7.6); 0: no cap."""
     on_small_card: Annotated[Literal["refuse", "warn"], FREE] = "refuse"
-    """Where the card has less than the planner expects to need: do not start, or say so and start all the same."""
+    """If the GPU has less memory than the plan needs: refuse to start, or warn and start regardless."""

@@ -19,71 +19,71 @@ from profiles.section import Section as Section
 
 
 class Run(Section, frozen=True):
-    """[run]: how long, in what portions, and from which seed."""
+    """[run]: how long a run is, in what portions it works, and from which seed."""
 
     seed: Annotated[int, Meta(ge=0), FIXED] = 0
     """Root of every random stream of the run: (seed, step, purpose) gives each stream its own."""
     worker: Annotated[Literal["azr", "grpo", "fake"], FIXED] = "azr"
-    """`azr`: self-play. `grpo`: problems with known answers. `fake` trains two floats: it proves durability."""
+    """`azr`: self-play. `grpo`: problems with known answers. `fake`: two floats, to prove durability."""
     max_cycles: Annotated[Count, FREE] = 0
-    """Cycles after which the run is finished; 0: go on until stagnant, exhausted or stopped."""
+    """Number of cycles after which the run is finished; 0: go on until stagnant, exhausted or stopped."""
     max_hours: Annotated[float, Meta(ge=0), FREE] = 0.0
-    """Hours of seeding and training after which the run is finished at the next cycle's end; 0: no limit."""
+    """Hours of seeding and training after which the run is finished, at the end of the cycle; 0: no limit."""
     until: Annotated[str, FREE] = ""
     """Held-out score that finishes the run, as in `mean>=0.9` or `pocket/ind.sampled_accuracy>0.8`; empty: none."""
     phases: Annotated[tuple[Literal["seed", "train"], ...], FREE] = ("seed", "train")
-    """`seed` fills the buffers, `train` follows. A run with `seed` alone stops there, and goes on when it has both."""
+    """`seed` fills the buffers, `train` follows. A run with only `seed` stops there, and resumes once it has both."""
     steps_per_cycle: Positive = 20
-    """Optimiser steps that one train worker does before validation. Exactly so many are done."""
+    """Optimiser steps of one train worker between validations. A worker does exactly this many."""
     checkpoint_every: Annotated[Positive, FREE] = 5
-    """Steps between checkpoints: a crash costs at most so many. The last step of a cycle always has one."""
+    """Steps between checkpoints; a crash costs at most these. The last step of a cycle always has one."""
     threads: Annotated[Count, FREE] = 0
-    """CPU threads of a worker's tensor library; 0: all cores. Changing it may change the last bits of results."""
+    """CPU threads of a worker's tensor library; 0: all cores. Another number may change the last bits of results."""
     deterministic: Annotated[bool, FREE] = True
-    """Use only kernels whose result does not depend on timing, so that a resume is bit-exact; a model that needs others
-    is refused (66)."""
+    """Use only kernels whose result does not depend on timing, so that a resume is bit-exact. A model that needs other
+    kernels is refused (66)."""
     device: Annotated[Literal["auto", "cpu", "cuda"], FREE] = "auto"
-    """Where the model lives; `auto` takes the GPU where there is one."""
+    """Device of the model; `auto` uses the GPU if there is one."""
     gpus: Annotated[Positive, FREE] = 1
-    """GPUs of this host that train together; on a CPU so many processes. docs/models.md says what is divided."""
+    """GPUs of this host that train together; on a CPU, the number of processes. docs/models.md says what is divided."""
 
 
 class Model(Section, frozen=True):
-    """[model]: which weights are trained, and how they are read."""
+    """[model]: which weights are trained, and how they are loaded."""
 
     path: Annotated[str, FIXED] = "pocket"
     """`pocket` or `pocket-words` for a built-in model, else a directory with a Hugging Face checkpoint."""
     prompt_style: Annotated[Literal["pocket", "azr", "azr-chat", "verbatim", "boxed", "boxed-chat"], FIXED] = "pocket"
     """Self-play: `azr`, `azr-chat` by a chat template. GRPO: `verbatim` adds nothing; `boxed` asks for \\boxed{}."""
     dtype: Annotated[Literal["float32", "bfloat16"], FIXED] = "float32"
-    """Precision of weights in memory. What is trained in `bfloat16` has a float32 copy that the optimiser works on."""
+    """Precision of weights in memory. Weights trained in `bfloat16` have a float32 copy for the optimiser."""
     random_init: Annotated[
         Literal["off", "qwen2-tiny", "qwen2.5-0.5b", "qwen2.5-1.5b", "r1-qwen-1.5b", "qwen2.5-3b"], FIXED
     ] = "off"
-    """Instead of `path`: weights of that shape drawn from the seed, and a tokenizer of bytes. For rehearsals."""
+    """Instead of `path`: random weights of that shape, drawn from the seed, and a byte tokenizer. For rehearsals."""
     quantization: Annotated[Literal["none", "nf4"], FIXED] = "none"
     """`nf4`: frozen linear layers in 4 bits (bitsandbytes), about 0.52 bytes a weight instead of 2 (QLoRA)."""
     gradient_checkpointing: Annotated[bool, FREE] = False
-    """Compute a layer's activations again in the backward pass: a third slower, memory of one layer instead of all."""
+    """Recompute a layer's activations in the backward pass: a third slower, memory of one layer instead of all."""
 
 
 class Adapter(Section, frozen=True):
-    """[adapter]: LoRA, small trained matrices beside frozen weights; a checkpoint then holds these alone."""
+    """[adapter]: LoRA, small trained matrices beside frozen weights. A checkpoint then holds only the adapter."""
 
     rank: Annotated[Count, FIXED] = 0
-    """Columns of each pair of matrices (r); 0: no adapter, all weights are trained. Memory grows with it."""
+    """Columns of each pair of matrices (r); memory grows with it. 0: no adapter, all weights are trained."""
     alpha: Annotated[float, Meta(gt=0), FIXED] = 64.0
-    """The pair's product is scaled by alpha / rank; 2 is usual."""
+    """The product of the pair is scaled by alpha / rank; alpha is usually 2 times rank."""
     rslora: Annotated[bool, FIXED] = False
-    """Scale by alpha / sqrt(rank) instead (arXiv 2312.03732), so that a large rank is not scaled down to nothing."""
+    """Scale by alpha / sqrt(rank) instead (arXiv 2312.03732), so that a large rank keeps its effect."""
     implementation: Annotated[Literal["own", "peft"], FREE] = "own"
-    """Whose code computes with the matrices. `own` works in the model's precision, with fewer kernels."""
+    """The code that computes with the matrices. `own` works in the model's precision, with fewer kernels."""
     targets: Annotated[tuple[str, ...], FIXED] = (
         "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj",
     )  # fmt: skip
-    """Linear layers that get one, by the last part of their name; a name that the model has not is refused."""
+    """Linear layers that get an adapter, by the last part of their name; an unknown name is refused."""
     dropout: Annotated[Share, FIXED] = 0.0
-    """Must stay 0: rollouts are drawn without it, so it would make the ratio noise before any update."""
+    """Must stay 0: rollouts are drawn without dropout, so it would turn the ratio into noise before any update."""
 
 
 class Sampling(Section, frozen=True):
@@ -92,56 +92,58 @@ class Sampling(Section, frozen=True):
     engine: Annotated[Literal["native", "hf", "continuous", "vllm", "auto"], FREE] = "native"
     """`native`: our own decoder. `hf`, `continuous`: transformers'. `auto`: the fastest that fits. docs/engines.md."""
     fallback: Annotated[tuple[Literal["native", "hf", "continuous"], ...], FREE] = ()
-    """Engines that take over, in this order, where `engine` cannot start or go on; empty: the run stops, with why."""
+    """Engines that take over, in this order, if `engine` cannot start or go on; empty: the run stops and says why."""
     max_rows: Annotated[Positive, FREE] = 512
-    """Rollouts that decode side by side; their cache grows with it. `vllm` has knobs of its own instead."""
+    """Rollouts that decode concurrently; their cache grows with this. `vllm` has its own knobs instead."""
     temperature: Annotated[float, Meta(gt=0, le=2)] = 1.0
     """Softmax temperature. log_probs are computed at the same temperature, or the ratio is biased."""
     max_prompt_tokens: Positive = 96
-    """Prompts longer than this are redrawn with fewer references; never cut."""
+    """Prompts longer than this are redrawn with fewer references; they are never cut."""
     max_completion_tokens: Positive = 96
     """Tokens that a rollout may add to its prompt. Memory grows with the batch times this."""
 
 
 class Vllm(Section, frozen=True):
-    """[vllm]: the engine `vllm` (extra `vllm`, one NVIDIA GPU); no other engine reads it."""
+    """[vllm]: settings of the engine `vllm` (extra `vllm`, one NVIDIA GPU); no other engine reads them."""
 
     gpu_memory_utilization: Annotated[float, Meta(gt=0, le=1), FREE] = 0.4
     """Share of the GPU's memory for its weights and cache while it is awake. The trainer's part must fit beside it."""
     max_num_seqs: Annotated[Positive, FREE] = 256
-    """Rollouts that decode side by side."""
+    """Rollouts that decode concurrently."""
     max_num_batched_tokens: Annotated[Positive, FREE] = 8192
     """Tokens of one forward pass, prompts included; at least `max_num_seqs`."""
     enable_prefix_caching: Annotated[bool, FREE] = True
-    """Read a prompt once for all its rollouts. The cache is emptied whenever the weights change."""
+    """Read a prompt once for all its rollouts. A change of the weights empties the cache."""
     enforce_eager: Annotated[bool, FREE] = False
-    """True: no CUDA graphs. Starts sooner, needs less memory, decodes slower."""
+    """True: no CUDA graphs. vLLM starts sooner, needs less memory and decodes slower."""
     sleep: Annotated[bool, FREE] = True
-    """Give weights and cache back to the GPU while the trainer works."""
+    """Free the GPU memory of its weights and cache while the trainer works."""
     dtype: Annotated[Literal["bfloat16", "float16", "float32"], FREE] = "bfloat16"
-    """Precision of its copy of the weights. Where it differs from the trainer's, `optimizer.tis_cap` corrects."""
+    """Precision of its copy of the weights. If it differs from the trainer's, `optimizer.tis_cap` corrects for that."""
 
 
 class Optimizer(Section, frozen=True):
     """[optimizer]: the policy update."""
 
     kind: Annotated[Literal["adamw", "adamw8bit", "paged_adamw8bit"], FIXED] = "adamw"
-    """Moments in float32 (8 bytes a weight), in 8 bits (2 bytes; bitsandbytes), or these in pages that leave a GPU."""
+    """Moments in float32 (8 bytes a weight), in 8 bits (2 bytes; bitsandbytes), or in 8-bit pages that can leave the
+    GPU."""
     offload: Annotated[bool, FIXED] = False
-    """Keep moments and the float32 copy of the weights in host memory, and update there: slower, frees the GPU."""
+    """Keep moments and the float32 copy of the weights in host memory and update there: slower, but frees GPU
+    memory."""
 
     learning_rate: Annotated[float, Meta(gt=0)] = 2e-4
     """AdamW's step size after warm-up."""
     warmup_steps: Count = 5
     """Steps over which the learning rate rises linearly from 0."""
     final_learning_rate: Annotated[float, Meta(ge=0)] = 0.0
-    """Learning rate at and after `decay_steps`; unused where that is 0."""
+    """Learning rate at and after `decay_steps`; unused if that is 0."""
     decay_steps: Count = 0
     """Step at which linear decay to `final_learning_rate` ends; 0: no decay."""
     betas: tuple[float, float] = (0.9, 0.95)
-    """AdamW's moments."""
+    """AdamW's decay rates of the two moments."""
     weight_decay: Annotated[float, Meta(ge=0)] = 0.0
-    """AdamW's decay, per step and unit of learning rate."""
+    """AdamW's weight decay, per step and unit of learning rate."""
     max_grad_norm: Annotated[float, Meta(gt=0)] = 1.0
     """Gradients are scaled down to this norm."""
     clip_ratio_low: Annotated[float, Meta(gt=0, lt=1)] = 0.2
@@ -149,44 +151,45 @@ class Optimizer(Section, frozen=True):
     clip_ratio_high: Annotated[float, Meta(gt=0)] = 0.2
     """How far above 1 the ratio may go before its gradient is cut."""
     tis_cap: Annotated[float, Meta(ge=-1)] = -1.0
-    """Most weight in truncated importance sampling; 0: off; -1: 2 (`sequence_mask` 3), off where engines are exact."""
+    """Largest weight in truncated importance sampling; 0: off; -1: 2 (`sequence_mask` 3), off if engines are exact."""
     mismatch_limit: Annotated[float, Meta(ge=-1), FREE] = -1.0
-    """`mismatch_mean` in nats that ends the run; 0: never; -1: .01 in float32, .25 where weights have fewer bits."""
+    """`mismatch_mean` in nats that ends the run; 0: never; -1: .01 in float32, .25 if weights have fewer bits."""
     entropy_coef: float = 0.0
-    """Weight of the mean token entropy that is subtracted from the loss."""
+    """Weight of the entropy bonus: this times the mean token entropy is subtracted from the loss."""
     advantages: Literal["cell", "group"] = "cell"
     """`cell`: TRR++, normalised over all rollouts of one (task, role). `group`: solver baseline per prompt."""
     loss_divisor: Literal["tokens", "constant"] = "tokens"
-    """Token losses of an update are divided by its number of tokens, or by rollouts times `loss_constant`."""
+    """Divide the token losses of an update by its number of tokens, or by rollouts times `loss_constant`."""
     loss_constant: Annotated[float, Meta(gt=0)] = 16.0
-    """Tokens that one rollout counts as, under loss_divisor = "constant": long answers then are not pushed less."""
+    """Tokens that one rollout counts as, with loss_divisor = "constant". Long answers then keep their full weight."""
     updates_per_step: Positive = 1
-    """Minibatches a step's rollouts are split into, each with an optimiser update of its own."""
+    """Minibatches into which a step's rollouts are split, each with its own optimiser update."""
     micro_batch_size: Positive = 128
-    """Rollouts of one forward pass. Memory grows with it; the result does not depend on it beyond rounding."""
+    """Rollouts of one forward pass. Memory grows with it; the result changes only by rounding."""
     row_tokens: Positive = 128
-    """Tokens of a row that sequences are packed into. Rollouts in it share their prompt: raise it for long ones."""
+    """Tokens of a row into which sequences are packed. Rollouts in a row share their prompt: raise it for long ones."""
     cuda_graphs: bool = True
-    """Training passes as CUDA graphs where launching them takes longer: one GPU, frozen Qwen2 with own adapter."""
+    """Capture training passes as CUDA graphs if launching them takes longer. One GPU, frozen Qwen2, own adapter
+    only."""
 
 
 class Sandbox(Section, frozen=True):
-    """[sandbox]: what a program that the model wrote may use."""
+    """[sandbox]: what a program may use that the model wrote."""
 
     jobs: Annotated[Positive, FREE] = 2
-    """Programs that run side by side."""
+    """Programs that run concurrently."""
     cpu_s: Seconds = 2.0
-    """CPU seconds of one program: what decides that it takes too long."""
+    """CPU seconds of one program. This limit decides that a program takes too long."""
     wall_s: Seconds = 10.0
-    """Wall seconds of one program: the safety net for sleepers."""
+    """Wall seconds of one program, as a safety net for programs that sleep."""
     memory_mb: Positive = 512
     """Address space of one program, in MiB."""
     modules: tuple[str, ...] = ()
-    """Modules that programs may import beyond the pure ones that docs/sandbox.md names. Each is trusted code."""
+    """Modules that programs may import besides the pure ones in docs/sandbox.md. They run as trusted code."""
     require: Annotated[tuple[Literal["landlock", "seccomp", "userns"], ...], FREE] = ("landlock", "seccomp")
-    """Layers without which model-written programs do not run."""
+    """Layers that must work before a program of the model runs."""
     allow_weak: Annotated[bool, FREE] = False
-    """True: run them although a required layer is missing. For machines that hold nothing of worth."""
+    """True: run programs although a required layer is missing. For machines that hold nothing of value."""
 
 
 class Validation(Section, frozen=True):
@@ -195,96 +198,102 @@ class Validation(Section, frozen=True):
     suites: Annotated[
         tuple[Literal["pocket", "words", "cruxeval-i", "cruxeval-o", "gsm8k", "fake"], ...], Meta(min_length=1)
     ] = ("pocket",)
-    """Held-out sets; none can enter the buffers. All but `pocket` and `words` need a data file (docs/evaluation.md)."""
+    """Held-out suites; none can enter the buffers. All but `pocket` and `words` need a data file
+    (docs/evaluation.md)."""
     examples_per_task: Positive = 300
-    """Problems of each task: always the same ones, chosen by hash, of each stratum its share."""
+    """Problems of each task: always the same ones, chosen by hash, with a share for each stratum."""
     data: Annotated[str, FREE] = ""
-    """Folder of the data files; empty: that in the environment variable LONGHAUL_DATA."""
+    """Folder of the data files; empty: the folder in the environment variable LONGHAUL_DATA."""
     all_within: Annotated[Share, FREE] = 0.05
-    """Ask all problems of a suite if that takes less than this share of the training time in between; 0: never."""
+    """Ask all problems of a suite if that takes less than this share of the training time between validations; 0:
+    never."""
     every: Annotated[Positive, FREE] = 1
-    """Cycles between validations; the first checkpoint and the last are always validated."""
+    """Cycles between validations; the first and the last checkpoint are always validated."""
     sampled: bool = True
-    """Also sample one answer a problem at temperature 1: moves long before greedy, which is a step function."""
+    """Also sample one answer per problem at temperature 1. Its accuracy moves long before the greedy one, a step
+    function."""
 
 
 class Stagnation(Section, frozen=True):
-    """[stagnation]: when the run no longer improves or no longer finds new tasks (docs/operations.md has the rule)."""
+    """[stagnation]: when a run no longer improves or no longer finds new tasks (docs/operations.md has the rule)."""
 
     patience_cycles: Annotated[Positive, FREE] = 24
-    """Validated cycles over which a trend is looked for; more where their noise could hide `min_progress`."""
+    """Validated cycles over which the rule looks for a trend; more if noise could hide `min_progress`."""
     min_progress: Annotated[float, Meta(gt=0, le=1), FREE] = 0.013
-    """Rise of held-out accuracy in 10 cycles that is worth waiting for; the run is not stopped if it can be missed."""
+    """Rise of held-out accuracy in 10 cycles that is worth waiting for. The run goes on if noise could hide such a
+    rise."""
     min_cycles: Annotated[Count, FREE] = 6
-    """Cycles before any verdict."""
+    """Cycles before the first verdict."""
     min_new_share: Annotated[Share, FREE] = 0.05
-    """New valid distinct programs per proposal, under which a cycle counts as poor in data."""
+    """A cycle with fewer new valid distinct programs per proposal than this is poor in data."""
     min_learnable_share: Annotated[Share, FREE] = 0.05
-    """Proposals with a solve rate strictly between 0 and 1, under which a cycle counts as poor in data."""
+    """A cycle whose share of proposals with a solve rate strictly between 0 and 1 is below this is poor in data."""
     poor_cycles: Annotated[Positive, FREE] = 3
-    """Poor cycles in a row before the run counts as out of data."""
+    """Poor cycles in a row after which the run is out of data."""
     on_plateau: Annotated[Literal["stop", "reseed", "continue"], FREE] = "stop"
-    """What to do on a plateau. `reseed` consolidates the buffers and starts self-play from them once more."""
+    """What to do on a plateau. `reseed` consolidates the buffers and restarts self-play from them."""
     on_no_data: Annotated[Literal["stop", "reseed", "continue"], FREE] = "reseed"
-    """What to do when new tasks dry up while accuracy does not rise."""
+    """What to do if the run finds few new tasks while accuracy does not rise."""
     on_collapse: Annotated[Literal["stop", "continue"], FREE] = "stop"
-    """What to do when held-out accuracy falls by 10 points, or by half, and stays there for 3 validated cycles."""
+    """What to do if held-out accuracy falls by 10 points, or by half, and stays there for 3 validated cycles."""
     max_reseeds: Annotated[Count, FREE] = 2
-    """Reseeds of one run; after them the verdict is to stop."""
+    """Reseeds of one run; after them `reseed` means stop."""
 
 
 class Data(Section, frozen=True):
-    """[data]: the problems of GRPO, or a finite source of tasks for self-play in place of its own proposals."""
+    """[data]: the problems of GRPO, or a finite source of tasks that replaces the proposals of self-play."""
 
     tasks: Annotated[str, FIXED] = ""
-    """JSONL file (self-play: docs/data.md), of GRPO also a folder; empty: own proposals, GRPO: `validation.data`."""
+    """JSONL file (self-play: docs/data.md), for GRPO also a folder; empty: own proposals, for GRPO
+    `validation.data`."""
     on_exhausted: Annotated[Literal["reshuffle", "stop"], FREE] = "reshuffle"
-    """At the end of the file: a new epoch in another order, or a finished run."""
+    """At the end of the file: begin a new epoch in another order, or finish the run."""
     sources: tuple[str, ...] = ()
-    """What buffers begin with until a first checkpoint: files, runs, `previous` (this profile's newest earlier run)."""
+    """Tasks for the first buffers, until the first checkpoint: files, runs, `previous` (this profile's newest earlier
+    run)."""
     hand_on: Annotated[bool, FREE] = True
-    """After the last cycle write every task, run once more, to `data/next.jsonl`: the input of a next run."""
+    """After the last cycle, run every task once more and write it to `data/next.jsonl`, as input for another run."""
 
 
 class Retention(Section, frozen=True):
-    """[retention]: which checkpoints stay besides the head, its parents and the best."""
+    """[retention]: which checkpoints stay besides the head, its ancestors and the best."""
 
     keep_ancestors: Annotated[int, Meta(ge=1), FREE] = 2
-    """Ancestors of the head that stay."""
+    """Number of ancestors of the head that stay."""
     keep_every: Annotated[Count, FREE] = 10
-    """The last checkpoint of every Nth cycle is kept for good; 0: none."""
+    """Keep the last checkpoint of every Nth cycle for good; 0: none."""
     keep_rollout_steps: Annotated[Count, FREE] = 0
-    """Committed steps whose rollout files stay for reading; those not yet committed always stay."""
+    """Committed steps whose rollout files stay for you to read. Those not yet committed always stay."""
     on_small_disk: Annotated[Literal["refuse", "warn"], FREE] = "refuse"
-    """Where less is free than the run may need at most: do not start, or say so and start all the same."""
+    """If less disk is free than the run may need: refuse to start, or warn and start regardless."""
 
 
 class Trackers(Section, frozen=True):
-    """[trackers]: curves for other programs, of committed steps and validations. None of them can stop a run."""
+    """[trackers]: curves for other programs, from committed steps and validations. No tracker can stop a run."""
 
     use: Annotated[tuple[Literal["tensorboard", "wandb", "trackio"], ...], FREE] = ("tensorboard",)
-    """`tensorboard` writes into the run directory, where TensorBoard is installed; W&B and trackio need their names."""
+    """`tensorboard` writes into the run directory if TensorBoard is installed. List W&B and trackio to use them."""
     project: Annotated[str, FREE] = "longhaul"
-    """What W&B and trackio list the run under."""
+    """Project under which W&B and trackio list the run."""
     wandb_mode: Annotated[Literal["online", "offline"], FREE] = "online"
     """`offline`: W&B's files stay in the run directory, for `wandb sync`."""
 
 
 class Timeouts(Section, frozen=True):
-    """[timeouts]: after how long a silent worker counts as hung. Durations are of the monotonic clock."""
+    """[timeouts]: how long a worker may be silent before it counts as hung. Durations use the monotonic clock."""
 
     startup_s: Annotated[Seconds, FREE] = 180.0
-    """Start of the process to `ready`; 1 s per 100 MB of model is added."""
+    """From the start of the process to `ready`; plus 1 s per 100 MB of model."""
     heartbeat_s: Annotated[Seconds, FREE] = 90.0
     """Silence of the heartbeat thread."""
     step_min_s: Annotated[Seconds, FREE] = 600.0
-    """Least deadline of a step; the deadline is max(this, step_factor * median of the last 20 steps)."""
+    """Shortest deadline of a step; the deadline is max(this, step_factor * median of the last 20 steps)."""
     step_factor: Annotated[float, Meta(ge=2), FREE] = 8.0
     """Multiple of the median step time after which a step counts as hung."""
     checkpoint_s: Annotated[Seconds, FREE] = 60.0
-    """Least deadline of a checkpoint; 1 s per 20 MB is added."""
+    """Shortest deadline of a checkpoint; plus 1 s per 20 MB."""
     kill_s: Annotated[Seconds, FREE] = 5.0
-    """Patience between asking a worker to abort and KILL. Workers ignore TERM: their end is for the master."""
+    """Wait between asking a worker to abort and KILL. Workers ignore TERM, because the master ends them."""
 
 
 class Retry(Section, frozen=True):
@@ -297,11 +306,11 @@ class Retry(Section, frozen=True):
     max_without_progress: Annotated[Positive, FREE] = 5
     """Failed attempts in a row without a new checkpoint that end the run."""
     max_same_failure: Annotated[Positive, FREE] = 3
-    """Failures of one class at one step that end the run: such a failure is data or numbers, and will come again."""
+    """Failures of one class at one step that end the run. The cause is then data or numbers, and would return."""
 
 
 class Fake(Section, frozen=True):
-    """[fake]: the durability trainer's own knobs; no other worker reads them."""
+    """[fake]: knobs of the durability trainer; no other worker reads them."""
 
     step_s: Annotated[float, Meta(ge=0)] = 0.0
     """Seconds that a step sleeps."""
@@ -315,9 +324,9 @@ class Profile(Section, frozen=True):
     """What a person says they want. Read from TOML by `profiles.load`."""
 
     name: str
-    """Name of the profile, and of the run where `--run` gives no other."""
+    """Name of the profile, and of the run unless `--run` names it."""
     description: str = ""
-    """One sentence: what it is, on which hardware, how long."""
+    """One sentence: what the profile is, on which hardware, how long it takes."""
     run: Run = Run()
     model: Model = Model()
     adapter: Adapter = Adapter()
