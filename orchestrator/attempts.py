@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from orchestrator import worker_pool
+from orchestrator.checkpoint_request import CheckpointRequest
 from orchestrator.commit import STOPPED, Ended, Ledger
 from orchestrator.display.screen import Screen
 from orchestrator.ingest import ingest, ingest_all
@@ -35,13 +36,21 @@ class Attempts:
     """Starts and closes attempts, and takes what they report into the store."""
 
     def __init__(
-        self, run: RunDir, store: Store, profile: Profile, pool: WorkerPool, ledger: Ledger, screen: Screen
+        self,
+        run: RunDir,
+        store: Store,
+        profile: Profile,
+        pool: WorkerPool,
+        ledger: Ledger,
+        checkpoint_request: CheckpointRequest,
+        screen: Screen,
     ) -> None:
         self.run = run
         self.store = store
         self.profile = profile
         self.pool = pool
         self.ledger = ledger
+        self.checkpoint_request = checkpoint_request
         self.screen = screen
 
     def start(self, action: Train | Validate, history: History, now: float, utc: float) -> None:
@@ -126,23 +135,14 @@ class Attempts:
         except Damaged as error:
             self.screen.say(f"checkpoint {Path(message.path).name} does not verify ({error}); the head stays")
             return None
-        if message.id:
-            active.checkpoint_pending = False
-            active.worker.watch = replace(active.worker.watch, checkpoint_asked_at=None)
         if facts.checkpoint_id != active.newest:
             active.newest = facts.checkpoint_id
             self.screen.say(f"checkpoint of step {facts.step} is durable ({facts.digest[:12]})")
             for path in self.ledger.prune():
                 self.screen.note_pruned(path)
+        if message.id:
+            self.checkpoint_request.committed(facts)
         return facts
-
-    def ask_for_checkpoint(self, active: Active, now: float) -> None:
-        """Once, however often it is asked for before the next step edge."""
-        if not active.checkpoint_pending:
-            active.checkpoint_pending = True
-            active.worker.watch = replace(active.worker.watch, checkpoint_asked_at=now)
-            active.worker.send(Message(type="checkpoint", id=1))
-            self.screen.say("checkpoint at the next step edge")
 
     def ask_to_stop(self, active: Active, now: float) -> None:
         """A train worker finishes its step; a validation is simply done again on resume."""

@@ -34,20 +34,17 @@ class Watch:
     steps_done: int = 0
     """Steps finished in this attempt."""
     stage: str = ""
-    checkpoint_asked_at: float | None = None
     stop_asked_at: float | None = None
 
     def later_by(self, seconds: float) -> Watch:
         """As if everything had happened so much later: time in which the worker, or we, did not run."""
-        asked, stop = self.checkpoint_asked_at, self.stop_asked_at
         return replace(
             self,
             spawned_at=self.spawned_at + seconds,
             heard_at=self.heard_at + seconds,
             progress_at=self.progress_at + seconds,
             started_at=None if self.started_at is None else self.started_at + seconds,
-            checkpoint_asked_at=None if asked is None else asked + seconds,
-            stop_asked_at=None if stop is None else stop + seconds,
+            stop_asked_at=None if self.stop_asked_at is None else self.stop_asked_at + seconds,
         )
 
 
@@ -57,8 +54,18 @@ def step_deadline_s(step_times: Sequence[float], timeouts: Timeouts, *, is_first
     return max(timeouts.step_min_s, observed) * (FIRST_STEP_FACTOR if is_first else 1)
 
 
-def overdue(watch: Watch, timeouts: Timeouts, step_times: Sequence[float], head_bytes: int, now: float) -> str:
-    """Name of the deadline that has passed, or an empty string."""
+def overdue(
+    watch: Watch,
+    timeouts: Timeouts,
+    step_times: Sequence[float],
+    head_bytes: int,
+    now: float,
+    checkpoint_asked_at: float | None = None,
+) -> str:
+    """Name of the deadline that has passed, or an empty string.
+
+    checkpoint_asked_at: when this worker was asked for a checkpoint that it has not made; None: it was not.
+    """
     checkpoint_s = timeouts.checkpoint_s + head_bytes / BYTES_PER_S_CHECKPOINT
     step_s = step_deadline_s(step_times, timeouts, is_first=watch.steps_done == 0)
     if not watch.ready:
@@ -73,6 +80,6 @@ def overdue(watch: Watch, timeouts: Timeouts, step_times: Sequence[float], head_
         return f"stage {watch.stage}" if watch.stage else "start"
     if watch.stop_asked_at is not None and now - watch.stop_asked_at > step_s + checkpoint_s:
         return "stop"
-    if watch.checkpoint_asked_at is not None and now - watch.checkpoint_asked_at > step_s + checkpoint_s:
+    if checkpoint_asked_at is not None and now - checkpoint_asked_at > step_s + checkpoint_s:
         return "checkpoint"
     return ""

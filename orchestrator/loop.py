@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from orchestrator.attempts import Attempts
+from orchestrator.checkpoint_request import CheckpointRequest
 from orchestrator.clock import Clock
 from orchestrator.commit import Ledger
 from orchestrator.control import Client, Server
@@ -28,7 +29,7 @@ from orchestrator.worker_pool import WorkerPool, reap_strangers, rotate_log, sta
 from profiles.errors import ExitCode
 from profiles.schema import Profile
 from state.crash import crash_point
-from state.history import CheckpointFacts, History
+from state.history import History
 from state.layout import RunDir
 from state.reader import Reader
 from state.states import AttemptState, CycleState, RunState, WrongTransition
@@ -68,7 +69,8 @@ class Master:
         self.history: History = reader.history()
         self.pool = WorkerPool(run, self.history.run_id, profile.run.worker)
         ledger = Ledger(run, store, reader, profile.retention)
-        self.attempts = Attempts(run, store, profile, self.pool, ledger, screen)
+        self.checkpoint_request = CheckpointRequest(screen.say)
+        self.attempts = Attempts(run, store, profile, self.pool, ledger, self.checkpoint_request, screen)
         self.verifier = Verifier(self.attempts, signals)
         self.server = Server(run)
         # A person who starts a failed run again has looked at it: old failures no longer count.
@@ -76,14 +78,11 @@ class Master:
         self.forgiven = frozenset(failure.token for failure in self.history.failures if was_failed)
         self.stop_asked_at: float | None = None
         self.stop_at_once = False
-        self.checkpoint_clients: list[Client] = []
         self.stop_clients: list[Client] = []
         self.waiting_until: float | None = None  # monotonic: the wall clock may be set back while we wait
         self.waited = ""  # token of the failure that we wait for, or waited for last
         self.last_turn = clock.monotonic()
         self.last_heartbeat_row = self.last_turn
-        self.is_checkpoint_owed = False
-        """Asked for when there was nothing to save yet, or its worker died: the next attempt is asked at once."""
 
     # --- the wheel -------------------------------------------------------------------------------------------
 
@@ -130,7 +129,12 @@ class Master:
         away, self.last_turn = now - self.last_turn, now
         if away > AWAY_S:
             for worker in self.pool.workers():
-                worker.watch = worker.watch.later_by(away)
+                self.postpone(worker, away)
+
+    def postpone(self, worker: Worker, seconds: float) -> None:
+        """Move every deadline of a worker by time in which it, or we, did not run."""
+        worker.watch = worker.watch.later_by(seconds)
+        self.checkpoint_request.later_by(worker.token, seconds)
 
     def keep_house(self, now: float) -> None:
         """Now and then: say in the store that we live, and keep logs short."""
@@ -145,12 +149,13 @@ class Master:
 
     def hear_people(self, now: float) -> None:
         self.screen.read_keys(self.signals)
+        is_asked = False
         for client in self.server.poll(now):
             if client.command == "status":
                 client.answer(ok=True, master_pid=os.getpid(), state=self.history.state)
             elif client.command == "checkpoint":
-                self.checkpoint_clients.append(client)
-                self.signals.checkpoint += 1
+                self.checkpoint_request.join(client)
+                is_asked = True
             else:  # said as often as one likes: only `abort` is at once
                 self.stop_clients.append(client)
                 if client.command == "abort" or self.stop_asked_at is None:
@@ -160,9 +165,9 @@ class Master:
             self.screen.go_headless()
         for pressed_at in self.signals.take_stops():
             self.ask_to_stop(pressed_at)
-        if self.signals.checkpoint:
+        if is_asked or self.signals.checkpoint:
             self.signals.checkpoint = 0
-            self.ask_for_checkpoint(now)
+            self.checkpoint_request.ask(self.pool.train_worker, self.history.head, now)
 
     def ask_to_stop(self, now: float, *, at_once: bool = False) -> None:
         """First: after the step. A second one within ten seconds: at once. A burst is one."""
@@ -179,27 +184,6 @@ class Master:
             self.screen.say("stopping after this step; again within 10 s to stop at once")
             self.attempts.ask_to_stop(active, now)
 
-    def ask_for_checkpoint(self, now: float) -> None:
-        active = self.pool.active
-        if active is not None and isinstance(active.action, Train):
-            self.attempts.ask_for_checkpoint(active, now)
-        elif self.history.head is None:
-            self.screen.say("there is nothing to save yet; the first checkpoint answers this")
-            self.is_checkpoint_owed = True
-        else:
-            self.screen.say(f"nothing is newer than the checkpoint of step {self.history.head.step}")
-            self.answer_checkpoint(self.history.head, "nothing is newer than the head")
-
-    def answer_checkpoint(self, head: CheckpointFacts | None, note: str, *, ok: bool = True) -> None:
-        clients, self.checkpoint_clients = self.checkpoint_clients, []
-        for client in clients:
-            if head is None:
-                client.answer(ok=False, error="there is no checkpoint yet")
-            elif not ok:
-                client.answer(ok=False, error=f"{note}; the head is still step {head.step} ({head.path})")
-            else:
-                client.answer(ok=True, step=head.step, digest=head.digest, path=head.path, note=note)
-
     # --- workers ---------------------------------------------------------------------------------------------
 
     def hear_workers(self, now: float) -> None:
@@ -209,12 +193,8 @@ class Master:
             active = self.pool.active
             if active is None or worker is not active.worker or not messages:
                 continue
-            was_pending = active.checkpoint_pending
-            saved = self.attempts.hear(active, messages, self.clock.utc())
-            if saved:
+            if self.attempts.hear(active, messages, self.clock.utc()):
                 self.history = self.reader.history()
-            if was_pending and not active.checkpoint_pending:
-                self.answer_checkpoint(self.history.head, "durable")
 
     def reap(self, now: float) -> None:
         pool, active = self.pool, self.pool.active
@@ -227,10 +207,8 @@ class Master:
             ended = self.attempts.close(active, now, self.clock.utc())
             self.history = self.reader.history()
             self.screen.reload(self.reader)
-            if active.checkpoint_pending and (ended.failure or ended.state == AttemptState.LOST):
-                self.is_checkpoint_owed = True
-            elif active.checkpoint_pending:
-                self.answer_checkpoint(self.history.head, "durable")
+            has_failed = bool(ended.failure) or ended.state == AttemptState.LOST
+            self.checkpoint_request.worker_ended(active.worker.token, self.history.head, has_failed=has_failed)
         reap_strangers(worker.pid for worker in pool.workers())
 
     def watch(self, now: float) -> None:
@@ -241,7 +219,8 @@ class Master:
             worker.continue_kill(now)
             if worker.kill is not None:
                 continue
-            late = overdue(worker.watch, timeouts, self.screen.step_times, head_bytes, now)
+            asked_at = self.checkpoint_request.sent_at(worker.token)
+            late = overdue(worker.watch, timeouts, self.screen.step_times, head_bytes, now, asked_at)
             if worker.is_deaf:
                 late = "message queue"
             if late and not self.is_held(worker, now):
@@ -261,7 +240,8 @@ class Master:
             if worker.held_since is None:
                 return False
             # It runs again: it had no chance to speak, so every deadline begins anew.
-            worker.watch, worker.held_since = worker.watch.later_by(now - worker.watch.heard_at), None
+            self.postpone(worker, now - worker.watch.heard_at)
+            worker.held_since = None
             return True
         if worker.held_since is None:
             worker.held_since = now
@@ -306,7 +286,8 @@ class Master:
                 self.attempts.settle_problems(action, self.history)
                 self.attempts.start(action, self.history, now, self.clock.utc())
                 self.history = self.reader.history()
-                self.pay_checkpoint(now)
+                if (worker := self.pool.train_worker) is not None:
+                    self.checkpoint_request.worker_started(worker, now)
             case Commit(cycle):
                 self.commit_cycle(cycle)
             case Wait(seconds, reason, failure):
@@ -316,13 +297,6 @@ class Master:
                 self.block_cycle(action)
                 return action
         return None
-
-    def pay_checkpoint(self, now: float) -> None:
-        """Pass on a request that could not be met before."""
-        active = self.pool.active
-        if self.is_checkpoint_owed and active is not None and isinstance(active.action, Train):
-            self.is_checkpoint_owed = False
-            self.attempts.ask_for_checkpoint(active, now)
 
     def commit_cycle(self, cycle: int) -> None:
         """Judge it, close it, and keep a back-up of the store now and then."""
@@ -356,5 +330,5 @@ class Master:
                 os.waitpid(active.worker.pid, 0)
         for client in self.stop_clients:
             client.answer(ok=True, step=self.history.step, until_exit=True)
-        self.answer_checkpoint(self.history.head, "the run ended first", ok=False)
+        self.checkpoint_request.run_ended(self.history.head)
         self.server.close()

@@ -46,7 +46,7 @@ class Verifier:
         if head_id != self._seen_head:
             self._seen_head, self._is_idle = head_id, False
         found = self.hasher.take()
-        has_changed = found is not None and self.judge(found, history, active, now)
+        has_changed = found is not None and self.judge(found, history, now)
         if self.damaged is not None:
             has_changed |= self.replace_head(self.damaged, history, active, now, utc)
         if self.hasher.current is None and not self._is_idle:
@@ -63,7 +63,7 @@ class Verifier:
             self.hasher.start(waiting[-1])
         self._is_idle = not waiting
 
-    def judge(self, found: Hashed, history: History, active: Active | None, now: float) -> bool:
+    def judge(self, found: Hashed, history: History, now: float) -> bool:
         """What a result means. Returns whether the store has changed."""
         facts = self.ledger.reader.checkpoint(found.facts.checkpoint_id)
         if facts is None or facts.state != "committed":
@@ -85,9 +85,9 @@ class Verifier:
             return True
         self.damaged = found
         self.screen.say(f"the head {name} is DAMAGED: {found.damage}")
-        if active is not None and isinstance(active.action, Train):
+        if (worker := self.attempts.pool.train_worker) is not None:
             self.screen.say("its worker still has the state: the next checkpoint replaces it")
-            self.attempts.ask_for_checkpoint(active, now)
+            self.attempts.checkpoint_request.ask(worker, history.head, now)
         return False
 
     def quarantine(self, found: Hashed) -> None:

@@ -42,7 +42,6 @@ class Active:
     hung: str = ""
     """Name of the deadline that passed."""
     stop_sent: bool = False
-    checkpoint_pending: bool = False
     newest: str = ""
     """checkpoint_id of the newest one that it made."""
 
@@ -62,6 +61,12 @@ class WorkerPool:
     def workers(self) -> list[Worker]:
         active = self.active.worker if self.active is not None else None
         return [worker for worker in (active, self.standby) if worker is not None]
+
+    @property
+    def train_worker(self) -> Worker | None:
+        """The active worker, if it trains."""
+        active = self.active
+        return active.worker if active is not None and isinstance(active.action, Train) else None
 
     def warm_up(self, now: float) -> None:
         """Have a standby, unless one died a moment ago."""

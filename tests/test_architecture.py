@@ -228,6 +228,20 @@ def test_the_import_order_is_the_one_of_the_design(importer: str, imported: str,
     assert within(imported, *allowed(importer)) == is_allowed
 
 
+def test_the_documented_walk_of_a_checkpoint_request_passes_every_file_that_knows_of_one() -> None:
+    document = (REPOSITORY / "docs/architecture.md").read_text()
+    walk = document.partition("## The walk of one checkpoint request\n")[2].partition("\n## ")[0]
+    named = re.findall(r"`([\w/]+\.py)`", walk)
+    assert [name for name in named if not (REPOSITORY / name).is_file()] == []
+    know = {
+        str(path.relative_to(REPOSITORY))
+        for path in sources("orchestrator")
+        for module, _ in imports(path)
+        if module == "orchestrator.checkpoint_request.CheckpointRequest"
+    }
+    assert know and know <= set(named)
+
+
 @pytest.mark.parametrize("path", sources(*CODE, "tests"), ids=lambda path: str(path.relative_to(REPOSITORY)))
 def test_a_file_says_its_job_first(path: Path) -> None:
     text = path.read_text(encoding="utf-8")

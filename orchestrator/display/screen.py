@@ -137,7 +137,6 @@ class Screen:
     def live(self, master: Master, now: float) -> Live:
         active, standby = master.pool.active, master.pool.standby
         times = self.step_times[-20:]
-        asked = active is not None and active.checkpoint_pending
         if active is not None and active.worker.step != self.step_began[0]:
             self.step_began = (active.worker.step, active.worker.watch.progress_at)
         note = self.note or ("stopping after this step" if master.stop_asked_at is not None else "")
@@ -153,7 +152,7 @@ class Screen:
             master_rss_bytes=self.master_rss,
             standby="" if standby is None else ("warm" if standby.watch.ready else "warming"),
             waiting_until=master.waiting_until,
-            note=note or ("checkpoint requested" if asked else ""),
+            note=note or ("checkpoint requested" if master.checkpoint_request.is_sent else ""),
             now=now,
         )
 

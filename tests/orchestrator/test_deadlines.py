@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from orchestrator.deadlines import Watch, overdue, step_deadline_s
@@ -37,6 +39,21 @@ BUSY = Watch(spawned_at=0, ready=True, started_at=0, heard_at=1000, progress_at=
 )  # fmt: skip
 def test_deadlines(watch: Watch, now: float, expected: str) -> None:
     assert overdue(watch, RULE, step_times=[1.0] * 20, head_bytes=0, now=now) == expected
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        pytest.param(1000 + 130, "", id="a step, and the writing of a checkpoint"),
+        pytest.param(1000 + 131, "checkpoint", id="and no longer"),
+    ],
+)
+def test_a_worker_that_was_asked_for_a_checkpoint_has_until_its_step_and_the_writing_could_be_done(
+    now: float, expected: str
+) -> None:
+    works = replace(BUSY, heard_at=now, progress_at=now)
+    assert overdue(works, RULE, [1.0], head_bytes=0, now=now, checkpoint_asked_at=1000) == expected
+    assert overdue(works, RULE, [1.0], head_bytes=0, now=now) == ""
 
 
 def test_the_step_deadline_follows_the_median_of_the_last_twenty_steps() -> None:
