@@ -14,6 +14,7 @@ import msgspec
 from orchestrator import worker_pool
 from orchestrator.checkpoint_request import CheckpointRequest
 from orchestrator.commit import STOPPED, Ended, Ledger
+from orchestrator.deadlines import STEPS_TIMED, StepTimes
 from orchestrator.display.screen import Screen
 from orchestrator.ingest import ingest, ingest_all
 from orchestrator.schedule import Train, Validate, asks_all_problems
@@ -25,6 +26,7 @@ from profiles.schema import Profile
 from state import durable
 from state.checkpoint import Damaged
 from state.crash import crash_point
+from state.facts import Line
 from state.history import AttemptFacts, CheckpointFacts, History
 from state.layout import RunDir
 from state.states import AttemptState
@@ -52,6 +54,7 @@ class Attempts:
         self.ledger = ledger
         self.checkpoint_request = checkpoint_request
         self.screen = screen
+        self.step_times = self.stored_step_times()
 
     def start(self, action: Train | Validate, history: History, now: float, utc: float) -> None:
         """Plan the attempt, take a process, tell it to start."""
@@ -122,11 +125,20 @@ class Attempts:
         if "started" in types:
             self.set_state(active, AttemptState.RUNNING)
         if types & {"done", "checkpointed"}:  # all of it: the steps of a checkpoint come before the checkpoint
-            self.screen.take(ingest_all(self.store, active.worker.token, active.directory.events))
+            self.take(ingest_all(self.store, active.worker.token, active.directory.events))
         elif "event_hint" in types:
-            self.screen.take(ingest(self.store, active.worker.token, active.directory.events))
+            self.take(ingest(self.store, active.worker.token, active.directory.events))
         saved = [message for message in messages if message.type == "checkpointed" and message.path]
         return [facts for message in saved if (facts := self.take_checkpoint(active, message, utc)) is not None]
+
+    def take(self, lines: list[Line]) -> None:
+        """Lines that were just ingested: for the deadlines, and for the screen."""
+        self.step_times.take(lines)
+        self.screen.take(lines)
+
+    def stored_step_times(self) -> StepTimes:
+        """Of the store: without steps that a dead attempt did and its successor does again."""
+        return StepTimes(self.ledger.reader.step_seconds(STEPS_TIMED))
 
     def take_checkpoint(self, active: Active, message: Message, utc: float) -> CheckpointFacts | None:
         """A worker says that a checkpoint is durable: believe it only after verifying, then make it the head."""
@@ -179,6 +191,7 @@ class Attempts:
         ended = self.ledger.close(active.attempt, active.end_step, exit_code=code, failure=failure, lost=False, now=utc)
         self.pool.active = None
         self.pool.discard(worker)
+        self.step_times = self.stored_step_times()
         for line in ended.repairs:
             self.screen.say(line)
         self.screen.say(end_line(active, ended, code))

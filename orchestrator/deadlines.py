@@ -6,13 +6,17 @@ All times are of the monotonic clock. Heartbeats prove that a process is schedul
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from profiles.schema import Timeouts
+from state.facts import Line
 
 FIRST_STEP_FACTOR = 4
 """The first step of an attempt may compile."""
+STEPS_TIMED = 20
+"""Steps whose median says how long the next one may take."""
 BYTES_PER_S_START = 100e6
 BYTES_PER_S_CHECKPOINT = 20e6
 
@@ -48,16 +52,34 @@ class Watch:
         )
 
 
-def step_deadline_s(step_times: Sequence[float], timeouts: Timeouts, *, is_first: bool) -> float:
-    """Seconds that a step may take. step_times: seconds of the last trained steps, newest last."""
-    observed = statistics.median(step_times[-20:]) * timeouts.step_factor if step_times else 0.0
+class StepTimes:
+    """Seconds of the last trained steps. One that has no time counts for nothing."""
+
+    def __init__(self, seconds: Iterable[float] = ()) -> None:
+        """seconds: oldest first."""
+        self._seconds = deque(filter(None, seconds), maxlen=STEPS_TIMED)
+
+    def take(self, lines: Sequence[Line]) -> None:
+        """Lines that were just ingested."""
+        told = (line.data.get("seconds") for line in lines if line.type == "step")
+        self._seconds.extend(float(seconds) for seconds in told if isinstance(seconds, int | float) and seconds)
+
+    @property
+    def median_s(self) -> float:
+        """0: no step was timed yet."""
+        return statistics.median(self._seconds) if self._seconds else 0.0
+
+
+def step_deadline_s(step_times: StepTimes, timeouts: Timeouts, *, is_first: bool) -> float:
+    """Seconds that a step may take."""
+    observed = step_times.median_s * timeouts.step_factor
     return max(timeouts.step_min_s, observed) * (FIRST_STEP_FACTOR if is_first else 1)
 
 
 def overdue(
     watch: Watch,
     timeouts: Timeouts,
-    step_times: Sequence[float],
+    step_times: StepTimes,
     head_bytes: int,
     now: float,
     checkpoint_asked_at: float | None = None,

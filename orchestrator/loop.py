@@ -220,7 +220,7 @@ class Master:
             if worker.kill is not None:
                 continue
             asked_at = self.checkpoint_request.sent_at(worker.token)
-            late = overdue(worker.watch, timeouts, self.screen.step_times, head_bytes, now, asked_at)
+            late = overdue(worker.watch, timeouts, self.attempts.step_times, head_bytes, now, asked_at)
             if worker.is_deaf:
                 late = "message queue"
             if late and not self.is_held(worker, now):

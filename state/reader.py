@@ -31,6 +31,11 @@ Answers = dict[tuple[int, str], dict[str, AnswerBits]]
 """(cycle, suite) -> task -> bits."""
 
 _CHECKPOINT = "checkpoint_id, parent, cycle, step, path, digest, bytes, verified, is_cycle_end, state"
+_THAT_COUNT = (
+    "trained=1 OR (step > (SELECT coalesce(max(step), 0) FROM steps WHERE trained=1) AND attempt ="
+    " (SELECT max(attempt) FROM attempts a WHERE a.cycle=steps.cycle AND a.role='train'))"
+)
+"""Trained steps, and those of the open attempt beyond the head."""
 _VALIDATION = "cycle, step, suite, accuracy, correct, n, metrics"
 _ATTEMPT = (
     "cycle, role, attempt, token, state, first_step, step_reached, progressed, exit_code, failure, message,"
@@ -243,13 +248,18 @@ class Reader:
     def steps(self, limit: int = 2000) -> tuple[StepFacts, ...]:
         """The last `limit` trained steps, and those of the open attempt beyond the head, oldest first."""
         rows = self._rows(
-            "SELECT step, cycle, coalesce(seconds, 0), coalesce(reward, 0), metrics FROM steps WHERE trained=1"
-            " OR (step > (SELECT coalesce(max(step), 0) FROM steps WHERE trained=1) AND attempt ="
-            " (SELECT max(attempt) FROM attempts a WHERE a.cycle=steps.cycle AND a.role='train'))"
-            " ORDER BY step DESC LIMIT ?",
+            "SELECT step, cycle, coalesce(seconds, 0), coalesce(reward, 0), metrics FROM steps"
+            f" WHERE {_THAT_COUNT} ORDER BY step DESC LIMIT ?",
             [limit],
         )
         return tuple(StepFacts(r[0], r[1], r[2], r[3], json.loads(r[4])) for r in reversed(rows))
+
+    def step_seconds(self, limit: int) -> list[float]:
+        """Seconds of the last `limit` of these steps that were timed, oldest first."""
+        rows = self._rows(
+            f"SELECT seconds FROM steps WHERE seconds > 0 AND ({_THAT_COUNT}) ORDER BY step DESC LIMIT ?", [limit]
+        )
+        return [seconds for (seconds,) in reversed(rows)]
 
     def trained_after(self, step: int) -> list[tuple[int, float, str]]:
         """(step, UTC seconds, metrics as JSON) of committed steps after `step`, oldest first."""

@@ -69,11 +69,6 @@ class Screen:
         self.worker_rss: int | None = None
         self.master_rss = 0
 
-    @property
-    def step_times(self) -> list[float]:
-        """Seconds of the last steps, oldest first."""
-        return [step.seconds for step in self.steps if step.seconds]
-
     # --- facts -----------------------------------------------------------------------------------------------
 
     def reload(self, reader: Reader) -> None:
@@ -136,7 +131,6 @@ class Screen:
 
     def live(self, master: Master, now: float) -> Live:
         active, standby = master.pool.active, master.pool.standby
-        times = self.step_times[-20:]
         if active is not None and active.worker.step != self.step_began[0]:
             self.step_began = (active.worker.step, active.worker.watch.progress_at)
         note = self.note or ("stopping after this step" if master.stop_asked_at is not None else "")
@@ -147,7 +141,6 @@ class Screen:
             stage=active.worker.watch.stage if active else "",
             step=active.worker.step if active and isinstance(active.action, Train) else None,
             step_started=self.step_began[1] if active else None,
-            cycle_step_median_s=sorted(times)[len(times) // 2] if times else None,
             worker_rss_bytes=self.worker_rss,
             master_rss_bytes=self.master_rss,
             standby="" if standby is None else ("warm" if standby.watch.ready else "warming"),

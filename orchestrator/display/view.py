@@ -21,6 +21,8 @@ from state.states import RunState
 CURVE_STEPS = 240
 """Steps that a curve of the live view covers; the report shows all."""
 EVENTS = 24
+RECENT_STEPS = 20
+"""Steps whose median is the usual time of one."""
 ROLES = ("propose", "solve")
 
 
@@ -36,7 +38,6 @@ class Live:
     step: int | None = None
     """The step in progress."""
     step_started: float | None = None
-    cycle_step_median_s: float | None = None
     worker_rss_bytes: int | None = None
     master_rss_bytes: int = 0
     standby: str = ""
@@ -258,9 +259,8 @@ def _phase(history: History, live: Live, profile: Profile) -> str:
 
 def _progress(history: History, live: Live, steps: Sequence[StepFacts], step: int) -> _Progress:
     current = history.current
-    median = live.cycle_step_median_s
-    if median is None and steps:
-        median = statistics.median(facts.seconds for facts in steps[-20:])
+    times = [facts.seconds for facts in steps if facts.seconds][-RECENT_STEPS:]
+    median = statistics.median_high(times) if times else None
     elapsed = None if live.step_started is None else max(0.0, live.now - live.step_started)
     if current is None:
         return _Progress(0, 0, None, median, elapsed)

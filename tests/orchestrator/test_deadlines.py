@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.deadlines import Watch, overdue, step_deadline_s
+from orchestrator.deadlines import StepTimes, Watch, overdue, step_deadline_s
 from profiles.schema import Timeouts
+from state.facts import Line
 
 RULE = Timeouts(startup_s=10, heartbeat_s=20, step_min_s=100, step_factor=8, checkpoint_s=30)
 BUSY = Watch(spawned_at=0, ready=True, started_at=0, heard_at=1000, progress_at=1000, steps_done=3, stage="solve")
@@ -38,7 +39,7 @@ BUSY = Watch(spawned_at=0, ready=True, started_at=0, heard_at=1000, progress_at=
     ],
 )  # fmt: skip
 def test_deadlines(watch: Watch, now: float, expected: str) -> None:
-    assert overdue(watch, RULE, step_times=[1.0] * 20, head_bytes=0, now=now) == expected
+    assert overdue(watch, RULE, StepTimes([1.0] * 20), head_bytes=0, now=now) == expected
 
 
 @pytest.mark.parametrize(
@@ -52,14 +53,31 @@ def test_a_worker_that_was_asked_for_a_checkpoint_has_until_its_step_and_the_wri
     now: float, expected: str
 ) -> None:
     works = replace(BUSY, heard_at=now, progress_at=now)
-    assert overdue(works, RULE, [1.0], head_bytes=0, now=now, checkpoint_asked_at=1000) == expected
-    assert overdue(works, RULE, [1.0], head_bytes=0, now=now) == ""
+    assert overdue(works, RULE, StepTimes([1.0]), head_bytes=0, now=now, checkpoint_asked_at=1000) == expected
+    assert overdue(works, RULE, StepTimes([1.0]), head_bytes=0, now=now) == ""
 
 
 def test_the_step_deadline_follows_the_median_of_the_last_twenty_steps() -> None:
-    times = [1.0] * 100 + [50.0] * 20
+    times = StepTimes([1.0] * 100 + [50.0] * 20)
     assert step_deadline_s(times, RULE, is_first=False) == 400.0
 
 
 def test_one_slow_step_does_not_move_the_deadline() -> None:
-    assert step_deadline_s([20.0] * 19 + [9999.0], RULE, is_first=False) == 160.0
+    assert step_deadline_s(StepTimes([20.0] * 19 + [9999.0]), RULE, is_first=False) == 160.0
+
+
+def test_steps_count_for_the_deadline_as_soon_as_they_are_ingested() -> None:
+    times = StepTimes([1.0])
+    told = [("step", {"seconds": 30.0}), ("step", {"seconds": 40}), ("stage", {"seconds": 999.0})]
+    times.take([Line(seq, type_, seq, 0.0, 0.0, data, "") for seq, (type_, data) in enumerate(told)])
+    assert times.median_s == 30.0
+
+
+def test_a_step_without_a_time_counts_for_nothing() -> None:
+    times = StepTimes([0.0, 7.0])
+    times.take([Line(1, "step", 1, 0.0, 0.0, data, "") for data in ({}, {"seconds": 0.0}, {"seconds": "soon"})])
+    assert times.median_s == 7.0
+
+
+def test_before_the_first_step_the_least_time_holds() -> None:
+    assert step_deadline_s(StepTimes(), RULE, is_first=False) == RULE.step_min_s

@@ -51,6 +51,13 @@ def test_time_left_of_the_cycle(started, left) -> None:
     assert view.cycle_left_s == pytest.approx(left)
 
 
+def test_the_usual_time_of_a_step_is_the_median_of_the_last_twenty_that_were_timed() -> None:
+    seconds = [9.0] * 30 + [1.0] * 10 + [0.0] * 5 + [2.0] * 10
+    view = view_of(steps=[step_facts(number, seconds=each) for number, each in enumerate(seconds, 1)])
+    assert view.step_median_s == 2.0
+    assert view_of().step_median_s is None
+
+
 def test_nothing_is_left_of_a_cycle_that_is_done() -> None:
     assert view_of(steps=[step_facts(s, seconds=2.0) for s in range(41, 61)]).cycle_left_s is None
 

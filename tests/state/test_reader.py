@@ -27,3 +27,14 @@ def test_seeding_lasted_as_long_as_its_workers_spoke_whatever_was_between_them(t
         found = reader.history()
     assert found.seeding_s == 120.5 + 800.0
     assert abs(found.training_s - 1.1 * 10) < 1e-9
+
+
+def test_step_times_are_those_of_the_last_timed_steps_that_count_oldest_first(tmp_path: Path) -> None:
+    run = build_store(tmp_path / "night", cycles=2, steps=10)
+    with closing(sqlite3.connect(run.store)) as db, db:
+        db.execute("UPDATE steps SET seconds=step")
+        db.execute("UPDATE steps SET seconds=NULL WHERE step=9")
+        db.execute("UPDATE steps SET trained=0 WHERE step=4")
+    with closing(Reader.open(run)) as reader:
+        assert reader.step_seconds(3) == [7.0, 8.0, 10.0]
+        assert reader.step_seconds(100) == [1.0, 2.0, 3.0, 5.0, 6.0, 7.0, 8.0, 10.0]
