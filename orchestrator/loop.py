@@ -18,6 +18,7 @@ from orchestrator.commit import Ledger
 from orchestrator.control import Client, Server
 from orchestrator.deadlines import overdue
 from orchestrator.display.screen import Screen
+from orchestrator.live_facts import LiveFacts
 from orchestrator.ready import wait_for_any
 from orchestrator.run_directory import make_ballast
 from orchestrator.schedule import Action, Commit, Stop, Train, Validate, Wait, may_be_followed, next_action
@@ -72,6 +73,7 @@ class Master:
         self.checkpoint_request = CheckpointRequest(screen.say)
         self.attempts = Attempts(run, store, profile, self.pool, ledger, self.checkpoint_request, screen)
         self.verifier = Verifier(self.attempts, signals)
+        self.live = LiveFacts()
         self.server = Server(run)
         # A person who starts a failed run again has looked at it: old failures no longer count.
         was_failed = self.history.state == RunState.FAILED
@@ -80,6 +82,8 @@ class Master:
         self.stop_at_once = False
         self.stop_clients: list[Client] = []
         self.waiting_until: float | None = None  # monotonic: the wall clock may be set back while we wait
+        self.waiting_for = ""
+        """Why; shown until the next worker starts."""
         self.waited = ""  # token of the failure that we wait for, or waited for last
         self.last_turn = clock.monotonic()
         self.last_heartbeat_row = self.last_turn
@@ -120,9 +124,18 @@ class Master:
         self.history = self.verifier.turn(self.history, self.pool.active, now, self.clock.utc())
         self.watch(now)
         ending = self.decide(now)
-        self.screen.show(self, now)
+        note = self.note()
+        self.screen.show(self.history, self.live.at(now, self.pool, waiting_until=self.waiting_until, note=note))
         self.keep_house(now)
         return ending
+
+    def note(self) -> str:
+        """What a person should know, in a few words."""
+        if self.waiting_for:
+            return f"waiting: {self.waiting_for}"
+        if self.stop_asked_at is not None:
+            return "stopping after this step"
+        return "checkpoint requested" if self.checkpoint_request.is_sent else ""
 
     def forgive_our_own_absence(self, now: float) -> None:
         """If we were stopped or starved, the silence was ours: move every deadline by the time that we were away."""
@@ -148,7 +161,7 @@ class Master:
     # --- people ----------------------------------------------------------------------------------------------
 
     def hear_people(self, now: float) -> None:
-        self.screen.read_keys(self.signals)
+        self.signals.key(self.screen.read_keys())
         is_asked = False
         for client in self.server.poll(now):
             if client.command == "status":
@@ -282,7 +295,7 @@ class Master:
         self.waiting_until = None
         match action:
             case Train() | Validate():
-                self.screen.note = ""
+                self.waiting_for = ""
                 self.attempts.settle_problems(action, self.history)
                 self.attempts.start(action, self.history, now, self.clock.utc())
                 self.history = self.reader.history()
@@ -292,7 +305,7 @@ class Master:
                 self.commit_cycle(cycle)
             case Wait(seconds, reason, failure):
                 self.waiting_until, self.waited = now + seconds, failure
-                self.screen.note = f"waiting: {reason}"
+                self.waiting_for = reason
             case Stop():
                 self.block_cycle(action)
                 return action

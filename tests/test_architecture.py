@@ -228,6 +228,19 @@ def test_the_import_order_is_the_one_of_the_design(importer: str, imported: str,
     assert within(imported, *allowed(importer)) == is_allowed
 
 
+def test_the_display_imports_nothing_of_the_master() -> None:
+    """It is told what is to be seen: no loop, no worker, no schedule."""
+    below = ("clock", "ready")
+    wrong = [
+        f"{path.relative_to(REPOSITORY)}:{line} imports {module}"
+        for path in [*sources("orchestrator/display"), *(REPOSITORY / f"orchestrator/{name}.py" for name in below)]
+        for module, line in imports(path)
+        if within(module, "orchestrator")
+        and not within(module, "orchestrator.display", *(f"orchestrator.{name}" for name in below))
+    ]
+    assert wrong == []
+
+
 def test_the_documented_walk_of_a_checkpoint_request_passes_every_file_that_knows_of_one() -> None:
     document = (REPOSITORY / "docs/architecture.md").read_text()
     walk = document.partition("## The walk of one checkpoint request\n")[2].partition("\n## ")[0]

@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
-
-import psutil
+from typing import Any, Protocol
 
 from orchestrator.display.terminal import Keyboard
 from orchestrator.display.view import Live, View, build_view
 from orchestrator.display.wording import harmless_lines
-from orchestrator.schedule import Train
-from orchestrator.signals import Signals
 from profiles.schema import Profile
 from state.facts import Line
-from state.history import EventFacts, StepFacts, ValidationFacts
+from state.history import EventFacts, History, StepFacts, ValidationFacts
 from state.layout import RunDir
 from state.reader import Reader
-
-if TYPE_CHECKING:
-    from orchestrator.loop import Master
 
 STEPS_SHOWN = 400
 EVENTS_SHOWN = 50
 LEAST_INTERVAL_S = 0.25
 IDLE_INTERVAL_S = 1.0
-MEMORY_INTERVAL_S = 2.0
 LOUD = frozenset({
     "warning", "unparsed", "conflict", "oom_retry", "not_finite", "exhausted", "memory", "import", "problems",
 })  # fmt: skip
@@ -55,19 +46,13 @@ class Screen:
         self.keys = keyboard
         self.profile = profile
         self.on_terminal = on_terminal
-        self.note = ""
         self.steps: deque[StepFacts] = deque(maxlen=STEPS_SHOWN)
         self.events: deque[EventFacts] = deque(maxlen=EVENTS_SHOWN)
         self.validations: Sequence[ValidationFacts] = ()
         self.newest: Sequence[dict[str, Any]] = ()
         """The newest task found, as a row of `reader.examples`."""
-        self.step_began: tuple[int, float] = (-1, 0.0)
-        """Step in progress, and when it was first seen (monotonic): a stage's start is not the step's."""
         self.dirty = True
         self.shown_at = 0.0
-        self.memory_at = 0.0
-        self.worker_rss: int | None = None
-        self.master_rss = 0
 
     # --- facts -----------------------------------------------------------------------------------------------
 
@@ -110,53 +95,23 @@ class Screen:
 
     # --- drawing ---------------------------------------------------------------------------------------------
 
-    def show(self, master: Master, now: float) -> None:
+    def show(self, history: History, live: Live) -> None:
         """Draw if something changed (at most four times a second), else once a second."""
-        since = now - self.shown_at
+        since = live.now - self.shown_at
         if since < LEAST_INTERVAL_S or (not self.dirty and since < IDLE_INTERVAL_S):
             return
-        self.shown_at, self.dirty = now, False
-        self._measure_memory(master, now)
-        live = self.live(master, now)
+        self.shown_at, self.dirty = live.now, False
         facts = (self.steps, self.validations, self.events)
-        self.display.update(build_view(master.history, live, *facts, self.profile, self.newest))
-
-    def _measure_memory(self, master: Master, now: float) -> None:
-        if now - self.memory_at < MEMORY_INTERVAL_S:
-            return
-        self.memory_at = now
-        active = master.pool.active
-        self.worker_rss = active.worker.rss_bytes() if active else None
-        self.master_rss = int(psutil.Process().memory_info().rss)
-
-    def live(self, master: Master, now: float) -> Live:
-        active, standby = master.pool.active, master.pool.standby
-        if active is not None and active.worker.step != self.step_began[0]:
-            self.step_began = (active.worker.step, active.worker.watch.progress_at)
-        note = self.note or ("stopping after this step" if master.stop_asked_at is not None else "")
-        return Live(
-            master_pid=os.getpid(),
-            worker_pid=active.worker.pid if active else None,
-            role=active.attempt.role if active else "",
-            stage=active.worker.watch.stage if active else "",
-            step=active.worker.step if active and isinstance(active.action, Train) else None,
-            step_started=self.step_began[1] if active else None,
-            worker_rss_bytes=self.worker_rss,
-            master_rss_bytes=self.master_rss,
-            standby="" if standby is None else ("warm" if standby.watch.ready else "warming"),
-            waiting_until=master.waiting_until,
-            note=note or ("checkpoint requested" if master.checkpoint_request.is_sent else ""),
-            now=now,
-        )
+        self.display.update(build_view(history, live, *facts, self.profile, self.newest))
 
     # --- people ----------------------------------------------------------------------------------------------
 
     def keyboard(self) -> list[int]:
         return self.keys.sources() if self.keys else []
 
-    def read_keys(self, signals: Signals) -> None:
-        if self.keys is not None and (pressed := self.keys.read()):
-            signals.key(pressed)
+    def read_keys(self) -> bytes:
+        """Keys pressed since the last call."""
+        return self.keys.read() if self.keys is not None else b""
 
     def go_headless(self) -> None:
         """The terminal is gone: go on into orchestrator.log alone. A file or a pipe takes its lines as before."""
