@@ -1,62 +1,77 @@
-"""A worker of one command: told what to do on its standard input, heard line by line, ended with us."""
+"""A worker of one command: told what to do on its standard input, heard line by line, ended with us.
+
+`workers/line_contract.py` has the messages, `workers/lines.py` the other side.
+"""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from typing import IO, Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import IO
 
 import msgspec
 
 from orchestrator.launchers.environment import without_master
 from profiles.errors import ExitCode, LonghaulError
 from state import python
+from workers.line_contract import Asked, Done, Error, Said, read_line
 
 PATIENCE_S = 5.0
+DOCTOR = "python -m orchestrator doctor"
 
 
 class LineWorker:
-    """A started `python -m MODULE`. Both ways one JSON object a line."""
+    """A started worker. name, kept, next_command: what an error calls it, leaves as it was, and advises."""
 
-    def __init__(self, process: subprocess.Popen[bytes], module: str, kept: str, log: IO[bytes]) -> None:
-        self._process, self._module, self._kept, self._log = process, module, kept, log
+    def __init__(
+        self, process: subprocess.Popen[bytes], name: str, kept: str, next_command: str, log: IO[bytes]
+    ) -> None:
+        self._process, self._log = process, log
+        self._name, self._kept, self._next_command = name, kept, next_command
 
-    def tell(self, message: Any) -> None:
-        """Send one line. A worker that is gone is told by `hear`."""
+    def tell(self, message: Asked | msgspec.Struct) -> None:
+        """Send one line, the spec first. A worker that is gone is told by `hear`."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             self._process.stdin.write(msgspec.json.encode(message) + b"\n")
             self._process.stdin.flush()
 
-    def hear(self) -> Iterator[Mapping[str, Any]]:
+    def hear(self) -> Iterator[Said]:
         """What it says, until it is done. Raises LonghaulError: what it says is wrong, or INTERNAL without a word."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            try:
-                message = json.loads(line)
-            except ValueError:
-                continue
-            if message["type"] == "error":
+            message = self._understood(line)
+            if isinstance(message, Error):
                 raise LonghaulError(
-                    str(message["what"]),
-                    kept=str(message["kept"]),
-                    next_command=str(message["next_command"]),
-                    exit_code=ExitCode(message["exit_code"]),
+                    message.what,
+                    kept=message.kept or self._kept,
+                    next_command=message.next_command or self._next_command,
+                    exit_code=ExitCode(message.exit_code),
                 )
-            yield message
-            if message["type"] == "done":
+            if isinstance(message, Done):
                 return
+            if message is not None:
+                yield message
         code = self._process.wait()
         how = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
         self._log.seek(0)
         seen = self._log.read()[-300:].decode(errors="replace").strip()
-        raise LonghaulError(
-            f"the process of {self._module} {how} without a word" + (f": {seen}" if seen else ""),
+        raise self._broken(f"{how} without a word" + (f": {seen}" if seen else ""))
+
+    def _understood(self, line: bytes) -> Said | None:
+        try:
+            return read_line(line)
+        except msgspec.ValidationError as error:
+            raise self._broken(f"said what this program does not know ({error})") from error
+
+    def _broken(self, how: str) -> LonghaulError:
+        return LonghaulError(
+            f"the {self._name} worker {how}",
             kept=self._kept,
-            next_command="python -m orchestrator doctor",
+            next_command=self._next_command,
             exit_code=ExitCode.INTERNAL,
         )
 
@@ -75,23 +90,47 @@ class LineWorker:
 
 
 @contextmanager
-def started(module: str, spec: Any, kept: str) -> Iterator[LineWorker]:
-    """`python -m MODULE`, told `spec` as its first line; ended however the block is left.
+def started(
+    module: str,
+    spec: msgspec.Struct,
+    *,
+    name: str,
+    kept: str,
+    next_command: str = DOCTOR,
+    owner: str = "command",
+    log: Path | None = None,
+    pass_fds: Sequence[int] = (),
+) -> Iterator[LineWorker]:
+    """`python -m MODULE`, told `spec` as its first line; ended however the block is left, whatever it does.
 
-    kept: what an error of it leaves as it was.
+    name, kept, next_command: of an error, as in `LineWorker`. owner: the run that it works for (`copies.owner_of`), so
+    that a next master finds it should we be killed. log: takes what it prints; None: forgotten with it, but for its
+    last words. pass_fds: descriptors that it holds for as long as it lives.
     """
-    with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(
-            python.command(module),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            env=without_master("command", module),
-            start_new_session=True,
-        )
-        worker = LineWorker(process, module, kept, log)
+    with _opened(log) as output:
+        process = start(module, output, without_master(owner, module), pass_fds)
+        worker = LineWorker(process, name, kept, next_command, output)
         try:
             worker.tell(spec)
             yield worker
         finally:
             worker.end()
+
+
+def start(
+    module: str, log: IO[bytes], environment: Mapping[str, str], pass_fds: Sequence[int] = ()
+) -> subprocess.Popen[bytes]:
+    """The process, with pipes for what is told and heard."""
+    return subprocess.Popen(
+        python.command(module),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        env=dict(environment),
+        pass_fds=tuple(pass_fds),
+        start_new_session=True,
+    )
+
+
+def _opened(log: Path | None) -> AbstractContextManager[IO[bytes]]:
+    return tempfile.TemporaryFile() if log is None else log.open("a+b")

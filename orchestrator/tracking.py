@@ -16,11 +16,12 @@ import msgspec
 from orchestrator.commit import Ledger
 from orchestrator.copies import owner_of
 from orchestrator.launchers.environment import logins, without_master
+from orchestrator.line_worker import start
 from profiles.load import resolved_json
 from profiles.schema import Profile
-from state import durable, python
+from state import durable
 from state.layout import RunDir
-from workers.contract import TrackSpec
+from workers.line_contract import Error, Note, TrackSpec, read_line
 
 LIBRARIES = {"tensorboard": ("tensorboard", "tensorboardX"), "wandb": ("wandb",), "trackio": ("trackio",)}
 THEIR_SECRETS = {"wandb": ("WANDB_",), "trackio": ("TRACKIO_", "HF_")}
@@ -73,11 +74,7 @@ class Tracker:
     def _start(self, run: RunDir, run_id: str, profile: Profile, names: tuple[str, ...]) -> subprocess.Popen[bytes]:
         durable.make_dir(run.trackers)
         with (run.trackers / "tracker.log").open("ab") as log:
-            process = subprocess.Popen(
-                python.command("workers.track"),
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
-                env=environment_for(names, owner_of(run, run_id)), start_new_session=True,
-            )  # fmt: skip
+            process = start("workers.track", log, environment_for(names, owner_of(run, run_id)))
         assert process.stdin is not None and process.stdout is not None
         self._log = run.trackers / "tracker.log"
         trackers = msgspec.structs.replace(profile.trackers, use=names)
@@ -132,10 +129,10 @@ class Tracker:
 
     def _repeat(self, text: bytes) -> None:
         for line in text.splitlines():
-            with suppress(msgspec.MsgspecError, KeyError):
-                said = msgspec.json.decode(line)
-                if said["type"] in ("note", "error"):
-                    self._say(f"tracker: {said['text'] if said['type'] == 'note' else said['what']}")
+            with suppress(msgspec.ValidationError):
+                match read_line(line):
+                    case Note(text=said) | Error(what=said):
+                        self._say(f"tracker: {said}")
 
     def _dismiss(self) -> None:
         process, self._process = self._process, None

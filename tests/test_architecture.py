@@ -15,6 +15,8 @@ import pytest
 from tests import REPOSITORY
 
 CODE = ("profiles", "state", "workers", "orchestrator", "benchmarks")
+CONTRACTS = ("workers.contract", "workers.line_contract")
+"""What both sides may import."""
 HEAVY = {"torch", "transformers", "numpy", "safetensors", "tokenizers", "bitsandbytes", "peft", "vllm"}
 
 
@@ -50,15 +52,15 @@ def within(module: str, *packages: str) -> bool:
 
 
 def allowed(importer: str) -> tuple[str, ...]:
-    """profiles <- state <- workers.contract <- { orchestrator, the rest of workers }."""
+    """profiles <- state <- the contracts <- { orchestrator, the rest of workers }."""
     if within(importer, "profiles"):
         return ("profiles",)
     if within(importer, "state"):
         return ("profiles", "state")
-    if importer == "workers.contract":
-        return ("profiles", "state", "workers.contract")
+    if importer in CONTRACTS:
+        return ("profiles", "state", importer)
     if within(importer, "orchestrator"):
-        return ("profiles", "state", "workers.contract", "orchestrator")
+        return ("profiles", "state", *CONTRACTS, "orchestrator")
     return ("profiles", "state", "workers")
 
 
@@ -104,7 +106,8 @@ def test_the_documented_order_names_every_package_of_workers() -> None:
 
 
 def test_the_master_s_side_names_no_heavy_library() -> None:
-    light = [*sources("profiles", "state", "orchestrator"), REPOSITORY / "workers/contract.py"]
+    contracts = [path for path in sources("workers") if name_of(path) in CONTRACTS]
+    light = [*sources("profiles", "state", "orchestrator"), *contracts]
     # state.checkpoint writes what workers hand over, and is the one place below them that may know safetensors.
     wrong = [
         f"{path.relative_to(REPOSITORY)}:{line} imports {module}"
@@ -219,6 +222,7 @@ def test_the_search_for_dangers_finds_them(
         ("workers.contract", "state.layout", True),
         ("workers.contract", "workers.runtime", False),
         ("orchestrator.loop", "workers.contract.Message", True),
+        ("orchestrator.line_worker", "workers.line_contract.Said", True),
         ("orchestrator.loop", "workers.runtime", False),
         ("workers.cycle.train", "orchestrator.clock", False),
         ("workers.cycle.train", "workers.azr.rewards", True),

@@ -9,7 +9,6 @@ process.ignore_signals()
 
 import logging
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,13 +34,7 @@ log = logging.getLogger("worker")
 
 
 def main() -> int:
-    lifeline = process.inherited_fd(LIFELINE_FD_VARIABLE)
-    if lifeline is not None:
-        process.watch_lifeline(lifeline)
-    process.die_with_parent()
-    process.dump_on_usr2()
-    process.offer_to_oom_killer()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    process.set_up(logging.INFO, lifeline_variable=LIFELINE_FD_VARIABLE)
     token = os.environ.get(TOKEN_VARIABLE, "")
     control = Control(process.inherited_fd(CONTROL_FD_VARIABLE), token)
     with process.importing():
@@ -76,7 +69,4 @@ def wait_and_work(control: Control, token: str, sandbox: Sandbox | None) -> int:
 
 
 if __name__ == "__main__":
-    exit_code = main()
-    logging.shutdown()
-    sys.stdout.flush()
-    os._exit(exit_code)  # the teardown of a tensor library takes longer than the hand-over may
+    process.leave(main())

@@ -8,7 +8,6 @@ from workers import process
 process.ignore_signals()
 
 import logging
-import os
 import socket
 import sys
 import traceback
@@ -23,13 +22,7 @@ from workers.runtime import read_spec
 
 
 def main() -> int:
-    lifeline = process.inherited_fd(LIFELINE_FD_VARIABLE)
-    if lifeline is not None:
-        process.watch_lifeline(lifeline)
-    process.die_with_parent()
-    process.dump_on_usr2()
-    process.offer_to_oom_killer()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    process.set_up(logging.INFO, lifeline_variable=LIFELINE_FD_VARIABLE)
     fd = process.inherited_fd(CHANNEL_FD_VARIABLE)
     if fd is None:
         sys.stderr.write("error: workers.follower is started by a worker that uses several GPUs, not by hand\n")
@@ -52,6 +45,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    exit_code = main()
-    logging.shutdown()
-    os._exit(exit_code)
+    process.leave(main())

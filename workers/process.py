@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from typing import NoReturn
 
 from profiles.errors import ExitCode
 
@@ -35,6 +36,32 @@ def ignore_signals() -> None:
     for number in MASTERS_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the master has them blocked until we are here
+
+
+def set_up(level: int, *, lifeline_variable: str = "", dies_with_parent: bool = True) -> None:
+    """What comes next, once for each process: its end with that of its master, dumps, OOM score, and a log on stderr.
+
+    level: of `logging`. lifeline_variable: names the descriptor of the lifeline; empty: whoever calls watches another.
+    """
+    import logging  # after the signals
+
+    if lifeline_variable and (lifeline := inherited_fd(lifeline_variable)) is not None:
+        watch_lifeline(lifeline)
+    if dies_with_parent:
+        die_with_parent()
+    dump_on_usr2()
+    offer_to_oom_killer()
+    logging.basicConfig(level=level, format="%(asctime)s %(message)s", stream=sys.stderr)
+
+
+def leave(exit_code: int) -> NoReturn:
+    """End at once: the teardown of a tensor library takes longer than a hand-over may."""
+    import logging
+
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
 
 
 def dump_on_usr2() -> None:

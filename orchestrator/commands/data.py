@@ -18,17 +18,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from orchestrator.data_sets.render import Progress, report_lines, stats_lines, task_lines
-from orchestrator.data_sets.worker import KEPT, talk
+from orchestrator.data_sets.worker import KEPT, data_worker
 from orchestrator.display.wording import count, harmless
 from orchestrator.runs import all_runs, find_run
 from profiles.errors import ExitCode, LonghaulError
 from profiles.load import load_profile, override_profile
 from profiles.schema import Model, Profile
 from state.layout import RunDir
-from workers.contract import DataSpec
+from workers.line_contract import Consolidated, DataSpec, Exported, Statistics, Task
 
 DEFAULT_SET = Path("data/tasks.jsonl")
 SHOW = 5
@@ -58,12 +59,16 @@ def run(args: argparse.Namespace) -> int:
     progress = Progress(sys.stderr if args.json else sys.stdout)
     facts: dict[str, Any] = {"tasks": []}
     try:
-        for message in talk(spec):
-            progress.hear(message)
-            if message["type"] == "task":
-                facts["tasks"].append(_without_type(message))
-            elif message["type"] in ("report", "stats", "exported"):
-                facts = _without_type(message)
+        with data_worker(spec) as worker:
+            for message in worker.hear():
+                progress.hear(message)
+                match message:
+                    case Task(record=record):
+                        facts["tasks"].append(record)
+                    case Consolidated(report=told) | Statistics(counts=told):
+                        facts = told
+                    case Exported():
+                        facts = msgspec.structs.asdict(message)
     except KeyboardInterrupt:
         progress.say(f"stopped; kept is {KEPT}")
         return 130
@@ -82,10 +87,6 @@ def nothing_valid(report: Mapping[str, Any]) -> LonghaulError:
         "(docs/data.md says what a line looks like)",
         exit_code=ExitCode.INPUT,
     )
-
-
-def _without_type(message: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in message.items() if name != "type"}
 
 
 def render(action: str, facts: Mapping[str, Any]) -> str:

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from orchestrator.commands.run import program_version
 from orchestrator.evaluation.render import Progress, as_json, how, table, to_stderr_or_stdout
 from orchestrator.evaluation.target import Chosen, choose_checkpoint, choose_model, hold, let_go
-from orchestrator.evaluation.worker import talk
+from orchestrator.line_worker import started
 from orchestrator.path_errors import writing
 from orchestrator.runs import find_run
 from profiles.errors import ExitCode, LonghaulError
@@ -34,10 +34,13 @@ from state.evaluations import (
     holder_of,
     read_evaluations,
 )
-from workers.contract import EvaluationSpec
+from workers.line_contract import Answered, EvaluationSpec, Said, Scores, SuiteBegun
 
 LOCK_PATIENCE_S = 10.0
 """The worker of a killed command needs a moment to notice, and holds the lock until then."""
+
+
+KEPT = "every answer so far; the same command goes on from there"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -108,24 +111,30 @@ def work(
     store.begin(evaluation_id, chosen.subject, settings, program_version(), time.time())
     progress.say(f"evaluating {title(chosen)} on {', '.join(suites)}: {how(settings)}, "
                  f"at most {settings['max_new_tokens']} tokens an answer")  # fmt: skip
-    spec = spec_of(args, chosen, settings, suites, chosen.where.folder(evaluation_id), directory)
-    for message in talk(spec, evaluation_id, session.lock.fd):
-        take(store, evaluation_id, message)
-        progress.hear(message)
+    folder = chosen.where.folder(evaluation_id)
+    log = folder / "worker.log"
+    # It holds the lock as well, so that no second one starts while it lives.
+    with started(
+        "workers.evaluate", spec_of(args, chosen, settings, suites, folder, directory), name="evaluation", kept=KEPT,
+        next_command=f"tail {log}", owner=evaluation_id, log=log, pass_fds=(session.lock.fd,),
+    ) as worker:  # fmt: skip
+        for message in worker.hear():
+            take(store, evaluation_id, message)
+            progress.hear(message)
     let_go(held)
 
 
-def take(store: EvaluationStore, evaluation_id: str, message: Mapping[str, Any]) -> None:
+def take(store: EvaluationStore, evaluation_id: str, message: Said) -> None:
     """One message of the worker into the store."""
-    kind, suite = message["type"], message.get("suite", "")
-    if kind == "suite":
-        store.begin_suite(evaluation_id, suite, message["fingerprint"], int(message["n"]), time.time())
-    elif kind == "answers":
-        store.add_answers(evaluation_id, suite, [tuple(row) for row in message["rows"]])
-    elif kind == "scores":
-        mean = message["metrics"]["mean"]
-        score = mean.get("accuracy", mean.get("pass_at_1"))
-        store.end_suite(evaluation_id, suite, (score, mean["low"], mean["high"]), message["metrics"], time.time())
+    match message:
+        case SuiteBegun(suite=suite):
+            store.begin_suite(evaluation_id, suite, message.fingerprint, message.n, time.time())
+        case Answered(suite=suite):
+            store.add_answers(evaluation_id, suite, message.rows)
+        case Scores(suite=suite, metrics=metrics):
+            mean = metrics["mean"]
+            score = mean["accuracy"] if "accuracy" in mean else mean["pass_at_1"]
+            store.end_suite(evaluation_id, suite, (score, mean["low"], mean["high"]), metrics, time.time())
 
 
 # --- what is asked for -----------------------------------------------------------------------------------------------

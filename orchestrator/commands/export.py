@@ -29,7 +29,7 @@ from orchestrator.runs import find_run
 from profiles.errors import ExitCode, LonghaulError
 from state import durable
 from state.crash import crash_point
-from workers.contract import ExportSpec
+from workers.line_contract import ExportSpec, Loading, Said, Wrote
 
 KEPT = "the checkpoint, as it is; nothing was exported"
 CONVERT = "python convert_hf_to_gguf.py {out} --outfile {out}.gguf --outtype {kind}"
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     chosen = choose_checkpoint(run_dir, args.checkpoint, "export")
     with held(run_dir, chosen) as directory, half_made(out) as half:
         spec = spec_of(args, chosen, directory, half, out)
-        with started("workers.export", spec, KEPT) as worker:
+        with started("workers.export", spec, name="export", kept=KEPT) as worker:
             for message in worker.hear():
                 tell(message)
         crash_point("export.before_rename")
@@ -77,12 +77,13 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def tell(message: Any) -> None:
+def tell(message: Said) -> None:
     """Progress, on standard error."""
-    if message["type"] == "loading":
-        sys.stderr.write("loading the model ...\n")
-    elif message["type"] == "wrote" and message["name"].endswith(".safetensors"):
-        sys.stderr.write(f"wrote {harmless(message['name'])} ({size(message['bytes'])})\n")
+    match message:
+        case Loading():
+            sys.stderr.write("loading the model ...\n")
+        case Wrote(name=name) if name.endswith(".safetensors"):
+            sys.stderr.write(f"wrote {harmless(name)} ({size(message.bytes)})\n")
     sys.stderr.flush()
 
 

@@ -14,11 +14,11 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from orchestrator.display.wording import harmless_lines, not_text
@@ -27,7 +27,7 @@ from orchestrator.line_worker import LineWorker, started
 from orchestrator.reading import held
 from orchestrator.runs import find_run
 from profiles.errors import ExitCode, LonghaulError
-from workers.contract import GenerateSpec
+from workers.line_contract import Completed, GenerateSpec, New, Piece, Prompt, Ready, Refused, Stop
 
 KEPT = "everything; nothing is written by this command"
 HELP = "a line is a prompt; /new forgets the conversation, /quit or Ctrl+D ends"
@@ -60,13 +60,15 @@ def run(args: argparse.Namespace) -> int:
     text = None if args.interactive else read_prompt(args)
     with ExitStack() as stack:
         chosen, directory = open_subject(args, stack)
-        worker = stack.enter_context(started("workers.generate", spec_of(args, chosen, directory), KEPT))
+        worker = stack.enter_context(
+            started("workers.generate", spec_of(args, chosen, directory), name="generation", kept=KEPT)
+        )
         session = Session(worker, args)
         with session.listening():
             ready = session.load(chosen)
             if text is not None:
                 return session.complete(text)
-            session.say(f"{ready['style']} style. {HELP[0].upper()}{HELP[1:]}.")
+            session.say(f"{ready.style} style. {HELP[0].upper()}{HELP[1:]}.")
             return session.converse()
 
 
@@ -103,13 +105,13 @@ class Session:
         if not self._is_completing or self._asked_to_stop:
             raise KeyboardInterrupt
         self._asked_to_stop = True
-        self._worker.tell({"type": "stop"})
+        self._worker.tell(Stop())
 
-    def load(self, chosen: Chosen) -> Mapping[str, Any]:
+    def load(self, chosen: Chosen) -> Ready:
         subject = chosen.subject
         name = subject.name if subject.step is None else f"step {subject.step} of run {subject.name}"
         self.say(f"loading {name} ...")
-        return next(message for message in self._messages if message["type"] == "ready")
+        return next(message for message in self._messages if isinstance(message, Ready))
 
     def say(self, text: str) -> None:
         """A line about the work, never mixed with what the model says."""
@@ -121,32 +123,32 @@ class Session:
         seed = secrets.randbits(32) if self._args.seed is None else self._args.seed + self._count
         self._count += 1
         self._is_completing, self._asked_to_stop = True, False
-        self._worker.tell({"type": "prompt", "text": text, "seed": seed})
+        self._worker.tell(Prompt(text, seed))
         try:
             for message in self._messages:
-                if message["type"] == "text" and not self._args.json:
-                    sys.stdout.write(harmless_lines(message["text"]))
-                    sys.stdout.flush()
-                elif message["type"] == "refused":
-                    raise refusal(str(message["text"]))
-                elif message["type"] == "end":
-                    return self._end(text, seed, message)
+                match message:
+                    case Piece(text=piece) if not self._args.json:
+                        sys.stdout.write(harmless_lines(piece))
+                        sys.stdout.flush()
+                    case Refused(text=why):
+                        raise refusal(why)
+                    case Completed():
+                        return self._end(text, seed, message)
         finally:
             self._is_completing = False
         raise AssertionError("the worker's lines end with an error or go on")
 
-    def _end(self, text: str, seed: int, message: Mapping[str, Any]) -> int:
+    def _end(self, text: str, seed: int, message: Completed) -> int:
         if self._args.json:
-            names = ("text", "reason", "tokens", "prompt_tokens", "seconds")
-            said = {"prompt": text, "seed": seed} | {name: message[name] for name in names}
+            said = {"prompt": text, "seed": seed} | msgspec.structs.asdict(message)
             sys.stdout.write(json.dumps(said) + "\n")
         else:
             sys.stdout.write("\n")
         sys.stdout.flush()
-        how = {"length": "cut at its longest length", "stopped": "stopped as asked"}.get(message["reason"], "ended")
-        rate = message["tokens"] / max(message["seconds"], 1e-3)
-        self.say(f"[{how}: {message['tokens']} tokens in {message['seconds']:.1f} s, {rate:.0f} a second, seed {seed}]")
-        return INTERRUPTED if message["reason"] == "stopped" else 0
+        how = {"length": "cut at its longest length", "stopped": "stopped as asked"}.get(message.reason, "ended")
+        rate = message.tokens / max(message.seconds, 1e-3)
+        self.say(f"[{how}: {message.tokens} tokens in {message.seconds:.1f} s, {rate:.0f} a second, seed {seed}]")
+        return INTERRUPTED if message.reason == "stopped" else 0
 
     def converse(self) -> int:
         """Prompt after prompt, until the person ends it."""
@@ -161,7 +163,7 @@ class Session:
             if text.strip() == "/quit":
                 return 0
             if text.strip() == "/new":
-                self._worker.tell({"type": "new"})
+                self._worker.tell(New())
             elif text.strip():
                 try:
                     self.complete(readable(text))

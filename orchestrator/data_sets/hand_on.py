@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from orchestrator.copies import owner_of
-from orchestrator.data_sets.worker import talk
+from orchestrator.data_sets.worker import data_worker
 from orchestrator.display.wording import count
 from profiles.errors import LonghaulError
 from profiles.schema import Profile
@@ -14,7 +13,7 @@ from profiles.worker_kinds import kind_of
 from state.history import History
 from state.layout import RunDir
 from state.states import RunState
-from workers.contract import DataSpec
+from workers.line_contract import Consolidated, DataSpec, Said, Unchanged
 
 LAST_STATES = frozenset({RunState.FINISHED, RunState.STAGNANT})
 """A run that was stopped goes on; one that failed may."""
@@ -42,17 +41,23 @@ def hand_on(
     tasks = 0
     say("every task is run once more, for data/next.jsonl; Ctrl+C leaves that out")
     try:
-        for message in talk(spec, owner_of(run, history.run_id)):
-            if stop_asked():
-                say("data/next.jsonl was left out, as asked")
-                return ""
-            tasks = tasks_of(message) or tasks
+        with data_worker(spec, owner_of(run, history.run_id)) as worker:
+            for message in worker.hear():
+                if stop_asked():
+                    say("data/next.jsonl was left out, as asked")
+                    return ""
+                tasks = tasks_of(message) or tasks
     except LonghaulError as error:
         say(f"data/next.jsonl could not be written: {error.what}")
         return ""
     return f"{run.next_input}: {count(tasks)} tasks for a next run" if tasks else ""
 
 
-def tasks_of(message: Mapping[str, Any]) -> int:
+def tasks_of(message: Said) -> int:
     """Tasks of the finished set; 0 for all other messages. (pure)"""
-    return int(message["after"] if message["type"] == "report" else message.get("tasks", 0))
+    match message:
+        case Consolidated(report=report):
+            return int(report["after"])
+        case Unchanged(tasks=tasks):
+            return tasks
+    return 0

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
 from orchestrator.display.wording import TASK_NAMES, count, duration, harmless, percent
+from workers.line_contract import Checked, Note, Reading, Said
 
 EVERY_S = 10.0
 """Between two lines of progress where there is no terminal."""
@@ -119,15 +120,16 @@ class Progress:
         self._out.flush()
         self._is_open = False
 
-    def hear(self, message: Mapping[str, Any]) -> None:
+    def hear(self, message: Said) -> None:
         """One message of the worker."""
-        if message["type"] == "note":
-            self.say(f"note: {message['text']}")
-        elif message["type"] == "reading":
-            self.say(str(message["text"]))
-            self._began = time.monotonic()
-        elif message["type"] == "checked":
-            self._tell(int(message["done"]), int(message["total"]), time.monotonic())
+        match message:
+            case Note(text=text):
+                self.say(f"note: {text}")
+            case Reading(text=text):
+                self.say(text)
+                self._began = time.monotonic()
+            case Checked(done=done, total=total):
+                self._tell(done, total, time.monotonic())
 
     def _tell(self, done: int, total: int, now: float) -> None:
         if not self._is_terminal and (now - self._told_at < EVERY_S or done == total):

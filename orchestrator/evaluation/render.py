@@ -9,6 +9,7 @@ from typing import Any, TextIO
 
 from orchestrator.display.wording import TASK_NAMES, count, duration, harmless, percent
 from state.evaluations import SuiteFacts
+from workers.line_contract import Answered, Loading, Note, Said, SuiteBegun
 
 EVERY_S = 10.0
 """Between two lines of progress where there is no terminal."""
@@ -112,23 +113,23 @@ class Progress:
         self._out.flush()
         self._is_open = False
 
-    def hear(self, message: Mapping[str, Any]) -> None:
+    def hear(self, message: Said) -> None:
         """One message of the worker."""
-        kind, suite = message["type"], str(message.get("suite", ""))
-        if kind == "suite":
-            self._totals[suite] = int(message["n"])
-            self._right[suite] = (0.0, 0)
-        elif kind == "answers":
-            right, answered = self._right[suite]
-            right += sum(row[3] / row[2] for row in message["rows"])
-            self._right[suite] = (right, answered + len(message["rows"]))
-            self._tell(suite, time.monotonic())
-        elif kind == "loading":
-            if self.answered:
-                self.say(f"{count(self.answered)} of {count(self.total)} were answered before")
-            self.say("loading the model")
-        elif kind == "note":
-            self.say(f"note: {message['text']}")
+        match message:
+            case SuiteBegun(suite=suite):
+                self._totals[suite] = message.n
+                self._right[suite] = (0.0, 0)
+            case Answered(suite=suite, rows=rows):
+                right, answered = self._right[suite]
+                right += sum(num_right / samples for _, _, samples, num_right in rows)
+                self._right[suite] = (right, answered + len(rows))
+                self._tell(suite, time.monotonic())
+            case Loading():
+                if self.answered:
+                    self.say(f"{count(self.answered)} of {count(self.total)} were answered before")
+                self.say("loading the model")
+            case Note(text=text):
+                self.say(f"note: {text}")
 
     def _tell(self, suite: str, now: float) -> None:
         right, answered = self._right[suite]

@@ -12,9 +12,11 @@ import pytest
 
 from orchestrator.launchers.environment import MORE_VARIABLE, clean_environment, logins, passed_on
 from orchestrator.line_worker import started
+from profiles.errors import LonghaulError
 from state import python
 from tests import REPOSITORY
 from tests.faults.harness import scene
+from workers.line_contract import Note
 from workers.verifiers.symbolic import Symbolic
 
 PASSED = (
@@ -146,7 +148,8 @@ def test_line_workers_and_helpers_of_workers_execute_nothing_of_it(
     hostile: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(hostile)
-    with started("workers.generate", {"not": "a spec"}, "all") as worker, pytest.raises(Exception, match="missing"):
+    other = started("workers.generate", Note("not a spec"), name="generation", kept="all")
+    with other as worker, pytest.raises(LonghaulError, match="missing"):
         list(worker.hear())
     with Symbolic() as symbolic:
         assert symbolic.compare("2", r"\sqrt{4}").is_equal

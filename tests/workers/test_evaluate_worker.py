@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -18,8 +19,8 @@ from profiles.schema import Model, Profile, Run, Sampling
 from tests.workers.azr.small import VOCABULARY, write_model
 from tests.workers.families import write
 from tests.workers.suites.samples import write_data
-from workers.contract import EvaluationSpec
 from workers.evaluate.job import _batches, evaluate
+from workers.line_contract import EvaluationSpec
 from workers.models import plain
 from workers.rollout.native import NativeEngine
 from workers.rollout.select import Portions
@@ -42,7 +43,7 @@ def spec_of(folder: Path, **changes: Any) -> EvaluationSpec:
 
 def heard(spec: EvaluationSpec) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
-    evaluate(spec, lambda type_, /, **data: messages.append({"type": type_, **data}))
+    evaluate(spec, lambda message: messages.append(msgspec.to_builtins(message)))
     return messages
 
 
@@ -233,7 +234,7 @@ def test_where_memory_ends_fewer_rollouts_are_drawn_at_one_time_and_no_question_
             raise RuntimeError("CUDA out of memory")
         return list(questions)  # type: ignore[arg-type]
 
-    done = list(_batches(list(range(10)), 8, work, engine, lambda type_, /, **data: notes.append(data["text"])))  # type: ignore[arg-type]
+    done = list(_batches(list(range(10)), 8, work, engine, lambda message: notes.append(message.text)))  # type: ignore[arg-type]
     assert done == [list(range(8)), [8, 9]] and len(notes) == 2 and engine.max_rows == 2
 
 
@@ -243,7 +244,7 @@ def test_an_answer_that_does_not_fit_ends_it_with_advice() -> None:
 
     engine = Portions(NativeEngine.__new__(NativeEngine), 2)
     with pytest.raises(LonghaulError) as caught:
-        list(_batches([1], 8, work, engine, lambda type_, /, **data: None))  # type: ignore[list-item]
+        list(_batches([1], 8, work, engine, lambda message: None))  # type: ignore[list-item]
     assert caught.value.exit_code == ExitCode.CUDA_OOM and "--max-new-tokens" in caught.value.next_command
 
 

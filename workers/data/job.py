@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -12,25 +11,20 @@ from msgspec.structs import replace
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Profile
 from state import durable
-from workers.contract import DataSpec
 from workers.data import data_set
 from workers.data.checking import Checker
 from workers.data.consolidate import consolidate
 from workers.data.record import Record, encode, key_of, to_original
 from workers.data.sources import Item, Source, check_source, read_source
 from workers.data.statistics import statistics_of
+from workers.line_contract import Checked, Consolidated, DataSpec, Exported, Note, Reading, Statistics, Task, Unchanged
+from workers.lines import Say
 from workers.sandbox import Sandbox
 from workers.sandbox.limits import limits_of
 from workers.suites.data_files import CRUXEVAL, VARIABLE, data_folder, is_at_hand
 from workers.suites.held_out import held_out_of
 from workers.tasks.prompts.pocket import PocketStyle
 from workers.tasks.validate_proposals import Rules
-
-
-class Say(Protocol):
-    """Tells the one that started us; workers.contract.DataSpec lists what there is to say."""
-
-    def __call__(self, type_: str, /, **data: Any) -> None: ...
 
 
 def carry_out(spec: DataSpec, say: Say) -> None:
@@ -41,12 +35,12 @@ def carry_out(spec: DataSpec, say: Say) -> None:
     if spec.action in ("import", "merge"):
         _consolidate(spec, sources, say)
         return
-    items = [item for source in sources for item in read_source(source, lambda text: say("note", text=text))]
+    items = [item for source in sources for item in read_source(source, lambda text: say(Note(text)))]
     if spec.action == "stats":
-        say("stats", **statistics_of(items))
+        say(Statistics(statistics_of(items)))
     elif spec.action == "show":
         for record in _chosen(spec, items):
-            say("task", **msgspec.to_builtins(replace(record, key=key_of(record))))
+            say(Task(msgspec.to_builtins(replace(record, key=key_of(record)))))
     else:
         _export(spec, sources, items, say)
 
@@ -54,26 +48,24 @@ def carry_out(spec: DataSpec, say: Say) -> None:
 def _consolidate(spec: DataSpec, sources: Sequence[Source], say: Say) -> None:
     into = Path(spec.into)
     if spec.inputs and (known := data_set.read_data_set(into)).header.inputs == spec.inputs:
-        say("unchanged", tasks=known.header.tasks)
+        say(Unchanged(known.header.tasks))
         return
     for text in missing_suites(spec.profile):
-        say("note", text=text)
+        say(Note(text))
     knobs = spec.profile.sandbox
     with Sandbox(limits_of(knobs), knobs.jobs) as sandbox:
-        checker = Checker(
-            sandbox, rules_of(spec.profile), progress=lambda done, total: say("checked", done=done, total=total)
-        )
+        checker = Checker(sandbox, rules_of(spec.profile), progress=lambda done, total: say(Checked(done, total)))
         _, report = consolidate(
             into,
             sources,
             checker,
             rebuild=spec.action == "merge",
             inputs=spec.inputs,
-            told=lambda text: say("reading", text=text),
+            told=lambda text: say(Reading(text)),
         )
     found = report.as_json()
     durable.write_file(report_path(into), msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
-    say("report", **found, report=str(report_path(into)))
+    say(Consolidated({**found, "report": str(report_path(into))}))
 
 
 def report_path(into: Path) -> Path:
@@ -132,4 +124,4 @@ def _export(spec: DataSpec, sources: Sequence[Source], items: Sequence[Item], sa
     for path, lines in files.items():
         data_set.check_target(path)
         durable.write_file(path, b"".join(line + b"\n" for line in lines))
-    say("exported", files={str(path): len(lines) for path, lines in files.items()}, tasks=len(records))
+    say(Exported({str(path): len(lines) for path, lines in files.items()}, len(records)))

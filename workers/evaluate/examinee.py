@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from profiles.schema import Profile
-from workers.contract import EvaluationSpec
+from workers.line_contract import EvaluationSpec
 from workers.models.policy import Policy, open_policy, restored_policy
 from workers.models.torch_setup import device_of, set_up_torch
 from workers.rollout.free_rows import widen

@@ -10,13 +10,14 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from profiles.errors import ExitCode, LonghaulError
-from workers.contract import EvaluationSpec
 from workers.environment import set_environment
 from workers.evaluate.answer_file import AnswerFile
 from workers.failures import is_out_of_memory
+from workers.line_contract import Answered, EvaluationSpec, Loading, Note, Scores, SuiteBegun
+from workers.lines import Say
 from workers.models.files import ModelFileError
 from workers.sandbox import Sandbox
 from workers.sandbox.limits import limits_of
@@ -30,12 +31,6 @@ from workers.suites.suite import Suite
 
 if TYPE_CHECKING:
     from workers.suites.asking import Asked, Examinee
-
-
-class Say(Protocol):
-    """Tells the one that started us; workers.contract.EvaluationSpec lists what there is to say."""
-
-    def __call__(self, type_: str, /, **data: Any) -> None: ...
 
 
 @dataclass
@@ -70,7 +65,7 @@ def evaluate(spec: EvaluationSpec, say: Say) -> None:
                 _answer(spec, paper, examinee, sandbox if paper.suite.needs_sandbox(answer_format) else None, say)
             outcomes = [paper.outcomes[question.question_id] for question in paper.suite.questions]
             metrics = metrics_of(outcomes, greedy=spec.temperature == 0, ks=spec.ks)
-            say("scores", suite=paper.suite.name, metrics=metrics)
+            say(Scores(paper.suite.name, metrics))
             paper.file.close()
 
 
@@ -99,19 +94,19 @@ def _open(spec: EvaluationSpec, suite: Suite, answer_format: AnswerFormat, say: 
     file = AnswerFile(Path(spec.folder) / f"{suite.name}-{fingerprint}.jsonl")
     paper = Paper(suite, fingerprint, file)
     paper.outcomes = file.outcomes(question.question_id for question in suite.questions)
-    say("suite", suite=suite.name, fingerprint=fingerprint, n=len(suite.questions))
+    say(SuiteBegun(suite.name, fingerprint, len(suite.questions)))
     if paper.outcomes:
         _tell(paper, list(paper.outcomes.values()), say)
     return paper
 
 
 def _tell(paper: Paper, outcomes: Sequence[Outcome], say: Say) -> None:
-    rows = [[one.question_id, one.task, len(one.right), sum(one.right)] for one in outcomes]
-    say("answers", suite=paper.suite.name, done=len(paper.outcomes), rows=rows)
+    rows = [(one.question_id, one.task, len(one.right), sum(one.right)) for one in outcomes]
+    say(Answered(paper.suite.name, len(paper.outcomes), rows))
 
 
 def _examinee(spec: EvaluationSpec, answer_format: AnswerFormat, suites: Sequence[Suite], say: Say) -> Examinee:
-    say("loading")
+    say(Loading())
     set_environment()
     with _advising(spec):
         return _opened(spec, answer_format, suites, say)
@@ -126,7 +121,7 @@ def _opened(spec: EvaluationSpec, answer_format: AnswerFormat, suites: Sequence[
     encoded = [tokenizer.encode(prompt) for prompt in prompts]
     for prompt, ids in zip(prompts, encoded, strict=True):
         if tokenizer.decode(ids).split() != prompt.split():
-            say("note", text="the tokenizer does not give the prompts back as they were: is it meant for such text?")
+            say(Note("the tokenizer does not give the prompts back as they were: is it meant for such text?"))
             break
     return open_examinee(spec, answer_format, max(map(len, encoded)))
 
@@ -149,8 +144,8 @@ def _answer(spec: EvaluationSpec, paper: Paper, examinee: Examinee, sandbox: San
         paper.outcomes |= {one.question_id: one for one in outcomes}
         _tell(paper, outcomes, say)
     if too_long := sum(one.too_long for one in paper.outcomes.values()):
-        say("note", text=f"{too_long} prompts of {paper.suite.name} do not fit the model's {examinee.max_positions} "
-            f"positions beside {spec.max_new_tokens} new tokens; they count as wrong")  # fmt: skip
+        say(Note(f"{too_long} prompts of {paper.suite.name} do not fit the model's {examinee.max_positions} "
+                 f"positions beside {spec.max_new_tokens} new tokens; they count as wrong"))  # fmt: skip
 
 
 def _batches(
@@ -165,9 +160,7 @@ def _batches(
 
     for place in range(0, len(questions), size):
         try:
-            done = with_fewer_rows(
-                engine, partial(work, questions[place : place + size]), lambda text: say("note", text=text)
-            )
+            done = with_fewer_rows(engine, partial(work, questions[place : place + size]), lambda text: say(Note(text)))
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise

@@ -7,15 +7,11 @@ from workers import process
 
 process.ignore_signals()
 
-import msgspec
-
-from workers.contract import ExportSpec
-from workers.lines import Say, leave, leave_when_input_ends, serve
+from workers.line_contract import ExportSpec
+from workers.lines import Say, serve
 
 
-def work(line: bytes, say: Say) -> None:
-    leave_when_input_ends()
-    spec = msgspec.json.decode(line, type=ExportSpec)
+def work(spec: ExportSpec, say: Say) -> None:
     with process.importing():
         from workers.export.job import export
 
@@ -23,4 +19,4 @@ def work(line: bytes, say: Say) -> None:
 
 
 if __name__ == "__main__":
-    leave(serve(work, "the checkpoint, as it is; nothing was exported"))
+    serve(ExportSpec, work)

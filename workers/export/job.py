@@ -12,8 +12,8 @@ import torch
 
 from profiles.errors import ExitCode, LonghaulError
 from state import durable
-from workers.contract import ExportSpec
 from workers.export.merged import write_weights
+from workers.line_contract import ExportSpec, Loading, Wrote
 from workers.lines import Say
 from workers.models import adapters, load
 from workers.models.policy import profile_for_reading, restored_policy
@@ -30,7 +30,7 @@ def export(spec: ExportSpec, say: Say) -> None:
     def wrote(path: Path) -> None:
         path.chmod(0o644)
         durable.fsync_file(path)
-        say("wrote", name=path.name, bytes=path.stat().st_size)
+        say(Wrote(path.name, path.stat().st_size))
 
     with durable.explained("cannot write the export", out, KEPT):
         dtype = _copy_adapter(spec, out) if spec.kind == "adapter" else _write_merged(spec, out, say, wrote)
@@ -70,7 +70,7 @@ def _write_merged(spec: ExportSpec, out: Path, say: Say, wrote: Any) -> str:
         for name in load.MODEL_FILES:
             if (source / name).is_file():
                 (out / name).write_bytes((source / name).read_bytes())
-    say("loading")
+    say(Loading())
     model = restored_policy(profile, Path(spec.directory), spec.step, device_of(profile)).model
     (out / "config.json").write_text(config_json(config, model, wanted))
     if not (out / "generation_config.json").is_file():

@@ -7,14 +7,11 @@ from workers import process
 
 process.ignore_signals()
 
-import msgspec
-
-from workers.contract import GenerateSpec
-from workers.lines import Say, leave, serve
+from workers.line_contract import GenerateSpec
+from workers.lines import Say, serve
 
 
-def work(line: bytes, say: Say) -> None:
-    spec = msgspec.json.decode(line, type=GenerateSpec)
+def work(spec: GenerateSpec, say: Say) -> None:
     with process.importing():
         from workers.generate.job import answer_prompts
 
@@ -22,4 +19,4 @@ def work(line: bytes, say: Say) -> None:
 
 
 if __name__ == "__main__":
-    leave(serve(work, "everything; nothing is written by this command"))
+    serve(GenerateSpec, work, reads_input=True)

@@ -13,25 +13,16 @@ from pathlib import Path
 
 import msgspec
 import torch
-from msgspec import Struct
 
-from workers.contract import GenerateSpec
 from workers.generate.conversation import Words
 from workers.generate.decode import pick, tokens_after
+from workers.line_contract import Asked, Completed, GenerateSpec, New, Piece, Prompt, Ready, Reason, Refused, Stop
 from workers.lines import Say
 from workers.models.files import of_no_run
 from workers.models.policy import Policy, open_policy, profile_for_reading, restored_policy
 from workers.models.torch_setup import device_of, set_up_torch
 from workers.rollout.engine import stop_ids_of
 from workers.rollout.stopping import StopTexts
-
-
-class Asked(Struct):
-    """A line of standard input after the first."""
-
-    type: str
-    text: str = ""
-    seed: int = 0
 
 
 def answer_prompts(spec: GenerateSpec, say: Say) -> None:
@@ -41,12 +32,12 @@ def answer_prompts(spec: GenerateSpec, say: Say) -> None:
         words = Words(spec.style, spec.profile, Path(spec.directory))
         policy = open_model(spec)
     answerer = Answerer(spec, policy, words, inbox, say)
-    say("ready", style=words.name, positions=answerer.positions)
+    say(Ready(words.name, answerer.positions))
     while True:
         asked = inbox.lines.get()
-        if asked.type == "new":
+        if isinstance(asked, New):
             words.forget()
-        elif asked.type == "prompt":
+        else:
             answerer.answer(asked.text, asked.seed)
 
 
@@ -54,14 +45,14 @@ class Inbox:
     """Reads standard input in a thread, so that a completion can be stopped while it is made."""
 
     def __init__(self) -> None:
-        self.lines: queue.Queue[Asked] = queue.Queue()
+        self.lines: queue.Queue[Prompt | New] = queue.Queue()
         self.is_stopped = threading.Event()
         threading.Thread(target=self._read, name="inbox", daemon=True).start()
 
     def _read(self) -> None:
         for line in sys.stdin.buffer:
             asked = msgspec.json.decode(line, type=Asked)
-            if asked.type == "stop":
+            if isinstance(asked, Stop):
                 self.is_stopped.set()
             else:
                 self.lines.put(asked)
@@ -83,17 +74,16 @@ class Answerer:
         room = self.positions - len(ids) if self.positions else self._spec.max_new_tokens
         if not ids or room < 1:
             why = f"it has {len(ids)} tokens, and the model has {self.positions} positions" if ids else "it is empty"
-            self._say("refused", text=f"this prompt cannot be completed: {why}")
+            self._say(Refused(f"this prompt cannot be completed: {why}"))
             return
         began = time.monotonic()
         completion, reason = self._complete(ids, min(room, self._spec.max_new_tokens), seed)
         said = completion[:-1] if reason == "stop" else completion
         answer = self._policy.tokenizer.decode(said)
         self._words.heard(text, answer)
-        self._say("end", text=answer, reason=reason, tokens=len(completion), prompt_tokens=len(ids),
-                  seconds=round(time.monotonic() - began, 3))  # fmt: skip
+        self._say(Completed(answer, reason, len(completion), len(ids), round(time.monotonic() - began, 3)))
 
-    def _complete(self, ids: tuple[int, ...], limit: int, seed: int) -> tuple[list[int], str]:
+    def _complete(self, ids: tuple[int, ...], limit: int, seed: int) -> tuple[list[int], Reason]:
         spec, decode = self._spec, self._policy.tokenizer.stream()
         generator = torch.Generator().manual_seed(seed)
         choose = partial(
@@ -105,7 +95,7 @@ class Answerer:
             if token in self._stops.stop_ids:
                 return completion, "stop"
             if piece := decode(token):
-                self._say("text", text=piece)
+                self._say(Piece(piece))
             if self._stops.end_in(completion):
                 return completion, "stop_text"
         return completion, "stopped" if self._inbox.is_stopped.is_set() else "length"

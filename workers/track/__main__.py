@@ -10,17 +10,14 @@ process.ignore_signals()
 import os
 import signal
 
-import msgspec
-
-from workers.contract import TrackSpec
-from workers.lines import Say, leave, serve
+from workers.line_contract import TrackSpec
+from workers.lines import Say, serve
 
 LAST_WORDS_S = 60
 """Once nobody waits any more, a tracker that hangs in a network is ended by the kernel after this."""
 
 
-def work(line: bytes, say: Say) -> None:
-    spec = msgspec.json.decode(line, type=TrackSpec)
+def work(spec: TrackSpec, say: Say) -> None:
     from workers.track.job import Tracking
 
     tracking = Tracking(spec, say)
@@ -34,4 +31,4 @@ def work(line: bytes, say: Say) -> None:
 
 
 if __name__ == "__main__":
-    leave(serve(work, "the run, which goes on", dies_with_parent=False))
+    serve(TrackSpec, work, reads_input=True, outlives_parent=True)

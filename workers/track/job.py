@@ -17,7 +17,7 @@ import msgspec
 from state import durable
 from state.layout import RunDir
 from state.reader import Reader
-from workers.contract import TrackSpec
+from workers.line_contract import Note, TrackSpec
 from workers.lines import Say
 from workers.track.points import Kind, Point, flat
 from workers.track.sinks import Sink, open_sink
@@ -76,7 +76,7 @@ class Tracking:
         self._sinks.pop(name, None)
         logging.exception("%s failed", name)
         lines = str(error).strip().splitlines() or [""]
-        self._say("note", text=f"{name} gets nothing more: {type(error).__name__}: {lines[0][:300]}")
+        self._say(Note(f"{name} gets nothing more: {type(error).__name__}: {lines[0][:300]}"))
 
 
 class _Failures:

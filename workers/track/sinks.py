@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any, Protocol
 
-from workers.contract import TrackSpec
+from workers.line_contract import TrackSpec
 from workers.track.points import Kind, Point
 
 EVENT_FILES = (

@@ -15,9 +15,9 @@ from safetensors.torch import load_file
 
 from profiles.errors import LonghaulError
 from profiles.schema import Adapter, Model, Profile, Run
-from workers.contract import ExportSpec
 from workers.export.job import export
 from workers.export.merged import plan_shards
+from workers.line_contract import ExportSpec, Said, Wrote
 from workers.models import adapters, load
 from workers.models.policy import Policy, open_policy
 
@@ -49,14 +49,14 @@ def checkpoint_of(profile: Profile, directory: Path) -> Policy:
     return policy
 
 
-def exported(profile: Profile, checkpoint: Path, out: Path, **changes: Any) -> list[tuple[str, dict[str, Any]]]:
+def exported(profile: Profile, checkpoint: Path, out: Path, **changes: Any) -> list[Said]:
     out.mkdir()
-    said: list[tuple[str, dict[str, Any]]] = []
+    said: list[Said] = []
     spec = ExportSpec(
         kind="merged", directory=str(checkpoint), step=3, out=str(out), profile=profile, dtype="auto",
         source={"run": "x", "step": 3},
     )  # fmt: skip
-    export(replace(spec, **changes), lambda type_, /, **data: said.append((type_, data)))
+    export(replace(spec, **changes), said.append)
     return said
 
 
@@ -81,7 +81,7 @@ def test_row_28_a_merged_model_says_what_base_and_adapter_say(quantization: Any,
         assert not torch.allclose(logits(found), logits(policy.model), atol=1e-2)
     files = sorted(path.name for path in (tmp_path / "out").glob("*.safetensors"))
     assert len(files) > 2 and files[0] == f"model-00001-of-{len(files):05d}.safetensors"
-    assert [data["name"] for type_, data in said if type_ == "wrote"][: len(files)] == files
+    assert [message.name for message in said if isinstance(message, Wrote)][: len(files)] == files
     assert json.loads((tmp_path / "out/export.json").read_text()) == {
         "kind": "merged", "dtype": "float32", "run": "x", "step": 3
     }  # fmt: skip

@@ -23,7 +23,7 @@ from state.layout import RunDir
 from state.states import CycleState
 from state.store import NewRun, Store
 from tests.faults.harness import scene
-from workers.contract import TrackSpec
+from workers.line_contract import TrackSpec
 from workers.track import sinks
 from workers.track.job import CURSOR, Tracking
 from workers.track.points import flat
@@ -100,7 +100,7 @@ class Made:
             run_dir=str(self.run.root), run_id="r0", name="x", folder=str(self.run.trackers),
             tensorboard=str(self.run.tensorboard), trackers=Trackers(use=use or ("tensorboard",)), config={},
         )  # fmt: skip
-        return Tracking(spec, lambda type_, /, **data: self.told.append(f"{type_}: {data['text']}"))
+        return Tracking(spec, lambda message: self.told.append(message.text))
 
     def seen(self, kind: str = "train") -> list[tuple[int, dict[str, float]]]:
         return seen(self.run.tensorboard / kind)
@@ -177,7 +177,7 @@ def test_a_tracker_that_fails_is_told_once_and_the_others_go_on(made: Made, monk
     tracking = made.tracking("wandb", "tensorboard")
     for _ in range(3):
         tracking.catch_up()
-    assert len(made.told) == 1 and made.told[0].startswith("note: wandb gets nothing more: ")
+    assert len(made.told) == 1 and made.told[0].startswith("wandb gets nothing more: ")
     assert [step for step, _ in made.seen()] == [1, 2]
 
 
@@ -210,7 +210,7 @@ def test_what_cannot_be_repeated_is_noted_before_it_is_sent(
     for _ in recorders:
         made.tracking("trackio").catch_up()
     assert recorders[0].steps == [1] and recorders[1].steps == again
-    assert made.told == ["note: trackio gets nothing more: OSError: the network is gone"]
+    assert made.told == ["trackio gets nothing more: OSError: the network is gone"]
 
 
 def test_wandb_in_its_offline_mode(made: Made) -> None:
@@ -218,7 +218,7 @@ def test_wandb_in_its_offline_mode(made: Made) -> None:
     made.steps(1, 2)
     spec = made.tracking()._spec
     offline = msgspec.structs.replace(spec, trackers=Trackers(use=("wandb",), wandb_mode="offline"))
-    tracking = Tracking(offline, lambda type_, /, **data: made.told.append(str(data)))
+    tracking = Tracking(offline, lambda message: made.told.append(str(message)))
     tracking.catch_up()
     tracking.close()
     assert made.told == [] and list(made.run.trackers.glob("wandb/offline-run-*-r0/*.wandb"))
