@@ -85,6 +85,7 @@ def measured(args: argparse.Namespace, gpus: int) -> dict[str, Any]:
     """What this process and its followers need."""
     from workers.azr.replica import Apply, AzrReplica
     from workers.environment import set_environment
+    from workers.rank_group.calls import Rest, TakeMemory
     from workers.rank_group.leader import RankGroup
 
     set_environment()
@@ -103,17 +104,17 @@ def measured(args: argparse.Namespace, gpus: int) -> dict[str, Any]:
                 began = time.perf_counter()
                 with replica.memory.phase("rollout"):
                     rank_group.engine.generate(requests, how)
-                rank_group.call("rest")
+                rank_group.call(Rest())
                 rollout_s, began = time.perf_counter() - began, time.perf_counter()
                 with replica.memory.phase("train"):
-                    is_finite, learned = rank_group.call("apply", Apply(step, rows, advantages))[0]
+                    is_finite, learned = rank_group.call(Apply(step, rows, advantages))[0]
                 update_s = time.perf_counter() - began
                 steps.append(
                     {
                         "rollout_s": rollout_s,
                         "update_s": update_s,
                         "finite": is_finite,
-                        "memory": rank_group.call("take"),
+                        "memory": rank_group.call(TakeMemory()),
                     }
                     | {name: learned[name] for name in ("loss", "grad_norm", "entropy", "mismatch_mean")}
                 )

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
-
-from msgspec import Struct
+from typing import Any
 
 from workers.azr.rows import Row
 from workers.azr.update import PolicyUpdate
 from workers.azr.worst_case import rehearse
 from workers.memory.backoff import Sizes
 from workers.models.log_probs import head_rows_for
-from workers.rank_group.replica import Replica
+from workers.rank_group.replica import Handlers, Replica
+from workers.rank_group.wire import Call
 from workers.rollout.select import tis_cap_of
 
 
-class Apply(Struct):
+class Apply(Call[tuple[bool, dict[str, float]]]):
     """A step's rows, all of them: each rank takes its part itself."""
 
     step: int
@@ -25,8 +23,6 @@ class Apply(Struct):
 
 
 class AzrReplica(Replica):
-    commands: ClassVar[Mapping[str, Any]] = {**Replica.commands, "apply": Apply}
-
     def make_update(self) -> PolicyUpdate:
         profile = self.profile
         update = PolicyUpdate(self.model, self.optimizer, profile.optimizer, profile.sampling.temperature)
@@ -34,6 +30,10 @@ class AzrReplica(Replica):
         update.tis_cap = tis_cap_of(profile)
         update.head_rows = head_rows_for(profile, self.model)
         return update
+
+    @property
+    def handlers(self) -> Handlers:
+        return {**super().handlers, Apply: self.apply}
 
     def apply(self, asked: Apply) -> tuple[bool, dict[str, float]]:
         """Whether all numbers were finite, and the step's metrics."""
@@ -54,5 +54,5 @@ class AzrReplica(Replica):
         self.update.micro_batch_size, self.update.head_rows = sizes.micro_batch, sizes.head_rows
         super().resize(sizes)
 
-    def rehearse(self, _: None = None) -> dict[str, Any]:
+    def rehearse(self) -> dict[str, Any]:
         return rehearse(self.model, self.engine, self.update, self.profile, self.memory)

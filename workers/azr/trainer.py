@@ -33,6 +33,7 @@ from workers.memory.backoff import Sizes
 from workers.models import load
 from workers.models.torch_setup import device_of as device_of
 from workers.models.torch_setup import set_up_torch as set_up_torch
+from workers.rank_group.calls import Probe, Rehearse, Resize, Rest, TakeMemory
 from workers.rank_group.leader import RankGroup
 from workers.rank_group.replica import highest
 from workers.runtime import Attempt
@@ -115,8 +116,7 @@ class AzrTrainer:
         return registry
 
     def probe(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.rank_group.call("probe")[0]
-        return found
+        return self.rank_group.call(Probe())[0]
 
     def seed(self, stop_asked: Callable[[], bool]) -> Sequence[Record]:
         if self._cursor is not None:
@@ -163,16 +163,14 @@ class AzrTrainer:
     def worst_case(self, *, first_attempt: bool) -> dict[str, Any]:
         if not first_attempt and self._model.device.type != "cuda":
             return {}
-        found: dict[str, Any] = self.rank_group.call("rehearse")[0]
-        return found
+        return self.rank_group.call(Rehearse())[0]
 
     @property
     def sizes(self) -> Sizes:
-        found: Sizes = self._replica.sizes
-        return found
+        return self._replica.sizes
 
     def resize(self, sizes: Sizes) -> None:
-        self.rank_group.call("resize", sizes)
+        self.rank_group.call(Resize(sizes))
 
     def collect(self, step: int) -> list[Record]:
         with self._memory.phase("rollout"):
@@ -190,11 +188,11 @@ class AzrTrainer:
         # The loss is linear in the advantages, and a weight is never negative: clipping stays as it is.
         weights = role_weights([(row.task, row.role) for row in rows], self._profile.azr.proposer_share)
         pushes = [weight * value for weight, value in zip(weights, advantages.values, strict=True)]
-        self.rank_group.call("rest")
+        self.rank_group.call(Rest())
         with self._attempt.stage("update"), self._memory.phase("train"):
-            is_finite, learned = self.rank_group.call("apply", Apply(step, rows, pushes))[0]
+            is_finite, learned = self.rank_group.call(Apply(step, rows, pushes))[0]
         self._store(collected)
-        metrics = collected.metrics | learned | self._buffers.sizes() | highest(self.rank_group.call("take"))
+        metrics = collected.metrics | learned | self._buffers.sizes() | highest(self.rank_group.call(TakeMemory()))
         metrics |= advantage_metrics(rows, advantages.values) | push_metrics(rows, pushes)
         metrics["cell_degenerate"] = float(advantages.degenerate)
         metrics["update_skipped"] = float(not rows)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
-
-from msgspec import Struct
+from typing import Any
 
 from workers.grpo.entropy import EntropyMask
 from workers.grpo.rows import Row
 from workers.grpo.update import GroupUpdate
 from workers.grpo.worst_case import rehearse
 from workers.memory.backoff import Sizes
-from workers.rank_group.replica import Replica, Setting
+from workers.rank_group.replica import Handlers, Replica, Setting
+from workers.rank_group.wire import Call
 
 
-class Apply(Struct):
+class Apply(Call[tuple[bool, dict[str, float]]]):
     """A step's rows, all of them: each rank takes its part itself."""
 
     step: int
@@ -26,8 +24,6 @@ class Apply(Struct):
 
 
 class GrpoReplica(Replica):
-    commands: ClassVar[Mapping[str, Any]] = {**Replica.commands, "apply": Apply}
-
     def __init__(self, setting: Setting) -> None:
         self.mask = EntropyMask(setting.profile.grpo)
         super().__init__(setting)
@@ -36,6 +32,10 @@ class GrpoReplica(Replica):
 
     def make_update(self) -> GroupUpdate:
         return GroupUpdate(self.model, self.optimizer, self.profile, self.mask)
+
+    @property
+    def handlers(self) -> Handlers:
+        return {**super().handlers, Apply: self.apply}
 
     def apply(self, asked: Apply) -> tuple[bool, dict[str, float]]:
         """Whether all numbers were finite, and the metrics."""
@@ -58,5 +58,5 @@ class GrpoReplica(Replica):
         self.update.resize(sizes.micro_batch, sizes.head_rows)
         super().resize(sizes)
 
-    def rehearse(self, _: None = None) -> dict[str, Any]:
+    def rehearse(self) -> dict[str, Any]:
         return rehearse(self.model, self.engine, self.update, self.profile, self.memory)

@@ -33,8 +33,9 @@ from workers.memory.backoff import Sizes
 from workers.models import load
 from workers.models.optimizer import learning_rate_at
 from workers.problems.reader import drop_long, first, read_problems, summary
+from workers.rank_group.calls import Probe, Rehearse, Resize, Rest, TakeMemory, Widen
 from workers.rank_group.leader import RankGroup
-from workers.rank_group.replica import Widen, highest
+from workers.rank_group.replica import highest
 from workers.runtime import Attempt
 from workers.suites.answer_format import VerbatimFormat
 from workers.suites.answer_formats import format_of_run
@@ -142,8 +143,7 @@ class GrpoTrainer:
         return registry
 
     def probe(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.rank_group.call("probe")[0]
-        return found
+        return self.rank_group.call(Probe())[0]
 
     def seed(self, stop_asked: Callable[[], bool]) -> Sequence[Record]:
         """There are no buffers to fill; for a curriculum the difficulties are measured, by the policy as it begins."""
@@ -159,16 +159,16 @@ class GrpoTrainer:
         num_problems = SLICE
         if is_gpu:
             longest = max(len(self._asker.prompt_ids(one.prompt)) for one in self._problems.problems)
-            self.rank_group.call("widen", Widen(samples, longest))
+            self.rank_group.call(Widen(samples, longest))
             num_problems = slice_of(self._engine.max_rows * self.rank_group.size, samples)
         with self._memory.phase("rollout"):
             found = self._measuring(num_problems).run(stop_asked, self._attempt)
         self._memory.forget()
         if is_gpu:
             self._engine.drop_cache()
-            self.rank_group.call("resize", sizes)
+            self.rank_group.call(Resize(sizes))
             # The cache takes the shape again that a resumed attempt begins with, or its numbers would differ.
-            self.rank_group.call("rehearse")
+            self.rank_group.call(Rehearse())
         return found
 
     def reseed(self) -> dict[str, float]:
@@ -178,16 +178,14 @@ class GrpoTrainer:
     def worst_case(self, *, first_attempt: bool) -> dict[str, Any]:
         if not first_attempt and self._model.device.type != "cuda":
             return {}
-        found: dict[str, Any] = self.rank_group.call("rehearse")[0]
-        return found
+        return self.rank_group.call(Rehearse())[0]
 
     @property
     def sizes(self) -> Sizes:
-        found: Sizes = self._replica.sizes
-        return found
+        return self._replica.sizes
 
     def resize(self, sizes: Sizes) -> None:
-        self.rank_group.call("resize", sizes)
+        self.rank_group.call(Resize(sizes))
 
     def collect(self, step: int) -> list[Record]:
         with self._memory.phase("rollout"):
@@ -195,7 +193,7 @@ class GrpoTrainer:
 
     def update(self, step: int, records: Sequence[Record]) -> StepReport:
         collected = Collected.of(records)
-        self.rank_group.call("rest")
+        self.rank_group.call(Rest())
         rows, advantages, left_out = chosen(collected, self._profile)
         metrics: Metrics = dict(collected.metrics) | {"rollouts_kept": float(len(rows))}
         groups = {row.group for row in rows}
@@ -206,7 +204,7 @@ class GrpoTrainer:
             rate = learning_rate_at(self._tally.updates + 1, self._profile.optimizer)
             with self._attempt.stage("update"):
                 asked = Apply(step, rate, rows, advantages, left_out)
-                is_applied, learned = self.rank_group.call("apply", asked)[0]
+                is_applied, learned = self.rank_group.call(asked)[0]
             is_finite &= is_applied
             metrics |= learned | {"learning_rate": rate}
             metrics["train_tokens_per_s"] = tokens_of(rows) / max(time.monotonic() - began, 1e-9)
@@ -214,7 +212,7 @@ class GrpoTrainer:
             "update_skipped": float(not rows),
             **self._speed(collected),
             **self._step_done(collected, bool(rows)),
-            **highest(self.rank_group.call("take")),
+            **highest(self.rank_group.call(TakeMemory())),
         }
         said = self._said(collected, rows)
         if was_trusted and self._update.source.is_distrusted:

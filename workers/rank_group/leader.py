@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -30,7 +30,18 @@ from workers.memory.cards import card_of
 from workers.models.torch_setup import device_of
 from workers.rank_group.replica import Replica, Setting
 from workers.rank_group.shared import RankFile, SharedEngine
-from workers.rank_group.wire import CHANNEL_FD_VARIABLE, Begin, Command, Gone, Reply, packed, receive, send, unpacked
+from workers.rank_group.wire import (
+    CHANNEL_FD_VARIABLE,
+    Begin,
+    Call,
+    Found,
+    Gone,
+    Reply,
+    found_of,
+    receive,
+    send,
+    unpacked,
+)  # fmt: skip
 from workers.ranks.group import ALONE, Group, join
 from workers.rollout.select import Portions
 from workers.runtime import Attempt
@@ -45,6 +56,9 @@ CLOSE_S = 5.0
 TAIL_LINES = 3
 OWN_CODES = frozenset({ExitCode.CUDA_OOM, ExitCode.GPU, ExitCode.INPUT, ExitCode.SPEC, ExitCode.VERSION})
 """Exit codes of a follower that say what is the matter; any other means that it was lost."""
+
+
+Own = TypeVar("Own", bound=Replica)
 
 
 @dataclass
@@ -68,8 +82,8 @@ class RankGroup:
         self._followers: list[Follower] = []
         self._watch: threading.Thread | None = None
         self._is_closing = False
-        self.replica: Any = None
-        """Rank 0's own; set by the trainer once it is built."""
+        self.replica: Replica
+        """Rank 0's own, once `lead` has built it."""
 
     # --- life ----------------------------------------------------------------------------------------------------
 
@@ -144,15 +158,15 @@ class RankGroup:
                 follower.process.kill()
                 follower.process.wait()
 
-    def lead(self, kind: type[Replica], head: Path | None) -> Any:
+    def lead(self, kind: type[Own], head: Path | None) -> Own:
         """Build rank 0's own, and meet the others."""
         attempt = self._attempt
         setting = Setting(
             profile=attempt.profile, head=head, isolate=attempt.spec.isolate, reductions=attempt.spec.reductions,
             warn=attempt.warn, join=self._join,
         )  # fmt: skip
-        self.replica = kind(setting)
-        return self.replica
+        self.replica = replica = kind(setting)
+        return replica
 
     def _join(self, device: torch.device) -> Group:
         return ALONE if self.size == 1 else join(self.store, 0, self.size, device)
@@ -169,18 +183,20 @@ class RankGroup:
 
     # --- work ----------------------------------------------------------------------------------------------------
 
-    def call(self, name: str, body: Any = None, bodies: Sequence[Any] | None = None) -> list[Any]:
-        """Let every rank do `name`; what each found, rank 0's first.
+    def call(self, asked: Call[Found]) -> list[Found]:
+        """Let every rank do the same; what each found, rank 0's first. Raises as `call_each`."""
+        return self.call_each([asked] * self.size)
 
-        body: the same for all; bodies: of each rank. Where one ran out of memory and no other had to wait for it,
-        raises out-of-memory with its phase: all may do it again with less.
+    def call_each(self, asked: Sequence[Call[Found]]) -> list[Found]:
+        """The same call of each rank, with arguments of its own; what each found.
+
+        Where one ran out of memory and no other had to wait for it, raises out-of-memory with its phase: all may do it
+        again with less.
         """
-        bodies = bodies if bodies is not None else [body] * self.size
-        packages = {id(one): packed(one) for one in bodies[1:]}
-        for follower, one in zip(self._followers, bodies[1:], strict=True):
-            self._send(follower, Command(name, packages[id(one)]))
+        for follower, one in zip(self._followers, asked[1:], strict=True):
+            self._send(follower, one)
         try:
-            mine = getattr(self.replica, name)(bodies[0])
+            mine = self.replica.do(asked[0])
         except Exception as error:
             if is_out_of_memory(error):  # the others have done their part, or have agreed; what they say is dropped
                 for follower in self._followers:
@@ -192,12 +208,12 @@ class RankGroup:
                 elsewhere = RuntimeError(f"out of memory on rank {follower.rank}: {reply.out_of_memory}")
                 mark_phase(elsewhere, reply.phase)
                 raise elsewhere
-        kind = self.replica.answers.get(name)
-        return [mine, *(unpacked(reply.body, kind) if kind else None for reply in replies)]
+        kind = found_of(type(asked[0]))
+        return [mine, *(unpacked(reply.body, kind) for reply in replies)]
 
-    def _send(self, follower: Follower, command: Command) -> None:
+    def _send(self, follower: Follower, asked: Call[Any]) -> None:
         try:
-            send(follower.channel, command)
+            send(follower.channel, asked)
         except Gone as gone:
             raise lost(follower, None) from gone
 

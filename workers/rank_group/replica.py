@@ -11,10 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import torch
-from msgspec import Struct
 
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Profile
@@ -26,34 +25,15 @@ from workers.models.parallel import Single
 from workers.models.plain import reason_of, row_tokens_for
 from workers.models.policy import open_policy
 from workers.models.torch_setup import device_of, set_up_torch
+from workers.rank_group import calls
+from workers.rank_group.wire import Call, Found
 from workers.ranks.group import ALONE, Group
-from workers.rollout.engine import Request, Rollout, Sampling
+from workers.rollout.engine import Rollout
 from workers.rollout.free_rows import widen
 from workers.rollout.probe import probe
 from workers.rollout.select import Warn, engine_of
 
 log = logging.getLogger("worker")
-
-
-class Generate(Struct):
-    """This rank's requests."""
-
-    requests: list[Request]
-    sampling: Sampling
-
-
-class Widen(Struct):
-    """What will be drawn while nothing trains. answers: rollouts that share a prompt; prompt_tokens: of the longest."""
-
-    answers: int
-    prompt_tokens: int
-
-
-class StateFile(Struct):
-    """One file of a checkpoint."""
-
-    filename: str
-    path: str
 
 
 class Update(Protocol):
@@ -76,16 +56,11 @@ class Setting:
     join: Callable[[torch.device], Group] = field(default=lambda device: ALONE)
 
 
+Handlers = Mapping[type[Call[Any]], Callable[[Any], Any]]
+
+
 class Replica:
     """All that a step's heavy work needs."""
-
-    commands: ClassVar[Mapping[str, Any]] = {
-        "generate": Generate, "rest": None, "resize": Sizes, "load": StateFile, "save": StateFile, "take": None,
-        "rehearse": None, "probe": None, "widen": Widen, "set_rows": int, "drop_cache": None,
-    }  # fmt: skip
-    """What may be asked for -> type of its argument. Those of the same name below do it."""
-    answers: ClassVar[Mapping[str, Any]] = {"generate": list[Rollout], "take": dict[str, float]}
-    """Of those whose finding the leader wants from all ranks: its type."""
 
     def __init__(self, setting: Setting) -> None:
         profile = self.profile = setting.profile
@@ -116,6 +91,28 @@ class Replica:
         self.update.phase = self.memory.phase
         self._items: dict[str, Stateful] = {item.filename: item for item in (*self.policy.items, self.state)}
 
+    @property
+    def handlers(self) -> Handlers:
+        """What may be asked for -> what does it. A follower understands these calls, and no others."""
+        return {
+            calls.Generate: self.generate,
+            calls.Rest: lambda _: self.engine.rest(),
+            calls.Resize: lambda asked: self.resize(asked.sizes),
+            calls.Widen: self.widen,
+            calls.SetRows: lambda asked: self.set_rows(asked.rows),
+            calls.DropCache: lambda _: self.engine.drop_cache(),
+            calls.Load: self.load,
+            calls.Save: self.save,
+            calls.Probe: lambda _: self.probe(),
+            calls.Rehearse: lambda _: self.rehearse(),
+            calls.TakeMemory: lambda _: self.memory.take(),
+        }
+
+    def do(self, asked: Call[Found]) -> Found:
+        """Raises KeyError for a call that has no handler here."""
+        found: Found = self.handlers[type(asked)](asked)
+        return found
+
     def _held_bytes(self) -> int:
         """What stays from phase to phase: graphs of passes, and a cache there is room for."""
         return fast_graphs.held_bytes(self.model) + self.engine.cache_bytes
@@ -128,7 +125,7 @@ class Replica:
         """Measures a part of the work on a follower; the leader's trainer measures its own."""
         return self.memory.phase(name) if self.group.rank else nullcontext()
 
-    def generate(self, asked: Generate) -> list[Rollout]:
+    def generate(self, asked: calls.Generate) -> list[Rollout]:
         with self.phase("rollout"):
             if self.shards is None:
                 return self.engine.generate(asked.requests, asked.sampling)
@@ -150,10 +147,7 @@ class Replica:
         """Whether graphs, of passes or of decode steps, stay while nothing runs them."""
         return fast_graphs.may_capture(self.model) or self.engine.keeps_cache
 
-    def rest(self, _: None = None) -> None:
-        self.engine.rest()
-
-    def widen(self, asked: Widen) -> None:
+    def widen(self, asked: calls.Widen) -> None:
         """Draw as many rollouts side by side as this rank's memory holds while nothing trains."""
         # Weights that are sharded come together for rollouts.
         gathered = 0 if self.shards is None else sum(one.nbytes for one in self.model.parameters() if one.requires_grad)
@@ -165,9 +159,6 @@ class Replica:
     def set_rows(self, rows: int) -> None:
         self.engine.max_rows = rows
 
-    def drop_cache(self, _: None = None) -> None:
-        self.engine.drop_cache()
-
     def resize(self, sizes: Sizes) -> None:
         self.engine.max_rows = sizes.rollout_rows
         fast_graphs.allow(self.model, sizes.graphs and self._may_capture)
@@ -176,17 +167,17 @@ class Replica:
         if self.model.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def rehearse(self, _: None = None) -> dict[str, Any]:
+    def rehearse(self) -> dict[str, Any]:
         """The largest shapes of a step, without touching any state."""
         raise NotImplementedError
 
-    def probe(self, _: None = None) -> dict[str, Any]:
+    def probe(self) -> dict[str, Any]:
         """As `workers.rollout.probe.probe`, of this rank's engine and trainer."""
         row_tokens = row_tokens_for(self.model, self.profile.optimizer.row_tokens)
         with self.parallel.reading():
             return probe(self.model, self.engine, self.profile, row_tokens=row_tokens)
 
-    def load(self, asked: StateFile) -> None:
+    def load(self, asked: calls.Load) -> None:
         item, path = self._items[asked.filename], Path(asked.path)
         if self.shards is None or item is self.state:
             item.load(path)
@@ -195,7 +186,7 @@ class Replica:
             item.load(path)
             self.shards.keep()
 
-    def save(self, asked: StateFile) -> None:
+    def save(self, asked: calls.Save) -> None:
         """Rank 0 writes the file that one GPU would write; the others help to gather what is in it."""
         item, path = self._items[asked.filename], Path(asked.path)
         if self.shards is None or (item is self.state and self.group.rank == 0):
@@ -208,10 +199,6 @@ class Replica:
                 if self.group.rank == 0:
                     item.save(path)
 
-    def take(self, _: None = None) -> dict[str, float]:
-        """Memory figures of the step."""
-        return self.memory.take()
-
 
 def _refuse_plain(model: Any) -> None:
     if reason := reason_of(model):
@@ -223,7 +210,7 @@ def _refuse_plain(model: Any) -> None:
         )
 
 
-def highest(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def highest(figures: Sequence[dict[str, float]]) -> dict[str, float]:
     """Of each figure the highest of all ranks. (pure)"""
     return {
         name: max(one[name] for one in figures if name in one) for name in dict.fromkeys(n for f in figures for n in f)

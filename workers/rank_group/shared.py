@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from workers.rank_group.replica import Generate, StateFile
+from workers.rank_group.calls import DropCache, Generate, Load, Rest, Save, SetRows
+from workers.rank_group.replica import Replica
+from workers.rank_group.wire import Call, Found
 from workers.rollout.engine import Request, Rollout, RolloutEngine, Sampling
 from workers.rollout.partition import partition_requests
 
@@ -15,9 +17,10 @@ class Caller(Protocol):
     """A rank_group, as far as this is concerned."""
 
     size: int
-    replica: Any
+    replica: Replica
 
-    def call(self, name: str, body: Any = None, bodies: Sequence[Any] | None = None) -> list[Any]: ...
+    def call(self, asked: Call[Found]) -> list[Found]: ...
+    def call_each(self, asked: Sequence[Call[Found]]) -> list[Found]: ...
 
 
 class SharedEngine:
@@ -33,33 +36,32 @@ class SharedEngine:
 
     @property
     def engine(self) -> RolloutEngine:
-        found: RolloutEngine = self._rank_group.replica.engine.engine
-        return found
+        return self._rank_group.replica.engine.engine
 
     @property
     def max_rows(self) -> int:
         """That each rank decodes side by side."""
-        return int(self._rank_group.replica.engine.max_rows)
+        return self._rank_group.replica.engine.max_rows
 
     @max_rows.setter
     def max_rows(self, rows: int) -> None:
-        self._rank_group.call("set_rows", rows)
+        self._rank_group.call(SetRows(rows))
 
     def drop_cache(self) -> None:
-        self._rank_group.call("drop_cache")
+        self._rank_group.call(DropCache())
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Rollout]:
         if not requests:
             return []
         shares = partition_requests(requests, self._rank_group.size, sampling.max_new_tokens)
-        bodies = [Generate([requests[number] for number in share], sampling) for share in shares]
+        asked = [Generate([requests[number] for number in share], sampling) for share in shares]
         found: dict[int, Rollout] = {}
-        for share, rollouts in zip(shares, self._rank_group.call("generate", bodies=bodies), strict=True):
+        for share, rollouts in zip(shares, self._rank_group.call_each(asked), strict=True):
             found.update(zip(share, rollouts, strict=True))
         return [found[number] for number in range(len(requests))]
 
     def rest(self) -> None:
-        self._rank_group.call("rest")
+        self._rank_group.call(Rest())
 
     def close(self) -> None:
         """Each rank's engine ends with its process."""
@@ -72,7 +74,7 @@ class RankFile:
         self._rank_group, self.filename = rank_group, filename
 
     def save(self, path: Path) -> None:
-        self._rank_group.call("save", StateFile(self.filename, str(path)))
+        self._rank_group.call(Save(self.filename, str(path)))
 
     def load(self, path: Path) -> None:
-        self._rank_group.call("load", StateFile(self.filename, str(path)))
+        self._rank_group.call(Load(self.filename, str(path)))

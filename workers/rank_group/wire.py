@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 import struct
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar, get_args, get_origin
 
 import msgspec
 from msgspec import Raw, Struct
@@ -29,17 +29,24 @@ class Begin(Struct):
     """Directory of the checkpoint; empty: none. The leader has verified it."""
 
 
-class Command(Struct):
-    """To a follower. body: of the type that the command's name says."""
+Found = TypeVar("Found")
 
-    name: str
-    body: Raw
+
+class Call(Struct, Generic[Found], tag=True):
+    """To a follower: what to do, by its type; `Found` is what comes of it."""
+
+
+def found_of(call: type[Call[Any]]) -> Any:
+    """The type of what comes of a call."""
+    (base,) = (one for one in call.__orig_bases__ if get_origin(one) is Call)  # type: ignore[attr-defined]
+    return get_args(base)[0]
 
 
 class Reply(Struct):
-    """From a follower, one for each command. out_of_memory: why it could not be done, empty where it was."""
+    """From a follower, one for each call. out_of_memory: why it could not be done, empty where it was."""
 
     body: Raw = Raw(b"\xc0")
+    """Of the type that the call says."""
     out_of_memory: str = ""
     phase: str = ""
     """In which memory ran out."""

@@ -11,7 +11,7 @@ import weakref
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, cast
 
 import pytest
 import torch
@@ -21,11 +21,17 @@ from hypothesis import strategies as st
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Profile, Run
 from state.layout import AttemptDir
+from workers.azr.replica import Apply as AzrApply
 from workers.azr.replica import AzrReplica
 from workers.failures import is_out_of_memory, phase_of
+from workers.grpo.replica import Apply as GrpoApply
+from workers.grpo.replica import GrpoReplica
+from workers.rank_group import calls
+from workers.rank_group.calls import Generate, Rest, TakeMemory
+from workers.rank_group.follower import next_call
 from workers.rank_group.leader import Follower, RankGroup, lost
-from workers.rank_group.replica import Generate, Replica, highest
-from workers.rank_group.wire import Command, Gone, Reply, packed, receive, send, unpacked
+from workers.rank_group.replica import Handlers, Replica, highest
+from workers.rank_group.wire import Call, Gone, Reply, found_of, packed, receive, send
 from workers.ranks.group import Group
 from workers.ranks.partition import partition_passes
 from workers.rollout.engine import Request, Sampling
@@ -69,18 +75,51 @@ def test_passes_are_made_once_each_and_where_all_pass_together_equally_often(cou
 def test_a_message_arrives_as_it_was_and_a_closed_end_is_noticed() -> None:
     ours, theirs = socket.socketpair()
     asked = Generate([Request((1, 2), 2**63 - 1)], Sampling(stop=("end",), temperature=0.5))
-    send(ours, Command("generate", packed(asked)))
-    command = receive(theirs, Command)
-    assert unpacked(command.body, AzrReplica.commands[command.name]) == asked
+    send(ours, asked)
+    assert receive(theirs, Generate | Rest) == asked
     ours.close()
     with pytest.raises(Gone):
-        receive(theirs, Command)
+        receive(theirs, Generate | Rest)
 
 
-@pytest.mark.parametrize("name", sorted(AzrReplica.commands))
-def test_every_command_is_a_method(name: str) -> None:
-    assert callable(getattr(AzrReplica, name))
-    assert set(AzrReplica.answers) <= set(AzrReplica.commands)
+KINDS = {AzrReplica: AzrApply, GrpoReplica: GrpoApply}
+
+
+def handlers_of(kind: type[Replica]) -> Handlers:
+    """The table of a replica that holds nothing."""
+    bare = kind.__new__(kind)
+    bare.engine = bare.memory = cast(Any, None)
+    return bare.handlers
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_call_of_the_protocol_has_one_handler(kind: type[Replica]) -> None:
+    declared = {call for call in Call.__subclasses__() if call.__module__ == calls.__name__}
+    assert len(declared) > 10
+    assert set(handlers_of(kind)) == {*declared, KINDS[kind]}
+    assert all(found_of(call) is not None for call in declared)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_call_that_a_rank_has_no_handler_for_is_refused_by_its_name(kind: type[Replica]) -> None:
+    class Dance(Call[None]):
+        """Nobody does that."""
+
+    ours, theirs = socket.socketpair()
+    bare = kind.__new__(kind)
+    bare.engine = bare.memory = cast(Any, None)
+    send(ours, Rest())
+    assert next_call(theirs, bare, 3) == Rest()
+    send(ours, Dance())
+    with pytest.raises(
+        LonghaulError, match=r"rank 3 was asked for what it does not know \(Invalid value 'Dance'"
+    ) as caught:
+        next_call(theirs, bare, 3)
+    assert caught.value.exit_code == ExitCode.VERSION
+    with pytest.raises(KeyError):
+        bare.do(Dance())
+    ours.close()
+    theirs.close()
 
 
 @pytest.mark.parametrize(
@@ -112,32 +151,29 @@ def test_more_gpus_than_there_are_are_refused_before_anything_starts(tmp_path: P
 class Scripted:
     """A rank_group whose one follower says what it is given, in order, and whose leader raises what it is given."""
 
-    commands: ClassVar[dict[str, Any]] = {"take": None}
-    answers: ClassVar[dict[str, Any]] = {"take": dict[str, float]}
-
     def __init__(self, folder: Path, replies: list[Reply], errors: list[str]) -> None:
         attempt: Any = SimpleNamespace(profile=Profile(name="x", run=Run(gpus=2)), dir=AttemptDir(folder))
         self.rank_group, self.errors = RankGroup(attempt), errors
-        self.rank_group.replica = self
+        self.rank_group.replica = cast(Any, self)
         ours, theirs = socket.socketpair()
         process: Any = None
         self.rank_group._followers.append(Follower(1, process, ours, -1, folder / "rank-1.log"))
 
         def follow() -> None:
             for reply in replies:
-                receive(theirs, Command)
+                assert receive(theirs, TakeMemory) == TakeMemory()
                 send(theirs, reply)
 
         self.thread = threading.Thread(target=follow)
         self.thread.start()
 
-    def take(self, _: None = None) -> dict[str, float]:
+    def do(self, asked: TakeMemory) -> dict[str, float]:
         if text := self.errors.pop(0):
             raise RuntimeError(text)
         return {"a": 1.0}
 
 
-def test_memory_that_ends_on_either_side_is_told_with_its_phase_and_the_next_command_is_understood(
+def test_memory_that_ends_on_either_side_is_told_with_its_phase_and_the_next_call_is_understood(
     tmp_path: Path,
 ) -> None:
     well = Reply(packed({"a": 2.0}))
@@ -145,11 +181,11 @@ def test_memory_that_ends_on_either_side_is_told_with_its_phase_and_the_next_com
         tmp_path, [Reply(out_of_memory="CUDA out of memory", phase="rollout"), well, well], ["", "out of memory", ""]
     )
     with pytest.raises(RuntimeError, match="out of memory on rank 1: CUDA out of memory") as there:
-        scripted.rank_group.call("take")
+        scripted.rank_group.call(TakeMemory())
     assert is_out_of_memory(there.value) and phase_of(there.value) == "rollout"
     with pytest.raises(RuntimeError, match=r"^out of memory$"):
-        scripted.rank_group.call("take")
-    assert scripted.rank_group.call("take") == [{"a": 1.0}, {"a": 2.0}]
+        scripted.rank_group.call(TakeMemory())
+    assert scripted.rank_group.call(TakeMemory()) == [{"a": 1.0}, {"a": 2.0}]
     scripted.thread.join()
 
 
