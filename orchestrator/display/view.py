@@ -14,7 +14,7 @@ from orchestrator.display.reading import Reading, reading_of
 from orchestrator.display.scores import TASK_ORDER, TaskScores, task_scores
 from orchestrator.display.wording import harmless, pairs
 from profiles.schema import Profile
-from profiles.worker_kinds import KINDS, WorkerKind, kind_of
+from profiles.worker_kinds import WorkerKind, kind_of
 from state.history import EventFacts, History, StepFacts, ValidationFacts
 from state.states import RunState
 
@@ -83,69 +83,87 @@ class Shown:
     text: str
 
 
-@dataclass(frozen=True)
-class View:
+@dataclass(frozen=True, kw_only=True)
+class RunView:
+    """Where the run stands."""
+
     run: str
     profile: str
+    kind: WorkerKind
+    """What trains."""
     state: str
     phase: str
     cycle: int
     max_cycles: int
     """0: no limit."""
+    created_at: float
+    """When the run began, UTC seconds."""
+    training_s: float
+    head_path: str
+    head_step: int
+    head_digest: str
+    """First 12 digits."""
+    reseeds: int
+    failures: int
+    last_failure: str
+    stop_reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerView:
+    """What the processes do now."""
+
+    now: float
+    """Monotonic."""
+    role: str
+    stage: str
+    step_now: int | None
+    note: str
+    waiting_left_s: float | None
+    worker_pid: int | None
+    worker_rss_bytes: int | None
+    master_rss_bytes: int
+    standby: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgressView:
+    """How far the cycle and its step have come."""
+
     step: int
     """Last finished step."""
     step_in_cycle: int
     steps_in_cycle: int
     cycle_left_s: float | None
-    step_now: int | None
     step_elapsed_s: float | None
     step_median_s: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepsView:
+    """What the steps reported."""
+
     last_seconds: float | None
     last_reward: float | None
-    role: str
-    stage: str
-    note: str
-    waiting_left_s: float | None
-    now: float
-    created_at: float = 0.0
-    """When the run began, UTC seconds."""
-    scores: tuple[TaskScores, ...] = ()
-    """Deduction, abduction, induction, then the mean, of the run's first suite."""
-    rewards: tuple[Curve, ...] = ()
-    buffers: tuple[Curve, ...] = ()
-    worked: tuple[Curve, ...] = ()
-    tokens: tuple[Curve, ...] = ()
-    signals: tuple[Curve, ...] = ()
+    rewards: tuple[Curve, ...]
+    buffers: tuple[Curve, ...]
+    worked: tuple[Curve, ...]
+    tokens: tuple[Curve, ...]
+    signals: tuple[Curve, ...]
     """Numbers of the step as a whole: acceptance, entropy, loss and their like."""
-    example: Example | None = None
-    examples: int = 0
-    training_s: float = 0.0
-    head_path: str = ""
-    head_step: int = 0
-    head_digest: str = ""
-    """First 12 digits."""
-    worker_pid: int | None = None
-    worker_rss_bytes: int | None = None
-    master_rss_bytes: int = 0
-    standby: str = ""
-    reseeds: int = 0
-    failures: int = 0
-    last_failure: str = ""
-    stop_reason: str = ""
-    events: tuple[Shown, ...] = ()
-    kind: WorkerKind = KINDS["azr"]
-    """What trains."""
-    reading: Reading | None = None
+    reading: Reading | None
     """How far the file of problems is read; None for self-play."""
 
 
-@dataclass(frozen=True)
-class _Progress:
-    done: int
-    total: int
-    left_s: float | None
-    median_s: float | None
-    elapsed_s: float | None
+@dataclass(frozen=True, kw_only=True)
+class View(RunView, WorkerView, ProgressView, StepsView):
+    """All of it, flat: what draws picks fields by name."""
+
+    scores: tuple[TaskScores, ...]
+    """Deduction, abduction, induction, then the mean, of the run's first suite."""
+    example: Example | None
+    examples: int
+    events: tuple[Shown, ...]
 
 
 def build_view(
@@ -159,57 +177,67 @@ def build_view(
 ) -> View:
     """Everything shown. steps, validations and events: oldest first; examples: newest first. Changes nothing."""
     steps = in_order(steps)
-    last = steps[-1] if steps else None
-    step = max(history.step, last.step if last else 0)
-    progress = _progress(history, live, steps, step)
-    curves = _curves(steps[-CURVE_STEPS:], kind_of(profile))
+    return View(
+        **vars(_run_view(history, live, profile)),
+        **vars(_worker_view(live)),
+        **vars(_progress_view(history, live, steps)),
+        **vars(_steps_view(steps, kind_of(profile))),
+        scores=task_scores(validations, history.first_validation),
+        example=_example(examples[0]) if examples else None,
+        examples=history.examples + _not_yet_committed(history, steps),
+        events=told(events),
+    )
+
+
+def _run_view(history: History, live: Live, profile: Profile) -> RunView:
     current, head = history.current, history.head
     failure = history.failures[-1] if history.failures else None
-    return View(
+    return RunView(
         run=history.name,
         profile=profile.name,
+        kind=kind_of(profile),
         state=history.state.value,
         phase=_phase(history, live, profile),
-        kind=kind_of(profile),
-        reading=reading_of(steps),
         cycle=current.cycle if current else 0,
         max_cycles=profile.run.max_cycles,
-        step=step,
-        step_in_cycle=progress.done,
-        steps_in_cycle=progress.total,
-        cycle_left_s=progress.left_s,
-        step_now=live.step,
-        step_elapsed_s=progress.elapsed_s,
-        step_median_s=progress.median_s,
-        last_seconds=last.seconds if last else None,
-        last_reward=last.reward if last else None,
+        created_at=history.created_at,
+        training_s=history.training_s,
+        head_path=head.path if head else "",
+        head_step=history.step,
+        head_digest=head.digest[:12] if head else "",
+        reseeds=history.reseeds,
+        failures=len(history.failures),
+        last_failure=harmless(f"{failure.failure} {failure.message}".strip()) if failure else "",
+        stop_reason=harmless(history.stop_reason),
+    )
+
+
+def _worker_view(live: Live) -> WorkerView:
+    return WorkerView(
+        now=live.now,
         role=live.role,
         stage=live.stage,
+        step_now=live.step,
         note=harmless(live.note),
         waiting_left_s=None if live.waiting_until is None else max(0.0, live.waiting_until - live.now),
-        now=live.now,
-        created_at=history.created_at,
-        scores=task_scores(validations, history.first_validation),
+        worker_pid=live.worker_pid,
+        worker_rss_bytes=live.worker_rss_bytes,
+        master_rss_bytes=live.master_rss_bytes,
+        standby=live.standby,
+    )
+
+
+def _steps_view(steps: Sequence[StepFacts], kind: WorkerKind) -> StepsView:
+    last, curves = steps[-1] if steps else None, _curves(steps[-CURVE_STEPS:], kind)
+    return StepsView(
+        last_seconds=last.seconds if last else None,
+        last_reward=last.reward if last else None,
         rewards=curves["reward"],
         buffers=curves["buffer"],
         worked=curves["worked"],
         tokens=curves["tokens_mean"],
         signals=curves[""],
-        example=_example(examples[0]) if examples else None,
-        examples=history.examples + _not_yet_committed(history, steps),
-        training_s=history.training_s,
-        head_path=head.path if head else "",
-        head_step=history.step,
-        head_digest=head.digest[:12] if head else "",
-        worker_pid=live.worker_pid,
-        worker_rss_bytes=live.worker_rss_bytes,
-        master_rss_bytes=live.master_rss_bytes,
-        standby=live.standby,
-        reseeds=history.reseeds,
-        failures=len(history.failures),
-        last_failure=harmless(f"{failure.failure} {failure.message}".strip()) if failure else "",
-        stop_reason=harmless(history.stop_reason),
-        events=told(events),
+        reading=reading_of(steps),
     )
 
 
@@ -257,20 +285,25 @@ def _phase(history: History, live: Live, profile: Profile) -> str:
     return kind_of(profile).training
 
 
-def _progress(history: History, live: Live, steps: Sequence[StepFacts], step: int) -> _Progress:
-    current = history.current
+def _progress_view(history: History, live: Live, steps: Sequence[StepFacts]) -> ProgressView:
+    current, step = history.current, max(history.step, steps[-1].step if steps else 0)
     times = [facts.seconds for facts in steps if facts.seconds][-RECENT_STEPS:]
     median = statistics.median_high(times) if times else None
     elapsed = None if live.step_started is None else max(0.0, live.now - live.step_started)
-    if current is None:
-        return _Progress(0, 0, None, median, elapsed)
-    total = max(0, current.end_step - current.first_step)
-    done = min(total, max(0, step - current.first_step + 1))
+    total = max(0, current.end_step - current.first_step) if current else 0
+    done = min(total, max(0, step - current.first_step + 1)) if current else 0
     left = None
     if median is not None and done < total:
         # A step that takes longer than usual leaves the estimate standing, rather than letting it go below the rest.
         left = (total - done) * median - min(elapsed or 0.0, median)
-    return _Progress(done, total, left, median, elapsed)
+    return ProgressView(
+        step=step,
+        step_in_cycle=done,
+        steps_in_cycle=total,
+        cycle_left_s=left,
+        step_elapsed_s=elapsed,
+        step_median_s=median,
+    )
 
 
 def _not_yet_committed(history: History, steps: Sequence[StepFacts]) -> int:
