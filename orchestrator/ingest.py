@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from state import event_kinds
 from state.facts import Line
 from state.store import Store
 from workers.contract import Event
@@ -28,7 +29,7 @@ def parse(chunk: bytes, offset: int) -> list[Line]:
             lines.append(Line(event.seq, event.type, event.step, event.t_wall, event.t_mono, event.data, text))
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
             data = {"text": f"unreadable line at byte {offset}: {error}", "line": text[:2000]}
-            lines.append(Line(-offset - 1, "unparsed", 0, 0.0, 0.0, data, text))
+            lines.append(Line(-offset - 1, event_kinds.UNPARSED.name, 0, 0.0, 0.0, data, text))
         offset += len(raw)
     return lines
 

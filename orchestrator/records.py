@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from orchestrator.commit import read_result
+from state import event_kinds
 from state.checkpoint import Damaged, Manifest, read_manifest
 from state.history import CheckpointFacts
 from state.layout import AttemptDir, RunDir
@@ -126,7 +127,7 @@ def _told(events: Path) -> Iterator[CheckpointRef]:
             continue
         try:
             event = _events.decode(line)
-            if event.type == "checkpoint":
+            if event.type == event_kinds.CHECKPOINT.name:
                 data = event.data
                 yield CheckpointRef(data["path"], event.step, data["checkpoint_id"], data["digest"])
         except (msgspec.DecodeError, KeyError):

@@ -7,6 +7,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from state import event_kinds
+
 if TYPE_CHECKING:
     from sqlite_utils import Database
 
@@ -35,14 +37,16 @@ class ConflictingEvent(Exception):
         """What is kept in its place. Numbered by its content, so that it comes once, and apart from all others."""
         number = -(1 << 62) + int.from_bytes(hashlib.sha256(self.line.text.encode()).digest()[:6])
         data = {"text": self.what, "line": self.line.text[:2000]}
-        return Line(number, "conflict", self.line.step, self.line.t_wall, self.line.t_mono, data, self.line.text)
+        return Line(
+            number, event_kinds.CONFLICT.name, self.line.step, self.line.t_wall, self.line.t_mono, data, self.line.text
+        )
 
 
 def insert_line(db: Database, cycle: int, role: str, attempt: int, line: Line) -> None:
     """Into the table that its type belongs to. Raises ConflictingEvent; then nothing was changed."""
-    if line.type == "step":
+    if line.type == event_kinds.STEP.name:
         insert_step(db, cycle, attempt, line)
-    elif line.type == "examples":
+    elif line.type == event_kinds.EXAMPLES.name:
         insert_examples(db, cycle, attempt, line)
     else:
         insert_event(db, cycle, role, attempt, line)

@@ -9,6 +9,7 @@ from contextlib import closing
 from typing import Any
 
 from profiles.errors import ExitCode, LonghaulError
+from state import event_kinds
 from state.answers import answers_of
 from state.history import (
     WINDOW,
@@ -154,8 +155,9 @@ class Reader:
         rows = self._rows(
             "SELECT sum(json_extract(payload, '$.seconds')), sum(json_extract(payload, '$.metrics.mean.n')),"
             " sum(json_extract(payload, '$.available')), count(*) - count(json_extract(payload, '$.available'))"
-            " FROM events WHERE type='validation' AND (cycle, attempt) = (SELECT cycle, attempt FROM validations"
-            " ORDER BY step DESC LIMIT 1)"
+            " FROM events WHERE type=? AND (cycle, attempt) = (SELECT cycle, attempt FROM validations"
+            " ORDER BY step DESC LIMIT 1)",
+            [event_kinds.VALIDATION.name],
         )
         seconds, asked, available, unsaid = rows[0]
         return ValidationCost(seconds, int(asked), int(available)) if asked and not unsaid else None

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from state import durable
+from state import durable, event_kinds
 from state.answers import insert_answers
 from state.crash import crash_point
 from state.database import WritingConnection, companions, remove_store
@@ -239,7 +239,7 @@ class Store(WritingConnection):
                     line = conflict.as_line()
                     insert_event(self.db, cycle, role, attempt, line)
                 taken.append(line)
-                reached = max(reached, line.step if line.type == "step" else 0)
+                reached = max(reached, line.step if line.type == event_kinds.STEP.name else 0)
             crash_point("ingest.before_offset")
             self.db.execute(
                 "UPDATE attempts SET ingest_offset=?, step_reached=max(step_reached, ?) WHERE token=?",

@@ -149,9 +149,7 @@ class Result(Struct, frozen=True):
 class Event(Struct, frozen=True, omit_defaults=True):
     """One line of `events.jsonl`. `seq` counts from 1 in each attempt, so ingesting a line twice changes nothing.
 
-    Types: `started`, `stage` (stage), `step` (metrics of a finished step), `checkpoint` (ref), `examples` (new valid
-    tasks), `import` (what a run begins with), `validation` (suite, metrics), `memory`, `warning` (text), `oom_retry`,
-    `not_finite`, `exhausted`, `done`.
+    type: the name of a kind in `state.event_kinds`, which says what `data` has.
     """
 
     seq: int

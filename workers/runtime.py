@@ -17,7 +17,9 @@ from typing import Any, NoReturn
 import msgspec
 
 from profiles.errors import ExitCode, LonghaulError
+from state import event_kinds
 from state.durable import Appender, write_file
+from state.event_kinds import EventKind
 from state.layout import AttemptDir, RunDir
 from workers.contract import CONTRACT_VERSION, CheckpointRef, Event, Message, Outcome, Result, WorkerSpec
 from workers.control import Control
@@ -42,10 +44,16 @@ class Attempt:
         self._seconds: dict[str, float] = {}
         self._events = Appender(self.dir.events)
 
-    def event(self, type_: str, /, **data: Any) -> None:
-        """Append one line to events.jsonl, of the step that the work is at, and tell the master that there is one."""
+    def event(self, kind: EventKind, /, **data: Any) -> None:
+        """Append one line to events.jsonl, of the step that the work is at, and tell the master that there is one.
+
+        Raises ValueError where the data are not those that the kind declares.
+        """
+        kind.check(data)
         self._seq += 1
-        event = Event(seq=self._seq, type=type_, step=self.step, t_wall=time.time(), t_mono=time.monotonic(), data=data)
+        event = Event(
+            seq=self._seq, type=kind.name, step=self.step, t_wall=time.time(), t_mono=time.monotonic(), data=data
+        )
         self._events.append(msgspec.json.encode(event))
         self.control.hint()
 
@@ -55,7 +63,7 @@ class Attempt:
 
     def warn(self, text: str) -> None:
         log.warning(text)
-        self.event("warning", text=text)
+        self.event(event_kinds.WARNING, text=text)
 
     def at(self, step: int, stage: str) -> None:
         """Say where the work is. The master's deadlines are measured between these."""
@@ -83,7 +91,7 @@ class Attempt:
 
     def finish(self, result: Result) -> None:
         """Make the result durable, then say so. Nothing may follow but the exit."""
-        self.event("done", outcome=result.outcome.value, exit_code=result.exit_code)
+        self.event(event_kinds.DONE, outcome=result.outcome.value, exit_code=result.exit_code)
         self._events.close()
         write_file(self.dir.result, msgspec.json.encode(result))
         self.control.send(Message(type="done", step=result.last_step, reason=result.outcome.value))

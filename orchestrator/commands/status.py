@@ -20,6 +20,7 @@ from orchestrator.evaluation.render import as_json, scores, short
 from orchestrator.exactness import exactness
 from orchestrator.runs import find_run
 from profiles.worker_kinds import kind_of_stored
+from state import event_kinds
 from state.evaluations import EvaluationDir, read_evaluations
 from state.history import History, ValidationFacts
 from state.layout import RunDir
@@ -154,7 +155,8 @@ def started_versions(reader: Reader) -> list[dict[str, str]]:
     found = []
     for order in ("ASC", "DESC"):
         row = reader.connection.execute(
-            f"SELECT payload FROM events WHERE type='started' AND role='train' ORDER BY rowid {order} LIMIT 1"
+            f"SELECT payload FROM events WHERE type=? AND role='train' ORDER BY rowid {order} LIMIT 1",
+            [event_kinds.STARTED.name],
         ).fetchone()
         versions = json.loads(row[0]).get("versions") if row else None
         if isinstance(versions, dict):
@@ -165,7 +167,7 @@ def started_versions(reader: Reader) -> list[dict[str, str]]:
 def computed_by(reader: Reader) -> str | None:
     """What computes the model, as the newest worker that has probed it reported."""
     row = reader.connection.execute(
-        "SELECT payload FROM events WHERE type='path' ORDER BY rowid DESC LIMIT 1"
+        "SELECT payload FROM events WHERE type=? ORDER BY rowid DESC LIMIT 1", [event_kinds.PATH.name]
     ).fetchone()
     return str(json.loads(row[0]).get("text", "")) or None if row else None
 

@@ -10,6 +10,7 @@ from orchestrator.display.scores import TaskScores
 from orchestrator.display.view import View
 from orchestrator.display.wording import TASK_NAMES, count, duration, harmless, percent, points, score
 from orchestrator.ready import is_writable
+from state import event_kinds
 
 STEP_EVERY_S = 5.0
 """Least time between two lines about steps."""
@@ -20,9 +21,10 @@ MAX_LINE_BYTES = 4000
 GONE = frozenset({errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO, errno.ECONNRESET})
 SHARES = ("accuracy", "skipped_share", "kept_tokens")
 """Signals of GRPO that a line about a step tells."""
-EVENTS_SHOWN = frozenset(
-    {"warning", "oom_retry", "not_finite", "exhausted", "unparsed", "conflict", "reseed", "import", "problems"}
-)
+EVENTS_SHOWN = event_kinds.names(
+    event_kinds.WARNING, event_kinds.OOM_RETRY, event_kinds.NOT_FINITE, event_kinds.EXHAUSTED, event_kinds.UNPARSED,
+    event_kinds.CONFLICT, event_kinds.RESEED, event_kinds.IMPORT, event_kinds.PROBLEMS,
+)  # fmt: skip
 
 
 class Plain:

@@ -12,6 +12,7 @@ from orchestrator.display.terminal import Keyboard
 from orchestrator.display.view import Live, View, build_view
 from orchestrator.display.wording import harmless_lines
 from profiles.schema import Profile
+from state import event_kinds
 from state.facts import Line
 from state.history import EventFacts, History, StepFacts, ValidationFacts
 from state.layout import RunDir
@@ -21,9 +22,10 @@ STEPS_SHOWN = 400
 EVENTS_SHOWN = 50
 LEAST_INTERVAL_S = 0.25
 IDLE_INTERVAL_S = 1.0
-LOUD = frozenset({
-    "warning", "unparsed", "conflict", "oom_retry", "not_finite", "exhausted", "memory", "import", "problems",
-})  # fmt: skip
+LOUD = event_kinds.names(
+    event_kinds.WARNING, event_kinds.UNPARSED, event_kinds.CONFLICT, event_kinds.OOM_RETRY, event_kinds.NOT_FINITE,
+    event_kinds.EXHAUSTED, event_kinds.MEMORY, event_kinds.IMPORT, event_kinds.PROBLEMS,
+)  # fmt: skip
 """Types of events that are shown and logged at once."""
 
 
@@ -67,11 +69,11 @@ class Screen:
         """Lines that were just ingested."""
         for line in lines:
             self.dirty = True
-            if line.type == "step":
+            if line.type == event_kinds.STEP.name:
                 metrics = {k: v for k, v in line.data.items() if isinstance(v, int | float)}
                 seconds, reward = float(metrics.get("seconds", 0.0)), float(metrics.get("reward", 0.0))
                 self.steps.append(StepFacts(line.step, 0, seconds, reward, metrics))
-            elif line.type == "examples" and line.data.get("tasks"):
+            elif line.type == event_kinds.EXAMPLES.name and line.data.get("tasks"):
                 self.newest = [{"step": line.step, **line.data["tasks"][-1]}]
             elif line.type in LOUD:
                 text = str(line.data.get("text", line.data))
@@ -80,7 +82,7 @@ class Screen:
 
     def say(self, text: str) -> None:
         """A line for the person at 3 a.m.: on the display and in orchestrator.log."""
-        self.events.append(EventFacts(time.time(), 0, 0, "master", text))
+        self.events.append(EventFacts(time.time(), 0, 0, event_kinds.MASTER.name, text))
         self.dirty = True
         self._log(text)
         self.display.say(text)

@@ -19,6 +19,7 @@ from orchestrator.display.play_tiles import BAD, CALM, GOOD, TASK_COLOURS, data,
 from orchestrator.display.scores import Score, TaskScores
 from orchestrator.display.view import View
 from orchestrator.display.wording import duration, harmless, percent, points, score, size
+from state import event_kinds
 
 STATE_STYLES = {"running": f"bold {GOOD}", "failed": f"bold {BAD}", "stagnant": "bold #f0902a"}
 CHART_COLOURS = (("greedy", "#2fae71"), ("sampled", "#3b9eff"), ("worked share", "#f0902a"))
@@ -192,12 +193,15 @@ def _curve_points(points_: Sequence[Score], name: str) -> list[tuple[float, floa
 # --- the machine ---------------------------------------------------------------------------------------------------
 
 
+ALARMS = event_kinds.names(event_kinds.NOT_FINITE, event_kinds.OOM_RETRY, event_kinds.UNPARSED)
+
+
 def events(view: View, width: int, height: int) -> list[Text]:
     """Memory and head first, then the newest events that fit, newest last."""
     lines = [machine(view)]
     room = height - 1
     for event in view.events[-room:] if room > 0 else ():
-        style = BAD if event.type in ("not_finite", "oom_retry", "unparsed") else ""
+        style = BAD if event.type in ALARMS else ""
         when = strftime("%H:%M:%S ", localtime(event.at))
         lines.append(Text(when, "dim").append(f"{event.type} ", style or "bold").append(event.text))
     return lines

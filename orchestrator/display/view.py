@@ -15,6 +15,7 @@ from orchestrator.display.scores import TASK_ORDER, TaskScores, task_scores
 from orchestrator.display.wording import harmless, pairs
 from profiles.schema import Profile
 from profiles.worker_kinds import WorkerKind, kind_of
+from state import event_kinds
 from state.history import EventFacts, History, StepFacts, ValidationFacts
 from state.states import RunState
 
@@ -242,13 +243,13 @@ def _steps_view(steps: Sequence[StepFacts], kind: WorkerKind) -> StepsView:
 
 
 EVENT_WORDS = {
-    "checkpoint": "of step {step}",
-    "validation": "of step {step}",
-    "started": "cycle {cycle}, after step {step}",
-    "done": "cycle {cycle}: {text}",
+    event_kinds.CHECKPOINT.name: "of step {step}",
+    event_kinds.VALIDATION.name: "of step {step}",
+    event_kinds.STARTED.name: "cycle {cycle}, after step {step}",
+    event_kinds.DONE.name: "cycle {cycle}: {text}",
 }
 """What is said of an event instead of its payload's numbers, which are for programs."""
-QUIET_EVENTS = frozenset({"sandbox", "memory", "path"})
+QUIET_EVENTS = event_kinds.names(event_kinds.SANDBOX, event_kinds.MEMORY, event_kinds.PATH)
 """Asked for by those who need them; the report and the store have them."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from state import event_kinds
 from workers.azr.proposing import Tools, rules_of
 from workers.data.checking import Checker
 from workers.data.initial import initial_tasks, summary
@@ -37,7 +38,7 @@ def imported_entries(attempt: Attempt, tools: Tools, stop_asked: Callable[[], bo
     found = initial_tasks(attempt.run, tools.profile, checker, attempt.warn)
     if found.report is not None:
         attempt.event(
-            "import", text=summary(found.report), **found.report.as_json() | {"rejected": [], "conflicts": []}
+            event_kinds.IMPORT, text=summary(found.report), **found.report.as_json() | {"rejected": [], "conflicts": []}
         )
     entries = tuple(_entry(record) for record in found.data.records)
     return Imported(entries, found.data.header.sha256)

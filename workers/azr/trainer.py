@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Profile
+from state import event_kinds
 from state.registry import Registry
 from workers import rng
 from workers.azr.advantages import role_weights
@@ -92,7 +93,7 @@ class AzrTrainer:
 
     def _tell_sandbox(self) -> None:
         """Raises LonghaulError (INPUT) where the profile names modules that cannot be loaded."""
-        self._attempt.event("sandbox", layers=self._sandbox.layers)
+        self._attempt.event(event_kinds.SANDBOX, layers=self._sandbox.layers)
         required = {*self._profile.sandbox.require, "landlock", "seccomp"}
         if missing := sorted(name for name in required if self._sandbox.layers.get(name) != OK):
             self._attempt.warn(f"model-written programs run without {' and '.join(missing)}: the profile allows it")

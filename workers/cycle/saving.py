@@ -12,7 +12,7 @@ from pathlib import Path
 
 from profiles.disk import INLINE_BYTES, MOST_UNHASHED
 from profiles.errors import ExitCode, LonghaulError
-from state import checkpoint
+from state import checkpoint, event_kinds
 from state.checkpoint import Manifest
 from state.history import num_unhashed
 from state.layout import RunDir
@@ -100,7 +100,7 @@ class Saver:
         self._attempt.saved = CheckpointRef(
             path=saved.path, step=step, checkpoint_id=saved.checkpoint_id, digest=saved.digest
         )
-        self._attempt.event("checkpoint", path=saved.path, checkpoint_id=saved.checkpoint_id,
+        self._attempt.event(event_kinds.CHECKPOINT, path=saved.path, checkpoint_id=saved.checkpoint_id,
                             digest=saved.digest)  # fmt: skip
         self._attempt.control.send(self._message(0))
 

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from profiles.errors import ExitCode, LonghaulError
 from profiles.mismatch import bounds_of
+from state import event_kinds
 from state.crash import crash_point
 from state.registry import Registry
 from workers.contract import Outcome, Result
@@ -126,7 +127,7 @@ class Cycle:
     def load(self) -> None:
         """Verify the head, build the trainer, restore every registered object from it, and probe what came of that."""
         self.attempt.at(self.spec.first_step - 1, "loading")
-        self.attempt.event("started", versions=versions())
+        self.attempt.event(event_kinds.STARTED, versions=versions())
         with self.attempt.stage("loading"):
             head = open_head(self.attempt.run, self.spec.run_id, self.spec.head)
             self.trainer.build(head[0] if head else None)
@@ -136,7 +137,7 @@ class Cycle:
             self.saver = Saver(self.attempt, registry, self.trainer.write_static)
             self.trainer.resize(self.progress.backoff.begin(self.trainer.sizes))
             if path := self.with_less_memory(self.trainer.probe, ROLLOUT):
-                self.attempt.event("path", **path)
+                self.attempt.event(event_kinds.PATH, **path)
         if self.progress.step != self.spec.first_step - 1:
             raise LonghaulError(
                 f"the head holds step {self.progress.step}, but the cycle begins at step {self.spec.first_step}",
@@ -151,7 +152,7 @@ class Cycle:
         with self.attempt.stage("worst_case"):
             memory = self.with_less_memory(lambda: self.trainer.worst_case(first_attempt=first), "update")
         if memory:
-            self.attempt.event("memory", **memory)
+            self.attempt.event(event_kinds.MEMORY, **memory)
 
     def prepare_buffers(self) -> None:
         """Seed a new run; consolidate where the master decided to reseed."""
@@ -160,13 +161,13 @@ class Cycle:
             with self.attempt.stage("seeding"):
                 found = self.with_less_memory(lambda: self.trainer.seed(self.requests.stop.is_set), ROLLOUT)
             if found:
-                self.attempt.event("examples", tasks=list(found))
+                self.attempt.event(event_kinds.EXAMPLES, tasks=list(found))
             self.is_seeded = True
         if self.spec.reseed > self.progress.reseeds:
             with self.attempt.stage("reseeding"):
                 kept = self.trainer.reseed()
             self.progress.reseeds = self.spec.reseed
-            self.attempt.event("reseed", **kept)
+            self.attempt.event(event_kinds.RESEED, **kept)
         self.attempt.take_seconds()
 
     def run_steps(self) -> Outcome:
@@ -178,7 +179,7 @@ class Cycle:
             try:
                 self.one_step(self.progress.step + 1)
             except Exhausted as end:
-                self.attempt.event("exhausted", text=str(end))
+                self.attempt.event(event_kinds.EXHAUSTED, text=str(end))
                 return Outcome.EXHAUSTED
             self.edge()
         assert self.progress.step == self.spec.end_step - 1, (self.progress.step, self.spec.end_step)
@@ -259,7 +260,9 @@ class Cycle:
         self.progress.shrinks += 1
         graphs = "without the CUDA graphs that it kept, " if before and before.graphs and not sizes.graphs else ""
         said = f"out of memory ({phase}): the same step again {graphs}with {sizes}"
-        self.attempt.event("oom_retry", text=said, phase=phase, shrinks=self.progress.shrinks, error=text[:500])
+        self.attempt.event(
+            event_kinds.OOM_RETRY, text=said, phase=phase, shrinks=self.progress.shrinks, error=text[:500]
+        )
 
     def take_more(self) -> None:
         """Some hundred steps after running out of memory, once: what was too much then may fit now."""
@@ -272,9 +275,9 @@ class Cycle:
         metrics |= {f"seconds/{name}": value for name, value in self.attempt.take_seconds().items()}
         metrics |= {"seconds": seconds, "tokens": report.tokens, "oom_retries": self.progress.shrinks}
         metrics |= resident_bytes()
-        self.attempt.event("step", **metrics)
+        self.attempt.event(event_kinds.STEP, **metrics)
         if report.examples:
-            self.attempt.event("examples", tasks=list(report.examples))
+            self.attempt.event(event_kinds.EXAMPLES, tasks=list(report.examples))
         for text in report.warnings:
             self.attempt.warn(text)
 
@@ -284,7 +287,7 @@ class Cycle:
             self.progress.not_finite_in_row = 0
             return
         self.progress.not_finite_in_row += 1
-        self.attempt.event("not_finite", in_row=self.progress.not_finite_in_row)
+        self.attempt.event(event_kinds.NOT_FINITE, in_row=self.progress.not_finite_in_row)
         if self.progress.not_finite_in_row >= MAX_NOT_FINITE:
             raise self.not_finite(f"log-probs, loss or gradients were not finite {MAX_NOT_FINITE} times in a row")
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from profiles.errors import ExitCode, LonghaulError
+from state import event_kinds
 from workers.contract import Outcome, Result, TaskAnswers
 from workers.cycle.saving import open_head, versions
 from workers.intervals import wilson
@@ -47,7 +48,7 @@ def validate(attempt: Attempt, suites: Mapping[str, Suite]) -> Result:
             exit_code=ExitCode.SPEC,
         )
     attempt.at(spec.head.step, "loading")
-    attempt.event("started", versions=versions())
+    attempt.event(event_kinds.STARTED, versions=versions())
     opened = open_head(attempt.run, spec.run_id, spec.head)
     assert opened is not None
     head, _ = opened
@@ -61,7 +62,7 @@ def validate(attempt: Attempt, suites: Mapping[str, Suite]) -> Result:
         scores[name] = {**scored.metrics, "mean": mean_over_tasks(scored.metrics)}
         answers[name] = scored.answers
         attempt.event(
-            "validation", suite=name, metrics=scores[name], seconds=scored.seconds, available=scored.available
+            event_kinds.VALIDATION, suite=name, metrics=scores[name], seconds=scored.seconds, available=scored.available
         )
         log.info("suite %s: accuracy %.3f at step %d", name, scores[name]["mean"]["accuracy"], spec.head.step)
     return _result(attempt, Outcome.DONE, scores, answers)

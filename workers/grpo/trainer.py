@@ -13,6 +13,7 @@ from msgspec import Struct, field
 
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Profile
+from state import event_kinds
 from state.registry import Registry
 from workers import rng
 from workers.cycle.cursor import Cursor
@@ -94,7 +95,7 @@ class GrpoTrainer:
         )
         self._problems = first(usable, profile.grpo.problems)
         if head is None:
-            self._attempt.event("problems", text=summary(self._problems), digest=self._problems.digest)
+            self._attempt.event(event_kinds.PROBLEMS, text=summary(self._problems), digest=self._problems.digest)
         self._asker = Asker(
             profile, answer_format, tokenizer, self._engine, self._problems.problems, verifier_of(profile.grpo)
         )

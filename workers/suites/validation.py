@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
 
+from state import event_kinds
 from workers.contract import TaskAnswers
 from workers.cycle.validate import Scored, Suite
 from workers.models.policy import restored_policy
@@ -48,7 +49,7 @@ def suites_of(attempt: Attempt, sandbox: Sandbox | None) -> dict[str, Suite]:
             engine = engine_of(policy.model, profile, policy.tokenizer, warn=attempt.warn)
             positions = getattr(policy.model.config, "max_position_embeddings", 0) or 0
             one = Examinee(engine, policy.tokenizer, format_of_run(profile, head), positions)
-            attempt.event("path", **probe(policy.model, engine, profile))
+            attempt.event(event_kinds.PATH, **probe(policy.model, engine, profile))
             # No trainer needs the card: the plan of its rows is not ours.
             longest = max((length_of(one, question) for suite in found for question in suite.questions), default=0)
             widen(engine, policy.model, profile, prompt_tokens=longest)
