@@ -32,6 +32,7 @@ from state.lock import RunLock
 from state.store import NewRun, Store
 from tests import REPOSITORY
 from tests.builders import build_store
+from workers.line_contract import Answered, Loading, Note, SuiteBegun
 
 WEIGHTS = REPOSITORY / "workers" / "pocket" / "weights"
 PROFILE = Profile(
@@ -281,18 +282,17 @@ class Screen:
         pass
 
 
-def answers(done: int, right: int, n: int) -> dict[str, Any]:
-    rows = [[f"q{done}-{i}", "ded", 1, int(i < right)] for i in range(n)]
-    return {"type": "answers", "suite": "cruxeval-o", "done": done, "rows": rows}
+def answers(done: int, right: int, n: int) -> Answered:
+    return Answered("cruxeval-o", done, [(f"q{done}-{i}", "ded", 1, int(i < right)) for i in range(n)])
 
 
 def heard(*, on_terminal: bool) -> str:
     screen = Screen()
     progress = Progress(screen, on_terminal=on_terminal)  # type: ignore[arg-type]
-    progress.hear({"type": "suite", "suite": "cruxeval-o", "fingerprint": "f", "n": 8})
+    progress.hear(SuiteBegun("cruxeval-o", "f", 8))
     progress.hear(answers(2, 1, 2))
-    progress.hear({"type": "loading"})
-    progress.hear({"type": "note", "text": "careful\x1b[2J"})
+    progress.hear(Loading())
+    progress.hear(Note("careful\x1b[2J"))
     progress.hear(answers(4, 2, 2))
     progress.hear(answers(8, 1, 4))
     assert (progress.answered, progress.total) == (8, 8)
