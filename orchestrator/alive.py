@@ -82,6 +82,18 @@ def is_process(pid: int, *, started_before: float, parent: int | None = None) ->
         return False
 
 
+def rss_bytes(pid: int | None) -> int | None:
+    """Resident bytes of a process of this machine; None if there is none of that number."""
+    if not pid:
+        return None
+    import psutil
+
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:
+        return None
+
+
 def _kernel_holder(run: RunDir) -> int | None:
     """Who holds an flock on the lock file, where the kernel tells; None says nothing."""
     with suppress(OSError):

@@ -18,7 +18,7 @@ from orchestrator.deadlines import STEPS_TIMED, StepTimes
 from orchestrator.display.screen import Screen
 from orchestrator.ingest import ingest, ingest_all
 from orchestrator.schedule import Train, Validate, asks_all_problems
-from orchestrator.supervise import failure_class, has_orphans, kill_strays
+from orchestrator.supervise import failure_class
 from orchestrator.worker_pool import Active, WorkerPool
 from profiles.errors import ExitCode
 from profiles.load import profile_sha256
@@ -57,7 +57,7 @@ class Attempts:
         self.step_times = self.stored_step_times()
 
     def start(self, action: Train | Validate, history: History, now: float, utc: float) -> None:
-        """Plan the attempt, take a process, tell it to start."""
+        """Plan the attempt, take a worker, tell it to start."""
         role = "train" if isinstance(action, Train) else "validate"
         action = replace(action, attempt=self.run.free_attempt(action.cycle, action.attempt, role))
         if isinstance(action, Train):
@@ -71,17 +71,17 @@ class Attempts:
         self.store.plan_attempt(action.cycle, role, action.attempt, worker.token, spec.first_step, spec.reductions, utc)
         crash_point("attempt.planned")
         # Before it is told to start: what a planned attempt did would be work that its row does not allow.
-        self.store.set_attempt_process(worker.token, worker.pid, worker.process_started)
+        self.store.set_attempt_process(worker.token, worker.handle.pid, worker.handle.started)
         self.store.set_attempt_state(worker.token, AttemptState.STARTING)
         self.pool.assign(worker, spec, directory, now)
         crash_point("attempt.started")
         facts = AttemptFacts(
             action.cycle, role, action.attempt, worker.token, AttemptState.STARTING, spec.first_step,
-            spec.first_step - 1, False, pid=worker.pid, process_started=worker.process_started,
+            spec.first_step - 1, False, pid=worker.handle.pid, process_started=worker.handle.started,
         )  # fmt: skip
         self.pool.active = Active(worker, facts, action, spec.end_step, directory, worker_pool.oom_kills())
         what = f"from step {spec.first_step}" if role == "train" else f"of step {spec.first_step - 1}"
-        self.screen.say(f"cycle {action.cycle}: {role} attempt {action.attempt} {what} (pid {worker.pid})")
+        self.screen.say(f"cycle {action.cycle}: {role} attempt {action.attempt} {what} ({worker.handle})")
 
     def settle_problems(self, action: Train | Validate, history: History) -> None:
         """Before the first validation that can tell what it costs to ask all problems: whether the run does."""
@@ -174,11 +174,9 @@ class Attempts:
             active.state = state
 
     def close(self, active: Active, now: float, utc: float) -> Ended:
-        """Its process is gone: take what it left, close its row, and say how it ended."""
+        """Its worker is gone: take what it left, close its row, and say how it ended."""
         worker = active.worker
         self.hear(active, worker.receive(now), utc)
-        if has_orphans(other.pid for other in self.pool.workers()):
-            kill_strays(self.pool.owner, frozenset({worker.token}))
         code = worker.exit_code or 0
         on_request = worker.kill is not None and not active.hung
         failure = ""

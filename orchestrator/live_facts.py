@@ -6,6 +6,7 @@ import os
 
 import psutil
 
+from orchestrator.alive import rss_bytes
 from orchestrator.display.view import Live
 from orchestrator.schedule import Train
 from orchestrator.worker_pool import Active, WorkerPool
@@ -31,7 +32,7 @@ class LiveFacts:
             self._step_began = (active.worker.step, active.worker.watch.progress_at)
         return Live(
             master_pid=os.getpid(),
-            worker_pid=active.worker.pid if active else None,
+            worker_pid=active.worker.handle.pid or None if active else None,
             role=active.attempt.role if active else "",
             stage=active.worker.watch.stage if active else "",
             step=active.worker.step if active and isinstance(active.action, Train) else None,
@@ -48,5 +49,5 @@ class LiveFacts:
         if now - self._measured_at < MEMORY_INTERVAL_S:
             return
         self._measured_at = now
-        self._worker_rss = active.worker.rss_bytes() if active else None
+        self._worker_rss = rss_bytes(active.worker.handle.pid) if active else None
         self._master_rss = int(psutil.Process().memory_info().rss)

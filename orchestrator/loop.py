@@ -7,7 +7,6 @@ functions (schedule, stagnation, deadlines); what happened is written by Attempt
 from __future__ import annotations
 
 import os
-import signal
 from contextlib import suppress
 from typing import Any
 
@@ -24,7 +23,7 @@ from orchestrator.run_directory import make_ballast
 from orchestrator.schedule import Action, Commit, Stop, Train, Validate, Wait, may_be_followed, next_action
 from orchestrator.signals import Signals
 from orchestrator.stagnation import verdict
-from orchestrator.supervise import Worker, kill_strays
+from orchestrator.supervise import Worker
 from orchestrator.verifying import Verifier
 from orchestrator.worker_pool import WorkerPool, reap_strangers, rotate_log, standby_is_due
 from profiles.errors import ExitCode
@@ -68,7 +67,7 @@ class Master:
         self.signals = signals
         self.screen = screen
         self.history: History = reader.history()
-        self.pool = WorkerPool(run, self.history.run_id, profile.run.worker)
+        self.pool = WorkerPool(run, self.history.run_id, profile.run)
         ledger = Ledger(run, store, reader, profile.retention)
         self.checkpoint_request = CheckpointRequest(screen.say)
         self.attempts = Attempts(run, store, profile, self.pool, ledger, self.checkpoint_request, screen)
@@ -108,8 +107,8 @@ class Master:
             *self.server.sockets(self.clock.monotonic()),
             *self.screen.keyboard(),
         ]
-        sources += [worker.handle.control for worker in workers if worker.hears]
-        sources += [worker.handle.pidfd for worker in workers]
+        sources += [worker.control for worker in workers if worker.hears]
+        sources += [worker.ended for worker in workers]
         seconds = WAIT_WHILE_KILLING_S if any(worker.kill for worker in workers) else WAIT_S
         if self.waiting_until is not None:
             seconds = min(seconds, max(0.0, self.waiting_until - self.clock.monotonic()))
@@ -222,7 +221,7 @@ class Master:
             self.screen.reload(self.reader)
             has_failed = bool(ended.failure) or ended.state == AttemptState.LOST
             self.checkpoint_request.worker_ended(active.worker.token, self.history.head, has_failed=has_failed)
-        reap_strangers(worker.pid for worker in pool.workers())
+        reap_strangers(worker.handle.pid for worker in pool.workers())
 
     def watch(self, now: float) -> None:
         """Deadlines. A worker that somebody stopped with a signal is waited for, not killed."""
@@ -244,12 +243,12 @@ class Master:
         if active is not None and worker is active.worker:
             active.hung = late
             self.attempts.set_state(active, AttemptState.HUNG)
-        self.screen.say(f"worker {worker.pid} is hung ({late}): its stacks go to worker.log, then it is killed")
+        self.screen.say(f"worker {worker.handle.id} is hung ({late}): its stacks go to worker.log, then it is killed")
         worker.start_kill(late, now, dump=True)
 
     def is_held(self, worker: Worker, now: float) -> bool:
         """True while it is stopped by a signal; after ten minutes it is continued once, then counts as hung."""
-        if not worker.is_stopped_by_signal():
+        if not worker.life.is_stopped:
             if worker.held_since is None:
                 return False
             # It runs again: it had no chance to speak, so every deadline begins anew.
@@ -258,11 +257,10 @@ class Master:
             return True
         if worker.held_since is None:
             worker.held_since = now
-            self.screen.say(f"worker {worker.pid} was stopped by a signal; its deadlines pause")
+            self.screen.say(f"worker {worker.handle.id} was stopped by a signal; its deadlines pause")
         if now - worker.held_since < STOPPED_BY_SIGNAL_S:
             return True
-        with suppress(ProcessLookupError):
-            os.kill(worker.pid, signal.SIGCONT)
+        worker.go_on()
         return False
 
     # --- decisions -------------------------------------------------------------------------------------------
@@ -337,10 +335,8 @@ class Master:
         self.pool.dismiss_standby()
         active = self.pool.active
         if active is not None:
-            active.worker.close()  # the lifeline: it leaves within a second
-            kill_strays(self.pool.owner, frozenset({active.worker.token}))
-            with suppress(ChildProcessError):
-                os.waitpid(active.worker.pid, 0)
+            active.worker.end()
+            self.pool.discard(active.worker)
         for client in self.stop_clients:
             client.answer(ok=True, step=self.history.step, until_exit=True)
         self.checkpoint_request.run_ended(self.history.head)

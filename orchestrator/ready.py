@@ -12,12 +12,12 @@ class HasFileno(Protocol):
     def fileno(self) -> int: ...
 
 
-def wait_for_any(sources: Iterable[int | HasFileno], seconds: float) -> set[int]:
-    """Descriptors that can be read, or whose other end is gone, once there is one or the time is over."""
+def wait_for_any(sources: Iterable[int | HasFileno], seconds: float | None) -> set[int]:
+    """Descriptors that can be read, or whose other end is gone, once there is one or the time is over; None: never."""
     poll = select.poll()
     for source in sources:
         poll.register(source, select.POLLIN)
-    return {fd for fd, _ in poll.poll(math.ceil(seconds * 1000))}
+    return {fd for fd, _ in poll.poll(None if seconds is None else math.ceil(seconds * 1000))}
 
 
 def is_readable(fd: int) -> bool:

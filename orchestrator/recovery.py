@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
+from orchestrator import handles
 from orchestrator.catch_up import catch_up
 from orchestrator.commit import Ledger
 from orchestrator.copies import owner_of
-from orchestrator.supervise import kill_strays
 from state.crash import crash_point
 from state.layout import RunDir
 from state.reader import Reader
@@ -21,13 +21,14 @@ CHECK_BYTES = 64 << 20
 def recover_run(run: RunDir, store: Store, reader: Reader, ledger: Ledger, now: float) -> list[str]:
     """Bring store, checkpoints and processes of a run into agreement. Returns a line for each thing done.
 
-    Raises LonghaulError(STORE) if the store is damaged, or if it names checkpoints and none of them is valid.
+    Raises LonghaulError: STORE if the store is damaged, or if it names checkpoints and none of them is valid; INPUT
+    if workers may be left of a launcher that is not to be had.
     """
     done: list[str] = []
     if run.store.stat().st_size <= CHECK_BYTES:
         store.check()
     history = reader.history()
-    if killed := kill_strays(owner_of(run, history.run_id)):
+    if killed := handles.end_all(run, owner_of(run, history.run_id)):
         done.append(f"{killed} processes of an earlier master were still there; they are ended")
     crash_point("recover.strays_killed")
     done += catch_up(ledger, now)

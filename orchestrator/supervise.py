@@ -1,22 +1,20 @@
-"""One worker process, seen from outside: send, hear, watch, kill, reap."""
+"""One worker, seen from outside: send, hear, watch, kill, reap."""
 
 from __future__ import annotations
 
 import os
 import signal
 from collections import deque
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
-import psutil
 
 from orchestrator.deadlines import Watch
-from orchestrator.launchers.local import Handle
+from orchestrator.launchers.launcher import Launcher, Life, Started
 from profiles.errors import ExitCode
-from workers.contract import ATTEMPT_VARIABLE, MAX_MESSAGE_BYTES, Message
+from workers.contract import MAX_MESSAGE_BYTES, Message
 
 MAX_QUEUE = 256
 DUMP_S = 2.0
@@ -36,18 +34,21 @@ class Kill:
 
 
 class Worker:
-    """A process of ours. It may be a standby (warm, no attempt) or active (an attempt's token is its own token)."""
+    """A worker of ours. It may be a standby (warm, no attempt) or active (an attempt's token is its own token)."""
 
-    def __init__(self, handle: Handle, token: str, log: Path, now: float) -> None:
-        self.handle = handle
-        self.pid = handle.pid
-        self.token = token
+    def __init__(self, launcher: Launcher, started: Started, log: Path, now: float) -> None:
+        self.launcher = launcher
+        self.handle = started.handle
+        self.token = started.handle.token
+        self.control = started.control
+        self.ended = started.ended
+        """Readable once it has ended."""
         self.log = log
         self.watch = Watch(spawned_at=now, heard_at=now, progress_at=now)
         self.step = 0
         self.kill: Kill | None = None
-        self.status: int | None = None
-        """Wait status once reaped."""
+        self.life = Life()
+        """As of the last look."""
         self.fenced = 0
         """Messages dropped because they carried another token."""
         self._incoming = b""
@@ -58,7 +59,7 @@ class Worker:
         """Its queue overflowed, or its socket broke while it lives: treated as hung."""
         self.held_since: float | None = None
         """Since when it has been seen stopped by a signal."""
-        self.process_started = _process_started(self.pid)
+        self._lifeline = started.lifeline
 
     # --- messages --------------------------------------------------------------------------------------------
 
@@ -75,7 +76,7 @@ class Worker:
         while self._outgoing:
             line = self._outgoing[0]
             try:
-                sent = self.handle.control.send(line)
+                sent = self.control.send(line)
             except BlockingIOError:
                 return
             except OSError:
@@ -91,7 +92,7 @@ class Worker:
         messages: list[Message] = []
         while True:
             try:
-                chunk = self.handle.control.recv(65536)
+                chunk = self.control.recv(65536)
             except (BlockingIOError, ConnectionError, OSError):
                 break
             if not chunk:
@@ -143,63 +144,44 @@ class Worker:
             self.kill = Kill(reason, now + kill_s, (signal.SIGKILL,))
 
     def continue_kill(self, now: float) -> None:
-        while self.kill is not None and self.kill.rest and now >= self.kill.next_at and self.status is None:
+        while self.kill is not None and self.kill.rest and now >= self.kill.next_at and self.exit_code is None:
             number, *rest = self.kill.rest
-            with suppress(ProcessLookupError):
-                if number == signal.SIGUSR2:
-                    os.kill(self.pid, number)
-                else:
-                    os.killpg(self.pid, number)
+            self.launcher.signal(self.handle, number)
             self.kill = replace(self.kill, next_at=now + DUMP_S, rest=tuple(rest))
 
     # --- life ------------------------------------------------------------------------------------------------
 
     def reap(self) -> bool:
-        """True once the process has ended; its wait status is then in `status`, and its group is gone."""
-        if self.status is None:
-            try:
-                pid, status = os.waitpid(self.pid, os.WNOHANG)
-            except ChildProcessError:
-                pid, status = self.pid, 0
-            if pid == 0:
-                return False
-            self.status = status
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)
-        return True
+        """True once it has ended; nothing that it started is left then."""
+        if self.exit_code is None:
+            self.life = self.launcher.poll(self.handle)
+        return self.exit_code is not None
+
+    def end(self) -> None:
+        """KILL it, unless it has ended, and wait until it is gone."""
+        if not self.reap():
+            self.launcher.signal(self.handle, signal.SIGKILL)
+            self.life = self.launcher.wait(self.handle)
 
     @property
     def exit_code(self) -> int | None:
         """Exit code, negative for a signal; None while it lives."""
-        return None if self.status is None else os.waitstatus_to_exitcode(self.status)
+        return self.life.exit_code
 
-    def is_stopped_by_signal(self) -> bool:
-        """True if somebody sent it SIGSTOP, or a debugger holds it."""
-        with suppress(psutil.Error):
-            return bool(psutil.Process(self.pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP))
-        return False
-
-    def rss_bytes(self) -> int | None:
-        with suppress(psutil.Error):
-            return int(psutil.Process(self.pid).memory_info().rss)
-        return None
+    def go_on(self) -> None:
+        """If a signal stopped it."""
+        self.launcher.signal(self.handle, signal.SIGCONT)
 
     def close(self) -> None:
         """Give the descriptors back. The lifeline goes too, so call it when the process has ended, or shall end."""
-        self.handle.control.close()
-        for fd in (self.handle.lifeline, self.handle.pidfd):
+        self.control.close()
+        for fd in (self._lifeline, self.ended):
             with suppress(OSError):
                 os.close(fd)
 
 
 def replace_token(message: Message, token: str) -> Message:
     return msgspec.structs.replace(message, attempt=token)
-
-
-def _process_started(pid: int) -> float:
-    with suppress(psutil.Error):
-        return float(psutil.Process(pid).create_time())
-    return 0.0
 
 
 def failure_class(exit_code: int, *, hung: str, oom_killed: bool) -> str:
@@ -213,44 +195,3 @@ def failure_class(exit_code: int, *, hung: str, oom_killed: bool) -> str:
     if exit_code in ExitCode.__members__.values() and exit_code != 0:
         return ExitCode(exit_code).name
     return f"exit:{exit_code}"
-
-
-def strays(owner: str, tokens: frozenset[str] | None = None) -> list[psutil.Process]:
-    """Living processes that carry the owner's mark (and one of the tokens). Found by environment, never by name.
-
-    owner: of `copies.owner_of`, so that a copy of a run never takes the processes of the original for its own.
-    """
-    assert owner, "without an owner every process would carry its mark"
-    found = []
-    me = os.getpid()
-    for process in psutil.process_iter():
-        if process.pid == me:
-            continue
-        with suppress(psutil.Error, OSError):
-            mark = process.environ().get(ATTEMPT_VARIABLE, "")
-            theirs, _, token = mark.partition("/")
-            if theirs == owner and (tokens is None or token in tokens):
-                found.append(process)
-    return found
-
-
-def has_orphans(known: Iterable[int]) -> bool:
-    """Whether anything that a dead worker started may still live: as subreaper, its orphans are children of ours.
-
-    Far cheaper than reading every process's environment; True where the kernel does not tell.
-    """
-    try:
-        lists = [Path(task.path, "children").read_text() for task in os.scandir("/proc/self/task")]
-    except OSError:
-        return True
-    return bool({int(pid) for children in lists for pid in children.split()} - set(known))
-
-
-def kill_strays(owner: str, tokens: frozenset[str] | None = None) -> int:
-    """KILL every stray and wait until it is gone. Returns how many there were."""
-    found = strays(owner, tokens)
-    for process in found:
-        with suppress(psutil.Error):
-            process.kill()
-    psutil.wait_procs(found, timeout=5)
-    return len(found)

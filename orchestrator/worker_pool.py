@@ -1,4 +1,4 @@
-"""The worker processes of a master: at most one active, at most one warm standby."""
+"""The workers of a master: at most one active, at most one warm standby."""
 
 from __future__ import annotations
 
@@ -10,19 +10,23 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import msgspec
-
+from orchestrator import handles
 from orchestrator.copies import owner_of
-from orchestrator.launchers import local
+from orchestrator.launchers.environment import clean_environment
+from orchestrator.launchers.launcher import Handle, Order
+from orchestrator.launchers.registry import launcher_named
 from orchestrator.schedule import Train, Validate
 from orchestrator.supervise import Worker
 from profiles.errors import ExitCode, LonghaulError
-from state import durable
+from profiles.schema import Run
+from state import durable, python
 from state.history import AttemptFacts
 from state.layout import AttemptDir, RunDir
 from state.states import AttemptState
 from workers.contract import Message, WorkerSpec
 
+COMMAND = tuple(python.command("workers"))
+LOCAL = "local"
 LOG_BYTES_KEPT = 20 << 20
 WARM_AHEAD_STEPS = 3
 """A standby is started when so many steps of the cycle are left: importing takes a few seconds."""
@@ -47,12 +51,13 @@ class Active:
 
 
 class WorkerPool:
-    """Starts, keeps and replaces processes. `warm` names the imports that a worker does before it has a task."""
+    """Starts, keeps and replaces workers; a launcher carries it out."""
 
-    def __init__(self, run: RunDir, run_id: str, warm: str) -> None:
+    def __init__(self, run: RunDir, run_id: str, settings: Run) -> None:
         self.run = run
         self.owner = owner_of(run, run_id)
-        self.warm = warm
+        self.settings = settings
+        self.launcher = launcher_named(LOCAL)
         self.active: Active | None = None
         self.standby: Worker | None = None
         self.next_standby_at = 0.0
@@ -76,10 +81,22 @@ class WorkerPool:
     def spawn(self, now: float) -> Worker:
         token = secrets.token_hex(6)
         log = self.run.standby_logs / f"{token}.log"
+        handle = Handle(LOCAL, self.owner, token)
+        # Which imports it does before it has a task.
+        environment = clean_environment(self.owner, token, self.settings.worker)
+        handles.write(self.run, handle)  # a kill during the start: the next master knows whom to ask for it
         try:
-            return Worker(local.spawn(self.owner, token, log, self.warm), token, log, now)
+            started = self.launcher.start(Order(handle, COMMAND, environment, log))
         except OSError as error:
             raise no_worker(error, log) from error
+        worker = Worker(self.launcher, started, log, now)
+        try:
+            handles.write(self.run, worker.handle)
+        except LonghaulError:
+            worker.end()
+            worker.close()
+            raise
+        return worker
 
     def take(self, now: float) -> Worker:
         """The standby if there is one in good health, else a new process."""
@@ -91,27 +108,24 @@ class WorkerPool:
         return self.spawn(now)
 
     def assign(self, worker: Worker, spec: WorkerSpec, directory: AttemptDir, now: float) -> None:
-        """Move the process's log into its attempt, write pid.json, and tell it to start."""
+        """Move the worker's log into its attempt, and tell it to start."""
         with durable.explained("cannot move the worker's log to", directory.log), suppress(FileNotFoundError):
             worker.log.replace(directory.log)
             worker.log = directory.log
-        pid = {"pid": worker.pid, "process_started": worker.process_started, "token": worker.token}
-        durable.write_file(directory.pid, msgspec.json.encode(pid))
         worker.watch = replace(worker.watch, started_at=now, progress_at=now, first_step=spec.first_step)
         worker.send(Message(type="start", path=str(directory.spec), step=spec.first_step))
 
     def discard(self, worker: Worker) -> None:
-        """Forget a process that has ended, and the log of one that never had an attempt."""
+        """Forget a worker that has ended, and the log of one that never had an attempt."""
         worker.close()
+        handles.forget(self.run, worker.token)
         if worker.log.parent == self.run.standby_logs:
             worker.log.unlink(missing_ok=True)
 
     def dismiss_standby(self) -> None:
-        """Closing the lifeline ends it; it holds nothing."""
+        """End it at once; it holds nothing."""
         if self.standby is not None:
-            self.standby.start_kill("no longer needed", 0.0, dump=False)
-            with suppress(ChildProcessError):
-                os.waitpid(self.standby.pid, 0)
+            self.standby.end()
             self.discard(self.standby)
             self.standby = None
 

@@ -29,10 +29,6 @@ class AttemptDir:
         return self.path / "result.json"
 
     @property
-    def pid(self) -> Path:
-        return self.path / "pid.json"
-
-    @property
     def log(self) -> Path:
         return self.path / "worker.log"
 
@@ -136,6 +132,11 @@ class RunDir:
         return self.root / "standby"
 
     @property
+    def workers(self) -> Path:
+        """A file for each worker that may live: the handle by which its launcher finds it."""
+        return self.root / "workers"
+
+    @property
     def log(self) -> Path:
         return self.root / "orchestrator.log"
 
@@ -195,6 +196,9 @@ class RunDir:
         prefix = self.attempt(cycle, attempt, role).path.name.rpartition("-")[0]
         names = [path.name.rpartition("-")[2] for path in self.cycle(cycle).glob(f"{prefix}-*")]
         return max([attempt, *(int(name) + 1 for name in names if name.isdigit())])
+
+    def worker(self, token: str) -> Path:
+        return self.workers / f"{token}.json"
 
     def relative(self, path: Path) -> str:
         """The form in which a path is stored."""

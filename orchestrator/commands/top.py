@@ -10,7 +10,7 @@ import os
 import time
 from dataclasses import dataclass
 
-from orchestrator.alive import master_pid, worker_pid
+from orchestrator.alive import master_pid, rss_bytes, worker_pid
 from orchestrator.display.view import Live, View, build_view
 from orchestrator.ready import wait_for_any
 from orchestrator.runs import find_run
@@ -112,8 +112,8 @@ class Watched:
             worker_pid=worker,
             role=role,
             stage=rows.attempts[-1].state.value if worker is not None else "",
-            worker_rss_bytes=memory(worker),
-            master_rss_bytes=memory(master) or 0,
+            worker_rss_bytes=rss_bytes(worker),
+            master_rss_bytes=rss_bytes(master) or 0,
             note="interrupted: no master holds this run" if is_interrupted(history, master) else "",
             now=monotonic,
         )
@@ -141,15 +141,3 @@ class Watched:
 
 def is_interrupted(history: History, master: int | None) -> bool:
     return history.state == RunState.RUNNING and master is None
-
-
-def memory(pid: int | None) -> int | None:
-    """Resident bytes of a process, None if it is not there."""
-    if pid is None:
-        return None
-    import psutil
-
-    try:
-        return int(psutil.Process(pid).memory_info().rss)
-    except psutil.Error:
-        return None

@@ -1,4 +1,7 @@
-"""Starts a worker process on this machine: own session, exactly five descriptors, a pidfd to wait on."""
+"""Workers as processes of this machine: own session, exactly five descriptors, a pidfd to wait on.
+
+All that a worker starts is found again by the mark in its environment, never by name.
+"""
 
 from __future__ import annotations
 
@@ -7,64 +10,172 @@ import os
 import signal
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 
-from orchestrator.launchers.environment import clean_environment
-from state import python
-from workers.contract import CONTROL_FD, LIFELINE_FD
+import psutil
+from msgspec.structs import replace
 
-COMMAND = tuple(python.command("workers"))
+from orchestrator.launchers.launcher import Handle, Life, Order, Started
+from orchestrator.ready import wait_for_any
+from workers.contract import ATTEMPT_VARIABLE, CONTROL_FD, LIFELINE_FD
 
-
-@dataclass
-class Handle:
-    """A started process. The caller reaps it, and closes all three descriptors."""
-
-    pid: int
-    pidfd: int
-    control: socket.socket
-    lifeline: int
-    """Write end; closing it ends the worker within a second."""
+SAME_START_S = 2.0
+"""Start times come from clock ticks, and from a wall clock that may be set meanwhile."""
+STRAYS_S = 5.0
+"""What the kernel gets for ending processes that were killed."""
 
 
-def spawn(owner: str, token: str, log: Path, warm: str, command: Sequence[str] = COMMAND) -> Handle:
-    """Start a worker. Call from the main thread: PDEATHSIG is tied to the thread that forks.
+class Local:
+    """Starts workers as children of the master."""
 
-    Raises OSError where the system refuses (process or descriptor limit reached).
+    def __init__(self) -> None:
+        self._children: set[int] = set()
+        """Started and not reaped: such a pid is nobody else's."""
+
+    def start(self, order: Order) -> Started:
+        """Call from the main thread: PDEATHSIG is tied to the thread that forks.
+
+        Raises OSError where the system refuses (process or descriptor limit reached).
+        """
+        order.log.parent.mkdir(parents=True, exist_ok=True)
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        lifeline_reader, lifeline = os.pipe2(os.O_CLOEXEC)
+        null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        out = os.open(order.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # Above 10, so that no source is overwritten by a target before its turn.
+        sources = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10) for fd in (null, out, theirs.fileno(), lifeline_reader)]
+        devnull, output, control, life = sources
+        try:
+            pid = os.posix_spawn(
+                order.command[0],
+                order.command,
+                order.environment,
+                file_actions=[
+                    (os.POSIX_SPAWN_DUP2, devnull, 0),
+                    (os.POSIX_SPAWN_DUP2, output, 1),
+                    (os.POSIX_SPAWN_DUP2, output, 2),
+                    (os.POSIX_SPAWN_DUP2, control, CONTROL_FD),
+                    (os.POSIX_SPAWN_DUP2, life, LIFELINE_FD),
+                ],
+                setsid=True,
+                # Handlers fall back to the default on exec. Blocked until the worker ignores them itself: a TERM to
+                # every process of a service must not kill one whose interpreter is still starting.
+                setsigmask=(signal.SIGTERM, signal.SIGINT, signal.SIGUSR1),
+            )
+        except OSError:
+            os.close(lifeline)
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+            for fd in (null, out, lifeline_reader, *sources):
+                os.close(fd)
+        self._children.add(pid)
+        handle = replace(order.handle, pid=pid, started=_started(pid))
+        return Started(handle, control=ours, lifeline=lifeline, ended=os.pidfd_open(pid))
+
+    def poll(self, handle: Handle) -> Life:
+        if handle.pid not in self._children:
+            return Life() if _is_there(handle) else Life(exit_code=0)
+        try:
+            pid, status = os.waitpid(handle.pid, os.WNOHANG)
+        except ChildProcessError:
+            pid, status = handle.pid, 0
+        if pid == 0:
+            return Life(is_stopped=_is_stopped(handle.pid))
+        self._children.discard(handle.pid)
+        self._end_what_it_left(handle)
+        return Life(os.waitstatus_to_exitcode(status))
+
+    def signal(self, handle: Handle, number: int) -> None:
+        if handle.pid not in self._children and not _is_there(handle):
+            return
+        with suppress(ProcessLookupError, PermissionError):
+            if number == signal.SIGKILL and os.getpgid(handle.pid) == handle.pid:
+                os.killpg(handle.pid, number)
+            else:
+                os.kill(handle.pid, number)
+
+    def wait(self, handle: Handle, seconds: float | None = None) -> Life:
+        with suppress(ProcessLookupError):
+            pidfd = os.pidfd_open(handle.pid)
+            try:
+                wait_for_any([pidfd], seconds)
+            finally:
+                os.close(pidfd)
+        return self.poll(handle)
+
+    def adopt(self, owner: str, handles: Sequence[Handle]) -> list[Handle]:
+        """By the mark alone: it also finds what workers started, and what was never written down."""
+        found = []
+        for process in strays(owner):
+            with suppress(psutil.Error):
+                _, _, token = process.environ().get(ATTEMPT_VARIABLE, "").partition("/")
+                found.append(Handle("local", owner, token, process.pid, process.create_time()))
+        return found
+
+    def _end_what_it_left(self, handle: Handle) -> None:
+        """The rest of its session, then what has left that, such as sandboxes."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(handle.pid, signal.SIGKILL)
+        if not _has_orphans(self._children):
+            return
+        left = strays(handle.owner, handle.token)
+        for process in left:
+            with suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(left, timeout=STRAYS_S)
+
+
+def strays(owner: str, token: str = "") -> list[psutil.Process]:
+    """Living processes that carry the owner's mark, or the mark of one worker. Found by environment, never by name.
+
+    owner: of `copies.owner_of`, so that a copy of a run never takes the processes of the original for its own.
     """
-    log.parent.mkdir(parents=True, exist_ok=True)
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-    lifeline_reader, lifeline = os.pipe2(os.O_CLOEXEC)
-    null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    out = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    # Above 10, so that no source is overwritten by a target before its turn.
-    sources = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10) for fd in (null, out, theirs.fileno(), lifeline_reader)]
-    devnull, output, control, life = sources
+    assert owner, "without an owner every process would carry its mark"
+    found = []
+    me = os.getpid()
+    for process in psutil.process_iter():
+        if process.pid == me:
+            continue
+        with suppress(psutil.Error, OSError):
+            theirs, _, of = process.environ().get(ATTEMPT_VARIABLE, "").partition("/")
+            if theirs == owner and token in ("", of):
+                found.append(process)
+    return found
+
+
+def _has_orphans(known: set[int]) -> bool:
+    """Whether anything that a dead worker started may still live: as subreaper, its orphans are children of ours.
+
+    Far cheaper than reading every process's environment; True where the kernel does not tell.
+    """
     try:
-        pid = os.posix_spawn(
-            command[0],
-            list(command),
-            clean_environment(owner, token, warm),
-            file_actions=[
-                (os.POSIX_SPAWN_DUP2, devnull, 0),
-                (os.POSIX_SPAWN_DUP2, output, 1),
-                (os.POSIX_SPAWN_DUP2, output, 2),
-                (os.POSIX_SPAWN_DUP2, control, CONTROL_FD),
-                (os.POSIX_SPAWN_DUP2, life, LIFELINE_FD),
-            ],
-            setsid=True,
-            # Handlers fall back to the default on exec. Blocked until the worker ignores them itself: a TERM to every
-            # process of a service must not kill one whose interpreter is still starting.
-            setsigmask=(signal.SIGTERM, signal.SIGINT, signal.SIGUSR1),
-        )
+        lists = [Path(task.path, "children").read_text() for task in os.scandir("/proc/self/task")]
     except OSError:
-        os.close(lifeline)
-        ours.close()
-        raise
-    finally:
-        theirs.close()
-        for fd in (null, out, lifeline_reader, *sources):
-            os.close(fd)
-    return Handle(pid=pid, pidfd=os.pidfd_open(pid), control=ours, lifeline=lifeline)
+        return True
+    return bool({int(pid) for children in lists for pid in children.split()} - known)
+
+
+def _started(pid: int) -> float:
+    with suppress(psutil.Error):
+        return float(psutil.Process(pid).create_time())
+    return 0.0
+
+
+def _is_there(handle: Handle) -> bool:
+    """Whether this pid still is the process that the handle means."""
+    with suppress(psutil.Error):
+        process = psutil.Process(handle.pid)
+        is_same = abs(process.create_time() - handle.started) < SAME_START_S
+        return bool(is_same and process.status() != psutil.STATUS_ZOMBIE)
+    return False
+
+
+def _is_stopped(pid: int) -> bool:
+    """Read here rather than by psutil: this is asked of every worker in each turn of the master."""
+    with suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] in (b"T", b"t")
+    return False

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import psutil
 
 from orchestrator.copies import owner_of
-from orchestrator.supervise import strays
+from orchestrator.launchers.local import strays
 from state.layout import RunDir
 from tests import REPOSITORY
 

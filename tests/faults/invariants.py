@@ -14,8 +14,8 @@ from typing import Any
 
 from orchestrator.commit import Ledger
 from orchestrator.copies import owner_of
+from orchestrator.launchers.local import strays
 from orchestrator.recovery import recover_run
-from orchestrator.supervise import strays
 from profiles.load import from_json
 from state.checkpoint import Manifest, verify
 from state.layout import RunDir

@@ -32,10 +32,12 @@ def test_M1_master_killed_while_planned_closes_the_row_and_starts_anew(clean: Cl
         check_invariants(run, clean.ending)
 
 
-def test_M2_master_killed_between_spawn_and_pid_file_leaves_no_process(clean: Clean, tmp_path: Path) -> None:
+def test_M2_master_killed_between_the_start_of_a_worker_and_its_attempt_leaves_no_process(
+    clean: Clean, tmp_path: Path
+) -> None:
     with scene(tmp_path / "run") as run:
         run.finish("attempt.spawned:3", code=KILLED)
-        assert not run.run.attempt(1, 1).pid.exists()
+        assert not run.run.attempt(1, 1).path.exists()
         run.wait_until_nobody_is_left()
         run.finish()
         check_invariants(run, clean.ending)

@@ -13,7 +13,8 @@ import msgspec
 import psutil
 
 from orchestrator.commit import read_result
-from orchestrator.launchers.local import Handle
+from orchestrator.launchers.launcher import Handle, Started
+from orchestrator.launchers.local import Local
 from orchestrator.supervise import Worker
 from state.layout import AttemptDir
 from tests.faults.conftest import Clean
@@ -204,7 +205,8 @@ def test_W13_a_message_of_an_old_worker_is_dropped_and_counted(tmp_path: Path) -
     ours.setblocking(False)
     process = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     lifeline = os.open(os.devnull, os.O_WRONLY)
-    worker = Worker(Handle(process.pid, os.pidfd_open(process.pid), ours, lifeline), "new", tmp_path / "log", 0.0)
+    started = Started(Handle("local", "run", "new", process.pid), ours, lifeline, os.pidfd_open(process.pid))
+    worker = Worker(Local(), started, tmp_path / "log", 0.0)
     for sender in ("old", "new"):
         message = Message(type="checkpointed", attempt=sender, path=f"checkpoints/{sender}")
         theirs.sendall(msgspec.json.encode(message) + b"\n")
