@@ -1,32 +1,4 @@
-"""What is counted in a step of self-play, as a flat dict of floats. (pure)
-
-| name | meaning |
-| --- | --- |
-| reward, reward/ROLE_TASK | mean reward of all rollouts, of one cell |
-| reward_min/ROLE_TASK, reward_max/ROLE_TASK | least and largest reward of a cell |
-| malformed/ROLE_TASK | share of a cell that earns -1: the form is wrong, or the proposal no valid task |
-| proposals, proposals_dropped | proposer rollouts; those without a fair judgement |
-| rollouts_not_finite | of both roles, with log-probs that are NaN or infinite: no fair judgement of them is possible |
-| rows_dropped, update_skipped | rollouts without one; 1 where nothing else was left, so that there was no update |
-| cell_degenerate | cells (task, role) whose rewards are all equal: their advantages are 0 |
-| fill_with_replacement | tasks of the solver's batch that are repeats, because its buffer is smaller |
-| new_examples | valid tasks that were not known |
-| learnable | new tasks with a solve rate strictly between 0 and 1 |
-| accept_rate, accept_rate/TASK, dup_rate, dup_rate/TASK | share of proposals that are valid and new; valid and known |
-| advantage_std/ROLE_TASK | deviation of a cell's advantages: 1, or 0 where its rewards are all equal |
-| proposer_push | share of the proposer in the sum of abs(advantage) over all tokens, weighed as in the update |
-| learnable_share/TASK, solve_rate/TASK | of new tasks: share with 0 < rate < 1; mean rate |
-| accuracy/TASK | share of the solver's rollouts that were right. Of own tasks: no measure of progress |
-| worked/TASK | share of the solver's rollouts that work before they answer |
-| truncated, truncated/ROLE_TASK | share of rollouts that ran into the length limit |
-| tokens_max/ROLE_TASK | longest rollout of a cell, in tokens |
-| executions, timeouts | calls of programs to judge answers, and those of them that ran out of time |
-| tokens_mean, tokens_mean/TASK, proposal_tokens/TASK | mean length in tokens: of all, of answers, of proposals |
-| statements | mean length of new programs, in statements |
-| distinct_share | distinct texts among the rollouts of a new task, averaged: 1 is all different |
-| identical_share | share of new tasks whose rollouts are all the same text: 1 in a whole step is an alarm |
-| invalid/REASON | proposals that are no new valid task, by first reason |
-"""
+"""What is counted in a step of self-play, as a flat dict of floats; profiles/metrics.py says what each is. (pure)"""
 
 from __future__ import annotations
 
