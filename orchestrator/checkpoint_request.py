@@ -70,7 +70,7 @@ class CheckpointRequest:
         if worker is not None:
             self._send(worker, now)
         elif head is None:
-            self._say("there is nothing to save yet; the first checkpoint answers this")
+            self._say("there is nothing to save yet; the first checkpoint will answer this request")
             self.state = Owed()
         else:
             self._say(f"nothing is newer than the checkpoint of step {head.step}")
@@ -116,11 +116,11 @@ class CheckpointRequest:
             self.state = Sent(token, at + seconds)
 
     def _send(self, worker: TrainWorker, now: float) -> None:
-        """Once, however often it is asked for before the next step edge."""
+        """Once, however often it is asked for before the end of the step."""
         if not isinstance(self.state, Sent):
             self.state = Sent(worker.token, now)
             worker.send(Message(type="checkpoint", id=1))
-            self._say("checkpoint at the next step edge")
+            self._say("checkpoint at the end of the current step")
 
     def _answer(self, head: CheckpointFacts | None, note: str, *, ok: bool = True) -> None:
         clients, self._clients = self._clients, []

@@ -19,7 +19,7 @@ from state.layout import name_problem
 COMMANDS = {
     "run": "start or resume a run; without a profile the newest unfinished one, else the pocket model",
     "stop": "finish the step, checkpoint and stop",
-    "checkpoint": "make a durable checkpoint at the next step edge, without stopping",
+    "checkpoint": "make a durable checkpoint at the end of the current step, without stopping",
     "status": "where a run stands",
     "top": "the dashboard of a run that another terminal started",
     "recover": "make the store of a run again from the files beside it, where it was lost or damaged",
@@ -108,7 +108,7 @@ def unwritten(error: OSError) -> LonghaulError:
     """What a command found could not be written: a full disk behind `>`. (pure)"""
     return LonghaulError(
         f"the output cannot be written: {error.strerror}",
-        kept="everything; only what was to be shown is lost",
+        kept="everything; only the output is lost",
         next_command="the same command, with its output elsewhere",
         exit_code=ExitCode.DISK,
     )
@@ -118,7 +118,7 @@ def refuse_other_bytes(words: Sequence[str]) -> None:
     """Raises LonghaulError (USAGE) where a word is not UTF-8: no worker's spec, no store and no terminal takes it."""
     if place := next(filter(None, map(not_text, words)), ""):
         raise LonghaulError(
-            f"a word of the command line is not UTF-8, at �: {place}",
+            f"an argument on the command line is not UTF-8, at �: {place}",
             kept="everything; nothing was started",
             next_command="the same command in UTF-8   (`locale` says what this terminal sends)",
             exit_code=ExitCode.USAGE,
@@ -132,7 +132,7 @@ def refuse_name(name: str) -> None:
         raise LonghaulError(
             f"no run can be named '{shown}': {problem}",
             kept="everything; nothing was started",
-            next_command="the same command with a name like night-1   (any that can be shown, without '/')",
+            next_command="the same command with a name like night-1   (printable, without '/')",
             exit_code=ExitCode.USAGE,
         )
 

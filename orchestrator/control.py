@@ -185,7 +185,7 @@ def ask(run: RunDir, command: str, timeout_s: float) -> dict[str, Any]:
         except OSError as error:
             raise LonghaulError(
                 f"no master is running on '{run.name}'",
-                kept="the run as it is",
+                kept="the run, unchanged",
                 next_command=f"python -m orchestrator run --run {run.name}",
                 exit_code=ExitCode.INPUT,
             ) from error
@@ -200,7 +200,7 @@ def ask(run: RunDir, command: str, timeout_s: float) -> dict[str, Any]:
         except (OSError, ValueError) as error:
             raise LonghaulError(
                 f"the master of '{run.name}' did not answer '{command}': {error}",
-                kept="the run as it is; the master may still do what was asked",
+                kept="the run; the master may still do what you asked",
                 next_command=f"python -m orchestrator status --run {run.name}",
                 exit_code=ExitCode.STORE,
             ) from error

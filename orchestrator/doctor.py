@@ -224,7 +224,7 @@ def libraries(profile: Profile) -> Iterator[Finding]:
     if answer.returncode:
         words = answer.stderr.decode("utf-8", "replace").strip().splitlines()
         detail = (
-            f"the process that tries them ended with {answer.returncode}: {words[-1] if words else 'without a word'}"
+            f"the process that tries them ended with {answer.returncode}: {words[-1] if words else 'without a message'}"
         )
         yield Finding("libraries", "fail", detail, "make setup", ExitCode.INTERNAL)
 

@@ -40,7 +40,7 @@ class LineWorker:
             self._process.stdin.flush()
 
     def hear(self) -> Iterator[Said]:
-        """What it says, until it is done. Raises LonghaulError: what it says is wrong, or INTERNAL without a word."""
+        """Its messages, until it is done. Raises LonghaulError: one of them, or INTERNAL without a message."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             message = self._understood(line)
@@ -59,7 +59,7 @@ class LineWorker:
         how = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
         self._log.seek(0)
         seen = self._log.read()[-300:].decode(errors="replace").strip()
-        raise self._broken(f"{how} without a word" + (f": {seen}" if seen else ""))
+        raise self._broken(f"{how} without a message" + (f": {seen}" if seen else ""))
 
     def _understood(self, line: bytes) -> Said | None:
         try:

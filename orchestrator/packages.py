@@ -38,6 +38,6 @@ def check(command: str) -> None:
     raise LonghaulError(
         f"not installed: {', '.join(missing)}, which `{command}` needs",
         kept="nothing was started and nothing changed",
-        next_command="make setup   (then .venv/bin/python -m orchestrator; if nothing is done: make clean setup)",
+        next_command="make setup   (then .venv/bin/python -m orchestrator; if that changes nothing: make clean setup)",
         exit_code=ExitCode.INPUT,
     )

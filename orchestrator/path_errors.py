@@ -32,7 +32,7 @@ def failure_of(error: Exception) -> LonghaulError | None:
         return LonghaulError(
             f"a store cannot be used: {error}",
             kept=kept,
-            next_command="python -m orchestrator recover --run NAME   (looks at it, and mends it)",
+            next_command="python -m orchestrator recover --run NAME   (checks and repairs it)",
             exit_code=ExitCode.STORE,
         )
     if not isinstance(error, OSError) or not isinstance(error.filename, str | bytes | os.PathLike):

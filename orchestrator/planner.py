@@ -60,7 +60,7 @@ def refused_targets(profile: Profile, shape: Shape | None) -> LonghaulError | No
         return None
     known = ", ".join(sorted(shape.linear))
     return LonghaulError(
-        f"adapter.targets names {', '.join(unknown)}, which this model has not; its linear layers are {known}",
+        f"adapter.targets names {', '.join(unknown)}, which this model does not have; its linear layers are {known}",
         kept="nothing was started",
         next_command=f"set adapter.targets to some of {known}",
         exit_code=ExitCode.INPUT,
@@ -93,7 +93,7 @@ def settle_engine(
     has_vllm: bool,
     capability: tuple[int, int] | None = None,
 ) -> tuple[Profile, str]:
-    """`sampling.engine = "auto"` decided, and why; an engine that is named is left alone, without a word.
+    """`sampling.engine = "auto"` decided, and why; an engine that is named is left alone, without a message.
 
     `native` wherever it captures its steps: of what was measured it is the fastest and needs least (docs/engines.md).
     Elsewhere `vllm`, where it is installed and fits beside the trainer; else decoding without captured steps.

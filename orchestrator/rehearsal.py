@@ -57,7 +57,7 @@ def rehearse(profile: Profile, folder: Path, runs: Path) -> int:
         if ending.state is not RunState.FINISHED:
             raise LonghaulError(
                 f"the dry run of {profile.name} ended early: {ending.reason}",
-                kept=f"what it left is in {folder}",
+                kept=f"its files are in {folder}",
                 next_command=f"python -m orchestrator run --profile {profile.name} --dry-run",
                 exit_code=ExitCode.INTERNAL,
             )

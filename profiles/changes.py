@@ -101,7 +101,7 @@ def _refused(what: str, culprits: list[Change], changes: list[Change], next_comm
     names = ", ".join(change.key for change in culprits)
     return LonghaulError(
         f"the run {what} {names}\n{render(changes)}",
-        kept="the run as it is; nothing was started",
+        kept="the run, unchanged; nothing was started",
         next_command=next_command,
         exit_code=ExitCode.INPUT,
     )

@@ -72,7 +72,8 @@ def a_firmer_hold_has_a_share(p: Profile) -> Problem | None:
         return None
     return Problem(
         ("grpo.low_entropy_cov_share", "grpo.low_entropy_cov_kl", "grpo.low_entropy_kl"),
-        "is of the tokens with low_entropy_kl, and gets low_entropy_cov_kl: all three above 0, or the first two 0",
+        "is a share of the tokens with low_entropy_kl, and uses low_entropy_cov_kl: "
+        "set all three above 0, or the first two to 0",
     )
 
 
@@ -90,7 +91,7 @@ def a_ratio_of_one_has_one_update(p: Profile) -> Problem | None:
         return None
     return Problem(
         ("grpo.old_source", "optimizer.updates_per_step", "grpo.inner_epochs"),
-        'is "detach", for which a step has one update: in a second one the ratio is not 1',
+        'is "detach", which needs one update a step: in a second update the ratio is not 1',
     )
 
 

@@ -110,7 +110,7 @@ def from_json(stored: bytes | str) -> Profile:
     except msgspec.DecodeError as error:
         raise LonghaulError(
             f"the stored profile does not fit this version of Longhaul: {error}",
-            kept="the run as it is",
+            kept="the run, unchanged",
             next_command="python -m orchestrator run --run NEW-NAME, or install the version that made this run",
             exit_code=ExitCode.VERSION,
         ) from error

@@ -15,7 +15,7 @@ def ranks_draw_rollouts_themselves(p: Profile) -> Problem | None:
         return None
     return Problem(
         ("sampling.engine", "sampling.fallback", "run.gpus"),
-        f"has {', '.join(others)}, which was never tried with several GPUs; each of them draws by native or hf",
+        f"has {', '.join(others)}, which is untested with several GPUs; use native or hf",
     )
 
 
@@ -24,7 +24,7 @@ def ranks_share_exact_moments(p: Profile) -> Problem | None:
         return None
     return Problem(
         ("optimizer.kind", "run.gpus"),
-        f'must be "adamw": the blocks of {p.optimizer.kind} are those of whole weights, and of shards would be others; '
+        f'must be "adamw": the blocks of {p.optimizer.kind} would differ over shards; '
         "several GPUs divide the moments anyway",
     )
 

@@ -57,9 +57,7 @@ def goal_can_be_met(p: Profile) -> Problem | None:
 def a_run_begins_with_seeding(p: Profile) -> Problem | None:
     if p.run.phases in (("seed",), ("seed", "train")):
         return None
-    return Problem(
-        ("run.phases",), 'is ["seed"] or ["seed", "train"]: a run that is seeded goes on with training under the latter'
-    )
+    return Problem(("run.phases",), 'is ["seed"] or ["seed", "train"]: with the latter, a seeded run goes on to train')
 
 
 def adapter_has_no_dropout(p: Profile) -> Problem | None:
@@ -74,15 +72,15 @@ def adapter_has_no_dropout(p: Profile) -> Problem | None:
 def adapter_has_targets(p: Profile) -> Problem | None:
     if p.adapter.rank == 0 or p.adapter.targets:
         return None
-    return Problem(("adapter.targets", "adapter.rank"), "is empty, so that nothing would be trained; or set rank to 0")
+    return Problem(
+        ("adapter.targets", "adapter.rank"), "is empty, so nothing would be trained; name layers, or set rank to 0"
+    )
 
 
 def quantized_weights_are_frozen(p: Profile) -> Problem | None:
     if p.model.quantization == "none" or p.adapter.rank > 0:
         return None
-    return Problem(
-        ("model.quantization", "adapter.rank"), "needs an adapter: weights of 4 bits cannot be trained themselves"
-    )
+    return Problem(("model.quantization", "adapter.rank"), "needs an adapter: weights in 4 bits cannot be trained")
 
 
 def moments_have_one_home(p: Profile) -> Problem | None:
@@ -132,7 +130,7 @@ def the_built_in_model_has_its_own_style(p: Profile) -> Problem | None:
 def self_play_has_words(p: Profile) -> Problem | None:
     if p.run.worker != "azr" or p.model.prompt_style not in FOR_PROBLEMS:
         return None
-    return Problem(("model.prompt_style", "run.worker"), "has no words in which self-play could propose a task")
+    return Problem(("model.prompt_style", "run.worker"), "cannot express a proposal of self-play")
 
 
 def proposer_share_is_used(p: Profile) -> Problem | None:

@@ -236,7 +236,7 @@ def read_manifest(path: Path) -> Manifest:
         if isinstance(version, int) and version > FORMAT_VERSION:
             raise LonghaulError(
                 f"checkpoint {path.name} has format {version}; this program knows {FORMAT_VERSION}",
-                kept="the checkpoint, as it is",
+                kept="the checkpoint, unchanged",
                 next_command="git pull && make setup",
                 exit_code=ExitCode.VERSION,
             )
@@ -333,4 +333,4 @@ def _unreadable(path: Path, error: OSError) -> Exception:
     """EIO means that the disk lost it; no permission or too many open files must not condemn a good one. (pure)"""
     if error.errno in LOST_ERRORS:
         return Damaged(path, f"it cannot be read: {error.strerror}")
-    return durable.os_failure(error, "cannot read", path, "all files, as they are") or error
+    return durable.os_failure(error, "cannot read", path, "all files, unchanged") or error

@@ -295,6 +295,6 @@ def _unusable(where: EvaluationDir, error: sqlite3.Error) -> LonghaulError:
     return LonghaulError(
         f"the results in {where.store} cannot be used: {text}",
         kept="the answers beside it, and the run",
-        next_command=f"mv {where.store} {where.store}.bad   (the next evaluate makes it again from the answers)",
+        next_command=f"mv {where.store} {where.store}.bad   (the next evaluate rebuilds it from the answers)",
         exit_code=code,
     )

@@ -83,7 +83,7 @@ def damaged(run: RunDir, text: str) -> LonghaulError:
     return LonghaulError(
         f"the store of run '{run.name}' is damaged: {text}",
         kept=f"checkpoints in {run.checkpoints}, and what each attempt wrote in {run.cycles}",
-        next_command=f"python -m orchestrator recover --run {run.name}   (makes the store again from them)",
+        next_command=f"python -m orchestrator recover --run {run.name}   (rebuilds the store from them)",
         exit_code=ExitCode.STORE,
     )
 

@@ -251,8 +251,8 @@ def _refusal(run: RunDir, at: Mapping[str, FoundDir], known: Sequence[Checkpoint
     lines = [f"{facts.path}: {_problem(at, facts) or facts.state}" for facts in known]
     return LonghaulError(
         f"none of the {len(known)} checkpoints of this run can be used ({'; '.join(lines[-5:])})",
-        kept="all files, as they are; nothing was started afresh",
-        next_command=f"ls -l {run.checkpoints} {run.quarantine}   (restore one from a back-up of yours, then: "
+        kept="all files, unchanged; no new run was started",
+        next_command=f"ls -l {run.checkpoints} {run.quarantine}   (restore one from your own backup, then: "
         "python -m orchestrator run)",
         exit_code=ExitCode.STORE,
     )

@@ -80,7 +80,7 @@ class Registry:
 def _mismatch(directory: Path, text: str) -> LonghaulError:
     return LonghaulError(
         f"checkpoint {directory.name} {text}",
-        kept="the checkpoint, as it is; nothing was loaded",
+        kept="the checkpoint, unchanged; nothing was loaded",
         next_command="python -m orchestrator status",
         exit_code=ExitCode.INPUT,
     )

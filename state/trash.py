@@ -34,7 +34,7 @@ def discard(run: RunDir, path: Path, head: Path) -> None:
     if problem:
         raise LonghaulError(
             f"the head {head.name} is damaged ({problem}); no checkpoint was removed",
-            kept="every checkpoint, as it is",
+            kept="every checkpoint, unchanged",
             next_command="python -m orchestrator run   (falls back to the newest valid checkpoint)",
             exit_code=ExitCode.STORE,
         )

@@ -1,4 +1,4 @@
-"""Make a durable checkpoint at the next step edge, without stopping.
+"""Make a durable checkpoint at the end of the current step, without stopping.
 
 Returns when the files, their directory and the store's commit are down; prints step and digest.
 """

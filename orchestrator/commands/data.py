@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
                     case Exported():
                         facts = msgspec.structs.asdict(message)
     except KeyboardInterrupt:
-        progress.say(f"stopped; kept is {KEPT}")
+        progress.say(f"stopped; kept: {KEPT}")
         return 130
     sys.stdout.write(json.dumps(facts, indent=2) + "\n" if args.json else render(args.action, facts))
     if args.action in ("import", "merge") and not facts["valid"]:
@@ -82,7 +82,7 @@ def nothing_valid(report: Mapping[str, Any]) -> LonghaulError:
     names = ", ".join(source["source"] for source in report["sources"])
     return LonghaulError(
         f"{harmless(names)}: no valid task among {count(report['read'])}",
-        kept=f"{report['into']}, as it was; {report['report']} says why each was refused",
+        kept=f"{report['into']}, unchanged; {report['report']} says why each was refused",
         next_command=f"python -m orchestrator data show {harmless(report['sources'][0]['source'])}   "
         "(docs/data.md says what a line looks like)",
         exit_code=ExitCode.INPUT,

@@ -40,7 +40,7 @@ LOCK_PATIENCE_S = 10.0
 """The worker of a killed command needs a moment to notice, and holds the lock until then."""
 
 
-KEPT = "every answer so far; the same command goes on from there"
+KEPT = "every answer so far; the same command resumes from there"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             work(args, chosen, settings, suites, evaluation_id, Session(store, lock, progress))
         except KeyboardInterrupt:
-            progress.say(f"stopped; {progress.answered} answers are kept, the same command goes on from there")
+            progress.say(f"stopped; {progress.answered} answers are kept, the same command resumes from there")
             return 130
         finally:
             store.close()

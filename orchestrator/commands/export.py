@@ -31,7 +31,7 @@ from state import durable
 from state.crash import crash_point
 from workers.line_contract import ExportSpec, Loading, Said, Wrote
 
-KEPT = "the checkpoint, as it is; nothing was exported"
+KEPT = "the checkpoint, unchanged; nothing was exported"
 CONVERT = "python convert_hf_to_gguf.py {out} --outfile {out}.gguf --outtype {kind}"
 """The script lies in llama.cpp's repository."""
 

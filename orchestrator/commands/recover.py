@@ -29,7 +29,7 @@ from state.reader import Reader, is_born
 from state.states import RunState
 from state.store import NewRun, Store
 
-KEPT = "all files, as they are"
+KEPT = "all files, unchanged"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +57,7 @@ def named(args: argparse.Namespace) -> RunDir:
     if args.run is None:
         raise LonghaulError(
             "recover needs the name of a run: --run NAME",
-            kept="everything; nothing was looked at",
+            kept="everything; nothing was read",
             next_command=f"ls {args.runs}",
             exit_code=ExitCode.USAGE,
         )
@@ -119,7 +119,7 @@ def newborn(run_dir: RunDir, records: Sequence[Record]) -> tuple[NewRun, Profile
     raise LonghaulError(
         f"no attempt in {run_dir.cycles} has a whole spec.json, so nothing says what profile the run had",
         kept=KEPT,
-        next_command=f"ls {run_dir.backups}   (put the newest copy in the place of {run_dir.store}, without a -wal)",
+        next_command=f"ls {run_dir.backups}   (copy the newest one to {run_dir.store}, and remove any -wal beside it)",
         exit_code=ExitCode.STORE,
     )
 
@@ -132,7 +132,7 @@ def check_checkpoints(run_dir: RunDir, run_id: str) -> None:
         raise LonghaulError(
             f"none of the {len(found)} checkpoints of this run can be used ({reasons})",
             kept=KEPT,
-            next_command=f"ls -l {run_dir.checkpoints} {run_dir.quarantine}   (restore one from a back-up of yours)",
+            next_command=f"ls -l {run_dir.checkpoints} {run_dir.quarantine}   (restore one from your own backup)",
             exit_code=ExitCode.STORE,
         )
 

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     run_dir = find_run(args)
-    with writing(run_dir.report, "the run, as it is"):
+    with writing(run_dir.report, "the run, unchanged"):
         path = write_report(run_dir)
     sys.stdout.write(json.dumps({"run": run_dir.name, "report": str(path)}) + "\n" if args.json else f"{path}\n")
     return 0

@@ -193,8 +193,8 @@ def open_store(chosen: Chosen) -> Store:
     if chosen.run.checkpoints.exists() and any(chosen.run.checkpoints.iterdir()):
         raise LonghaulError(
             f"{chosen.run.root} holds checkpoints but no store (state.db)",
-            kept="all files as they are",
-            next_command=f"python -m orchestrator recover --run {chosen.run.name}   (makes the store again from them)",
+            kept="all files, unchanged",
+            next_command=f"python -m orchestrator recover --run {chosen.run.name}   (rebuilds the store from them)",
             exit_code=ExitCode.STORE,
         )
     assert chosen.profile is not None

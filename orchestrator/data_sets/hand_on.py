@@ -39,12 +39,12 @@ def hand_on(
         inputs=history.head.checkpoint_id,
     )  # fmt: skip
     tasks = 0
-    say("every task is run once more, for data/next.jsonl; Ctrl+C leaves that out")
+    say("running every task once more, for data/next.jsonl; Ctrl+C skips this")
     try:
         with data_worker(spec, owner_of(run, history.run_id)) as worker:
             for message in worker.hear():
                 if stop_asked():
-                    say("data/next.jsonl was left out, as asked")
+                    say("data/next.jsonl was skipped, as requested")
                     return ""
                 tasks = tasks_of(message) or tasks
     except LonghaulError as error:

@@ -208,7 +208,7 @@ def hold(checkpoint: Path, identity: str, held: Path) -> Path:
         reason = error.reason if isinstance(error, Damaged) else "a file is missing"
         raise LonghaulError(
             f"checkpoint {checkpoint.name} cannot be evaluated: {reason}",
-            kept="all files, as they are",
+            kept="all files, unchanged",
             next_command="python -m orchestrator evaluate --checkpoint head",
             exit_code=ExitCode.INPUT,
         ) from error

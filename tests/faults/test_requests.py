@@ -75,7 +75,7 @@ def test_E5_USR1_during_start_up_is_remembered(clean: Clean, tmp_path: Path) -> 
         master = run.start()
         master.wait_for(lambda: catches(master.pid, signal.SIGUSR1))
         master.signal(signal.SIGUSR1)
-        master.wait_for_line("the first checkpoint answers this")
+        master.wait_for_line("the first checkpoint will answer this request")
         assert master.end() == 0
         check_invariants(run, clean.ending)
 
@@ -175,7 +175,7 @@ def test_checkpoint_asked_of_a_worker_that_dies_is_made_by_the_next(clean: Clean
             [sys.executable, "-m", "orchestrator", "checkpoint", "--json", "--run", "fake", "--runs",
              str(run.root / "runs")], cwd=REPOSITORY, stdout=subprocess.PIPE,
         )  # fmt: skip
-        master.wait_for_line("checkpoint at the next step edge")
+        master.wait_for_line("checkpoint at the end of the current step")
         os.kill(master.worker_pid(), signal.SIGKILL)
         facts = json.loads(asking.communicate(timeout=60)[0])
         assert facts["ok"] and facts["step"] >= 0

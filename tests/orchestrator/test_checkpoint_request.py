@@ -170,7 +170,7 @@ def test_a_hundred_requests_are_one_message_and_one_line(begin) -> None:
     scene = begin(IDLE)
     for _ in range(100):
         ask(scene)
-    assert (len(scene.worker.heard), scene.said) == (1, ["checkpoint at the next step edge"])
+    assert (len(scene.worker.heard), scene.said) == (1, ["checkpoint at the end of the current step"])
 
 
 def test_a_person_is_told_why_no_checkpoint_is_made(begin) -> None:
@@ -178,7 +178,7 @@ def test_a_person_is_told_why_no_checkpoint_is_made(begin) -> None:
     ask_before_the_first_checkpoint(scene)
     ask_without_a_worker(scene)
     assert scene.said == [
-        "there is nothing to save yet; the first checkpoint answers this",
+        "there is nothing to save yet; the first checkpoint will answer this request",
         f"nothing is newer than the checkpoint of step {HEAD.step}",
     ]
 

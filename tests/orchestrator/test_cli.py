@@ -28,7 +28,7 @@ def test_a_word_that_is_no_utf_8_is_told_by_every_command(
     monkeypatch.setattr("orchestrator.cli.SIGNALS.install", lambda: None)
     assert main([command, *words]) == ExitCode.USAGE == 2
     said = capsys.readouterr().err
-    assert said.startswith("error: a word of the command line is not UTF-8, at �: caf�\n")
+    assert said.startswith("error: an argument on the command line is not UTF-8, at �: caf�\n")
     assert "\nkept:  everything; nothing was started\nnext:  the same command in UTF-8" in said
     assert not any(tmp_path.iterdir())
 

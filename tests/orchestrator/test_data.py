@@ -73,7 +73,7 @@ def test_a_command_that_is_killed_leaves_the_old_set_and_the_same_command_does_i
     for crash in ("durable.before_rename:1", "durable.before_rename:2"):
         killed = command("import", "b.jsonl", cwd=tmp_path, crash=crash)
         assert killed.returncode == ExitCode.INTERNAL
-        assert "the data worker was killed by signal 9 without a word" in killed.stderr
+        assert "the data worker was killed by signal 9 without a message" in killed.stderr
         assert (tmp_path / "data" / "tasks.jsonl").read_bytes() == old
     report = facts("import", "b.jsonl", cwd=tmp_path)
     assert (report["before"], report["after"], report["added"]) == (1, 2, 1)
@@ -110,7 +110,7 @@ def test_ctrl_c_ends_the_command_and_changes_nothing(tmp_path: Path) -> None:
         with suppress(psutil.NoSuchProcess):
             master.kill()
     assert master.returncode == 130
-    assert "stopped; kept is the data set as it was, and all sources" in said
+    assert "stopped; kept: the data set, unchanged, and all sources" in said
     assert not (tmp_path / "data" / "tasks.jsonl").exists()
 
 

@@ -134,7 +134,7 @@ def test_real_workers_execute_nothing_that_lies_in_the_working_directory(hostile
     ):
         done = orchestrator(hostile, *words)
         assert executed(hostile) == [], words
-        assert "hostile" not in done.stdout + done.stderr and "without a word" not in done.stderr
+        assert "hostile" not in done.stdout + done.stderr and "without a message" not in done.stderr
 
 
 def test_doctor_executes_nothing_that_lies_in_the_working_directory(hostile: Path) -> None:

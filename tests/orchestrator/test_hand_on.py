@@ -80,7 +80,7 @@ def test_a_kill_leaves_none_and_the_next_start_of_the_run_makes_it(
 
 def test_a_person_who_asks_to_stop_gets_the_terminal_back(tmp_path: Path) -> None:
     run = a_run(tmp_path / "night", entry())
-    assert handed_on(run, stop=True)[1][-1] == "data/next.jsonl was left out, as asked"
+    assert handed_on(run, stop=True)[1][-1] == "data/next.jsonl was skipped, as requested"
     read_data_set(run.next_input)  # one task is quick: whatever is there is whole
 
 

@@ -48,7 +48,7 @@ def test_of_an_error_that_nobody_foresaw_the_command_knows_what_is_kept() -> Non
 
 def test_a_worker_that_is_killed_is_named_with_its_signal() -> None:
     error = refused("die")
-    assert (error.what, error.kept) == ("the test worker was killed by signal 9 without a word", "all")
+    assert (error.what, error.kept) == ("the test worker was killed by signal 9 without a message", "all")
 
 
 def test_a_message_that_is_not_in_the_contract_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,5 +76,5 @@ def test_a_rehearsal_that_fails_keeps_its_logs_and_names_them(tmp_path: Path) ->
     profile = tmp_path / "broken.toml"
     profile.write_text('extends = "grpo-1.5b-8gb"\n[adapter]\ntargets = ["nothing"]\n')
     done = dry_run(str(profile), tmp_path)
-    assert done.returncode == 66 and "adapter.targets names nothing, which this model has not" in done.stderr
+    assert done.returncode == 66 and "adapter.targets names nothing, which this model does not have" in done.stderr
     assert list(tmp_path.glob("longhaul-dry-run-*/rehearsal/state.db"))

@@ -176,4 +176,4 @@ def test_a_report_that_cannot_be_written_is_told(tmp_path: Path, capsys: pytest.
     run = build_store(tmp_path / "night")
     run.report.mkdir()
     assert main(["report", "--runs", str(tmp_path), "--run", "night"]) == 66
-    assert "report.html cannot be used: Is a directory\nkept:  the run, as it is\nnext:  " in capsys.readouterr().err
+    assert "report.html cannot be used: Is a directory\nkept:  the run, unchanged\nnext:  " in capsys.readouterr().err

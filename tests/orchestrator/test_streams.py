@@ -1,4 +1,4 @@
-"""Standard streams that are closed, or whose reader leaves: a run goes on, a command ends without a word."""
+"""Standard streams that are closed, or whose reader leaves: a run goes on, a command ends without a message."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_a_refusal_shows_the_whole_difference_and_the_way_on() -> None:
         "error: the run was begun with another value of azr.group_size\n"
         "  run.max_cycles  0 -> 9  may change at any time\n"
         "  azr.group_size  8 -> 4  needs --accept-changes\n"
-        "kept:  the run as it is; nothing was started\n"
+        "kept:  the run, unchanged; nothing was started\n"
         "next:  repeat the command with --accept-changes"
     )
     assert error.exit_code == ExitCode.INPUT
@@ -104,8 +104,8 @@ def test_another_run_is_begun_by_a_command_that_names_the_profile(
 
 def test_what_a_worker_advises_is_completed_by_the_profile() -> None:
     profile = load_profile("pocket-grpo").profile
-    whole = "put the file back, or: python -m orchestrator run --run NEW-NAME --profile pocket-grpo"
-    assert with_profile("put the file back, or: python -m orchestrator run --run NEW-NAME", profile) == whole
+    whole = "restore the file, or: python -m orchestrator run --run NEW-NAME --profile pocket-grpo"
+    assert with_profile("restore the file, or: python -m orchestrator run --run NEW-NAME", profile) == whole
     assert with_profile("head -c 300 file", profile) == "head -c 300 file"
 
 

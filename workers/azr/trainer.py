@@ -100,8 +100,8 @@ class AzrTrainer:
         for name, reason in self._sandbox.modules_failed.items():
             raise LonghaulError(
                 f"[sandbox] modules names {name!r}, which cannot be loaded: {reason}",
-                kept="the run, as it is",
-                next_command=f"{sys.executable} -c 'import {name}'   or take it out of the profile",
+                kept="the run, unchanged",
+                next_command=f"{sys.executable} -c 'import {name}'   or remove it from the profile",
                 exit_code=ExitCode.INPUT,
             )
 

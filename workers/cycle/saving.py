@@ -56,7 +56,7 @@ def open_head(run: RunDir, run_id: str, head: CheckpointRef | None) -> tuple[Pat
     if problem:
         raise LonghaulError(
             f"checkpoint {head.path} cannot be used: {problem}",
-            kept="all files, as they are",
+            kept="all files, unchanged",
             next_command="python -m orchestrator run   (falls back to the newest checkpoint that verifies)",
             exit_code=ExitCode.INPUT,
         )

@@ -141,7 +141,7 @@ class Cycle:
         if self.progress.step != self.spec.first_step - 1:
             raise LonghaulError(
                 f"the head holds step {self.progress.step}, but the cycle begins at step {self.spec.first_step}",
-                kept="the head, as it is",
+                kept="the head, unchanged",
                 next_command="python -m orchestrator status",
                 exit_code=ExitCode.SPEC,
             )
@@ -253,7 +253,7 @@ class Cycle:
             raise LonghaulError(
                 f"the GPU is out of memory ({phase}), and nothing is left to halve: {before}",
                 kept="the head; the step was not applied",
-                next_command="python -m orchestrator run --plan   (tells what would fit)",
+                next_command="python -m orchestrator run --plan   (says what would fit)",
                 exit_code=ExitCode.CUDA_OOM,
             )
         self.trainer.resize(sizes)
@@ -268,7 +268,7 @@ class Cycle:
         """Some hundred steps after running out of memory, once: what was too much then may fit now."""
         if (sizes := self.progress.backoff.step_done()) is not None:
             self.trainer.resize(sizes)
-            self.attempt.warn(f"no lack of memory for long: {sizes} from here on")
+            self.attempt.warn(f"enough memory for many steps: {sizes} from here on")
 
     def report(self, report: StepReport, seconds: float) -> None:
         metrics = dict(report.metrics)

@@ -253,7 +253,7 @@ def _write(old: DataSet, gathered: Gathered, report: Report, inputs: str, *, reb
 
 def _into_itself(source: Source) -> LonghaulError:
     return LonghaulError(
-        f"{source.name} is the data set that is to be written, and cannot be its own source",
+        f"{source.name} is the data set to write, and cannot be its own source",
         kept="everything; nothing was read",
         next_command="the same command with another file for --into",
         exit_code=ExitCode.USAGE,

@@ -178,8 +178,8 @@ def locked(path: Path) -> Iterator[None]:
 def _unusable(path: Path, why: str) -> LonghaulError:
     return LonghaulError(
         f"{path} cannot be used as a data set: {why}",
-        kept="the file, as it is",
+        kept="the file, unchanged",
         next_command=f"python -m orchestrator data import {path} --into {path.with_stem(path.stem + '-new')}"
-        "   (every line that holds is taken over)",
+        "   (copies every valid line)",
         exit_code=ExitCode.INPUT,
     )

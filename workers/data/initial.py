@@ -88,7 +88,7 @@ def _source(name: str, run: RunDir, profile: Profile, note: Callable[[str], None
         return Source(result_of(beside) if is_run else path.absolute(), name)
     found = previous_run(run, profile.name)
     if found is None:
-        note(f"there is no earlier run of profile {profile.name} to go on from: this one begins from the identity")
+        note(f"there is no earlier run of profile {profile.name} to continue from: this run starts from the identity")
         return None
     return Source(result_of(found), found.name)
 
@@ -151,7 +151,7 @@ def summary(report: Report) -> str:
 def _unusable(why: str) -> LonghaulError:
     return LonghaulError(
         f"data.sources: {why}",
-        kept="the sources, as they are",
+        kept="the sources, unchanged",
         next_command="""python -m orchestrator run --set 'data.sources=["..."]' --accept-changes   (docs/data.md)""",
         exit_code=ExitCode.INPUT,
     )

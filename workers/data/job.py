@@ -110,7 +110,7 @@ def _export(spec: DataSpec, sources: Sequence[Source], items: Sequence[Item], sa
     records, into = _chosen(spec, items), Path(spec.into)
     if into.resolve() in [source.path.resolve() for source in sources]:
         raise LonghaulError(
-            f"{into} is what is exported",
+            f"{into} is the source of the export",
             kept="everything",
             next_command="the same command with another file for --out",
             exit_code=ExitCode.USAGE,

@@ -182,7 +182,7 @@ def _buffers(head: Path | None, note: Note) -> Iterator[Record]:
         verify(head, deep=False)
         lines = (head / BUFFERS_FILE).read_bytes().splitlines()
     except (Damaged, FileNotFoundError) as error:
-        note(f"the buffers of {head.name} cannot be read ({error}): only what the store knows is taken")
+        note(f"the buffers of {head.name} cannot be read ({error}): using only what the store knows")
         return
     for line in lines:
         yield replace(msgspec.json.decode(line, type=Record), form="")

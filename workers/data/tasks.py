@@ -78,7 +78,7 @@ def _entry(record: Record, outcome: Sequence[Result], rules: Rules) -> Entry:
 def _bad(path: Path, why: str) -> LonghaulError:
     return LonghaulError(
         f"data.tasks {path}: {why}",
-        kept="the run, as it is",
+        kept="the run, unchanged",
         next_command="correct the file, then: python -m orchestrator run",
         exit_code=ExitCode.INPUT,
     )

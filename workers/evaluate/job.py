@@ -121,7 +121,7 @@ def _opened(spec: EvaluationSpec, answer_format: AnswerFormat, suites: Sequence[
     encoded = [tokenizer.encode(prompt) for prompt in prompts]
     for prompt, ids in zip(prompts, encoded, strict=True):
         if tokenizer.decode(ids).split() != prompt.split():
-            say(Note("the tokenizer does not give the prompts back as they were: is it meant for such text?"))
+            say(Note("the tokenizer does not reproduce the prompts exactly: is it meant for such text?"))
             break
     return open_examinee(spec, answer_format, max(map(len, encoded)))
 

@@ -20,7 +20,7 @@ from workers.models.policy import profile_for_reading, restored_policy
 from workers.models.torch_setup import device_of, set_up_torch
 
 FACTS = "export.json"
-KEPT = "the checkpoint, as it is; nothing was exported"
+KEPT = "the checkpoint, unchanged; nothing was exported"
 
 
 def export(spec: ExportSpec, say: Say) -> None:

@@ -133,7 +133,7 @@ class Curriculum:
             raise LonghaulError(
                 f"the curriculum of {path.parent.name} was made from other data, another model or other settings "
                 f"({saved.digest[:8]}; now {self._digest[:8]})",
-                kept="the checkpoint, as it is; nothing was loaded",
+                kept="the checkpoint, unchanged; nothing was loaded",
                 next_command="python -m orchestrator run --run NEW-NAME",
                 exit_code=ExitCode.INPUT,
             )

@@ -123,9 +123,9 @@ def _difference(header: _Header | None, measured: Measured) -> str:
 def _stale(path: Path, why: str, has_begun: bool) -> LonghaulError:
     return LonghaulError(
         f"the measured difficulties {path} cannot be used: {why}",
-        kept="the file, as it is",
+        kept="the file, unchanged",
         next_command="python -m orchestrator run --run NEW-NAME   (this run's policy has been trained since)"
         if has_begun
-        else "the same command with --set grpo.sent_on_stale=rebuild (the old file is put aside)",
+        else "the same command with --set grpo.sent_on_stale=rebuild (the old file is moved aside)",
         exit_code=ExitCode.INPUT,
     )

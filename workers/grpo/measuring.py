@@ -55,7 +55,7 @@ class Measuring:
         measured = measured_of(self._asker, self._problems, model_hashes(self._model))
         cache = open_cache(self._path, measured, self._grpo.sent_on_stale)
         if cache is None:
-            attempt.warn(f"{self._path.name} is of another model, file or setting: training goes without an order")
+            attempt.warn(f"{self._path.name} belongs to another model, file or setting: training without an order")
             return None
         # Below the rows of training, the trainer's own ladder decides what gets smaller.
         engine, least = self._asker.engine, self._asker.profile.sampling.max_rows
@@ -89,8 +89,8 @@ class Measuring:
             raise LonghaulError(
                 f"{self._path} lacks the difficulties of {missing} problems, and the policy that they are measured "
                 "with has been trained since",
-                kept="the head, and the file as it is",
-                next_command="put the file back, or: python -m orchestrator run --run NEW-NAME",
+                kept="the head and the file, unchanged",
+                next_command="restore the file, or: python -m orchestrator run --run NEW-NAME",
                 exit_code=ExitCode.INPUT,
             )
         return self._curriculum(cache, measured)

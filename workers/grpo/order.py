@@ -84,9 +84,9 @@ class Order:
             raise LonghaulError(
                 f"checkpoint {path.parent.name} was trained {'in stages' if is_staged else 'without stages'}, and the "
                 f"problems come {'in stages' if not is_staged else 'without stages'} now",
-                kept="the checkpoint, as it is; nothing was loaded",
+                kept="the checkpoint, unchanged; nothing was loaded",
                 next_command=(
-                    "put difficulties.jsonl of the run directory back, or: python -m orchestrator run --run NEW-NAME"
+                    "restore difficulties.jsonl of the run directory, or: python -m orchestrator run --run NEW-NAME"
                     if is_staged
                     else "python -m orchestrator run --set grpo.sent_on_stale=shuffle   (goes on as it began)"
                 ),
@@ -118,7 +118,7 @@ class ProblemFile:
             raise LonghaulError(
                 f"the problems {self._problems.path} have changed since checkpoint {path.parent.name}: "
                 f"{saved.problems} then, {len(self._problems.problems)} now, or others",
-                kept="the checkpoint, as it is; nothing was loaded",
-                next_command="put the file back, or: python -m orchestrator run --run NEW-NAME",
+                kept="the checkpoint, unchanged; nothing was loaded",
+                next_command="restore the file, or: python -m orchestrator run --run NEW-NAME",
                 exit_code=ExitCode.INPUT,
             )

@@ -128,7 +128,7 @@ class GrpoTrainer:
             raise LonghaulError(
                 f"this model reads {positions} tokens at most, and prompt and completion may have "
                 f"{knobs.max_prompt_tokens} + {knobs.max_completion_tokens}",
-                kept="the run, as it is",
+                kept="the run, unchanged",
                 next_command="python -m orchestrator run --set sampling.max_completion_tokens=... --accept-changes",
                 exit_code=ExitCode.INPUT,
             )

@@ -120,7 +120,7 @@ def allocator_share(cap: Cap, total: int) -> float:
     if cap.allocator <= 0:
         raise LonghaulError(
             f"memory.cap_gib = {cap.whole / GIB:g} leaves nothing: a context alone takes {cap.context / GIB:.2f} GiB",
-            kept="the run, as it is",
+            kept="the run, unchanged",
             next_command="python -m orchestrator run --set memory.cap_gib=4",
             exit_code=ExitCode.GPU,
         )

@@ -181,7 +181,7 @@ class Memory:
             if name in self._before_growth:
                 self.warn(
                     f"{(left - self._before_growth[name]) >> 20} MiB more than in earlier steps are allocated after "
-                    f"{name} ({left >> 20} MiB): if that goes on, memory will end"
+                    f"{name} ({left >> 20} MiB): if that continues, the GPU will run out of memory"
                 )
             self._before_growth.setdefault(name, before)
 

@@ -46,9 +46,9 @@ def inject(model: Any, knobs: Knobs, seed: int) -> None:
     known = linear_names(model)
     if unknown := [target for target in knobs.targets if target not in known]:
         raise LonghaulError(
-            f"adapter.targets names {', '.join(unknown)}, which this model has not; its linear layers are "
+            f"adapter.targets names {', '.join(unknown)}, which this model does not have; its linear layers are "
             f"{', '.join(known)}",
-            kept="the run, as it is",
+            kept="the run, unchanged",
             next_command=f"set adapter.targets to some of {', '.join(known)}",
             exit_code=ExitCode.INPUT,
         )
@@ -96,7 +96,7 @@ def _refuse_unheard(model: Any) -> None:
 def _not_adaptable(model: Any, why: str) -> LonghaulError:
     return LonghaulError(
         f"adapter.targets names a layer of {type(model).__name__} that cannot have an adapter: {why}",
-        kept="the run, as it is",
+        kept="the run, unchanged",
         next_command="take such layers (out_proj, x_proj, dt_proj of recurrent blocks) out of adapter.targets",
         exit_code=ExitCode.INPUT,
     )
@@ -168,7 +168,7 @@ class AdapterWeights:
         if problem := difference(stored, mine):
             raise LonghaulError(
                 f"{path.name} of checkpoint {path.parent.name} does not fit the model: {problem}",
-                kept="the checkpoint, as it is; nothing was loaded",
+                kept="the checkpoint, unchanged; nothing was loaded",
                 next_command="python -m orchestrator status",
                 exit_code=ExitCode.INPUT,
             )

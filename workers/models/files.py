@@ -16,7 +16,7 @@ class ModelFileError(LonghaulError):
 def unusable(path: Path, why: str) -> ModelFileError:
     return ModelFileError(
         f"model file {path} {why}",
-        kept="the run, as it is",
+        kept="the run, unchanged",
         next_command="put the file back or set model.path, then: python -m orchestrator run",
         exit_code=ExitCode.INPUT,
     )

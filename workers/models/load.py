@@ -54,7 +54,7 @@ def check(directory: Path) -> None:
     if not directory.is_dir():
         raise LonghaulError(
             f"there is no model directory {directory}",
-            kept="the run, as it is",
+            kept="the run, unchanged",
             next_command=f"hf download OWNER/NAME --local-dir {directory}   or set model.path",
             exit_code=ExitCode.INPUT,
         )

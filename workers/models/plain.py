@@ -25,8 +25,8 @@ def settle(model: Any, profile: Profile) -> str:
     longest = profile.sampling.max_prompt_tokens + profile.sampling.max_completion_tokens
     if why := refusal(model.config.to_dict(), longest):
         raise LonghaulError(
-            f"this model cannot be sampled so far: {why}",
-            kept="the run, as it is",
+            f"this model cannot be sampled yet: {why}",
+            kept="the run, unchanged",
             next_command="the same command with a smaller sampling.max_prompt_tokens or sampling.max_completion_tokens",
             exit_code=ExitCode.INPUT,
         )

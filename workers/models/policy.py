@@ -39,8 +39,8 @@ def open_policy(profile: Profile, head: Path | None, device: torch.device) -> Po
     """
     if device.type == "cuda" and not torch.cuda.is_available():
         raise LonghaulError(
-            'run.device is "cuda", and no usable GPU is found',
-            kept="the run, as it is",
+            'run.device is "cuda", but no usable GPU was found',
+            kept="the run, unchanged",
             next_command="python -m orchestrator doctor   (or --set run.device=cpu)",
             exit_code=ExitCode.GPU,
         )
@@ -61,13 +61,16 @@ def restored_policy(
 ) -> Policy:
     """The policy as `head` holds it, to be validated. Raises LonghaulError where that cannot be proven.
 
-    warn: told where the adapter is still what it began as, so that the base model answers.
+    warn: called if the adapter is still what it began as, so that the base model answers.
     """
     policy = open_policy(profile, head, device)
     for item in policy.items:
         item.load(head / item.filename)
     if profile.adapter.rank and step > 0 and adapters.count_trained(policy.model) == 0:
-        warn(f"no gradient has reached the adapter in {step} steps (all rewards of a group alike?): the base answers")
+        warn(
+            f"no gradient has reached the adapter in {step} steps (all rewards of a group the same?): "
+            "validations measure the base model"
+        )
     return policy
 
 

@@ -61,8 +61,8 @@ def refuse_other_base(checkpoint: Path, directory: str, sha256: str) -> None:
     if read(checkpoint).base_sha256 != sha256:
         raise LonghaulError(
             f"the adapter of checkpoint {checkpoint.name} was trained on another base model than {directory} holds now",
-            kept="the checkpoint, as it is; nothing was loaded",
-            next_command=f"put the base model back into {directory}, then the same command",
+            kept="the checkpoint, unchanged; nothing was loaded",
+            next_command=f"restore the base model in {directory}, then the same command",
             exit_code=ExitCode.INPUT,
         )
 
@@ -153,7 +153,7 @@ def _sha256_of(tensors: dict[str, Any]) -> str:
 def _refused(checkpoint: Path, problem: str) -> LonghaulError:
     return LonghaulError(
         f"the adapter of checkpoint {checkpoint.name} is not what the model would use: {problem}",
-        kept="the checkpoint, as it is",
+        kept="the checkpoint, unchanged",
         next_command="python -m orchestrator status",
         exit_code=ExitCode.INPUT,
     )

@@ -17,7 +17,7 @@ def require(library: str, knob: str) -> None:
     if importlib.util.find_spec(library) is None:
         raise LonghaulError(
             f"{knob} needs {library}, which is not installed",
-            kept="the run, as it is",
+            kept="the run, unchanged",
             next_command=f"pip install -c constraints.txt {library}",
             exit_code=ExitCode.INPUT,
         )

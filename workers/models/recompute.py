@@ -26,8 +26,8 @@ def enable(model: Any) -> None:
     layers: list[Any] = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     if not layers:
         raise LonghaulError(
-            f"model.gradient_checkpointing is on, and {type(model).__name__} has no layers that can be computed again",
-            kept="the run, as it is",
+            f"model.gradient_checkpointing is on, and {type(model).__name__} has no layers that can be recomputed",
+            kept="the run, unchanged",
             next_command="the same command with --set model.gradient_checkpointing=false",
             exit_code=ExitCode.INPUT,
         )

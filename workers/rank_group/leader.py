@@ -113,8 +113,8 @@ class RankGroup:
         there = torch.cuda.device_count()
         if device_of(self._attempt.profile).type == "cuda" and there < self.size:
             raise LonghaulError(
-                f"run.gpus = {self.size}, and {there} usable GPUs are found",
-                kept="the run, as it is",
+                f"run.gpus = {self.size}, and {there} usable GPUs were found",
+                kept="the run, unchanged",
                 next_command=f"python -m orchestrator run --set run.gpus={max(1, there)}",
                 exit_code=ExitCode.GPU,
             )

@@ -203,8 +203,8 @@ class Replica:
 def _refuse_plain(model: Any) -> None:
     if reason := reason_of(model):
         raise LonghaulError(
-            f"run.gpus > 1 trains what our own code computes, and plain transformers computes this model: {reason}",
-            kept="the run, as it is",
+            f"run.gpus > 1 needs a model that our own code computes; plain transformers computes this one: {reason}",
+            kept="the run, unchanged",
             next_command="python -m orchestrator run --set run.gpus=1",
             exit_code=ExitCode.INPUT,
         )

@@ -40,4 +40,4 @@ def with_fewer_rows(engine: object, work: Callable[[], T], warn: Callable[[str],
         engine.drop_cache()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-        warn(f"out of memory: {engine.max_rows} rollouts side by side from here on: {reason}")
+        warn(f"out of memory: {engine.max_rows} concurrent rollouts from now on: {reason}")

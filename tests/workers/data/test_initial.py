@@ -80,7 +80,7 @@ def test_without_a_previous_run_a_run_begins_from_the_identity_and_says_so(tmp_p
     run = born(tmp_path / "now", 50.0)
     found, notes = begin(run, check, "previous")
     assert (found.data.records, found.report) == ((), None)
-    assert notes == ["there is no earlier run of profile night to go on from: this one begins from the identity"]
+    assert notes == ["there is no earlier run of profile night to continue from: this run starts from the identity"]
 
 
 def test_what_a_run_left_is_read_if_it_is_of_its_head_else_the_run_itself(tmp_path: Path, check: Checker) -> None:

@@ -115,7 +115,7 @@ def test_a_run_whose_head_is_damaged_gives_what_its_store_knows_and_says_so(tmp_
     found, notes = items(run.root)
     assert [one.record.program for one in found if one.record] == [TWICE]
     (note,) = notes
-    assert note.startswith("the buffers of c0001-s000005") and "only what the store knows is taken" in note
+    assert note.startswith("the buffers of c0001-s000005") and "using only what the store knows" in note
 
 
 def test_a_run_without_tasks_says_so(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_a_lost_rank_is_told_with_the_end_of_its_log(
 def test_more_gpus_than_there_are_are_refused_before_anything_starts(tmp_path: Path) -> None:
     profile = Profile(name="x", run=Run(gpus=99, device="cuda"))
     attempt: Any = SimpleNamespace(profile=profile, dir=AttemptDir(tmp_path))
-    with pytest.raises(LonghaulError, match=r"run\.gpus = 99, and \d+ usable GPUs are found") as caught:
+    with pytest.raises(LonghaulError, match=r"run\.gpus = 99, and \d+ usable GPUs were found") as caught:
         RankGroup(attempt).start(None)
     assert caught.value.exit_code == ExitCode.GPU and list(tmp_path.iterdir()) == []
 

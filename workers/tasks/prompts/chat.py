@@ -135,7 +135,7 @@ def special_tokens(directory: Path) -> tuple[str, ...]:
 def _unusable(why: str) -> LonghaulError:
     return LonghaulError(
         f"the model's chat template {why}",
-        kept="the run, as it is",
+        kept="the run, unchanged",
         next_command='name an instruct model in model.path, or set model.prompt_style = "azr" for a base model',
         exit_code=ExitCode.INPUT,
     )
