@@ -26,7 +26,6 @@ from state.states import AttemptState
 from workers.contract import Message, WorkerSpec
 
 COMMAND = tuple(python.command("workers"))
-LOCAL = "local"
 LOG_BYTES_KEPT = 20 << 20
 WARM_AHEAD_STEPS = 3
 """A standby is started when so many steps of the cycle are left: importing takes a few seconds."""
@@ -51,13 +50,13 @@ class Active:
 
 
 class WorkerPool:
-    """Starts, keeps and replaces workers; a launcher carries it out."""
+    """Starts, keeps and replaces workers; `settings.launcher` carries it out."""
 
     def __init__(self, run: RunDir, run_id: str, settings: Run) -> None:
         self.run = run
         self.owner = owner_of(run, run_id)
         self.settings = settings
-        self.launcher = launcher_named(LOCAL)
+        self.launcher = launcher_named(settings.launcher)
         self.active: Active | None = None
         self.standby: Worker | None = None
         self.next_standby_at = 0.0
@@ -81,7 +80,7 @@ class WorkerPool:
     def spawn(self, now: float) -> Worker:
         token = secrets.token_hex(6)
         log = self.run.standby_logs / f"{token}.log"
-        handle = Handle(LOCAL, self.owner, token)
+        handle = Handle(self.settings.launcher, self.owner, token)
         # Which imports it does before it has a task.
         environment = clean_environment(self.owner, token, self.settings.worker)
         handles.write(self.run, handle)  # a kill during the start: the next master knows whom to ask for it

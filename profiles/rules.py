@@ -10,6 +10,7 @@ import re
 from profiles import data_rules, grpo_rules, ranks_rules, style_rules, vllm_rules
 from profiles.built_in import BUILT_IN
 from profiles.goal import parse_goal, why_never
+from profiles.launchers import LAUNCHERS
 from profiles.problem import Problem as Problem
 from profiles.schema import Profile
 
@@ -42,6 +43,13 @@ def rollouts_fill_the_updates(p: Profile) -> Problem | None:
         ("optimizer.updates_per_step", "azr.tasks", "azr.proposals_per_task", "azr.solve_batch", "azr.group_size"),
         f"needs as many rollouts; a step of this profile may have only {fewest}",
     )
+
+
+def launcher_is_known(p: Profile) -> Problem | None:
+    """Whether a class of somebody else's can be loaded is found out at the start of a run."""
+    if p.run.launcher in LAUNCHERS or re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", p.run.launcher):
+        return None
+    return Problem(("run.launcher",), f"is one of {', '.join(LAUNCHERS)}, or a class of your own as module:Class")
 
 
 def goal_can_be_met(p: Profile) -> Problem | None:
@@ -295,6 +303,7 @@ def fault_is_for_the_fake(p: Profile) -> Problem | None:
 RULES = (
     name_is_a_file_name,
     rollouts_fill_the_updates,
+    launcher_is_known,
     goal_can_be_met,
     a_run_begins_with_seeding,
     adapter_has_no_dropout,

@@ -25,6 +25,8 @@ class Run(Section, frozen=True):
     """Root of every random stream of the run: (seed, step, purpose) gives each stream its own."""
     worker: Annotated[Literal["azr", "grpo", "fake"], FIXED] = "azr"
     """`azr`: self-play. `grpo`: problems with known answers. `fake`: two floats, to prove durability."""
+    launcher: Annotated[str, FREE] = "local"
+    """What starts the workers: `local`, or a class of your own as `module:Class` (docs/extending.md)."""
     max_cycles: Annotated[Count, FREE] = 0
     """Number of cycles after which the run is finished; 0: go on until stagnant, exhausted or stopped."""
     max_hours: Annotated[float, Meta(ge=0), FREE] = 0.0

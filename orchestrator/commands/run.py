@@ -29,6 +29,7 @@ from orchestrator.display.screen import Display, Screen
 from orchestrator.display.summary import summary
 from orchestrator.display.terminal import Keyboard
 from orchestrator.display.wording import among, harmless
+from orchestrator.launchers.registry import launcher_named
 from orchestrator.loop import Master
 from orchestrator.planned import say_plan
 from orchestrator.preflight import engine_kept, examined, gigabytes, told, too_small
@@ -105,6 +106,7 @@ def run(args: argparse.Namespace) -> int:
     room = room_for(verdict.profile, chosen.run)
     if args.plan or args.card:
         return say_plan(verdict, room, args)
+    launcher_named(verdict.profile.run.launcher)  # refused before anything is written
     if verdict.is_refused:
         raise too_small(verdict, args)
     if room.is_refused:

@@ -1,6 +1,7 @@
 """What starts worker processes and looks after them: the seam behind which `local` is the first.
 
-The master knows a worker by its handle alone, and asks a launcher for everything else.
+The master knows a worker by its handle alone, and asks a launcher for everything else. docs/extending.md shows how to
+write one.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class Handle(Struct, frozen=True, omit_defaults=True):
     that, with what the launcher has added."""
 
     launcher: str
-    """By name: the launcher that must be asked about this worker."""
+    """As `run.launcher` names it: the launcher that must be asked about this worker."""
     owner: str
     """Run and directory that the worker belongs to, by `copies.owner_of`."""
     token: str

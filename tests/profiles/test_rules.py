@@ -41,6 +41,10 @@ BASE: Knobs = {"model.prompt_style": "azr", "model.path": "models/base"}
                 ("pocket/ind.sampled_accuracy>80", "ind.mean_tokens>80"),
             )
         ),
+        *(
+            pytest.param("launcher_is_known", {"run.launcher": wrong}, {"run.launcher": right}, id=f"launcher {wrong}")
+            for wrong, right in (("slurm", "local"), ("my/file.py:Nice", "my.file:Nice"), (":Nice", "nice:Nice"))
+        ),
         pytest.param(
             "a_run_begins_with_seeding", {"run.phases": ("train",)}, {"run.phases": ("seed",)}, id="training alone"
         ),
