@@ -9,12 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import Struct
 
 FORM = "[SUITE/]TASK[.FIELD]>=NUMBER, as in mean>=0.9 or pocket/ind.sampled_accuracy>0.8"
-_SELF_PLAY = ("abd", "ded", "ind")
-TASKS: Mapping[str, tuple[str, ...]] = {
-    "pocket": _SELF_PLAY, "words": ("ops1", "ops2", "ops3"), "cruxeval-i": ("abd",), "cruxeval-o": ("ded",),
-    "gsm8k": ("maths",), "fake": _SELF_PLAY,
-}  # fmt: skip
-"""What a validation scores of each suite, beside `mean` over them."""
 FIELDS_OF_MEAN = ("accuracy", "sampled_accuracy", "low", "high", "n", "correct")
 FIELDS = (*FIELDS_OF_MEAN, "worked_share", "mean_tokens", "malformed")
 """What it tells of each task."""
@@ -23,7 +17,7 @@ _COUNTS = ("n", "correct", "mean_tokens")
 _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
 }  # fmt: skip
-_GOAL = re.compile(r"\s*(?:([\w-]+)/)?(\w+)(?:\.(\w+))?\s*(>=|<=|>|<)\s*([0-9]*\.?[0-9]+)\s*", re.ASCII)
+_GOAL = re.compile(r"\s*(?:([\w.:-]+)/)?(\w+)(?:\.(\w+))?\s*(>=|<=|>|<)\s*([0-9]*\.?[0-9]+)\s*", re.ASCII)
 
 
 class Goal(Struct, frozen=True):
@@ -52,12 +46,12 @@ def parse_goal(text: str) -> Goal:
     return Goal(suite or "", task, field or "accuracy", sign, float(value))
 
 
-def why_never(goal: Goal, suites: Sequence[str]) -> str:
-    """Why no validation on these suites can reach the goal; empty where one can."""
+def why_never(goal: Goal, suites: Mapping[str, Sequence[str]]) -> str:
+    """Why no validation can reach the goal; empty where one can. suites: the tasks that each one scores."""
     if goal.suite and goal.suite not in suites:
         return f"is about the suite {goal.suite}; validation.suites has {', '.join(suites)}"
     asked = [goal.suite] if goal.suite else list(suites)
-    known = [*dict.fromkeys(task for suite in asked for task in TASKS[suite]), "mean"]
+    known = [*dict.fromkeys(task for suite in asked for task in suites[suite]), "mean"]
     if goal.task not in known:
         return f"is about {goal.task}, which {' and '.join(asked)} does not score; there are {', '.join(known)}"
     fields = FIELDS_OF_MEAN if goal.task == "mean" else FIELDS

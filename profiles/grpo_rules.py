@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from profiles.problem import Problem
 from profiles.schema import Profile
+from profiles.suites import FOR_PROBLEMS
 
 
 def problems_are_asked_in_words(p: Profile) -> Problem | None:
-    if p.run.worker != "grpo" or p.model.prompt_style in ("verbatim", "boxed", "boxed-chat"):
+    if p.run.worker != "grpo" or p.model.prompt_style in FOR_PROBLEMS:
         return None
     return Problem(
         ("model.prompt_style", "run.worker"), 'has no words for problems with known answers; say "boxed" or "verbatim"'

@@ -50,7 +50,7 @@ def _tiny_grpo(p: Profile) -> Profile:
         p,
         grpo=grpo,
         data=replace(p.data, tasks="pocket-words"),
-        validation=replace(p.validation, suites=("words",)),
+        validation=replace(p.validation, suites=(BUILT_IN["pocket-words"].suite,)),
     )
 
 
@@ -59,7 +59,8 @@ def _tiny_azr(p: Profile) -> Profile:
     azr = replace(p.azr, proposals_per_task=2, group_size=2, references=1, seed_tasks=1, solve_batch=0)
     azr = replace(azr, random_rewards=True, train_on_estimates=True, solver_mix="max_new") if is_random else azr
     p = _tiny(p) if is_random else p
-    return replace(p, azr=azr, data=type(p.data)(), validation=replace(p.validation, suites=("pocket",)))
+    suites = (BUILT_IN["pocket"].suite,)
+    return replace(p, azr=azr, data=type(p.data)(), validation=replace(p.validation, suites=suites))
 
 
 def _tiny(p: Profile) -> Profile:

@@ -1,4 +1,4 @@
-"""Checks across knobs, each returning a Problem or None; none raises. (pure)
+"""Checks across knobs, each returning a Problem or None; none raises. (pure, but for the import of suites' modules)
 
 A bound of one knob belongs to its type in schema.py; here stands only what two or more knobs settle together.
 """
@@ -6,6 +6,7 @@ A bound of one knob belongs to its type in schema.py; here stands only what two 
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 
 from profiles import data_rules, grpo_rules, ranks_rules, style_rules, vllm_rules
 from profiles.built_in import BUILT_IN
@@ -13,12 +14,11 @@ from profiles.goal import parse_goal, why_never
 from profiles.launchers import LAUNCHERS
 from profiles.problem import Problem as Problem
 from profiles.schema import Profile
+from profiles.suites import FOR_PROBLEMS, SuiteRecord, UnknownSuite, record_of, shipped_suites
 
 MAX_POSITIONS = 32_768
 """Longest sequence that any supported model takes; a typo in a token limit shows here instead of after an hour."""
 LONGEST_NAME = 64
-FOR_PROBLEMS = ("verbatim", "boxed", "boxed-chat")
-"""Prompt styles that have words for problems with known answers alone."""
 
 
 def name_is_a_file_name(p: Profile) -> Problem | None:
@@ -56,9 +56,13 @@ def goal_can_be_met(p: Profile) -> Problem | None:
     if not p.run.until:
         return None
     try:
-        reason = why_never(parse_goal(p.run.until), p.validation.suites)
+        goal = parse_goal(p.run.until)
     except ValueError as error:
         return Problem(("run.until",), str(error))
+    records = _records(p)
+    if len(records) < len({*p.validation.suites}):
+        return None
+    reason = why_never(goal, {name: record.tasks for name, record in records.items()})
     return Problem(("run.until", "validation.suites"), reason) if reason else None
 
 
@@ -259,23 +263,41 @@ def something_required(p: Profile) -> Problem | None:
     )
 
 
+def _records(p: Profile) -> dict[str, SuiteRecord]:
+    """Of the suites that can be found."""
+    found = {}
+    for name in p.validation.suites:
+        with suppress(UnknownSuite):
+            found[name] = record_of(name)
+    return found
+
+
+def suites_are_known(p: Profile) -> Problem | None:
+    for name in p.validation.suites:
+        try:
+            record_of(name)
+        except UnknownSuite as error:
+            return Problem(("validation.suites",), f"cannot be: {error}")
+    return None
+
+
 def suite_fits_the_worker(p: Profile) -> Problem | None:
-    all_of_them = {"pocket", "words", "cruxeval-i", "cruxeval-o", "gsm8k"}
-    fits = {"azr": all_of_them, "grpo": {"words", "gsm8k"}, "fake": {"fake"}}[p.run.worker]
-    wrong = [suite for suite in p.validation.suites if suite not in fits]
+    wrong = [name for name, record in _records(p).items() if p.run.worker not in record.workers]
     if not wrong:
         return None
+    fits = [name for name in shipped_suites() if p.run.worker in record_of(name).workers]
     return Problem(
         ("validation.suites", "run.worker"),
-        f"has {', '.join(wrong)}, which the worker {p.run.worker} cannot answer; it has {', '.join(sorted(fits))}",
+        f"has {', '.join(wrong)}, which the worker {p.run.worker} cannot answer; it has {', '.join(fits)}",
     )
 
 
 def suite_fits_the_style(p: Profile) -> Problem | None:
-    words = {"pocket": {"pocket"}, **{style: {"words", "gsm8k"} for style in FOR_PROBLEMS}}
-    fits = words.get(p.model.prompt_style, {"pocket", "words", "cruxeval-i", "cruxeval-o", "gsm8k"})
-    wrong = [suite for suite in p.validation.suites if suite not in fits]
-    if p.run.worker != "azr" or not wrong or "fake" in wrong:
+    if p.run.worker == "grpo" and p.model.prompt_style not in FOR_PROBLEMS:
+        return None  # grpo_rules tells
+    fitting = {name: record for name, record in _records(p).items() if p.run.worker in record.workers}
+    wrong = [name for name, record in fitting.items() if record.styles and p.model.prompt_style not in record.styles]
+    if not wrong:
         return None
     return Problem(
         ("validation.suites", "model.prompt_style"),
@@ -329,6 +351,7 @@ RULES = (
     exhaustion_has_a_source,
     programs_end,
     something_required,
+    suites_are_known,
     suite_fits_the_worker,
     suite_fits_the_style,
     backoff_grows,

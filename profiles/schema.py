@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from profiles.azr import Azr as Azr
+from profiles.built_in import BUILT_IN
 from profiles.grpo import Grpo as Grpo
 from profiles.memory import Memory as Memory
 from profiles.section import FIXED, FREE, Count, Positive, Seconds, Share
@@ -197,11 +198,8 @@ class Sandbox(Section, frozen=True):
 class Validation(Section, frozen=True):
     """[validation]: held-out problems between cycles."""
 
-    suites: Annotated[
-        tuple[Literal["pocket", "words", "cruxeval-i", "cruxeval-o", "gsm8k", "fake"], ...], Meta(min_length=1)
-    ] = ("pocket",)
-    """Held-out suites; none can enter the buffers. All but `pocket` and `words` need a data file
-    (docs/evaluation.md)."""
+    suites: Annotated[tuple[str, ...], Meta(min_length=1)] = (BUILT_IN["pocket"].suite,)
+    """Held-out suites (docs/evaluation.md), or `module:NAME` for one of your own; none can enter the buffers."""
     examples_per_task: Positive = 300
     """Problems of each task: always the same ones, chosen by hash, with a share for each stratum."""
     data: Annotated[str, FREE] = ""

@@ -9,9 +9,14 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
+from profiles.built_in import BUILT_IN
+from profiles.schema import Model
+from profiles.suites import SHIPPED, shipped_suites
+from profiles.worker_kinds import KINDS
 from tests import REPOSITORY
 
 CODE = ("profiles", "state", "workers", "orchestrator", "benchmarks")
@@ -158,6 +163,68 @@ def test_the_master_names_no_kind_of_worker_in_a_comparison() -> None:
         if isinstance(node, ast.Compare) and any(map(is_kind, ast.walk(node))) and any(map(is_text, ast.walk(node)))
     ]
     assert wrong == []
+
+
+def speaks_of_suites(node: ast.AST) -> bool:
+    return any(
+        "suite" in str(getattr(one, field, "")).lower()
+        for one in ast.walk(node)
+        for field in ("id", "attr", "arg", "name")
+    )
+
+
+def parts_of(tree: ast.AST) -> Iterator[ast.AST]:
+    """Statements without those inside them."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.stmt):
+            inner = [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.stmt)]
+            yield ast.Module(body=inner, type_ignores=[])
+
+
+def suites_named_in(tree: ast.AST) -> Iterator[int]:
+    """Lines with a suite's name as a text; one that other things have too counts where suites are spoken of."""
+    names = set(shipped_suites())
+    shared = names & {*BUILT_IN, *KINDS, *get_args(get_type_hints(Model)["prompt_style"])}
+    shared |= names & {"words"}  # one of the courses of `workers/pocket/course.py`, and a word
+    for part in parts_of(tree):
+        refused = names if speaks_of_suites(part) else names - shared
+        nodes = list(ast.walk(part))
+        models = [id(node.slice) for node in nodes if isinstance(node, ast.Subscript) and is_built_in(node.value)]
+        for node in nodes:
+            if isinstance(node, ast.Constant) and node.value in refused and id(node) not in models:
+                yield node.lineno
+
+
+def is_built_in(node: ast.AST) -> bool:
+    """The built-in models by name; one is named as a suite is."""
+    return isinstance(node, ast.Name) and node.id == "BUILT_IN"
+
+
+def test_no_suite_is_named_outside_its_own_file() -> None:
+    """All that differs between suites stands in their records. A built-in model has a suite that it is asked on."""
+    wrong = [
+        f"{path.relative_to(REPOSITORY)}:{line}"
+        for path in sources("profiles", "state", "workers", "orchestrator")
+        if path != REPOSITORY / "profiles/built_in.py" and not path.is_relative_to(SHIPPED)
+        for line in suites_named_in(tree_of(path))
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("text", "is_named"),
+    [
+        ('if name == "gsm8k": pass', True),
+        ('if p.validation.suites == ("pocket",): pass', True),
+        ('p = replace(p, suites=("words",))', True),
+        ('SUITES = {"fake": 1}', True),
+        ('if p.model.path == "pocket": pass', False),
+        ('suites = (BUILT_IN["pocket"].suite,)', False),
+        ('def f(suites):\n    worker = "fake"', False),
+    ],
+)
+def test_the_search_for_names_of_suites_finds_them(text: str, is_named: bool) -> None:
+    assert bool(list(suites_named_in(ast.parse(text)))) == is_named
 
 
 DANGEROUS_IMPORTS = ("pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve")

@@ -1,7 +1,7 @@
 """Score a checkpoint or a model directory on held-out suites.
 
 Killed at any point, the same command goes on where it was; asked again, it tells the results. A run may train
-meanwhile. Suites: cruxeval-i (find an input), cruxeval-o (find the output), gsm8k, pocket; see docs/evaluation.md.
+meanwhile. See docs/evaluation.md.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from orchestrator.line_worker import started
 from orchestrator.path_errors import writing
 from orchestrator.runs import find_run
 from profiles.errors import ExitCode, LonghaulError
+from profiles.suites import record_of, suites_for_models
 from state import durable
 from state.evaluations import (
     EvaluationDir,
@@ -44,7 +45,12 @@ KEPT = "every answer so far; the same command resumes from there"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--on", metavar="LIST", help="suites, with commas between (those of the run's profile)")
+    known = "; ".join(f"{name}: {record_of(name).about}" for name in suites_for_models())
+    parser.add_argument(
+        "--on",
+        metavar="LIST",
+        help=f"suites, with commas between (those of the run's profile). {known}. module:NAME: one of your own",
+    )
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
         "--checkpoint", default="latest", metavar="WHICH", help="latest, best, a step, or a path (latest)"
@@ -179,7 +185,7 @@ def suites_of(args: argparse.Namespace, chosen: Chosen) -> tuple[str, ...]:
     raise LonghaulError(
         "no suite is named",
         kept="everything; nothing was asked",
-        next_command="python -m orchestrator evaluate --on cruxeval-i,cruxeval-o,gsm8k,pocket ...",
+        next_command="python -m orchestrator evaluate --on " + ",".join(suites_for_models()),
         exit_code=ExitCode.USAGE,
     )
 

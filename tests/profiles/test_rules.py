@@ -264,6 +264,10 @@ BASE: Knobs = {"model.prompt_style": "azr", "model.path": "models/base"}
             {"sandbox.require": ("seccomp",)},
             id="one layer at least",
         ),
+        *(
+            pytest.param("suites_are_known", {"validation.suites": wrong}, {"validation.suites": ("pocket",)}, id=label)
+            for wrong, label in ((("pocket", "poket"), "a suite that nobody knows"), (("nowhere:SUITE",), "no module"))
+        ),
         pytest.param(
             "suite_fits_the_worker",
             {"validation.suites": ("pocket", "fake")},

@@ -21,8 +21,8 @@ from workers.line_contract import Checked, Consolidated, DataSpec, Exported, Not
 from workers.lines import Say
 from workers.sandbox import Sandbox
 from workers.sandbox.limits import limits_of
-from workers.suites.data_files import CRUXEVAL, VARIABLE, data_folder, is_at_hand
-from workers.suites.held_out import held_out_of
+from workers.suites.data_files import VARIABLE
+from workers.suites.held_out import held_out_of, missing_files
 from workers.tasks.prompts.pocket import PocketStyle
 from workers.tasks.validate_proposals import Rules
 
@@ -85,9 +85,10 @@ def rules_of(profile: Profile) -> Rules:
 
 def missing_suites(profile: Profile) -> list[str]:
     """What cannot be refused, because it is not known here."""
-    if is_at_hand(CRUXEVAL, data_folder(profile.validation.data)):
-        return []
-    return [f"{CRUXEVAL.name} is not at hand, so that its programs cannot be told from others (set {VARIABLE})"]
+    return [
+        f"{file.name} is not at hand, so that its programs cannot be told from others (set {VARIABLE})"
+        for file in missing_files(profile)
+    ]
 
 
 def _chosen(spec: DataSpec, items: Sequence[Item]) -> list[Record]:

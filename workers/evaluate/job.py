@@ -91,7 +91,7 @@ def _advising(spec: EvaluationSpec, next_command: str = "") -> Iterator[None]:
 def _open(spec: EvaluationSpec, suite: Suite, answer_format: AnswerFormat, say: Say) -> Paper:
     """A file of its own for each set of questions and prompts: what was asked otherwise is not mixed in."""
     fingerprint = suite.fingerprint(answer_format)
-    file = AnswerFile(Path(spec.folder) / f"{suite.name}-{fingerprint}.jsonl")
+    file = AnswerFile(Path(spec.folder) / f"{suite.name.replace(':', '.')}-{fingerprint}.jsonl")
     paper = Paper(suite, fingerprint, file)
     paper.outcomes = file.outcomes(question.question_id for question in suite.questions)
     say(SuiteBegun(suite.name, fingerprint, len(suite.questions)))

@@ -25,10 +25,10 @@ from workers.intervals import wilson
 from workers.memory.backoff import Sizes
 from workers.rng import derive, stream
 from workers.runtime import Attempt
+from workers.suites.shipped.fake import SUITE
 
 ROLLOUTS = 4
 BUFFER_ROWS = 64
-TASKS = ("abd", "ded", "ind")
 SIZES = Sizes(micro_batch=2, head_rows=16, rollout_rows=1)
 """It can be halved once."""
 
@@ -173,6 +173,7 @@ def fake_suites(attempt: Attempt) -> dict[str, Suite]:
                "sampled_accuracy": accuracy, "worked_share": 0.0, "mean_tokens": 8.0, "malformed": 0.0}  # fmt: skip
         bits = "1" * correct + "0" * (n - correct)
         answers = TaskAnswers(tuple(map(str, range(n))), bits, bits)
-        return Scored({task: dict(one) for task in TASKS}, dict.fromkeys(TASKS, answers), n * len(TASKS), 0.0)
+        tasks = SUITE.tasks
+        return Scored({task: dict(one) for task in tasks}, dict.fromkeys(tasks, answers), n * len(tasks), 0.0)
 
     return dict.fromkeys(attempt.profile.validation.suites, evaluate)

@@ -1,4 +1,4 @@
-"""CRUXEval (arXiv 2401.03065): 800 short programs, asked for an input (cruxeval-i) or the output (cruxeval-o).
+"""CRUXEval (arXiv 2401.03065): 800 short programs with an input and the output; two suites ask about them.
 
 Right is, for an input, whatever gives the published output when the program is run; only lists of literals are taken,
 as in self-play. 13 of the published inputs are expressions (`dict(a=1)`, a lambda, none): these are shown as they are.
@@ -7,25 +7,27 @@ as in self-play. 13 of the published inputs are expressions (`dict(a=1)`, a lamb
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from workers.rng import derive
-from workers.suites.data_files import CRUXEVAL, read_rows
-from workers.suites.question import Question
-from workers.tasks.kinds import Triplet
+from workers.suites.data_files import DataFile, read_rows
 
+if TYPE_CHECKING:
+    from workers.suites.question import Question
 
-def input_questions(folder: Path | None) -> list[Question]:
-    """Abduction: the program and its output are shown."""
-    return _questions("cruxeval-i", "abd", folder)
-
-
-def output_questions(folder: Path | None) -> list[Question]:
-    """Deduction: the program and its input are shown."""
-    return _questions("cruxeval-o", "ded", folder)
+FILE = DataFile(
+    "cruxeval.jsonl",
+    "https://github.com/facebookresearch/cruxeval/blob/main/data/cruxeval.jsonl",
+    "MIT",
+    ("id", "code", "input", "output"),
+)
 
 
-def _questions(suite: str, kind: Literal["abd", "ded"], folder: Path | None) -> list[Question]:
+def questions(suite: str, kind: Literal["abd", "ded"], folder: Path | None) -> list[Question]:
+    """suite: names the random streams of the samples. kind: what is asked for."""
+    from workers.rng import derive
+    from workers.suites.question import Question
+    from workers.tasks.kinds import Triplet
+
     return [
         Question(
             row["id"],
@@ -34,7 +36,7 @@ def _questions(suite: str, kind: Literal["abd", "ded"], folder: Path | None) -> 
             seed=derive(0, 0, f"{suite}/{row['id']}"),
             stratum=stratum_of(row["code"], row["output"]),
         )
-        for row in read_rows(CRUXEVAL, folder)
+        for row in read_rows(FILE, folder)
     ]
 
 

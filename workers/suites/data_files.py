@@ -27,20 +27,6 @@ class DataFile:
     """Texts that each line holds."""
 
 
-CRUXEVAL = DataFile(
-    "cruxeval.jsonl",
-    "https://github.com/facebookresearch/cruxeval/blob/main/data/cruxeval.jsonl",
-    "MIT",
-    ("id", "code", "input", "output"),
-)
-GSM8K_TEST = DataFile(
-    "gsm8k_test.jsonl",
-    "https://github.com/openai/grade-school-math/blob/master/grade_school_math/data/test.jsonl",
-    "MIT",
-    ("question", "answer"),
-)
-
-
 def data_folder(named: str) -> Path | None:
     """The folder that was named, else that of the environment; None where there is neither."""
     text = named or os.environ.get(VARIABLE, "")

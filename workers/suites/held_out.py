@@ -11,12 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 
 from profiles.schema import Profile
-from workers.pocket import language
-from workers.pocket.evaluation import held_out_problems
-from workers.suites.data_files import data_folder, is_at_hand
-from workers.suites.pocket import NUM_EACH
+from workers.suites.data_files import DataFile, data_folder
 from workers.suites.question import WordProblem
-from workers.suites.registry import FILES, READERS
+from workers.suites.registry import sources_of
 from workers.tasks.closures import Definitions, Key
 
 
@@ -49,21 +46,27 @@ def _definitions(program: str) -> Iterator[Definitions]:
 
 
 def held_out_of(profile: Profile) -> HeldOutPrograms:
-    """The registry of a run: suites that it names, and all others whose files are at hand.
+    """The registry of a run: suites that it names, and all others that ship and whose files are at hand.
 
-    A run in the pocket style also leaves out the whole fold that the built-in model was never pretrained on. Raises
-    LonghaulError (INPUT) where a suite of the profile has no data.
+    A run in a style that a suite has a fold for leaves out that whole fold. Raises LonghaulError: INPUT where a suite
+    of the profile has no data, USAGE where it cannot be found.
     """
     folder = data_folder(profile.validation.data)
     programs: list[str] = []
     folds: list[Callable[[str], bool]] = []
-    if profile.model.prompt_style == "pocket":
-        folds.append(language.is_held_out)  # all of its problems are of this fold
-    else:
-        num_each = max(NUM_EACH, profile.validation.examples_per_task)
-        programs += [problem.item.program for problem in held_out_problems(num_each)]
-    for name, read in READERS.items():
-        if name in profile.validation.suites or is_at_hand(FILES[name], folder):
-            items = [question.item for question in read(folder)]
-            programs += [item.program for item in items if not isinstance(item, WordProblem)]
+    for name, source in sources_of(profile).items():
+        if not source.has_programs or not (name in profile.validation.suites or source.is_at_hand(folder)):
+            continue
+        if fold := source.folds.get(profile.model.prompt_style):
+            folds.append(fold)
+            continue
+        items = [question.item for question in source.largest(folder, profile.validation.examples_per_task)]
+        programs += [item.program for item in items if not isinstance(item, WordProblem)]
     return HeldOutPrograms(dict.fromkeys(programs), folds)
+
+
+def missing_files(profile: Profile) -> list[DataFile]:
+    """Files with programs that cannot be refused, because they are not at hand."""
+    folder = data_folder(profile.validation.data)
+    programs = [source for source in sources_of(profile).values() if source.has_programs]
+    return list(dict.fromkeys(one.file for one in programs if one.file and not one.is_at_hand(folder)))

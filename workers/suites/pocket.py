@@ -1,10 +1,10 @@
-"""The held-out problems of the built-in model as a suite: no data file, and any style may ask them."""
+"""Questions of the built-in model's held-out problems, and who is right about them without a sandbox."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from workers.pocket.evaluation import HeldOut, held_out_problems
+from workers.pocket.evaluation import held_out_problems
 from workers.rng import derive
 from workers.sandbox import Sandbox
 from workers.suites.answer_format import AnswerFormat
@@ -12,25 +12,18 @@ from workers.suites.question import Question
 from workers.suites.suite import Answer, Suite
 from workers.tasks.judge import Verdict
 
-NUM_EACH = 300
-"""Problems of each task where no number is asked for."""
-
-
-def pocket_suite(count: int = 0) -> Suite:
-    """`count` problems of each task, the first of one fixed draw."""
-    problems = held_out_problems(count or NUM_EACH)
-    return PocketSuite(problems)
-
 
 class PocketSuite(Suite):
     """Asked in the pocket style, programs are of its little language and interpreted; in other styles they are run."""
 
-    def __init__(self, problems: Sequence[HeldOut]) -> None:
+    def __init__(self, name: str, num_each: int) -> None:
+        """`num_each` problems of each task, the first of one fixed draw."""
+        problems = held_out_problems(num_each)
         questions = [
             Question(f"{one.task}-{number}", one.task, one.item, derive(0, 0, "validation", number), one.task)
             for number, one in enumerate(problems)
         ]
-        super().__init__("pocket", questions)
+        super().__init__(name, questions)
         self._problems = {question.question_id: one for question, one in zip(questions, problems, strict=True)}
 
     def needs_sandbox(self, answer_format: AnswerFormat) -> bool:

@@ -1,56 +1,68 @@
-"""The suites by name: `load_suites` makes the ones that are asked for, or says why it cannot."""
+"""The suites that are asked for, loaded: `load_suites` makes them, or says why it cannot."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from profiles.errors import ExitCode, LonghaulError
-from workers.suites import cruxeval, gsm8k
-from workers.suites.data_files import CRUXEVAL, GSM8K_TEST, DataFile
-from workers.suites.pocket import pocket_suite
-from workers.suites.question import Question, subset
+from profiles.schema import Profile
+from profiles.suites import SuiteRecord, UnknownSuite, record_of, shipped_suites
+from workers.suites.source import Source
 from workers.suites.suite import Suite
-from workers.suites.words import words_suite
-
-READERS: dict[str, Callable[[Path | None], list[Question]]] = {
-    "cruxeval-i": cruxeval.input_questions,
-    "cruxeval-o": cruxeval.output_questions,
-    "gsm8k": gsm8k.questions,
-}
-"""Suites that are read from published files."""
-FILES: dict[str, DataFile] = {"cruxeval-i": CRUXEVAL, "cruxeval-o": CRUXEVAL, "gsm8k": GSM8K_TEST}
-BUILT_IN: dict[str, Callable[[int], Suite]] = {"pocket": pocket_suite, "words": words_suite}
-"""Suites that are drawn from a seed; the number of questions is of each task."""
-NAMES = (*READERS, *BUILT_IN)
 
 
 def load_suites(names: Sequence[str], folder: Path | None, count: int, *, all_of_files: bool = False) -> list[Suite]:
     """The named suites. count: questions of each task, a fixed subset; 0: all that there are.
 
-    all_of_files: every question of suites that are read from files, `count` of those that are drawn without end.
+    all_of_files: every question of suites that have an end, `count` of those that are drawn without end.
 
-    Raises LonghaulError: USAGE for an unknown name, INPUT where data is missing, torn or empty.
+    Raises LonghaulError: USAGE for an unknown name, INPUT where data is missing, torn or empty, or where a suite asks
+    about tasks that its record does not list.
     """
-    if unknown := [name for name in names if name not in NAMES]:
-        raise _unknown(unknown[0])
-    return [_load(name, folder, 0 if all_of_files and name in READERS else count) for name in names]
+    sources = [_source_of(name) for name in names]
+    return [_load(name, source, folder, count, all_of_files) for name, source in zip(names, sources, strict=True)]
 
 
-def _load(name: str, folder: Path | None, count: int) -> Suite:
-    if name in BUILT_IN:
-        return BUILT_IN[name](count)
-    questions = READERS[name](folder)
-    return Suite(name, subset(questions, count) if count else questions, available=len(questions))
+def sources_of(profile: Profile) -> dict[str, Source]:
+    """Every suite that ships, and those that the profile names, but for what asks no model.
+
+    Raises LonghaulError (USAGE) where the profile names one that cannot be found.
+    """
+    found = {name: _found(name) for name in (*shipped_suites(), *profile.validation.suites)}
+    return {name: record for name, record in found.items() if isinstance(record, Source)}
 
 
-def _unknown(name: str) -> LonghaulError:
-    near = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.4)
-    meant = f"; did you mean {near[0]}?" if near else ""
+def _source_of(name: str) -> Source:
+    record = _found(name)
+    if not isinstance(record, Source):
+        raise _refused(UnknownSuite(f"the suite {name!r} asks no model"))
+    return record
+
+
+def _found(name: str) -> SuiteRecord:
+    try:
+        return record_of(name)
+    except UnknownSuite as error:
+        raise _refused(error) from error
+
+
+def _refused(error: UnknownSuite) -> LonghaulError:
     return LonghaulError(
-        f"there is no suite {name!r}{meant} (there are {', '.join(NAMES)})",
+        str(error),
         kept="everything; nothing was asked",
-        next_command=f"python -m orchestrator evaluate --on {near[0] if near else 'pocket'}",
+        next_command=f"python -m orchestrator evaluate {f'--on {error.near}' if error.near else '--help'}",
         exit_code=ExitCode.USAGE,
     )
+
+
+def _load(name: str, source: Source, folder: Path | None, count: int, all_of_files: bool) -> Suite:
+    suite = source.load(name, folder, count, whole=all_of_files)
+    if unlisted := sorted({question.task for question in suite.questions} - {*source.tasks}):
+        raise LonghaulError(
+            f"the suite {name} asks about {', '.join(unlisted)}; its record lists {', '.join(source.tasks)}",
+            kept="everything; nothing was asked",
+            next_command="name them in `tasks` of the suite's record, then the same command",
+            exit_code=ExitCode.INPUT,
+        )
+    return suite

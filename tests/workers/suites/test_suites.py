@@ -11,17 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles.errors import ExitCode, LonghaulError
-from profiles.goal import FIELDS, FIELDS_OF_MEAN, TASKS
+from profiles.goal import FIELDS, FIELDS_OF_MEAN
+from profiles.suites import record_of, suites_for_models
 from tests.workers.suites.samples import ABD, DATA, DED, DOUBLE, IND, MATHS, needs_data, triplet, write_data
 from workers.cycle.validate import mean_over_tasks
-from workers.fake import trainer as fake
 from workers.sandbox import Sandbox
 from workers.suites.answer_format import PlainFormat, VerbatimFormat
 from workers.suites.cruxeval import stratum_of
 from workers.suites.data_files import VARIABLE, data_folder
-from workers.suites.pocket import pocket_suite
 from workers.suites.question import Question, subset
-from workers.suites.registry import NAMES, load_suites
+from workers.suites.registry import load_suites
 from workers.suites.scoring import Outcome
 from workers.suites.suite import Answer, Suite
 from workers.suites.validation import compare
@@ -127,8 +126,8 @@ def test_programs_are_grouped_by_length_and_type_of_output(code: str, output: st
 
 
 def test_every_suite_loads_from_a_data_folder(tmp_path: Path) -> None:
-    sizes = [len(suite.questions) for suite in load_suites(NAMES, write_data(tmp_path), 2)]
-    assert dict(zip(NAMES, sizes, strict=True)) == {
+    found = load_suites(suites_for_models(), write_data(tmp_path), 2)
+    assert {suite.name: len(suite.questions) for suite in found} == {
         "cruxeval-i": 2, "cruxeval-o": 2, "gsm8k": 2, "pocket": 6, "words": 6,
     }  # fmt: skip
 
@@ -153,6 +152,7 @@ def test_a_question_is_listed_under_its_kind_where_nothing_else_is_said() -> Non
         pytest.param("cruxeval_o", ExitCode.USAGE, "did you mean cruxeval-o?", id="a typo"),
         pytest.param("gsm", ExitCode.USAGE, "did you mean gsm8k?", id="half a name"),
         pytest.param("zzz", ExitCode.USAGE, "there are cruxeval-i, cruxeval-o, gsm8k, pocket", id="nothing like it"),
+        pytest.param("fake", ExitCode.USAGE, "asks no model", id="one without questions"),
     ],
 )
 def test_an_unknown_suite_is_told_with_the_nearest_name(name: str, code: ExitCode, words: str, tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_two_hundred_of_cruxeval_look_like_the_whole() -> None:
 
 
 def test_pocket_problems_in_words_are_judged_by_running_them(sandbox: Sandbox) -> None:
-    suite = pocket_suite(2)
+    (suite,) = load_suites(["pocket"], None, 2)
     right = [
         Answer(one, one.item.program if one.kind == "ind" else one.item.input if one.kind == "abd" else one.item.output)
         for one in suite.questions
@@ -271,11 +271,8 @@ def test_pocket_problems_in_words_are_judged_by_running_them(sandbox: Sandbox) -
 
 
 def test_a_goal_of_a_run_may_name_just_what_validations_score(tmp_path: Path) -> None:
-    scored = {
-        suite.name: {question.task for question in suite.questions}
-        for suite in load_suites(NAMES, write_data(tmp_path), 2)
-    }
-    assert {suite: set(tasks) for suite, tasks in TASKS.items()} == {**scored, "fake": set(fake.TASKS)}
+    for suite in load_suites(suites_for_models(), write_data(tmp_path), 2):
+        assert {question.task for question in suite.questions} == {*record_of(suite.name).tasks}
     metrics = compare([Outcome("q", "ind", (True,), (1,))], [Outcome("q", "ind", (False,), (1,))])
     assert set(metrics["ind"]) == set(FIELDS)
     assert set(mean_over_tasks(metrics)) == set(FIELDS_OF_MEAN)

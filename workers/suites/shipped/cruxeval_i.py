@@ -1,0 +1,18 @@
+"""CRUXEval, asked for an input. Abduction: the program and its output are shown."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from profiles.suites import PROGRAM_STYLES
+from workers.suites.cruxeval import FILE, questions
+from workers.suites.source import Listed
+
+SUITE = Listed(
+    about="an input for which a program gives a shown output; right is what does when it is run",
+    tasks=("abd",),
+    workers=("azr",),
+    styles=PROGRAM_STYLES,
+    file=FILE,
+    read=partial(questions, "cruxeval-i", "abd"),
+)

@@ -1,0 +1,18 @@
+"""CRUXEval, asked for the output. Deduction: the program and its input are shown."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from profiles.suites import PROGRAM_STYLES
+from workers.suites.cruxeval import FILE, questions
+from workers.suites.source import Listed
+
+SUITE = Listed(
+    about="the output of a program for a shown input; right is an equal Python literal",
+    tasks=("ded",),
+    workers=("azr",),
+    styles=PROGRAM_STYLES,
+    file=FILE,
+    read=partial(questions, "cruxeval-o", "ded"),
+)

@@ -1,0 +1,12 @@
+"""The durability trainer's held-out set. It asks no model: `workers.fake.trainer` makes its scores of the weight."""
+
+from __future__ import annotations
+
+from profiles.suites import SuiteRecord
+
+SUITE = SuiteRecord(
+    about="no questions: the weight of the durability trainer",
+    tasks=("abd", "ded", "ind"),
+    workers=("fake",),
+    styles=(),
+)

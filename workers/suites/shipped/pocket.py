@@ -1,0 +1,39 @@
+"""The held-out problems of the built-in model as a suite: no data file, and any style that asks about programs.
+
+Asked in the pocket style, a run leaves out the whole fold that the model was never pretrained on: all of the problems
+are of this fold.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from profiles.suites import PROGRAM_STYLES
+from workers.suites.source import Drawn
+
+if TYPE_CHECKING:
+    from workers.suites.suite import Suite
+
+
+def draw(name: str, count: int) -> Suite:
+    """`count` problems of each task, the first of one fixed draw."""
+    from workers.suites.pocket import PocketSuite
+
+    return PocketSuite(name, count)
+
+
+def is_of_the_fold(program: str) -> bool:
+    """Whether the model was never pretrained on the program, which is in its normal text."""
+    from workers.pocket.language import is_held_out
+
+    return is_held_out(program)
+
+
+SUITE = Drawn(
+    about="deduction, abduction and induction on strings; right is what running programs says",
+    tasks=("abd", "ded", "ind"),
+    workers=("azr",),
+    styles=("pocket", *PROGRAM_STYLES),
+    folds={"pocket": is_of_the_fold},
+    draw=draw,
+)
