@@ -48,10 +48,11 @@ test-as-user: .venv/.ready  ## As root: run the tests of sandbox, faults and per
 test-portable: .venv/.ready  ## Run the numerical tests again with PyTorch's plainest kernels and one thread
 	@ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 OMP_NUM_THREADS=1 exec $(python) -m pytest -n $(JOBS) $(or $(ARGS),$(NUMERICAL))
 
-lint: .venv/.ready  ## Check style, format and types
+lint: .venv/.ready  ## Check style, format, types and the messages of commits
 	@$(python) -m ruff check .
 	@$(python) -m ruff format --check .
 	@$(python) -m mypy
+	@$(python) scripts/check_commits.py
 
 bench: .venv/.ready  ## Print the figures: make bench [ARGS=name]
 	@exec $(python) -m benchmarks $(ARGS)
