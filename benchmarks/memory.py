@@ -204,8 +204,10 @@ def rehearsal(profile: Profile, device: Any, report: Report) -> None:
         optimiser = optimizer.build(policy.model, profile.optimizer)
     state = [*policy.items, optimizer.OptimizerState(optimiser, policy.model)]
     engine = engine_of(policy.model, profile, policy.tokenizer)
-    update = PolicyUpdate(policy.model, optimiser, profile.optimizer, profile.sampling.temperature)
-    update.head_rows = head_rows_for(profile, policy.model)
+    update = PolicyUpdate(
+        policy.model, optimiser, profile.optimizer, profile.sampling.temperature,
+        head_rows=head_rows_for(profile, policy.model),
+    )  # fmt: skip
     draws = random.Random(0)
     rows = rows_of(update.micro_batch_size, policy.model.config.vocab_size, profile, draws)
     how = Sampling(temperature=profile.sampling.temperature, max_new_tokens=profile.sampling.max_completion_tokens)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,14 @@ def profile_of(work: Workload, model: Path, engine: str, overrides: list[str]) -
 class Session:
     """A policy, its engine and its update, as a train worker holds them."""
 
-    def __init__(self, work: Workload, model: Path, engine: str, overrides: list[str]) -> None:
+    def __init__(
+        self,
+        work: Workload,
+        model: Path,
+        engine: str,
+        overrides: list[str],
+        phase: Callable[[str], AbstractContextManager[Any]] = nullcontext,
+    ) -> None:
         from workers.environment import set_environment
         from workers.grpo.entropy import EntropyMask
         from workers.grpo.update import GroupUpdate
@@ -62,7 +70,7 @@ class Session:
         self.model = policy.model
         self._optimiser = optimiser = optimizer.build(policy.model, profile.optimizer)
         self.engine = engine_of(policy.model, profile, policy.tokenizer)
-        self.update = GroupUpdate(policy.model, optimiser, profile, EntropyMask(profile.grpo))
+        self.update = GroupUpdate(policy.model, optimiser, profile, EntropyMask(profile.grpo), phase=phase)
         self._sampling = Sampling(max_new_tokens=work.completion, ignore_stop=not work.real_lengths)
 
     @property
@@ -169,8 +177,8 @@ def replace_in(profile: Any, section: str, **knobs: Any) -> Any:
 
 def run(work: Workload, model: Path, engine: str, overrides: list[str], meter: Meter, budget: Budget) -> None:
     report = meter.report
-    session = Session(work, model, engine, overrides)
-    session.update.phase = meter.phase  # `score`: what is prepared before the first gradient; `train`: the rest
+    # `score`: what is prepared before the first gradient; `train`: the rest
+    session = Session(work, model, engine, overrides, meter.phase)
     report.settings = session.settings | {"overrides": overrides}
     done = 0
     while not budget.is_spent(report):

@@ -97,9 +97,7 @@ def gradient_of(update: PolicyUpdate, *arguments: Any) -> torch.Tensor:
 
 
 def update_of(model: Any, cap: float) -> PolicyUpdate:
-    made = PolicyUpdate(model, torch.optim.SGD(model.parameters(), lr=0.0), KNOBS, 1.0)
-    made.tis_cap = cap
-    return made
+    return PolicyUpdate(model, torch.optim.SGD(model.parameters(), lr=0.0), KNOBS, 1.0, tis_cap=cap)
 
 
 def test_the_trainer_s_log_probs_replace_the_engine_s_and_weights_tell_the_difference() -> None:
@@ -145,8 +143,8 @@ def test_the_gradient_is_that_of_each_token_s_loss_times_its_weight() -> None:
 
 def test_rows_are_scored_once_a_step_before_its_first_update() -> None:
     model = tiny_model()
-    update = PolicyUpdate(model, torch.optim.SGD(model.parameters(), lr=0.5), replace(KNOBS, learning_rate=0.5), 1.0)
-    update.tis_cap = 2.0
+    optimiser, knobs = torch.optim.SGD(model.parameters(), lr=0.5), replace(KNOBS, learning_rate=0.5)
+    update = PolicyUpdate(model, optimiser, knobs, 1.0, tis_cap=2.0)
     given_rows = drawn()
     _, metrics = update.apply(1, given_rows, [1.0, -1.0, 0.5, 1.0, -0.5])
     # After the first update the model has moved, yet the mismatch is that of the weights that drew the rows.

@@ -292,8 +292,7 @@ def test_the_update_through_the_chunked_head_is_that_of_all_logits_at_once(
     rows = rows_for(model)
     knobs = replace(KNOBS, entropy_coef=entropy_coef)
     loss, expected, sums = gradients(model, rows, knobs)
-    update = PolicyUpdate(model, optimizer.build(model, knobs), knobs, 1.0)
-    update.head_rows = head_rows
+    update = PolicyUpdate(model, optimizer.build(model, knobs), knobs, 1.0, head_rows=head_rows)
     found = Sums()
     assert update.accumulate(rows, advantages_of(rows, knobs.advantages).values, found) == pytest.approx(loss, abs=1e-5)
     for name, parameter in model.named_parameters():

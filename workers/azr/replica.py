@@ -25,11 +25,17 @@ class Apply(Call[tuple[bool, dict[str, float]]]):
 class AzrReplica(Replica):
     def make_update(self) -> PolicyUpdate:
         profile = self.profile
-        update = PolicyUpdate(self.model, self.optimizer, profile.optimizer, profile.sampling.temperature)
-        update.shuffles = profile.azr.minibatch_order == "shuffle"
-        update.tis_cap = tis_cap_of(profile)
-        update.head_rows = head_rows_for(profile, self.model)
-        return update
+        return PolicyUpdate(
+            self.model,
+            self.optimizer,
+            profile.optimizer,
+            profile.sampling.temperature,
+            self.parallel,
+            phase=self.memory.phase,
+            head_rows=head_rows_for(profile, self.model),
+            tis_cap=tis_cap_of(profile),
+            shuffles=profile.azr.minibatch_order == "shuffle",
+        )
 
     @property
     def handlers(self) -> Handlers:
@@ -51,7 +57,7 @@ class AzrReplica(Replica):
         )
 
     def resize(self, sizes: Sizes) -> None:
-        self.update.micro_batch_size, self.update.head_rows = sizes.micro_batch, sizes.head_rows
+        self.update.resize(sizes.micro_batch, sizes.head_rows)
         super().resize(sizes)
 
     def rehearse(self) -> dict[str, Any]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from random import Random
@@ -19,7 +18,7 @@ from workers.azr.advantages import Advantages, cell_advantages, group_advantages
 from workers.azr.importance import Corrected, correct
 from workers.azr.rows import Row
 from workers.loss.policy import clipped_token_loss, k3
-from workers.memory.phases import applied_once
+from workers.memory.phases import Measured, applied_once, unmeasured
 from workers.models import packing
 from workers.models.log_probs import score
 from workers.models.optimizer import AnyOptimizer, learning_rate_at
@@ -117,20 +116,28 @@ class PolicyUpdate:
     """
 
     def __init__(
-        self, model: Any, optimizer: AnyOptimizer, knobs: Knobs, temperature: float, parallel: Single | None = None
+        self,
+        model: Any,
+        optimizer: AnyOptimizer,
+        knobs: Knobs,
+        temperature: float,
+        parallel: Single | None = None,
+        *,
+        phase: Measured = unmeasured,
+        head_rows: int = 0,
+        tis_cap: float = 0.0,
+        shuffles: bool = False,
     ) -> None:
-        """parallel: where several GPUs share the update, each calls `apply` with the same rows."""
+        """parallel: where several GPUs share the update, each calls `apply` with the same rows. phase: measures a part
+        of the update. head_rows: places of which the output head makes logits at one time; 0: as many as MAX_LOGITS
+        has room for. tis_cap: most weight of a token whose rollout engine has numbers of its own; 0: its log_probs are
+        the trainer's. shuffles: whether minibatches are a random mix, instead of one task after another.
+        """
         self._model, self._optimizer, self._knobs, self._temperature = model, optimizer, knobs, temperature
-        self.parallel = parallel or Single()
+        self.parallel, self._phase = parallel or Single(), phase
+        self._tis_cap, self._shuffles = tis_cap, shuffles
         self.micro_batch_size = knobs.micro_batch_size
-        self.head_rows = max(1, MAX_LOGITS // int(model.config.vocab_size))
-        """Places of which the output head makes logits at one time."""
-        self.phase: Callable[[str], AbstractContextManager[None]] = lambda name: nullcontext()
-        """Measures a part of the update."""
-        self.shuffles = False
-        """True: minibatches are a random mix, instead of one task after another."""
-        self.tis_cap = 0.0
-        """Most weight of a token whose rollout engine has numbers of its own; 0: its log_probs are the trainer's."""
+        self.head_rows = head_rows or max(1, MAX_LOGITS // int(model.config.vocab_size))
         self._applied: tuple[int, int] = (0, 0)  # step, minibatches that are done
         self._sums = Sums()
         self._corrected: Corrected | None = None
@@ -147,7 +154,7 @@ class PolicyUpdate:
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         # The order belongs to the step, so that a call after running out of memory goes on in the same one.
-        mix = stream(0, step, "minibatch order") if self.shuffles else None
+        mix = stream(0, step, "minibatch order") if self._shuffles else None
         batches = minibatches(rows, min(self._knobs.updates_per_step, len(rows)), mix)
         is_finite = True
         for number in range(self._applied[1], len(batches)):
@@ -165,12 +172,12 @@ class PolicyUpdate:
 
         Once a step, before its first update: a call after running out of memory goes on with the same numbers.
         """
-        if not self.tis_cap:
+        if not self._tis_cap:
             return rows, (), {}
         if self._corrected is None:
-            with self.phase("score"):
+            with self._phase("score"):
                 self._corrected = correct(
-                    self._model, rows, self._temperature, self.tis_cap,
+                    self._model, rows, self._temperature, self._tis_cap,
                     micro_batch_size=self.micro_batch_size, row_tokens=self._row_tokens,
                     max_logits=self.head_rows * self._model.config.vocab_size, parallel=self.parallel,
                 )  # fmt: skip
@@ -202,6 +209,10 @@ class PolicyUpdate:
         self._sums = sums
         self.forget_gradients()
         return is_finite
+
+    def resize(self, rollouts: int, head_rows: int) -> None:
+        """Do so much at one time from now on."""
+        self.micro_batch_size, self.head_rows = rollouts, head_rows
 
     def forget_gradients(self) -> None:
         self._optimizer.zero_grad(set_to_none=True)

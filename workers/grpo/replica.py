@@ -31,7 +31,7 @@ class GrpoReplica(Replica):
             self._items[item.filename] = item
 
     def make_update(self) -> GroupUpdate:
-        return GroupUpdate(self.model, self.optimizer, self.profile, self.mask)
+        return GroupUpdate(self.model, self.optimizer, self.profile, self.mask, self.parallel, phase=self.memory.phase)
 
     @property
     def handlers(self) -> Handlers:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -21,7 +20,7 @@ from workers.grpo.rows import Row
 from workers.grpo.scoring import Sizes, packs
 from workers.grpo.sequence_loss import sequence_policy_loss
 from workers.loss.fused_loss import Diagnostics, PolicyLoss, Terms, Tokens, diagnostics, fused_policy_loss
-from workers.memory.phases import applied_once
+from workers.memory.phases import Measured, applied_once, unmeasured
 from workers.models.log_probs import head_rows_for, read
 from workers.models.optimizer import AnyOptimizer
 from workers.models.packing import Pack
@@ -75,14 +74,23 @@ class GroupUpdate:
     """
 
     def __init__(
-        self, model: Any, optimizer: AnyOptimizer, profile: Profile, mask: EntropyMask, parallel: Single | None = None
+        self,
+        model: Any,
+        optimizer: AnyOptimizer,
+        profile: Profile,
+        mask: EntropyMask,
+        parallel: Single | None = None,
+        *,
+        phase: Measured = unmeasured,
+        sizes: Sizes | None = None,
     ) -> None:
-        """parallel: where several GPUs share the update, each calls `apply` with the same rows."""
-        self.parallel = parallel or Single()
+        """parallel: where several GPUs share the update, each calls `apply` with the same rows. phase: measures a part
+        of the update. sizes: what is done at one time; None: as the profile says."""
+        self.parallel, self._phase = parallel or Single(), phase
         self._model, self._optimizer, self._profile, self._mask = model, optimizer, profile, mask
         knobs = profile.optimizer
         row_tokens = row_tokens_for(model, knobs.row_tokens)
-        self.sizes = Sizes(knobs.micro_batch_size, row_tokens, head_rows_for(profile, model))
+        self.sizes = sizes or Sizes(knobs.micro_batch_size, row_tokens, head_rows_for(profile, model))
         self._terms = Terms(
             clip_ratio_low=knobs.clip_ratio_low,
             clip_ratio_high=knobs.clip_ratio_high,
@@ -92,8 +100,6 @@ class GroupUpdate:
             is_detached=profile.grpo.old_source == "detach",
             is_kl_kept=profile.grpo.kl_tokens == "selected",
         )
-        self.phase: Callable[[str], AbstractContextManager[None]] = lambda name: nullcontext()
-        """Measures a part of the update."""
         self.source = OldSource(profile)
         self._step = 0
         self._done = 0
@@ -111,7 +117,7 @@ class GroupUpdate:
         if self._step != step:
             self._step, self._done, self._prepared, self._sums = step, 0, None, Sums()
         if self._prepared is None:
-            with self.phase("score"):
+            with self._phase("score"):
                 self._prepared = prepare(
                     self._model, self._profile, rows, advantages, left_out, self._mask, self.sizes, self.parallel,
                     self.source.now,
@@ -121,7 +127,7 @@ class GroupUpdate:
         queue = self._prepared.minibatches * self._profile.grpo.inner_epochs
         is_finite = True
         while self._done < len(queue):
-            with self.phase("train"):
+            with self._phase("train"):
                 is_finite &= self._one(self._prepared, queue[self._done])
             if self._done == 0:
                 self.source.look(*(self._sums.metrics()[f"mismatch_{name}"] for name in ("mean", "max")))

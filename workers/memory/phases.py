@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -240,6 +240,15 @@ def room_beside_trainer(profile: Profile, shape: Shape, usable_bytes: int) -> in
         FRAGMENTATION * phases[name] + demand.beside.get(name, 0) for name in ("score", "train") if name in phases
     )
     return max(0, int(SPARE * usable_bytes - trainer - GRAPH_BYTES))
+
+
+Measured = Callable[[str], AbstractContextManager[None]]
+"""Around a part of the work, by its name: `Memory.phase`."""
+
+
+def unmeasured(name: str) -> AbstractContextManager[None]:
+    """A part that nobody measures."""
+    return nullcontext()
 
 
 @contextmanager

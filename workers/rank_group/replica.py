@@ -87,8 +87,6 @@ class Replica:
             self.model, profile, self.policy.tokenizer, reductions=setting.reductions, warn=setting.warn
         )
         self.update: Any = self.make_update()
-        self.update.parallel = self.parallel
-        self.update.phase = self.memory.phase
         self._items: dict[str, Stateful] = {item.filename: item for item in (*self.policy.items, self.state)}
 
     @property

@@ -74,8 +74,9 @@ def rows_of(model: Any, groups: int = 4, size: int = 4, *, seed: int = 0, shift:
     ]
 
 
-def update_of(model: Any, profile: Profile) -> GroupUpdate:
-    return GroupUpdate(model, optimizer.build(model, profile.optimizer), profile, EntropyMask(profile.grpo))
+def update_of(model: Any, profile: Profile, sizes: Sizes | None = None) -> GroupUpdate:
+    made = optimizer.build(model, profile.optimizer)
+    return GroupUpdate(model, made, profile, EntropyMask(profile.grpo), sizes=sizes)
 
 
 def whole(prepared: Prepared) -> Minibatch:

@@ -158,8 +158,7 @@ def test_row_16_importance_weights_over_the_cap(mode: str, expected: list[float]
 
 
 def _gradients_with(model: Any, profile: Any, rows: list[Row], sizes: Sizes) -> dict[str, torch.Tensor]:
-    update = update_of(model, profile)
-    update.sizes = sizes
+    update = update_of(model, profile, sizes)
     prepared = prepared_of(model, rows, profile, sizes)
     update.accumulate(prepared, whole(prepared))
     found = gradients(model)
@@ -274,8 +273,7 @@ def test_row_20_no_tensor_of_a_step_comes_near_all_logits() -> None:
     model = tiny_model(vocabulary=vocabulary, adapter=LORA)
     profile = profile_of(entropy_mask="percentile", kl_coef=0.1, old_source="trainer")
     rows = rows_of(model, groups=8, size=8)
-    update = update_of(model, profile)
-    update.sizes = Sizes(64, 64, 16)
+    update = update_of(model, profile, Sizes(64, 64, 16))
     tokens = sum(len(row.completion_ids) for row in rows)
     with Allocations() as seen:
         update.apply(1, 1e-3, rows, advantages_of(rows, profile))

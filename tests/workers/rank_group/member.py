@@ -117,8 +117,7 @@ class Member:
         if self.is_grpo:
             self.update = GroupUpdate(model, self.optimizer, profile, EntropyMask(profile.grpo), self.parallel)
         else:
-            self.update = PolicyUpdate(model, self.optimizer, profile.optimizer, 1.0, self.parallel)
-            self.update.tis_cap = 2.0
+            self.update = PolicyUpdate(model, self.optimizer, profile.optimizer, 1.0, self.parallel, tis_cap=2.0)
 
     def load(self, folder: Path) -> None:
         for item in self.policy.items:
@@ -158,7 +157,7 @@ class Member:
                     if "out of memory" not in str(error):
                         raise
                     retries += 1
-                    self.update.micro_batch_size = max(1, self.update.micro_batch_size // 2)
+                    self.update.resize(max(1, self.update.micro_batch_size // 2), self.update.head_rows)
             assert is_finite
             metrics.append(found)
         return {"metrics": metrics, "retries": retries, "parameters": sorted(self.parallel.parameters)}
