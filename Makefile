@@ -8,7 +8,7 @@ ARGS ?=
 JOBS ?= $(shell nproc)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-exhaustive test-as-user test-portable lint bench clean
+.PHONY: help setup run quick test test-exhaustive test-as-user test-portable lint bench clean
 
 # What may differ between root and a user: processes, permission bits, terminals, what a machine grants. Left out is what
 # takes minutes and has nothing of that.
@@ -23,6 +23,10 @@ NUMERICAL := $(addprefix tests/workers/test_, \
 	adapters.py attention.py fused_layers.py fast_layers.py fast_stack.py lora.py optimizer.py packing.py stream.py) \
 	$(addprefix tests/workers/grpo/test_, group_update.py one_pass.py) tests/workers/rollout/test_graph_engine.py
 
+# Tests of the whole tree, and files of tests that name neither a process nor torch: no model, no daemon, no worker.
+QUICK = $(wildcard tests/test_*.py) \
+	$(shell grep -rLE --include="test_*.py" "subprocess|harness|torch" tests/profiles tests/state tests/orchestrator tests/workers)
+
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
@@ -34,6 +38,9 @@ setup: .venv/.ready  ## Make .venv with everything in it (the other targets do t
 # `exec`: a signal that make passes on must reach the program, not a shell that waits for it.
 run: .venv/.ready  ## Start or resume training: make run [PROFILE=name] [ARGS="--set run.max_cycles=3"]
 	@exec $(python) -m orchestrator run $(if $(PROFILE),--profile $(PROFILE)) $(ARGS)
+
+quick: .venv/.ready  ## Run the tests of units, architecture and documents, in two minutes: make quick [ARGS="-k typo"]
+	@exec $(python) -m pytest -n $(JOBS) -m "not slow and not exhaustive" $(QUICK) $(ARGS)
 
 test: .venv/.ready  ## Run the tests: make test [ARGS="tests/profiles -k typo"]
 	@exec $(python) -m pytest -n $(JOBS) $(ARGS)

@@ -99,9 +99,32 @@ def test_make_passes_on_what_it_is_given(arguments: list[str], expected: str) ->
     assert dry_run(*arguments).split() == expected.split()
 
 
+def test_make_quick_takes_new_files_by_what_they_need_and_leaves_out_daemons_and_models() -> None:
+    _, _, command = dry_run("quick", "JOBS=2").partition("pytest ")
+    chosen = {word for word in command.split() if word.endswith(".py")}
+    assert command.startswith('-n 2 -m "not slow and not exhaustive" ')
+    texts = {str(path.relative_to(REPOSITORY)): path.read_text() for path in REPOSITORY.glob("tests/**/test_*.py")}
+    wanted = {
+        path
+        for path, text in texts.items()
+        if path.count("/") == 1
+        or (
+            not re.search("subprocess|harness|torch", text)
+            and not path.startswith(("tests/faults/", "tests/benchmarks/"))
+        )
+    }
+    assert chosen == wanted
+    assert {
+        "tests/test_architecture.py",
+        "tests/profiles/test_load.py",
+        "tests/orchestrator/test_schedule.py",
+    } <= chosen
+
+
 def test_make_alone_lists_the_targets() -> None:
     targets = [
-        "help", "setup", "run", "test", "test-exhaustive", "test-as-user", "test-portable", "lint", "bench", "clean",
+        "help", "setup", "run", "quick", "test", "test-exhaustive", "test-as-user", "test-portable", "lint", "bench",
+        "clean",
     ]  # fmt: skip
     assert [line.split()[0] for line in make().splitlines()] == targets
 
