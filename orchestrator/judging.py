@@ -38,7 +38,7 @@ def shape_for(model: Model) -> Shape | None:
 def config_for(model: Model) -> Mapping[str, Any] | None:
     """The config.json of the model that a profile names; None: it is not there, or cannot be read."""
     if model.random_init != "off":
-        return {"model_type": "qwen2", **ARCHITECTURES[model.random_init]}
+        return ARCHITECTURES[model.random_init]
     known = BUILT_IN.get(model.path)
     folder = known.directory if known else Path(model.path).expanduser()
     try:

@@ -53,7 +53,7 @@ Changes = dict[str, Any]
 
 def refused_targets(profile: Profile, shape: Shape | None) -> LonghaulError | None:
     """Why adapters cannot go where the profile says; None where they can, or where only the worker can tell."""
-    if not profile.adapter.rank or shape is None or not shape.is_qwen2:
+    if not profile.adapter.rank or shape is None or not shape.is_captured:
         return None
     unknown = [target for target in profile.adapter.targets if target not in shape.linear]
     if not unknown:
@@ -102,7 +102,7 @@ def settle_engine(
     """
     if profile.sampling.engine != "auto":
         return profile, ""
-    plain = changed(profile, _taken_by(profile, "native" if shape is None or shape.is_qwen2 else "hf"))
+    plain = changed(profile, _taken_by(profile, "native" if shape is None or shape.is_captured else "hf"))
     if shape is None or usable_bytes is None or profile.run.device == "cpu":
         return plain, "no GPU, or no model, that is known"
     against = _reason_against_capture(profile, shape, capability or capture.OLDEST)
@@ -120,8 +120,8 @@ def settle_engine(
 
 def _reason_against_capture(profile: Profile, shape: Shape, capability: tuple[int, int]) -> str:
     """Why `native` would decode without captured steps, or not at all; empty: with them."""
-    if not shape.is_qwen2:
-        return "the model is no Qwen2 that native decodes"
+    if not shape.is_captured:
+        return "no captured steps for the model's architecture"
     reason = capture.reason_against(
         capability, profile.model.dtype, head_dim=shape.head_dim, hidden_size=shape.hidden_size,
         intermediate_size=shape.intermediate_size,

@@ -5,9 +5,21 @@ The planner asks before a worker is there, the worker again with the real model.
 
 from __future__ import annotations
 
+from profiles.architecture import supports as of_own_code
+from profiles.description import QKV, Architecture
+
 OLDEST = (8, 0)
 """Compute capability of the RTX 30 series, the first with bfloat16."""
 HEAD_DIMS = (32, 64, 128, 256)
+
+
+def supports(architecture: Architecture | None) -> str:
+    """Why captured steps do not compute such a model at any window; empty: they do."""
+    if architecture is None or not architecture.is_compared:
+        return "captured steps were never compared with its architecture"
+    if architecture.biases != QKV:
+        return "captured steps are for biases on queries, keys and values, and nowhere else"
+    return of_own_code(architecture)
 
 
 def reason_against(

@@ -1,6 +1,7 @@
 """Shapes of models: the sizes that a config.json names, and how many parameters follow from them. (pure)
 
-Only what Qwen2 and its like have: grouped queries, gated MLP, RMSNorm, biases on queries, keys and values alone.
+Only what Qwen2 and its like have: grouped queries, gated MLP, RMSNorm, biases on queries, keys and values alone. What
+else a config.json describes stands in `profiles/description.py`.
 """
 
 from __future__ import annotations
@@ -9,28 +10,31 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from profiles import capture
 from profiles.architecture import reason_against
+from profiles.families import architecture_of, with_usual_names
 
+QWEN2 = {"model_type": "qwen2"}
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "qwen2-tiny": {
-        "vocab_size": 272, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+        **QWEN2, "vocab_size": 272, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
         "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 32_768,
     },
     "qwen2.5-0.5b": {
-        "vocab_size": 151_936, "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24,
+        **QWEN2, "vocab_size": 151_936, "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24,
         "num_attention_heads": 14, "num_key_value_heads": 2, "max_position_embeddings": 32_768,
     },
     "qwen2.5-1.5b": {
-        "vocab_size": 151_936, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28,
+        **QWEN2, "vocab_size": 151_936, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28,
         "num_attention_heads": 12, "num_key_value_heads": 2, "max_position_embeddings": 32_768,
     },
     "r1-qwen-1.5b": {
-        "vocab_size": 151_936, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28,
+        **QWEN2, "vocab_size": 151_936, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28,
         "num_attention_heads": 12, "num_key_value_heads": 2, "max_position_embeddings": 131_072,
         "tie_word_embeddings": False,
     },
     "qwen2.5-3b": {
-        "vocab_size": 151_936, "hidden_size": 2048, "intermediate_size": 11_008, "num_hidden_layers": 36,
+        **QWEN2, "vocab_size": 151_936, "hidden_size": 2048, "intermediate_size": 11_008, "num_hidden_layers": 36,
         "num_attention_heads": 16, "num_key_value_heads": 2, "max_position_embeddings": 32_768,
     },
 }  # fmt: skip
@@ -58,8 +62,8 @@ class Shape:
     num_key_value_heads: int
     head_dim: int
     tie_word_embeddings: bool
-    is_qwen2: bool = True
-    """Of the kind that the engine `native` decodes: Qwen2 without a sliding window."""
+    is_captured: bool = True
+    """Of an architecture whose decode steps the engine `native` captures, without a sliding window."""
 
     @property
     def query_width(self) -> int:
@@ -107,6 +111,8 @@ class Shape:
 
 def shape_of(config: Mapping[str, Any]) -> Shape:
     """The shape that a config.json describes. Raises KeyError where a size is missing."""
+    is_captured = not reason_against(config) and not capture.supports(architecture_of(config))
+    config = with_usual_names(config)
     heads = config["num_attention_heads"]
     return Shape(
         vocab_size=config["vocab_size"],
@@ -117,8 +123,7 @@ def shape_of(config: Mapping[str, Any]) -> Shape:
         num_key_value_heads=config.get("num_key_value_heads") or heads,
         head_dim=config.get("head_dim") or config["hidden_size"] // heads,
         tie_word_embeddings=bool(config.get("tie_word_embeddings", True)),
-        is_qwen2=config.get("model_type", "qwen2") == "qwen2"
-        and not reason_against({"model_type": "qwen2"} | dict(config)),
+        is_captured=is_captured,
     )
 
 

@@ -8,10 +8,13 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from orchestrator import pointers
+from profiles import capture
 from profiles.built_in import BUILT_IN
 from profiles.errors import ExitCode, LonghaulError
+from profiles.families import architecture_of
 from profiles.load import from_json
 from profiles.schema import Model, Profile, Sampling
 from profiles.worker_kinds import kind_of
@@ -158,17 +161,19 @@ def choose_model(name: str, out: Path | None, *, identify: bool = True) -> Chose
     if known is not None:
         profile = Profile(name=called, model=Model(path=str(directory), prompt_style=known.prompt_style))
         return Chosen(where, subject, directory, profile, (known.suite,), "run", known.max_new_tokens)
-    sampling = Sampling(engine="native" if model_type(directory) == "qwen2" else "hf")
+    is_captured = not capture.supports(architecture_of(config_of(directory)))
+    sampling = Sampling(engine="native" if is_captured else "hf")
     profile = Profile(name=called, model=Model(path=str(directory)), sampling=sampling)
     return Chosen(where, subject, directory, profile, (), "auto", MODEL_TOKENS)
 
 
-def model_type(directory: Path) -> str:
-    """What config.json says; empty where it cannot be read: the worker tells what is wrong with it."""
+def config_of(directory: Path) -> dict[str, Any]:
+    """What config.json holds; nothing where it cannot be read: the worker tells what is wrong with it."""
     try:
-        return str(json.loads((directory / "config.json").read_bytes()).get("model_type", ""))
-    except (OSError, ValueError, AttributeError):
-        return ""
+        found = json.loads((directory / "config.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def identity_of(directory: Path) -> str:

@@ -46,12 +46,14 @@ def test_a_config_may_leave_out_what_has_a_usual_value() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "is_qwen2"),
+    ("config", "is_captured"),
     [({}, True), ({"model_type": "qwen2", "use_sliding_window": False}, True), ({"model_type": "llama"}, False),
      ({"model_type": "qwen2", "use_sliding_window": True}, False)],
 )  # fmt: skip
-def test_a_shape_knows_whether_the_native_engine_decodes_it(config: dict[str, object], is_qwen2: bool) -> None:
-    assert shape_of(ARCHITECTURES["qwen2.5-0.5b"] | config).is_qwen2 == is_qwen2
+def test_a_shape_knows_whether_the_native_engine_captures_its_steps(
+    config: dict[str, object], is_captured: bool
+) -> None:
+    assert shape_of(ARCHITECTURES["qwen2.5-0.5b"] | config).is_captured == is_captured
 
 
 def test_every_named_shape_can_be_drawn_at_random_and_every_published_name_has_a_shape() -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from profiles.architecture import LEFT_PADDED, reason_against, refusal
+from profiles.architecture import reason_against, refusal
+from profiles.families import LEFT_PADDED
 
 VOCABULARY = 272
 """As `random_init.byte_tokenizer` has, rounded up."""

@@ -1,4 +1,4 @@
-"""Passes of a frozen Qwen2 decoder layer with adapters of our own: the numbers of its modules, from fewer launches.
+"""Passes of a frozen decoder layer with adapters of our own: the numbers of its modules, from fewer launches.
 
 A training pass over a few rollouts waits for Python, not for the GPU. So what a layer does is written out once: linear
 layers that read the same input are one node of autograd with their adapters, whose gradients by the input are summed in
@@ -17,26 +17,24 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
-from transformers.models.qwen2 import modeling_qwen2
 
 from workers.models import quantized
 from workers.models.attention import attend
-from workers.models.fused_layers import gated, normed
+from workers.models.fused_layers import gated, normed, rotary_module, supports
 from workers.models.lora import LoraLinear
+from workers.models.plain import described
 
 
 def fast_layers(model: Any) -> list[LeanLayer] | None:
     """Of a model whose layers are frozen but for adapters of our own; None: it is another. To be asked once these are
     injected."""
-    if type(model).__name__ != "Qwen2ForCausalLM" or model.config._attn_implementation != "sdpa":
+    if supports(described(model)) or model.config._attn_implementation != "sdpa":
         return None
     layers = list(model.model.layers)
     return [LeanLayer(layer) for layer in layers] if all(_fits(layer) for layer in layers) else None
 
 
 def _fits(layer: Any) -> bool:
-    if type(layer) is not modeling_qwen2.Qwen2DecoderLayer:
-        return False
     adapted = [module for module in layer.modules() if isinstance(module, LoraLinear)]
     trained = sum(parameter.requires_grad for parameter in layer.parameters())
     modules = (*layer.self_attn.children(), *layer.mlp.children())
@@ -59,6 +57,7 @@ class LeanLayer:
     def __init__(self, layer: Any) -> None:
         self.layer = layer
         attention, mlp = layer.self_attn, layer.mlp
+        self._rotary = rotary_module(attention)
         self._qkv, self._out = Joint(attention.q_proj, attention.k_proj, attention.v_proj), Joint(attention.o_proj)
         self._gate_up, self._down = Joint(mlp.gate_proj, mlp.up_proj), Joint(mlp.down_proj)
 
@@ -73,7 +72,7 @@ class LeanLayer:
         attention, mlp, of = self.layer.self_attn, self.layer.mlp, iter(leaves)
         heads = (*hidden.shape[:-1], -1, attention.head_dim)
         q, k, v = (one.view(heads).transpose(1, 2) for one in self._qkv(normed(self.layer.input_layernorm, hidden), of))
-        q, k = modeling_qwen2.apply_rotary_pos_emb(q, k, given.cos, given.sin)
+        q, k = self._rotary.apply_rotary_pos_emb(q, k, given.cos, given.sin)
         seen, _ = attend(attention, q, k, v, given.segments, dropout=0.0, scaling=attention.scaling)
         hidden = hidden + self._out(seen.flatten(-2), of)[0]
         gate, up = self._gate_up(normed(self.layer.post_attention_layernorm, hidden), of)

@@ -1,4 +1,4 @@
-"""Small operations of a Qwen2 decoder as single kernels, on a GPU: norms, rotary embeddings, gates.
+"""Small operations of a decoder as single kernels, on a GPU: norms, rotary embeddings, gates.
 
 A training pass over a few rollouts waits for the launches of its kernels, and two in five of them were these. The
 modules stay where they are, with their names and weights; only what they compute with changes. On a CPU and in float32
@@ -8,6 +8,7 @@ everything stays as transformers has it.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -16,50 +17,86 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import rms_norm, silu
-from transformers.models.qwen2 import modeling_qwen2
 
+from profiles.architecture import supports as of_own_code
+from profiles.description import QKV, Architecture
 from workers.failures import is_out_of_memory
 from workers.models import nf4
+from workers.models.plain import described
 
 log = logging.getLogger("worker")
 
 ROUNDED = (torch.bfloat16, torch.float16)
-_plain_rotary = modeling_qwen2.apply_rotary_pos_emb
+
+
+_rotaries: dict[Any, FusedRotary] = {}
+"""Module of transformers -> what stands in the place of its function."""
+
+
+def supports(architecture: Architecture | None) -> str:
+    """Why these operations, and the written-out layers, do not take the place of the model's own at any window; empty:
+    they do."""
+    if architecture is None or not architecture.is_compared:
+        return "they were never compared with its architecture"
+    if architecture.biases != QKV:
+        return "they are for biases on queries, keys and values, and nowhere else"
+    return of_own_code(architecture)
 
 
 def enable(model: Any) -> None:
-    """Where there is a GPU and the model is a Qwen2 in 16 bits; to be called once it is on its device."""
+    """Where there is a GPU, and the model is in 16 bits and supported; to be called once it is on its device."""
     is_rounded = model.model.embed_tokens.weight.dtype in ROUNDED
-    if model.device.type != "cuda" or type(model).__name__ != "Qwen2ForCausalLM" or not is_rounded:
+    if model.device.type != "cuda" or not is_rounded or supports(described(model)):
         return
     fuse(model, with_triton=has_kernels(model.device))
 
 
 def fuse(model: Any, *, with_triton: bool) -> None:
     """with_triton: gates and rotary embeddings too, else norms alone."""
-    for module in model.modules():
-        if type(module) is modeling_qwen2.Qwen2RMSNorm:
-            module.__class__ = FusedNorm
-        elif with_triton and type(module) is modeling_qwen2.Qwen2MLP and model.config.hidden_act == "silu":
-            module.__class__ = FusedMLP
-    if with_triton:
-        # The attention module finds it by this name, and has no other place for it.
-        modeling_qwen2.apply_rotary_pos_emb = fused_rotary
+    decoder = model.model
+    norms = [norm for layer in decoder.layers for norm in (layer.input_layernorm, layer.post_attention_layernorm)]
+    for norm in (*norms, decoder.norm):
+        norm.__class__ = fused_class(FusedNorm, type(norm))
+    if not with_triton:
+        return
+    for layer in decoder.layers:
+        layer.mlp.__class__ = fused_class(FusedMLP, type(layer.mlp))
+    module = rotary_module(decoder.layers[0].self_attn)
+    if module not in _rotaries:
+        _rotaries[module] = FusedRotary(module.apply_rotary_pos_emb)
+    # The attention module finds it by this name, and has no other place for it.
+    module.apply_rotary_pos_emb = _rotaries[module]
+
+
+_classes: dict[tuple[type, type], type] = {}
+
+
+def fused_class(how: type, plain: type) -> type:
+    """The class of a module of class `plain` that computes as `how` says."""
+    if issubclass(plain, how):
+        return plain
+    return _classes.setdefault((how, plain), type(f"{how.__name__}{plain.__name__}", (how, plain), {}))
+
+
+def rotary_module(attention: Any) -> Any:
+    """Where an attention module's code finds `apply_rotary_pos_emb`."""
+    return sys.modules[next(one for one in type(attention).__mro__ if "forward" in vars(one)).__module__]
 
 
 @contextmanager
 def undone(model: Any) -> Iterator[None]:
     """Inside, `model` computes with transformers' own small operations."""
-    plain: dict[type, Any] = {FusedNorm: modeling_qwen2.Qwen2RMSNorm, FusedMLP: modeling_qwen2.Qwen2MLP}
-    fused = [(module, type(module)) for module in model.modules() if type(module) in plain]
-    rotary = modeling_qwen2.apply_rotary_pos_emb
+    fused = [(module, type(module)) for module in model.modules() if isinstance(module, (FusedNorm, FusedMLP))]
+    rotaries = {module: module.apply_rotary_pos_emb for module in _rotaries}
     for module, kind in fused:
-        module.__class__ = plain[kind]
-    modeling_qwen2.apply_rotary_pos_emb = _plain_rotary
+        module.__class__ = kind.__bases__[1]
+    for module in rotaries:
+        module.apply_rotary_pos_emb = _rotaries[module].plain
     try:
         yield
     finally:
-        modeling_qwen2.apply_rotary_pos_emb = rotary
+        for module, rotary in rotaries.items():
+            module.apply_rotary_pos_emb = rotary
         for module, kind in fused:
             module.__class__ = kind
 
@@ -93,21 +130,34 @@ def _agree(device: torch.device) -> bool:
     gated: Any = Gated.apply
     norm: Any = Norm.apply
     found = [*rotary(x, y, cos, sin), gated(x, y), norm(x.float(), y[0, 0, 0], 1e-6)]
-    expected = [*_plain_rotary(x, y, cos, sin), silu(x) * y, rms_norm(x, (16,), y[0, 0, 0], 1e-6)]
+    expected = [
+        *(rotate(one, cos[:, None], sin[:, None]) for one in (x, y)),
+        silu(x) * y,
+        rms_norm(x, (16,), y[0, 0, 0], 1e-6),
+    ]
     weight = nf4.quantize(x.float())
     found.append(dequantized(weight.packed, nf4.scales_of(weight), weight.shape, torch.bfloat16))
     expected.append(nf4.dequantize(weight, torch.bfloat16))
     return all(torch.allclose(one, other, rtol=0.02, atol=0.02) for one, other in zip(found, expected, strict=True))
 
 
-class FusedNorm(modeling_qwen2.Qwen2RMSNorm):
+class FusedNorm:
     """Rounds once, after the weight; transformers' rounds before it as well."""
+
+    weight: Tensor
+    variance_epsilon: float
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         return rms_norm(hidden_states, self.weight.shape, self.weight, self.variance_epsilon)
 
 
-class FusedMLP(modeling_qwen2.Qwen2MLP):
+class FusedMLP:
+    """The gate and its product with the other half in one kernel."""
+
+    gate_proj: Any
+    up_proj: Any
+    down_proj: Any
+
     def forward(self, x: Tensor) -> Tensor:
         found: Tensor = self.down_proj(gated(self, self.gate_proj(x), self.up_proj(x)))
         return found
@@ -155,15 +205,27 @@ def gated(mlp: Any, gate: Tensor, up: Tensor) -> Tensor:
     return found
 
 
-def fused_rotary(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> tuple[Tensor, Tensor]:
-    """In the place of transformers' function, which it calls for what the kernel does not take."""
-    half = query.shape[-1] // 2
-    fits = query.is_cuda and unsqueeze_dim == 1 and half & (half - 1) == 0
-    if not fits or query.dtype not in ROUNDED or query.stride(-1) != 1 or key.stride(-1) != 1:
-        plain: tuple[Tensor, Tensor] = _plain_rotary(query, key, cos, sin, unsqueeze_dim)
-        return plain
-    from workers.models.layer_kernels import Rotary
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary position embedding over the last dimension."""
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-second, first), dim=-1) * sin
 
-    apply: Any = Rotary.apply
-    found: tuple[Tensor, Tensor] = apply(query, key, cos, sin)
-    return found
+
+class FusedRotary:
+    """In the place of transformers' function, which it calls for what the kernel does not take."""
+
+    def __init__(self, plain: Callable[..., tuple[Tensor, Tensor]]) -> None:
+        self.plain = plain
+
+    def __call__(
+        self, query: Tensor, key: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1
+    ) -> tuple[Tensor, Tensor]:
+        half = query.shape[-1] // 2
+        fits = query.is_cuda and unsqueeze_dim == 1 and half & (half - 1) == 0
+        if not fits or query.dtype not in ROUNDED or query.stride(-1) != 1 or key.stride(-1) != 1:
+            return self.plain(query, key, cos, sin, unsqueeze_dim)
+        from workers.models.layer_kernels import Rotary
+
+        apply: Any = Rotary.apply
+        found: tuple[Tensor, Tensor] = apply(query, key, cos, sin)
+        return found

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from profiles.architecture import FAMILIES
 from profiles.built_in import BUILT_IN
 from profiles.errors import ExitCode, LonghaulError
+from profiles.families import architecture_of, name_of
 from profiles.schema import Model as Knobs
 from workers.models import quantized, random_init
 from workers.models.files import unusable
@@ -62,7 +62,7 @@ def check(directory: Path) -> None:
     if "text_config" in config:
         raise unusable(
             directory / "config.json",
-            f"describes a model that reads more than text ({config.get('model_type')}), which is not trained here: "
+            f"describes a model that reads more than text ({name_of(config)}), which is not trained here: "
             "save its language model alone as a causal model",
         )
     used, known = _tokens(tokenizer), config.get("vocab_size")
@@ -120,7 +120,7 @@ def load_model(directory: Path, knobs: Knobs, device: torch.device) -> Any:
     read: Any = AutoModelForCausalLM.from_pretrained
     options: dict[str, Any] = {"dtype": getattr(torch, knobs.dtype)}
     config = _json(directory / "config.json")
-    is_plain = config.get("model_type") not in FAMILIES
+    is_plain = not is_compared(config)
     if not is_plain:  # our passes hand over masks that other kinds do not take; for others transformers chooses
         options["attn_implementation"] = "sdpa"
     elif config.get("attn_logit_softcapping"):  # older transformers choose a kernel that drops the cap
@@ -149,12 +149,18 @@ def load_model(directory: Path, knobs: Knobs, device: torch.device) -> Any:
     return model.to(device).eval()
 
 
+def is_compared(config: Mapping[str, Any]) -> bool:
+    """Whether our own code computes models of this family, if every part of this one is known to it."""
+    found = architecture_of(config)
+    return found is not None and found.is_compared
+
+
 def empty_model(directory: Path, knobs: Knobs, device: torch.device) -> Any:
     """The model of a directory's config with weights that mean nothing: they are restored from the checkpoint."""
     from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
     config = AutoConfig.from_pretrained(directory)
-    if config.model_type not in FAMILIES:  # some parts have a dtype of their own, which only loading gives them
+    if not is_compared(config.to_dict()):  # some parts have a dtype of their own, which only loading gives them
         return load_model(directory, knobs, device)
     make: Any = AutoModelForCausalLM.from_config
     model = make(config, dtype=getattr(torch, knobs.dtype), attn_implementation="sdpa")

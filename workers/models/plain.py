@@ -13,10 +13,17 @@ from typing import Any
 
 from torch import Tensor
 
-from profiles.architecture import CLASSES, reason_against, refusal
+from profiles.architecture import reason_against, refusal
+from profiles.description import Architecture
 from profiles.errors import ExitCode, LonghaulError
+from profiles.families import architecture_of
 from profiles.schema import Profile
 from workers.models.packing import Pack
+
+
+def described(model: Any) -> Architecture | None:
+    """What the model's config describes; None: its family is not known."""
+    return architecture_of(model.config.to_dict())
 
 
 def settle(model: Any, profile: Profile) -> str:
@@ -45,7 +52,8 @@ def _reason(model: Any, longest: int) -> str:
     config = model.config.to_dict()
     if reason := reason_against(config, longest):
         return reason
-    wanted = CLASSES[config["model_type"]]
+    found = architecture_of(config)
+    wanted = found.model_class if found else ""
     # Over several GPUs the class is FSDP's, which comes from the model's own.
     return "" if wanted in {one.__name__ for one in type(model).__mro__} else f"{type(model).__name__} is no {wanted}"
 

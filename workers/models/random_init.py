@@ -22,13 +22,14 @@ CHAT_TEMPLATE = (
 def write(name: str, seed: int, dtype: str, directory: Path) -> None:
     """Fill `directory` with the model `name`: config, weights drawn from `seed`, and a tokenizer of single bytes."""
     import torch
-    from transformers import AutoModelForCausalLM, Qwen2Config
+    from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()  # type: ignore[no-untyped-call]
     tokenizer = byte_tokenizer()
     eos = tokenizer.token_to_id(EOS)
-    config = Qwen2Config(
+    describe: Any = AutoConfig.for_model
+    config = describe(
         **{"tie_word_embeddings": True, **ARCHITECTURES[name]}, bos_token_id=None, eos_token_id=eos, pad_token_id=eos,
         rope_parameters={"rope_theta": 1_000_000.0, "rope_type": "default"},
     )  # fmt: skip

@@ -1,6 +1,6 @@
-"""The layers of a model that `profiles/architecture.py` knows around an attention of ours: what engines with a cache of
-their own read prompts with.
+"""The layers of a model around an attention of ours: what engines with a cache of their own read prompts with.
 
+`profiles.architecture.supports` says of which models.
 Weights are never copied, so an optimiser step is seen by the next rollout at once. Not done: sliding windows.
 """
 
@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from workers.models.fused_layers import normed, stream_of
+from profiles.shapes import shape_of
+from workers.models.fused_layers import normed, rotate, stream_of
 from workers.models.plain import reason_of
 from workers.rollout.engine import EngineUnavailable
 
@@ -30,10 +31,9 @@ class Decoder:
         if reason := reason_of(model):
             raise EngineUnavailable(f"the native engine does not know this model ({reason}); use the hf engine")
         self.model = model
-        config = model.config
-        self.heads, self.key_heads = config.num_attention_heads, config.num_key_value_heads
-        self.head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // self.heads
-        self.group: int = self.heads // self.key_heads
+        self._shape = shape_of(model.config.to_dict())
+        self.key_heads, self.head_dim = self._shape.num_key_value_heads, self._shape.head_dim
+        self.group = self._shape.num_attention_heads // self.key_heads
         """Query heads that share a key head."""
         self.rope = torch.empty(2, 0, self.head_dim)
 
@@ -54,9 +54,8 @@ class Decoder:
 
     def readable_tokens(self) -> int:
         """Tokens whose activations in one layer are about READ_BYTES."""
-        config = self.model.config
-        a_token = self.dtype.itemsize * (4 * config.intermediate_size + 6 * config.hidden_size)
-        return max(1, READ_BYTES // int(a_token))
+        a_token = self.dtype.itemsize * (4 * self._shape.intermediate_size + 6 * self._shape.hidden_size)
+        return max(1, READ_BYTES // a_token)
 
     def run_layers(self, ids: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
         """The model's own modules around `attend`. ids: [B, T]; returns [B, T, hidden]."""
@@ -72,12 +71,6 @@ class Decoder:
             hidden = hidden + attention.o_proj(mixed)
             hidden = hidden + layer.mlp(normed(layer.post_attention_layernorm, hidden))
         return normed(decoder.norm, hidden)
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary position embedding over the last dimension."""
-    first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat((-second, first), dim=-1) * sin
 
 
 def parts(prompts: Sequence[tuple[int, ...]], tokens: int) -> list[list[tuple[int, ...]]]:

@@ -17,7 +17,7 @@ from transformers import (
     StoppingCriteriaList,
 )
 
-from profiles.architecture import LEFT_PADDED
+from profiles.families import is_left_padded
 from workers.rollout.engine import Decode, Request, Rollout, Sampling, choose, draw_uniforms, stop_ids_of
 from workers.rollout.stopping import StopTexts, rollout_of, stops_of
 
@@ -33,7 +33,7 @@ class HfEngine:
         self.model = model
         self.decode = decode
         self.stop_ids = sorted(stop_ids_of(model))
-        self._is_padded = model.config.model_type in LEFT_PADDED
+        self._is_padded = is_left_padded(model.config.to_dict())
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Rollout]:
         """One rollout for each request, in the order of the requests."""

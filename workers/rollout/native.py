@@ -1,9 +1,8 @@
-"""A small and fast decoder for Qwen2 models: it calls the model's own layers over a key/value cache of its own.
+"""A small and fast decoder: it calls the model's own layers over a key/value cache of its own.
 
 Weights are never copied, so an optimiser step is seen by the next rollout at once. Equal prompts are read once, rows
 that have finished leave the batch. On a CPU two threads decode requests of their own: a token's tensors are so small
-that threads which share one spend their time waiting for each other. Not done: paged caches, sliding windows, other
-architectures.
+that threads which share one spend their time waiting for each other. Not done: paged caches, sliding windows.
 """
 
 import math
@@ -54,7 +53,7 @@ class _Batch:
 
 
 class NativeEngine:
-    """Rollouts from any `Qwen2ForCausalLM`, with or without adapters in its linear layers; a `RolloutEngine`."""
+    """A `RolloutEngine` for any model that the `Decoder` runs, with or without adapters in its linear layers."""
 
     has_queue = False
 

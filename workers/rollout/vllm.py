@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from profiles.schema import Vllm as Knobs
+from profiles.shapes import shape_of
 from workers.models.load import Tokenizer
 from workers.rollout import vllm_limits
 from workers.rollout.engine import EngineUnavailable, Request, Rollout, Sampling, stop_ids_of
@@ -276,13 +277,12 @@ def name_in(name: str, known: set[str], fused: dict[str, str]) -> str:
 
 
 def need_of(model: Any, knobs: Knobs, max_tokens: int) -> vllm_limits.Need:
-    config = model.config
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    shape = shape_of(model.config.to_dict())
     count = sum(_numel(parameter) for name, parameter in model.named_parameters() if ".lora_" not in name)
     return vllm_limits.Need(
         weight_bytes=count * (4 if knobs.dtype == "float32" else 2),
         cache_bytes_per_token=vllm_limits.cache_bytes_per_token(
-            config.num_hidden_layers, config.num_key_value_heads, head_dim, knobs.dtype
+            shape.num_hidden_layers, shape.num_key_value_heads, shape.head_dim, knobs.dtype
         ),
         sequence_tokens=max_tokens,
         adapter_rank=adapter_rank(model) if has_adapter(model) else 0,

@@ -16,8 +16,8 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from profiles.architecture import LEFT_PADDED
 from profiles.errors import ExitCode, LonghaulError
+from profiles.families import LEFT_PADDED
 from profiles.schema import Adapter, Model, Profile, Sampling
 from tests import REPOSITORY
 from tests.workers.families import FAMILIES, WINDOW, model_of, with_table, write

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 
 from profiles import capture
+from profiles.shapes import shape_of
 from workers.failures import is_out_of_memory
-from workers.models.plain import reason_of
+from workers.models.plain import described, reason_of
 from workers.rollout.decoder import Decoder
 from workers.rollout.engine import Decode, EngineUnavailable, Request, Rollout, Sampling, draw_uniforms, stop_ids_of
 from workers.rollout.graph import cuda
@@ -59,7 +60,7 @@ class _Work:
 
 
 class GraphEngine:
-    """A `RolloutEngine` over the trainer's own weights, for `Qwen2ForCausalLM` in bfloat16 or NF4.
+    """A `RolloutEngine` over the trainer's own weights, for what `profiles.capture` supports, in bfloat16 or NF4.
 
     On a CPU it runs the same steps in plain PyTorch, for tests; there `NativeEngine` is faster.
     """
@@ -229,20 +230,17 @@ def bucket_of(rows: int, slots: int) -> int:
 
 def reason_against(model: Any) -> str:
     """Why a model cannot be decoded this way; empty: it can."""
-    config = model.config
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    if reason := reason_of(model):
+    if reason := reason_of(model) or capture.supports(described(model)):
         return reason
-    if "Qwen2ForCausalLM" not in {one.__name__ for one in type(model).__mro__}:  # over several GPUs it is FSDP's
-        return f"{type(model).__name__} is not a Qwen2 model"
     if len(stop_ids_of(model)) > MAX_STOPS:
         return f"the model has more than {MAX_STOPS} stop tokens"
     if model.device.type == "cpu":
         return ""
+    shape = shape_of(model.config.to_dict())
     reason = capture.reason_against(
         torch.cuda.get_device_capability(model.device) if model.device.type == "cuda" else (0, 0),
         str(model.model.embed_tokens.weight.dtype).removeprefix("torch."),
-        head_dim=head_dim, hidden_size=config.hidden_size, intermediate_size=config.intermediate_size,
+        head_dim=shape.head_dim, hidden_size=shape.hidden_size, intermediate_size=shape.intermediate_size,
     )  # fmt: skip
     if reason:
         return reason

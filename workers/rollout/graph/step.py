@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
 
+from workers.models.fused_layers import rotate
 from workers.rollout.engine import cumulated_sum
 from workers.rollout.graph.state import State
 from workers.rollout.graph.weights import Projection, Weights
@@ -137,9 +138,3 @@ class TorchOperations:
         state.positions[:rows] += active.int()
         is_last = torch.isin(tokens, state.stop_ids) | (state.counts[:rows] >= state.limit)
         state.active[:rows] = (active & ~is_last).int()
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary position embedding over the last dimension."""
-    first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat((-second, first), dim=-1) * sin

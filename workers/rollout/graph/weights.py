@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from profiles.shapes import shape_of
 from workers.models import quantized
 from workers.models.adapters import ADAPTER
 from workers.models.fused_layers import stream_of
@@ -94,16 +95,15 @@ class Layer:
 
 
 class Weights:
-    """All of a Qwen2 model that a decode step reads."""
+    """All that a decode step reads of a model."""
 
     def __init__(self, model: Any) -> None:
-        config, decoder = model.config, model.model
+        decoder, shape = model.model, shape_of(model.config.to_dict())
         self.embedding: Tensor = decoder.embed_tokens.weight
         self.head: Tensor = model.lm_head.weight
         self.norm: Tensor = decoder.norm.weight
-        self.eps = float(config.rms_norm_eps)
-        self.heads, self.key_heads = int(config.num_attention_heads), int(config.num_key_value_heads)
-        self.head_dim = int(getattr(config, "head_dim", None) or config.hidden_size // self.heads)
+        self.eps = float(decoder.norm.variance_epsilon)
+        self.heads, self.key_heads, self.head_dim = shape.num_attention_heads, shape.num_key_value_heads, shape.head_dim
         self.layers = [
             Layer(
                 layer.input_layernorm.weight,

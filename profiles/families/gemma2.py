@@ -1,0 +1,24 @@
+"""Gemma 2: norms before and after each part, windows in every other layer, soft caps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from profiles.description import ATTENTION, Architecture
+from profiles.family import Family, Fields, usual, window_of
+
+
+def describe(fields: Fields) -> Architecture:
+    found = usual(fields, window=window_of(fields), activation="hidden_activation")
+    return replace(
+        found,
+        norm=replace(found.norm, plus_one=True, after=True),
+        biases=ATTENTION if fields.get("attention_bias", False) else frozenset[str](),
+        embedding_scale=fields.get("hidden_size", 2304) ** 0.5,
+        attention_scale=fields.get("query_pre_attn_scalar", 256, told="attention_scale") ** -0.5,
+        attention_cap=fields.get("attn_logit_softcapping", 50.0, told="attention_cap"),
+        logit_cap=fields.get("final_logit_softcapping", 30.0, told="logit_cap"),
+    )
+
+
+FAMILY = Family("gemma2", "Gemma2ForCausalLM", describe)

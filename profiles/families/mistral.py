@@ -1,0 +1,13 @@
+"""Mistral: a Llama whose layers may see a window of tokens only."""
+
+from __future__ import annotations
+
+from profiles.description import Architecture
+from profiles.family import Family, Fields, usual, window_of
+
+
+def describe(fields: Fields) -> Architecture:
+    return usual(fields, window=window_of(fields))
+
+
+FAMILY = Family("mistral", "MistralForCausalLM", describe, is_compared=True)
