@@ -6,7 +6,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
 from typing import get_args, get_type_hints
@@ -225,6 +225,68 @@ def test_no_suite_is_named_outside_its_own_file() -> None:
 )
 def test_the_search_for_names_of_suites_finds_them(text: str, is_named: bool) -> None:
     assert bool(list(suites_named_in(ast.parse(text)))) == is_named
+
+
+HOME_OF_FAMILIES = "profiles.families"
+MODEL_CLASS = re.compile(r"[A-Z]\w*For(?:CausalLM|ConditionalGeneration)")
+
+
+def family_tests(path: Path, families: Collection[str]) -> Iterator[str]:
+    """Where a file asks a model for its kind: the names of families and classes in comparisons, and `model_type`."""
+    where = path.relative_to(REPOSITORY)
+
+    def is_kind(node: ast.AST) -> bool:
+        text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+        return text in families or bool(MODEL_CLASS.fullmatch(text))
+
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, (ast.Compare, ast.MatchValue)) and any(map(is_kind, ast.walk(node))):
+            yield f"{where}:{node.lineno} compares the name of a family or class"
+        if isinstance(node, ast.Attribute) and node.attr == "model_type":
+            yield f"{where}:{node.lineno} reads model_type"
+        looked_up = (
+            [node.slice]
+            if isinstance(node, ast.Subscript)
+            else node.args[:1]
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get"
+            else []
+        )
+        if any(isinstance(key, ast.Constant) and key.value in ("model_type", "architectures") for key in looked_up):
+            yield f"{where}:{node.lineno} looks up what a config is called"
+    for module, line in imports(path):
+        if within(module, "transformers.models") and path.name != "kind.py":  # that warms up
+            yield f"{where}:{line} imports {module}"
+
+
+def test_nobody_outside_the_families_home_asks_for_the_kind_of_a_model() -> None:
+    """What a model computes stands in its description: profiles/description.py."""
+    from profiles.families import FAMILIES, LEFT_PADDED
+
+    files = [path for path in sources("profiles", "state", "workers", "orchestrator")
+             if not within(name_of(path), HOME_OF_FAMILIES, "profiles.family")]  # fmt: skip
+    assert len(files) > 100
+    assert [found for path in files for found in family_tests(path, {*FAMILIES, *LEFT_PADDED})] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "is_refused"),
+    [
+        ('if type(model).__name__ != "Qwen2ForCausalLM": ...', True),
+        ('is_known = config["model_type"] in KNOWN', True),
+        ('is_known = config.get("model_type") in KNOWN', True),
+        ("is_known = model.config.model_type in KNOWN", True),
+        ('is_known = kind in ("llama", "qwen2")', True),
+        ("from transformers.models.qwen2 import modeling_qwen2", True),
+        ("is_known = architecture.biases == QKV", False),
+        ('config = {"model_type": "qwen2"}', False),
+    ],
+)
+def test_the_search_for_kinds_of_models_finds_them(
+    tmp_path: Path, line: str, is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "REPOSITORY", tmp_path)
+    (tmp_path / "module.py").write_text(line)
+    assert bool(list(family_tests(tmp_path / "module.py", {"llama", "qwen2"}))) == is_refused
 
 
 DANGEROUS_IMPORTS = ("pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve")
