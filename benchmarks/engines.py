@@ -23,6 +23,7 @@ import torch
 import transformers
 
 from profiles.schema import Adapter, Vllm
+from profiles.task_kinds import DEDUCTION
 from workers.azr.importance import rescore
 from workers.azr.rows import Row
 from workers.models import random_init
@@ -150,7 +151,7 @@ def hand_over(engine: Any) -> dict[str, float]:
 
 def differences(model: Any, rollouts: Sequence[Rollout]) -> dict[str, float]:
     rows = [
-        Row(task="ded", role="solve", group=0, prompt_ids=one.prompt_ids, completion_ids=one.completion_ids,
+        Row(task=DEDUCTION, role="solve", group=0, prompt_ids=one.prompt_ids, completion_ids=one.completion_ids,
             log_probs=one.log_probs, finish_reason=one.finish_reason, reward=0.0)
         for one in rollouts
     ]  # fmt: skip

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._runs import Job, add_options, chosen, lanes_of, run_all
+from profiles.task_kinds import SHOWN
 
 CONTROLS = {
     "none": [],
@@ -28,7 +29,6 @@ CONTROLS = {
     "untrained_proposer": ["azr.train_proposer=false"],
     "plateau": ["stagnation.on_plateau=continue", "stagnation.on_no_data=continue", "stagnation.on_collapse=continue"],
 }
-TASKS = ("ded", "abd", "ind")
 
 
 def main(arguments: list[str]) -> int:
@@ -62,7 +62,7 @@ def name_of(control: str, seed: int) -> str:
 
 def table(curves: Mapping[int, Mapping[str, Any]], args: argparse.Namespace) -> str:
     """All curves for a person. (pure)"""
-    tasks = "".join(f"{name:<20}" for name in (*TASKS, "mean"))
+    tasks = "".join(f"{name:<20}" for name in (*SHOWN, "mean"))
     lines = [
         f"control: {args.control}; {args.minutes:g} training minutes",
         f"reproduce: python -m benchmarks learning {' '.join(sys.argv[2:])}\n",
@@ -80,10 +80,10 @@ def table(curves: Mapping[int, Mapping[str, Any]], args: argparse.Namespace) -> 
 def line(seed: int, entry: Mapping[str, Any]) -> str:
     metrics, before = entry["metrics"], entry["before"]
     cells = []
-    for task in (*TASKS, "mean"):
+    for task in (*SHOWN, "mean"):
         score = metrics[task]
         cells.append(f"{score['accuracy']:.3f} [{score['low']:.2f}, {score['high']:.2f}]")
-    worked = "/".join(f"{metrics[task].get('worked_share', 0):.2f}" for task in TASKS)
+    worked = "/".join(f"{metrics[task].get('worked_share', 0):.2f}" for task in SHOWN)
     sampled = metrics["mean"].get("sampled_accuracy", 0.0)
     made = f"{before.get('statements', 0):>10.2f}  {before.get('learnable', 0):>9.1f}" if before else ""
     scores = "  ".join(cells)

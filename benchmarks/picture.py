@@ -7,16 +7,15 @@ import json
 from pathlib import Path
 
 from orchestrator.report.svg import HEIGHT, WIDTH, Chart, Line, Points, draw
+from profiles.task_kinds import LOOKS, SHOWN
 
-TASKS = ("ded", "abd", "ind")
 STYLE = """
 text { font: 11px system-ui, sans-serif; fill: #667; } .end { text-anchor: end; } .mid { text-anchor: middle; }
 .title { font-size: 13px; font-weight: 600; fill: #334; } .grid { stroke: #dde; }
 .line { fill: none; stroke-width: 2; stroke-linejoin: round; opacity: .85; }
 .greedy { stroke: #2563eb; } .sampled { stroke: #16a34a; } .worked { stroke: #d97706; stroke-dasharray: 2 3.5; }
-.ded { stroke: #2563eb; } .abd { stroke: #9333ea; } .ind { stroke: #dc2626; }
 rect { fill: #fff; }
-"""
+""" + "".join(f".{task} {{ stroke: {LOOKS[task].light}; }}\n" for task in SHOWN)
 
 
 def main(arguments: list[str]) -> int:
@@ -40,11 +39,11 @@ def picture(curves: dict[str, dict[str, list[dict[str, object]]]]) -> str:
     )  # fmt: skip
     right = Chart(
         "tokens of a held-out answer", "",
-        tuple(Line(task, task, length(points, task)) for points in runs for task in TASKS),
+        tuple(Line(task, task, length(points, task)) for points in runs for task in SHOWN),
     )  # fmt: skip
     titles = [
         ("held-out, mean of the tasks, over training seconds", ("greedy", "sampled", "worked")),
-        ("tokens of an answer at temperature 1, over training seconds", TASKS),
+        ("tokens of an answer at temperature 1, over training seconds", SHOWN),
     ]
     width, height = 2 * WIDTH + 20, HEIGHT + 46
     body = "".join(
@@ -78,7 +77,7 @@ def series(points: list[dict[str, object]], name: str) -> Points:
         value = {
             "greedy": metrics["mean"]["accuracy"],
             "sampled": metrics["mean"]["sampled_accuracy"],
-            "worked": sum(metrics[task]["worked_share"] for task in TASKS) / len(TASKS),
+            "worked": sum(metrics[task]["worked_share"] for task in SHOWN) / len(SHOWN),
         }[name]
         found.append((float(point["training_s"]), value))  # type: ignore[arg-type]
     return tuple(found)

@@ -20,6 +20,7 @@ from typing import Any
 from profiles.footprint import GIB
 from profiles.load import load_profile
 from profiles.schema import Profile
+from profiles.task_kinds import ABDUCTION
 
 LEARNING_RATE = 1e-3
 """Large enough that a wrong step would show in the next loss."""
@@ -161,7 +162,7 @@ def rows_of(args: argparse.Namespace, vocabulary: int, step: int) -> tuple[list[
     prompts = [ids(args.prompt, vocabulary, draws) for _ in range(-(-args.rollouts // 4))]
     rows = [
         Row(
-            task="abd", role="solve", group=number // 4, prompt_ids=prompts[number // 4],
+            task=ABDUCTION, role="solve", group=number // 4, prompt_ids=prompts[number // 4],
             completion_ids=ids(args.completion, vocabulary, draws), log_probs=(-12.0,) * args.completion,
             finish_reason="length", reward=0.0,
         )

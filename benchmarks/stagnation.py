@@ -23,6 +23,7 @@ import numpy as np
 
 from orchestrator.stagnation import verdict
 from profiles.schema import Stagnation
+from profiles.task_kinds import ABDUCTION, DEDUCTION, NAMES
 from state.history import WINDOW, AnswerBits, CycleFacts, History, ValidationFacts
 from state.states import CycleState, RunState
 from workers.intervals import wilson
@@ -42,12 +43,12 @@ class Held:
     first: int = 0
 
 
-CRUXEVAL = (("cruxeval-i", "abd"), ("cruxeval-o", "ded"))
+CRUXEVAL = (("cruxeval-i", ABDUCTION), ("cruxeval-o", DEDUCTION))
 SETTINGS = (
     Held("azr 2 x 800", CRUXEVAL, 800, 10, first=200),
     Held("azr 2 x 400", CRUXEVAL, 400, 10),
     Held("azr 2 x 200", CRUXEVAL, 200, 10),
-    Held("pocket 3 x 300", (("pocket", "abd"), ("pocket", "ded"), ("pocket", "ind")), 300, 6),
+    Held("pocket 3 x 300", tuple(("pocket", task) for task in NAMES), 300, 6),
 )
 
 Curve = Callable[[int], float]

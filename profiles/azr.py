@@ -7,13 +7,24 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from profiles.section import FIXED, Count, Positive, Section, Share
+from profiles.task_kinds import NAMES
+
+TaskName = Annotated[
+    str,
+    Meta(
+        pattern=rf"^({'|'.join(NAMES)}|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$",
+        extra={"rule": f"one of {', '.join(NAMES)} or MODULE:NAME", "choices": NAMES},
+    ),
+]
+"""A built-in kind of task, or where the record of another one is."""
 
 
 class Azr(Section, frozen=True):
     """[azr]: settings of self-play. Sources: arXiv 2505.03335, and the decision register in docs/algorithm.md."""
 
-    tasks: Annotated[tuple[Literal["abd", "ded", "ind"], ...], Meta(min_length=1), FIXED] = ("abd", "ded", "ind")
-    """Kinds of task: abduction (find an input), deduction (find the output), induction (find the program)."""
+    tasks: Annotated[tuple[TaskName, ...], Meta(min_length=1), FIXED] = NAMES
+    """Kinds of task: abduction (find an input), deduction (find the output), induction (find the program), or one of
+    your own (docs/extending.md)."""
     proposals_per_task: Positive = 12
     """Proposer rollouts of one task in one step (B)."""
     group_size: Annotated[int, Meta(ge=2)] = 8

@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
-FORM = "[SUITE/]TASK[.FIELD]>=NUMBER, as in mean>=0.9 or pocket/ind.sampled_accuracy>0.8"
+from profiles.task_kinds import INDUCTION
+
+FORM = "[SUITE/]TASK[.FIELD]>=NUMBER, as in mean>=0.9 or pocket/" + INDUCTION + ".sampled_accuracy>0.8"
 FIELDS_OF_MEAN = ("accuracy", "sampled_accuracy", "low", "high", "n", "correct")
 FIELDS = (*FIELDS_OF_MEAN, "worked_share", "mean_tokens", "malformed")
 """What it tells of each task."""

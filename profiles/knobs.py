@@ -75,6 +75,8 @@ def _all_knobs() -> Iterator[Knob]:
 def describe(annotation: Any) -> str:
     """A type in words: `an integer >= 2`, `one of azr, fake`, `a list of ...`."""
     base = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+    if said := _extra(annotation, "rule"):
+        return str(said)
     bounds = [
         f"{sign} {value}"
         for meta in _metas(annotation)
@@ -101,11 +103,11 @@ def _describe_base(base: Any) -> str:
 
 
 def choices(annotation: Any) -> tuple[str, ...]:
-    """The values of a Literal, also inside a list; empty for other types."""
+    """The values of a Literal, or those that a text is meant to be, also inside a list; empty for other types."""
     base = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
     if get_origin(base) is tuple:
         return choices(get_args(base)[0])
-    return get_args(base) if get_origin(base) is Literal else ()
+    return get_args(base) if get_origin(base) is Literal else _extra(annotation, "choices") or ()
 
 
 def base_type(annotation: Any) -> Any:
@@ -117,6 +119,11 @@ def _metas(annotation: Any) -> list[Meta]:
     if get_origin(annotation) is not Annotated:
         return []
     return [meta for meta in get_args(annotation)[1:] if isinstance(meta, Meta)]
+
+
+def _extra(annotation: Any, name: str) -> Any:
+    """What a mark beside the type says; None where none does."""
+    return next((meta.extra[name] for meta in _metas(annotation) if meta.extra and name in meta.extra), None)
 
 
 def value_of(profile: Profile, name: str) -> Any:

@@ -289,6 +289,53 @@ def test_the_search_for_kinds_of_models_finds_them(
     assert bool(list(family_tests(tmp_path / "module.py", {"llama", "qwen2"}))) == is_refused
 
 
+KINDS_OF_TASK = re.compile(r"(?<![\w-])(?:abd|ded|ind|abduction|deduction|induction)(?!\w)")
+KINDS_AT_HOME = ("workers.tasks", "profiles.task_kinds")
+
+
+def kinds_named(tree: ast.Module) -> Iterator[int]:
+    """Lines with a text that names a kind of task, and comparisons with one; what stands as a docstring is no code."""
+    said = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in said:
+            if KINDS_OF_TASK.search(node.value):
+                yield node.lineno
+        elif isinstance(node, ast.Compare):
+            words = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+            words |= {one.attr for one in ast.walk(node) if isinstance(one, ast.Attribute)}
+            if words & {"ABDUCTION", "DEDUCTION", "INDUCTION"}:
+                yield node.lineno
+
+
+def test_a_kind_of_task_is_named_in_its_own_files_alone() -> None:
+    """All others ask its record, `workers/tasks/kinds/`, or its look, `profiles/task_kinds.py`."""
+    wrong = [
+        f"{path.relative_to(REPOSITORY)}:{line}"
+        for path in sources(*CODE)
+        if not within(name_of(path), *KINDS_AT_HOME)
+        for line in kinds_named(tree_of(path))
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("line", "is_named"),
+    [
+        ('task == "abd"', True),
+        ('sizes = {"deduction": 3}', True),
+        ('metrics["buffer/ind"]', True),
+        ("task in (ABDUCTION, INDUCTION)", True),
+        ("kind == task_kinds.DEDUCTION", True),
+        ("suite = Suite(DEDUCTION)", False),
+        ('def f() -> None:\n    """Of abduction."""', False),
+        ("azr.induction_reward", False),
+        ('"induction_max_statements"', False),
+    ],
+)
+def test_the_search_for_kinds_of_task_finds_them(line: str, is_named: bool) -> None:
+    assert bool(list(kinds_named(ast.parse(line)))) == is_named
+
+
 DANGEROUS_IMPORTS = ("pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve")
 DANGEROUS_CALLS = {"eval", "exec", "os.system", "os.popen", "pty.spawn", "torch.save"}
 

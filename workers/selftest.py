@@ -19,6 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from profiles.schema import Model, Optimizer, Profile, Sampling, Validation
+from profiles.task_kinds import DEDUCTION
 from workers.environment import set_environment
 
 Check = dict[str, str]
@@ -171,7 +172,7 @@ def step_of(profile: Profile) -> str:
     if any(not one.completion_ids for one in rollouts):
         return "a rollout is empty"
     rows = [
-        Row(task="ded", role="solve", group=0, prompt_ids=one.prompt_ids, completion_ids=one.completion_ids,
+        Row(task=DEDUCTION, role="solve", group=0, prompt_ids=one.prompt_ids, completion_ids=one.completion_ids,
             log_probs=one.log_probs, finish_reason=one.finish_reason, reward=float(number % 2))
         for number, one in enumerate(rollouts)
     ]  # fmt: skip

@@ -28,6 +28,7 @@ from orchestrator.runs import all_runs, find_run
 from profiles.errors import ExitCode, LonghaulError
 from profiles.load import load_profile, override_profile
 from profiles.schema import Model, Profile
+from profiles.task_kinds import NAMES
 from state.layout import RunDir
 from workers.line_contract import Consolidated, DataSpec, Exported, Statistics, Task
 
@@ -42,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--into", type=Path, default=DEFAULT_SET, metavar="FILE", help=f"data set ({DEFAULT_SET})")
     parser.add_argument("--out", type=Path, metavar="FILE", help="of export")
     parser.add_argument("--format", choices=("longhaul", "triplet"), default="longhaul", help="of export (longhaul)")
-    parser.add_argument("--task", choices=("abd", "ded", "ind"), default="", help="of show and export: only this kind")
+    parser.add_argument("--task", choices=NAMES, default="", help="of show and export: only this kind")
     parser.add_argument("--key", default="", metavar="PREFIX", help="of show: only tasks whose key begins so")
     parser.add_argument("--limit", type=int, metavar="N", help=f"of show and export: the last N (show {SHOW}, all)")
     parser.add_argument("--profile", metavar="NAME|FILE", help="whose [azr], [sandbox], [validation] decide validity")

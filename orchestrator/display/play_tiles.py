@@ -11,9 +11,9 @@ from orchestrator.display.columns import Column, table
 from orchestrator.display.glyphs import sparkline
 from orchestrator.display.view import Curve, View
 from orchestrator.display.wording import TASK_NAMES, count, harmless, percent
+from profiles.task_kinds import LOOKS
 
-# Mid-tones: legible on black and on white.
-TASK_COLOURS = {"ded": "#3b9eff", "abd": "#b07cff", "ind": "#f0902a", "mean": "#2fae71"}
+TASK_COLOURS = {**{task: look.terminal for task, look in LOOKS.items()}, "mean": "#2fae71"}
 GOOD, BAD, CALM = "#2fae71", "#e0524d", "#3b9eff"
 
 

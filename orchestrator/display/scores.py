@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from profiles.task_kinds import SHOWN
 from state.history import ValidationFacts
-
-TASK_ORDER = ("ded", "abd", "ind")
 
 
 @dataclass(frozen=True)
@@ -76,8 +75,8 @@ def _task_scores(validations: Sequence[ValidationFacts], first: ValidationFacts 
     chosen = [facts for facts in validations if facts.suite == suite]
     if first is not None and (not chosen or chosen[0].step > first.step):
         chosen.insert(0, first)
-    others = sorted({task for facts in chosen for task in facts.metrics} - {*TASK_ORDER, "mean"})
-    tasks = [*TASK_ORDER, *others, "mean"] if chosen else []
+    others = sorted({task for facts in chosen for task in facts.metrics} - {*SHOWN, "mean"})
+    tasks = [*SHOWN, *others, "mean"] if chosen else []
     rows = ((task, tuple(_score(facts, task) for facts in chosen if task in facts.metrics)) for task in tasks)
     return tuple(TaskScores(task, scores) for task, scores in rows if scores)
 

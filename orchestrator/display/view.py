@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.display.reading import Reading, reading_of
-from orchestrator.display.scores import TASK_ORDER, TaskScores, task_scores
+from orchestrator.display.scores import TaskScores, task_scores
 from orchestrator.display.wording import harmless, pairs
 from profiles.schema import Profile
+from profiles.task_kinds import SHOWN
 from profiles.worker_kinds import WorkerKind, kind_of
 from state import event_kinds
 from state.history import EventFacts, History, StepFacts, ValidationFacts
@@ -339,7 +340,7 @@ def _curves(steps: Sequence[StepFacts], kind: WorkerKind) -> dict[str, tuple[Cur
 
 def _order(curve: Curve, signals: Sequence[str]) -> tuple[int, int, int]:
     role = ROLES.index(curve.role) if curve.role in ROLES else len(ROLES)
-    task = TASK_ORDER.index(curve.task) if curve.task in TASK_ORDER else len(TASK_ORDER)
+    task = SHOWN.index(curve.task) if curve.task in SHOWN else len(SHOWN)
     return role, task, signals.index(curve.name) if curve.name in signals else 0
 
 

@@ -8,7 +8,9 @@ import unicodedata
 from collections.abc import Collection
 from pathlib import Path
 
-TASK_NAMES = {"abd": "abduction", "ded": "deduction", "ind": "induction", "maths": "word problems", "mean": "mean"}
+from profiles.task_kinds import LOOKS
+
+TASK_NAMES = {**{task: look.title for task, look in LOOKS.items()}, "maths": "word problems", "mean": "mean"}
 
 DEFAULT_RUNS = Path("runs")
 """Folder of all runs, below the working directory."""

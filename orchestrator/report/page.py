@@ -22,11 +22,10 @@ from orchestrator.report.facts import Facts, read_facts
 from orchestrator.report.style import SCRIPT, STYLE
 from orchestrator.report.svg import LEFT, RIGHT, WIDTH, Area, Chart, Line, draw, scale_of
 from orchestrator.report.tables import checkpoints, cycles, evaluations, failures
+from profiles.task_kinds import SHOWN
 from state.durable import write_file
 from state.history import StepFacts
 from state.layout import RunDir
-
-TASKS = ("ded", "abd", "ind")
 
 
 def write_report(run: RunDir) -> Path:
@@ -209,10 +208,10 @@ def by_task(steps: Sequence[StepFacts], prefix: str) -> tuple[Line, ...]:
     """A line for each task that reports `prefix` + task."""
     names = steps[-1].metrics if steps else {}
     tasks = sorted(
-        {name[len(prefix) :] for name in names if name.startswith(prefix)}, key=lambda t: (t not in TASKS, t)
+        {name[len(prefix) :] for name in names if name.startswith(prefix)}, key=lambda t: (t not in SHOWN, t)
     )
     return tuple(
-        Line(TASK_NAMES.get(task, task), task if task in TASKS else "other",
+        Line(TASK_NAMES.get(task, task), task if task in SHOWN else "other",
              tuple((s.step, s.metrics[prefix + task]) for s in steps if _is_number(s.metrics.get(prefix + task))))
         for task in tasks
     )  # fmt: skip

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-STYLE = """
+from profiles.task_kinds import LOOKS, SHOWN
+
+_LIGHT = " ".join(f"--{task}: {LOOKS[task].light};" for task in SHOWN)
+_DARK = " ".join(f"--{task}: {LOOKS[task].dark};" for task in SHOWN)
+_STROKES = " ".join(f".{task} {{ stroke: var(--{task}); }}" for task in SHOWN)
+_FILLS = " ".join(f".band.{task}, .dot.{task} {{ fill: var(--{task}); }}" for task in SHOWN)
+
+STYLE = (
+    """
 :root { color-scheme: light dark;
   --page: #fbfbfa; --card: #ffffff; --ink: #1c1d20; --soft: #63666d; --rule: #e4e4e1; --code: #f3f3f0;
-  --ded: #1f77d0; --abd: #8452d8; --ind: #d9731a; --mean: #158a52; --worked: #c2417c; --bad: #c8322c; }
+  """
+    + _LIGHT
+    + """ --mean: #158a52; --worked: #c2417c; --bad: #c8322c; }
 @media (prefers-color-scheme: dark) { :root {
   --page: #131417; --card: #1b1d21; --ink: #e9e9e6; --soft: #9a9da5; --rule: #2d3036; --code: #23262b;
-  --ded: #5ba8f5; --abd: #b592f5; --ind: #f09a4c; --mean: #4cc38a; --worked: #ee86b3; --bad: #f2736d; } }
+  """
+    + _DARK
+    + """ --mean: #4cc38a; --worked: #ee86b3; --bad: #f2736d; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 1240px; padding: 28px 22px 60px; background: var(--page); color: var(--ink);
   font: 15px/1.5 system-ui, sans-serif; }
@@ -31,12 +43,15 @@ svg { display: block; width: 100%; height: auto; }
 .tick { fill: var(--soft); font-size: 11px; }
 .end { text-anchor: end; } .mid { text-anchor: middle; }
 .line { fill: none; stroke-width: 2; stroke-linejoin: round; }
-.ded { stroke: var(--ded); } .abd { stroke: var(--abd); } .ind { stroke: var(--ind); } .mean { stroke: var(--mean); }
+"""
+    + _STROKES
+    + """ .mean { stroke: var(--mean); }
 .other { stroke: var(--soft); } .worked { stroke: var(--worked); }
 .sampled { stroke-dasharray: 6 4; } .worked { stroke-dasharray: 2 3.5; }
 .band { stroke: none; opacity: .17; }
-.band.ded, .dot.ded { fill: var(--ded); } .band.abd, .dot.abd { fill: var(--abd); }
-.band.ind, .dot.ind { fill: var(--ind); } .band.mean, .dot.mean { fill: var(--mean); }
+"""
+    + _FILLS
+    + """ .band.mean, .dot.mean { fill: var(--mean); }
 .dot.other { fill: var(--soft); } .dot.worked { fill: var(--worked); }
 .cursor { stroke: var(--soft); stroke-width: 1; }
 .scroll { overflow-x: auto; }
@@ -48,6 +63,7 @@ pre { background: var(--code); border-radius: 8px; padding: 10px 12px; overflow-
 details summary { cursor: pointer; color: var(--soft); }
 .bad { color: var(--bad); }
 """
+)
 
 SCRIPT = """
 const data = JSON.parse(document.getElementById('data').textContent);

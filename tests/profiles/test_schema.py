@@ -42,7 +42,7 @@ def test_the_defaults_are_within_their_own_bounds() -> None:
         ("run.seed", "an integer >= 0"),
         ("sampling.temperature", "a number > 0 and <= 2"),
         ("run.device", "one of auto, cpu, cuda"),
-        ("azr.tasks", "a list, each one of abd, ded, ind, not empty"),
+        ("azr.tasks", "a list, each one of abd, ded, ind or MODULE:NAME, not empty"),
         ("optimizer.betas", "a list of 2, each a number"),
         ("run.deterministic", "true or false"),
         ("model.path", "a text"),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import fsum, sqrt
 from typing import Literal
 
-from workers.tasks.kinds import Role, Task
+from workers.tasks.items import Role, Task
 
 EPS = 1e-8
 DEGENERATE_STD = 1e-6

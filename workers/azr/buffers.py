@@ -14,7 +14,8 @@ from typing import TypeVar
 import msgspec
 
 from workers.tasks.entry import BUFFERS_FILE, SEED, UNKNOWN_RATE, Entry, known_by, with_form
-from workers.tasks.kinds import Task
+from workers.tasks.items import Task
+from workers.tasks.kinds.registry import kind_of
 from workers.tasks.novelty import Novelty
 
 Item = TypeVar("Item")
@@ -88,10 +89,10 @@ class Buffers:
         return {f"buffer/{task}": float(len(buffer)) for task, buffer in self.of.items()}
 
     def programs(self) -> list[Entry]:
-        """One entry for each distinct program of the deduction and abduction buffers, in order of appearance."""
+        """One entry for each distinct program of the kinds that write programs, in order of appearance."""
         found: dict[str, Entry] = {}
         for task, buffer in self.of.items():
-            if task != "ind":
+            if kind_of(task).writes_program:
                 for entry in buffer.entries:
                     found.setdefault(entry.program_key, entry)
         return list(found.values())

@@ -12,6 +12,7 @@ from workers.data.initial import initial_tasks, summary
 from workers.data.record import Record
 from workers.runtime import Attempt
 from workers.tasks.entry import Entry
+from workers.tasks.kinds.registry import item_of
 from workers.tasks.styles import reading_rule_of
 from workers.tasks.validate_proposals import TOO_LONG
 
@@ -49,11 +50,11 @@ def unwanted_of(tools: Tools) -> Callable[[Entry], str]:
     is_readable = reading_rule_of(tools.style.name, tools.tokenizer)
 
     def unwanted(entry: Entry) -> str:
-        if entry.task not in tools.profile.azr.tasks:
+        if entry.task not in tools.tasks:
             return "other_kind"
         if not all(map(is_readable, (entry.program, *entry.inputs, *entry.outputs))):
             return "unreadable"
-        return "" if tools.fits(tools.encode(tools.style.solve(entry.task, entry.item))) else TOO_LONG
+        return "" if tools.fits(tools.encode(tools.style.solve(entry.task, item_of(entry)))) else TOO_LONG
 
     return unwanted
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from workers.azr.proposing import num_statements
 from workers.azr.rows import Row
-from workers.tasks.kinds import ROLES, Task
+from workers.tasks.items import ROLES, Task
+from workers.tasks.kinds.registry import kind_of
 from workers.tasks.validate_proposals import REPEAT
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def collected_metrics(
         "learnable": float(sum(map(is_learnable, new))),
         "truncated": mean(row.finish_reason == "length" for row in rows),
         "tokens_mean": mean(len(row.completion_ids) for row in rows),
-        "statements": mean(num_statements(one.wanted.entry.program) for one in new if one.wanted.entry.task != "ind"),
+        "statements": mean(num_statements(one.wanted.entry.program) for one in new if _wrote_program(one)),
         "distinct_share": mean(len(set(one.texts)) / len(one.texts) for one in new),
         "identical_share": mean(len(set(one.texts)) == 1 for one in new),
         "distinct_programs": float(len({one.wanted.entry.program_key for one in new})),
@@ -100,6 +101,10 @@ def push_metrics(rows: Sequence[Row], pushes: Sequence[float]) -> Metrics:
     sizes = [abs(push) * len(row.completion_ids) for row, push in zip(rows, pushes, strict=True)]
     proposer = sum(size for row, size in zip(rows, sizes, strict=True) if row.role == "propose")
     return {"proposer_push": proposer / sum(sizes) if any(sizes) else 0.0}
+
+
+def _wrote_program(solved: Solved) -> bool:
+    return kind_of(solved.wanted.entry.task).writes_program
 
 
 def is_learnable(solved: Solved) -> bool:

@@ -17,7 +17,8 @@ from workers.rollout.engine import Request, Rollout, RolloutEngine, Sampling
 from workers.sandbox import Sandbox
 from workers.tasks.answerable import is_answerable
 from workers.tasks.entry import Entry
-from workers.tasks.kinds import Task, Triplet
+from workers.tasks.items import Task, Triplet
+from workers.tasks.kinds.registry import item_of, kind_of, tasks_of
 from workers.tasks.programs import can_be_part
 from workers.tasks.prompts.style import PromptStyle
 from workers.tasks.seeds import seed_entries
@@ -42,6 +43,11 @@ class Tools:
     is_output_allowed: Callable[[str], bool]
 
     @property
+    def tasks(self) -> tuple[Task, ...]:
+        """The kinds that the run trains on, by name."""
+        return tasks_of(self.profile.azr.tasks)
+
+    @property
     def sampling(self) -> Sampling:
         knobs = self.profile.sampling
         return Sampling(temperature=knobs.temperature, max_new_tokens=knobs.max_completion_tokens, stop=self.style.stop)
@@ -60,7 +66,7 @@ class Tools:
 
 @dataclass(frozen=True)
 class Asked:
-    """A proposer's prompt. program: the one that an induction prompt shows. parts: programs to build on."""
+    """A proposer's prompt. program: the first that it shows. parts: programs to build on."""
 
     task: Task
     prompt_ids: tuple[int, ...]
@@ -100,10 +106,11 @@ def propose(
     for task in tasks:
         rng = stream(seed, step, f"{purpose} references {task}")
         parts_rng = stream(seed, step, f"{purpose} parts {task}")
-        pool = induction_pool(tools.profile, buffers) if task == "ind" else list(buffers.of[task].entries)
-        if not pool and (task == "ind" or tools.style.min_references):
+        writes = kind_of(task).writes_program
+        pool = list(buffers.of[task].entries) if writes else program_pool(tools.profile, buffers, task)
+        if not pool and (not writes or tools.style.min_references):
             continue
-        composes = task != "ind" and 0 < azr.composite_from_step <= step
+        composes = writes and 0 < azr.composite_from_step <= step
         able = [entry.program for entry in pool if can_be_part(entry.program)] if composes else []
         for _ in range(count):
             parts = draw_parts(able, azr.composite_share, parts_rng) if composes else ()
@@ -138,14 +145,15 @@ def proposer_prompt(
     azr, style = tools.profile.azr, tools.style
 
     def asked(shown: Sequence[Entry], parts: tuple[str, ...]) -> Asked:
-        # Induction shows a program; the seed problem may be all that there is of it.
+        # A task of many pairs may be all that there is of a program: its first pair stands for it.
         items = [Triplet(one.program, one.inputs[0], one.outputs[0], one.step, one.source) for one in shown]
         ids = tools.encode(style.propose(task, items, parts, is_seeding=is_seeding))
         return Asked(task, ids, shown[0].program if shown else "", parts)
 
-    fewest = 1 if task == "ind" else style.min_references
-    wanted = 1 if task == "ind" else max(azr.references, fewest)
-    weights = reference_weights(pool, azr.reference_weighting) if task != "ind" else []
+    writes = kind_of(task).writes_program
+    fewest = style.min_references if writes else 1
+    wanted = max(azr.references, fewest) if writes else 1
+    weights = reference_weights(pool, azr.reference_weighting) if writes else []
     for building_on in (parts, ()) if parts else ((),):
         for count in range(min(wanted, len(pool)), fewest - 1, -1):
             for _ in range(MAX_REDRAWS if count else 1):
@@ -169,13 +177,12 @@ def check_lengths(tools: Tools, max_positions: int | None) -> None:
             f"sampling.max_prompt_tokens + max_completion_tokens is {total}, the model reads {max_positions} tokens",
             "lower one of the two",
         )
-    azr = tools.profile.azr
-    seeds = {entry.task: entry for entry in seed_entries(azr.tasks, tools.style.name)}
+    seeds = {entry.task: entry for entry in seed_entries(tools.tasks, tools.style.name)}
     for task, entry in seeds.items():
         rng = stream(0, 0, "lengths")
         longest = max(
             len(proposer_prompt(tools, task, [entry], rng, is_seeding=True).prompt_ids),
-            len(tools.encode(tools.style.solve(task, entry.item))),
+            len(tools.encode(tools.style.solve(task, item_of(entry)))),
         )
         if longest > knobs.max_prompt_tokens:
             raise _too_long(
@@ -192,10 +199,10 @@ def _too_long(what: str, advice: str) -> LonghaulError:
     )  # fmt: skip
 
 
-def induction_pool(profile: Profile, buffers: Buffers) -> list[Entry]:
-    """Distinct programs that induction may ask about; the seeds are there when all others are too long."""
+def program_pool(profile: Profile, buffers: Buffers, task: Task) -> list[Entry]:
+    """Distinct programs for a kind that writes none; the seeds are there when all others are too long."""
     limit = profile.azr.induction_max_statements
-    programs = buffers.programs() or list(buffers.of["ind"].entries)
+    programs = buffers.programs() or list(buffers.of[task].entries)
     short = [entry for entry in programs if not limit or num_statements(entry.program) <= limit]
     if not programs:
         return []
@@ -215,8 +222,8 @@ def rules_of(tools: Tools) -> Rules:
         allow_none_output=azr.allow_none_output,
         single_def_only=azr.single_def_only,
         novelty=azr.novelty,
-        num_inputs=style.num_inputs,
-        num_shown=style.num_shown,
+        num_inputs=style.form.num_inputs,
+        num_shown=style.form.num_shown,
         is_held_out=tools.is_held_out,
         is_output_allowed=tools.is_output_allowed,
         is_answerable=partial(is_answerable, style),
@@ -243,7 +250,7 @@ def verify(
     proposed = []
     for one, verdict in zip(drawn, verdicts, strict=True):
         task = one.asked.task
-        if verdict.entry is not None and not tools.fits(tools.encode(style.solve(task, verdict.entry.item))):
+        if verdict.entry is not None and not tools.fits(tools.encode(style.solve(task, item_of(verdict.entry)))):
             verdict = Checked(None, TOO_LONG)
         if verdict.reason:
             taken[verdict.reason] += 1

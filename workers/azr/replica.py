@@ -12,6 +12,7 @@ from workers.models.log_probs import head_rows_for
 from workers.rank_group.replica import Handlers, Replica
 from workers.rank_group.wire import Call
 from workers.rollout.select import tis_cap_of
+from workers.tasks.kinds.registry import tasks_of
 
 
 class Apply(Call[tuple[bool, dict[str, float]]]):
@@ -25,6 +26,7 @@ class Apply(Call[tuple[bool, dict[str, float]]]):
 class AzrReplica(Replica):
     def make_update(self) -> PolicyUpdate:
         profile = self.profile
+        tasks_of(profile.azr.tasks)  # each rank sorts rows by kind, so each has to know a profile's own ones
         return PolicyUpdate(
             self.model,
             self.optimizer,

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from workers.cycle.cursor import Place
 from workers.tasks.entry import Entry
-from workers.tasks.kinds import Role, Task
+from workers.tasks.items import Role, Task
 
 
 class Row(Struct, frozen=True, kw_only=True):

@@ -25,7 +25,8 @@ from workers.azr.proposing import Tools, propose, verify
 from workers.cycle import rollout_file
 from workers.cycle.rollout_file import Header
 from workers.tasks.entry import SEED, Entry
-from workers.tasks.kinds import Task
+from workers.tasks.items import Task
+from workers.tasks.kinds.registry import kind_of
 
 log = logging.getLogger("worker")
 
@@ -114,17 +115,17 @@ def grow(
 def fill(
     buffers: Buffers, target: int, max_batches: int, draw: Draw, stop_asked: Callable[[], bool] = lambda: False
 ) -> int:
-    """The rule of growth; returns the number of batches. Abduction and deduction grow one shared set of triplets.
+    """The rule of growth; returns the number of batches. All kinds of one pair grow one shared set.
 
     Batches alternate between the tasks. A set that passes the target is cut to it.
     """
-    triplets: list[Task] = [task for task in buffers.of if task != "ind"]
+    shared: list[Task] = [task for task in buffers.of if not kind_of(task).many_pairs]
     reasons: Counter[str] = Counter()
     batches = proposals = 0
     while not stop_asked():
         short = [task for task in buffers.of if len(buffers.of[task]) < target]
-        # Induction asks about programs of the other two, so it comes when these are there.
-        short = [task for task in short if task != "ind"] or short
+        # Kinds that write no program ask about those of the others, so they come when these are there.
+        short = [task for task in short if kind_of(task).writes_program] or short
         if not short:
             break
         for task in short:
@@ -136,7 +137,7 @@ def fill(
             batch = draw(buffers, task, batches)
             reasons.update(batch.reasons)
             proposals += batch.proposals
-            _store(buffers, [task] if task == "ind" else triplets, batch.found, target)
+            _store(buffers, shared if task in shared else [task], batch.found, target)
             log.info(
                 "seeding, batch %d (%s): %d of %d accepted, %d of %d tasks", batches, task, len(batch.found),
                 batch.proposals, len(buffers.of[task]), target,

@@ -22,8 +22,9 @@ from workers.cycle.cursor import Place
 from workers.rng import derive, stream
 from workers.rollout.engine import Request, Rollout
 from workers.tasks.entry import Entry
+from workers.tasks.items import Task
 from workers.tasks.judge import Answer, Judge, Judged, Verdict
-from workers.tasks.kinds import Task
+from workers.tasks.kinds.registry import item_of
 from workers.tasks.validate_proposals import REPEAT, UNFAIR
 
 Stage = Callable[[str], AbstractContextManager[None]]
@@ -84,18 +85,18 @@ class SelfPlay:
         """A step in which the model makes its own tasks."""
         reasons: Counter[str] = Counter()
         with self._stage("propose"):
-            drawn = propose(self._tools, self._buffers, self._azr.tasks, self._azr.proposals_per_task, step)
+            drawn = propose(self._tools, self._buffers, self._tools.tasks, self._azr.proposals_per_task, step)
         with self._stage("validate_proposals"):
             proposed = verify(self._tools, self._buffers, drawn, step, reasons)
         wanted, repeats = self._wanted(step, proposed)
         solved, retired, run = self.solve(step, wanted)
-        # By task as well: the same program and input may be proposed for both deduction and abduction.
+        # By task as well: the same program and input may be proposed for two kinds.
         rates = {(one.wanted.entry.task, one.wanted.entry.key): one for one in solved if one.wanted.is_estimated}
         rows = [self._proposer_row(one, rates) for one in proposed]
         rows += [row for one in solved if one.wanted.is_trained for row in self._solver_rows(one)]
         found = [with_rate(one.wanted.entry, one) for one in solved if one.wanted.is_new]
         found = [entry for entry in found if is_stored(entry.solve_rate, self._azr.buffer_filter)]
-        metrics = collected_metrics(rows, reasons, solved, self._azr.tasks)
+        metrics = collected_metrics(rows, reasons, solved, self._tools.tasks)
         metrics |= run | {"fill_with_replacement": float(repeats)}
         metrics["rollouts_not_finite"] += not_finite(one.rollout for one in proposed)
         return Collected(rows=self._finish(step, rows), found=found, retired=sorted(retired), metrics=metrics)
@@ -108,7 +109,7 @@ class SelfPlay:
         wanted = [Wanted(entry, self._azr.group_size, is_new=False, is_trained=True) for entry in entries]
         solved, retired, run = self.solve(step, wanted)
         rows = [row for one in solved for row in self._solver_rows(one)]
-        metrics = collected_metrics(rows, Counter(), solved, self._azr.tasks) | run
+        metrics = collected_metrics(rows, Counter(), solved, self._tools.tasks) | run
         found: dict[tuple[Task, str], Entry] = {}
         for one in solved:
             entry = one.wanted.entry
@@ -127,7 +128,7 @@ class SelfPlay:
         tools = self._tools
         requests, solved = [], []
         for number, task in enumerate(wanted):
-            prompt = tools.encode(tools.style.solve(task.entry.task, task.entry.item))
+            prompt = tools.encode(tools.style.solve(task.entry.task, item_of(task.entry)))
             seeds = (derive(self._seed, step, f"solve {number}", i) for i in range(task.count))
             requests += [Request(prompt, seed) for seed in seeds]
             solved.append(Solved(task, number, [], []))
@@ -139,7 +140,7 @@ class SelfPlay:
         with self._stage("judge"):
             azr = self._azr
             judge = Judge(
-                tools.sandbox, tools.style.num_shown, strict_types=azr.strict_types, induction=azr.induction_reward
+                tools.sandbox, tools.style.form.num_shown, strict_types=azr.strict_types, induction=azr.induction_reward
             )
             answers = [
                 Answer(one.wanted.entry, tools.style.parse_answer(one.wanted.entry.task, text))
@@ -163,7 +164,7 @@ class SelfPlay:
         azr = self._azr
         size = azr.solve_batch or azr.proposals_per_task
         group, trains = azr.group_size, azr.train_on_estimates
-        for task in azr.tasks:
+        for task in self._tools.tasks:
             valid = [one.checked for one in proposed if one.task == task and one.checked.entry]
             new = [one.entry for one in valid if one.entry and not one.reason]
             wanted += [Wanted(entry, group, is_new=True, is_trained=trains) for entry in new]

@@ -43,6 +43,7 @@ from workers.sandbox.limits import OK
 from workers.suites.held_out import held_out_of
 from workers.tasks.entry import Entry
 from workers.tasks.judge import Judge
+from workers.tasks.kinds.registry import tasks_of
 from workers.tasks.seeds import seed_entries
 from workers.tasks.styles import output_rule_of, style_of
 
@@ -72,7 +73,8 @@ class AzrTrainer:
         self._engine, self._update = self.rank_group.engine, self._replica.update
         if head is None:
             rng.seed_globals(profile.run.seed)
-        self._buffers = Buffers(profile.azr.tasks, profile.azr.buffer_cap, profile.azr.novelty)
+        tasks = tasks_of(profile.azr.tasks)
+        self._buffers = Buffers(tasks, profile.azr.buffer_cap, profile.azr.novelty)
         with TemporaryDirectory(prefix="longhaul-style-") as files:
             self.write_static(Path(files))
             style = style_of(profile, Path(files))
@@ -88,7 +90,7 @@ class AzrTrainer:
         check_lengths(self._tools, getattr(self._model.config, "max_position_embeddings", None))
         self._selfplay = SelfPlay(self._tools, self._buffers, self._attempt.stage)
         if profile.data.tasks:
-            self._source = read_tasks(Path(profile.data.tasks), self._sandbox, profile.azr.tasks, rules_of(self._tools))
+            self._source = read_tasks(Path(profile.data.tasks), self._sandbox, tasks, rules_of(self._tools))
             self._cursor = Cursor(len(self._source), profile.run.seed, profile.data.on_exhausted)
 
     def _tell_sandbox(self) -> None:
@@ -123,7 +125,7 @@ class AzrTrainer:
         if self._cursor is not None:
             return []  # nothing is proposed: buffers fill with the tasks of the file as they are trained on
         style = self._tools.style
-        for entry in seed_entries(self._profile.azr.tasks, style.name):
+        for entry in seed_entries(self._tools.tasks, style.name):
             self._buffers.of[entry.task].add(entry)
         try:
             given = imported_entries(self._attempt, self._tools, stop_asked)
@@ -155,7 +157,7 @@ class AzrTrainer:
         before = kept = 0
         for buffer in self._buffers.of.values():
             entries = consolidate(buffer.entries, KEEP_SHARE) if self._cursor is None else list(buffer.entries)
-            _, changed = Judge(self._sandbox, self._tools.style.num_shown).judge([], recheck=entries)
+            _, changed = Judge(self._sandbox, self._tools.style.form.num_shown).judge([], recheck=entries)
             before += len(buffer)
             buffer.replace([entry for entry in entries if entry.key not in changed])
             kept += len(buffer)
@@ -236,12 +238,11 @@ def warnings_of(collected: Collected, metrics: dict[str, float]) -> list[str]:
 
 def example(entry: Entry) -> Record:
     """One row of an `examples` event. (pure)"""
-    several = entry.task == "ind"
     return {
         "task": entry.task,
         "program": entry.program,
-        "input": "\n".join(entry.inputs) if several else entry.inputs[0],
-        "output": "\n".join(entry.outputs) if several else entry.outputs[0],
+        "input": "\n".join(entry.inputs),
+        "output": "\n".join(entry.outputs),
         "step": entry.step,
         "solve_rate": entry.solve_rate if entry.solve_rate >= 0 else None,
         "key": entry.key,

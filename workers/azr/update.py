@@ -26,7 +26,8 @@ from workers.models.parallel import Single
 from workers.models.plain import row_tokens_for
 from workers.ranks.group import Group
 from workers.rng import stream
-from workers.tasks.kinds import ROLES, TASKS
+from workers.tasks.items import ROLES
+from workers.tasks.kinds import registry
 
 
 def advantages_of(rows: Sequence[Row], kind: str, norm: Literal["sample", "token"] = "sample") -> Advantages:
@@ -46,11 +47,12 @@ def advantages_of(rows: Sequence[Row], kind: str, norm: Literal["sample", "token
 def minibatches(rows: Sequence[Row], count: int, mix: Random | None = None) -> list[list[int]]:
     """`count` lists of row numbers; sizes differ by 1 at most. (pure)
 
-    In the order abd, ded, ind, proposals first: with 3 updates, one for each task. mix: shuffled by it instead.
+    In the order of the registry, proposals first: with 3 updates of 3 kinds, one for each. mix: shuffled by it instead.
     """
     if count > len(rows):
         raise ValueError(f"{len(rows)} rollouts cannot be split into {count} updates (optimizer.updates_per_step)")
-    order = sorted(range(len(rows)), key=lambda i: (TASKS.index(rows[i].task), ROLES.index(rows[i].role)))
+    tasks = registry.names()
+    order = sorted(range(len(rows)), key=lambda i: (tasks.index(rows[i].task), ROLES.index(rows[i].role)))
     if mix is not None:
         mix.shuffle(order)
     bounds = [len(order) * part // max(count, 1) for part in range(count + 1)]

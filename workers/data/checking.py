@@ -17,8 +17,9 @@ from workers.sandbox import Sandbox
 from workers.sandbox.literal import same_value
 from workers.sandbox.screen import screen
 from workers.tasks.entry import Entry
+from workers.tasks.kinds import registry
 from workers.tasks.prompts.style import Proposal
-from workers.tasks.validate_proposals import UNANSWERABLE, WALL, Candidate, Rules, check
+from workers.tasks.validate_proposals import WALL, Candidate, Rules, check, unsound
 
 RULES_VERSION = 2
 CHECKED_WITH = f"rules {RULES_VERSION}, Python {sys.version_info.major}.{sys.version_info.minor}"
@@ -30,8 +31,7 @@ WALL_RETRIES = 2
 WORDS = {
     "held_out": "the program belongs to a held-out suite",
     "input_literal": "an input is no list of literals",
-    "hidden_shown": "a hidden input of an induction task is among those that its prompt shows",
-    "inputs": "deduction and abduction need one input; induction two or more, half of them different",
+    "inputs": "a task has one input; one with many pairs two or more, half of them different",
     "run": "the program raises, hangs or is killed",
     "determinism": "the program does not give the same value each time",
     "output_size": "the output is too long",
@@ -39,7 +39,14 @@ WORDS = {
     "unanswerable": "the answer cannot be written in the form that is asked for",
     "wall": "the machine was too busy to tell",
 }
-"""Reasons of `validate_proposals` in words."""
+"""Reasons of `validate_proposals` in words; kinds of task have reasons of their own."""
+
+
+def in_words(reason: str) -> str:
+    """The reason itself where nothing more is said of it. (pure)"""
+    own = {name: text for kind in registry.known() for name, text in kind.reasons.items()}
+    return (WORDS | own).get(reason, reason)
+
 
 Key = tuple[bool, str, tuple[str, ...]]
 
@@ -95,12 +102,11 @@ class Checker:
         """Verdicts of tasks with equally many inputs."""
         if several and count < 2:
             return [_invalid("inputs", program) for _, program, _ in keys]
-        # Verified as a deduction: one program and one input are the same task to run for abduction.
-        candidates = [
-            Candidate("ind" if several else "ded", Proposal(program, inputs), program) for _, program, inputs in keys
-        ]
+        # One program with equally many inputs is the same to run for all kinds, so that any of them stands for all.
+        task = next(kind.name for kind in registry.known() if kind.many_pairs == several)
+        candidates = [Candidate(task, Proposal(program, inputs), program) for _, program, inputs in keys]
         rules = _with_inputs(self.rules, count if several else 1)
-        checked = check(candidates, self.sandbox, {"ind": (), "ded": ()}, step=0, rules=rules)
+        checked = check(candidates, self.sandbox, {task: ()}, step=0, rules=rules)
         return [
             Verdict(one.entry) if one.entry is not None else _invalid(one.reason, program)
             for one, (_, program, _) in zip(checked, keys, strict=True)
@@ -113,8 +119,8 @@ class Checker:
         entry = replace(verdict.entry, task=record.task, message=record.message)
         if not self.rules.is_showable(record.message):
             return Verdict(None, "special_token", "the message writes a control token of the model")
-        reason = self.accept(entry) or ("" if self.rules.is_answerable(entry) else UNANSWERABLE)
-        return Verdict(None, reason, WORDS.get(reason, reason)) if reason else Verdict(entry)
+        reason = self.accept(entry) or unsound(entry, self.rules)
+        return Verdict(None, reason, in_words(reason)) if reason else Verdict(entry)
 
 
 def agrees(record: Record, entry: Entry) -> bool:
@@ -130,7 +136,7 @@ def outcome(inputs: Sequence[str], outputs: Sequence[str]) -> tuple[tuple[str, s
 
 
 def _key(record: Record) -> Key:
-    return record.task == "ind", record.program, record.inputs
+    return registry.kind_of(record.task).many_pairs, record.program, record.inputs
 
 
 def _with_inputs(rules: Rules, count: int) -> Rules:
@@ -140,4 +146,4 @@ def _with_inputs(rules: Rules, count: int) -> Rules:
 
 def _invalid(reason: str, program: str) -> Verdict:
     text = screen(program) if reason == "screen" else None
-    return Verdict(None, reason, text or WORDS.get(reason, reason))
+    return Verdict(None, reason, text or in_words(reason))

@@ -76,7 +76,7 @@ def report_path(into: Path) -> Path:
 def rules_of(profile: Profile) -> Rules:
     """The rules for proposals, but for those that only a prompt style has, and how many pairs it shows."""
     azr = profile.azr
-    num_shown = PocketStyle.num_shown if profile.model.prompt_style == PocketStyle.name else None
+    num_shown = PocketStyle.form.num_shown if profile.model.prompt_style == PocketStyle.name else None
     return Rules(
         max_output_chars=azr.max_output_chars, allow_none_output=azr.allow_none_output,
         single_def_only=azr.single_def_only, num_shown=num_shown, is_held_out=held_out_of(profile),

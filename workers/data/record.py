@@ -17,7 +17,8 @@ from msgspec.structs import replace
 from workers.sandbox.literal import Rejected
 from workers.sandbox.normalise import example_key
 from workers.tasks.entry import UNKNOWN_RATE
-from workers.tasks.kinds import Task
+from workers.tasks.items import Task
+from workers.tasks.kinds import registry
 from workers.tasks.programs import composed, imports_of, is_composed, with_entry
 
 Line = Annotated[int, Meta(ge=0)]
@@ -49,8 +50,9 @@ class Origin(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkno
 class Record(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """One task in this project's form; rows of a checkpoint's `buffers.jsonl` have it, too.
 
-    inputs: argument lists as source text, one for deduction and abduction, several for induction. outputs: literals,
-    one for each input; empty: whatever the program gives. Keys in a file are not believed but made anew.
+    inputs: argument lists as source text, one, or several where a task has many pairs. outputs: literals, one for each
+    input; empty: whatever the program gives. Keys in a file are not believed but made anew. Raises ValueError for a
+    kind of task that nobody knows; decoding tells it as any other wrong value.
     """
 
     task: Task
@@ -66,6 +68,10 @@ class Record(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkno
     form: str = ""
     """Under what a run knew it (`azr.novelty`); not read."""
     origin: Origin = Origin()
+
+    def __post_init__(self) -> None:
+        if self.task not in registry.names():
+            raise ValueError(f"{self.task!r} is no kind of task; there are {', '.join(registry.names())}")
 
 
 class _Original(Struct, frozen=True, kw_only=True):
@@ -85,7 +91,7 @@ OTHER_KEYS = "neither a task of this project (task, program, inputs) nor of the 
 
 
 def parse_line(content: bytes) -> list[Record]:
-    """The tasks of one line: one, or both deduction and abduction of an original triplet. Raises BadLine."""
+    """The tasks of one line: one, or of an original triplet one for each kind of one pair. Raises BadLine."""
     try:
         found = msgspec.json.decode(content.removeprefix(codecs.BOM_UTF8))  # some editors begin a file with it
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -116,10 +122,20 @@ def _original(row: _Original) -> list[Record]:
         if len(row.inputs) < 2:
             raise BadLine("wrong_keys", OTHER_KEYS)
         _need_pairs(row.inputs, row.outputs)
-        return [Record(task="ind", program=program, inputs=row.inputs, outputs=row.outputs, message=row.message)]
+        return [
+            Record(task=task, program=program, inputs=row.inputs, outputs=row.outputs, message=row.message)
+            for task in _of_original(many_pairs=True)
+        ]
     outputs = () if row.output is None else (row.output,)
     # The original keeps one file for both: its two buffers begin as copies of one seed set.
-    return [Record(task=task, program=program, inputs=(row.input,), outputs=outputs) for task in ("abd", "ded")]
+    return [
+        Record(task=task, program=program, inputs=(row.input,), outputs=outputs)
+        for task in _of_original(many_pairs=False)
+    ]
+
+
+def _of_original(*, many_pairs: bool) -> list[Task]:
+    return [kind.name for kind in registry.known() if kind.is_original and kind.many_pairs == many_pairs]
 
 
 def _whole_program(row: _Original) -> str:
@@ -159,12 +175,18 @@ def encode(record: Record) -> bytes:
 
 
 def to_original(records: Sequence[Record]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """(triplets, problems) as the original reads them; deduction and abduction of equal pairs are one triplet."""
+    """(triplets, problems) as the original reads them; tasks of equal pairs are one triplet.
+
+    Kinds that the original lacks are left out.
+    """
     triplets: dict[tuple[str, str], dict[str, Any]] = {}
     problems = []
     for record in records:
+        kind = registry.kind_of(record.task)
+        if not kind.is_original:
+            continue
         row: dict[str, Any] = {"snippet": record.program, "imports": imports_of(record.program)}
-        if record.task == "ind":
+        if kind.many_pairs:
             problems.append(
                 row | {"inputs": list(record.inputs), "outputs": list(record.outputs), "message": record.message}
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from state.reader import Reader
 from workers.data.data_set import is_header, read_header
 from workers.data.record import BadLine, Origin, Record, parse_line
 from workers.tasks.entry import BUFFERS_FILE, UNKNOWN_RATE
+from workers.tasks.kinds import registry
 
 MAX_LINE = 4 << 20
 """Bytes of one line; the largest task that can be valid has less than a tenth of it."""
@@ -175,6 +177,12 @@ class Models:
         return self._digests[place - 1] if place else ""
 
 
+class _Task(msgspec.Struct):
+    """Of a row of a buffer, its kind."""
+
+    task: str
+
+
 def _buffers(head: Path | None, note: Note) -> Iterator[Record]:
     if head is None:
         return
@@ -184,18 +192,27 @@ def _buffers(head: Path | None, note: Note) -> Iterator[Record]:
     except (Damaged, FileNotFoundError) as error:
         note(f"the buffers of {head.name} cannot be read ({error}): using only what the store knows")
         return
+    unknown: Counter[str] = Counter()
     for line in lines:
-        yield replace(msgspec.json.decode(line, type=Record), form="")
+        task = msgspec.json.decode(line, type=_Task).task
+        if task in registry.names():
+            yield replace(msgspec.json.decode(line, type=Record), form="")
+        else:
+            unknown[task] += 1
+    for task, count in unknown.items():
+        note(f"{count} tasks of {head.name} are of the kind {task!r}, which only its run knows: they are left out")
 
 
 def _examples(reader: Reader) -> Iterator[Record]:
     """Tasks found, oldest first, also those that have left the buffers since."""
+    names = registry.names()
     rows = reader.connection.execute(
         "SELECT task, step, program, input, output, solve_rate FROM examples"
-        " WHERE task IN ('abd', 'ded', 'ind') ORDER BY step, example_id"
+        f" WHERE task IN ({', '.join('?' * len(names))}) ORDER BY step, example_id",
+        names,
     )
     for task, step, program, input_, output, rate in rows:
-        several = task == "ind"
+        several = registry.kind_of(task).many_pairs
         yield Record(
             task=task,
             program=program,

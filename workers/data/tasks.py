@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from profiles.errors import ExitCode, LonghaulError
-from workers.data.checking import WORDS, agrees
+from workers.data.checking import agrees, in_words
 from workers.data.record import Record
 from workers.data.sources import Source, read_file
 from workers.sandbox import Case, Result, Sandbox, Status
 from workers.sandbox.literal import Rejected
 from workers.tasks.entry import Entry, make_entry
-from workers.tasks.kinds import Task
+from workers.tasks.items import Task
 from workers.tasks.validate_proposals import Rules, unsound
 
 
@@ -71,7 +71,7 @@ def _entry(record: Record, outcome: Sequence[Result], rules: Rules) -> Entry:
     if not agrees(record, entry):
         raise ValueError(f"the line says {', '.join(record.outputs)}, the program gives {', '.join(values)}"[:300])
     if reason := unsound(entry, rules):
-        raise ValueError(WORDS[reason])
+        raise ValueError(in_words(reason))
     return entry
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from profiles.task_kinds import NAMES
 from state.registry import Registry
 from workers.contract import TaskAnswers
 from workers.cycle.cursor import Exhausted
@@ -29,6 +30,8 @@ from workers.suites.shipped.fake import SUITE
 
 ROLLOUTS = 4
 BUFFER_ROWS = 64
+TASK = NAMES[0]
+"""Of everything that it finds."""
 SIZES = Sizes(micro_batch=2, head_rows=16, rollout_rows=1)
 """It can be halved once."""
 
@@ -79,7 +82,7 @@ class FakeTrainer:
 
     def seed(self, stop_asked: Callable[[], bool]) -> Sequence[Record]:
         self.buffer = ["def f(a):\n    return a"]
-        return [example("abd", self.buffer[0], 0, 1.0)]
+        return [example(TASK, self.buffer[0], 0, 1.0)]
 
     def reseed(self) -> dict[str, float]:
         before = len(self.buffer)
@@ -120,9 +123,9 @@ class FakeTrainer:
             "proposals": float(ROLLOUTS),
             "new_examples": 1.0,
             "learnable": 1.0,
-            "buffer/abd": float(len(self.buffer)),
+            f"buffer/{TASK}": float(len(self.buffer)),
         }
-        return StepReport(metrics=metrics, tokens=ROLLOUTS * 8, examples=[example("abd", program, step, 0.5)])
+        return StepReport(metrics=metrics, tokens=ROLLOUTS * 8, examples=[example(TASK, program, step, 0.5)])
 
     def write_static(self, directory: Path) -> None:
         size = self.attempt.profile.fake.state_bytes

@@ -5,8 +5,8 @@ Every answer is right, and no program whose fold is held out is ever shown, aske
 
 from dataclasses import dataclass
 from random import Random
-from typing import Literal
 
+from workers.pocket.cells import ASKED, CELLS
 from workers.pocket.example import Example
 from workers.pocket.language import (
     VARIABLES,
@@ -21,10 +21,13 @@ from workers.pocket.language import (
     trace,
 )
 from workers.pocket.search import search
-from workers.tasks.kinds import Problem, Task, Triplet
+from workers.tasks.items import Problem, Task, Triplet
+from workers.tasks.kinds.registry import kind_of
 from workers.tasks.prompts.pocket import PocketStyle
 
 STYLE = PocketStyle()
+NUM_SHOWN = 3
+"""Pairs in a prompt of induction."""
 INDUCTION_LETTERS = (3, 5)
 """Length of inputs in induction: short, because a search writes them many times."""
 
@@ -34,7 +37,7 @@ class Recipe:
     """What a corpus is made of."""
 
     cell_weights: tuple[float, ...] = (1.0, 1.0, 1.2, 0.15, 0.15, 0.15)
-    """ded, abd, ind, then proposing for the same three."""
+    """Of each of CELLS."""
     statement_weights: tuple[float, ...] = (6, 8, 10, 12, 14, 16, 16, 16)
     """Weight of programs of 1, 2, ... statements."""
     worked_share: float = 0.8
@@ -45,22 +48,18 @@ class Recipe:
     """Statements up to which the corpus answers induction without work. Longer ones it only begins to answer so."""
 
 
-Cell = Literal["ded", "abd", "ind", "pded", "pabd", "pind"]
-CELLS: tuple[Cell, ...] = ("ded", "abd", "ind", "pded", "pabd", "pind")
-
-
 def make_example(rng: Random, recipe: Recipe) -> Example:
     """One random sequence, outside of the held-out fold."""
     while True:
         cell = rng.choices(CELLS, recipe.cell_weights)[0]
         worked = rng.random() < recipe.worked_share
         example: Example | None
-        if cell == "ded" or cell == "abd":  # two comparisons narrow the type, `in` does not
-            example = _trace_example(rng, recipe, cell, worked)
-        elif cell == "ind":
-            example = _induction_example(rng, recipe, worked)
-        else:
+        if cell not in ASKED:
             example = _proposal_example(rng, recipe, cell)
+        elif kind_of(cell).many_pairs:
+            example = _pairs_example(rng, recipe, cell, worked)
+        else:
+            example = _trace_example(rng, recipe, cell, worked)
         if example and not any(is_held_out(render(program)) for program in example.programs):
             return example
 
@@ -75,7 +74,7 @@ def _trace_example(rng: Random, recipe: Recipe, cell: Task, worked: bool) -> Exa
     value = random_value(rng)
     program = draw_program(rng, recipe, [value])
     triplet = Triplet(render(program), repr(value), repr(run_program(program, value)), 0, "corpus")
-    completion = deduce(program, value, worked) if cell == "ded" else abduce(program, value, worked)
+    completion = (deduce if kind_of(cell).asks == "output" else abduce)(program, value, worked)
     return Example(cell, STYLE.solve(cell, triplet), completion, worked, (program,))
 
 
@@ -139,35 +138,36 @@ def draw_problem(rng: Random, num_statements: int, num_pairs: int) -> tuple[Prog
         program = random_program(rng, num_statements, inputs)
         traces = [trace(program, value) for value in inputs]
         steps = range(num_statements)
-        if all(sum(values[i] != values[i + 1] for values in traces[: STYLE.num_shown]) >= 2 for i in steps):
+        if all(sum(values[i] != values[i + 1] for values in traces[:NUM_SHOWN]) >= 2 for i in steps):
             return program, [(values[0], values[-1]) for values in traces]
 
 
-def _induction_example(rng: Random, recipe: Recipe, worked: bool) -> Example | None:
+def _pairs_example(rng: Random, recipe: Recipe, cell: Task, worked: bool) -> Example | None:
     num_statements = rng.choices((1, 2, 3), recipe.induction_weights)[0]
-    program, pairs = draw_problem(rng, num_statements, STYLE.num_shown)
+    program, pairs = draw_problem(rng, num_statements, NUM_SHOWN)
     inputs, outputs = zip(*pairs, strict=True)
     problem = Problem(render(program), tuple(map(repr, inputs)), tuple(map(repr, outputs)), "", 0, "corpus")
-    prompt = STYLE.solve("ind", problem)
+    prompt = STYLE.solve(cell, problem)
     if not worked:
         # What is not seen at a glance is begun and never finished here: work alone teaches the longer programs.
         at_a_glance = num_statements <= recipe.direct_induction
-        return Example("ind", prompt, render(program) if at_a_glance else "def f(a):", False, (program,), at_a_glance)
+        return Example(cell, prompt, render(program) if at_a_glance else "def f(a):", False, (program,), at_a_glance)
     answer = search(rng, program, pairs)
-    return Example("ind", prompt, answer[0], True, (program, answer[1])) if answer else None
+    return Example(cell, prompt, answer[0], True, (program, answer[1])) if answer else None
 
 
 def _proposal_example(rng: Random, recipe: Recipe, cell: str) -> Example:
     shown_value, value = random_value(rng), random_value(rng)
-    task: Task = cell[1:]  # type: ignore[assignment]  # CELLS holds no other
-    if task == "ind":  # asked about short programs only, as induction itself is
+    task = cell[1:]
+    writes = kind_of(task).writes_program
+    if not writes:  # asked about short programs only, as its tasks are
         shown = random_program(rng, rng.randint(1, 3), [shown_value])
     else:
         shown = draw_program(rng, recipe, [shown_value])
     reference = Triplet(render(shown), repr(shown_value), "", 0, "corpus")
     prompt = STYLE.propose(task, [reference])
-    if task == "ind":
-        completion = "<sep>".join(repr(random_value(rng, *INDUCTION_LETTERS)) for _ in range(STYLE.num_inputs))
+    if not writes:
+        completion = "<sep>".join(repr(random_value(rng, *INDUCTION_LETTERS)) for _ in range(STYLE.form.num_inputs))
         return Example(cell, prompt, completion, False, (shown,), styled=False)
     program = draw_program(rng, recipe, [value])
     return Example(cell, prompt, f"{render(program)}<in>{value!r}", False, (shown, program), styled=False)

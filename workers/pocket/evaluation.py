@@ -9,7 +9,8 @@ import re
 from dataclasses import dataclass
 from random import Random
 
-from workers.pocket.corpus import draw_problem
+from profiles.task_kinds import NAMES
+from workers.pocket.corpus import NUM_SHOWN, draw_problem
 from workers.pocket.language import (
     KINDS,
     VARIABLES,
@@ -21,7 +22,8 @@ from workers.pocket.language import (
     render,
     run_program,
 )
-from workers.tasks.kinds import Problem, Task, Triplet
+from workers.tasks.items import Problem, Task, Triplet
+from workers.tasks.kinds.registry import kind_of
 from workers.tasks.pairs import hides_a_shown_input
 from workers.tasks.prompts.pocket import PocketStyle
 
@@ -32,7 +34,6 @@ INDUCTION_STATEMENTS = (2, 3)
 HIDDEN_PAIRS = 3
 STYLE = PocketStyle()
 WORKED_START = "<work>"
-DIRECT_START: dict[Task, str] = {"abd": "'", "ded": "'", "ind": "def f(a):"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,9 @@ class HeldOut:
 
     @property
     def direct_start(self) -> str:
-        return DIRECT_START[self.task]
+        words = kind_of(self.task).pocket
+        assert words is not None
+        return words.begins
 
     def is_worked(self, completion: str) -> bool:
         return STYLE.is_worked(self.task, completion)
@@ -71,20 +74,19 @@ class HeldOut:
         """Whether an answer in the pocket style does: by running the program, as a sandbox would."""
         if isinstance(self.item, Problem):
             program = parse_program(answer)
-            pairs = list(zip(self.item.inputs, self.item.outputs, strict=True))[STYLE.num_shown :]
+            pairs = list(zip(self.item.inputs, self.item.outputs, strict=True))[NUM_SHOWN:]
             return program is not None and all(repr(run_program(program, text[1:-1])) == value for text, value in pairs)
-        if self.task == "ded":
+        if kind_of(self.task).asks == "output":
             return answer == self.item.output
         return repr(run_program(self.program, answer[1:-1])) == self.item.output
 
 
 def held_out_problems(num_each: int = 300, seed: int = EVALUATION_SEED) -> list[HeldOut]:
-    """`num_each` problems of abduction, deduction and induction, in this order, all with different programs."""
+    """`num_each` problems of each built-in kind, all with different programs."""
     rng = Random(seed)
     problems = []
     seen: set[str] = set()
-    tasks: tuple[Task, ...] = ("abd", "ded", "ind")
-    for task in tasks:
+    for task in NAMES:
         count = 0
         while count < num_each:
             problem = _draw(rng, task)
@@ -98,12 +100,12 @@ def held_out_problems(num_each: int = 300, seed: int = EVALUATION_SEED) -> list[
 
 def _hides(item: Triplet | Problem) -> bool:
     """Whether a table of the pairs that are shown answers none of the hidden ones."""
-    return not isinstance(item, Problem) or not hides_a_shown_input(item.program, item.inputs, STYLE.num_shown)
+    return not isinstance(item, Problem) or not hides_a_shown_input(item.program, item.inputs, NUM_SHOWN)
 
 
 def _draw(rng: Random, task: Task) -> HeldOut:
-    if task == "ind":
-        program, pairs = draw_problem(rng, rng.randint(*INDUCTION_STATEMENTS), STYLE.num_shown + HIDDEN_PAIRS)
+    if kind_of(task).many_pairs:
+        program, pairs = draw_problem(rng, rng.randint(*INDUCTION_STATEMENTS), NUM_SHOWN + HIDDEN_PAIRS)
         inputs, outputs = zip(*pairs, strict=True)
         problem = Problem(render(program), tuple(map(repr, inputs)), tuple(map(repr, outputs)), "", 0, "held-out")
         return HeldOut(task, problem, program)

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from torch import nn
 
+from profiles.task_kinds import ABDUCTION, DEDUCTION, INDUCTION
 from workers.pocket.tokenizer import PROGRAMS
 from workers.pocket.vocabulary import EOS, Vocabulary
 from workers.rollout.engine import Request, RolloutEngine, Sampling
@@ -60,9 +61,9 @@ class Bounds:
 
 
 BOUNDS: Mapping[str, Bounds] = {
-    "abd": Bounds(min_worked=0.90, max_direct=0.45),
-    "ded": Bounds(min_worked=0.93, max_direct=0.45),
-    "ind": Bounds(min_worked=0.65, max_direct=0.35),
+    ABDUCTION: Bounds(min_worked=0.90, max_direct=0.45),
+    DEDUCTION: Bounds(min_worked=0.93, max_direct=0.45),
+    INDUCTION: Bounds(min_worked=0.65, max_direct=0.35),
     "ops1": Bounds(min_worked=0.93, max_direct=0.75),
     "ops2": Bounds(min_worked=0.90, max_direct=0.45),
     "ops3": Bounds(min_worked=0.85, max_direct=0.30),

@@ -6,11 +6,11 @@ steps are learned fast.
 
 from itertools import pairwise
 
+from workers.pocket.cells import CELLS
 from workers.pocket.language import LETTERS, VARIABLES
 from workers.pocket.vocabulary import EOS, PAD, UNKNOWN, Vocabulary
 
-SPECIALS = (PAD, EOS, "<ded>", "<abd>", "<ind>", "<pded>", "<pabd>", "<pind>", "<in>", "<out>", "<prog>", "<sep>",
-            "<work>", "<no>", UNKNOWN)  # fmt: skip
+SPECIALS = (PAD, EOS, *(f"<{cell}>" for cell in CELLS), "<in>", "<out>", "<prog>", "<sep>", "<work>", "<no>", UNKNOWN)
 OPERATORS = ("def f(a):", "[::-1]", "[1:]", "[:-1]", "[::2]", ".swapcase()", ".upper()", " + '", ".replace('", "', '",
              "')", "'", "a=", "\n    return a")  # fmt: skip
 

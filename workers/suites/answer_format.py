@@ -6,12 +6,12 @@ a few plain sentences, for any model. Neither decides who is right.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
-from typing import Protocol, cast
+from typing import Protocol
 
-from workers.suites.question import Kind, WordProblem
-from workers.tasks.kinds import Problem, Task, Triplet
+from workers.suites.question import MATHS, Kind, WordProblem
+from workers.tasks.items import Problem, Triplet
+from workers.tasks.kinds import registry
 from workers.tasks.prompts.azr import AzrStyle
 from workers.tasks.prompts.style import PromptStyle
 from workers.verifiers.answers import after_mark, extract
@@ -47,26 +47,25 @@ class StyleFormat:
     def __init__(self, style: PromptStyle) -> None:
         self._style = style
         self.name, self.stop = style.name, style.stop
-        self.kinds: frozenset[Kind] = frozenset({"abd", "ded", "ind"})
+        self.kinds: frozenset[Kind] = frozenset(name for name in registry.names() if style.words_of(name))
         if isinstance(style, AzrStyle):
-            self.kinds |= {"maths"}
+            self.kinds |= {MATHS}
 
     def ask(self, kind: Kind, item: Item) -> str:
         if isinstance(item, WordProblem):
             assert isinstance(self._style, AzrStyle)
             return self._style.ask(f"{item.text}\n\nThe answer is a number: give it alone, without words.")
-        return self._style.solve(cast(Task, kind), item)
+        return self._style.solve(kind, item)
 
     def answer(self, kind: Kind, completion: str) -> str | None:
-        if kind == "maths":
+        if kind == MATHS:
             assert isinstance(self._style, AzrStyle)
             said = self._style.said(completion)
             return None if said is None else after_mark(said, NUMBER_MARK) or said
-        task: Task = kind
-        return self._style.parse_answer(task, completion) if self._style.is_well_formed(task, completion) else None
+        return self._style.parse_answer(kind, completion) if self._style.is_well_formed(kind, completion) else None
 
     def is_worked(self, kind: Kind, completion: str) -> bool:
-        return self._style.is_worked("ded" if kind == "maths" else kind, completion)
+        return self._style.is_worked(kind, completion)
 
 
 class VerbatimFormat:
@@ -77,7 +76,7 @@ class VerbatimFormat:
 
     name = "verbatim"
     stop: tuple[str, ...] = ()
-    kinds: frozenset[Kind] = frozenset({"maths"})
+    kinds: frozenset[Kind] = frozenset({MATHS})
 
     def __init__(self, marks: Sequence[str] = ()) -> None:
         self._marks = tuple(marks)
@@ -124,25 +123,11 @@ class BoxedFormat(VerbatimFormat):
         return self._begun + completion
 
 
-MARK = "Answer:"
 NUMBER_MARK = "####"
-_MARKED = re.compile(rf"^[ \t>*_#]*{MARK}[ \t*_]*(.*?)[ \t]*$", re.MULTILINE | re.IGNORECASE)
-_PROGRAM = re.compile(r"```(?:python3?|py)?[ \t]*\n(.*?)```", re.DOTALL)
-_CALL = re.compile(r"f\((.*)\)", re.DOTALL)
-
-_ENDING = f"Think step by step. Then end with one line that begins with `{MARK}`, followed by {{what}} alone."
-_WORDS: dict[Kind, str] = {
-    "ded": "What does this Python function return for the given input?\n\n```python\n{program}\n```\n\n"
-    "The call: f({input})\n\n" + _ENDING.format(what="the returned value as a Python literal"),
-    "abd": "For which input does this Python function return the given value? Any input that does is right.\n\n"
-    "```python\n{program}\n```\n\nThe value: {output}\n\n"
-    + _ENDING.format(what="the arguments as Python literals, separated by commas, without a call of `f`"),
-    "ind": "Write a Python function `f` that gives for each of these inputs the output beside it. It is also tried on "
-    "inputs that you do not see.\n\n{pairs}\n\nThink step by step. Then end with the function in a fence that begins "
-    "with ```python",
-    "maths": "{text}\n\nThink step by step. Then end with one line that begins with `" + NUMBER_MARK + "`, followed by "
-    "the answer as a number and nothing else.",
-}
+_MATHS = (
+    "{text}\n\nThink step by step. Then end with one line that begins with `" + NUMBER_MARK + "`, followed by "
+    "the answer as a number and nothing else."
+)
 
 
 class PlainFormat:
@@ -152,7 +137,6 @@ class PlainFormat:
     """
 
     stop: tuple[str, ...] = ()
-    kinds: frozenset[Kind] = frozenset(_WORDS)
 
     def __init__(
         self,
@@ -162,36 +146,23 @@ class PlainFormat:
     ) -> None:
         self.name = name
         self._wrap, self._marks = wrap, tuple(marks)
+        self._words = {kind.name: kind.plain for kind in registry.known() if kind.plain}
+        self.kinds: frozenset[Kind] = frozenset({MATHS, *self._words})
 
     def ask(self, kind: Kind, item: Item) -> str:
-        """Of an induction problem, the first half of the pairs is shown."""
         if isinstance(item, WordProblem):
-            text = _WORDS["maths"].format(text=item.text)
-        elif isinstance(item, Problem):
-            pairs = list(zip(item.inputs, item.outputs, strict=True))[: len(item.inputs) // 2]
-            text = _WORDS["ind"].format(pairs="\n".join(f"f({given}) == {value}" for given, value in pairs))
-        else:
-            text = _WORDS[kind].format(program=item.program, input=item.input, output=item.output)
-        return self._wrap(text)
+            return self._wrap(_MATHS.format(text=item.text))
+        return self._wrap(self._words[kind].ask(item))
 
     def answer(self, kind: Kind, completion: str) -> str | None:
-        """The first marked line: a base model goes on to questions that it invents. Of programs the last fence."""
+        """What the words of the kind find; of a word problem what follows the first mark."""
         for mark in self._marks:
             completion = completion.replace(mark, "")
-        if kind == "maths":
+        if kind == MATHS:
             return after_mark(completion, NUMBER_MARK)
-        if kind == "ind":
-            written = _PROGRAM.findall(completion)
-            return written[-1].strip("\n") if written else None
-        found = _MARKED.search(completion)
-        if found is None:
-            return None
-        text = found[1].rstrip("*").strip("`").strip()
-        if kind == "abd" and (call := _CALL.fullmatch(text)):
-            text = call[1]
-        return text or None
+        return self._words[kind].answer(completion)
 
     def is_worked(self, kind: Kind, completion: str) -> bool:
         """Whether there are words before the answer."""
-        mark = {"maths": NUMBER_MARK, "ind": "```"}.get(kind, MARK)
+        mark = NUMBER_MARK if kind == MATHS else self._words[kind].mark
         return len(completion.partition(mark)[0].split()) > 3

@@ -7,12 +7,13 @@ as in self-play. 13 of the published inputs are expressions (`dict(a=1)`, a lamb
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from workers.suites.data_files import DataFile, read_rows
 
 if TYPE_CHECKING:
     from workers.suites.question import Question
+    from workers.tasks.items import Task
 
 FILE = DataFile(
     "cruxeval.jsonl",
@@ -22,11 +23,11 @@ FILE = DataFile(
 )
 
 
-def questions(suite: str, kind: Literal["abd", "ded"], folder: Path | None) -> list[Question]:
+def questions(suite: str, kind: Task, folder: Path | None) -> list[Question]:
     """suite: names the random streams of the samples. kind: what is asked for."""
     from workers.rng import derive
     from workers.suites.question import Question
-    from workers.tasks.kinds import Triplet
+    from workers.tasks.items import Triplet
 
     return [
         Question(

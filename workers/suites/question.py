@@ -7,12 +7,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
 
-from workers.tasks.kinds import Problem, Triplet
+from workers.tasks.items import Problem, Triplet
 
-Kind = Literal["abd", "ded", "ind", "maths"]
-"""The three tasks of self-play, and word problems."""
+Kind = str
+"""The name of a kind of task of self-play, or MATHS."""
+MATHS = "maths"
+"""Word problems."""
 
 
 @dataclass(frozen=True, slots=True)

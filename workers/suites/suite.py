@@ -14,11 +14,12 @@ from workers.rng import derive
 from workers.sandbox import Sandbox
 from workers.suites.answer_format import AnswerFormat
 from workers.suites.data_files import short_hash
-from workers.suites.question import Question, WordProblem
+from workers.suites.question import MATHS, Question, WordProblem
 from workers.tasks.entry import make_entry
+from workers.tasks.items import Problem, Triplet
 from workers.tasks.judge import Answer as Claim
 from workers.tasks.judge import Judge, Verdict
-from workers.tasks.kinds import Problem, Triplet
+from workers.tasks.kinds.registry import kind_of
 from workers.verifiers.answers import read_number
 
 
@@ -45,7 +46,7 @@ class Suite:
 
     def needs_sandbox(self, answer_format: AnswerFormat) -> bool:
         """Whether who is right shows only when a model's programs or inputs run."""
-        return any(question.kind in ("abd", "ind") for question in self.questions)
+        return any(question.kind != MATHS and kind_of(question.kind).runs_answers for question in self.questions)
 
     def prompts(self, answer_format: AnswerFormat) -> list[str]:
         """One for each question, in order. Raises LonghaulError (INPUT) where the format has no words for a kind."""
@@ -87,17 +88,17 @@ def _by_number(answer: Answer) -> Verdict | None:
 
 
 def _by_running(answers: Sequence[Answer], sandbox: Sandbox | None) -> list[Verdict]:
-    """As self-play judges: deduction by comparing literals, the rest by running programs on literals."""
+    """As self-play judges: by comparing literals, or by running programs on literals."""
     claims = []
     for answer in answers:
         item = answer.question.item
-        assert isinstance(item, Triplet | Problem) and answer.question.kind != "maths"
+        assert isinstance(item, Triplet | Problem) and answer.question.kind != MATHS
         several = isinstance(item, Problem)
         inputs = item.inputs if isinstance(item, Problem) else (item.input,)
         outputs = item.outputs if isinstance(item, Problem) else (item.output,)
         kind = answer.question.kind
-        # Of abduction and deduction the published input may be an expression: it is shown, never used as a key.
+        # Of one pair the published input may be an expression: it is shown, never used as a key.
         entry = make_entry(kind, item.program, inputs if several else ("0",), outputs, step=0, source="import")
         claims.append(Claim(entry, answer.text))
-    judge = Judge(sandbox, None)  # type: ignore[arg-type]  # not touched where every claim is a deduction
+    judge = Judge(sandbox, None)  # type: ignore[arg-type]  # not touched where no answer is run
     return judge.judge(claims)[0]

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from workers.tasks.entry import Entry
+from workers.tasks.kinds.registry import kind_of
 from workers.tasks.prompts.style import PromptStyle
-
-
-def gold_of(entry: Entry) -> str:
-    """The answer that the task was stored with: an input, an output, or a program."""
-    return {"abd": entry.inputs[0], "ded": entry.outputs[0], "ind": entry.program}[entry.task]
 
 
 def is_answerable(style: PromptStyle, entry: Entry) -> bool:
     """Whether the form carries the right answer. A text that ends an answer or its fence would be cut off there."""
-    gold = gold_of(entry)
+    gold = kind_of(entry.task).gold(entry)
     said = style.render_answer(entry.task, gold)
     found = style.parse_answer(entry.task, said)
     # Spaces around a program are no part of it; literals have none.

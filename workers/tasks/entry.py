@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from workers.sandbox.normalise import example_key, program_key
-from workers.tasks.kinds import Problem, Task, Triplet
+from workers.tasks.items import Task
 from workers.tasks.novelty import Novelty, form_of
 
 SEED = "seed"
@@ -23,7 +23,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     task: Task
     program: str
     inputs: tuple[str, ...]
-    """Argument lists as source text: one for deduction and abduction."""
+    """Argument lists as source text: one, or several where a task has many pairs."""
     outputs: tuple[str, ...]
     step: int
     source: str
@@ -36,13 +36,6 @@ class Entry(Struct, frozen=True, kw_only=True):
     program_key: str
     form: str = ""
     """Equal for tasks that count as one under `azr.novelty`; empty where that is by key or text."""
-
-    @property
-    def item(self) -> Triplet | Problem:
-        """What prompt styles know."""
-        if self.task == "ind":
-            return Problem(self.program, self.inputs, self.outputs, self.message, self.step, self.source)
-        return Triplet(self.program, self.inputs[0], self.outputs[0], self.step, self.source)
 
 
 def make_entry(

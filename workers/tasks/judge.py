@@ -1,7 +1,7 @@
 """Who is right, by running programs: the verdict on answers, and on whether stored tasks still hold.
 
-Answers are text of a model. Literals are compared as literals; everything else runs in the sandbox, and the expected
-value never enters it.
+Answers are text of a model. What a kind judges by its text is compared as a literal; everything else runs in the
+sandbox, and the expected value never enters it.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from enum import Enum
 from typing import Literal
 
 from workers.sandbox import Case, Result, Sandbox, Status
-from workers.sandbox.literal import Rejected, canonical_arguments, same_value
-from workers.sandbox.screen import screen
+from workers.sandbox.literal import same_value
 from workers.tasks import pairs
 from workers.tasks.entry import Entry
+from workers.tasks.kinds.registry import kind_of
 
 NOT_RUN = "not run"
 WALL_RETRIES = 2
@@ -51,7 +51,7 @@ class Judged:
 class Judge:
     """Judges answers in batches, each distinct (program, input) once.
 
-    num_shown: pairs of an induction task that its prompt shows; None: half of them. strict_types: 1 is not 1.0.
+    num_shown: of many pairs, how many a prompt shows; None: half of them. strict_types: 1 is not 1.0.
     """
 
     def __init__(
@@ -83,49 +83,44 @@ class Judge:
         return [unknown if a.entry.key in changed else self._judged(a, results) for a in answers], changed
 
     def _all_or_nothing(self, answers: Sequence[Answer], recheck: Sequence[Entry]) -> frozenset[str]:
-        """Programs that are worth nothing once one of their calls has failed: each answers one induction task alone."""
+        """Programs that are worth nothing once one of their calls has failed: each answers one task alone."""
         if self._induction != "binary":
             return frozenset()
         tasks: dict[str, set[str]] = {}
         for answer in answers:
-            if answer.entry.task == "ind" and answer.text is not None:
+            if kind_of(answer.entry.task).answers_program and answer.text is not None:
                 tasks.setdefault(answer.text, set()).add(answer.entry.key)
         stored = {answer.entry.program for answer in answers} | {entry.program for entry in recheck}
         return frozenset(program for program, keys in tasks.items() if len(keys) == 1 and program not in stored)
 
     def _needs(self, answer: Answer) -> list[tuple[str, str]]:
         """The calls that this answer's verdict depends on."""
-        if answer.text is None or answer.entry.task == "ded":
+        kind = kind_of(answer.entry.task)
+        if answer.text is None or not kind.runs_answers:
             return []
-        if answer.entry.task == "ind":
-            return [] if screen(answer.text) else [(answer.text, text) for text in self._hidden(answer.entry)]
-        arguments = _canonical(answer.text)
-        return [(answer.entry.program, arguments)] if arguments is not None else []
+        return kind.calls(answer.entry, answer.text, self.shown_of(answer.entry))
 
     def _judged(self, answer: Answer, results: dict[tuple[str, str], Result]) -> Judged:
         if answer.text is None:
             return _of(0.0)
-        if answer.entry.task == "ded":
-            return _of(float(self._same(answer.text, answer.entry.outputs[0])))
+        kind = kind_of(answer.entry.task)
+        if not kind.runs_answers:
+            return _of(float(kind.is_right(answer.entry, answer.text, self._same)))
         needed = self._needs(answer)
         if not needed:
             return _of(0.0)
         found = [results[call] for call in needed]
         if any(result.from_wall for result in found):
             return Judged(Verdict.UNKNOWN)
-        outputs = answer.entry.outputs
-        expected = outputs[self.shown_of(answer.entry) :] if answer.entry.task == "ind" else outputs
+        expected = kind.expected(answer.entry, self.shown_of(answer.entry))
         passed = sum(
             result.status is Status.OK and self._same(result.value or "", value)
             for result, value in zip(found, expected, strict=True)
         )
-        return _of(induction_score(passed, len(found), self._induction if answer.entry.task == "ind" else "binary"))
+        return _of(induction_score(passed, len(found), self._induction))
 
     def _same(self, a_text: str, b_text: str) -> bool:
         return same_value(a_text, b_text, strict_types=self._strict)
-
-    def _hidden(self, entry: Entry) -> tuple[str, ...]:
-        return entry.inputs[self.shown_of(entry) :]
 
     def shown_of(self, entry: Entry) -> int:
         """Pairs that the prompt shows; of fewer pairs than usual, half are hidden."""
@@ -172,13 +167,6 @@ def _has_changed(entry: Entry, results: dict[tuple[str, str], Result]) -> bool:
         not result.from_wall and not same_value(result.value or "", value)
         for result, value in zip(found, entry.outputs, strict=True)
     )
-
-
-def _canonical(text: str) -> str | None:
-    try:
-        return canonical_arguments(text)
-    except Rejected:
-        return None
 
 
 def _of(score: float) -> Judged:

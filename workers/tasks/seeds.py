@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from workers.tasks.entry import SEED, Entry, make_entry
-from workers.tasks.kinds import Task
+from workers.tasks.items import Task
+from workers.tasks.kinds.registry import kind_of
 
 IDENTITY = "def f(a):\n    return a"
 
@@ -19,11 +20,8 @@ def identity_inputs(style: str) -> tuple[str, ...]:
 
 
 def seed_entries(tasks: Sequence[Task], style: str) -> list[Entry]:
-    """One entry for each task, step 0: a triplet of the first input, a problem of all."""
+    """One entry for each task, step 0: of the first input or of all, as its kind has it."""
     inputs = identity_inputs(style)
     message = "" if style == "pocket" else "A function that gives back what it was given."
-    return [
-        make_entry(task, IDENTITY, inputs if task == "ind" else inputs[:1], inputs if task == "ind" else inputs[:1],
-                   step=0, source=SEED, message=message if task == "ind" else "")
-        for task in tasks
-    ]  # fmt: skip
+    taken = ((task, *kind_of(task).seed(inputs, message)) for task in tasks)
+    return [make_entry(task, IDENTITY, own, own, step=0, source=SEED, message=said) for task, own, said in taken]

@@ -8,9 +8,9 @@ from pathlib import Path
 from profiles.schema import Profile
 from workers.models.load import Tokenizer
 from workers.tasks.prompts import chat
-from workers.tasks.prompts.azr import AzrStyle, Form
+from workers.tasks.prompts.azr import AzrStyle
 from workers.tasks.prompts.pocket import PocketStyle
-from workers.tasks.prompts.style import PromptStyle
+from workers.tasks.prompts.style import Form, PromptStyle
 
 POCKET_LETTERS = (1, 9)
 """Letters of an output that the pocket model may be asked about: of an empty one nothing can be learnt."""

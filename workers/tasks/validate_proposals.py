@@ -11,16 +11,14 @@ from workers.sandbox.normalise import example_key
 from workers.sandbox.screen import screen
 from workers.tasks import programs
 from workers.tasks.entry import Entry, known_by, make_entry, with_form
-from workers.tasks.kinds import Task
+from workers.tasks.items import Task
+from workers.tasks.kinds.registry import kind_of
 from workers.tasks.novelty import Novelty
-from workers.tasks.pairs import hides_a_shown_input
 from workers.tasks.prompts.style import Proposal
 
 MALFORMED = "malformed"
 REPEAT = "repeat"
 HELD_OUT = "held_out"
-HIDDEN_SHOWN = "hidden_shown"
-"""A hidden input of an induction task is among those shown: a table of the shown pairs would answer it."""
 WALL = "wall"
 TOO_LONG = "too_long"
 PARTS = "parts"
@@ -39,7 +37,7 @@ UNFAIR = frozenset({HELD_OUT, WALL})
 class Candidate:
     """A proposal with the task it was asked for. proposal None: malformed.
 
-    program: the one that an induction proposal is about. parts: earlier programs that it has to build on.
+    program: what the proposal is about, where its kind writes none. parts: earlier programs that it has to build on.
     """
 
     task: Task
@@ -68,7 +66,7 @@ class Rules:
     novelty: Novelty = "tree"
     num_inputs: int = 10
     num_shown: int | None = None
-    """Pairs of an induction task that its prompt shows; None: half of them."""
+    """Of many pairs, how many the prompt shows; None: half of them."""
     is_held_out: Callable[[str], bool] = lambda program: False
     is_output_allowed: Callable[[str], bool] = lambda value: True
     """What a style cannot ask about, beside what holds for all."""
@@ -139,7 +137,8 @@ def _look(candidate: Candidate, rules: Rules) -> Case | str:
     proposal = candidate.proposal
     if proposal is None:
         return MALFORMED
-    program = candidate.program if candidate.task == "ind" else proposal.program
+    kind = kind_of(candidate.task)
+    program = proposal.program if kind.writes_program else candidate.program
     if candidate.parts:
         # Before its parts are put above it: a function of its own with such a name must not replace one of them.
         if screen(program) or programs.parts_problem(program, len(candidate.parts)):
@@ -154,11 +153,11 @@ def _look(candidate: Candidate, rules: Rules) -> Case | str:
         example_key(program, list(inputs))
     except (Rejected, SyntaxError, ValueError):
         return "input_literal"
-    wanted = rules.num_inputs if candidate.task == "ind" else 1
+    wanted = rules.num_inputs if kind.many_pairs else 1
     if len(inputs) != wanted or 2 * len(set(inputs)) < wanted:
         return "inputs"
-    if candidate.task == "ind" and hides_a_shown_input(program, inputs, rules.num_shown):
-        return HIDDEN_SHOWN
+    if why := kind.why_unsound(program, inputs, rules.num_shown):
+        return why
     if not all(rules.is_showable(text) for text in (program, *inputs, proposal.message)):
         return SPECIAL_TOKEN
     return Case(program, inputs)
@@ -166,8 +165,8 @@ def _look(candidate: Candidate, rules: Rules) -> Case | str:
 
 def unsound(entry: Entry, rules: Rules) -> str:
     """Why nobody could learn from a task that holds: the reason of a proposal that is refused for it, else empty."""
-    if entry.task == "ind" and hides_a_shown_input(entry.program, entry.inputs, rules.num_shown):
-        return HIDDEN_SHOWN
+    if why := kind_of(entry.task).why_unsound(entry.program, entry.inputs, rules.num_shown):
+        return why
     return "" if rules.is_answerable(entry) else UNANSWERABLE
 
 

@@ -14,7 +14,7 @@ from workers.models.load import Tokenizer
 from workers.rollout.engine import Request, Rollout
 from workers.rollout.engine import Sampling as How
 from workers.sandbox import Sandbox
-from workers.tasks.prompts import wording
+from workers.tasks.prompts import abduction, deduction, induction, wording
 from workers.tasks.styles import style_of
 
 MARKS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -41,7 +41,8 @@ def tokenizer_json() -> str:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    texts = [value for value in vars(wording).values() if isinstance(value, str)] + list(wording.GOALS.values())
+    modules = (wording, abduction, deduction, induction)
+    texts = [value for module in modules for value in vars(module).values() if isinstance(value, str)]
     backend.train_from_iterator(texts, trainer)
     return str(backend.to_str())
 

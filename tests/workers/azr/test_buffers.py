@@ -20,7 +20,7 @@ from workers.azr.buffers import (
 )
 from workers.azr.seeding import Batch, fill
 from workers.tasks.entry import Entry, make_entry
-from workers.tasks.kinds import Task
+from workers.tasks.items import Task
 from workers.tasks.seeds import seed_entries
 
 

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from profiles.load import load_profile
 from profiles.rules import check
 from profiles.schema import Azr, Profile
+from profiles.task_kinds import NAMES
 from workers.azr.advantages import role_weights
 from workers.azr.metrics import push_metrics
 from workers.azr.rows import Row
 from workers.loss.policy import clipped_token_loss
-from workers.tasks.kinds import ROLES, TASKS, Role, Task
+from workers.tasks.items import ROLES, Role, Task
 
-CELLS = st.lists(st.tuples(st.sampled_from(TASKS), st.sampled_from(ROLES)), max_size=40)
+CELLS = st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(ROLES)), max_size=40)
 PROPOSE: tuple[Task, Role] = ("ded", "propose")
 SOLVE: tuple[Task, Role] = ("ded", "solve")
 
@@ -36,7 +37,7 @@ def test_16_proposals_weigh_as_much_as_128_answers() -> None:
 def test_a_task_keeps_its_weight_and_its_roles_have_their_shares(cells: list[tuple[Task, Role]], share: float) -> None:
     weights = role_weights(cells, share)
     rows = Counter(cells)
-    for task in TASKS:
+    for task in NAMES:
         mine = [weight for weight, cell in zip(weights, cells, strict=True) if cell[0] == task]
         proposer = fsum(weight for weight, cell in zip(weights, cells, strict=True) if cell == (task, "propose"))
         # At most 40 weights, each of three roundings: the sum is off by less than 40 * 4 * 2**-53 of itself.

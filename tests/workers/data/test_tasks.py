@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import ExitCode, LonghaulError
+from profiles.task_kinds import NAMES
 from tests.workers.data.given import ADD, TWICE, checker, line, merged, problem, triplet, write
 from workers.data.data_set import read_data_set
 from workers.data.record import encode
 from workers.data.tasks import read_tasks
 from workers.sandbox import Limits, Sandbox
 from workers.tasks.entry import Entry
-from workers.tasks.kinds import TASKS
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def seen(entries: list[Entry]) -> list[tuple[str, tuple[str, ...], tuple[str, ..
 def test_lines_of_every_form_are_tasks_of_step_0(tmp_path: Path, sandbox: Sandbox) -> None:
     path = write(tmp_path / "t.jsonl", line(), "", line(output="2", step=9, source="selfplay", key="forged"),
                  problem(message="m"), triplet(TWICE, "2", "4"))  # fmt: skip
-    entries = read_tasks(path, sandbox, TASKS)
+    entries = read_tasks(path, sandbox, NAMES)
     assert seen(entries) == [
         ("ded", ("1",), ("2",)), ("ded", ("1",), ("2",)), ("ind", ("1", "2", "3"), ("2", "3", "4")),
         ("abd", ("2",), ("4",)), ("ded", ("2",), ("4",)),
@@ -50,7 +50,7 @@ def test_a_data_set_and_its_export_are_sources(tmp_path: Path, sandbox: Sandbox)
     out.write_bytes(b"".join(encode(one) + b"\n" for one in records))
     wanted = [(one.task, one.inputs, one.outputs) for one in records]
     assert len(wanted) == 4
-    assert seen(read_tasks(into, sandbox, TASKS)) == seen(read_tasks(out, sandbox, TASKS)) == wanted
+    assert seen(read_tasks(into, sandbox, NAMES)) == seen(read_tasks(out, sandbox, NAMES)) == wanted
     assert {one.task for one in read_tasks(out, sandbox, ("ind",))} == {"ind"}
 
 
@@ -67,13 +67,13 @@ BAD = {
 @pytest.mark.parametrize(("text", "why"), BAD.values(), ids=BAD)
 def test_the_line_that_cannot_be_used_is_named(text: str, why: str, tmp_path: Path, sandbox: Sandbox) -> None:
     with pytest.raises(LonghaulError, match=why) as caught:
-        read_tasks(write(tmp_path / "t.jsonl", line(), text), sandbox, TASKS)
+        read_tasks(write(tmp_path / "t.jsonl", line(), text), sandbox, NAMES)
     assert caught.value.exit_code == ExitCode.INPUT
 
 
 def test_what_is_no_file_and_a_file_that_was_cut_are_told(tmp_path: Path, sandbox: Sandbox) -> None:
     with pytest.raises(LonghaulError, match="is not there") as caught:
-        read_tasks(tmp_path, sandbox, TASKS)
+        read_tasks(tmp_path, sandbox, NAMES)
     assert caught.value.exit_code == ExitCode.INPUT
     into = tmp_path / "set.jsonl"
     with checker() as check:
@@ -81,4 +81,4 @@ def test_what_is_no_file_and_a_file_that_was_cut_are_told(tmp_path: Path, sandbo
     into.write_bytes(b"".join(into.read_bytes().splitlines(keepends=True)[:-1]))
     assert json.loads(into.read_text().splitlines()[0])["tasks"] == 2
     with pytest.raises(LonghaulError, match="holds 1 lines, its header says 2"):
-        read_tasks(into, sandbox, TASKS)
+        read_tasks(into, sandbox, NAMES)

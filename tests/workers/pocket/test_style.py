@@ -2,7 +2,7 @@
 
 import pytest
 
-from workers.tasks.kinds import Problem, Triplet
+from workers.tasks.items import Problem, Triplet
 from workers.tasks.prompts.pocket import PocketStyle
 from workers.tasks.prompts.style import PromptStyle, Proposal
 

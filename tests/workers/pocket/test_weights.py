@@ -5,10 +5,11 @@ import json
 import pytest
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
+from profiles.task_kinds import NAMES
 from workers.pocket.evaluation import held_out_problems
 from workers.pocket.gate import Measured, failures, measure
 from workers.pocket.model import WEIGHTS, build_model
-from workers.tasks.kinds import TASKS, Task
+from workers.tasks.items import Task
 
 
 @pytest.fixture(scope="module")
@@ -27,14 +28,14 @@ def test_it_is_small_and_of_the_size_that_the_code_builds(model: PreTrainedModel
     assert len(PreTrainedTokenizerFast.from_pretrained(WEIGHTS)) == model.config.vocab_size
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", NAMES)
 def test_work_is_far_better_than_guessing(measured: dict[Task, Measured], task: Task) -> None:
     # 20 problems a task, for speed: a standard error of 0.1 at most, so the gate's own figures get wide margins here
     assert measured[task].worked >= {"abd": 0.80, "ded": 0.90, "ind": 0.60}[task]
     assert measured[task].direct <= {"abd": 0.60, "ded": 0.50, "ind": 0.35}[task]
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", NAMES)
 def test_it_rarely_works_unasked_and_nearly_always_answers(measured: dict[Task, Measured], task: Task) -> None:
     assert measured[task].worked_share <= 0.40
     assert measured[task].malformed <= 0.15

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from workers.suites.question import Question, WordProblem
-from workers.tasks.kinds import Problem, Triplet
+from workers.tasks.items import Problem, Triplet
 
 DATA = os.environ.get("LONGHAUL_DATA", "")
 needs_data = pytest.mark.skipif(

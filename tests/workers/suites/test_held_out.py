@@ -12,13 +12,13 @@ import pytest
 
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Model, Profile, Validation
+from profiles.task_kinds import NAMES
 from tests.workers.suites.samples import CRUXEVAL_ROWS, DATA, PROGRAMS, needs_data, write_data
 from workers.data.tasks import read_tasks
 from workers.pocket.evaluation import held_out_problems
 from workers.sandbox import Sandbox
 from workers.suites.data_files import VARIABLE
 from workers.suites.held_out import HeldOutPrograms, held_out_of
-from workers.tasks.kinds import TASKS
 from workers.tasks.programs import with_entry
 from workers.tasks.prompts.style import Proposal
 from workers.tasks.seeds import seed_entries
@@ -223,7 +223,7 @@ def test_a_proposal_of_a_held_out_program_never_becomes_a_task(tmp_path: Path, s
     is_held_out = registry(write_data(tmp_path))
     proposals = [*((code, given) for code, given, _ in CRUXEVAL_ROWS[:3]), (OWN, "3")]
     candidates = [Candidate("ded", Proposal(code, (given,))) for code, given in proposals]
-    known = {task: frozenset[str]() for task in TASKS}
+    known = {task: frozenset[str]() for task in NAMES}
     found = check(candidates, sandbox, known, step=1, rules=Rules(is_held_out=is_held_out))
     assert [one.reason for one in found] == ["held_out"] * 3 + [""]
     assert [one.entry is None for one in found] == [True] * 3 + [False]
@@ -233,13 +233,13 @@ def test_a_file_of_tasks_with_a_held_out_program_is_refused(tmp_path: Path, sand
     lines = [{"task": "ded", "program": program, "inputs": ["3"]} for program in (OWN, PROGRAMS[0])]
     (tmp_path / "tasks.jsonl").write_text("\n".join(map(json.dumps, lines)))
     with pytest.raises(LonghaulError, match="line 2: the program belongs to a held-out suite") as caught:
-        read_tasks(tmp_path / "tasks.jsonl", sandbox, TASKS, Rules(is_held_out=registry(write_data(tmp_path))))
+        read_tasks(tmp_path / "tasks.jsonl", sandbox, NAMES, Rules(is_held_out=registry(write_data(tmp_path))))
     assert caught.value.exit_code == ExitCode.INPUT
 
 
 def test_the_seeds_are_not_held_out(tmp_path: Path) -> None:
     is_held_out = registry(write_data(tmp_path))
-    assert not any(is_held_out(entry.program) for entry in seed_entries(TASKS, "azr"))
+    assert not any(is_held_out(entry.program) for entry in seed_entries(NAMES, "azr"))
 
 
 def test_a_run_whose_suite_has_no_data_does_not_begin(tmp_path: Path) -> None:

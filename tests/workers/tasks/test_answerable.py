@@ -12,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import LonghaulError
+from profiles.task_kinds import NAMES
 from tests.workers.azr.small import CHATML, azr_profile, said, scripted_tools, triplet, write_tokenizer
 from tests.workers.data.given import checker, line, merged, write
 from workers.azr.buffers import Buffers
@@ -22,9 +23,10 @@ from workers.pocket.evaluation import held_out_problems
 from workers.rollout.engine import Rollout
 from workers.sandbox import Limits, Sandbox
 from workers.sandbox.literal import parse_value, render
-from workers.tasks.answerable import gold_of, is_answerable
+from workers.tasks.answerable import is_answerable
 from workers.tasks.entry import Entry, make_entry
-from workers.tasks.kinds import TASKS, Task
+from workers.tasks.items import Task
+from workers.tasks.kinds.registry import kind_of
 from workers.tasks.prompts.azr import AzrStyle
 from workers.tasks.prompts.pocket import PocketStyle
 from workers.tasks.prompts.style import PromptStyle, Proposal
@@ -101,21 +103,21 @@ _LITERALS = st.recursive(
 def test_every_accepted_gold_is_found_in_the_answer_that_says_it(style: PromptStyle, kind: Task, literal: str) -> None:
     program = f"def f(a):\n    return {literal}" if kind == "ind" else "def f(a):\n    return a"
     entry = task(kind, program, "1" if kind != "abd" else literal, literal if kind == "ded" else "1")
-    completion = style.render_answer(kind, gold_of(entry))
+    completion = style.render_answer(kind, kind_of(entry.task).gold(entry))
     found = style.parse_answer(kind, completion)
     if is_answerable(style, entry):
         assert style.is_well_formed(kind, completion) and found is not None
         if kind == "ind":
             assert make_entry(kind, found, entry.inputs, entry.outputs, step=1, source="selfplay").key == entry.key
         else:
-            assert parse_value(f"[{found}]") == parse_value(f"[{gold_of(entry)}]")
+            assert parse_value(f"[{found}]") == parse_value(f"[{kind_of(entry.task).gold(entry)}]")
     elif isinstance(style, AzrStyle):  # nothing is refused but what holds a mark of the form
-        assert "```" in gold_of(entry) or "</answer>" in gold_of(entry)
+        assert "```" in kind_of(entry.task).gold(entry) or "</answer>" in kind_of(entry.task).gold(entry)
 
 
 def test_the_seeds_and_the_held_out_problems_can_be_answered() -> None:
     for style in STYLES:
-        assert all(is_answerable(style, entry) for entry in seed_entries(TASKS, style.name))
+        assert all(is_answerable(style, entry) for entry in seed_entries(NAMES, style.name))
     for problem in held_out_problems(50):
         item = problem.item
         inputs, outputs = ((item.input,), (item.output,)) if problem.task != "ind" else (item.inputs, item.outputs)  # type: ignore[union-attr]
@@ -137,7 +139,7 @@ def test_a_proposal_whose_answer_cannot_be_written_is_counted_as_that(
     ids = tools.tokenizer.encode(said(text))
     drawn = [Drawn(Asked(kind, (1,), ""), 0, Rollout((1,), ids, (-1.0,) * len(ids), "length"))]
     reasons: Counter[str] = Counter()
-    (proposed,) = verify(tools, Buffers(TASKS, 9), drawn, 1, reasons)
+    (proposed,) = verify(tools, Buffers(NAMES, 9), drawn, 1, reasons)
     assert proposed.checked.entry is None and reasons == {"unanswerable": 1}
 
 
@@ -167,7 +169,7 @@ def test_a_finite_source_with_such_a_task_is_refused_by_line(tmp_path: Path, san
     style = style_of(azr_profile(), write_tokenizer(tmp_path / "model", CHATML))
     path = write(tmp_path / "t.jsonl", line(), line("def f(a):\n    return '`' * a", "3"))
     with pytest.raises(LonghaulError, match="line 2: the answer cannot be written"):
-        read_tasks(path, sandbox, TASKS, with_style(Rules(), style))
+        read_tasks(path, sandbox, NAMES, with_style(Rules(), style))
 
 
 def with_style(rules: Rules, style: PromptStyle) -> Rules:

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from profiles.task_kinds import NAMES
 from tests.workers.azr.small import said, triplet
 from tests.workers.azr.test_steps import ONE_TASK, Play, cell, rewards_of, right
 from tests.workers.data.given import checker, merged
@@ -15,7 +16,6 @@ from workers.azr.buffers import Buffer, Buffers
 from workers.data.data_set import read_data_set
 from workers.sandbox import Limits, Sandbox
 from workers.tasks.entry import Entry, make_entry
-from workers.tasks.kinds import TASKS
 from workers.tasks.novelty import Novelty
 from workers.tasks.prompts.style import Proposal
 from workers.tasks.validate_proposals import Candidate, Rules, check
@@ -82,7 +82,7 @@ def test_a_reference_in_another_dress_earns_what_a_repeat_earns(
 
 def test_a_restored_buffer_knows_what_the_saved_one_knew_and_has_the_same_bytes(tmp_path: Path) -> None:
     for novelty in ("canonical", "tree", "text"):
-        saved, restored = (Buffers(TASKS, 3, novelty) for _ in range(2))  # type: ignore[arg-type]
+        saved, restored = (Buffers(NAMES, 3, novelty) for _ in range(2))  # type: ignore[arg-type]
         for number in range(5):  # two of them leave again
             saved.of["ded"].add(entry(RENAMED if number % 2 else DEAD, f"'u{number}'", step=number))
         saved.save(tmp_path / "a.jsonl")
@@ -96,7 +96,7 @@ def test_a_checkpoint_of_before_is_read_and_judged_like_a_new_one(tmp_path: Path
     row = msgspec.to_builtins(entry())
     del row["form"]
     (tmp_path / "old.jsonl").write_bytes(msgspec.json.encode(row) + b"\n")
-    buffers = Buffers(TASKS, 3, "canonical")
+    buffers = Buffers(NAMES, 3, "canonical")
     buffers.load(tmp_path / "old.jsonl")
     fresh = Buffer(3, "canonical")
     fresh.add(entry(RENAMED))
@@ -104,7 +104,7 @@ def test_a_checkpoint_of_before_is_read_and_judged_like_a_new_one(tmp_path: Path
 
 
 def test_rows_of_such_a_buffer_are_tasks_of_a_data_set(tmp_path: Path) -> None:
-    buffers = Buffers(TASKS, 3, "canonical")
+    buffers = Buffers(NAMES, 3, "canonical")
     buffers.of["ded"].add(entry())
     buffers.save(tmp_path / "rows.jsonl")
     with checker() as check_:

@@ -11,14 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import LonghaulError
+from profiles.task_kinds import NAMES
 from tests.workers.data.given import checker, merged, problem, write
 from workers.data.data_set import read_data_set
 from workers.data.tasks import read_tasks
 from workers.pocket.evaluation import held_out_problems
 from workers.sandbox import Limits, Sandbox
 from workers.sandbox.literal import parse_arguments, render
+from workers.tasks.items import Problem
 from workers.tasks.judge import Judge
-from workers.tasks.kinds import TASKS, Problem
 from workers.tasks.pairs import hides_a_shown_input, shown_of
 from workers.tasks.prompts.azr import AzrStyle
 from workers.tasks.prompts.pocket import PocketStyle
@@ -101,7 +102,7 @@ def test_a_prompt_shows_the_pairs_that_are_not_judged_and_no_other(
 ) -> None:
     inputs = tuple(f"'uv{chr(97 + number)}'" for number in range(num_pairs))
     item = Problem(IDENTITY, inputs, inputs, "", 1, "import")
-    count = Judge(sandbox, style.num_shown).shown_of(item)  # type: ignore[arg-type]
+    count = Judge(sandbox, style.form.num_shown).shown_of(item)  # type: ignore[arg-type]
     prompt = style.solve("ind", item)
     assert [text in prompt for text in inputs] == [True] * count + [False] * (num_pairs - count)
     assert 0 < count < num_pairs
@@ -109,14 +110,14 @@ def test_a_prompt_shows_the_pairs_that_are_not_judged_and_no_other(
 
 @pytest.mark.parametrize("style", [AzrStyle(), PocketStyle()], ids=lambda style: style.name)
 def test_the_seeds_hide_new_inputs(style: PromptStyle) -> None:
-    (seed,) = [entry for entry in seed_entries(TASKS, style.name) if entry.task == "ind"]
-    assert not hides_a_shown_input(seed.program, seed.inputs, style.num_shown)
+    (seed,) = [entry for entry in seed_entries(NAMES, style.name) if entry.task == "ind"]
+    assert not hides_a_shown_input(seed.program, seed.inputs, style.form.num_shown)
 
 
 def test_the_held_out_problems_hide_new_inputs() -> None:
     problems = [one.item for one in held_out_problems(300) if isinstance(one.item, Problem)]
     assert len(problems) == 300
-    assert not any(hides_a_shown_input(one.program, one.inputs, PocketStyle.num_shown) for one in problems)
+    assert not any(hides_a_shown_input(one.program, one.inputs, PocketStyle.form.num_shown) for one in problems)
 
 
 def test_a_data_set_takes_no_task_whose_hidden_inputs_are_shown(tmp_path: Path) -> None:
@@ -132,4 +133,4 @@ def test_a_finite_source_with_such_a_task_is_refused_by_line(tmp_path: Path, san
         tmp_path / "t.jsonl", problem(), json.dumps({"task": "ind", "program": IDENTITY, "inputs": ["1", "1"]})
     )
     with pytest.raises(LonghaulError, match="line 2: a hidden input of an induction task is among those"):
-        read_tasks(path, sandbox, TASKS)
+        read_tasks(path, sandbox, NAMES)

@@ -9,8 +9,8 @@ import pytest
 from workers.azr import rewards
 from workers.sandbox.literal import same_value
 from workers.tasks.prompts import response
-from workers.tasks.prompts.azr import AzrStyle, Form
-from workers.tasks.prompts.style import Proposal
+from workers.tasks.prompts.azr import AzrStyle
+from workers.tasks.prompts.style import Form, Proposal
 from workers.tasks.validate_proposals import Candidate, Rules, _look
 
 STYLE = AzrStyle()

@@ -13,8 +13,9 @@ from workers.pocket.evaluation import held_out_problems
 from workers.sandbox import Case, Limits, Result, Sandbox, Status
 from workers.suites.held_out import held_out_of
 from workers.tasks.entry import Entry, make_entry
+from workers.tasks.items import Task
 from workers.tasks.judge import Answer, Judge, Verdict
-from workers.tasks.kinds import Task
+from workers.tasks.kinds.registry import kind_of
 from workers.tasks.prompts.style import Proposal
 from workers.tasks.styles import output_rule_of
 from workers.tasks.validate_proposals import Candidate, Checked, Rules, check
@@ -259,7 +260,8 @@ def test_b14_half_of_few_pairs_is_hidden(sandbox: Sandbox) -> None:
     entries = [task("ind", IDENTITY, [str(i) for i in range(n)], [str(i) for i in range(n)]) for n in (10, 6, 3)]
     assert [Judge(sandbox, None).shown_of(entry) for entry in entries] == [5, 3, 1]
     assert [Judge(sandbox, 5).shown_of(entry) for entry in entries] == [5, 5, 1]
-    assert Judge(sandbox, None)._hidden(entries[0]) == ("5", "6", "7", "8", "9")
+    calls = kind_of("ind").calls(entries[0], IDENTITY, Judge(sandbox, None).shown_of(entries[0]))
+    assert [arguments for _, arguments in calls] == ["5", "6", "7", "8", "9"]
 
 
 def test_r10_the_same_answer_runs_once_and_counts_each_time(sandbox: Sandbox) -> None:

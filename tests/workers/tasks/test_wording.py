@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from workers.sandbox.screen import CALLS, TOLD
-from workers.tasks.kinds import Problem, Triplet
-from workers.tasks.prompts.azr import AzrStyle, Form
+from workers.tasks.items import Problem, Triplet
+from workers.tasks.prompts.azr import AzrStyle
+from workers.tasks.prompts.style import Form
 
 STYLE = AzrStyle()
 PROGRAM = "def f(a):\n    return a * 7919"

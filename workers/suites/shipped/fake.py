@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from profiles.suites import SuiteRecord
+from profiles.task_kinds import NAMES
 
 SUITE = SuiteRecord(
     about="no questions: the weight of the durability trainer",
-    tasks=("abd", "ded", "ind"),
+    tasks=NAMES,
     workers=("fake",),
     styles=(),
 )

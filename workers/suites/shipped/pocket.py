@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from profiles.suites import PROGRAM_STYLES
+from profiles.task_kinds import NAMES
 from workers.suites.source import Drawn
 
 if TYPE_CHECKING:
@@ -30,8 +31,8 @@ def is_of_the_fold(program: str) -> bool:
 
 
 SUITE = Drawn(
-    about="deduction, abduction and induction on strings; right is what running programs says",
-    tasks=("abd", "ded", "ind"),
+    about="all three kinds of task of self-play, on strings; right is what running programs says",
+    tasks=NAMES,
     workers=("azr",),
     styles=("pocket", *PROGRAM_STYLES),
     folds={"pocket": is_of_the_fold},

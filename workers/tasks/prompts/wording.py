@@ -1,4 +1,4 @@
-"""The words of the six cells for models that read English. (pure)
+"""The words that kinds of task share, for models that read English. (pure)
 
 Content after section C of arXiv 2505.03335 and the published prompts, wording our own. Two rules of our own are stated
 as well, because they are enforced: calls that are refused, and values that can be written as literals.
@@ -23,19 +23,6 @@ CHAT = """\
 
 First think the task through, step by step, and only then answer. Put the thinking between <think> and </think> and \
 the answer between <answer> and </answer>, like this: <think> thinking </think> <answer> answer </answer>"""
-
-GOALS = {
-    "ded": """\
-# Task: write a program whose output is hard to deduce
-Design a new and unique Python program, together with one input for it, that takes deep algorithmic reasoning to \
-follow. Both become a question of an I.Q. test: a test subject is shown the program and the input, and has to deduce \
-the output.""",
-    "abd": """\
-# Task: write a program whose input is hard to deduce
-Design a new and unique Python program, together with one input for it, that takes deep algorithmic reasoning to \
-follow. It becomes a question of an I.Q. test: a test subject is shown the program and the output, and has to deduce \
-an input that gives this output.""",
-}
 
 CLASSES = "You may define classes of your own at the top of the program, if they make it more demanding."
 
@@ -77,11 +64,6 @@ def f(name: str, info: dict):
 'John', {'age': 20, 'city': 'New York'}
 ```"""
 
-JUDGED = {
-    "ded": "how hard it is to deduce the output from the program and the input",
-    "abd": "how hard it is to deduce an input from the program and the output",
-}
-
 CRITERIA = """\
 - The program runs with the given input.
 - {hard}: the harder, the better.
@@ -100,108 +82,6 @@ These functions exist already:
 
 Your `f` has to call every one of them ({names}). Do not define them again: they are put above your program. `f` must \
 add a demanding step of its own; passing its arguments on to one of them does not count."""
-
-PROPOSE_IND = """\
-# Task: write inputs for a given program, and a hint
-Below is a Python program. Write {count} inputs for it, and a message. They become a question of an I.Q. test: a test \
-subject is shown some of the inputs with the outputs that the program gives, and your message, and has to deduce the \
-program. The other inputs check the answer.
-
-## Inputs
-- Exactly {count} of them, each in a fence of its own that begins with ```input
-- Varied: together they cover what the program can do, and give outputs that differ from each other.
-- Separate the arguments of one input by commas and put strings in quotes. Every argument is a literal.
-
-## Message
-- One message in a fence that begins with ```message
-- Any form will do: a puzzle, a coding question, a description. It may not contain the code.
-- Inputs and message together must be enough to find the program, yet hard to find it with.
-
-First make a plan: what does the program do, and which inputs and which message make it hard but possible to deduce? \
-Then write the final inputs and the message.
-
-## The program
-```python
-{program}
-# each of your inputs is plugged in between these parentheses:
-f(YOUR INPUT)
-```
-
-## Example of the form
-```input
-'John', {{'age': 20, 'city': 'New York'}}
-```
-```input
-'Sammy', {{'age': 37, 'city': 'Los Angeles'}}
-```
-```message
-The function takes a person's name and facts. What does it make of them?
-```"""
-
-SOLVE_DED = """\
-# Task: deduce the output of a program
-What does `f` return for the given input? Think step by step, then give the output in a fence that begins with ```output
-Put strings in quotes. If several values are returned, write them as one tuple.
-
-## Program
-```python
-{program}
-```
-
-## Input
-```input
-{input}
-```
-
-## Example of the form
-```output
-{{'age': 20, 'city': 'New York'}}
-```"""
-
-SOLVE_ABD = """\
-# Task: deduce an input of a program
-For which input does `f` return the given output? There may be several: give one of them. Think step by step, then \
-give the input in a fence that begins with ```input
-Put strings in quotes and separate several arguments by commas. Write the arguments alone, without a call of `f`.
-
-## Program
-```python
-{program}
-```
-
-## Output
-```output
-{output}
-```
-
-## Example of the form
-```input
-'John', {{'age': 20, 'city': 'New York'}}
-```"""
-
-SOLVE_IND = """\
-# Task: deduce a program from inputs and outputs
-Find the function that turns each of these inputs into the output beside it. A message from its author is added. Think \
-step by step, check your function against every pair, then give it in a fence that begins with ```python
-It is also tried on inputs that you do not see.
-
-## Pairs
-{pairs}
-
-## Message
-```message
-{message}
-```
-
-## Rules for the code
-{rules}
-- {banned}
-
-## Example of the form
-```python
-def f(a):
-    return a
-```"""
 
 
 def fence(tag: str, text: str) -> str:

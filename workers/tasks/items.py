@@ -1,4 +1,4 @@
-"""The vocabulary of self-play: three tasks, two roles, and the records that hold a verified task.
+"""The vocabulary of self-play: names of tasks and roles, and the two forms in which a task meets a prompt.
 
 All fields are source text, so that a record survives a checkpoint, a prompt and a sandbox unchanged.
 """
@@ -6,18 +6,16 @@ All fields are source text, so that a record survives a checkpoint, a prompt and
 from dataclasses import dataclass
 from typing import Literal
 
-Task = Literal["abd", "ded", "ind"]
+Task = str
+"""Name of a kind of task; `workers.tasks.kinds.registry` has its record."""
 Role = Literal["propose", "solve"]
-
-TASKS: tuple[Task, ...] = ("abd", "ded", "ind")
-"""Cell order of every step: abduction (find an input), deduction (find the output), induction (find the program)."""
 
 ROLES: tuple[Role, ...] = ("propose", "solve")
 
 
 @dataclass(frozen=True, slots=True)
 class Triplet:
-    """A program, one argument list and the value it gave when it was run: a deduction and an abduction task."""
+    """A program, one argument list and the value it gave when it was run."""
 
     program: str
     input: str
@@ -32,7 +30,7 @@ class Triplet:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A hidden program seen through input/output pairs: an induction task."""
+    """A hidden program seen through input/output pairs."""
 
     program: str
     inputs: tuple[str, ...]
@@ -40,3 +38,6 @@ class Problem:
     message: str
     step: int
     source: str
+
+
+Item = Triplet | Problem

@@ -1,0 +1,36 @@
+"""What profiles and screens must know of each kind of task: its name, its title, its colours. (pure)
+
+What a kind asks and who is right about it is its own business: `workers/tasks/kinds/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+ABDUCTION, DEDUCTION, INDUCTION = "abd", "ded", "ind"
+"""Names in profiles, metrics and stored data."""
+
+
+class Look(NamedTuple):
+    title: str
+    """For a person."""
+    terminal: str
+    """Colour on a terminal: a mid-tone, legible on black and on white."""
+    light: str
+    """Colour of curves in the report, on white."""
+    dark: str
+    """The same, on black."""
+
+
+LOOKS: Mapping[str, Look] = {
+    ABDUCTION: Look("abduction", "#b07cff", "#8452d8", "#b592f5"),
+    DEDUCTION: Look("deduction", "#3b9eff", "#1f77d0", "#5ba8f5"),
+    INDUCTION: Look("induction", "#f0902a", "#d9731a", "#f09a4c"),
+}
+"""The built-in kinds. Screens show any other under its name, without a colour."""
+
+NAMES = tuple(LOOKS)
+"""In the order of the cells of a step."""
+SHOWN = (DEDUCTION, ABDUCTION, INDUCTION)
+"""In the order of screens."""

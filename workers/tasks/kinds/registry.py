@@ -1,0 +1,66 @@
+"""The kinds of task by name: the built-in ones, and those that a profile names as MODULE:NAME."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+
+from profiles.errors import ExitCode, LonghaulError
+from workers.tasks.entry import Entry
+from workers.tasks.items import Item, Task
+from workers.tasks.kinds.abduction import Abduction
+from workers.tasks.kinds.deduction import Deduction
+from workers.tasks.kinds.induction import Induction
+from workers.tasks.kinds.kind import Kind
+
+_KINDS: dict[Task, Kind] = {kind.name: kind for kind in (Abduction(), Deduction(), Induction())}
+"""In the order of the cells of a step."""
+
+
+def known() -> tuple[Kind, ...]:
+    """All kinds, in the order of the cells of a step; a profile's own ones come last."""
+    return tuple(_KINDS.values())
+
+
+def names() -> tuple[Task, ...]:
+    return tuple(_KINDS)
+
+
+def kind_of(task: Task) -> Kind:
+    """Raises KeyError for a name that nobody has."""
+    return _KINDS[task]
+
+
+def item_of(entry: Entry) -> Item:
+    """What prompt styles know of a task."""
+    return kind_of(entry.task).item(entry)
+
+
+def tasks_of(knob: Sequence[str]) -> tuple[Task, ...]:
+    """Names of the kinds that `azr.tasks` asks for, in its order; own ones are imported and known from then on.
+
+    Raises LonghaulError (INPUT) for a module that is not there, or has no kind of that name.
+    """
+    return tuple(_own(text).name if ":" in text else text for text in knob)
+
+
+def _own(text: str) -> Kind:
+    module, _, attribute = text.partition(":")
+    try:
+        kind = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise _unusable(text, str(error)) from error
+    if not isinstance(kind, Kind):
+        raise _unusable(text, f"{attribute} is no instance of workers.tasks.kinds.kind.Kind")
+    if _KINDS.setdefault(kind.name, kind) is not kind:
+        raise _unusable(text, f"there is a kind of the name {kind.name!r} already")
+    return kind
+
+
+def _unusable(text: str, why: str) -> LonghaulError:
+    return LonghaulError(
+        f"azr.tasks names {text!r}, which is no kind of task: {why}",
+        kept="the run, as it is",
+        next_command=f"python -c 'from {text.replace(':', ' import ')}'   (docs/extending.md says what it has to be)",
+        exit_code=ExitCode.INPUT,
+    )
