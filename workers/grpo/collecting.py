@@ -17,13 +17,16 @@ from workers.grpo.order import Order
 from workers.grpo.rows import Collected, Row
 from workers.models.load import Tokenizer
 from workers.problems.reader import Problem
+from workers.rewards.coin import coin as tossed
+from workers.rewards.of_profile import rewards_of
+from workers.rewards.reward import Case, Reward, score
 from workers.rng import derive, stream
 from workers.rollout.engine import Request, Rollout, Sampling
 from workers.suites.answer_format import AnswerFormat, VerbatimFormat
 from workers.suites.asking import Completer
 from workers.suites.question import WordProblem
 from workers.verifiers.symbolic import Symbolic
-from workers.verifiers.verify import Verdict, reward, sameness
+from workers.verifiers.verify import judge, sameness
 
 
 class Stages(Protocol):
@@ -40,6 +43,8 @@ class Asker:
     engine: Completer
     problems: Sequence[Problem]
     symbolic: Symbolic | None = None
+    own: Sequence[Reward] = ()
+    """Parts of the reward beside those of the profile."""
 
     def prompt_ids(self, text: str) -> tuple[int, ...]:
         return self.tokenizer.encode(prompt_of(self.answer_format, text))
@@ -63,24 +68,23 @@ class Asker:
         ids = rollout.completion_ids
         return self.tokenizer.decode(ids[:-1] if rollout.finish_reason == "stop" else ids)
 
-    def verdict(self, problem: int, rollout: Rollout) -> tuple[float, Verdict]:
-        """What the rollout earns, and why."""
-        gold, is_cut = self.problems[problem].gold, rollout.finish_reason == "length"
+    def case(self, problem: int, rollout: Rollout) -> Case:
+        """The rollout with who is right."""
+        asked, grpo = self.problems[problem], self.profile.grpo
         text = self.answer_format.whole(self.text_of(rollout))  # as a validation reads it
-        return reward(gold, text, self.profile.grpo, truncated=is_cut, symbolic=self.symbolic)
+        is_cut, longest = rollout.finish_reason == "length", self.profile.sampling.max_completion_tokens
+        verdict = judge(asked.gold, text, truncated=is_cut, lenient=grpo.lenient_answers, symbolic=self.symbolic)
+        return Case(asked, text, rollout, verdict, len(rollout.completion_ids) / longest)
 
     def sameness(self, problem: int) -> Callable[[str, str], bool]:
         """Whether two answers to the problem are the same, as the verifier sees them."""
         return sameness(self.problems[problem].gold, self.symbolic)
 
     def judged(self, group: int, problem: int, rollout: Rollout, coin: Random) -> Row:
-        earned, verdict = self.verdict(problem, rollout)
-        form = earned - float(verdict.correct)
-        share = len(rollout.completion_ids) / self.profile.sampling.max_completion_tokens
-        length = self.profile.grpo.length_penalty * share * verdict.correct
-        earned -= length
+        case = self.case(problem, rollout)
+        found = score(case, (*rewards_of(self.profile.grpo), *self.own))
         if self.profile.grpo.random_rewards:
-            earned = float(coin.randrange(2))
+            found = tossed(found, coin)
         return Row(
             group=group,
             problem=problem,
@@ -89,11 +93,12 @@ class Asker:
             log_probs=rollout.known_log_probs,
             entropies=rollout.entropies if rollout.is_finite else (),
             finish_reason=rollout.finish_reason,
-            reward=earned,
-            is_correct=verdict.correct,
-            is_answered=verdict.extracted is not None,
-            format_reward=form,
-            length_penalty=length,
+            reward=found.total,
+            is_correct=case.verdict.correct,
+            is_answered=case.verdict.extracted is not None,
+            format_reward=found.parts["format"],
+            length_penalty=-found.parts["length"],
+            own_rewards={part.name: found.parts[part.name] for part in self.own},
             is_finite=rollout.is_finite,
         )
 

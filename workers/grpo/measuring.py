@@ -113,7 +113,7 @@ class Measuring:
         }
 
     def _sample(self, problem: int, rollout: Rollout) -> Sample:
-        _, verdict = self._asker.verdict(problem, rollout)
+        verdict = self._asker.case(problem, rollout).verdict
         is_cut = rollout.finish_reason == "length"
         return Sample(None if is_cut else verdict.extracted, verdict.correct, len(rollout.completion_ids))
 

@@ -39,6 +39,7 @@ def collected_metrics(rows: Sequence[Row], uniform: Collection[int], rounds: int
         "reward/correct": mean(row.is_correct for row in rows),
         "reward/format": mean(row.format_reward for row in rows),
         "reward/length": -mean(row.length_penalty for row in rows),
+        **{f"reward/{name}": mean(row.own_rewards[name] for row in rows) for name in rows[0].own_rewards},
         "reward_std": deviation([row.reward for row in rows]),
         "group_spread": mean(deviation([row.reward for row in group]) for group in groups),
         "accuracy": mean(row.is_correct for row in rows),

@@ -33,6 +33,8 @@ class Row(Struct, frozen=True, kw_only=True):
     """The part of `reward` that was paid for its form."""
     length_penalty: float = 0.0
     """What was taken off it for its length."""
+    own_rewards: dict[str, float] = {}
+    """Parts of `reward` that a person added, by name."""
     is_finite: bool = True
     """False: the engine's numbers were NaN or infinite. JSON has no word for them, and the row is not trained on."""
 

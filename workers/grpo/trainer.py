@@ -37,6 +37,7 @@ from workers.problems.reader import drop_long, first, read_problems, summary
 from workers.rank_group.calls import Probe, Rehearse, Resize, Rest, TakeMemory, Widen
 from workers.rank_group.leader import RankGroup
 from workers.rank_group.replica import highest
+from workers.rewards.reward import Reward
 from workers.runtime import Attempt
 from workers.suites.answer_format import VerbatimFormat
 from workers.suites.answer_formats import format_of_run
@@ -67,8 +68,9 @@ class GrpoTrainer:
 
     static_files: ClassVar[Collection[str]] = load.STATIC_FILES
 
-    def __init__(self, attempt: Attempt) -> None:
-        self._attempt = attempt
+    def __init__(self, attempt: Attempt, own_rewards: Sequence[Reward] = ()) -> None:
+        """own_rewards: parts of the reward beside those of the profile."""
+        self._attempt, self._own_rewards = attempt, own_rewards
         self._profile: Profile = attempt.profile
         self.rank_group = RankGroup(attempt)
         self._model: Any = None
@@ -97,7 +99,13 @@ class GrpoTrainer:
         if head is None:
             self._attempt.event(event_kinds.PROBLEMS, text=summary(self._problems), digest=self._problems.digest)
         self._asker = Asker(
-            profile, answer_format, tokenizer, self._engine, self._problems.problems, verifier_of(profile.grpo)
+            profile,
+            answer_format,
+            tokenizer,
+            self._engine,
+            self._problems.problems,
+            verifier_of(profile.grpo),
+            self._own_rewards,
         )
         self._check_lengths()
         self._order = Order(self._begun_order(head))

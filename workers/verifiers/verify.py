@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Grpo
-from workers.verifiers.answers import extract, gold_of, is_formatted, plain, read_number, written
+from workers.verifiers.answers import extract, gold_of, plain, read_number, written
 from workers.verifiers.symbolic import Symbolic, is_askable, is_installed
 
 MOST_NAMED = 5
@@ -75,15 +75,6 @@ def sameness(gold: str, symbolic: Symbolic | None) -> Callable[[str, str], bool]
         return symbolic.compare(left, right).is_equal
 
     return same
-
-
-def reward(
-    gold: str, response: str, grpo: Grpo, *, truncated: bool, symbolic: Symbolic | None = None
-) -> tuple[float, Verdict]:
-    """1 for a right answer, else 0, and `format_reward` more for a response in the form that was asked for."""
-    verdict = judge(gold, response, truncated=truncated, lenient=grpo.lenient_answers, symbolic=symbolic)
-    formed = grpo.format_reward if is_formatted(response, truncated=truncated) else 0.0
-    return float(verdict.correct) + formed, verdict
 
 
 def verifier_of(grpo: Grpo) -> Symbolic | None:

@@ -20,7 +20,7 @@ from profiles.schema import Grpo
 from workers.verifiers import verify
 from workers.verifiers.answers import LONGEST_COMPLETION
 from workers.verifiers.symbolic import Limits, Symbolic, is_askable
-from workers.verifiers.verify import judge, reward, verifier_of
+from workers.verifiers.verify import judge, verifier_of
 
 
 @pytest.fixture(scope="module")
@@ -238,24 +238,6 @@ def test_nobody_reading_the_verdicts_on_is_no_traceback() -> None:
 @given(st.text(), st.text())
 def test_no_text_breaks_the_judge(gold: str, response: str) -> None:
     assert judge(gold, response).reason
-
-
-@pytest.mark.parametrize(
-    ("gold", "response", "truncated", "expected"),
-    [
-        ("7", r"so</think>\boxed{7}", False, 1.25),
-        ("7", r"so</think>\boxed{8}", False, 0.25),
-        ("7", "the answer is 7", False, 1.0),
-        ("7", r"so</think>\boxed{7}", True, 1.0),
-        ("7", "7", False, 0.0),
-    ],
-)
-def test_a_reward_is_for_being_right_and_a_little_for_the_form(
-    gold: str, response: str, truncated: bool, expected: float
-) -> None:
-    assert reward(gold, response, Grpo(format_reward=0.25), truncated=truncated)[0] == expected
-    assert reward(gold, response, Grpo(), truncated=truncated)[0] == expected // 1
-    assert reward("7", "7 or 8", Grpo(lenient_answers=True), truncated=False)[0] == 0.0
 
 
 def test_the_profile_names_the_verifier_and_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
