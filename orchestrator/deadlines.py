@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from profiles.schema import Timeouts
+from state import event_kinds
 from state.facts import Line
 
 FIRST_STEP_FACTOR = 4
@@ -61,7 +62,7 @@ class StepTimes:
 
     def take(self, lines: Sequence[Line]) -> None:
         """Lines that were just ingested."""
-        told = (line.data.get("seconds") for line in lines if line.type == "step")
+        told = (line.data.get("seconds") for line in lines if line.type == event_kinds.STEP.name)
         self._seconds.extend(float(seconds) for seconds in told if isinstance(seconds, int | float) and seconds)
 
     @property

@@ -1,7 +1,7 @@
 """Metrics of a step, each declared once: its name, its unit, what it means. (pure)
 
 Trainers report them in the event `step`, screens and trackers show them by these names. ROLE is propose or solve, TASK
-a kind of task, PHASE and STAGE and REASON a lower-case word. `python -m profiles.metrics > docs/metrics.md` makes the
+a kind of task, PHASE, STAGE, REASON and NAME are words. `python -m profiles.metrics > docs/metrics.md` makes the
 list for people.
 """
 
@@ -96,6 +96,7 @@ _GRPO = (
     Metric("reward/correct", REWARD, "part of the reward for the right answer"),
     Metric("reward/format", REWARD, "part for the form"),
     Metric("reward/length", REWARD, "part for the length, at most 0"),
+    Metric("reward/NAME", REWARD, "part of a reward of your own, by its name"),
     Metric("reward_std", REWARD, "deviation over all rollouts"),
     Metric("group_spread", REWARD, "mean of the groups' own deviations"),
     Metric("accuracy", SHARE, "rollouts that are right"),
@@ -132,7 +133,7 @@ _GRPO = (
 )
 METRICS = (*_COMMON, *_SELF_PLAY, *_GRPO)
 PLACES = {"ROLE_TASK": "(?:propose|solve)_[a-z]+", "TASK": "[a-z]+", "PHASE": "[a-z]+", "STAGE": "[a-z_]+",
-          "REASON": "[a-z_]+"}  # fmt: skip
+          "REASON": "[a-z_]+", "NAME": "[a-z]+"}  # fmt: skip
 _place = re.compile("|".join(PLACES))
 _patterns = [(re.compile(_place.sub(lambda found: PLACES[found[0]], one.name)), one) for one in METRICS]
 

@@ -10,6 +10,7 @@ import pytest
 
 from orchestrator.deadlines import Watch
 from orchestrator.display.view import Live
+from orchestrator.launchers.launcher import Handle
 from orchestrator.live_facts import MEMORY_INTERVAL_S, LiveFacts
 from orchestrator.schedule import Train, Validate
 
@@ -18,14 +19,9 @@ from orchestrator.schedule import Train, Validate
 class Worker:
     """What is read of a process."""
 
-    pid: int = 4711
+    handle: Handle = field(default_factory=lambda: Handle("local", "owner", "token", pid=os.getpid()))
     step: int = 5
     watch: Watch = field(default_factory=lambda: Watch(spawned_at=0.0, progress_at=90.0, stage="rollout"))
-    measured: int = 0
-
-    def rss_bytes(self) -> int:
-        self.measured += 1
-        return 1000 * self.measured
 
 
 def pool(worker: Worker | None = None, action: Train | Validate | None = None, standby: Worker | None = None):
@@ -67,8 +63,10 @@ def test_the_next_worker_is_warm_once_it_is_ready(ready: bool, word: str) -> Non
     assert told(LiveFacts(), 100.0, pool(standby=Worker(watch=Watch(0.0, ready)))).standby == word
 
 
-def test_memory_is_measured_now_and_then_not_at_every_turn() -> None:
+def test_memory_is_measured_now_and_then_not_at_every_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     facts, worker = LiveFacts(), Worker()
+    measured = iter((1000, 2000))
+    monkeypatch.setattr("orchestrator.live_facts.rss_bytes", lambda pid: next(measured))
     seen = [
         told(facts, 100.0 + at, pool(worker)).worker_rss_bytes for at in (0, MEMORY_INTERVAL_S / 2, MEMORY_INTERVAL_S)
     ]

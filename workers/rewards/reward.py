@@ -33,7 +33,7 @@ class Reward(Protocol):
 
     @property
     def name(self) -> str:
-        """Its metric is `reward/NAME`."""
+        """One lower-case word. Its metric is `reward/NAME`."""
         ...
 
     def __call__(self, case: Case) -> float:

@@ -18,6 +18,7 @@ from orchestrator.launchers.registry import launcher_named
 from profiles.errors import ExitCode
 from profiles.launchers import LAUNCHERS
 from tests import REPOSITORY
+from tests.extending import example
 from tests.faults.conftest import Clean
 from tests.faults.conftest import clean as clean
 from tests.faults.harness import Scene, scene
@@ -73,8 +74,7 @@ def folder_of(name: str) -> list[Path]:
 
 
 def test_the_document_shows_that_very_file() -> None:
-    (shown,) = re.findall(r"^```python\n(.*?)^```", (REPOSITORY / "docs/extending.md").read_text(), re.M | re.S)
-    assert shown == Path(nice.__file__).read_text()
+    assert example("A launcher of your own") == Path(nice.__file__).read_text()
 
 
 # --- one without processes -----------------------------------------------------------------------------------

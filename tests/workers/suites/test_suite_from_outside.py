@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from profiles.suites import record_of
 from state.layout import RunDir
 from state.reader import Reader
 from tests import REPOSITORY
+from tests.extending import example
 from tests.workers.suites.outside import sums
 from tests.workers.suites.samples import DED, DOUBLE
 from workers.suites.held_out import held_out_of
@@ -83,8 +83,7 @@ def test_a_wrong_name_is_refused_with_the_known_ones_before_anything_starts(
 
 
 def test_the_example_of_the_documentation_is_a_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs/extending.md").read_text(), flags=re.DOTALL)
-    (tmp_path / "capitals.py").write_text(example)
+    (tmp_path / "capitals.py").write_text(example("A suite of your own"))
     monkeypatch.syspath_prepend(tmp_path)
     (suite,) = load_suites(["capitals:CAPITALS"], None, 0)
     assert [one.gold for one in suite.questions] == ["1927"]
