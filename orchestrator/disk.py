@@ -13,11 +13,11 @@ from typing import Any
 
 from orchestrator.display.wording import harmless, size
 from orchestrator.judging import shape_for
-from orchestrator.planner import changed
 from orchestrator.preflight import command_of
 from profiles.built_in import BUILT_IN
 from profiles.disk import DiskPlan, checkpoint_bytes, disk_plan
 from profiles.errors import ExitCode, LonghaulError
+from profiles.knobs import with_values
 from profiles.schema import Profile
 from profiles.shapes import Shape, shape_of
 from state.layout import RunDir
@@ -144,7 +144,7 @@ def too_full(room: Room, profile: Profile, run: RunDir, args: argparse.Namespace
 def advice(room: Room, profile: Profile, run: RunDir, args: argparse.Namespace) -> str:
     """What to type where the disk is too small."""
     anyway = "       or start all the same: --set retention.on_small_disk=warn"
-    least = plan_for(changed(profile, LEAST), room.there)
+    least = plan_for(with_values(profile, LEAST), room.there)
     if least is not None and least.total - room.there.occupied <= room.free:
         words = " ".join(f"--set {name}={value}" for name, value in LEAST.items())
         return f"{command_of(args, LEAST)} {words}   (needs {size(least.total)})\n{anyway}"

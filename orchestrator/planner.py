@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from msgspec.structs import replace
-
 from profiles import capture
 from profiles.errors import ExitCode, LonghaulError
 from profiles.footprint import GIB, Demand, demand_of, work_of
-from profiles.knobs import knobs, value_of
+from profiles.knobs import knobs, value_of, with_values
 from profiles.rules import check
 from profiles.schema import Profile
 from profiles.shapes import Shape
@@ -77,14 +75,6 @@ def plan_of(profile: Profile, shape: Shape, usable_bytes: int | None, card_bytes
     return Plan(profile, demand, usable_bytes)
 
 
-def changed(profile: Profile, changes: Changes) -> Profile:
-    """The profile with other values."""
-    for name, value in changes.items():
-        section, _, key = name.rpartition(".")
-        profile = replace(profile, **{section: replace(getattr(profile, section), **{key: value})})
-    return profile
-
-
 def settle_engine(
     profile: Profile,
     shape: Shape | None,
@@ -102,7 +92,7 @@ def settle_engine(
     """
     if profile.sampling.engine != "auto":
         return profile, ""
-    plain = changed(profile, _taken_by(profile, "native" if shape is None or shape.is_captured else "hf"))
+    plain = with_values(profile, _taken_by(profile, "native" if shape is None or shape.is_captured else "hf"))
     if shape is None or usable_bytes is None or profile.run.device == "cpu":
         return plain, "no GPU, or no model, that is known"
     against = _reason_against_capture(profile, shape, capability or capture.OLDEST)
@@ -110,7 +100,7 @@ def settle_engine(
         return plain, "captured steps, the fastest that was measured"
     if not has_vllm:
         return plain, f"{against}, and vLLM is not installed"
-    with_vllm = changed(profile, {"sampling.engine": "vllm"})
+    with_vllm = with_values(profile, {"sampling.engine": "vllm"})
     is_too_old = (capability or capture.OLDEST) < capture.OLDEST and profile.vllm.dtype == "bfloat16"
     fits = plan_of(with_vllm, shape, usable_bytes).fits and vllm_holds(with_vllm, shape, usable_bytes)
     if is_too_old or not fits or check(with_vllm):
@@ -148,7 +138,7 @@ def nearest(
     not at all, moments in 8 bits, moments in host memory. is_new: knobs that a run cannot change may be named.
     """
     for fixed, engine in product(_homes_of_moments(profile), _engines(profile)):
-        base = changed(profile, fixed | engine)
+        base = with_values(profile, fixed | engine)
         update = _first_that_fits(base, _updates(base), shape, usable_bytes, card_bytes, "update")
         rows = _first_that_fits(base, _rows(base), shape, usable_bytes, card_bytes, "rollout")
         if update is None or rows is None:
@@ -156,7 +146,7 @@ def nearest(
         wanted = fixed | engine | update | rows
         found = {name: value for name, value in wanted.items() if value_of(profile, name) != value}
         is_allowed = is_new or all(knobs()[name].kind != "fixed" for name in found)
-        if is_allowed and not check(changed(profile, found)):
+        if is_allowed and not check(with_values(profile, found)):
             return found
     return None
 
@@ -164,12 +154,12 @@ def nearest(
 def least(profile: Profile, shape: Shape, usable_bytes: int, card_bytes: int = 0) -> Demand:
     """What the profile needs with short sequences and those settings of `nearest` that take least memory."""
     lengths = ("sampling.max_prompt_tokens", "sampling.max_completion_tokens")
-    short = changed(profile, {name: min(SHORT, value_of(profile, name)) for name in lengths})
+    short = with_values(profile, {name: min(SHORT, value_of(profile, name)) for name in lengths})
     demands = []
     for fixed, engine in product(_homes_of_moments(short), _engines(short)):
-        base = changed(short, fixed | engine)
+        base = with_values(short, fixed | engine)
         (*_, update), (*_, rows) = _updates(base), _rows(base)
-        demands.append(plan_of(changed(base, update | rows), shape, usable_bytes, card_bytes).demand)
+        demands.append(plan_of(with_values(base, update | rows), shape, usable_bytes, card_bytes).demand)
     return min(demands, key=lambda demand: demand.device)
 
 
@@ -178,7 +168,7 @@ def _first_that_fits(
 ) -> Changes | None:
     """part: `rollout`, or all that belongs to the update."""
     for changes in choices:
-        devices = plan_of(changed(base, changes), shape, usable_bytes, card_bytes).demand.devices
+        devices = plan_of(with_values(base, changes), shape, usable_bytes, card_bytes).demand.devices
         mine = [size for phase, size in devices.items() if (phase == "rollout") == (part == "rollout")]
         if max(mine) <= usable_bytes:
             return changes
@@ -207,7 +197,7 @@ def _engines(profile: Profile) -> Iterator[Changes]:
 
 def taken_by(profile: Profile, engine: str) -> Profile:
     """The profile with another engine."""
-    return changed(profile, _taken_by(profile, engine))
+    return with_values(profile, _taken_by(profile, engine))
 
 
 def _taken_by(profile: Profile, engine: str) -> Changes:

@@ -14,7 +14,7 @@ from orchestrator.machine import Card, Machine, this_machine
 from orchestrator.planner import Plan
 from profiles.errors import ExitCode, LonghaulError
 from profiles.footprint import GIB
-from profiles.knobs import knobs
+from profiles.knobs import knobs, with_values
 from profiles.load import load_profile, shipped_profiles
 from profiles.schema import Profile
 from profiles.worker_kinds import kind_of
@@ -201,7 +201,7 @@ def engine_kept(verdict: Verdict, args: argparse.Namespace) -> str:
     engine = verdict.profile.sampling.engine
     if "sampling.engine" in names or not any(name.startswith(("model.", "run.", "vllm.")) for name in names):
         return ""
-    afresh = planner.changed(verdict.profile, {"sampling.engine": "auto"})
+    afresh = with_values(verdict.profile, {"sampling.engine": "auto"})
     by_auto = judge(afresh, verdict.machine).profile.sampling.engine
     return f"rollouts stay by {engine}; --set sampling.engine=auto would mean {by_auto}" if by_auto != engine else ""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from msgspec import Meta, Struct
-from msgspec.structs import fields
+from msgspec.structs import fields, replace
 
 from profiles.schema import Profile, Section
 
@@ -17,7 +18,10 @@ ChangeKind = Literal["fixed", "free", "guarded"]
 
 
 class Knob(Struct, frozen=True):
-    """One knob. `name` is `section.key`, or the key alone for the knobs above all sections."""
+    """One knob. `name` is `section.key`, or the key alone for the knobs above all sections.
+
+    section: its name with the sections that it lies in, as `azr.variants`.
+    """
 
     section: str
     key: str
@@ -46,9 +50,15 @@ class Knob(Struct, frozen=True):
 
 @cache
 def sections() -> dict[str, type[Section]]:
-    """Name -> class of each section, in the order of the schema."""
-    hints = get_type_hints(Profile, include_extras=True)
-    return {name: hint for name, hint in hints.items() if isinstance(hint, type) and issubclass(hint, Section)}
+    """Name -> class of each section, in the order of the schema; `azr.variants` follows `azr`."""
+    return dict(_sections_of(Profile, ""))
+
+
+def _sections_of(cls: type[Section], prefix: str) -> Iterator[tuple[str, type[Section]]]:
+    for key, hint in get_type_hints(cls, include_extras=True).items():
+        if isinstance(hint, type) and issubclass(hint, Section):
+            yield f"{prefix}{key}", hint
+            yield from _sections_of(hint, f"{prefix}{key}.")
 
 
 @cache
@@ -64,12 +74,12 @@ def knobs_of(section: str) -> dict[str, Knob]:
 
 def _all_knobs() -> Iterator[Knob]:
     classes = sections()
-    for field in fields(Profile):
-        if field.name not in classes:
-            yield Knob("", field.name, field.type, field.default)
-    for section, cls in classes.items():
+    every: dict[str, type[Section]] = {"": Profile, **classes}
+    for section, cls in every.items():
         for field in fields(cls):
-            yield Knob(section, field.name, field.type, field.default)
+            knob = Knob(section, field.name, field.type, field.default)
+            if knob.name not in classes:
+                yield knob
 
 
 def describe(annotation: Any) -> str:
@@ -128,8 +138,19 @@ def _extra(annotation: Any, name: str) -> Any:
 
 def value_of(profile: Profile, name: str) -> Any:
     """Value of a knob by its full name."""
-    section, _, key = name.rpartition(".")
-    return getattr(getattr(profile, section) if section else profile, key)
+    return attrgetter(name)(profile)
+
+
+def with_values(profile: Profile, values: Mapping[str, Any]) -> Profile:
+    """The profile with other values of knobs, by their full names."""
+    for name, value in values.items():
+        profile = _with(profile, name.split("."), value)
+    return profile
+
+
+def _with(held: Any, path: list[str], value: Any) -> Any:
+    key, *inner = path
+    return replace(held, **{key: _with(getattr(held, key), inner, value) if inner else value})
 
 
 def docstrings() -> dict[str, str]:

@@ -11,8 +11,9 @@ import msgspec
 from msgspec import Struct
 
 from profiles.errors import ExitCode, LonghaulError
-from profiles.knobs import Knob, base_type, choices, knobs, knobs_of, sections, value_of
+from profiles.knobs import Knob, base_type, choices, knobs, knobs_of, sections, value_of, with_values
 from profiles.refusal import OVERRIDE, Told, input_error, line_of, nearest, place, refusal, shown
+from profiles.renamed import RENAMED
 from profiles.rules import Problem, check
 from profiles.schema import Profile
 
@@ -201,19 +202,29 @@ def _label(path: Path) -> str:
 
 def _collect(file: _File, values: dict[str, _Value], problems: list[Told], *, is_leaf: bool) -> None:
     """Add a file's values over those of its base."""
-    for top, value in file.table.items():
-        where = _origin(file, "", top)
-        if top in sections():
-            if not isinstance(value, dict):
-                problems.append(Told(f"[{top}]", f"is a section: write its knobs under a line [{top}]", where))
-                continue
-            for key, inner in value.items():
-                _put(top, key, _Value(inner, _origin(file, top, key)), values, problems)
-        elif isinstance(value, dict) and top not in knobs_of(""):
-            near = nearest(top, sections())
-            problems.append(Told(f"[{top}]", "unknown section" + (f"; did you mean [{near}]?" if near else ""), where))
-        elif is_leaf or top not in NOT_INHERITED:
-            _put("", top, _Value(value, where), values, problems)
+    table = file.table if is_leaf else {key: value for key, value in file.table.items() if key not in NOT_INHERITED}
+    _collect_section(file, "", table, values, problems)
+
+
+def _collect_section(
+    file: _File, section: str, table: Mapping[str, Any], values: dict[str, _Value], problems: list[Told]
+) -> None:
+    for key, value in table.items():
+        name, where = f"{section}.{key}".lstrip("."), _origin(file, section, key)
+        if name in sections():
+            if isinstance(value, dict):
+                _collect_section(file, name, value, values, problems)
+            else:
+                problems.append(_not_a_knob(name, where))
+        elif isinstance(value, dict) and key not in knobs_of(section):
+            near = nearest(name, sections())
+            problems.append(Told(f"[{name}]", "unknown section" + (f"; did you mean [{near}]?" if near else ""), where))
+        else:
+            _put(section, key, _Value(value, where), values, problems)
+
+
+def _not_a_knob(section: str, where: str) -> Told:
+    return Told(f"[{section}]", f"is a section: write its knobs under a line [{section}]", where)
 
 
 def _put(section: str, key: str, value: _Value, values: dict[str, _Value], problems: list[Told]) -> None:
@@ -222,8 +233,11 @@ def _put(section: str, key: str, value: _Value, values: dict[str, _Value], probl
         values[known[key].name] = value
         return
     elsewhere = [knob.section for knob in knobs().values() if knob.key == key and knob.section]
+    elsewhere.sort(key=lambda other: not other.startswith(f"{section}."))  # its own sections first
     near = nearest(key, known)
-    if elsewhere:
+    if new := RENAMED.get(f"{section}.{key}"):
+        text = f"is now {new}"
+    elif elsewhere:
         text = f"unknown key; it belongs under [{elsewhere[0]}]"
     else:
         text = "unknown key" + (f"; did you mean {near}?" if near else "")
@@ -240,6 +254,8 @@ def _override(override: str, values: dict[str, _Value], problems: list[Told]) ->
         problems.append(
             Told(f"[{section}]", "unknown section" + (f"; did you mean {near}.{key}?" if near else ""), OVERRIDE)
         )
+    elif name.strip() in sections():
+        problems.append(Told(f"[{name.strip()}]", f"is a section: write --set {name.strip()}.KEY=VALUE", OVERRIDE))
     else:
         knob = knobs_of(section).get(key)
         is_text = knob is not None and base_type(knob.annotation) is str
@@ -304,12 +320,7 @@ def _is_finite(value: Any) -> bool:
 
 def _build(good: Mapping[str, Any]) -> Profile:
     """A Profile from checked values; what is missing is at its default, and `name` at a harmless one."""
-    built = {
-        section: cls(**{knob.key: good[knob.name] for knob in knobs_of(section).values() if knob.name in good})
-        for section, cls in sections().items()
-    }
-    top = {key: good[key] for key in knobs_of("") if key in good}
-    return Profile(**{"name": "unnamed", **top, **built})
+    return with_values(Profile(name="unnamed"), good)
 
 
 def _told(problem: Problem, good: Mapping[str, Any], values: Mapping[str, _Value], label: str) -> Told:

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from orchestrator.planner import changed, nearest, plan_of, settle_engine
+from orchestrator.planner import nearest, plan_of, settle_engine
 from profiles.footprint import GIB
+from profiles.knobs import with_values
 from profiles.load import load_profile
 from profiles.rules import check
 from profiles.schema import Profile
@@ -22,7 +23,7 @@ CARDS = {"azr-0.5b": ("qwen2.5-0.5b", 12), "azr-3b-qlora": ("qwen2.5-3b", 16), "
 
 
 def profile(name: str = "azr-0.5b", **changes: Any) -> Profile:
-    return changed(load_profile(name).profile, {key.replace("__", "."): value for key, value in changes.items()})
+    return with_values(load_profile(name).profile, {key.replace("__", "."): value for key, value in changes.items()})
 
 
 @pytest.mark.parametrize("name", ["azr-0.5b", "azr-3b-qlora"])
@@ -76,7 +77,7 @@ def test_the_nearest_settings_that_fit(changes: dict[str, Any], gigabytes: float
     if expected.get("sampling.max_rows") and found is not None:
         expected = expected | {"sampling.max_rows": found["sampling.max_rows"]}
     assert found == expected
-    assert plan_of(changed(mine, found), HALF, usable(gigabytes), int(gigabytes * GIB)).fits
+    assert plan_of(with_values(mine, found), HALF, usable(gigabytes), int(gigabytes * GIB)).fits
 
 
 def test_nothing_fits_a_card_that_does_not_hold_the_weights() -> None:
@@ -103,7 +104,7 @@ def test_what_is_suggested_fits_is_valid_and_changes_nothing_that_is_learnt(
     if found is None:
         assert gigabytes < 6
         return
-    after = changed(mine, found)
+    after = with_values(mine, found)
     assert plan_of(after, HALF, usable(gigabytes), int(gigabytes * GIB)).fits and check(after) == []
     assert (after.azr, after.adapter, after.model.path) == (mine.azr, mine.adapter, mine.model.path)
     assert after.sampling.max_completion_tokens == mine.sampling.max_completion_tokens
@@ -114,7 +115,7 @@ def test_a_larger_card_never_gets_smaller_settings_while_the_moments_stay() -> N
     mine = profile(optimizer__micro_batch_size=32, sampling__max_rows=512)
     sizes = []
     for gigabytes in (8, 10, 12, 16, 24, 48):
-        after = changed(mine, nearest(mine, HALF, usable(gigabytes)) or {})
+        after = with_values(mine, nearest(mine, HALF, usable(gigabytes)) or {})
         sizes.append((after.optimizer.micro_batch_size, after.sampling.max_rows))
     assert sizes == sorted(sizes) and len(set(sizes)) > 3
 

@@ -52,29 +52,25 @@ def settings_of_knobs(draw: st.DrawFn) -> dict[str, Any]:
 
 def profile_with(name: str, settings: dict[str, Any]) -> Profile:
     """The profile that these settings ask for, made without the loader."""
-    profile = Profile(name=name)
+    table: dict[str, Any] = {"name": name}
     for knob, value in settings.items():
-        section, _, key = knob.rpartition(".")
-        if section:
-            inner = msgspec.structs.replace(getattr(profile, section), **{key: value})
-            profile = msgspec.structs.replace(profile, **{section: inner})
-        else:
-            profile = msgspec.structs.replace(profile, **{key: value})
-    return profile
+        *sections, key = knob.split(".")
+        inner = table
+        for section in sections:
+            inner = inner.setdefault(section, {})
+        inner[key] = value
+    return msgspec.convert(table, Profile)
 
 
 def as_toml(settings: dict[str, Any]) -> str:
     """A file that says these settings."""
-    top = [f"{knob} = {toml_value(value)}" for knob, value in settings.items() if "." not in knob]
-    lines = list(top)
-    for section in dict.fromkeys(knob.split(".")[0] for knob in settings if "." in knob):
-        lines.append(f"[{section}]")
-        lines += [
-            f"{knob.split('.')[1]} = {toml_value(value)}"
-            for knob, value in settings.items()
-            if knob.startswith(f"{section}.")
-        ]
-    return "\n".join(lines) + "\n"
+    by_section: dict[str, list[str]] = {"": []}
+    for knob, value in settings.items():
+        section, _, key = knob.rpartition(".")
+        by_section.setdefault(section, []).append(f"{key} = {toml_value(value)}")
+    return (
+        "\n".join("\n".join([f"[{section}]"] * bool(section) + lines) for section, lines in by_section.items()) + "\n"
+    )
 
 
 def toml_value(value: Any) -> str:

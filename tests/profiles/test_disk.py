@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.planner import changed
 from profiles.disk import (
     BALLAST_BYTES,
     IN_FLIGHT,
@@ -16,6 +15,7 @@ from profiles.disk import (
     rollout_bytes,
     state_bytes,
 )
+from profiles.knobs import with_values
 from profiles.load import load_profile
 from profiles.schema import Profile
 from profiles.shapes import ARCHITECTURES, Shape, shape_of
@@ -25,7 +25,7 @@ BIG = INLINE_BYTES + 1
 
 
 def profile(name: str = "azr-0.5b", **changes: object) -> Profile:
-    return changed(load_profile(name).profile, {key.replace("__", "."): value for key, value in changes.items()})
+    return with_values(load_profile(name).profile, {key.replace("__", "."): value for key, value in changes.items()})
 
 
 def test_a_bfloat16_model_stores_its_weights_float32_copies_and_moments() -> None:
@@ -63,16 +63,18 @@ def test_buffers_are_bounded_by_what_a_run_with_a_last_cycle_can_find() -> None:
     endless = profile("pocket")
     one = 3 * (512 + 4 * 128)
     assert buffer_bytes(endless) == 16384 * one
-    short = changed(endless, {"run.max_cycles": 2, "run.steps_per_cycle": 3})
+    short = with_values(endless, {"run.max_cycles": 2, "run.steps_per_cycle": 3})
     assert buffer_bytes(short) == (endless.azr.seed_tasks + 2 * 3 * 12) * one
-    assert buffer_bytes(changed(short, {"data.sources": ("tasks.jsonl",)})) == 16384 * one
+    assert buffer_bytes(with_values(short, {"data.sources": ("tasks.jsonl",)})) == 16384 * one
     assert buffer_bytes(profile("pocket-grpo")) == 0
 
 
 def test_rollouts_are_those_since_the_last_checkpoint_and_those_that_are_kept() -> None:
     base = profile("pocket-grpo")
     step = rollout_bytes(base) // base.run.checkpoint_every
-    assert rollout_bytes(changed(base, {"retention.keep_rollout_steps": 7})) == (base.run.checkpoint_every + 7) * step
+    assert (
+        rollout_bytes(with_values(base, {"retention.keep_rollout_steps": 7})) == (base.run.checkpoint_every + 7) * step
+    )
 
 
 @pytest.mark.parametrize(

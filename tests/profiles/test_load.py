@@ -213,7 +213,7 @@ def test_what_is_wrong_is_said_in_words(tmp_path: Path, text: str, said: str) ->
         pytest.param("run.seed=three", '[run] seed = "three"  must be an integer >= 0', id="a word for a number"),
         pytest.param("run.seed=1\nrun.threads=2", "must be an integer", id="two lines in one"),
         pytest.param("extends=fake", "unknown key", id="a base is said in the file"),
-        pytest.param("run=3", "unknown key", id="a section"),
+        pytest.param("run=3", "[run]  is a section: write --set run.KEY=VALUE", id="a section"),
     ],
 )
 def test_what_is_wrong_with_set_is_said_in_words(override: str, said: str) -> None:
