@@ -23,11 +23,11 @@ from typing import Any
 from benchmarks._runs import Job, add_options, chosen, lanes_of, run_all
 
 VARIANTS: dict[str, tuple[str, ...]] = {
-    "plain": ("grpo.entropy_mask=off", "grpo.sent=false"),
-    "mask": ("grpo.entropy_mask=percentile", "grpo.sent=false"),
-    "sent": ("grpo.entropy_mask=off", "grpo.sent=true"),
-    "mask+sent": ("grpo.entropy_mask=percentile", "grpo.sent=true"),
-    "random": ("grpo.random_rewards=true",),
+    "plain": ("grpo.entropy_mask=off", "grpo.sent.enabled=false"),
+    "mask": ("grpo.entropy_mask=percentile", "grpo.sent.enabled=false"),
+    "sent": ("grpo.entropy_mask=off", "grpo.sent.enabled=true"),
+    "mask+sent": ("grpo.entropy_mask=percentile", "grpo.sent.enabled=true"),
+    "random": ("grpo.variants.random_rewards=true",),
 }
 COMPARED = ("plain", "mask", "sent", "mask+sent")
 TASKS = ("ops1", "ops2", "ops3", "mean")

@@ -25,8 +25,8 @@ from profiles.task_kinds import SHOWN
 
 CONTROLS = {
     "none": [],
-    "random_rewards": ["azr.random_rewards=true"],
-    "untrained_proposer": ["azr.train_proposer=false"],
+    "random_rewards": ["azr.variants.random_rewards=true"],
+    "untrained_proposer": ["azr.variants.train_proposer=false"],
     "plateau": ["stagnation.on_plateau=continue", "stagnation.on_no_data=continue", "stagnation.on_collapse=continue"],
 }
 

@@ -1,8 +1,9 @@
-"""`python -m profiles > docs/profiles.md`: the reference of all knobs, made from the schema."""
+"""`python -m profiles docs`: the reference of all knobs, made from the schema."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 from profiles.knobs import Knob, docstrings, knobs_of, sections
 from profiles.load import load_profile, shipped_profiles
@@ -11,7 +12,7 @@ from profiles.refusal import shown
 INTRODUCTION = """\
 # Profiles: every knob
 
-<!-- Made by `python -m profiles > docs/profiles.md` from profiles/schema.py; a test compares. Edit the schema. -->
+<!-- Made by `python -m profiles docs` from profiles/schema.py; a test compares. Edit the schema. -->
 
 A profile is a TOML file that describes a run. `--profile NAME` uses a shipped profile, `--profile path/to/mine.toml`
 one of your own. A file usually begins with `extends = "pocket"` (or a path, relative to the file) and holds only the
@@ -26,14 +27,41 @@ run has no checkpoint, every knob may change.
 """
 
 
-def reference() -> str:
+VARIANTS = ".variants"
+VARIANTS_INTRODUCTION = """\
+# Variants: ablations and published alternatives
+
+<!-- Made by `python -m profiles docs` from profiles/azr.py and profiles/grpo.py; a test compares. Edit those. -->
+
+No run needs these knobs. They reproduce a paper, or measure what a choice is worth.
+[Profiles](profiles.md) has all other knobs.
+"""
+
+
+def main_page() -> str:
     """docs/profiles.md, whole."""
-    parts = [INTRODUCTION, _shipped()]
     said = docstrings()
+    parts = [INTRODUCTION, _shipped()]
     for section in ["", *sections()]:
-        parts.append(f"## {f'[{section}]' if section else 'Above all sections'}\n\n{_about(section, said)}")
-        parts.append(_table(list(knobs_of(section).values()), said))
+        if not section.endswith(VARIANTS):
+            parts.append(_section(section, said))
+        if f"{section}{VARIANTS}" in sections():
+            parts.append(f"Ablations and published variants: [[{section}{VARIANTS}]](variants.md#{section}variants).\n")
     return "\n".join(parts)
+
+
+def variants_page() -> str:
+    """docs/variants.md, whole."""
+    said = docstrings()
+    return "\n".join([VARIANTS_INTRODUCTION, *(_section(one, said) for one in sections() if one.endswith(VARIANTS))])
+
+
+PAGES = {"profiles.md": main_page, "variants.md": variants_page}
+
+
+def _section(section: str, said: dict[str, str]) -> str:
+    title = f"[{section}]" if section else "Above all sections"
+    return f"## {title}\n\n{_about(section, said)}\n{_table(list(knobs_of(section).values()), said)}"
 
 
 def _shipped() -> str:
@@ -58,4 +86,5 @@ def _table(rows: list[Knob], said: dict[str, str]) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(reference())
+    for page, text in PAGES.items():
+        (Path(sys.argv[1]) / page).write_text(text(), encoding="utf-8")

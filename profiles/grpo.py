@@ -9,6 +9,65 @@ from msgspec import Meta
 from profiles.section import FIXED, FREE, Count, Positive, Section, Share
 
 
+class Sent(Section, frozen=True):
+    """[grpo.sent]: a curriculum by semantic entropy (SENT): problems from easy to hard."""
+
+    enabled: Annotated[bool, FIXED] = False
+    """Order the problems from easy to hard by the semantic entropy of the first policy's answers (SENT)."""
+    samples: Annotated[int, Meta(ge=2)] = 8
+    """Answers to each problem from which its entropy is measured (M)."""
+    stages: Annotated[int, Meta(ge=1, le=8), FIXED] = 2
+    """Equal parts of the ordered problems; training opens one after another."""
+    saturated: Annotated[Literal["thin", "keep", "drop"], FIXED] = "thin"
+    """Problems that are always solved in the same way: keep a twentieth, all, or none of them."""
+    replay: Share = 0.2
+    """Share of draws from earlier stages."""
+    min_steps: Positive = 50
+    """Steps of a stage before the next one may open."""
+    max_steps: Positive = 500
+    """Steps of a stage after which the next one opens regardless."""
+    accuracy: Share = 0.75
+    """Running mean of the share of right answers that opens the next stage."""
+    uniform: Share = 0.6
+    """Running mean of the share of uniform groups that opens the next stage, because this one has little left to
+    teach."""
+    on_stale: Annotated[Literal["rebuild", "fail", "shuffle"], FREE] = "rebuild"
+    """If the measured order belongs to another model, file or setting: measure again, refuse, or train without
+    order."""
+
+
+class GrpoVariants(Section, frozen=True):
+    """[grpo.variants]: ablations and published variants of GRPO. No run needs them; each has its reason."""
+
+    std_ddof: Literal[0, 1] = 0
+    """0: deviation of the group itself; 1: sample deviation, which reproduces TRL."""
+    denominator: Literal["kept", "all"] = "kept"
+    """Whether rollouts that were left out count in the divisor of `norm`."""
+    kl_tokens: Literal["all", "selected"] = "all"
+    """Compute the KL over all tokens, or only over those that the entropy mask keeps; the head then reads no others."""
+    low_entropy_kl: Annotated[float, Meta(ge=0)] = 0.0
+    """Weight of the KL for tokens that the entropy mask drops, in addition to `kl_coef`; 0: none."""
+    low_entropy_cov_share: Share = 0.0
+    """Share of the dropped tokens with the largest covariance of advantage and log-prob: they get
+    `low_entropy_cov_kl`."""
+    low_entropy_cov_kl: Annotated[float, Meta(ge=0)] = 0.0
+    """Weight of the KL of that share; a value above `low_entropy_kl` holds these tokens more firmly."""
+    tis_mode: Literal["token_truncate", "token_mask", "sequence_mask"] = "token_truncate"
+    """Importance weights above `tis_cap`: cut to it, drop their token, or drop the rollout by its product of
+    weights."""
+    ratio_level: Literal["token", "sequence"] = "token"
+    """What is clipped: the ratio of each token, or the geometric mean of a rollout's ratios (GSPO)."""
+    ratio_cap: Annotated[float, Meta(ge=0)] = 0.0
+    """Largest ratio outside the clip. It bounds the loss of unlikely wrong tokens; 0: no cap."""
+    entropy_threshold: Annotated[float, Meta(ge=0)] = 0.0
+    """Entropy in nats above which `threshold` keeps a token; leave it at 0 for other masks."""
+    mask_norm: Literal["all", "selected"] = "all"
+    """Whether `norm` counts all tokens of a rollout or only those that the mask keeps."""
+    random_rewards: bool = False
+    """True: rewards are drawn at random. A control: held-out accuracy must not rise. Also rehearses a model that gets
+    nothing right."""
+
+
 class Grpo(Section, frozen=True):
     """[grpo]: group relative policy optimisation (arXiv 2402.03300). Clip bounds and minibatches are in [optimizer]."""
 
@@ -20,8 +79,6 @@ class Grpo(Section, frozen=True):
     """Divisor of reward - mean: the group's deviation, that + 1e-4 (TRL), none (Dr. GRPO), the batch's, (G-1)/G."""
     min_std: Annotated[float, Meta(gt=0)] = 0.1
     """Smallest divisor of `group_std` and `batch_std`, so that small differences of shaped rewards stay small."""
-    std_ddof: Literal[0, 1] = 0
-    """0: deviation of the group itself; 1: sample deviation, which reproduces TRL."""
     uniform: Literal["skip", "keep", "baseline"] = "skip"
     """Groups whose rewards are all equal: skip them before any forward pass, keep them at 0, or use (mean - 0.5) /
     2."""
@@ -34,30 +91,12 @@ class Grpo(Section, frozen=True):
     norm: Literal["token", "sequence", "constant"] = "token"
     """Weight of a token: 1 / tokens of the update (DAPO), 1 / (rollouts * own tokens) (GRPO), or 1 / (rollouts *
     longest allowed)."""
-    denominator: Literal["kept", "all"] = "kept"
-    """Whether rollouts that were left out count in the divisor of `norm`."""
     truncated: Literal["mask", "keep"] = "mask"
     """Rollouts cut at the longest length: no gradient, but their reward counts in the mean; or like any other."""
     kl_coef: Annotated[float, Meta(ge=0)] = 0.0
     """Weight of the k3 estimate of the KL against the model without its adapter; 0: not computed."""
-    kl_tokens: Literal["all", "selected"] = "all"
-    """Compute the KL over all tokens, or only over those that the entropy mask keeps; the head then reads no others."""
-    low_entropy_kl: Annotated[float, Meta(ge=0)] = 0.0
-    """Weight of the KL for tokens that the entropy mask drops, in addition to `kl_coef`; 0: none."""
-    low_entropy_cov_share: Share = 0.0
-    """Share of the dropped tokens with the largest covariance of advantage and log-prob: they get
-    `low_entropy_cov_kl`."""
-    low_entropy_cov_kl: Annotated[float, Meta(ge=0)] = 0.0
-    """Weight of the KL of that share; a value above `low_entropy_kl` holds these tokens more firmly."""
     old_source: Literal["auto", "rollout", "trainer", "detach"] = "auto"
     """Old log-probs: the engine's, or the trainer's with `tis_cap`; `auto`: the exact one; `detach`: the ratio is 1."""
-    tis_mode: Literal["token_truncate", "token_mask", "sequence_mask"] = "token_truncate"
-    """Importance weights above `tis_cap`: cut to it, drop their token, or drop the rollout by its product of
-    weights."""
-    ratio_level: Literal["token", "sequence"] = "token"
-    """What is clipped: the ratio of each token, or the geometric mean of a rollout's ratios (GSPO)."""
-    ratio_cap: Annotated[float, Meta(ge=0)] = 0.0
-    """Largest ratio outside the clip. It bounds the loss of unlikely wrong tokens; 0: no cap."""
     inner_epochs: Positive = 1
     """Passes over a step's minibatches, each against the same old log-probs."""
     entropy_mask: Literal["off", "percentile", "threshold", "running"] = "off"
@@ -65,12 +104,8 @@ class Grpo(Section, frozen=True):
     mean."""
     entropy_keep: Annotated[float, Meta(gt=0, le=1)] = 0.5
     """Share of tokens that `percentile` and `running` keep; ties with the last kept token are kept too."""
-    entropy_threshold: Annotated[float, Meta(ge=0)] = 0.0
-    """Entropy in nats above which `threshold` keeps a token; leave it at 0 for other masks."""
     entropy_min_tokens: Count = 10
     """Tokens that each rollout keeps at least: those of its highest entropies."""
-    mask_norm: Literal["all", "selected"] = "all"
-    """Whether `norm` counts all tokens of a rollout or only those that the mask keeps."""
     problems: Annotated[Count, FIXED] = 0
     """Train only on the first N usable problems of the file; 0: on all."""
     bad_rows: Literal["refuse", "skip"] = "refuse"
@@ -84,28 +119,5 @@ class Grpo(Section, frozen=True):
     length_penalty: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     """Subtracted from the reward of a right answer, times its share of the longest. Wrong ones would learn only
     length."""
-    random_rewards: bool = False
-    """True: rewards are drawn at random. A control: held-out accuracy must not rise. Also rehearses a model that gets
-    nothing right."""
-    sent: Annotated[bool, FIXED] = False
-    """Order the problems from easy to hard by the semantic entropy of the first policy's answers (SENT)."""
-    sent_samples: Annotated[int, Meta(ge=2)] = 8
-    """Answers to each problem from which its entropy is measured (M)."""
-    sent_stages: Annotated[int, Meta(ge=1, le=8), FIXED] = 2
-    """Equal parts of the ordered problems; training opens one after another."""
-    sent_saturated: Annotated[Literal["thin", "keep", "drop"], FIXED] = "thin"
-    """Problems that are always solved in the same way: keep a twentieth, all, or none of them."""
-    sent_replay: Share = 0.2
-    """Share of draws from earlier stages."""
-    sent_min_steps: Positive = 50
-    """Steps of a stage before the next one may open."""
-    sent_max_steps: Positive = 500
-    """Steps of a stage after which the next one opens regardless."""
-    sent_accuracy: Share = 0.75
-    """Running mean of the share of right answers that opens the next stage."""
-    sent_uniform: Share = 0.6
-    """Running mean of the share of uniform groups that opens the next stage, because this one has little left to
-    teach."""
-    sent_on_stale: Annotated[Literal["rebuild", "fail", "shuffle"], FREE] = "rebuild"
-    """If the measured order belongs to another model, file or setting: measure again, refuse, or train without
-    order."""
+    sent: Sent = Sent()
+    variants: GrpoVariants = GrpoVariants()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from profiles.knobs import value_of
 from profiles.problem import Problem
 from profiles.schema import Profile
 from profiles.suites import FOR_PROBLEMS
@@ -25,54 +26,54 @@ def groups_fill_the_updates(p: Profile) -> Problem | None:
 
 
 def a_curriculum_has_no_end(p: Profile) -> Problem | None:
-    if p.run.worker != "grpo" or not p.grpo.sent or p.data.on_exhausted == "reshuffle":
+    if p.run.worker != "grpo" or not p.grpo.sent.enabled or p.data.on_exhausted == "reshuffle":
         return None
     return Problem(
-        ("data.on_exhausted", "grpo.sent"),
-        'is "stop", but a curriculum draws from its stages again and again: say "reshuffle", or grpo.sent = false',
+        ("data.on_exhausted", "grpo.sent.enabled"),
+        'is "stop", but a curriculum draws from its stages again and again: say "reshuffle", or no curriculum',
     )
 
 
 def threshold_is_used(p: Profile) -> Problem | None:
-    if (p.grpo.entropy_mask == "threshold") == (p.grpo.entropy_threshold > 0):
+    if (p.grpo.entropy_mask == "threshold") == (p.grpo.variants.entropy_threshold > 0):
         return None
     return Problem(
-        ("grpo.entropy_threshold", "grpo.entropy_mask"),
+        ("grpo.variants.entropy_threshold", "grpo.entropy_mask"),
         'belongs to entropy_mask = "threshold": above 0 with it, 0 without',
     )
 
 
 def selected_tokens_have_a_mask(p: Profile) -> Problem | None:
-    if p.grpo.mask_norm == "all" or p.grpo.entropy_mask != "off":
+    if p.grpo.variants.mask_norm == "all" or p.grpo.entropy_mask != "off":
         return None
     return Problem(
-        ("grpo.mask_norm", "grpo.entropy_mask"), 'counts the tokens of a mask, but entropy_mask is "off": it has none'
+        ("grpo.variants.mask_norm", "grpo.entropy_mask"),
+        'counts the tokens of a mask, but entropy_mask is "off": it has none',
     )
 
 
 def kl_has_a_reference(p: Profile) -> Problem | None:
-    weighed = next((name for name in ("kl_coef", "low_entropy_kl") if getattr(p.grpo, name) > 0), "")
+    weighed = [name for name in ("grpo.kl_coef", "grpo.variants.low_entropy_kl") if value_of(p, name) > 0]
     if not weighed or p.adapter.rank > 0:
         return None
-    return Problem(
-        (f"grpo.{weighed}", "adapter.rank"), "refers to the model without its adapter; say adapter.rank, or 0 here"
-    )
+    return Problem((weighed[0], "adapter.rank"), "refers to the model without its adapter; say adapter.rank, or 0 here")
 
 
 def dropped_tokens_have_a_mask(p: Profile) -> Problem | None:
-    if p.grpo.low_entropy_kl == 0 or p.grpo.entropy_mask != "off":
+    if p.grpo.variants.low_entropy_kl == 0 or p.grpo.entropy_mask != "off":
         return None
     return Problem(
-        ("grpo.low_entropy_kl", "grpo.entropy_mask"), 'is for tokens that a mask drops, and entropy_mask is "off"'
+        ("grpo.variants.low_entropy_kl", "grpo.entropy_mask"),
+        'is for tokens that a mask drops, and entropy_mask is "off"',
     )
 
 
 def a_firmer_hold_has_a_share(p: Profile) -> Problem | None:
-    has_share, has_weight = p.grpo.low_entropy_cov_share > 0, p.grpo.low_entropy_cov_kl > 0
-    if has_share == has_weight and (p.grpo.low_entropy_kl > 0 or not has_share):
+    has_share, has_weight = p.grpo.variants.low_entropy_cov_share > 0, p.grpo.variants.low_entropy_cov_kl > 0
+    if has_share == has_weight and (p.grpo.variants.low_entropy_kl > 0 or not has_share):
         return None
     return Problem(
-        ("grpo.low_entropy_cov_share", "grpo.low_entropy_cov_kl", "grpo.low_entropy_kl"),
+        ("grpo.variants.low_entropy_cov_share", "grpo.variants.low_entropy_cov_kl", "grpo.variants.low_entropy_kl"),
         "is a share of the tokens with low_entropy_kl, and uses low_entropy_cov_kl: "
         "set all three above 0, or the first two to 0",
     )
@@ -97,26 +98,26 @@ def a_ratio_of_one_has_one_update(p: Profile) -> Problem | None:
 
 
 def selected_kl_has_a_mask(p: Profile) -> Problem | None:
-    if p.grpo.kl_tokens == "all" or p.grpo.entropy_mask != "off":
+    if p.grpo.variants.kl_tokens == "all" or p.grpo.entropy_mask != "off":
         return None
-    return Problem(("grpo.kl_tokens", "grpo.entropy_mask"), 'counts the tokens of a mask, but entropy_mask is "off"')
+    return Problem(
+        ("grpo.variants.kl_tokens", "grpo.entropy_mask"), 'counts the tokens of a mask, but entropy_mask is "off"'
+    )
 
 
 def the_cap_is_over_the_clip(p: Profile) -> Problem | None:
-    if p.grpo.ratio_cap == 0 or p.grpo.ratio_cap >= 1 + p.optimizer.clip_ratio_high:
+    if p.grpo.variants.ratio_cap == 0 or p.grpo.variants.ratio_cap >= 1 + p.optimizer.clip_ratio_high:
         return None
     return Problem(
-        ("grpo.ratio_cap", "optimizer.clip_ratio_high"),
+        ("grpo.variants.ratio_cap", "optimizer.clip_ratio_high"),
         f"is under 1 + clip_ratio_high ({1 + p.optimizer.clip_ratio_high:g})",
     )
 
 
 def stages_can_end(p: Profile) -> Problem | None:
-    if p.grpo.sent_min_steps <= p.grpo.sent_max_steps:
+    if p.grpo.sent.min_steps <= p.grpo.sent.max_steps:
         return None
-    return Problem(
-        ("grpo.sent_min_steps", "grpo.sent_max_steps"), f"is more than sent_max_steps ({p.grpo.sent_max_steps})"
-    )
+    return Problem(("grpo.sent.min_steps", "grpo.sent.max_steps"), f"is more than max_steps ({p.grpo.sent.max_steps})")
 
 
 RULES = (

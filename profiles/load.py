@@ -224,7 +224,10 @@ def _collect_section(
 
 
 def _not_a_knob(section: str, where: str) -> Told:
-    return Told(f"[{section}]", f"is a section: write its knobs under a line [{section}]", where)
+    if new := RENAMED.get(section):
+        return Told(section, f"is now {new}", where)
+    how = f"write --set {section}.KEY=VALUE" if where == OVERRIDE else f"write its knobs under a line [{section}]"
+    return Told(f"[{section}]", f"is a section: {how}", where)
 
 
 def _put(section: str, key: str, value: _Value, values: dict[str, _Value], problems: list[Told]) -> None:
@@ -255,7 +258,7 @@ def _override(override: str, values: dict[str, _Value], problems: list[Told]) ->
             Told(f"[{section}]", "unknown section" + (f"; did you mean {near}.{key}?" if near else ""), OVERRIDE)
         )
     elif name.strip() in sections():
-        problems.append(Told(f"[{name.strip()}]", f"is a section: write --set {name.strip()}.KEY=VALUE", OVERRIDE))
+        problems.append(_not_a_knob(name.strip(), OVERRIDE))
     else:
         knob = knobs_of(section).get(key)
         is_text = knob is not None and base_type(knob.annotation) is str

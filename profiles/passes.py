@@ -27,8 +27,8 @@ def can_be_one_pass(profile: Profile) -> bool:
     grpo = profile.grpo
     if profile.optimizer.tis_cap == 0:  # without weights the ratio needs them before
         return False
-    is_of_tokens = grpo.ratio_level == "token" and grpo.tis_mode != "sequence_mask"
-    return grpo.inner_epochs == 1 and is_of_tokens and not grpo.low_entropy_kl
+    is_of_tokens = grpo.variants.ratio_level == "token" and grpo.variants.tis_mode != "sequence_mask"
+    return grpo.inner_epochs == 1 and is_of_tokens and not grpo.variants.low_entropy_kl
 
 
 def is_scored(profile: Profile) -> bool:
@@ -40,7 +40,7 @@ def is_scored(profile: Profile) -> bool:
     if profile.run.worker != "grpo":
         return is_corrected(profile)
     grpo = profile.grpo
-    has_reference = grpo.kl_coef > 0 or grpo.low_entropy_kl > 0
+    has_reference = grpo.kl_coef > 0 or grpo.variants.low_entropy_kl > 0
     lacks_entropies = grpo.entropy_mask != "off" and bool(engines_of(profile) & OWN_NUMBERS)
     is_one_pass = profile.optimizer.updates_per_step == 1 and can_be_one_pass(profile)
     return has_reference or lacks_entropies or (grpo.old_source != "detach" and not is_one_pass)

@@ -34,10 +34,11 @@ def ranks_have_work(p: Profile) -> Problem | None:
         return None
     if p.run.worker == "fake":
         return Problem(("run.gpus", "run.worker"), "must be 1: the worker fake trains in one process")
-    if not p.grpo.sent:
+    if not p.grpo.sent.enabled:
         return None
     return Problem(
-        ("run.gpus", "grpo.sent"), "must be 1: difficulties belong to the hash of all weights, which no rank has whole"
+        ("run.gpus", "grpo.sent.enabled"),
+        "must be 1: difficulties belong to the hash of all weights, which no rank has whole",
     )
 
 

@@ -42,8 +42,8 @@ def _tiny_grpo(p: Profile) -> Profile:
     is_random = p.model.random_init != "off" or p.model.path not in BUILT_IN
     p = _tiny(p) if is_random else p
     grpo = replace(
-        p.grpo, group_size=4, problems=16, sent_samples=2, entropy_min_tokens=min(p.grpo.entropy_min_tokens, 4),
-        random_rewards=True,
+        p.grpo, group_size=4, problems=16, entropy_min_tokens=min(p.grpo.entropy_min_tokens, 4),
+        sent=replace(p.grpo.sent, samples=2), variants=replace(p.grpo.variants, random_rewards=True),
         truncated="keep" if is_random else p.grpo.truncated,  # of random weights nearly every completion is cut
     )  # fmt: skip
     return replace(
@@ -57,7 +57,9 @@ def _tiny_grpo(p: Profile) -> Profile:
 def _tiny_azr(p: Profile) -> Profile:
     is_random = p.model.random_init != "off" or p.model.path not in BUILT_IN
     azr = replace(p.azr, proposals_per_task=2, group_size=2, references=1, seed_tasks=1, solve_batch=0)
-    azr = replace(azr, random_rewards=True, train_on_estimates=True, solver_mix="max_new") if is_random else azr
+    if is_random:
+        variants = replace(azr.variants, random_rewards=True, solver_mix="max_new")
+        azr = replace(azr, train_on_estimates=True, variants=variants)
     p = _tiny(p) if is_random else p
     suites = (BUILT_IN["pocket"].suite,)
     return replace(p, azr=azr, data=type(p.data)(), validation=replace(p.validation, suites=suites))

@@ -36,7 +36,7 @@ def rollouts_fill_the_updates(p: Profile) -> Problem | None:
         return None
     # Every proposal may be invalid; old tasks from the buffer then fill the solver's share, one group at the least.
     solved = p.azr.group_size if p.azr.train_on_estimates else (p.azr.solve_batch or p.azr.proposals_per_task)
-    fewest = len(p.azr.tasks) * (solved + (p.azr.proposals_per_task if p.azr.train_proposer else 0))
+    fewest = len(p.azr.tasks) * (solved + (p.azr.proposals_per_task if p.azr.variants.train_proposer else 0))
     if fewest >= p.optimizer.updates_per_step:
         return None
     return Problem(
@@ -146,27 +146,27 @@ def self_play_has_words(p: Profile) -> Problem | None:
 
 
 def proposer_share_is_used(p: Profile) -> Problem | None:
-    if p.azr.proposer_share == 0 or p.azr.train_proposer:
+    if p.azr.proposer_share == 0 or p.azr.variants.train_proposer:
         return None
     return Problem(
-        ("azr.proposer_share", "azr.train_proposer"),
+        ("azr.proposer_share", "azr.variants.train_proposer"),
         "is unused while train_proposer = false; set that to true, or this to 0",
     )
 
 
 def solver_mix_is_used(p: Profile) -> Problem | None:
-    if p.run.worker != "azr" or p.azr.solver_mix == "max_new" or not p.azr.train_on_estimates:
+    if p.run.worker != "azr" or p.azr.variants.solver_mix == "max_new" or not p.azr.train_on_estimates:
         return None
     return Problem(
-        ("azr.solver_mix", "azr.train_on_estimates"),
+        ("azr.variants.solver_mix", "azr.train_on_estimates"),
         "is unused while train_on_estimates = true: then every new task is trained on; set that to false",
     )
 
 
 def token_statistics_have_cells(p: Profile) -> Problem | None:
-    if p.azr.adv_norm == "sample" or p.optimizer.advantages == "cell":
+    if p.azr.variants.adv_norm == "sample" or p.azr.advantages == "cell":
         return None
-    return Problem(("azr.adv_norm", "optimizer.advantages"), 'needs advantages = "cell": groups are of samples')
+    return Problem(("azr.variants.adv_norm", "azr.advantages"), 'needs advantages = "cell": groups are of samples')
 
 
 def tasks_are_named_once(p: Profile) -> Problem | None:

@@ -159,8 +159,6 @@ class Optimizer(Section, frozen=True):
     """`mismatch_mean` in nats that ends the run; 0: never; -1: .01 in float32, .25 if weights have fewer bits."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus: this times the mean token entropy is subtracted from the loss."""
-    advantages: Literal["cell", "group"] = "cell"
-    """`cell`: TRR++, normalised over all rollouts of one (task, role). `group`: solver baseline per prompt."""
     loss_divisor: Literal["tokens", "constant"] = "tokens"
     """Divide the token losses of an update by its number of tokens, or by rollouts times `loss_constant`."""
     loss_constant: Annotated[float, Meta(gt=0)] = 16.0

@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
-from profiles.azr import Azr
+from profiles.knobs import knobs, value_of
 from profiles.problem import Problem
 from profiles.refusal import shown
 from profiles.schema import Profile
 
-WORDED = ("composite_from_step", "references", "hide_input", "program_fence", "lenient_fallbacks", "seed_parse")
-"""Knobs of [azr] that change how a proposer is asked or read in words. The pocket style has marks alone."""
+WORDED = (
+    "azr.references",
+    *(
+        f"azr.variants.{key}"
+        for key in (
+            "composite_from_step",
+            "hide_input",
+            "program_fence",
+            "lenient_fallbacks",
+            "seed_parse",
+        )
+    ),
+)
+"""Knobs that change how a proposer is asked or read in words. The pocket style has marks alone."""
 
 
 def the_pocket_style_is_one_form(p: Profile) -> Problem | None:
     """A proposer that never got the programs to build on would be punished for not building on them."""
     if p.run.worker != "azr" or p.model.prompt_style != "pocket":
         return None
-    form = Azr()
-    wrong = [knob for knob in WORDED if getattr(p.azr, knob) != getattr(form, knob)]
+    wrong = [name for name in WORDED if value_of(p, name) != knobs()[name].default]
     if not wrong:
         return None
+    needed = shown(knobs()[wrong[0]].default)
     return Problem(
-        (f"azr.{wrong[0]}", "model.prompt_style", *(f"azr.{knob}" for knob in wrong[1:])),
-        f"must be {shown(getattr(form, wrong[0]))}: the prompt style pocket shows one task, and has no words for more",
+        (wrong[0], "model.prompt_style", *wrong[1:]),
+        f"must be {needed}: the prompt style pocket shows one task, and has no words for more",
     )
 
 

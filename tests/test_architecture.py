@@ -328,7 +328,7 @@ def test_a_kind_of_task_is_named_in_its_own_files_alone() -> None:
         ("kind == task_kinds.DEDUCTION", True),
         ("suite = Suite(DEDUCTION)", False),
         ('def f() -> None:\n    """Of abduction."""', False),
-        ("azr.induction_reward", False),
+        ("azr.variants.induction_reward", False),
         ('"induction_max_statements"', False),
     ],
 )

@@ -35,8 +35,8 @@ def profile_of(work: Workload, model: Path, engine: str, overrides: list[str]) -
         f"optimizer.micro_batch_size={min(8, work.group_size)}",
         f"optimizer.row_tokens={work.prompt + work.completion}",
         "grpo.groups_per_step=1", f"grpo.group_size={work.group_size}", "grpo.kl_coef=0.0", "grpo.entropy_mask=off",
-        "grpo.mask_norm=all", "grpo.norm=token", "grpo.truncated=keep", "grpo.inner_epochs=1",
-        "grpo.sent=false",
+        "grpo.variants.mask_norm=all", "grpo.norm=token", "grpo.truncated=keep", "grpo.inner_epochs=1",
+        "grpo.sent.enabled=false",
     ]  # fmt: skip
     return load_profile(BASE, settings + overrides).profile
 

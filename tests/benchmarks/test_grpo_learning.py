@@ -79,7 +79,7 @@ def test_files_of_several_calls_make_one_table(tmp_path: Path, capsys: pytest.Ca
 
 def test_mask_and_sent_are_compared_in_every_combination() -> None:
     masks = {name: any("percentile" in one for one in settings) for name, settings in VARIANTS.items()}
-    sents = {name: "grpo.sent=true" in settings for name, settings in VARIANTS.items()}
+    sents = {name: "grpo.sent.enabled=true" in settings for name, settings in VARIANTS.items()}
     assert {(masks[name], sents[name]) for name in VARIANTS} == {(a, b) for a in (True, False) for b in (True, False)}
 
 

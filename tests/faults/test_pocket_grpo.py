@@ -27,10 +27,10 @@ SETTINGS = (
     "validation.examples_per_task=3",
     "grpo.problems=10",
     "grpo.entropy_mask=running",
-    "grpo.sent=true",
-    "grpo.sent_samples=2",
-    "grpo.sent_min_steps=2",
-    "grpo.sent_max_steps=2",
+    "grpo.sent.enabled=true",
+    "grpo.sent.samples=2",
+    "grpo.sent.min_steps=2",
+    "grpo.sent.max_steps=2",
 )
 
 

@@ -20,9 +20,11 @@ SIZES = {
     "run.device", "run.threads", "model.path", "model.random_init", "data.tasks", "sampling.engine",
     "sampling.fallback", "sampling.max_rows", "sampling.max_prompt_tokens", "sampling.max_completion_tokens",
     "azr.proposals_per_task", "azr.group_size", "azr.references", "azr.seed_tasks", "azr.solve_batch",
-    "azr.train_on_estimates", "azr.random_rewards", "azr.solver_mix", "data.sources", "data.on_exhausted",
-    "data.hand_on", "grpo.group_size", "grpo.problems", "grpo.sent_samples", "grpo.entropy_min_tokens",
-    "grpo.random_rewards", "grpo.truncated", "optimizer.kind", "optimizer.micro_batch_size", "optimizer.row_tokens",
+    "azr.train_on_estimates", "azr.variants.random_rewards", "azr.variants.solver_mix",
+    "data.sources", "data.on_exhausted",
+    "data.hand_on", "grpo.group_size", "grpo.problems", "grpo.sent.samples", "grpo.entropy_min_tokens",
+    "grpo.variants.random_rewards", "grpo.truncated",
+    "optimizer.kind", "optimizer.micro_batch_size", "optimizer.row_tokens",
     "memory.cap_gib", "validation.suites", "validation.examples_per_task", "validation.every", "stagnation.min_cycles",
 }  # fmt: skip
 """How much, of which weights and data, and where: what a rehearsal may have otherwise. The method is rehearsed."""

@@ -88,7 +88,9 @@ class Typed:
 
 
 def test_a_first_start_without_data_is_mended_by_the_command_that_it_names(tmp_path: Path) -> None:
-    first = Typed(tmp_path, "--profile", "pocket-grpo-debug", "--set", "data.tasks=", "--set", "grpo.sent=false")
+    first = Typed(
+        tmp_path, "--profile", "pocket-grpo-debug", "--set", "data.tasks=", "--set", "grpo.sent.enabled=false"
+    )
     assert first.code == 66 and first.next == ["--set", "data.tasks=problems.jsonl"]
     pasted = Typed(tmp_path, *first.next)
     assert 'data.tasks  "" -> "problems.jsonl"' in pasted.out and "no checkpoint yet" in pasted.out

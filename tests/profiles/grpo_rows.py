@@ -28,26 +28,26 @@ GRPO_ROWS = [
     ),
     pytest.param(
         "a_curriculum_has_no_end",
-        {**WORDS, "grpo.sent": True, "data.on_exhausted": "stop"},
-        {**WORDS, "grpo.sent": False, "data.on_exhausted": "stop"},
+        {**WORDS, "grpo.sent.enabled": True, "data.on_exhausted": "stop"},
+        {**WORDS, "grpo.sent.enabled": False, "data.on_exhausted": "stop"},
         id="the end of problems that come again and again",
     ),
     pytest.param(
         "threshold_is_used",
         {"grpo.entropy_mask": "threshold"},
-        {"grpo.entropy_mask": "threshold", "grpo.entropy_threshold": 0.5},
+        {"grpo.entropy_mask": "threshold", "grpo.variants.entropy_threshold": 0.5},
         id="a mask without its threshold",
     ),
     pytest.param(
         "threshold_is_used",
-        {"grpo.entropy_mask": "percentile", "grpo.entropy_threshold": 0.5},
+        {"grpo.entropy_mask": "percentile", "grpo.variants.entropy_threshold": 0.5},
         {"grpo.entropy_mask": "percentile"},
         id="a threshold without its mask",
     ),
     pytest.param(
         "selected_tokens_have_a_mask",
-        {"grpo.mask_norm": "selected"},
-        {"grpo.mask_norm": "selected", "grpo.entropy_mask": "running"},
+        {"grpo.variants.mask_norm": "selected"},
+        {"grpo.variants.mask_norm": "selected", "grpo.entropy_mask": "running"},
         id="selected by no mask",
     ),
     pytest.param(
@@ -58,20 +58,20 @@ GRPO_ROWS = [
     ),
     pytest.param(
         "kl_has_a_reference",
-        {"grpo.low_entropy_kl": 0.04, "grpo.entropy_mask": "percentile"},
-        {"grpo.low_entropy_kl": 0.04, "grpo.entropy_mask": "percentile", "adapter.rank": 16},
+        {"grpo.variants.low_entropy_kl": 0.04, "grpo.entropy_mask": "percentile"},
+        {"grpo.variants.low_entropy_kl": 0.04, "grpo.entropy_mask": "percentile", "adapter.rank": 16},
         id="a divergence of dropped tokens from nothing",
     ),
     pytest.param(
         "dropped_tokens_have_a_mask",
-        {"grpo.low_entropy_kl": 0.04, "adapter.rank": 16},
-        {"grpo.low_entropy_kl": 0.04, "adapter.rank": 16, "grpo.entropy_mask": "percentile"},
+        {"grpo.variants.low_entropy_kl": 0.04, "adapter.rank": 16},
+        {"grpo.variants.low_entropy_kl": 0.04, "adapter.rank": 16, "grpo.entropy_mask": "percentile"},
         id="dropped by no mask",
     ),
     pytest.param(
         "a_firmer_hold_has_a_share",
-        {"grpo.low_entropy_cov_share": 0.1},
-        {"grpo.low_entropy_cov_share": 0.0},
+        {"grpo.variants.low_entropy_cov_share": 0.1},
+        {"grpo.variants.low_entropy_cov_share": 0.0},
         id="a share that gets nothing",
     ),
     pytest.param(
@@ -90,11 +90,11 @@ GRPO_ROWS = [
         pytest.param(rule, wrong, {**wrong, **right}, id=rule)
         for rule, wrong, right in (
             ("a_ratio_of_one_has_one_update", {**DETACHED, "grpo.inner_epochs": 2}, {"grpo.inner_epochs": 1}),
-            ("selected_kl_has_a_mask", {"grpo.kl_tokens": "selected"}, {"grpo.entropy_mask": "running"}),
-            ("the_cap_is_over_the_clip", {"grpo.ratio_cap": 1.1}, {"grpo.ratio_cap": 1.2}),
+            ("selected_kl_has_a_mask", {"grpo.variants.kl_tokens": "selected"}, {"grpo.entropy_mask": "running"}),
+            ("the_cap_is_over_the_clip", {"grpo.variants.ratio_cap": 1.1}, {"grpo.variants.ratio_cap": 1.2}),
         )
     ),
     pytest.param(
-        "stages_can_end", {"grpo.sent_min_steps": 501}, {"grpo.sent_min_steps": 500}, id="longer than it may last"
+        "stages_can_end", {"grpo.sent.min_steps": 501}, {"grpo.sent.min_steps": 500}, id="longer than it may last"
     ),
 ]

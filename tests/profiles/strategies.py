@@ -51,15 +51,16 @@ def settings_of_knobs(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def profile_with(name: str, settings: dict[str, Any]) -> Profile:
-    """The profile that these settings ask for, made without the loader."""
-    table: dict[str, Any] = {"name": name}
+    """The profile that these settings ask for, made without the loader, which would refuse values of a wrong type."""
+    profile = Profile(name=name)
     for knob, value in settings.items():
-        *sections, key = knob.split(".")
-        inner = table
-        for section in sections:
-            inner = inner.setdefault(section, {})
-        inner[key] = value
-    return msgspec.convert(table, Profile)
+        profile = _replaced(profile, knob, value)
+    return profile
+
+
+def _replaced(held: Any, knob: str, value: Any) -> Any:
+    key, dot, rest = knob.partition(".")
+    return msgspec.structs.replace(held, **{key: _replaced(getattr(held, key), rest, value) if dot else value})
 
 
 def as_toml(settings: dict[str, Any]) -> str:

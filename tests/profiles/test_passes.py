@@ -11,6 +11,7 @@ from profiles.load import load_profile
 from profiles.passes import is_scored
 from profiles.schema import Grpo, Model, Optimizer, Profile, Run, Sampling
 from profiles.shapes import ARCHITECTURES, shape_of
+from tests.profiles.variants import with_variants
 
 MASK = Grpo(entropy_mask="percentile")
 ROUNDED = {"model": Model(dtype="bfloat16")}
@@ -44,13 +45,15 @@ def test_self_play_scores_what_it_corrects(sections: dict[str, Any], expected: b
         ),
         pytest.param({"grpo": Grpo(kl_coef=0.1)}, True, id="a reference"),
         pytest.param(
-            {"grpo": Grpo(entropy_mask="percentile", low_entropy_kl=0.1)}, True, id="a reference of sure tokens"
+            {"grpo": with_variants(Grpo, entropy_mask="percentile", low_entropy_kl=0.1)},
+            True,
+            id="a reference of sure tokens",
         ),
         pytest.param({"optimizer": Optimizer(updates_per_step=2)}, True, id="two updates"),
         pytest.param({"grpo": Grpo(inner_epochs=2)}, True, id="two epochs"),
         pytest.param({"grpo": Grpo(inner_epochs=2, old_source="detach")}, False, id="two epochs, no old log-probs"),
-        pytest.param({"grpo": Grpo(ratio_level="sequence")}, True, id="a ratio of rollouts"),
-        pytest.param({"grpo": Grpo(tis_mode="sequence_mask")}, True, id="weights of rollouts"),
+        pytest.param({"grpo": with_variants(Grpo, ratio_level="sequence")}, True, id="a ratio of rollouts"),
+        pytest.param({"grpo": with_variants(Grpo, tis_mode="sequence_mask")}, True, id="weights of rollouts"),
     ],
 )
 def test_grpo_scores_where_the_update_cannot_tell_by_itself(sections: dict[str, Any], expected: bool) -> None:

@@ -30,9 +30,19 @@ def test_the_documented_way_to_its_choices_for_another_model_keeps_them(publishe
 
 
 def test_a_known_proposal_is_paid_as_a_new_one_and_known_by_its_text(published: Profile) -> None:
-    azr = published.azr
-    assert (azr.repeats, azr.novelty, azr.proposer_zero_reward, azr.adv_norm) == ("as_new", "text", -0.5, "token")
-    assert azr.single_def_only and azr.lenient_fallbacks and azr.allow_none_output and not azr.strict_types
+    azr, variants = published.azr, published.azr.variants
+    assert (variants.repeats, azr.novelty, azr.proposer_zero_reward, variants.adv_norm) == (
+        "as_new",
+        "text",
+        -0.5,
+        "token",
+    )
+    assert (
+        variants.single_def_only
+        and variants.lenient_fallbacks
+        and variants.allow_none_output
+        and not variants.strict_types
+    )
 
 
 def test_no_rule_ends_it_early(published: Profile) -> None:
@@ -40,10 +50,10 @@ def test_no_rule_ends_it_early(published: Profile) -> None:
 
 
 def test_a_step_has_384_rollouts_in_3_updates_of_128(published: Profile) -> None:
-    azr = published.azr
+    azr, variants = published.azr, published.azr.variants
     rows = len(azr.tasks) * (azr.proposals_per_task + azr.solve_batch)
     assert (rows, rows // published.optimizer.updates_per_step) == (384, 128)
-    assert not azr.train_on_estimates and azr.minibatch_order == "task" and azr.train_proposer
+    assert not azr.train_on_estimates and variants.minibatch_order == "task" and variants.train_proposer
 
 
 def test_a_run_has_500_steps(published: Profile) -> None:
@@ -51,10 +61,18 @@ def test_a_run_has_500_steps(published: Profile) -> None:
 
 
 def test_seeds_references_estimates_and_cap(published: Profile) -> None:
-    azr = published.azr
+    azr, variants = published.azr, published.azr.variants
     assert (azr.seed_tasks, azr.references, azr.group_size, azr.buffer_cap) == (256, 6, 8, 16384)
-    assert (azr.reference_weighting, azr.solver_mix, azr.buffer_filter) == ("uniform", "max_new", "all")
-    assert (azr.composite_from_step, azr.seed_parse, azr.induction_reward) == (0, "whole_response", "binary")
+    assert (variants.reference_weighting, variants.solver_mix, variants.buffer_filter) == (
+        "uniform",
+        "max_new",
+        "all",
+    )
+    assert (variants.composite_from_step, variants.seed_parse, variants.induction_reward) == (
+        0,
+        "whole_response",
+        "binary",
+    )
 
 
 def test_lengths_and_sampler(published: Profile) -> None:
@@ -71,12 +89,16 @@ def test_the_optimiser(published: Profile) -> None:
     assert (knobs.kind, knobs.learning_rate, knobs.weight_decay, knobs.max_grad_norm) == ("adamw", 1e-6, 0.01, 1.0)
     assert (knobs.warmup_steps, knobs.decay_steps) == (0, 0)
     assert (knobs.clip_ratio_low, knobs.clip_ratio_high, knobs.entropy_coef) == (0.2, 0.2, 0.001)
-    assert (knobs.loss_divisor, knobs.advantages) == ("tokens", "cell")
+    assert (knobs.loss_divisor, published.azr.advantages) == ("tokens", "cell")
 
 
 @pytest.mark.parametrize(
     ("knob", "paper"),
-    [("azr.proposer_zero_reward", "0.0"), ("azr.adv_norm", "sample"), ("azr.single_def_only", "false")],
+    [
+        ("azr.proposer_zero_reward", "0.0"),
+        ("azr.variants.adv_norm", "sample"),
+        ("azr.variants.single_def_only", "false"),
+    ],
 )
 def test_where_paper_and_code_differ_both_can_be_had(knob: str, paper: str) -> None:
     load_profile("azr-0.5b", [f"{knob}={paper}"])
@@ -87,7 +109,7 @@ def test_the_shipped_profiles_keep_the_published_algorithm(name: str) -> None:
     profile = load_profile(name).profile
     azr, knobs = profile.azr, profile.optimizer
     assert set(azr.tasks) == {"abd", "ded", "ind"} and azr.seed_tasks == 256
-    assert (azr.proposer_zero_reward, knobs.advantages, knobs.updates_per_step) == (-0.5, "cell", 3)
+    assert (azr.proposer_zero_reward, azr.advantages, knobs.updates_per_step) == (-0.5, "cell", 3)
     assert (knobs.entropy_coef, profile.sampling.temperature, profile.run.steps_per_cycle) == (0.001, 1.0, 20)
     assert profile.validation.every == 1
     rule = profile.stagnation

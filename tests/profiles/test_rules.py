@@ -51,8 +51,8 @@ BASE: Knobs = {"model.prompt_style": "azr", "model.path": "models/base"}
         pytest.param(
             "rollouts_fill_the_updates",
             # One task, no proposer: a step may have no more than one group of 8 solver rollouts.
-            {"azr.tasks": ("ded",), "azr.train_proposer": False, "optimizer.updates_per_step": 9},
-            {"azr.tasks": ("ded",), "azr.train_proposer": False, "optimizer.updates_per_step": 8},
+            {"azr.tasks": ("ded",), "azr.variants.train_proposer": False, "optimizer.updates_per_step": 9},
+            {"azr.tasks": ("ded",), "azr.variants.train_proposer": False, "optimizer.updates_per_step": 8},
             id="more updates than rollouts",
         ),
         pytest.param(
@@ -136,20 +136,20 @@ BASE: Knobs = {"model.prompt_style": "azr", "model.path": "models/base"}
         ),
         pytest.param(
             "proposer_share_is_used",
-            {"azr.proposer_share": 0.5, "azr.train_proposer": False},
+            {"azr.proposer_share": 0.5, "azr.variants.train_proposer": False},
             {"azr.proposer_share": 0.5},
             id="the weight of a proposer that is not trained",
         ),
         pytest.param(
             "solver_mix_is_used",
-            {"azr.solver_mix": "half_new"},
-            {"azr.solver_mix": "half_new", "azr.train_on_estimates": False},
+            {"azr.variants.solver_mix": "half_new"},
+            {"azr.variants.solver_mix": "half_new", "azr.train_on_estimates": False},
             id="a solver mix that nothing reads",
         ),
         pytest.param(
             "token_statistics_have_cells",
-            {"azr.adv_norm": "token", "optimizer.advantages": "group"},
-            {"azr.adv_norm": "token"},
+            {"azr.variants.adv_norm": "token", "azr.advantages": "group"},
+            {"azr.variants.adv_norm": "token"},
             id="token statistics of groups",
         ),
         pytest.param(
@@ -295,18 +295,18 @@ BASE: Knobs = {"model.prompt_style": "azr", "model.path": "models/base"}
         *(
             pytest.param(
                 "the_pocket_style_is_one_form",
-                {f"azr.{knob}": value},
-                {f"azr.{knob}": value, **BASE},
+                {knob: value},
+                {knob: value, **BASE},
                 id=f"what the pocket style cannot say: {knob} = {value}",
             )
             for knob, value in (
-                ("composite_from_step", 1),
-                ("references", 2),
-                ("references", 0),
-                ("hide_input", True),
-                ("program_fence", "last"),
-                ("lenient_fallbacks", True),
-                ("seed_parse", "answer"),
+                ("azr.variants.composite_from_step", 1),
+                ("azr.references", 2),
+                ("azr.references", 0),
+                ("azr.variants.hide_input", True),
+                ("azr.variants.program_fence", "last"),
+                ("azr.variants.lenient_fallbacks", True),
+                ("azr.variants.seed_parse", "answer"),
             )
         ),
         *GRPO_ROWS,

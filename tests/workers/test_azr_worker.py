@@ -17,6 +17,7 @@ from safetensors import safe_open
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Azr, Data, Model, Optimizer, Profile, Run, Sampling
 from state.registry import Registry
+from tests.profiles.variants import with_variants
 from tests.workers import harness as h
 from workers.azr.trainer import AzrTrainer
 from workers.contract import CheckpointRef, Outcome, Result, WorkerSpec
@@ -203,7 +204,7 @@ def test_the_worst_case_touches_no_state(base: Path, tmp_path: Path, sandbox: Sa
 
 
 def test_the_random_reward_control_pays_without_looking(base: Path, tmp_path: Path, sandbox: Sandbox) -> None:
-    profile = h.tiny_profile(azr=Azr(proposals_per_task=4, group_size=2, random_rewards=True))
+    profile = h.tiny_profile(azr=with_variants(Azr, proposals_per_task=4, group_size=2, random_rewards=True))
     root = copied(base, tmp_path / "run")
     spec = h.make_spec(root, profile, head=h.newest_checkpoint(root), end_step=2)
     do(spec, sandbox)
@@ -216,7 +217,9 @@ def test_the_random_reward_control_pays_without_looking(base: Path, tmp_path: Pa
 def test_an_untrained_proposer_gets_no_gradient(base: Path, tmp_path: Path, sandbox: Sandbox) -> None:
     tokens = []
     for train_proposer in (True, False):
-        profile = h.tiny_profile(azr=Azr(proposals_per_task=4, group_size=2, train_proposer=train_proposer))
+        profile = h.tiny_profile(
+            azr=with_variants(Azr, proposals_per_task=4, group_size=2, train_proposer=train_proposer)
+        )
         root = copied(base, tmp_path / str(train_proposer))
         spec = h.make_spec(root, profile, head=h.newest_checkpoint(root), end_step=2)
         do(spec, sandbox)

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Azr, Optimizer, Sampling
+from tests.profiles.variants import with_variants
 from tests.rounding import adamw_bound, bound, passes
 from tests.workers import harness as h
 from workers.azr.trainer import AzrTrainer
@@ -27,7 +28,7 @@ from workers.runtime import Attempt
 from workers.sandbox import Limits, Sandbox
 
 PROFILE = h.tiny_profile(
-    azr=Azr(tasks=("ded",), proposals_per_task=2, group_size=2, seed_tasks=4, random_rewards=True),
+    azr=with_variants(Azr, tasks=("ded",), proposals_per_task=2, group_size=2, seed_tasks=4, random_rewards=True),
     optimizer=Optimizer(micro_batch_size=4, row_tokens=160, warmup_steps=0, learning_rate=2e-5),
     sampling=Sampling(max_completion_tokens=24),
 )

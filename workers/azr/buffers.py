@@ -106,7 +106,7 @@ def draw_references(entries: Sequence[Item], count: int, rng: Random, weights: S
 
 
 def reference_weights(entries: Sequence[Entry], weighting: str) -> list[float]:
-    """Of each entry under `azr.reference_weighting`: its step plus one; empty for uniform draws. (pure)"""
+    """Of each entry under `azr.variants.reference_weighting`: its step plus one; empty for uniform draws. (pure)"""
     return [entry.step + 1.0 for entry in entries] if weighting == "step" else []
 
 
@@ -125,7 +125,7 @@ def solver_batch(
     new: Sequence[Item], old: Sequence[Item], size: int, rng: Random, mix: str = "max_new",
     step_of: Callable[[Item], float] = lambda item: 1.0,
 ) -> tuple[list[Item], int]:  # fmt: skip
-    """`size` tasks by `azr.solver_mix`, filled up with repeats. Second: how many were repeats.
+    """`size` tasks by `azr.variants.solver_mix`, filled up with repeats. Second: how many were repeats.
 
     Never fails and never shrinks while there is one task at all. `old` must not contain `new`. step_of: the step that
     made a task, its weight under the mix "step"; seeds have none and come in only when all others are taken.
@@ -144,7 +144,7 @@ def solver_batch(
 
 
 def is_stored(solve_rate: float, rule: str) -> bool:
-    """Whether a new task enters its buffer under `azr.buffer_filter`. (pure) An unknown rate speaks against nothing."""
+    """Whether `azr.variants.buffer_filter` stores a new task. (pure) An unknown rate speaks against nothing."""
     if rule == "all" or solve_rate == UNKNOWN_RATE:
         return True
     return solve_rate < 1 and (rule == "non_one" or solve_rate > 0)

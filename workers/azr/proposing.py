@@ -110,10 +110,10 @@ def propose(
         pool = list(buffers.of[task].entries) if writes else program_pool(tools.profile, buffers, task)
         if not pool and (not writes or tools.style.min_references):
             continue
-        composes = writes and 0 < azr.composite_from_step <= step
+        composes = writes and 0 < azr.variants.composite_from_step <= step
         able = [entry.program for entry in pool if can_be_part(entry.program)] if composes else []
         for _ in range(count):
-            parts = draw_parts(able, azr.composite_share, parts_rng) if composes else ()
+            parts = draw_parts(able, azr.variants.composite_share, parts_rng) if composes else ()
             asked.append(proposer_prompt(tools, task, pool, rng, parts, is_seeding=seed_batch > 0))
     requests = [Request(one.prompt_ids, derive(seed, step, f"{purpose} {one.task}", i)) for i, one in enumerate(asked)]
     rollouts = tools.engine.generate(requests, tools.sampling) if requests else []
@@ -153,7 +153,7 @@ def proposer_prompt(
     writes = kind_of(task).writes_program
     fewest = style.min_references if writes else 1
     wanted = max(azr.references, fewest) if writes else 1
-    weights = reference_weights(pool, azr.reference_weighting) if writes else []
+    weights = reference_weights(pool, azr.variants.reference_weighting) if writes else []
     for building_on in (parts, ()) if parts else ((),):
         for count in range(min(wanted, len(pool)), fewest - 1, -1):
             for _ in range(MAX_REDRAWS if count else 1):
@@ -219,8 +219,8 @@ def rules_of(tools: Tools) -> Rules:
     azr, style = tools.profile.azr, tools.style
     return Rules(
         max_output_chars=azr.max_output_chars,
-        allow_none_output=azr.allow_none_output,
-        single_def_only=azr.single_def_only,
+        allow_none_output=azr.variants.allow_none_output,
+        single_def_only=azr.variants.single_def_only,
         novelty=azr.novelty,
         num_inputs=style.form.num_inputs,
         num_shown=style.form.num_shown,

@@ -36,7 +36,7 @@ class AzrReplica(Replica):
             phase=self.memory.phase,
             head_rows=head_rows_for(profile, self.model),
             tis_cap=tis_cap_of(profile),
-            shuffles=profile.azr.minibatch_order == "shuffle",
+            shuffles=profile.azr.variants.minibatch_order == "shuffle",
         )
 
     @property

@@ -95,7 +95,7 @@ class SelfPlay:
         rows = [self._proposer_row(one, rates) for one in proposed]
         rows += [row for one in solved if one.wanted.is_trained for row in self._solver_rows(one)]
         found = [with_rate(one.wanted.entry, one) for one in solved if one.wanted.is_new]
-        found = [entry for entry in found if is_stored(entry.solve_rate, self._azr.buffer_filter)]
+        found = [entry for entry in found if is_stored(entry.solve_rate, self._azr.variants.buffer_filter)]
         metrics = collected_metrics(rows, reasons, solved, self._tools.tasks)
         metrics |= run | {"fill_with_replacement": float(repeats)}
         metrics["rollouts_not_finite"] += not_finite(one.rollout for one in proposed)
@@ -140,7 +140,10 @@ class SelfPlay:
         with self._stage("judge"):
             azr = self._azr
             judge = Judge(
-                tools.sandbox, tools.style.form.num_shown, strict_types=azr.strict_types, induction=azr.induction_reward
+                tools.sandbox,
+                tools.style.form.num_shown,
+                strict_types=azr.variants.strict_types,
+                induction=azr.variants.induction_reward,
             )
             answers = [
                 Answer(one.wanted.entry, tools.style.parse_answer(one.wanted.entry.task, text))
@@ -168,7 +171,7 @@ class SelfPlay:
             valid = [one.checked for one in proposed if one.task == task and one.checked.entry]
             new = [one.entry for one in valid if one.entry and not one.reason]
             wanted += [Wanted(entry, group, is_new=True, is_trained=trains) for entry in new]
-            if azr.repeats == "as_new":
+            if azr.variants.repeats == "as_new":
                 keys = {entry.key for entry in new}
                 again = {one.entry.key: one.entry for one in valid if one.entry and one.entry.key not in keys}
                 wanted += [Wanted(entry, group, is_new=False, is_trained=False, is_repeat=True)
@@ -178,7 +181,7 @@ class SelfPlay:
                 rng = stream(self._seed, step, f"solver batch {task}")
                 old = self._buffers.of[task].entries
                 chosen, filled = solver_batch(
-                    [] if trains else new, old, missing, rng, azr.solver_mix, lambda entry: entry.step
+                    [] if trains else new, old, missing, rng, azr.variants.solver_mix, lambda entry: entry.step
                 )
                 count = group if trains else 1
                 wanted += [Wanted(entry, count, is_new=False, is_trained=True) for entry in chosen]
@@ -207,7 +210,7 @@ class SelfPlay:
             return None
         if checked.entry is None or not checked.is_well_formed:
             return rewards.INVALID
-        if checked.reason == REPEAT and self._azr.repeats == "flat":
+        if checked.reason == REPEAT and self._azr.variants.repeats == "flat":
             return self._azr.repeat_reward
         solved = rates[proposed.task, checked.entry.key]
         if len(solved.judged) < 2:
@@ -239,7 +242,7 @@ class SelfPlay:
 
     def _finish(self, step: int, rows: list[Row]) -> list[Row]:
         """Under the control of random rewards, every fair reward is replaced by a coin."""
-        if not self._azr.random_rewards:
+        if not self._azr.variants.random_rewards:
             return rows
         coin = stream(self._seed, step, "random rewards")
         return [

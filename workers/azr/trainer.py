@@ -185,9 +185,9 @@ class AzrTrainer:
     def update(self, step: int, records: Sequence[Record]) -> StepReport:
         collected = Collected.of(records)
         rows = [row for row in collected.rows if row.reward is not None]
-        if not self._profile.azr.train_proposer:
+        if not self._profile.azr.variants.train_proposer:
             rows = [row for row in rows if row.role == "solve"]
-        advantages = advantages_of(rows, self._profile.optimizer.advantages, self._profile.azr.adv_norm)
+        advantages = advantages_of(rows, self._profile.azr.advantages, self._profile.azr.variants.adv_norm)
         # The loss is linear in the advantages, and a weight is never negative: clipping stays as it is.
         weights = role_weights([(row.task, row.role) for row in rows], self._profile.azr.proposer_share)
         pushes = [weight * value for weight, value in zip(weights, advantages.values, strict=True)]

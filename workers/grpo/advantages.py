@@ -41,7 +41,7 @@ class Advantages:
 
 
 def rule_of(grpo: Grpo) -> Rule:
-    return Rule(grpo.advantage, grpo.min_std, grpo.uniform, grpo.std_ddof)
+    return Rule(grpo.advantage, grpo.min_std, grpo.uniform, grpo.variants.std_ddof)
 
 
 def group_advantages(

@@ -83,7 +83,7 @@ class Asker:
     def judged(self, group: int, problem: int, rollout: Rollout, coin: Random) -> Row:
         case = self.case(problem, rollout)
         found = score(case, (*rewards_of(self.profile.grpo), *self.own))
-        if self.profile.grpo.random_rewards:
+        if self.profile.grpo.variants.random_rewards:
             found = tossed(found, coin)
         return Row(
             group=group,

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from profiles.errors import ExitCode, LonghaulError
-from profiles.schema import Grpo
+from profiles.grpo import Sent
 from workers.grpo.difficulty import Difficulty, Measured, stages
 from workers.rng import derive, stream
 
@@ -39,17 +39,17 @@ def first_place(num_stages: int) -> Place:
     return Place(drawn=(0,) * (num_stages + 1))
 
 
-def advance(place: Place, accuracy: float, uniform_share: float, grpo: Grpo) -> Place:
+def advance(place: Place, accuracy: float, uniform_share: float, sent: Sent) -> Place:
     """The place after a step with this share of right answers and of uniform groups. (pure)
 
-    The next stage opens after `sent_min_steps`, once the running accuracy is high or the running share of uniform
-    groups is, and after `sent_max_steps` in any case. There is no way back.
+    The next stage opens after `min_steps`, once the running accuracy is high or the running share of uniform
+    groups is, and after `max_steps` in any case. There is no way back.
     """
     num_stages = len(place.drawn) - 1
     steps = place.steps + 1
     mean_accuracy, mean_uniform = _moved(place.accuracy, accuracy), _moved(place.uniform, uniform_share)
-    is_learnt = mean_accuracy >= grpo.sent_accuracy or mean_uniform >= grpo.sent_uniform
-    opens = (steps >= grpo.sent_min_steps and is_learnt) or steps >= grpo.sent_max_steps
+    is_learnt = mean_accuracy >= sent.accuracy or mean_uniform >= sent.uniform
+    opens = (steps >= sent.min_steps and is_learnt) or steps >= sent.max_steps
     if opens and place.stage < num_stages:
         return Place(place.stage + 1, drawn=place.drawn)
     return Place(place.stage, steps, mean_accuracy, mean_uniform, place.drawn)
@@ -82,19 +82,19 @@ def draw(
     return numbers, msgspec.structs.replace(place, drawn=tuple(drawn))
 
 
-def curriculum_of(difficulties: Sequence[Difficulty], measured: Measured, grpo: Grpo, seed: int) -> Curriculum:
+def curriculum_of(difficulties: Sequence[Difficulty], measured: Measured, sent: Sent, seed: int) -> Curriculum:
     """The curriculum of a profile. Raises LonghaulError (INPUT) where there are fewer problems than stages."""
     try:
-        parts = stages(difficulties, grpo.sent_stages, grpo.sent_saturated)
+        parts = stages(difficulties, sent.stages, sent.saturated)
     except ValueError as error:
         raise LonghaulError(
             f"no curriculum: {error}",
             kept="the measured difficulties",
-            next_command="the same command with --set grpo.sent_stages=1 or --set grpo.sent_saturated=keep",
+            next_command="the same command with --set grpo.sent.stages=1 or --set grpo.sent.saturated=keep",
             exit_code=ExitCode.INPUT,
         ) from error
-    key = f"{measured.digest}/{grpo.sent_stages}/{grpo.sent_saturated}"
-    return Curriculum(parts, grpo, seed=seed, digest=hashlib.sha256(key.encode()).hexdigest())
+    key = f"{measured.digest}/{sent.stages}/{sent.saturated}"
+    return Curriculum(parts, sent, seed=seed, digest=hashlib.sha256(key.encode()).hexdigest())
 
 
 class _Saved(Struct, frozen=True):
@@ -107,20 +107,20 @@ class Curriculum:
 
     filename = "curriculum.json"
 
-    def __init__(self, parts: Sequence[Sequence[int]], grpo: Grpo, *, seed: int, digest: str) -> None:
+    def __init__(self, parts: Sequence[Sequence[int]], sent: Sent, *, seed: int, digest: str) -> None:
         if not parts or not all(parts):
             raise ValueError("a stage without a problem")
-        self.parts, self._grpo, self._seed, self._digest = parts, grpo, seed, digest
+        self.parts, self._sent, self._seed, self._digest = parts, sent, seed, digest
         self.place = first_place(len(parts))
 
     def peek(self, count: int) -> tuple[list[int], Place]:
         """The next `count` problems, and the place after them; nothing moves until `place` is set."""
-        return draw(self.place, self.parts, count, seed=self._seed, replay=self._grpo.sent_replay)
+        return draw(self.place, self.parts, count, seed=self._seed, replay=self._sent.replay)
 
     def step_done(self, accuracy: float, uniform_share: float) -> bool:
         """Note a step. Returns whether the next stage opened with it."""
         before = self.place.stage
-        self.place = advance(self.place, accuracy, uniform_share, self._grpo)
+        self.place = advance(self.place, accuracy, uniform_share, self._sent)
         return self.place.stage > before
 
     def save(self, path: Path) -> None:

@@ -126,6 +126,6 @@ def _stale(path: Path, why: str, has_begun: bool) -> LonghaulError:
         kept="the file, unchanged",
         next_command="python -m orchestrator run --run NEW-NAME   (this run's policy has been trained since)"
         if has_begun
-        else "the same command with --set grpo.sent_on_stale=rebuild (the old file is moved aside)",
+        else "the same command with --set grpo.sent.on_stale=rebuild (the old file is moved aside)",
         exit_code=ExitCode.INPUT,
     )

@@ -111,7 +111,7 @@ class EntropyMask:
     def select(self, entropies: Tensor, lengths: Sequence[int], eligible: Sequence[bool] | None = None) -> Selection:
         """`select_tokens` under the profile; with "running", the threshold moves by this update."""
         grpo = self._grpo
-        threshold = grpo.entropy_threshold
+        threshold = grpo.variants.entropy_threshold
         if grpo.entropy_mask == "running":
             rows = _rows(entropies, lengths, eligible)
             if rows and any(end > start for start, end in rows):

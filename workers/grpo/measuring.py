@@ -53,7 +53,7 @@ class Measuring:
         Raises Interrupted where it was asked to stop, after the slice.
         """
         measured = measured_of(self._asker, self._problems, model_hashes(self._model))
-        cache = open_cache(self._path, measured, self._grpo.sent_on_stale)
+        cache = open_cache(self._path, measured, self._grpo.sent.on_stale)
         if cache is None:
             attempt.warn(f"{self._path.name} belongs to another model, file or setting: training without an order")
             return None
@@ -80,7 +80,7 @@ class Measuring:
         stored = measured_in(self._path)
         hashes = (stored.model, stored.adapter) if stored is not None else ("none", "none")
         measured = measured_of(self._asker, self._problems, hashes)
-        on_stale: OnStale = "shuffle" if self._grpo.sent_on_stale == "shuffle" else "fail"
+        on_stale: OnStale = "shuffle" if self._grpo.sent.on_stale == "shuffle" else "fail"
         cache = open_cache(self._path, measured, on_stale, has_begun=True)
         if cache is None:
             return None
@@ -97,7 +97,7 @@ class Measuring:
 
     def _curriculum(self, cache: DifficultyCache, measured: Measured) -> Curriculum:
         found = [cache.done[one.number] for one in self._problems.problems]
-        return curriculum_of(found, measured, self._grpo, self._asker.profile.run.seed)
+        return curriculum_of(found, measured, self._grpo.sent, self._asker.profile.run.seed)
 
     def _samples(self, problems: list[int]) -> dict[int, list[Sample]]:
         """Answers to each problem. Seeds belong to the problem, so slices and interruptions change nothing."""
@@ -106,7 +106,7 @@ class Measuring:
         def seeds(place: int, sample: int) -> int:
             return derive(seed, problems[place], "difficulty", sample)
 
-        rollouts = self._asker.rollouts(problems, seeds, self._grpo.sent_samples)
+        rollouts = self._asker.rollouts(problems, seeds, self._grpo.sent.samples)
         return {
             number: [self._sample(number, one) for one in group]
             for number, group in zip(problems, rollouts, strict=True)
@@ -130,7 +130,7 @@ def measured_of(asker: Asker, problems: Problems, model: tuple[str, str]) -> Mea
         tokenizer=hashlib.sha256(asker.tokenizer.to_json().encode()).hexdigest(),
         chat_template=hashlib.sha256(prompt_of(asker.answer_format, "a problem").encode()).hexdigest(),
         prompt=asker.answer_format.name,
-        samples=grpo.sent_samples,
+        samples=grpo.sent.samples,
         temperature=sampling.temperature,
         top_p=1.0,
         max_completion_tokens=sampling.max_completion_tokens,

@@ -88,7 +88,7 @@ class Order:
                 next_command=(
                     "restore difficulties.jsonl of the run directory, or: python -m orchestrator run --run NEW-NAME"
                     if is_staged
-                    else "python -m orchestrator run --set grpo.sent_on_stale=shuffle   (goes on as it began)"
+                    else "python -m orchestrator run --set grpo.sent.on_stale=shuffle   (goes on as it began)"
                 ),
                 exit_code=ExitCode.INPUT,
             )

@@ -83,14 +83,14 @@ def prepare(
     if source == "trainer":
         assert scores is not None
         old = scores.log_probs
-        tis, metrics = corrected(old, rollout, weight_cap(profile), grpo.tis_mode)
+        tis, metrics = corrected(old, rollout, weight_cap(profile), grpo.variants.tis_mode)
     entropies = told if all(row.entropies for row in rows) else scores.entropies if scores else []
     ref = None
-    if grpo.kl_coef or grpo.low_entropy_kl:
+    if grpo.kl_coef or grpo.variants.low_entropy_kl:
         with disabled(model):
             ref = score_rows(model, rows, temperature, sizes, parallel).log_probs
     minibatches, masked = plan(profile, rows, left_out, entropies if is_masked else [], mask)
-    if grpo.low_entropy_kl:
+    if grpo.variants.low_entropy_kl:
         minibatches = [
             replace(one, kl_weights=_kl_weights(profile, one, advantages, old)) if one.is_finite else one
             for one in minibatches
@@ -111,18 +111,18 @@ def weight_cap(profile: Profile) -> float:
     """The cap of importance weights where the trainer's own log-probs are the old ones; 0: none has a weight. (pure)"""
     if profile.optimizer.tis_cap >= 0:
         return profile.optimizer.tis_cap
-    return SEQUENCE_CAP if profile.grpo.tis_mode == "sequence_mask" else TIS_CAP
+    return SEQUENCE_CAP if profile.grpo.variants.tis_mode == "sequence_mask" else TIS_CAP
 
 
 def _kl_weights(
     profile: Profile, minibatch: Minibatch, advantages: Sequence[float], old: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
     assert minibatch.keep is not None  # a rule of the profile
-    grpo, lengths = profile.grpo, [len(one) for one in minibatch.keep]
+    variants, lengths = profile.grpo.variants, [len(one) for one in minibatch.keep]
     found = kl_weights(
         torch.cat(minibatch.keep), torch.cat([old[i] for i in minibatch.rows]),
         torch.tensor([advantages[i] for i in minibatch.rows]).repeat_interleave(torch.tensor(lengths)),
-        low=grpo.low_entropy_kl, high=grpo.low_entropy_cov_kl, share=grpo.low_entropy_cov_share,
+        low=variants.low_entropy_kl, high=variants.low_entropy_cov_kl, share=variants.low_entropy_cov_share,
     )  # fmt: skip
     return torch.split(found, lengths)
 
@@ -169,7 +169,7 @@ def plan(
     """Disjoint minibatches of whole groups, each with its mask and its divisors. entropies: empty without a mask."""
     grpo, longest = profile.grpo, profile.sampling.max_completion_tokens
     parts = shares(rows, profile.optimizer.updates_per_step)
-    rest = shares(left_out, len(parts)) if grpo.denominator == "all" else []
+    rest = shares(left_out, len(parts)) if grpo.variants.denominator == "all" else []
     found: list[Minibatch] = []
     thresholds: list[float] = []
     kept = total = 0
@@ -186,7 +186,7 @@ def plan(
                 thresholds.append(chosen.threshold)
         beside = [len(left_out[i].completion_ids) for i in others]
         # Where a rollout is divided by the tokens that it keeps, one that keeps none has no say.
-        has_say = [grpo.mask_norm == "all" or number > 0 for number in selected]
+        has_say = [grpo.variants.mask_norm == "all" or number > 0 for number in selected]
         weights = [0.0] * len(members)
         if any(has_say):
             counts = [*lengths, *beside], [*selected, *beside]

@@ -113,11 +113,11 @@ class GrpoTrainer:
     def _begun_order(self, head: Path | None) -> Cursor | Curriculum | None:
         """None before the difficulties are measured."""
         grpo = self._profile.grpo
-        if not grpo.sent:
+        if not grpo.sent.enabled:
             return self._plain_order()
         if head is None:
             return None
-        if grpo.sent_on_stale == "shuffle" and not Order.has_stages(head):  # it began without them
+        if grpo.sent.on_stale == "shuffle" and not Order.has_stages(head):  # it began without them
             return self._plain_order()
         return self._measuring().resumed() or self._plain_order()
 
@@ -156,7 +156,7 @@ class GrpoTrainer:
 
     def seed(self, stop_asked: Callable[[], bool]) -> Sequence[Record]:
         """There are no buffers to fill; for a curriculum the difficulties are measured, by the policy as it begins."""
-        if self._profile.grpo.sent:
+        if self._profile.grpo.sent.enabled:
             with self._attempt.stage("measuring"):
                 found = self._measured(stop_asked)
             self._order.inner = found or self._plain_order()
@@ -164,7 +164,7 @@ class GrpoTrainer:
 
     def _measured(self, stop_asked: Callable[[], bool]) -> Curriculum | None:
         """Nothing trains meanwhile, so on a GPU as many rollouts are drawn side by side as its memory holds."""
-        is_gpu, sizes, samples = self._model.device.type == "cuda", self.sizes, self._profile.grpo.sent_samples
+        is_gpu, sizes, samples = self._model.device.type == "cuda", self.sizes, self._profile.grpo.sent.samples
         num_problems = SLICE
         if is_gpu:
             longest = max(len(self._asker.prompt_ids(one.prompt)) for one in self._problems.problems)

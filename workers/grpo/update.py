@@ -96,9 +96,9 @@ class GroupUpdate:
             clip_ratio_high=knobs.clip_ratio_high,
             kl_coef=profile.grpo.kl_coef,
             entropy_coef=knobs.entropy_coef,
-            ratio_cap=profile.grpo.ratio_cap,
+            ratio_cap=profile.grpo.variants.ratio_cap,
             is_detached=profile.grpo.old_source == "detach",
-            is_kl_kept=profile.grpo.kl_tokens == "selected",
+            is_kl_kept=profile.grpo.variants.kl_tokens == "selected",
         )
         self.source = OldSource(profile)
         self._step = 0
@@ -216,9 +216,11 @@ class GroupUpdate:
             ref_log_probs=joined(prepared.ref, places),
             kl_weights=joined(minibatch.kl_weights, members),
         )
-        terms, of_sequences = self._terms, self._profile.grpo.ratio_level == "sequence"
+        terms, of_sequences = self._terms, self._profile.grpo.variants.ratio_level == "sequence"
         if prepared.tis_cap:
-            terms = replace(terms, is_detached=True, tis_cap=prepared.tis_cap, tis_mode=self._profile.grpo.tis_mode)
+            terms = replace(
+                terms, is_detached=True, tis_cap=prepared.tis_cap, tis_mode=self._profile.grpo.variants.tis_mode
+            )
         make = partial(sequence_policy_loss, lengths=lengths.to(device)) if of_sequences else fused_policy_loss
         states, head, bias = read(self._model, pack)
         loss = make(

@@ -45,8 +45,8 @@ def weights_of(
     grpo: Grpo, lengths: Sequence[int], selected: Sequence[int], kept: Sequence[bool], longest: int
 ) -> list[float]:
     """`token_weights` under a profile. selected: [K], tokens of each rollout that the entropy mask keeps."""
-    counted = selected if grpo.mask_norm == "selected" else lengths
-    return token_weights(counted, kept, norm=grpo.norm, denominator=grpo.denominator, longest=longest)
+    counted = selected if grpo.variants.mask_norm == "selected" else lengths
+    return token_weights(counted, kept, norm=grpo.norm, denominator=grpo.variants.denominator, longest=longest)
 
 
 def masked_rollouts(grpo: Grpo, finish_reasons: Sequence[str]) -> list[bool]:

@@ -66,7 +66,7 @@ def _largest(sizes: Sizes, profile: Profile, vocabulary: int, draws: random.Rand
     length = profile.sampling.max_completion_tokens
     some = [torch.full((length,), -1.0) for _ in rows]
     minibatch = Minibatch(tuple(range(len(rows))), (1 / (len(rows) * length),) * len(rows), None)
-    has_reference = profile.grpo.kl_coef > 0 or profile.grpo.low_entropy_kl > 0
+    has_reference = profile.grpo.kl_coef > 0 or profile.grpo.variants.low_entropy_kl > 0
     return Prepared(rows, [1.0] * len(rows), some, None, some if has_reference else None, [minibatch])
 
 

@@ -25,7 +25,13 @@ def style_of(profile: Profile, directory: Path) -> PromptStyle:
     if name == "pocket":
         return PocketStyle()
     azr = profile.azr
-    form = Form(azr.program_fence, azr.seed_parse, azr.lenient_fallbacks, azr.hide_input, profile.sandbox.cpu_s)
+    form = Form(
+        azr.variants.program_fence,
+        azr.variants.seed_parse,
+        azr.variants.lenient_fallbacks,
+        azr.variants.hide_input,
+        profile.sandbox.cpu_s,
+    )
     marks = chat.special_tokens(directory)
     if name == "azr-chat":
         return AzrStyle(name, chat.wrapper_of(directory), form, marks)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from profiles.schema import Azr, Model, Profile, Sampling
+from tests.profiles.variants import with_variants
 from workers.azr.proposing import Tools
 from workers.models.load import Tokenizer
 from workers.rollout.engine import Request, Rollout
@@ -106,7 +107,7 @@ def azr_profile(*, style: str = "azr", path: str = "", **azr: Any) -> Profile:
         name="test",
         model=Model(path=path or "pocket", prompt_style=style),  # type: ignore[arg-type]
         sampling=Sampling(temperature=0.8, max_prompt_tokens=2500, max_completion_tokens=1000),
-        azr=Azr(**knobs),
+        azr=with_variants(Azr, **knobs),
     )
 
 

@@ -14,6 +14,7 @@ from profiles.load import load_profile
 from profiles.rules import check
 from profiles.schema import Azr, Profile
 from profiles.task_kinds import NAMES
+from tests.profiles.variants import with_variants
 from workers.azr.advantages import role_weights
 from workers.azr.metrics import push_metrics
 from workers.azr.rows import Row
@@ -71,7 +72,7 @@ def test_the_share_of_the_push_is_counted_in_tokens() -> None:
 
 
 def test_a_share_for_a_proposer_that_is_not_trained_is_refused() -> None:
-    problems = check(Profile(name="p", azr=Azr(proposer_share=0.5, train_proposer=False)))
+    problems = check(Profile(name="p", azr=with_variants(Azr, proposer_share=0.5, train_proposer=False)))
     assert [problem.knobs[0] for problem in problems] == ["azr.proposer_share"]
 
 

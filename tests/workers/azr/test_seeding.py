@@ -15,6 +15,7 @@ from profiles.changes import diff, refusal
 from profiles.errors import ExitCode, LonghaulError
 from profiles.load import override_profile
 from profiles.schema import Azr, Model, Optimizer, Profile, Run, Sampling
+from tests.profiles.variants import with_variants
 from tests.workers import harness as h
 from tests.workers.azr.small import Scripted, azr_profile, scripted_tools, triplet, write_model
 from tests.workers.azr.test_steps import INDUCTION, kind_of
@@ -182,7 +183,9 @@ def profile_of(model: Path, **azr: Any) -> Profile:
         run=Run(threads=1, checkpoint_every=9),
         model=Model(path=str(model), prompt_style="azr-chat"),
         sampling=Sampling(max_prompt_tokens=760, max_completion_tokens=8),
-        azr=Azr(**({"proposals_per_task": 1, "group_size": 2, "train_on_estimates": False, "references": 1} | azr)),
+        azr=with_variants(
+            Azr, **({"proposals_per_task": 1, "group_size": 2, "train_on_estimates": False, "references": 1} | azr)
+        ),
         optimizer=Optimizer(micro_batch_size=4, updates_per_step=3),
     )
 

@@ -12,6 +12,7 @@ from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Azr, Data, Profile
 from state.layout import RunDir
 from state.reader import Reader
+from tests.profiles.variants import with_variants
 from tests.workers.data.given import ADD, LOOP, TWICE, a_run, checker, entry, line, merged, write
 from workers.data.checking import Checker
 from workers.data.initial import Initial, initial_tasks, inputs_sha256, previous_run, result_of
@@ -118,7 +119,7 @@ def test_other_sources_or_rules_make_another_set(tmp_path: Path, check: Checker)
     one, two = write(tmp_path / "a", line()), write(tmp_path / "b", line(TWICE))
     begin(run, check, str(one))
     assert programs(begin(run, check, str(two))[0]) == [TWICE]
-    changed = Profile(name="night", data=Data(sources=("a",)), azr=Azr(allow_none_output=True))
+    changed = Profile(name="night", data=Data(sources=("a",)), azr=with_variants(Azr, allow_none_output=True))
     assert len({inputs_sha256(profile("a")), inputs_sha256(profile("b")), inputs_sha256(changed)}) == 3
     assert inputs_sha256(profile("a")) == inputs_sha256(profile("a", name="other"))
 

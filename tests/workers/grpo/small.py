@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from profiles.schema import Adapter, Grpo, Optimizer, Profile, Run, Sampling
+from tests.profiles.variants import with_variants
 from workers.grpo.advantages import group_advantages, rule_of
 from workers.grpo.entropy import EntropyMask
 from workers.grpo.prepare import Minibatch, Prepared, prepare
@@ -45,7 +46,7 @@ def profile_of(optimizer_: dict[str, Any] | None = None, **grpo: Any) -> Profile
         name="test",
         run=Run(worker="grpo", threads=1),
         sampling=Sampling(max_prompt_tokens=16, max_completion_tokens=16),
-        grpo=Grpo(**({"groups_per_step": 4, "group_size": 4, "entropy_min_tokens": 0} | grpo)),
+        grpo=with_variants(Grpo, **({"groups_per_step": 4, "group_size": 4, "entropy_min_tokens": 0} | grpo)),
         optimizer=Optimizer(**knobs),
     )
 

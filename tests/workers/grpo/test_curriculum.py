@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from profiles.errors import ExitCode, LonghaulError
-from profiles.schema import Grpo
+from profiles.grpo import Sent
 from state.registry import Registry
 from tests.workers.grpo.test_difficulty import MEASURED, of
 from workers.grpo.curriculum import Curriculum, Place, advance, curriculum_of, draw, first_place
@@ -21,7 +21,7 @@ def opened_at(accuracy: float, uniform: float = 0.0, **knobs: Any) -> int | None
     """The step of the first stage with which the second opens; None within 1000 steps."""
     place = first_place(2)
     for step in range(1, 1001):
-        place = advance(place, accuracy, uniform, Grpo(**knobs))
+        place = advance(place, accuracy, uniform, Sent(**knobs))
         if place.stage == 1:
             return step
     return None
@@ -35,8 +35,8 @@ def opened_at(accuracy: float, uniform: float = 0.0, **knobs: Any) -> int | None
         pytest.param(0.75, 0.0, {}, 50, id="36 accuracy at the bound"),
         pytest.param(0.3, 0.6, {}, 50, id="36 uniform groups at the bound"),
         pytest.param(0.3, 0.59, {}, 500, id="36 uniform groups below it"),
-        pytest.param(0.8, 0.0, {"sent_min_steps": 1}, 1, id="36 the first step may do"),
-        pytest.param(0.3, 0.0, {"sent_min_steps": 7, "sent_max_steps": 7}, 7, id="36 the least and the most are one"),
+        pytest.param(0.8, 0.0, {"min_steps": 1}, 1, id="36 the first step may do"),
+        pytest.param(0.3, 0.0, {"min_steps": 7, "max_steps": 7}, 7, id="36 the least and the most are one"),
     ],
 )
 def test_row_36_when_the_next_stage_opens(
@@ -46,20 +46,20 @@ def test_row_36_when_the_next_stage_opens(
 
 
 def test_row_36_the_means_run_and_begin_anew_in_every_stage() -> None:
-    grpo = Grpo(sent_min_steps=2, sent_max_steps=9)
-    place = advance(advance(first_place(2), 0.0, 0.0, grpo), 1.0, 0.0, grpo)
+    sent = Sent(min_steps=2, max_steps=9)
+    place = advance(advance(first_place(2), 0.0, 0.0, sent), 1.0, 0.0, sent)
     assert (place.stage, place.steps) == (0, 2)
     assert place.accuracy == pytest.approx(0.05)
-    opened = advance(advance(first_place(2), 1.0, 0.0, grpo), 1.0, 0.5, grpo)
+    opened = advance(advance(first_place(2), 1.0, 0.0, sent), 1.0, 0.5, sent)
     assert opened == Place(1, 0, None, None, (0, 0, 0))
 
 
 def test_row_36_there_is_no_way_back_and_after_the_last_stage_all_are_open_for_good() -> None:
-    grpo = Grpo(sent_min_steps=1, sent_max_steps=1)
+    sent = Sent(min_steps=1, max_steps=1)
     place = first_place(2)
     seen = []
     for _ in range(5):
-        place = advance(place, 0.0, 0.0, grpo)
+        place = advance(place, 0.0, 0.0, sent)
         seen.append(place.stage)
     assert seen == [1, 2, 2, 2, 2]
 
@@ -94,13 +94,13 @@ def test_other_seeds_give_other_orders() -> None:
 
 
 def test_peeking_moves_nothing() -> None:
-    curriculum = Curriculum(PARTS, Grpo(), seed=3, digest="d")
+    curriculum = Curriculum(PARTS, Sent(), seed=3, digest="d")
     assert curriculum.peek(4) == curriculum.peek(4)
     numbers, curriculum.place = curriculum.peek(4)
     assert curriculum.peek(4)[0] != numbers
 
 
-GRPO = Grpo(sent_min_steps=2, sent_max_steps=4)
+SENT = Sent(min_steps=2, max_steps=4)
 
 
 def play(curriculum: Curriculum, steps: range) -> list[tuple[list[int], bool]]:
@@ -113,7 +113,7 @@ def play(curriculum: Curriculum, steps: range) -> list[tuple[list[int], bool]]:
 
 @pytest.mark.parametrize("stop", [1, 3, 4, 5, 9, 13])
 def test_row_37_a_resumed_curriculum_draws_what_the_unbroken_one_does(tmp_path: Path, stop: int) -> None:
-    unbroken, first, second = (Curriculum(PARTS, GRPO, seed=3, digest="d") for _ in range(3))
+    unbroken, first, second = (Curriculum(PARTS, SENT, seed=3, digest="d") for _ in range(3))
     expected = play(unbroken, range(16))
     found = play(first, range(stop))
     for curriculum, act in ((first, "save"), (second, "load")):
@@ -126,10 +126,10 @@ def test_row_37_a_resumed_curriculum_draws_what_the_unbroken_one_does(tmp_path: 
 
 
 def test_a_place_of_other_data_or_another_model_is_refused(tmp_path: Path) -> None:
-    Curriculum(PARTS, GRPO, seed=3, digest="a" * 64).save(tmp_path / "curriculum.json")
+    Curriculum(PARTS, SENT, seed=3, digest="a" * 64).save(tmp_path / "curriculum.json")
     for other in (
-        Curriculum(PARTS, GRPO, seed=3, digest="b" * 64),
-        Curriculum(PARTS[:2], GRPO, seed=3, digest="a" * 64),
+        Curriculum(PARTS, SENT, seed=3, digest="b" * 64),
+        Curriculum(PARTS[:2], SENT, seed=3, digest="a" * 64),
     ):
         with pytest.raises(LonghaulError, match="other data, another model or other settings") as caught:
             other.load(tmp_path / "curriculum.json")
@@ -139,16 +139,16 @@ def test_a_place_of_other_data_or_another_model_is_refused(tmp_path: Path) -> No
 
 def test_the_profile_says_the_stages_and_their_key(tmp_path: Path) -> None:
     measured = [of(number, *(["1"] * number + ["2"] * (40 - number))) for number in range(1, 20)]
-    two = curriculum_of(measured, MEASURED, Grpo(sent_stages=2), 3)
+    two = curriculum_of(measured, MEASURED, Sent(stages=2), 3)
     assert len(two.parts) == 2
     two.save(tmp_path / "curriculum.json")
     with pytest.raises(LonghaulError, match="other settings"):
-        curriculum_of(measured, MEASURED, Grpo(sent_stages=3), 3).load(tmp_path / "curriculum.json")
+        curriculum_of(measured, MEASURED, Sent(stages=3), 3).load(tmp_path / "curriculum.json")
     with pytest.raises(LonghaulError, match="1 problems do not fill 2 stages") as caught:
-        curriculum_of(measured[:1], MEASURED, Grpo(), 3)
-    assert "sent_stages" in caught.value.next_command
+        curriculum_of(measured[:1], MEASURED, Sent(), 3)
+    assert "sent.stages" in caught.value.next_command
 
 
 def test_an_empty_stage_is_refused() -> None:
     with pytest.raises(ValueError, match="without a problem"):
-        Curriculum([[0], []], Grpo(), seed=0, digest="d")
+        Curriculum([[0], []], Sent(), seed=0, digest="d")

@@ -219,7 +219,7 @@ def test_row_35_where_one_setting_differs_the_file_is_never_used(tmp_path: Path,
     assert other.digest != MEASURED.digest
     with pytest.raises(LonghaulError, match=f"other settings: {name} was .* is ") as caught:
         open_cache(path, other, "fail")
-    assert caught.value.exit_code == ExitCode.INPUT and "sent_on_stale=rebuild" in caught.value.next_command
+    assert caught.value.exit_code == ExitCode.INPUT and "sent.on_stale=rebuild" in caught.value.next_command
     with pytest.raises(LonghaulError) as begun:
         open_cache(path, other, "fail", has_begun=True)
     assert "--run NEW-NAME" in begun.value.next_command  # nothing can be measured anew

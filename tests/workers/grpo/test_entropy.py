@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles.schema import Grpo
+from tests.profiles.variants import with_variants
 from workers.grpo.entropy import EntropyMask, quantile, select_tokens
 
 ONE_TO_TEN = torch.arange(1.0, 11.0)
@@ -155,5 +156,5 @@ def test_row_37_a_running_threshold_survives_a_checkpoint_to_the_last_bit(tmp_pa
     ],
 )
 def test_the_profile_says_the_mask(knobs: dict[str, Any], expected: list[int]) -> None:
-    mask = EntropyMask(Grpo(**{"entropy_min_tokens": 0, **knobs}))
+    mask = EntropyMask(with_variants(Grpo, **{"entropy_min_tokens": 0, **knobs}))
     assert mask.select(ONE_TO_TEN, [10]).mask.nonzero().flatten().tolist() == expected

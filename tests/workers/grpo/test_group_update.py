@@ -53,15 +53,15 @@ def plain_loss(model: Any, prepared: Prepared, profile: Any) -> torch.Tensor:
         weight_of_tokens = 1.0 if prepared.tis is None else prepared.tis[place]
         if prepared.tis_cap:  # `old` is the engine's
             r = (new.detach() - old).exp()
-            is_masked = profile.grpo.tis_mode == "token_mask"
+            is_masked = profile.grpo.variants.tis_mode == "token_mask"
             weight_of_tokens = r * (r <= prepared.tis_cap) if is_masked else r.clamp(max=prepared.tis_cap)
         if profile.grpo.old_source == "detach" or prepared.tis_cap:
             old = new.detach()
         ratio = (new - old).exp()
-        if profile.grpo.ratio_level == "sequence":
+        if profile.grpo.variants.ratio_level == "sequence":
             ratio = (new - old).mean().exp().expand(len(new))
         bounded = ratio.clamp(1 - knobs.clip_ratio_low, 1 + knobs.clip_ratio_high)
-        cap = profile.grpo.ratio_cap or 1e9
+        cap = profile.grpo.variants.ratio_cap or 1e9
         loss = -torch.minimum(ratio.clamp(max=cap) * a, bounded * a)
         loss = loss * weight_of_tokens
         if minibatch.keep is not None:
@@ -69,7 +69,7 @@ def plain_loss(model: Any, prepared: Prepared, profile: Any) -> torch.Tensor:
         if prepared.ref is not None:
             delta = prepared.ref[place] - new
             kl = delta.exp() - delta - 1
-            if profile.grpo.kl_tokens == "selected" and minibatch.keep is not None:
+            if profile.grpo.variants.kl_tokens == "selected" and minibatch.keep is not None:
                 kl = kl * minibatch.keep[place]
             loss = loss + profile.grpo.kl_coef * kl
             if minibatch.kl_weights is not None:

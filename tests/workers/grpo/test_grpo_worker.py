@@ -12,7 +12,9 @@ import pytest
 import torch
 
 from profiles.errors import ExitCode
+from profiles.grpo import Sent
 from profiles.schema import Adapter, Data, Grpo, Model, Optimizer, Profile, Run, Sampling, Validation
+from tests.profiles.variants import with_variants
 from tests.workers import harness as h
 from tests.workers.grpo.small import sums, write_problems
 from tests.workers.test_azr_worker import checkpoint_of, forget_everything
@@ -44,9 +46,10 @@ def problems(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def profile_of(problems: Path, **changes: Any) -> Profile:
     """Everything on that a step can have; rewards are coins, as a random model gets nothing right."""
-    grpo = Grpo(
-        groups_per_step=2, group_size=3, random_rewards=True, truncated="keep", entropy_mask="running", kl_coef=0.01,
-        entropy_min_tokens=1, sent=True, sent_samples=2, sent_min_steps=2, sent_accuracy=0.0, dynamic_sampling=True,
+    grpo = with_variants(
+        Grpo, groups_per_step=2, group_size=3, random_rewards=True, truncated="keep", kl_coef=0.01,
+        entropy_mask="running",
+        entropy_min_tokens=1, sent=Sent(enabled=True, samples=2, min_steps=2, accuracy=0.0), dynamic_sampling=True,
     )  # fmt: skip
     sections: dict[str, Any] = {
         "run": Run(worker="grpo", checkpoint_every=100, threads=1),
@@ -166,7 +169,7 @@ def test_row_35_difficulties_of_another_run_are_refused_where_the_profile_says_s
     whole: tuple[Path, CheckpointRef], tmp_path: Path, problems: Path
 ) -> None:
     (tmp_path / "difficulties.jsonl").write_bytes((whole[0] / "difficulties.jsonl").read_bytes())
-    profile = profile_of(problems, grpo=Grpo(sent=True, sent_samples=2, sent_on_stale="fail"),
+    profile = profile_of(problems, grpo=Grpo(sent=Sent(enabled=True, samples=2, on_stale="fail")),
                          sampling=Sampling(max_prompt_tokens=16, max_completion_tokens=7))  # fmt: skip
     result = do(h.make_spec(tmp_path, profile, head=None, end_step=1, cycle=0))
     assert result.exit_code == ExitCode.INPUT and "max_completion_tokens was 8, is 7" in result.error

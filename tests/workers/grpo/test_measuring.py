@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from profiles.grpo import Sent
 from profiles.schema import Grpo
 from tests.workers import harness as h
 from tests.workers.grpo.small import sums, write_problems
@@ -37,7 +38,7 @@ def test_row_33_difficulties_are_told_apart_by_the_verifier_of_the_run(
     answers = [Sample("2", False, 1), Sample(r"\sqrt{4}", False, 1)]
     monkeypatch.setattr(Measuring, "_samples", lambda self, slice_: dict.fromkeys(slice_, answers))
     problems = write_problems(tmp_path / "sums.jsonl", sums(12))
-    profile = profile_of(problems, grpo=Grpo(sent=True, sent_samples=2, verifier=verifier))
+    profile = profile_of(problems, grpo=Grpo(sent=Sent(enabled=True, samples=2), verifier=verifier))
     with ExitStack() as ended:  # a worker's comparing process ends with the worker
 
         def verifier_of(grpo: Grpo) -> Symbolic | None:
@@ -54,7 +55,7 @@ def test_row_33_difficulties_are_told_apart_by_the_verifier_of_the_run(
 def test_a_run_that_began_without_an_order_goes_on_without_one(tmp_path: Path) -> None:
     """Its difficulties are of another model, and the profile says to train all the same."""
     problems = write_problems(tmp_path / "sums.jsonl", sums(12))
-    knobs = {"sent": True, "sent_samples": 2, "sent_on_stale": "shuffle"}
+    knobs = {"sent": Sent(enabled=True, samples=2, on_stale="shuffle")}
     trained(tmp_path / "other", plain_profile(problems, grpo=knobs))
     (tmp_path / "run").mkdir()
     measured = (tmp_path / "other" / "difficulties.jsonl").read_bytes()
@@ -64,6 +65,10 @@ def test_a_run_that_began_without_an_order_goes_on_without_one(tmp_path: Path) -
     assert "place" not in json.loads((tmp_path / "run" / end.path / "order.json").read_bytes())
     assert (tmp_path / "run" / "difficulties.jsonl").read_bytes() == stale
     refused = h.make_spec(
-        tmp_path / "run", plain_profile(problems, grpo={"sent": True, "sent_samples": 2}), head=end, end_step=9, cycle=8
+        tmp_path / "run",
+        plain_profile(problems, grpo={"sent": Sent(enabled=True, samples=2)}),
+        head=end,
+        end_step=9,
+        cycle=8,
     )
     assert "trained without stages" in do(refused).error

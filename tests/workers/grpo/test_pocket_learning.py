@@ -28,8 +28,9 @@ EACH = 60
 
 def profile_of(problems: Path, **grpo: Any) -> Profile:
     settings = {
-        "run.threads": 1, "data.tasks": str(problems), "grpo.groups_per_step": 8, "grpo.sent_samples": 4,
-        "grpo.sent_min_steps": 10, "grpo.sent_max_steps": 20, "validation.examples_per_task": EACH,
+        "run.threads": 1, "data.tasks": str(problems), "grpo.groups_per_step": 8,
+        "grpo.sent.enabled": True, "grpo.sent.samples": 4,
+        "grpo.sent.min_steps": 10, "grpo.sent.max_steps": 20, "validation.examples_per_task": EACH,
     } | {f"grpo.{name}": value for name, value in grpo.items()}  # fmt: skip
     return load_profile("pocket-grpo", [f"{key}={json.dumps(value)}" for key, value in settings.items()]).profile
 
@@ -49,7 +50,7 @@ def test_sampled_accuracy_rises_beyond_its_interval_with_entropy_mask_and_curric
 ) -> None:
     write(["--count", "96"])
     (tmp_path / "problems.jsonl").write_text(capsys.readouterr().out)
-    profile = profile_of(tmp_path / "problems.jsonl", entropy_mask="percentile", sent=True)
+    profile = profile_of(tmp_path / "problems.jsonl", entropy_mask="percentile")
     start = checkpoint_of(trained(tmp_path / "run", profile))
     end = checkpoint_of(trained(tmp_path / "run", profile, STEPS, head=start))
     before, after = (validated(tmp_path / "run", profile, head)["mean"] for head in (start, end))

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles.schema import Grpo
+from tests.profiles.variants import with_variants
 from workers.grpo.weights import masked_rollouts, token_weights, weights_of
 
 
@@ -65,8 +66,14 @@ def test_what_has_no_mean_is_refused(lengths: list[int], kept: list[bool], said:
 def test_the_profile_says_whether_tokens_without_a_gradient_count() -> None:
     both = [True, True]
     assert weights_of(Grpo(), [2, 6], [1, 3], both, 10) == [1 / 8, 1 / 8]
-    assert weights_of(Grpo(mask_norm="selected", entropy_mask="running"), [2, 6], [1, 3], both, 10) == [1 / 4, 1 / 4]
-    assert weights_of(Grpo(norm="sequence", denominator="all"), [2, 6], [2, 6], [True, False], 10) == [1 / 4, 0]
+    assert weights_of(with_variants(Grpo, mask_norm="selected", entropy_mask="running"), [2, 6], [1, 3], both, 10) == [
+        1 / 4,
+        1 / 4,
+    ]
+    assert weights_of(with_variants(Grpo, norm="sequence", denominator="all"), [2, 6], [2, 6], [True, False], 10) == [
+        1 / 4,
+        0,
+    ]
 
 
 def test_a_cut_rollout_is_masked_unless_the_profile_keeps_it() -> None:

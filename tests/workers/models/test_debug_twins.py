@@ -26,7 +26,7 @@ TWINS = ["azr-0.5b", "azr-3b-qlora", "azr-3b-qlora-8gb", "azr-paper"]
 SIZES = {
     "run.max_cycles", "run.steps_per_cycle", "run.checkpoint_every", "run.device", "model.path", "model.random_init",
     "sampling.max_prompt_tokens", "sampling.max_completion_tokens", "sampling.max_rows", "azr.proposals_per_task",
-    "azr.group_size", "azr.solve_batch", "azr.references", "azr.seed_tasks", "azr.random_rewards",
+    "azr.group_size", "azr.solve_batch", "azr.references", "azr.seed_tasks", "azr.variants.random_rewards",
     "optimizer.micro_batch_size", "optimizer.row_tokens", "validation.examples_per_task", "validation.suites",
     "stagnation.min_cycles",
 }  # fmt: skip

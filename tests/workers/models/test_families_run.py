@@ -15,7 +15,7 @@ from tests.workers import harness as h
 from tests.workers.families import write
 
 SHORT = [
-    "model.random_init=off", "run.max_cycles=1", "run.steps_per_cycle=1", "run.threads=1", "grpo.sent=false",
+    "model.random_init=off", "run.max_cycles=1", "run.steps_per_cycle=1", "run.threads=1", "grpo.sent.enabled=false",
     "grpo.problems=4", "validation.examples_per_task=1", "sampling.max_completion_tokens=12",
 ]  # fmt: skip
 FLOAT32 = ["model.dtype=float32", "model.quantization=none"]
