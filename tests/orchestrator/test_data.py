@@ -21,6 +21,7 @@ from profiles.errors import ExitCode
 from tests import REPOSITORY
 from tests.workers.data.given import LOOP, TWICE, a_run, entry, line, problem, triplet, write
 from tests.workers.harness import PATIENCE_S, wait_until
+from workers.line_contract import Checked, Note, Reading
 
 
 def command(*words: str, cwd: Path, crash: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
@@ -222,10 +223,10 @@ def test_progress_is_one_changing_line_on_a_terminal_and_seldom_a_line_elsewhere
     ):  # fmt: skip
         progress = Progress(screen)
         for message in (
-            {"type": "reading", "text": "reading a"},
-            {"type": "checked", "done": 0, "total": 300},
-            {"type": "checked", "done": 300, "total": 300},
-            {"type": "note", "text": "careful"},
+            Reading("reading a"),
+            Checked(0, 300),
+            Checked(300, 300),
+            Note("careful"),
         ):
             progress.hear(message)
         assert screen.getvalue() == expected
