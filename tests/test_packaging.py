@@ -247,6 +247,11 @@ def test_the_readme_lists_every_command_and_every_profile() -> None:
     assert set(rows) == {*COMMANDS, *shipped_profiles()}
 
 
+def anchor_of(heading: str) -> str:
+    """As GitHub makes it: small letters, hyphens for spaces, no other punctuation."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_links_between_documents_lead_somewhere(path: Path) -> None:
     for target in re.findall(r"\]\(([^)]+)\)", path.read_text(encoding="utf-8")):
@@ -256,7 +261,7 @@ def test_links_between_documents_lead_somewhere(path: Path) -> None:
         linked = path.parent / name if name else path
         assert linked.exists(), target
         headings = re.findall(r"^#+ (.+)$", linked.read_text(encoding="utf-8"), flags=re.MULTILINE) if anchor else []
-        assert not anchor or anchor in {heading.lower().replace(" ", "-") for heading in headings}, target
+        assert not anchor or anchor in {anchor_of(heading) for heading in headings}, target
 
 
 def said_by_the_program() -> str:
