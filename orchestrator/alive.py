@@ -25,7 +25,7 @@ _LOCKS = Path("/proc/locks")
 def lock_text(run: RunDir) -> dict[str, Any]:
     """What the last holder of the lock wrote about itself: pid, started_at, host; empty once it let go.
 
-    The same text as `state.lock.read_holder`, without the 20 ms of importing a decoder for it.
+    Read here without `state.lock`, whose decoder takes 20 ms to import.
     """
     with suppress(OSError, ValueError):
         text = json.loads(run.lock.read_text(errors="replace"))

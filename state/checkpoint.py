@@ -30,8 +30,6 @@ MANIFEST = "MANIFEST.json"
 STAGING_PREFIX = ".staging-"
 READ_BYTES = 1 << 20
 """Read and hashed at one time."""
-MARGIN_BYTES = 512 << 20
-MIN_MARGIN_BYTES = 32 << 20
 LOST_ERRORS = frozenset({errno.EIO, errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EUCLEAN})
 KEPT = "the head, as it was; the unfinished checkpoint was removed"
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -198,11 +196,6 @@ def _explained(error: Exception, path: Path) -> Exception:
         full = OSError(errno.ENOSPC, "No space left on device")
         return durable.os_failure(full, "cannot save checkpoint", path, KEPT) or error
     return error
-
-
-def free_space_needed(last_bytes: int, margin_bytes: int = MARGIN_BYTES) -> int:
-    """Bytes that must be free before the next checkpoint; small runs on small disks get a smaller margin. (pure)"""
-    return last_bytes * 6 // 5 + min(margin_bytes, max(MIN_MARGIN_BYTES, 4 * last_bytes))
 
 
 # --- the manifest --------------------------------------------------------------------------------------------------

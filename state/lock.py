@@ -90,18 +90,6 @@ class RunLock:
             self._fd = -1
 
 
-def read_holder(run: RunDir) -> Holder | None:
-    """Whom the lock file names; None where it names nobody. That it names somebody does not mean that they live."""
-    try:
-        fd = os.open(run.lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        return _holder(fd)
-    finally:
-        os.close(fd)
-
-
 def is_network(path: Path, mounts: str | None = None) -> bool:
     """Whether `path` lies on a network file system, by the longest mount point that contains it."""
     text = _MOUNTS.read_text(errors="replace") if mounts is None else mounts

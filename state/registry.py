@@ -38,10 +38,6 @@ class Registry:
             raise ValueError(f"{name!r} cannot name a file of a checkpoint")
         self._items[name] = item
 
-    @property
-    def filenames(self) -> tuple[str, ...]:
-        return tuple(self._items)
-
     def save(self, directory: Path) -> None:
         """Let every object write its file into `directory`. Raises LonghaulError where one wrote none."""
         for name, item in self._items.items():

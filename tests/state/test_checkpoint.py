@@ -13,7 +13,6 @@ from state.checkpoint import (
     MANIFEST,
     Damaged,
     encode_manifest,
-    free_space_needed,
     problem_with,
     read_manifest,
     verify,
@@ -181,13 +180,6 @@ def test_a_read_error_condemns_a_checkpoint_but_too_many_open_files_do_not(
         monkeypatch.setattr("state.checkpoint._sha256", fail)
         with pytest.raises(expected):
             verify(saved.directory, deep=True)
-
-
-@pytest.mark.parametrize(
-    ("last", "expected"), [(0, 32 * MB), (MB, 32 * MB + MB * 6 // 5), (10 * MB, 52 * MB), (1000 * MB, 1712 * MB)]
-)
-def test_space_needed_is_a_fifth_more_and_a_margin_that_fits_the_run(last: int, expected: int) -> None:
-    assert free_space_needed(last) == expected
 
 
 def test_this_package_knows_no_torch_and_imports_fast() -> None:

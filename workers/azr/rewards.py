@@ -37,8 +37,3 @@ def solver_reward(*, is_well_formed: bool, score: float) -> float:
     if score == 0:
         return WRONG
     return CORRECT if score == 1 else score
-
-
-def validation_score(*, is_well_formed: bool, is_correct: bool) -> float:
-    """Held-out answers are right or not; a right value in the wrong form is not."""
-    return 1.0 if is_well_formed and is_correct else 0.0

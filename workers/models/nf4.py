@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 BLOCK = 64
 """Weights that share a scale."""
@@ -44,13 +42,6 @@ class Quantized:
     def bytes(self) -> int:
         parts = (self.packed, self.scale_codes, self.scale_scales, self.offset)
         return sum(part.numel() * part.element_size() for part in parts)
-
-
-def from_bitsandbytes(packed: Tensor, state: Any) -> Quantized:
-    """What bitsandbytes holds (a `Params4bit` and its `quant_state`, scales quantised too), nothing copied."""
-    assert state.quant_type == "nf4" and state.blocksize == BLOCK and state.state2.blocksize == SCALE_BLOCK
-    codes, second = packed.view(torch.uint8).view(-1), state.state2
-    return Quantized(codes, state.absmax, second.absmax, state.offset, torch.Size(state.shape))
 
 
 @cache
@@ -114,33 +105,3 @@ def _codes(flat: Tensor, block: int, table: Tensor) -> tuple[Tensor, Tensor]:
     bounds = (table[:-1] + table[1:]) / 2
     codes = torch.bucketize(scaled.view(-1)[: len(flat)], bounds).to(torch.uint8)
     return codes, largest
-
-
-class Nf4Linear(nn.Module):
-    """A frozen linear layer over a weight in 4 bits; gradients reach its input alone."""
-
-    def __init__(self, base: nn.Linear) -> None:
-        super().__init__()
-        self.in_features, self.out_features = base.in_features, base.out_features
-        self.quantized = quantize(base.weight)
-        self.bias = None if base.bias is None else base.bias.detach()
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x: [..., in]; returns [..., out]."""
-        apply: Any = _Product.apply
-        found: Tensor = apply(x, self.quantized)
-        return found if self.bias is None else found + self.bias
-
-
-class _Product(torch.autograd.Function):
-    """x W^T; the weight is made from its codes in both directions and kept in neither."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, quantized: Quantized) -> Tensor:
-        ctx.quantized = quantized
-        return x @ dequantize(quantized, x.dtype).t()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        return grad @ dequantize(ctx.quantized, grad.dtype), None
