@@ -75,7 +75,7 @@ class Products:
     def _projection(self, outs: tuple[int, ...], inputs: int) -> Any:
         import torch
 
-        from workers.rollout.graph.weights import Matrix, Projection
+        from workers.rollout.graph.step_weights import Matrix, Projection
 
         matrices = []
         for rows in outs:

@@ -29,7 +29,7 @@ from profiles.built_in import BUILT_IN
 from profiles.errors import ExitCode, LonghaulError
 from profiles.load import resolved_json
 from profiles.schema import Profile
-from profiles.worker_kinds import kind_of
+from profiles.worker_kinds import worker_kind_of
 from state import durable, python
 from state.lock import is_network
 
@@ -210,7 +210,7 @@ def libraries(profile: Profile) -> Iterator[Finding]:
     Nothing for a built-in model on a CPU: it needs none of them.
     """
     is_small = profile.model.path in BUILT_IN and profile.model.random_init == "off" and not profile.adapter.rank
-    if not kind_of(profile).uses_model or (is_small and profile.run.device != "cuda"):
+    if not worker_kind_of(profile).uses_model or (is_small and profile.run.device != "cuda"):
         return
     try:
         answer = subprocess.run(

@@ -16,7 +16,7 @@ from profiles.built_in import BUILT_IN
 from profiles.footprint import GIB, Demand
 from profiles.schema import Model, Profile
 from profiles.shapes import ARCHITECTURES, Shape, published, shape_of
-from profiles.worker_kinds import kind_of
+from profiles.worker_kinds import worker_kind_of
 
 
 def shape_for(model: Model) -> Shape | None:
@@ -49,7 +49,7 @@ def config_for(model: Model) -> Mapping[str, Any] | None:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ProfileVerdict:
     """What was found for a profile on a machine. plan: None where no shape is known, or no GPU is meant."""
 
     profile: Profile
@@ -75,9 +75,9 @@ class Verdict:
         return is_too_large and self.profile.memory.on_small_card == "refuse"
 
 
-def judge(profile: Profile, machine: Machine, *, is_new: bool = True) -> Verdict:
+def judge(profile: Profile, machine: Machine, *, is_new: bool = True) -> ProfileVerdict:
     """The profile with its engine settled, and whether it fits."""
-    config = config_for(profile.model) if kind_of(profile).uses_model else None
+    config = config_for(profile.model) if worker_kind_of(profile).uses_model else None
     if config is None:
         return _judged(profile, machine, is_new=is_new)
     longest = profile.sampling.max_prompt_tokens + profile.sampling.max_completion_tokens
@@ -91,7 +91,7 @@ def judge(profile: Profile, machine: Machine, *, is_new: bool = True) -> Verdict
     return replace(verdict, path=path, is_plain=bool(reason))
 
 
-def _judged(profile: Profile, machine: Machine, *, is_new: bool) -> Verdict:
+def _judged(profile: Profile, machine: Machine, *, is_new: bool) -> ProfileVerdict:
     card, shape = machine.card_for(profile.run.gpus), shape_for(profile.model)
     usable = card.usable_bytes if card else None
     cap = int(profile.memory.cap_gib * GIB)
@@ -100,11 +100,11 @@ def _judged(profile: Profile, machine: Machine, *, is_new: bool) -> Verdict:
         profile, shape, available, has_vllm=machine.has_vllm, capability=card.capability if card else None
     )
     if shape is None or profile.run.device == "cpu":
-        return Verdict(profile, machine, None, why=why)
+        return ProfileVerdict(profile, machine, None, why=why)
     plan = planner.plan_of(profile, shape, usable, card.total_bytes if card else 0)
     if plan.fits or plan.usable_bytes is None:
-        return Verdict(profile, machine, plan, why=why)
+        return ProfileVerdict(profile, machine, plan, why=why)
     card_bytes = card.total_bytes if card else 0  # only a cap is known
     changes = planner.nearest(profile, shape, plan.usable_bytes, card_bytes, is_new=is_new)
     least = None if changes else planner.least(profile, shape, plan.usable_bytes, card_bytes)
-    return Verdict(profile, machine, plan, changes, least, is_new, why)
+    return ProfileVerdict(profile, machine, plan, changes, least, is_new, why)

@@ -17,7 +17,7 @@ import msgspec
 from orchestrator.launchers.environment import without_master
 from profiles.errors import ExitCode, LonghaulError
 from state import python
-from workers.line_contract import Asked, Done, Error, Said, read_line
+from workers.line_contract import Done, Error, Request, Said, read_line
 
 PATIENCE_S = 5.0
 DOCTOR = "python -m orchestrator doctor"
@@ -32,7 +32,7 @@ class LineWorker:
         self._process, self._log = process, log
         self._name, self._kept, self._next_command = name, kept, next_command
 
-    def tell(self, message: Asked | msgspec.Struct) -> None:
+    def tell(self, message: Request | msgspec.Struct) -> None:
         """Send one line, the spec first. A worker that is gone is told by `hear`."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):

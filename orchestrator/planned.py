@@ -8,12 +8,12 @@ import sys
 
 from orchestrator.disk import Room, disk_facts, disk_line
 from orchestrator.display.wording import among
-from orchestrator.judging import Verdict
+from orchestrator.judging import ProfileVerdict
 from orchestrator.preflight import plan_facts, shown
 from profiles.errors import ExitCode
 
 
-def say_plan(verdict: Verdict, room: Room, args: argparse.Namespace) -> int:
+def say_plan(verdict: ProfileVerdict, room: Room, args: argparse.Namespace) -> int:
     """Print the plan; the exit code says whether it fits. With --card the disk is that of another machine, too."""
     if args.json:
         said = json.dumps({**plan_facts(verdict), "disk": disk_facts(room)}, indent=2) + "\n"

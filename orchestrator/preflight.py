@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator import planner
 from orchestrator.display.wording import harmless
-from orchestrator.judging import Verdict, judge, shape_for
+from orchestrator.judging import ProfileVerdict, judge, shape_for
 from orchestrator.machine import Card, Machine, this_machine
 from orchestrator.planner import Plan
 from profiles.errors import ExitCode, LonghaulError
@@ -17,7 +17,7 @@ from profiles.footprint import GIB
 from profiles.knobs import knobs, with_values
 from profiles.load import load_profile, shipped_profiles
 from profiles.schema import Profile
-from profiles.worker_kinds import kind_of
+from profiles.worker_kinds import worker_kind_of
 
 LARGEST_CARD_GB = 100_000
 
@@ -33,7 +33,7 @@ def gigabytes(text: str) -> float:
     return value
 
 
-def examined(profile: Profile, args: argparse.Namespace, *, is_new: bool) -> Verdict:
+def examined(profile: Profile, args: argparse.Namespace, *, is_new: bool) -> ProfileVerdict:
     """The verdict for `run` as it was typed; the driver is asked only where the answer matters.
 
     Raises LonghaulError (GPU) where the profile needs a GPU, there is none, and more is asked than a plan; INPUT where
@@ -43,7 +43,7 @@ def examined(profile: Profile, args: argparse.Namespace, *, is_new: bool) -> Ver
         raise error
     if args.card:
         return judge(profile, a_card_of(args.card, this_machine().has_vllm, profile.run.gpus), is_new=is_new)
-    matters = profile.run.device != "cpu" and kind_of(profile).uses_model
+    matters = profile.run.device != "cpu" and worker_kind_of(profile).uses_model
     if not matters or not (args.plan or profile.run.device == "cuda" or shape_for(profile.model) is not None):
         return judge(profile, Machine(None), is_new=is_new)
     machine = this_machine()
@@ -91,7 +91,7 @@ def nearest_first(names: Collection[str], profile: Profile) -> list[str]:
 
     def distance(name: str) -> tuple[bool, bool]:
         other = load_profile(name).profile
-        return name.endswith("-debug") or not kind_of(other).uses_model, other.run.worker != profile.run.worker
+        return name.endswith("-debug") or not worker_kind_of(other).uses_model, other.run.worker != profile.run.worker
 
     return sorted(names, key=lambda name: (*distance(name), name))
 
@@ -123,7 +123,7 @@ def too_few(profile: Profile, machine: Machine, args: argparse.Namespace) -> Lon
     )
 
 
-def too_small(verdict: Verdict, args: argparse.Namespace) -> LonghaulError:
+def too_small(verdict: ProfileVerdict, args: argparse.Namespace) -> LonghaulError:
     plan, card = verdict.plan, verdict.machine.card
     assert plan is not None and plan.usable_bytes is not None and card is not None
     what = (
@@ -138,7 +138,7 @@ def too_small(verdict: Verdict, args: argparse.Namespace) -> LonghaulError:
     )
 
 
-def advice(verdict: Verdict, args: argparse.Namespace) -> str:
+def advice(verdict: ProfileVerdict, args: argparse.Namespace) -> str:
     """What to type where a profile does not fit."""
     anyway = "       or start all the same: --set memory.on_small_card=warn"
     if verdict.changes:
@@ -150,7 +150,7 @@ def advice(verdict: Verdict, args: argparse.Namespace) -> str:
     )
 
 
-def why_none_fits(verdict: Verdict) -> str:
+def why_none_fits(verdict: ProfileVerdict) -> str:
     """Of a profile that no change of settings makes fit: whether shorter sequences could. (pure)"""
     least, plan = verdict.least, verdict.plan
     assert least is not None and plan is not None and plan.usable_bytes is not None
@@ -165,7 +165,7 @@ def why_none_fits(verdict: Verdict) -> str:
     )
 
 
-def as_words(verdict: Verdict) -> str:
+def as_words(verdict: ProfileVerdict) -> str:
     """The settings that fit as options of `run`, to be pasted. (pure)"""
     changes = verdict.changes or {}
     words = [f"--set {name}={str(one).lower() if isinstance(one, bool) else one}" for name, one in changes.items()]
@@ -173,7 +173,7 @@ def as_words(verdict: Verdict) -> str:
     return " ".join([*words, *(["--accept-changes"] if is_guarded else [])])
 
 
-def told(verdict: Verdict) -> str:
+def told(verdict: ProfileVerdict) -> str:
     """One line about memory before the first step; empty where there is nothing to say. (pure)"""
     plan, card = verdict.plan, verdict.machine.card
     if plan is None or card is None or plan.usable_bytes is None:
@@ -187,7 +187,7 @@ def told(verdict: Verdict) -> str:
     return line + ("; that is tight" if plan.is_tight else "")
 
 
-def rollouts_by(verdict: Verdict) -> str:
+def rollouts_by(verdict: ProfileVerdict) -> str:
     """Which engine, and why where the plan has picked it. (pure)"""
     engine = verdict.profile.sampling.engine
     if verdict.is_plain:
@@ -195,7 +195,7 @@ def rollouts_by(verdict: Verdict) -> str:
     return f"rollouts by {engine} (auto: {verdict.why})" if verdict.why else f"rollouts by {engine}"
 
 
-def engine_kept(verdict: Verdict, args: argparse.Namespace) -> str:
+def engine_kept(verdict: ProfileVerdict, args: argparse.Namespace) -> str:
     """One line where a stored run has its engine, perhaps by `auto`, from a profile that is changed now."""
     names = {override.partition("=")[0].strip() for override in args.overrides}
     engine = verdict.profile.sampling.engine
@@ -220,7 +220,7 @@ def table(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def shown(verdict: Verdict, args: argparse.Namespace) -> str:
+def shown(verdict: ProfileVerdict, args: argparse.Namespace) -> str:
     """What `run --plan` prints. (pure)"""
     profile, plan, card = verdict.profile, verdict.plan, verdict.machine.card
     path = f"path: {verdict.path}\n" if verdict.path else ""
@@ -252,7 +252,7 @@ def division(profile: Profile) -> str:
     )
 
 
-def plan_facts(verdict: Verdict) -> Mapping[str, Any]:
+def plan_facts(verdict: ProfileVerdict) -> Mapping[str, Any]:
     """The same for a program; bytes. (pure)"""
     plan, card = verdict.plan, verdict.machine.card
     if plan is None:

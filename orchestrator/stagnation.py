@@ -35,7 +35,7 @@ FALL_Z = 3.0
 
 
 @dataclass(frozen=True)
-class Verdict:
+class StagnationVerdict:
     """kind: "go", "collapse", "no_data", "plateau" or "exhausted". action: "go", "stop", "reseed" or "continue"."""
 
     kind: str
@@ -47,16 +47,16 @@ class Verdict:
         return f"{self.kind}:{self.action}"
 
 
-GO = Verdict("go", "go")
+GO = StagnationVerdict("go", "go")
 
 
-def verdict(history: History, rule: Stagnation) -> Verdict:
+def verdict(history: History, rule: Stagnation) -> StagnationVerdict:
     """Judge the run at the end of its current cycle, whose work is done."""
     current = history.current
     if current is None:
         return GO
     if current.exhausted:
-        return Verdict("exhausted", "stop", f"the tasks of [data] tasks were used up at step {history.step}")
+        return StagnationVerdict("exhausted", "stop", f"the tasks of [data] tasks were used up at step {history.step}")
     cycles = [cycle for cycle in (*history.recent, current) if cycle.reseed == current.reseed]
     cycles = [cycle for n, cycle in enumerate(cycles) if not (cycle is current and n and cycles[n - 1] == current)]
     train = [cycle for cycle in cycles if cycle.phase == "train"]
@@ -65,11 +65,11 @@ def verdict(history: History, rule: Stagnation) -> Verdict:
     validated = [cycle for cycle in cycles if cycle.validations]
     is_new_score = bool(current.validations)
     if is_new_score and (evidence := collapse(validated, rule)):
-        return Verdict("collapse", rule.on_collapse, evidence)
+        return StagnationVerdict("collapse", rule.on_collapse, evidence)
     if evidence := poor_in_data(train, rule):
         if risen := rise(validated, rule):
             return replace(GO, evidence=f"{evidence}; but accuracy rises, {risen.within_95()}")
-        return Verdict("no_data", _action(rule.on_no_data, history, rule), evidence)
+        return StagnationVerdict("no_data", _action(rule.on_no_data, history, rule), evidence)
     if is_new_score:
         found = plateau(validated, rule, current.cycle)
         return replace(found, action=_action(rule.on_plateau, history, rule)) if found.kind == "plateau" else found
@@ -117,7 +117,7 @@ def collapse(validated: list[CycleFacts], rule: Stagnation) -> str:
     )
 
 
-def plateau(validated: list[CycleFacts], rule: Stagnation, cycle: int) -> Verdict:
+def plateau(validated: list[CycleFacts], rule: Stagnation, cycle: int) -> StagnationVerdict:
     """A plateau, or GO; with evidence where no rise shows but one could hide in the noise. cycle: the current one.
 
     The window is `patience_cycles` long, or as much longer as it takes until a rise of `min_progress` would show.
@@ -135,7 +135,9 @@ def plateau(validated: list[CycleFacts], rule: Stagnation, cycle: int) -> Verdic
         return GO
     missed = f"a rise of {1000 * max(0.0, trend.slope + bound * trend.error):.1f} points in 10 cycles"
     if trend.error <= wanted:
-        return Verdict("plateau", "", f"no trend: {trend.within_95()}; at most {missed} could have been missed")
+        return StagnationVerdict(
+            "plateau", "", f"no trend: {trend.within_95()}; at most {missed} could have been missed"
+        )
     if len(validated) < LONGEST:
         return GO
     return replace(

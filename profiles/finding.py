@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 
-class Problem(Struct, frozen=True):
+class Finding(Struct, frozen=True):
     """A sentence about one or more knobs, `section.key`; the first is the one to look at."""
 
     knobs: tuple[str, ...]

@@ -2,122 +2,122 @@
 
 from __future__ import annotations
 
+from profiles.finding import Finding
 from profiles.knobs import value_of
-from profiles.problem import Problem
 from profiles.schema import Profile
 from profiles.suites import FOR_PROBLEMS
 
 
-def problems_are_asked_in_words(p: Profile) -> Problem | None:
+def problems_are_asked_in_words(p: Profile) -> Finding | None:
     if p.run.worker != "grpo" or p.model.prompt_style in FOR_PROBLEMS:
         return None
-    return Problem(
+    return Finding(
         ("model.prompt_style", "run.worker"), 'has no words for problems with known answers; say "boxed" or "verbatim"'
     )
 
 
-def groups_fill_the_updates(p: Profile) -> Problem | None:
+def groups_fill_the_updates(p: Profile) -> Finding | None:
     if p.run.worker != "grpo" or p.optimizer.updates_per_step <= p.grpo.groups_per_step:
         return None
-    return Problem(
+    return Finding(
         ("optimizer.updates_per_step", "grpo.groups_per_step"),
         f"needs a group for each update, and a step has {p.grpo.groups_per_step}",
     )
 
 
-def a_curriculum_has_no_end(p: Profile) -> Problem | None:
+def a_curriculum_has_no_end(p: Profile) -> Finding | None:
     if p.run.worker != "grpo" or not p.grpo.sent.enabled or p.data.on_exhausted == "reshuffle":
         return None
-    return Problem(
+    return Finding(
         ("data.on_exhausted", "grpo.sent.enabled"),
         'is "stop", but a curriculum draws from its stages again and again: say "reshuffle", or no curriculum',
     )
 
 
-def threshold_is_used(p: Profile) -> Problem | None:
+def threshold_is_used(p: Profile) -> Finding | None:
     if (p.grpo.entropy_mask == "threshold") == (p.grpo.variants.entropy_threshold > 0):
         return None
-    return Problem(
+    return Finding(
         ("grpo.variants.entropy_threshold", "grpo.entropy_mask"),
         'belongs to entropy_mask = "threshold": above 0 with it, 0 without',
     )
 
 
-def selected_tokens_have_a_mask(p: Profile) -> Problem | None:
+def selected_tokens_have_a_mask(p: Profile) -> Finding | None:
     if p.grpo.variants.mask_norm == "all" or p.grpo.entropy_mask != "off":
         return None
-    return Problem(
+    return Finding(
         ("grpo.variants.mask_norm", "grpo.entropy_mask"),
         'counts the tokens of a mask, but entropy_mask is "off": it has none',
     )
 
 
-def kl_has_a_reference(p: Profile) -> Problem | None:
+def kl_has_a_reference(p: Profile) -> Finding | None:
     weighed = [name for name in ("grpo.kl_coef", "grpo.variants.low_entropy_kl") if value_of(p, name) > 0]
     if not weighed or p.adapter.rank > 0:
         return None
-    return Problem((weighed[0], "adapter.rank"), "refers to the model without its adapter; say adapter.rank, or 0 here")
+    return Finding((weighed[0], "adapter.rank"), "refers to the model without its adapter; say adapter.rank, or 0 here")
 
 
-def dropped_tokens_have_a_mask(p: Profile) -> Problem | None:
+def dropped_tokens_have_a_mask(p: Profile) -> Finding | None:
     if p.grpo.variants.low_entropy_kl == 0 or p.grpo.entropy_mask != "off":
         return None
-    return Problem(
+    return Finding(
         ("grpo.variants.low_entropy_kl", "grpo.entropy_mask"),
         'is for tokens that a mask drops, and entropy_mask is "off"',
     )
 
 
-def a_firmer_hold_has_a_share(p: Profile) -> Problem | None:
+def a_firmer_hold_has_a_share(p: Profile) -> Finding | None:
     has_share, has_weight = p.grpo.variants.low_entropy_cov_share > 0, p.grpo.variants.low_entropy_cov_kl > 0
     if has_share == has_weight and (p.grpo.variants.low_entropy_kl > 0 or not has_share):
         return None
-    return Problem(
+    return Finding(
         ("grpo.variants.low_entropy_cov_share", "grpo.variants.low_entropy_cov_kl", "grpo.variants.low_entropy_kl"),
         "is a share of the tokens with low_entropy_kl, and uses low_entropy_cov_kl: "
         "set all three above 0, or the first two to 0",
     )
 
 
-def extra_draws_replace_something(p: Profile) -> Problem | None:
+def extra_draws_replace_something(p: Profile) -> Finding | None:
     if not p.grpo.dynamic_sampling or (p.grpo.uniform == "skip" and p.grpo.max_extra_rounds > 0):
         return None
-    return Problem(
+    return Finding(
         ("grpo.dynamic_sampling", "grpo.uniform", "grpo.max_extra_rounds"),
         'draws others in place of groups that are left out: it needs uniform = "skip" and max_extra_rounds >= 1',
     )
 
 
-def a_ratio_of_one_has_one_update(p: Profile) -> Problem | None:
+def a_ratio_of_one_has_one_update(p: Profile) -> Finding | None:
     if p.grpo.old_source != "detach" or p.optimizer.updates_per_step * p.grpo.inner_epochs == 1:
         return None
-    return Problem(
+    return Finding(
         ("grpo.old_source", "optimizer.updates_per_step", "grpo.inner_epochs"),
         'is "detach", which needs one update a step: in a second update the ratio is not 1',
     )
 
 
-def selected_kl_has_a_mask(p: Profile) -> Problem | None:
+def selected_kl_has_a_mask(p: Profile) -> Finding | None:
     if p.grpo.variants.kl_tokens == "all" or p.grpo.entropy_mask != "off":
         return None
-    return Problem(
+    return Finding(
         ("grpo.variants.kl_tokens", "grpo.entropy_mask"), 'counts the tokens of a mask, but entropy_mask is "off"'
     )
 
 
-def the_cap_is_over_the_clip(p: Profile) -> Problem | None:
+def the_cap_is_over_the_clip(p: Profile) -> Finding | None:
     if p.grpo.variants.ratio_cap == 0 or p.grpo.variants.ratio_cap >= 1 + p.optimizer.clip_ratio_high:
         return None
-    return Problem(
+    return Finding(
         ("grpo.variants.ratio_cap", "optimizer.clip_ratio_high"),
         f"is under 1 + clip_ratio_high ({1 + p.optimizer.clip_ratio_high:g})",
     )
 
 
-def stages_can_end(p: Profile) -> Problem | None:
+def stages_can_end(p: Profile) -> Finding | None:
     if p.grpo.sent.min_steps <= p.grpo.sent.max_steps:
         return None
-    return Problem(("grpo.sent.min_steps", "grpo.sent.max_steps"), f"is more than max_steps ({p.grpo.sent.max_steps})")
+    return Finding(("grpo.sent.min_steps", "grpo.sent.max_steps"), f"is more than max_steps ({p.grpo.sent.max_steps})")
 
 
 RULES = (

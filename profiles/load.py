@@ -11,10 +11,11 @@ import msgspec
 from msgspec import Struct
 
 from profiles.errors import ExitCode, LonghaulError
+from profiles.finding import Finding
 from profiles.knobs import Knob, base_type, choices, knobs, knobs_of, sections, value_of, with_values
 from profiles.refusal import OVERRIDE, Told, input_error, line_of, nearest, place, refusal, shown
 from profiles.renamed import RENAMED
-from profiles.rules import Problem, check
+from profiles.rules import check
 from profiles.schema import Profile
 
 SHIPPED = Path(__file__).parent
@@ -326,7 +327,7 @@ def _build(good: Mapping[str, Any]) -> Profile:
     return with_values(Profile(name="unnamed"), good)
 
 
-def _told(problem: Problem, good: Mapping[str, Any], values: Mapping[str, _Value], label: str) -> Told:
+def _told(problem: Finding, good: Mapping[str, Any], values: Mapping[str, _Value], label: str) -> Told:
     name = problem.knobs[0]
     knob = knobs()[name]
     value = good.get(name, knob.default)

@@ -1,4 +1,4 @@
-"""Checks across knobs, each returning a Problem or None; none raises. (pure, but for the import of suites' modules)
+"""Checks across knobs, each returning a Finding or None; none raises. (pure, but for the import of suites' modules)
 
 A bound of one knob belongs to its type in schema.py; here stands only what two or more knobs settle together.
 """
@@ -10,9 +10,9 @@ from contextlib import suppress
 
 from profiles import data_rules, grpo_rules, ranks_rules, style_rules, vllm_rules
 from profiles.built_in import BUILT_IN
+from profiles.finding import Finding
 from profiles.goal import parse_goal, why_never
 from profiles.launchers import LAUNCHERS
-from profiles.problem import Problem as Problem
 from profiles.schema import Profile
 from profiles.suites import FOR_PROBLEMS, SuiteRecord, UnknownSuite, record_of, shipped_suites
 
@@ -21,16 +21,16 @@ MAX_POSITIONS = 32_768
 LONGEST_NAME = 64
 
 
-def name_is_a_file_name(p: Profile) -> Problem | None:
+def name_is_a_file_name(p: Profile) -> Finding | None:
     if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", p.name) and len(p.name) <= LONGEST_NAME:
         return None
-    return Problem(
+    return Finding(
         ("name",),
         f"names a folder: at most {LONGEST_NAME} letters, digits, dots, dashes, underscores; a letter or digit first",
     )
 
 
-def rollouts_fill_the_updates(p: Profile) -> Problem | None:
+def rollouts_fill_the_updates(p: Profile) -> Finding | None:
     """Each update needs a rollout at least; found here, not after an hour of generation."""
     if p.run.worker != "azr":
         return None
@@ -39,225 +39,225 @@ def rollouts_fill_the_updates(p: Profile) -> Problem | None:
     fewest = len(p.azr.tasks) * (solved + (p.azr.proposals_per_task if p.azr.variants.train_proposer else 0))
     if fewest >= p.optimizer.updates_per_step:
         return None
-    return Problem(
+    return Finding(
         ("optimizer.updates_per_step", "azr.tasks", "azr.proposals_per_task", "azr.solve_batch", "azr.group_size"),
         f"needs as many rollouts; a step of this profile may have only {fewest}",
     )
 
 
-def launcher_is_known(p: Profile) -> Problem | None:
+def launcher_is_known(p: Profile) -> Finding | None:
     """Whether a class of somebody else's can be loaded is found out at the start of a run."""
     if p.run.launcher in LAUNCHERS or re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", p.run.launcher):
         return None
-    return Problem(("run.launcher",), f"is one of {', '.join(LAUNCHERS)}, or a class of your own as module:Class")
+    return Finding(("run.launcher",), f"is one of {', '.join(LAUNCHERS)}, or a class of your own as module:Class")
 
 
-def goal_can_be_met(p: Profile) -> Problem | None:
+def goal_can_be_met(p: Profile) -> Finding | None:
     if not p.run.until:
         return None
     try:
         goal = parse_goal(p.run.until)
     except ValueError as error:
-        return Problem(("run.until",), str(error))
+        return Finding(("run.until",), str(error))
     records = _records(p)
     if len(records) < len({*p.validation.suites}):
         return None
     reason = why_never(goal, {name: record.tasks for name, record in records.items()})
-    return Problem(("run.until", "validation.suites"), reason) if reason else None
+    return Finding(("run.until", "validation.suites"), reason) if reason else None
 
 
-def a_run_begins_with_seeding(p: Profile) -> Problem | None:
+def a_run_begins_with_seeding(p: Profile) -> Finding | None:
     if p.run.phases in (("seed",), ("seed", "train")):
         return None
-    return Problem(("run.phases",), 'is ["seed"] or ["seed", "train"]: with the latter, a seeded run goes on to train')
+    return Finding(("run.phases",), 'is ["seed"] or ["seed", "train"]: with the latter, a seeded run goes on to train')
 
 
-def adapter_has_no_dropout(p: Profile) -> Problem | None:
+def adapter_has_no_dropout(p: Profile) -> Finding | None:
     if p.adapter.dropout == 0:
         return None
-    return Problem(
+    return Finding(
         ("adapter.dropout",),
         "must be 0: rollouts and old log-probs are made without it, so every ratio would be noise before any update",
     )
 
 
-def adapter_has_targets(p: Profile) -> Problem | None:
+def adapter_has_targets(p: Profile) -> Finding | None:
     if p.adapter.rank == 0 or p.adapter.targets:
         return None
-    return Problem(
+    return Finding(
         ("adapter.targets", "adapter.rank"), "is empty, so nothing would be trained; name layers, or set rank to 0"
     )
 
 
-def quantized_weights_are_frozen(p: Profile) -> Problem | None:
+def quantized_weights_are_frozen(p: Profile) -> Finding | None:
     if p.model.quantization == "none" or p.adapter.rank > 0:
         return None
-    return Problem(("model.quantization", "adapter.rank"), "needs an adapter: weights in 4 bits cannot be trained")
+    return Finding(("model.quantization", "adapter.rank"), "needs an adapter: weights in 4 bits cannot be trained")
 
 
-def moments_have_one_home(p: Profile) -> Problem | None:
+def moments_have_one_home(p: Profile) -> Finding | None:
     if not p.optimizer.offload or p.optimizer.kind == "adamw":
         return None
-    return Problem(
+    return Finding(
         ("optimizer.offload", "optimizer.kind"),
         f'needs kind = "adamw": in host memory the 8 bits of {p.optimizer.kind} save little and round every moment',
     )
 
 
-def pages_need_a_gpu(p: Profile) -> Problem | None:
+def pages_need_a_gpu(p: Profile) -> Finding | None:
     if p.optimizer.kind != "paged_adamw8bit" or p.run.device != "cpu":
         return None
-    return Problem(("optimizer.kind", "run.device"), 'pages memory of a GPU; on a CPU say "adamw8bit"')
+    return Finding(("optimizer.kind", "run.device"), 'pages memory of a GPU; on a CPU say "adamw8bit"')
 
 
-def random_weights_need_no_path(p: Profile) -> Problem | None:
+def random_weights_need_no_path(p: Profile) -> Finding | None:
     if p.model.random_init == "off" or p.model.path == "pocket":
         return None
-    return Problem(
+    return Finding(
         ("model.path", "model.random_init"), f'is not read with random_init = "{p.model.random_init}"; take one out'
     )
 
 
-def solve_batch_is_used(p: Profile) -> Problem | None:
+def solve_batch_is_used(p: Profile) -> Finding | None:
     if p.run.worker != "azr" or p.azr.solve_batch == 0 or not p.azr.train_on_estimates:
         return None
-    return Problem(
+    return Finding(
         ("azr.solve_batch", "azr.train_on_estimates"),
         "is unused while train_on_estimates = true; set that to false, or this to 0",
     )
 
 
-def the_built_in_model_has_its_own_style(p: Profile) -> Problem | None:
+def the_built_in_model_has_its_own_style(p: Profile) -> Finding | None:
     known = BUILT_IN.get(p.model.path)
     if p.run.worker == "fake" or known is None or p.model.random_init != "off":
         return None
     if p.model.prompt_style == known.prompt_style:
         return None
-    return Problem(
+    return Finding(
         ("model.prompt_style", "model.path"),
         f'is for other models; the built-in one (path = "{p.model.path}") knows "{known.prompt_style}" alone',
     )
 
 
-def self_play_has_words(p: Profile) -> Problem | None:
+def self_play_has_words(p: Profile) -> Finding | None:
     if p.run.worker != "azr" or p.model.prompt_style not in FOR_PROBLEMS:
         return None
-    return Problem(("model.prompt_style", "run.worker"), "cannot express a proposal of self-play")
+    return Finding(("model.prompt_style", "run.worker"), "cannot express a proposal of self-play")
 
 
-def proposer_share_is_used(p: Profile) -> Problem | None:
+def proposer_share_is_used(p: Profile) -> Finding | None:
     if p.azr.proposer_share == 0 or p.azr.variants.train_proposer:
         return None
-    return Problem(
+    return Finding(
         ("azr.proposer_share", "azr.variants.train_proposer"),
         "is unused while train_proposer = false; set that to true, or this to 0",
     )
 
 
-def solver_mix_is_used(p: Profile) -> Problem | None:
+def solver_mix_is_used(p: Profile) -> Finding | None:
     if p.run.worker != "azr" or p.azr.variants.solver_mix == "max_new" or not p.azr.train_on_estimates:
         return None
-    return Problem(
+    return Finding(
         ("azr.variants.solver_mix", "azr.train_on_estimates"),
         "is unused while train_on_estimates = true: then every new task is trained on; set that to false",
     )
 
 
-def token_statistics_have_cells(p: Profile) -> Problem | None:
+def token_statistics_have_cells(p: Profile) -> Finding | None:
     if p.azr.variants.adv_norm == "sample" or p.azr.advantages == "cell":
         return None
-    return Problem(("azr.variants.adv_norm", "azr.advantages"), 'needs advantages = "cell": groups are of samples')
+    return Finding(("azr.variants.adv_norm", "azr.advantages"), 'needs advantages = "cell": groups are of samples')
 
 
-def tasks_are_named_once(p: Profile) -> Problem | None:
+def tasks_are_named_once(p: Profile) -> Finding | None:
     if len(set(p.azr.tasks)) == len(p.azr.tasks):
         return None
-    return Problem(("azr.tasks",), "names a task twice; each is trained once a step")
+    return Finding(("azr.tasks",), "names a task twice; each is trained once a step")
 
 
-def buffer_holds_the_seeds(p: Profile) -> Problem | None:
+def buffer_holds_the_seeds(p: Profile) -> Finding | None:
     if p.azr.buffer_cap >= p.azr.seed_tasks:
         return None
-    return Problem(("azr.buffer_cap", "azr.seed_tasks"), f"is less than the {p.azr.seed_tasks} seed tasks (seed_tasks)")
+    return Finding(("azr.buffer_cap", "azr.seed_tasks"), f"is less than the {p.azr.seed_tasks} seed tasks (seed_tasks)")
 
 
-def references_exist(p: Profile) -> Problem | None:
+def references_exist(p: Profile) -> Finding | None:
     if p.azr.references <= p.azr.buffer_cap:
         return None
-    return Problem(("azr.references", "azr.buffer_cap"), f"is more than the buffer holds ({p.azr.buffer_cap})")
+    return Finding(("azr.references", "azr.buffer_cap"), f"is more than the buffer holds ({p.azr.buffer_cap})")
 
 
-def sequences_are_possible(p: Profile) -> Problem | None:
+def sequences_are_possible(p: Profile) -> Finding | None:
     total = p.sampling.max_prompt_tokens + p.sampling.max_completion_tokens
     if total <= MAX_POSITIONS:
         return None
-    return Problem(
+    return Finding(
         ("sampling.max_completion_tokens", "sampling.max_prompt_tokens"),
         f"makes sequences of {total} tokens with max_prompt_tokens; {MAX_POSITIONS} is the longest supported",
     )
 
 
-def fallbacks_are_other_engines(p: Profile) -> Problem | None:
+def fallbacks_are_other_engines(p: Profile) -> Finding | None:
     if len({p.sampling.engine, *p.sampling.fallback}) == 1 + len(p.sampling.fallback):
         return None
-    return Problem(("sampling.fallback", "sampling.engine"), "names an engine twice, or `sampling.engine` itself")
+    return Finding(("sampling.fallback", "sampling.engine"), "names an engine twice, or `sampling.engine` itself")
 
 
-def warmup_ends_before_decay(p: Profile) -> Problem | None:
+def warmup_ends_before_decay(p: Profile) -> Finding | None:
     warmup, decay = p.optimizer.warmup_steps, p.optimizer.decay_steps
     if decay == 0 or warmup < decay:
         return None
-    return Problem(
+    return Finding(
         ("optimizer.warmup_steps", "optimizer.decay_steps"),
         f"must be less than decay_steps ({decay}), or the learning rate never reaches its value",
     )
 
 
-def decay_goes_down(p: Profile) -> Problem | None:
+def decay_goes_down(p: Profile) -> Finding | None:
     final, peak = p.optimizer.final_learning_rate, p.optimizer.learning_rate
     if p.optimizer.decay_steps == 0:
         if final == 0:
             return None
-        return Problem(
+        return Finding(
             ("optimizer.final_learning_rate", "optimizer.decay_steps"),
             "is unused without decay_steps; say at which step the decay ends",
         )
     if final <= peak:
         return None
-    return Problem(
+    return Finding(
         ("optimizer.final_learning_rate", "optimizer.learning_rate"),
         f"is more than learning_rate ({peak:g})",
     )
 
 
-def betas_are_shares(p: Profile) -> Problem | None:
+def betas_are_shares(p: Profile) -> Finding | None:
     if all(0 <= beta < 1 for beta in p.optimizer.betas):
         return None
-    return Problem(("optimizer.betas",), "must both be >= 0 and < 1")
+    return Finding(("optimizer.betas",), "must both be >= 0 and < 1")
 
 
-def exhaustion_has_a_source(p: Profile) -> Problem | None:
+def exhaustion_has_a_source(p: Profile) -> Finding | None:
     if p.data.tasks or p.data.on_exhausted == "reshuffle" or p.run.worker == "grpo":
         return None
-    return Problem(
+    return Finding(
         ("data.on_exhausted", "data.tasks"),
         "needs data.tasks: what self-play proposes has no end",
     )
 
 
-def programs_end(p: Profile) -> Problem | None:
+def programs_end(p: Profile) -> Finding | None:
     if p.sandbox.wall_s >= p.sandbox.cpu_s:
         return None
-    return Problem(
+    return Finding(
         ("sandbox.wall_s", "sandbox.cpu_s"),
         f"is less than cpu_s ({p.sandbox.cpu_s:g}): a busy machine would then judge the same program differently",
     )
 
 
-def something_required(p: Profile) -> Problem | None:
+def something_required(p: Profile) -> Finding | None:
     if p.run.worker != "azr" or p.sandbox.allow_weak or {"landlock", "seccomp"} & set(p.sandbox.require):
         return None
-    return Problem(
+    return Finding(
         ("sandbox.require", "sandbox.allow_weak"),
         "needs landlock or seccomp: without both, programs of the model run unconfined (allow_weak permits it)",
     )
@@ -272,51 +272,51 @@ def _records(p: Profile) -> dict[str, SuiteRecord]:
     return found
 
 
-def suites_are_known(p: Profile) -> Problem | None:
+def suites_are_known(p: Profile) -> Finding | None:
     for name in p.validation.suites:
         try:
             record_of(name)
         except UnknownSuite as error:
-            return Problem(("validation.suites",), f"cannot be: {error}")
+            return Finding(("validation.suites",), f"cannot be: {error}")
     return None
 
 
-def suite_fits_the_worker(p: Profile) -> Problem | None:
+def suite_fits_the_worker(p: Profile) -> Finding | None:
     wrong = [name for name, record in _records(p).items() if p.run.worker not in record.workers]
     if not wrong:
         return None
     fits = [name for name in shipped_suites() if p.run.worker in record_of(name).workers]
-    return Problem(
+    return Finding(
         ("validation.suites", "run.worker"),
         f"has {', '.join(wrong)}, which the worker {p.run.worker} cannot answer; it has {', '.join(fits)}",
     )
 
 
-def suite_fits_the_style(p: Profile) -> Problem | None:
+def suite_fits_the_style(p: Profile) -> Finding | None:
     if p.run.worker == "grpo" and p.model.prompt_style not in FOR_PROBLEMS:
         return None  # grpo_rules tells
     fitting = {name: record for name, record in _records(p).items() if p.run.worker in record.workers}
     wrong = [name for name, record in fitting.items() if record.styles and p.model.prompt_style not in record.styles]
     if not wrong:
         return None
-    return Problem(
+    return Finding(
         ("validation.suites", "model.prompt_style"),
         f"has {', '.join(wrong)}, for which the prompt style {p.model.prompt_style} has no words",
     )
 
 
-def backoff_grows(p: Profile) -> Problem | None:
+def backoff_grows(p: Profile) -> Finding | None:
     if p.retry.backoff_s <= p.retry.backoff_max_s:
         return None
-    return Problem(
+    return Finding(
         ("retry.backoff_s", "retry.backoff_max_s"), f"is more than backoff_max_s ({p.retry.backoff_max_s:g} s)"
     )
 
 
-def fault_is_for_the_fake(p: Profile) -> Problem | None:
+def fault_is_for_the_fake(p: Profile) -> Finding | None:
     if p.run.worker == "fake" or p.fake == type(p.fake)():
         return None
-    return Problem(
+    return Finding(
         ("run.worker", "fake.step_s", "fake.fault", "fake.state_bytes"),
         'does not read [fake]; only worker = "fake" does',
     )
@@ -364,6 +364,6 @@ RULES = (
 )
 
 
-def check(profile: Profile) -> list[Problem]:
+def check(profile: Profile) -> list[Finding]:
     """All problems of a profile, in the order of RULES."""
     return [problem for rule in RULES if (problem := rule(profile)) is not None]

@@ -1,9 +1,9 @@
-"""Checks of what a prompt style has words for, each returning a Problem or None; none raises. (pure)"""
+"""Checks of what a prompt style has words for, each returning a Finding or None; none raises. (pure)"""
 
 from __future__ import annotations
 
+from profiles.finding import Finding
 from profiles.knobs import knobs, value_of
-from profiles.problem import Problem
 from profiles.refusal import shown
 from profiles.schema import Profile
 
@@ -23,7 +23,7 @@ WORDED = (
 """Knobs that change how a proposer is asked or read in words. The pocket style has marks alone."""
 
 
-def the_pocket_style_is_one_form(p: Profile) -> Problem | None:
+def the_pocket_style_is_one_form(p: Profile) -> Finding | None:
     """A proposer that never got the programs to build on would be punished for not building on them."""
     if p.run.worker != "azr" or p.model.prompt_style != "pocket":
         return None
@@ -31,7 +31,7 @@ def the_pocket_style_is_one_form(p: Profile) -> Problem | None:
     if not wrong:
         return None
     needed = shown(knobs()[wrong[0]].default)
-    return Problem(
+    return Finding(
         (wrong[0], "model.prompt_style", *wrong[1:]),
         f"must be {needed}: the prompt style pocket shows one task, and has no words for more",
     )

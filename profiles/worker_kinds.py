@@ -66,7 +66,7 @@ KINDS: Mapping[str, WorkerKind] = {"azr": _SELF_PLAY, "grpo": _GRPO, "fake": _FA
 """By `run.worker`."""
 
 
-def kind_of(profile: Profile) -> WorkerKind:
+def worker_kind_of(profile: Profile) -> WorkerKind:
     """The kind that the profile names."""
     return KINDS[profile.run.worker]
 

@@ -38,7 +38,7 @@ def main() -> int:
     token = os.environ.get(TOKEN_VARIABLE, "")
     control = Control(process.inherited_fd(CONTROL_FD_VARIABLE), token)
     with process.importing():
-        sandbox = kinds.kind_of(os.environ.get(WARM_VARIABLE, "fake")).warm_up()
+        sandbox = kinds.worker_kind_named(os.environ.get(WARM_VARIABLE, "fake")).warm_up()
     crash_point("worker.before_ready")
     control.send(Message(type="ready"))
     try:
@@ -62,7 +62,7 @@ def wait_and_work(control: Control, token: str, sandbox: Sandbox | None) -> int:
     crash_point("worker.after_started")
     log.info("cycle %d attempt %d started: %s, steps %d to %d", spec.cycle, spec.attempt, spec.role, spec.first_step,
              spec.end_step - 1)  # fmt: skip
-    code = carry_out(spec, control, kinds.kind_of(spec.profile.run.worker).job(spec, sandbox))
+    code = carry_out(spec, control, kinds.worker_kind_named(spec.profile.run.worker).job(spec, sandbox))
     crash_point("worker.after_done")
     log.info("cycle %d attempt %d ended with %d", spec.cycle, spec.attempt, code)
     return code

@@ -34,7 +34,7 @@ def main() -> int:
         with process.importing():
             from workers.rank_group.follower import follow
 
-            kind = kinds.kind_of(spec.profile.run.worker).replica()
+            kind = kinds.worker_kind_named(spec.profile.run.worker).replica()
         follow(channel, begin, spec, kind)
     except Gone:
         return ExitCode.STORE

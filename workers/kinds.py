@@ -34,6 +34,6 @@ class WorkerKind(Protocol):
         """What each rank holds."""
 
 
-def kind_of(name: str) -> WorkerKind:
+def worker_kind_named(name: str) -> WorkerKind:
     """name: `run.worker` of a profile."""
     return cast(WorkerKind, import_module(f"workers.{name}.kind"))

@@ -188,7 +188,7 @@ class New(Struct, frozen=True, tag="new"):
     """Forget the conversation."""
 
 
-Asked = Prompt | Stop | New
+Request = Prompt | Stop | New
 
 _said: msgspec.json.Decoder[Said] = msgspec.json.Decoder(Said)
 

@@ -78,7 +78,7 @@ def disturb(model: Any) -> None:
 def reference_of(session: Session, model: Path) -> Any:
     """A model in float32 with the session's weights as they are: dequantised base, peft's adapter."""
     from workers.models.adapters import adapter_of
-    from workers.rollout.weights import base_weights
+    from workers.rollout.weight_transfer import base_weights
 
     plain = base_of(session, model, torch.float32, "eager")
     known = dict(plain.named_parameters())

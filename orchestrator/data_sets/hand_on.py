@@ -9,7 +9,7 @@ from orchestrator.data_sets.worker import data_worker
 from orchestrator.display.wording import count
 from profiles.errors import LonghaulError
 from profiles.schema import Profile
-from profiles.worker_kinds import kind_of
+from profiles.worker_kinds import worker_kind_of
 from state.history import History
 from state.layout import RunDir
 from state.states import RunState
@@ -21,7 +21,7 @@ LAST_STATES = frozenset({RunState.FINISHED, RunState.STAGNANT})
 
 def is_due(history: History, profile: Profile) -> bool:
     """Whether the run has ended with tasks to hand on. (pure)"""
-    hands_on = kind_of(profile).hands_on and profile.data.hand_on
+    hands_on = worker_kind_of(profile).hands_on and profile.data.hand_on
     return hands_on and history.state in LAST_STATES and history.head is not None
 
 

@@ -8,7 +8,7 @@ from orchestrator.display.reading import reading_of
 from orchestrator.display.scores import TaskScores, task_scores
 from orchestrator.display.wording import TASK_NAMES, count, duration, go_on, harmless, percent, points, score
 from profiles.schema import Profile
-from profiles.worker_kinds import kind_of
+from profiles.worker_kinds import worker_kind_of
 from state.history import History, StepFacts, ValidationFacts
 from state.states import RunState
 
@@ -40,7 +40,7 @@ def summary(
         lines += ["", *_score_lines(rows), *_beside(rows[-1])]
     else:
         lines += ["", "no checkpoint was validated yet"]
-    lines += ["", *_work_lines(history, steps, finds_tasks=kind_of(profile).finds_tasks)]
+    lines += ["", *_work_lines(history, steps, finds_tasks=worker_kind_of(profile).finds_tasks)]
     lines.append(f"report     {report or f'runs/{history.name}/report.html'}")
     lines += [f"tasks      {handed_on}"] if handed_on else []
     lines.append(f"next       {next_command(history, profile)}")

@@ -15,7 +15,7 @@ from orchestrator.display.scores import TaskScores, task_scores
 from orchestrator.display.wording import harmless, pairs
 from profiles.schema import Profile
 from profiles.task_kinds import SHOWN
-from profiles.worker_kinds import WorkerKind, kind_of
+from profiles.worker_kinds import WorkerKind, worker_kind_of
 from state import event_kinds
 from state.history import EventFacts, History, StepFacts, ValidationFacts
 from state.states import RunState
@@ -183,7 +183,7 @@ def build_view(
         **vars(_run_view(history, live, profile)),
         **vars(_worker_view(live)),
         **vars(_progress_view(history, live, steps)),
-        **vars(_steps_view(steps, kind_of(profile))),
+        **vars(_steps_view(steps, worker_kind_of(profile))),
         scores=task_scores(validations, history.first_validation),
         example=_example(examples[0]) if examples else None,
         examples=history.examples + _not_yet_committed(history, steps),
@@ -197,7 +197,7 @@ def _run_view(history: History, live: Live, profile: Profile) -> RunView:
     return RunView(
         run=history.name,
         profile=profile.name,
-        kind=kind_of(profile),
+        kind=worker_kind_of(profile),
         state=history.state.value,
         phase=_phase(history, live, profile),
         cycle=current.cycle if current else 0,
@@ -283,8 +283,8 @@ def _phase(history: History, live: Live, profile: Profile) -> str:
     if live.role == "validate":
         return "validating"
     if history.current is not None and history.current.phase == "seed":
-        return kind_of(profile).seeding
-    return kind_of(profile).training
+        return worker_kind_of(profile).seeding
+    return worker_kind_of(profile).training
 
 
 def _progress_view(history: History, live: Live, steps: Sequence[StepFacts]) -> ProgressView:

@@ -17,7 +17,7 @@ from profiles.errors import ExitCode, LonghaulError
 from profiles.families import architecture_of
 from profiles.load import from_json
 from profiles.schema import Model, Profile, Sampling
-from profiles.worker_kinds import kind_of
+from profiles.worker_kinds import worker_kind_of
 from state import durable
 from state.checkpoint import Damaged, Manifest, read_manifest
 from state.evaluations import EvaluationDir, Subject
@@ -62,7 +62,7 @@ def choose_checkpoint(run: RunDir, wanted: str, command: str = "evaluate") -> Ch
     finally:
         reader.close()
     subject = Subject("checkpoint", run.name, identity[1], identity[0], _shown(run, path))
-    suites = profile.validation.suites if kind_of(profile).uses_model else ()
+    suites = profile.validation.suites if worker_kind_of(profile).uses_model else ()
     where = EvaluationDir.of(run)
     return Chosen(where, subject, path, profile, suites, "run", profile.sampling.max_completion_tokens)
 

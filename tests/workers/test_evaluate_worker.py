@@ -24,7 +24,7 @@ from workers.line_contract import EvaluationSpec
 from workers.models import plain
 from workers.rollout.native import NativeEngine
 from workers.rollout.select import Portions
-from workers.suites.asking import Asked
+from workers.suites.asking import QuestionResult
 from workers.suites.question import Question
 
 WEIGHTS = Path(__file__).parents[2] / "workers" / "pocket" / "weights"
@@ -229,7 +229,7 @@ def test_an_azr_style_asks_a_model_as_in_training(tiny: Path, tmp_path: Path) ->
 def test_where_memory_ends_fewer_rollouts_are_drawn_at_one_time_and_no_question_is_lost() -> None:
     engine, notes = Portions(NativeEngine.__new__(NativeEngine), 8), list[str]()
 
-    def work(questions: Sequence[Question]) -> list[Asked]:
+    def work(questions: Sequence[Question]) -> list[QuestionResult]:
         if engine.max_rows > 3:
             raise RuntimeError("CUDA out of memory")
         return list(questions)  # type: ignore[arg-type]
@@ -239,7 +239,7 @@ def test_where_memory_ends_fewer_rollouts_are_drawn_at_one_time_and_no_question_
 
 
 def test_an_answer_that_does_not_fit_ends_it_with_advice() -> None:
-    def work(questions: Sequence[Question]) -> list[Asked]:
+    def work(questions: Sequence[Question]) -> list[QuestionResult]:
         raise RuntimeError("CUDA out of memory")
 
     engine = Portions(NativeEngine.__new__(NativeEngine), 2)

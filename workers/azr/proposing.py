@@ -65,7 +65,7 @@ class Tools:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ProposerPrompt:
     """A proposer's prompt. program: the first that it shows. parts: programs to build on."""
 
     task: Task
@@ -78,7 +78,7 @@ class Asked:
 class Drawn:
     """A prompt with one rollout of it. Rollouts of equal prompts share the group."""
 
-    asked: Asked
+    asked: ProposerPrompt
     group: int
     rollout: Rollout
 
@@ -102,7 +102,7 @@ def propose(
     """
     seed, azr = tools.profile.run.seed, tools.profile.azr
     purpose = f"seed {seed_batch}" if seed_batch else "propose"
-    asked: list[Asked] = []
+    asked: list[ProposerPrompt] = []
     for task in tasks:
         rng = stream(seed, step, f"{purpose} references {task}")
         parts_rng = stream(seed, step, f"{purpose} parts {task}")
@@ -140,15 +140,15 @@ def proposer_prompt(
     parts: tuple[str, ...] = (),
     *,
     is_seeding: bool = False,
-) -> Asked:
+) -> ProposerPrompt:
     """A prompt that fits. Never cut: drawn again, then with less. The shortest that there is may still be too long."""
     azr, style = tools.profile.azr, tools.style
 
-    def asked(shown: Sequence[Entry], parts: tuple[str, ...]) -> Asked:
+    def asked(shown: Sequence[Entry], parts: tuple[str, ...]) -> ProposerPrompt:
         # A task of many pairs may be all that there is of a program: its first pair stands for it.
         items = [Triplet(one.program, one.inputs[0], one.outputs[0], one.step, one.source) for one in shown]
         ids = tools.encode(style.propose(task, items, parts, is_seeding=is_seeding))
-        return Asked(task, ids, shown[0].program if shown else "", parts)
+        return ProposerPrompt(task, ids, shown[0].program if shown else "", parts)
 
     writes = kind_of(task).writes_program
     fewest = style.min_references if writes else 1

@@ -23,7 +23,7 @@ from workers.rng import derive, stream
 from workers.rollout.engine import Request, Rollout
 from workers.tasks.entry import Entry
 from workers.tasks.items import Task
-from workers.tasks.judge import Answer, Judge, Judged, Verdict
+from workers.tasks.judge import Answer, Correctness, Judge, Judged
 from workers.tasks.kinds.registry import item_of
 from workers.tasks.validate_proposals import REPEAT, UNFAIR
 
@@ -61,7 +61,7 @@ class Solved:
 
     @property
     def judged(self) -> list[Judged]:
-        return [one for one in self.verdicts if one.verdict is not Verdict.UNKNOWN]
+        return [one for one in self.verdicts if one.verdict is not Correctness.UNKNOWN]
 
     @property
     def successes(self) -> float:
@@ -155,7 +155,7 @@ class SelfPlay:
         verdicts = iter(found)
         for one in solved:
             each = [(rollout, next(verdicts)) for rollout in one.rollouts]
-            one.verdicts = [judged if rollout.is_finite else Judged(Verdict.UNKNOWN) for rollout, judged in each]
+            one.verdicts = [judged if rollout.is_finite else Judged(Correctness.UNKNOWN) for rollout, judged in each]
         lost = not_finite(each for one in solved for each in one.rollouts)
         counts = {"executions": float(judge.executions), "timeouts": float(judge.timeouts)}
         return solved, retired, counts | {"rollouts_not_finite": lost}
@@ -232,8 +232,8 @@ class SelfPlay:
                     completion_ids=rollout.completion_ids,
                     log_probs=rollout.known_log_probs,
                     finish_reason=rollout.finish_reason,
-                    reward=None if judged.verdict is Verdict.UNKNOWN else reward,
-                    is_correct=is_well_formed and judged.verdict is Verdict.CORRECT,
+                    reward=None if judged.verdict is Correctness.UNKNOWN else reward,
+                    is_correct=is_well_formed and judged.verdict is Correctness.CORRECT,
                     is_well_formed=is_well_formed,
                     is_worked=style.is_worked(task, text),
                 )

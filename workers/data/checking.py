@@ -52,7 +52,7 @@ Key = tuple[bool, str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CheckedTask:
     """entry: what was verified, with the values it gives; None: invalid for `reason`."""
 
     entry: Entry | None
@@ -74,10 +74,10 @@ class Checker:
     progress: Callable[[int, int], None] = lambda done, total: None
     stop_asked: Callable[[], bool] = lambda: False
 
-    def check(self, records: Sequence[Record]) -> list[Verdict]:
+    def check(self, records: Sequence[Record]) -> list[CheckedTask]:
         """A verdict for each, in order; equal programs with equal inputs run once. Raises Stopped."""
         waiting = list(dict.fromkeys(map(_key, records)))
-        found: dict[Key, Verdict] = {}
+        found: dict[Key, CheckedTask] = {}
         # Several calls of one program share a process, and all of one call share their number of inputs.
         waiting.sort(key=lambda key: (key[0], len(key[2])))
         for start in range(0, len(waiting), CHUNK):
@@ -89,8 +89,8 @@ class Checker:
             self.progress(len(waiting), len(waiting))
         return [self._of(record, found[_key(record)]) for record in records]
 
-    def _run(self, keys: Sequence[Key]) -> dict[Key, Verdict]:
-        found: dict[Key, Verdict] = {}
+    def _run(self, keys: Sequence[Key]) -> dict[Key, CheckedTask]:
+        found: dict[Key, CheckedTask] = {}
         for _ in range(1 + WALL_RETRIES):
             left = [key for key in keys if key not in found or found[key].reason == WALL]
             for shape in sorted({(key[0], len(key[2])) for key in left}):
@@ -98,7 +98,7 @@ class Checker:
                 found |= dict(zip(alike, self._alike(alike, *shape), strict=True))
         return found
 
-    def _alike(self, keys: Sequence[Key], several: bool, count: int) -> list[Verdict]:
+    def _alike(self, keys: Sequence[Key], several: bool, count: int) -> list[CheckedTask]:
         """Verdicts of tasks with equally many inputs."""
         if several and count < 2:
             return [_invalid("inputs", program) for _, program, _ in keys]
@@ -108,19 +108,19 @@ class Checker:
         rules = _with_inputs(self.rules, count if several else 1)
         checked = check(candidates, self.sandbox, {task: ()}, step=0, rules=rules)
         return [
-            Verdict(one.entry) if one.entry is not None else _invalid(one.reason, program)
+            CheckedTask(one.entry) if one.entry is not None else _invalid(one.reason, program)
             for one, (_, program, _) in zip(checked, keys, strict=True)
         ]
 
-    def _of(self, record: Record, verdict: Verdict) -> Verdict:
+    def _of(self, record: Record, verdict: CheckedTask) -> CheckedTask:
         """The verdict on this record's own task and message."""
         if verdict.entry is None:
             return verdict
         entry = replace(verdict.entry, task=record.task, message=record.message)
         if not self.rules.is_showable(record.message):
-            return Verdict(None, "special_token", "the message writes a control token of the model")
+            return CheckedTask(None, "special_token", "the message writes a control token of the model")
         reason = self.accept(entry) or unsound(entry, self.rules)
-        return Verdict(None, reason, in_words(reason)) if reason else Verdict(entry)
+        return CheckedTask(None, reason, in_words(reason)) if reason else CheckedTask(entry)
 
 
 def agrees(record: Record, entry: Entry) -> bool:
@@ -144,6 +144,6 @@ def _with_inputs(rules: Rules, count: int) -> Rules:
     return dataclasses.replace(rules, num_inputs=count, is_answerable=lambda entry: True)
 
 
-def _invalid(reason: str, program: str) -> Verdict:
+def _invalid(reason: str, program: str) -> CheckedTask:
     text = screen(program) if reason == "screen" else None
-    return Verdict(None, reason, text or in_words(reason))
+    return CheckedTask(None, reason, text or in_words(reason))

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from profiles.errors import ExitCode, LonghaulError
 from workers.data import data_set
-from workers.data.checking import CHECKED_WITH, Checker, Verdict, agrees, outcome
+from workers.data.checking import CHECKED_WITH, CheckedTask, Checker, agrees, outcome
 from workers.data.data_set import DataSet, Header, ImportFacts
 from workers.data.record import Origin, Record
 from workers.data.sources import Item, Source, check_source, fingerprint, read_source
@@ -139,7 +139,7 @@ def _start(old: DataSet, checker: Checker, report: Report) -> Gathered:
     return gathered
 
 
-def _reason(record: Record, verdict: Verdict) -> str:
+def _reason(record: Record, verdict: CheckedTask) -> str:
     if verdict.entry is None:
         return verdict.reason
     return "" if agrees(record, verdict.entry) else "other_output"

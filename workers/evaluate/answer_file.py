@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from state.crash import crash_point
 from state.durable import Appender
-from workers.suites.asking import Asked
+from workers.suites.asking import QuestionResult
 from workers.suites.scoring import Outcome
 
 
@@ -41,7 +41,7 @@ class AnswerFile:
                 found.setdefault(outcome.question_id, outcome)
         return found
 
-    def add(self, answers: Iterable[Asked]) -> None:
+    def add(self, answers: Iterable[QuestionResult]) -> None:
         """On disk when this returns."""
         for one in answers:
             self._appender.append(msgspec.json.encode(Line(one.outcome, one.completions)))

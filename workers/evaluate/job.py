@@ -30,7 +30,7 @@ from workers.suites.scoring import Outcome, metrics_of
 from workers.suites.suite import Suite
 
 if TYPE_CHECKING:
-    from workers.suites.asking import Asked, Examinee
+    from workers.suites.asking import Examinee, QuestionResult
 
 
 @dataclass
@@ -149,9 +149,9 @@ def _answer(spec: EvaluationSpec, paper: Paper, examinee: Examinee, sandbox: San
 
 
 def _batches(
-    questions: Sequence[Question], size: int, work: Callable[[Sequence[Question]], list[Asked]], engine: object,
-    say: Say,
-) -> Iterator[list[Asked]]:  # fmt: skip
+    questions: Sequence[Question], size: int, work: Callable[[Sequence[Question]], list[QuestionResult]],
+    engine: object, say: Say,
+) -> Iterator[list[QuestionResult]]:  # fmt: skip
     """`work` on all questions, `size` at a time; with fewer rollouts side by side after running out of memory.
 
     Raises LonghaulError (CUDA_OOM) where a single rollout does not fit.

@@ -18,7 +18,7 @@ from torch import Tensor
 from workers.models.adapters import ADAPTER
 from workers.models.load import INDEX, WEIGHTS
 from workers.models.weights import refuse_not_finite
-from workers.rollout.weights import base_weights
+from workers.rollout.weight_transfer import base_weights
 
 Wrote = Callable[[Path], None]
 

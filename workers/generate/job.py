@@ -16,7 +16,7 @@ import torch
 
 from workers.generate.conversation import Words
 from workers.generate.decode import pick, tokens_after
-from workers.line_contract import Asked, Completed, GenerateSpec, New, Piece, Prompt, Ready, Reason, Refused, Stop
+from workers.line_contract import Completed, GenerateSpec, New, Piece, Prompt, Ready, Reason, Refused, Request, Stop
 from workers.lines import Say
 from workers.models.files import of_no_run
 from workers.models.policy import Policy, open_policy, profile_for_reading, restored_policy
@@ -51,7 +51,7 @@ class Inbox:
 
     def _read(self) -> None:
         for line in sys.stdin.buffer:
-            asked = msgspec.json.decode(line, type=Asked)
+            asked = msgspec.json.decode(line, type=Request)
             if isinstance(asked, Stop):
                 self.is_stopped.set()
             else:

@@ -22,7 +22,7 @@ from workers.grpo.metrics import Metrics, groups_of
 from workers.grpo.old_source import old_source_of
 from workers.grpo.rows import Row
 from workers.grpo.scoring import Scores, Sizes, score_rows
-from workers.grpo.weights import weights_of
+from workers.grpo.token_weights import weights_of
 from workers.loss.policy import k3, weights_of_tokens
 from workers.models.adapters import disabled
 from workers.models.parallel import Single

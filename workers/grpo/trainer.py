@@ -28,8 +28,8 @@ from workers.grpo.metrics import Metrics, facts_of, groups_of
 from workers.grpo.order import Order, ProblemFile
 from workers.grpo.replica import Apply, GrpoReplica
 from workers.grpo.rows import Collected, Row
+from workers.grpo.token_weights import masked_rollouts
 from workers.grpo.uniformity import StepFacts, all_uniform
-from workers.grpo.weights import masked_rollouts
 from workers.memory.backoff import Sizes
 from workers.models import load
 from workers.models.optimizer import learning_rate_at

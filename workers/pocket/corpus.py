@@ -21,7 +21,7 @@ from workers.pocket.language import (
     trace,
 )
 from workers.pocket.search import search
-from workers.tasks.items import Problem, Task, Triplet
+from workers.tasks.items import HiddenProgram, Task, Triplet
 from workers.tasks.kinds.registry import kind_of
 from workers.tasks.prompts.pocket import PocketStyle
 
@@ -146,7 +146,7 @@ def _pairs_example(rng: Random, recipe: Recipe, cell: Task, worked: bool) -> Exa
     num_statements = rng.choices((1, 2, 3), recipe.induction_weights)[0]
     program, pairs = draw_problem(rng, num_statements, NUM_SHOWN)
     inputs, outputs = zip(*pairs, strict=True)
-    problem = Problem(render(program), tuple(map(repr, inputs)), tuple(map(repr, outputs)), "", 0, "corpus")
+    problem = HiddenProgram(render(program), tuple(map(repr, inputs)), tuple(map(repr, outputs)), "", 0, "corpus")
     prompt = STYLE.solve(cell, problem)
     if not worked:
         # What is not seen at a glance is begun and never finished here: work alone teaches the longer programs.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from workers.pocket import corpus, evaluation
-from workers.pocket.gate import Asked
+from workers.pocket.gate import GateProblem
 from workers.pocket.shards import Draw
 from workers.pocket.tokenizer import PROGRAMS
 from workers.pocket.vocabulary import Vocabulary
@@ -26,7 +26,7 @@ class Course:
     vocabulary: Vocabulary
     recipe: corpus.Recipe | words_corpus.WordRecipe
     draw: Draw
-    problems: Callable[..., Sequence[Asked]]
+    problems: Callable[..., Sequence[GateProblem]]
     shown_share: float = 0.11
     direct_weight: float = 0.05
 

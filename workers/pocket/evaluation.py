@@ -22,7 +22,7 @@ from workers.pocket.language import (
     render,
     run_program,
 )
-from workers.tasks.items import Problem, Task, Triplet
+from workers.tasks.items import HiddenProgram, Task, Triplet
 from workers.tasks.kinds.registry import kind_of
 from workers.tasks.pairs import hides_a_shown_input
 from workers.tasks.prompts.pocket import PocketStyle
@@ -41,7 +41,7 @@ class HeldOut:
     """One held-out problem."""
 
     task: Task
-    item: Triplet | Problem
+    item: Triplet | HiddenProgram
     program: Program
 
     @property
@@ -72,7 +72,7 @@ class HeldOut:
 
     def is_solved_by(self, answer: str) -> bool:
         """Whether an answer in the pocket style does: by running the program, as a sandbox would."""
-        if isinstance(self.item, Problem):
+        if isinstance(self.item, HiddenProgram):
             program = parse_program(answer)
             pairs = list(zip(self.item.inputs, self.item.outputs, strict=True))[NUM_SHOWN:]
             return program is not None and all(repr(run_program(program, text[1:-1])) == value for text, value in pairs)
@@ -98,16 +98,16 @@ def held_out_problems(num_each: int = 300, seed: int = EVALUATION_SEED) -> list[
     return problems
 
 
-def _hides(item: Triplet | Problem) -> bool:
+def _hides(item: Triplet | HiddenProgram) -> bool:
     """Whether a table of the pairs that are shown answers none of the hidden ones."""
-    return not isinstance(item, Problem) or not hides_a_shown_input(item.program, item.inputs, NUM_SHOWN)
+    return not isinstance(item, HiddenProgram) or not hides_a_shown_input(item.program, item.inputs, NUM_SHOWN)
 
 
 def _draw(rng: Random, task: Task) -> HeldOut:
     if kind_of(task).many_pairs:
         program, pairs = draw_problem(rng, rng.randint(*INDUCTION_STATEMENTS), NUM_SHOWN + HIDDEN_PAIRS)
         inputs, outputs = zip(*pairs, strict=True)
-        problem = Problem(render(program), tuple(map(repr, inputs)), tuple(map(repr, outputs)), "", 0, "held-out")
+        problem = HiddenProgram(render(program), tuple(map(repr, inputs)), tuple(map(repr, outputs)), "", 0, "held-out")
         return HeldOut(task, problem, program)
     value = random_value(rng)
     program = random_program(rng, rng.randint(*STATEMENTS), [value])

@@ -19,7 +19,7 @@ from workers.rollout.select import Portions
 MAX_TOKENS = 128
 
 
-class Asked(Protocol):
+class GateProblem(Protocol):
     """A held-out problem, and all that the gate has to know of its answers."""
 
     @property
@@ -93,7 +93,9 @@ class Measured:
     """Tokens of an answer at temperature 1 when work is forced."""
 
 
-def measure(model: nn.Module, problems: Sequence[Asked], vocabulary: Vocabulary = PROGRAMS) -> dict[str, Measured]:
+def measure(
+    model: nn.Module, problems: Sequence[GateProblem], vocabulary: Vocabulary = PROGRAMS
+) -> dict[str, Measured]:
     """Runs all problems in five ways. Tasks are in the order of their first problems."""
     engine = Portions(NativeEngine(model), max_rows=4096)
     greedy, sampled = Sampling(greedy=True, max_new_tokens=MAX_TOKENS), Sampling(max_new_tokens=MAX_TOKENS)
@@ -127,7 +129,11 @@ def measure(model: nn.Module, problems: Sequence[Asked], vocabulary: Vocabulary 
 
 
 def _complete(
-    engine: RolloutEngine, problems: Sequence[Asked], sampling: Sampling, starts: list[str], vocabulary: Vocabulary
+    engine: RolloutEngine,
+    problems: Sequence[GateProblem],
+    sampling: Sampling,
+    starts: list[str],
+    vocabulary: Vocabulary,
 ) -> list[str]:
     """Completions that begin with `starts`, without their stop token."""
     prompts = [vocabulary.encode(problem.prompt + start) for problem, start in zip(problems, starts, strict=True)]

@@ -32,7 +32,7 @@ from workers.models.load import Tokenizer
 from workers.rollout import vllm_limits
 from workers.rollout.engine import EngineUnavailable, Request, Rollout, Sampling, stop_ids_of
 from workers.rollout.stopping import StopTexts, rollout_of, stops_of
-from workers.rollout.weights import AdapterFolder, adapter_rank, base_weights, has_adapter
+from workers.rollout.weight_transfer import AdapterFolder, adapter_rank, base_weights, has_adapter
 
 log = logging.getLogger("worker")
 

@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from workers.suites.question import MATHS, Kind, WordProblem
-from workers.tasks.items import Problem, Triplet
+from workers.tasks.items import HiddenProgram, Triplet
 from workers.tasks.kinds import registry
 from workers.tasks.prompts.azr import AzrStyle
 from workers.tasks.prompts.style import PromptStyle
 from workers.verifiers.answers import after_mark, extract
 
-Item = Triplet | Problem | WordProblem
+Item = Triplet | HiddenProgram | WordProblem
 
 
 class AnswerFormat(Protocol):

@@ -13,7 +13,7 @@ from workers.suites.answer_format import AnswerFormat
 from workers.suites.question import Question
 from workers.suites.scoring import Outcome
 from workers.suites.suite import Answer, Suite
-from workers.tasks.judge import Verdict
+from workers.tasks.judge import Correctness
 
 
 class Completer(Protocol):
@@ -39,7 +39,7 @@ class Examinee:
 
 
 @dataclass(frozen=True)
-class Asked:
+class QuestionResult:
     """One question's outcome, with what was said."""
 
     outcome: Outcome
@@ -49,7 +49,7 @@ class Asked:
 def ask(
     examinee: Examinee, suite: Suite, questions: Sequence[Question], sampling: Sampling, samples: int,
     sandbox: Sandbox | None,
-) -> list[Asked]:  # fmt: skip
+) -> list[QuestionResult]:  # fmt: skip
     """Every question `samples` times; the first sample's seed is the question's own. In order of the questions."""
     answer_format = examinee.answer_format
     prompts = [examinee.tokenizer.encode(answer_format.ask(question.kind, question.item)) for question in questions]
@@ -73,7 +73,7 @@ def ask(
     for question, is_asked in zip(questions, fits, strict=True):
         if not is_asked:
             outcome = Outcome(question.question_id, question.task, (False,) * samples, (0,) * samples, too_long=True)
-            found.append(Asked(outcome, ("",) * samples))
+            found.append(QuestionResult(outcome, ("",) * samples))
             continue
         mine = slice(place, place + samples)
         place += samples
@@ -87,16 +87,16 @@ def _asked(
     rollouts: Sequence[Rollout],
     texts: Sequence[str],
     answers: Sequence[Answer],
-    verdicts: Sequence[Verdict],
-) -> Asked:
+    verdicts: Sequence[Correctness],
+) -> QuestionResult:
     outcome = Outcome(
         question.question_id,
         question.task,
-        right=tuple(verdict is Verdict.CORRECT for verdict in verdicts),
+        right=tuple(verdict is Correctness.CORRECT for verdict in verdicts),
         tokens=tuple(len(rollout.completion_ids) for rollout in rollouts),
         malformed=sum(answer.text is None for answer in answers),
-        undecided=sum(verdict is Verdict.UNKNOWN for verdict in verdicts),
+        undecided=sum(verdict is Correctness.UNKNOWN for verdict in verdicts),
         worked=sum(answer_format.is_worked(question.kind, text) for text in texts),
         truncated=sum(rollout.finish_reason == "length" for rollout in rollouts),
     )
-    return Asked(outcome, tuple(texts))
+    return QuestionResult(outcome, tuple(texts))

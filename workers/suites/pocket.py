@@ -10,7 +10,7 @@ from workers.sandbox import Sandbox
 from workers.suites.answer_format import AnswerFormat
 from workers.suites.question import Question
 from workers.suites.suite import Answer, Suite
-from workers.tasks.judge import Verdict
+from workers.tasks.judge import Correctness
 
 
 class PocketSuite(Suite):
@@ -29,10 +29,10 @@ class PocketSuite(Suite):
     def needs_sandbox(self, answer_format: AnswerFormat) -> bool:
         return answer_format.name != "pocket"
 
-    def judge(self, answers: Sequence[Answer], sandbox: Sandbox | None) -> list[Verdict]:
+    def judge(self, answers: Sequence[Answer], sandbox: Sandbox | None) -> list[Correctness]:
         if sandbox is not None:
             return super().judge(answers, sandbox)
         solved = [
             one.text is not None and self._problems[one.question.question_id].is_solved_by(one.text) for one in answers
         ]
-        return [Verdict.CORRECT if is_right else Verdict.WRONG for is_right in solved]
+        return [Correctness.CORRECT if is_right else Correctness.WRONG for is_right in solved]

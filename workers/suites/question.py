@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from workers.tasks.items import Problem, Triplet
+from workers.tasks.items import HiddenProgram, Triplet
 
 Kind = str
 """The name of a kind of task of self-play, or MATHS."""
@@ -30,7 +30,7 @@ class Question:
 
     question_id: str
     kind: Kind
-    item: Triplet | Problem | WordProblem
+    item: Triplet | HiddenProgram | WordProblem
     seed: int
     """Root of the random streams of its samples: the same for every checkpoint and every batch."""
     stratum: str = ""
@@ -48,14 +48,18 @@ class Question:
         item = self.item
         if isinstance(item, WordProblem):
             return str(item.answer)
-        return repr(item.outputs) if isinstance(item, Problem) else item.output
+        return repr(item.outputs) if isinstance(item, HiddenProgram) else item.output
 
     @property
     def content_name(self) -> str:
         """Equal only for equal problems, whatever their number in a draw: answers of two validations meet by it."""
         item = self.item
         asked = item.text if isinstance(item, WordProblem) else item.program
-        given = "" if isinstance(item, WordProblem) else repr(item.inputs if isinstance(item, Problem) else item.input)
+        given = (
+            ""
+            if isinstance(item, WordProblem)
+            else repr(item.inputs if isinstance(item, HiddenProgram) else item.input)
+        )
         return hashlib.sha256(f"{self.kind}\0{asked}\0{given}\0{self.gold}".encode()).hexdigest()[:16]
 
 

@@ -16,9 +16,9 @@ from workers.suites.answer_format import AnswerFormat
 from workers.suites.data_files import short_hash
 from workers.suites.question import MATHS, Question, WordProblem
 from workers.tasks.entry import make_entry
-from workers.tasks.items import Problem, Triplet
+from workers.tasks.items import HiddenProgram, Triplet
 from workers.tasks.judge import Answer as Claim
-from workers.tasks.judge import Judge, Verdict
+from workers.tasks.judge import Correctness, Judge
 from workers.tasks.kinds.registry import kind_of
 from workers.verifiers.answers import read_number
 
@@ -68,7 +68,7 @@ class Suite:
         ]
         return short_hash("\0\0".join(lines))
 
-    def judge(self, answers: Sequence[Answer], sandbox: Sandbox | None) -> list[Verdict]:
+    def judge(self, answers: Sequence[Answer], sandbox: Sandbox | None) -> list[Correctness]:
         """A verdict for each, in order. sandbox: None where `needs_sandbox` is False."""
         verdicts = [_by_number(answer) for answer in answers]
         claims = [(place, answer) for place, answer in enumerate(answers) if verdicts[place] is None]
@@ -77,25 +77,25 @@ class Suite:
         return [found[place] if verdict is None else verdict for place, verdict in enumerate(verdicts)]
 
 
-def _by_number(answer: Answer) -> Verdict | None:
+def _by_number(answer: Answer) -> Correctness | None:
     """The verdict of what needs no program; None for what does."""
     if answer.text is None:
-        return Verdict.WRONG
+        return Correctness.WRONG
     if isinstance(answer.question.item, WordProblem):
         is_right = read_number(answer.text) == answer.question.item.answer
-        return Verdict.CORRECT if is_right else Verdict.WRONG
+        return Correctness.CORRECT if is_right else Correctness.WRONG
     return None
 
 
-def _by_running(answers: Sequence[Answer], sandbox: Sandbox | None) -> list[Verdict]:
+def _by_running(answers: Sequence[Answer], sandbox: Sandbox | None) -> list[Correctness]:
     """As self-play judges: by comparing literals, or by running programs on literals."""
     claims = []
     for answer in answers:
         item = answer.question.item
-        assert isinstance(item, Triplet | Problem) and answer.question.kind != MATHS
-        several = isinstance(item, Problem)
-        inputs = item.inputs if isinstance(item, Problem) else (item.input,)
-        outputs = item.outputs if isinstance(item, Problem) else (item.output,)
+        assert isinstance(item, Triplet | HiddenProgram) and answer.question.kind != MATHS
+        several = isinstance(item, HiddenProgram)
+        inputs = item.inputs if isinstance(item, HiddenProgram) else (item.input,)
+        outputs = item.outputs if isinstance(item, HiddenProgram) else (item.output,)
         kind = answer.question.kind
         # Of one pair the published input may be an expression: it is shown, never used as a key.
         entry = make_entry(kind, item.program, inputs if several else ("0",), outputs, step=0, source="import")

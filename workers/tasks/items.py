@@ -29,7 +29,7 @@ class Triplet:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class HiddenProgram:
     """A hidden program seen through input/output pairs."""
 
     program: str
@@ -40,4 +40,4 @@ class Problem:
     source: str
 
 
-Item = Triplet | Problem
+Item = Triplet | HiddenProgram

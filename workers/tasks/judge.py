@@ -25,7 +25,7 @@ WALL_RETRIES = 2
 InductionScore = Literal["binary", "accuracy", "if_one_correct"]
 
 
-class Verdict(Enum):
+class Correctness(Enum):
     CORRECT = "correct"
     WRONG = "wrong"
     UNKNOWN = "unknown"
@@ -44,7 +44,7 @@ class Answer:
 class Judged:
     """What an answer is worth. score: 1 for a correct one; less for a program that holds on some hidden pairs only."""
 
-    verdict: Verdict
+    verdict: Correctness
     score: float = 0.0
 
 
@@ -64,7 +64,9 @@ class Judge:
         self.executions = self.timeouts = 0
         """Calls made, and those of them that ran out of time."""
 
-    def judge(self, answers: Sequence[Answer], recheck: Sequence[Entry] = ()) -> tuple[list[Verdict], frozenset[str]]:
+    def judge(
+        self, answers: Sequence[Answer], recheck: Sequence[Entry] = ()
+    ) -> tuple[list[Correctness], frozenset[str]]:
         """A verdict for each answer, and the keys of the tasks in `recheck` whose outputs are not what they were."""
         judged, changed = self.score(answers, recheck)
         return [one.verdict for one in judged], changed
@@ -79,7 +81,7 @@ class Judge:
             calls.setdefault(entry.program, {}).update(dict.fromkeys(entry.inputs))
         results = self._run(calls, self._all_or_nothing(answers, recheck))
         changed = frozenset(entry.key for entry in recheck if _has_changed(entry, results))
-        unknown = Judged(Verdict.UNKNOWN)
+        unknown = Judged(Correctness.UNKNOWN)
         return [unknown if a.entry.key in changed else self._judged(a, results) for a in answers], changed
 
     def _all_or_nothing(self, answers: Sequence[Answer], recheck: Sequence[Entry]) -> frozenset[str]:
@@ -111,7 +113,7 @@ class Judge:
             return _of(0.0)
         found = [results[call] for call in needed]
         if any(result.from_wall for result in found):
-            return Judged(Verdict.UNKNOWN)
+            return Judged(Correctness.UNKNOWN)
         expected = kind.expected(answer.entry, self.shown_of(answer.entry))
         passed = sum(
             result.status is Status.OK and self._same(result.value or "", value)
@@ -170,7 +172,7 @@ def _has_changed(entry: Entry, results: dict[tuple[str, str], Result]) -> bool:
 
 
 def _of(score: float) -> Judged:
-    return Judged(Verdict.CORRECT if score == 1.0 else Verdict.WRONG, score)
+    return Judged(Correctness.CORRECT if score == 1.0 else Correctness.WRONG, score)
 
 
 def induction_score(passed: int, checked: int, kind: InductionScore = "binary") -> float:

@@ -23,7 +23,7 @@ from workers.data import sources
 from workers.runtime import carry_out
 from workers.sandbox import Limits, Sandbox
 from workers.tasks.entry import Entry, make_entry
-from workers.tasks.judge import Answer, Judge, Verdict
+from workers.tasks.judge import Answer, Correctness, Judge
 from workers.tasks.kinds import registry
 from workers.tasks.prompts.azr import AzrStyle
 
@@ -78,7 +78,7 @@ def test_its_own_rule_says_who_is_right(sandbox: Sandbox) -> None:
     registry.tasks_of([OWN])
     entry = make_entry("end", "def f(a):\n    return a[::-1]", ["'uvw'"], ["'wvu'"], step=1, source="selfplay")
     verdicts, _ = Judge(sandbox, None).judge([Answer(entry, "'u'"), Answer(entry, "'wvu'"), Answer(entry, None)])
-    assert verdicts == [Verdict.CORRECT, Verdict.WRONG, Verdict.WRONG]
+    assert verdicts == [Correctness.CORRECT, Correctness.WRONG, Correctness.WRONG]
 
 
 def test_it_touches_one_file() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from profiles.schema import Grpo
 from tests.profiles.variants import with_variants
-from workers.grpo.weights import masked_rollouts, token_weights, weights_of
+from workers.grpo.token_weights import masked_rollouts, token_weights, weights_of
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from workers.models.log_probs import score
 from workers.rollout.engine import Request, Sampling
 from workers.rollout.graph.engine import GraphEngine
 from workers.rollout.graph.step import TorchOperations
-from workers.rollout.graph.weights import Weights
+from workers.rollout.graph.step_weights import Weights
 from workers.rollout.native import NativeEngine
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -2,14 +2,14 @@
 
 import pytest
 
-from workers.tasks.items import Problem, Triplet
+from workers.tasks.items import HiddenProgram, Triplet
 from workers.tasks.prompts.pocket import PocketStyle
 from workers.tasks.prompts.style import PromptStyle, Proposal
 
 STYLE: PromptStyle = PocketStyle()
 PROGRAM = "def f(a):\n    b = a[1:]\n    return b"
 TRIPLET = Triplet(PROGRAM, "'uvw'", "'vw'", 0, "seed")
-PROBLEM = Problem(PROGRAM, ("'uv'", "'wx'", "'yu'", "'SECRET'"), ("'v'", "'x'", "'u'", "'HIDDEN'"), "", 0, "seed")
+PROBLEM = HiddenProgram(PROGRAM, ("'uv'", "'wx'", "'yu'", "'SECRET'"), ("'v'", "'x'", "'u'", "'HIDDEN'"), "", 0, "seed")
 
 
 def test_a_solver_never_sees_what_it_has_to_find() -> None:

@@ -15,7 +15,7 @@ from workers.models import lora
 from workers.rollout.engine import Request, Sampling
 from workers.rollout.graph.state import Shape, State
 from workers.rollout.graph.step import TorchOperations
-from workers.rollout.graph.weights import Matrix, Projection, Weights
+from workers.rollout.graph.step_weights import Matrix, Projection, Weights
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"),

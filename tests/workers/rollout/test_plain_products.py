@@ -8,7 +8,7 @@ import torch
 
 from workers.models.nf4 import LEVELS
 from workers.rollout.graph.step import TorchOperations
-from workers.rollout.graph.weights import Adapters, Matrix, Projection
+from workers.rollout.graph.step_weights import Adapters, Matrix, Projection
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from workers.suites.question import Question, WordProblem
-from workers.tasks.items import Problem, Triplet
+from workers.tasks.items import HiddenProgram, Triplet
 
 DATA = os.environ.get("LONGHAUL_DATA", "")
 needs_data = pytest.mark.skipif(
@@ -51,5 +51,7 @@ def triplet(code: str = DOUBLE, given: str = "3", wanted: str = "6") -> Triplet:
 
 ABD = Question("a", "abd", triplet(), 1)
 DED = Question("d", "ded", triplet(), 2)
-IND = Question("i", "ind", Problem(DOUBLE, ("1", "2", "'x'", "5"), ("2", "4", "'xx'", "10"), "", 0, "held-out"), 3)
+IND = Question(
+    "i", "ind", HiddenProgram(DOUBLE, ("1", "2", "'x'", "5"), ("2", "4", "'xx'", "10"), "", 0, "held-out"), 3
+)
 MATHS = Question("m", "maths", WordProblem("Two and two?", Fraction(4)), 4)

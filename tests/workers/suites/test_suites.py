@@ -24,7 +24,7 @@ from workers.suites.registry import load_suites
 from workers.suites.scoring import Outcome
 from workers.suites.suite import Answer, Suite
 from workers.suites.validation import compare
-from workers.tasks.judge import Verdict
+from workers.tasks.judge import Correctness
 
 
 @pytest.fixture(scope="module")
@@ -63,26 +63,26 @@ def sandbox() -> object:
 )
 def test_who_is_right(question: Question, text: str | None, is_right: bool, sandbox: Sandbox) -> None:
     suite = Suite("any", [question])
-    expected = Verdict.CORRECT if is_right else Verdict.WRONG
+    expected = Correctness.CORRECT if is_right else Correctness.WRONG
     assert suite.judge([Answer(question, text)], sandbox) == [expected]
 
 
 def test_verdicts_come_in_the_order_of_the_answers(sandbox: Sandbox) -> None:
     answers = [Answer(MATHS, "4"), Answer(ABD, "4"), Answer(DED, None), Answer(DED, "6"), Answer(ABD, "3")]
     verdicts = Suite("any", [ABD, DED, MATHS]).judge(answers, sandbox)
-    assert [verdict is Verdict.CORRECT for verdict in verdicts] == [True, False, False, True, True]
+    assert [verdict is Correctness.CORRECT for verdict in verdicts] == [True, False, False, True, True]
 
 
 def test_a_program_that_never_ends_is_judged_all_the_same(sandbox: Sandbox) -> None:
     endless = Question("e", "abd", triplet("def f(a):\n    while a:\n        pass\n    return a", "0", "0"), 1)
     verdicts = Suite("any", [endless]).judge([Answer(endless, "1"), Answer(endless, "0")], sandbox)
-    assert verdicts == [Verdict.WRONG, Verdict.CORRECT]
+    assert verdicts == [Correctness.WRONG, Correctness.CORRECT]
 
 
 def test_a_program_may_encode_text_as_one_of_cruxeval_does(sandbox: Sandbox) -> None:
     code = "def f(text, encoding):\n    return text.encode(encoding)"
     question = Question("e", "abd", triplet(code, "'13', 'shift_jis'", "b'13'"), 1)
-    assert Suite("any", [question]).judge([Answer(question, "'13', 'shift_jis'")], sandbox) == [Verdict.CORRECT]
+    assert Suite("any", [question]).judge([Answer(question, "'13', 'shift_jis'")], sandbox) == [Correctness.CORRECT]
 
 
 # --- subsets ---------------------------------------------------------------------------------------------------------
@@ -137,8 +137,8 @@ def test_word_problems_are_scored_by_their_number_of_operations() -> None:
     assert [one.task for one in suite.questions] == ["ops1"] * 3 + ["ops2"] * 3 + ["ops3"] * 3
     right = [Answer(one, one.gold) for one in suite.questions]
     wrong = [Answer(one, str(int(one.gold) + 1)) for one in suite.questions]
-    assert suite.judge(right, None) == [Verdict.CORRECT] * 9
-    assert suite.judge(wrong, None) == [Verdict.WRONG] * 9
+    assert suite.judge(right, None) == [Correctness.CORRECT] * 9
+    assert suite.judge(wrong, None) == [Correctness.WRONG] * 9
     assert not suite.needs_sandbox(VerbatimFormat())
 
 
@@ -234,10 +234,10 @@ def test_cruxeval_as_published_is_solved_by_its_own_answers(sandbox: Sandbox) ->
     for_input, for_output = load_suites(["cruxeval-i", "cruxeval-o"], Path(DATA), 0)
     assert len(for_input.questions) == len(for_output.questions) == 800
     answers = [Answer(one, one.item.output) for one in for_output.questions]
-    assert for_output.judge(answers, sandbox).count(Verdict.CORRECT) == 800
+    assert for_output.judge(answers, sandbox).count(Correctness.CORRECT) == 800
     answers = [Answer(one, one.item.input) for one in for_input.questions]
     # 13 of the published inputs are expressions, which no answer may be.
-    assert for_input.judge(answers, sandbox).count(Verdict.CORRECT) == 787
+    assert for_input.judge(answers, sandbox).count(Correctness.CORRECT) == 787
 
 
 @needs_data
@@ -245,7 +245,7 @@ def test_gsm8k_as_published_is_solved_by_its_own_answers() -> None:
     (suite,) = load_suites(["gsm8k"], Path(os.environ["LONGHAUL_DATA"]), 0)
     assert len(suite.questions) == 1319
     answers = [Answer(question, question.gold) for question in suite.questions]
-    assert suite.judge(answers, None).count(Verdict.CORRECT) == 1319
+    assert suite.judge(answers, None).count(Correctness.CORRECT) == 1319
 
 
 @needs_data
@@ -267,7 +267,7 @@ def test_pocket_problems_in_words_are_judged_by_running_them(sandbox: Sandbox) -
     ]
     assert suite.needs_sandbox(PlainFormat())
     for judged in (suite.judge(right, sandbox), suite.judge(right, None)):
-        assert judged == [Verdict.CORRECT] * 6
+        assert judged == [Correctness.CORRECT] * 6
 
 
 def test_a_goal_of_a_run_may_name_just_what_validations_score(tmp_path: Path) -> None:

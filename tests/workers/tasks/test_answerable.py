@@ -16,7 +16,7 @@ from profiles.task_kinds import NAMES
 from tests.workers.azr.small import CHATML, azr_profile, said, scripted_tools, triplet, write_tokenizer
 from tests.workers.data.given import checker, line, merged, write
 from workers.azr.buffers import Buffers
-from workers.azr.proposing import Asked, Drawn, rules_of, verify
+from workers.azr.proposing import Drawn, ProposerPrompt, rules_of, verify
 from workers.data.data_set import read_data_set
 from workers.data.tasks import read_tasks
 from workers.pocket.evaluation import held_out_problems
@@ -137,7 +137,7 @@ def test_a_proposal_whose_answer_cannot_be_written_is_counted_as_that(
     joined = "'`' '``'" if "`" in value else "'</ans' 'wer>'"
     text = triplet(computed, "1") if kind == "ded" else triplet("def f(a):\n    return len(a)", joined)
     ids = tools.tokenizer.encode(said(text))
-    drawn = [Drawn(Asked(kind, (1,), ""), 0, Rollout((1,), ids, (-1.0,) * len(ids), "length"))]
+    drawn = [Drawn(ProposerPrompt(kind, (1,), ""), 0, Rollout((1,), ids, (-1.0,) * len(ids), "length"))]
     reasons: Counter[str] = Counter()
     (proposed,) = verify(tools, Buffers(NAMES, 9), drawn, 1, reasons)
     assert proposed.checked.entry is None and reasons == {"unanswerable": 1}

@@ -18,7 +18,7 @@ from workers.data.tasks import read_tasks
 from workers.pocket.evaluation import held_out_problems
 from workers.sandbox import Limits, Sandbox
 from workers.sandbox.literal import parse_arguments, render
-from workers.tasks.items import Problem
+from workers.tasks.items import HiddenProgram
 from workers.tasks.judge import Judge
 from workers.tasks.pairs import hides_a_shown_input, shown_of
 from workers.tasks.prompts.azr import AzrStyle
@@ -101,7 +101,7 @@ def test_a_prompt_shows_the_pairs_that_are_not_judged_and_no_other(
     style: PromptStyle, num_pairs: int, sandbox: Sandbox
 ) -> None:
     inputs = tuple(f"'uv{chr(97 + number)}'" for number in range(num_pairs))
-    item = Problem(IDENTITY, inputs, inputs, "", 1, "import")
+    item = HiddenProgram(IDENTITY, inputs, inputs, "", 1, "import")
     count = Judge(sandbox, style.form.num_shown).shown_of(item)  # type: ignore[arg-type]
     prompt = style.solve("ind", item)
     assert [text in prompt for text in inputs] == [True] * count + [False] * (num_pairs - count)
@@ -115,7 +115,7 @@ def test_the_seeds_hide_new_inputs(style: PromptStyle) -> None:
 
 
 def test_the_held_out_problems_hide_new_inputs() -> None:
-    problems = [one.item for one in held_out_problems(300) if isinstance(one.item, Problem)]
+    problems = [one.item for one in held_out_problems(300) if isinstance(one.item, HiddenProgram)]
     assert len(problems) == 300
     assert not any(hides_a_shown_input(one.program, one.inputs, PocketStyle.form.num_shown) for one in problems)
 

@@ -14,7 +14,7 @@ from workers.sandbox import Case, Limits, Result, Sandbox, Status
 from workers.suites.held_out import held_out_of
 from workers.tasks.entry import Entry, make_entry
 from workers.tasks.items import Task
-from workers.tasks.judge import Answer, Judge, Verdict
+from workers.tasks.judge import Answer, Correctness, Judge
 from workers.tasks.kinds.registry import kind_of
 from workers.tasks.prompts.style import Proposal
 from workers.tasks.styles import output_rule_of
@@ -179,7 +179,7 @@ def test_many_answers_that_end_their_process_neither_spoil_a_right_one_nor_retir
     entry = task("abd", f"def f(a):\n    if a < 0:\n        {BREAKS}\n    return abs(a)", ["3"], ["3"])
     answers = [Answer(entry, str(-number)) for number in range(1, 13)] + [Answer(entry, "3")]
     found, retired = Judge(impatient, 3).judge(answers, recheck=[entry])
-    assert found == [Verdict.WRONG] * 12 + [Verdict.CORRECT]
+    assert found == [Correctness.WRONG] * 12 + [Correctness.CORRECT]
     assert not retired
 
 
@@ -189,7 +189,7 @@ def test_of_an_induction_program_that_failed_no_other_pair_is_run(impatient: San
     broken = f"def f(a):\n    {BREAKS}\n    return a"
     for kind, executions in (("binary", 1), ("accuracy", 5)):
         judge = Judge(impatient, None, induction=kind)  # type: ignore[arg-type]
-        assert judge.judge([Answer(entry, broken)])[0] == [Verdict.WRONG]
+        assert judge.judge([Answer(entry, broken)])[0] == [Correctness.WRONG]
         assert judge.executions == executions
 
 
@@ -198,7 +198,7 @@ def test_a_program_that_fails_one_induction_task_may_solve_another(impatient: Sa
     one, other = task("ind", IDENTITY, low, low), task("ind", IDENTITY, high, high)
     program = f"def f(a):\n    if a < 10:\n        {BREAKS}\n    return a"
     found, _ = Judge(impatient, None).judge([Answer(one, program), Answer(other, program)])
-    assert found == [Verdict.WRONG, Verdict.CORRECT]
+    assert found == [Correctness.WRONG, Correctness.CORRECT]
 
 
 def test_v1_arguments_may_be_named(sandbox: Sandbox) -> None:
@@ -226,7 +226,7 @@ def test_a_value_that_spells_a_special_token_is_refused_wherever_it_comes_from(s
 def test_strict_types_tell_one_from_true(sandbox: Sandbox) -> None:
     entries = [task("ded", IDENTITY, ["1"], ["1"]), task("abd", IDENTITY, ["1"], ["1"])]
     found, _ = Judge(sandbox, 3, strict_types=True).judge([Answer(entry, "1.0") for entry in entries])
-    assert found == [Verdict.WRONG] * 2
+    assert found == [Correctness.WRONG] * 2
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_b14_half_of_few_pairs_is_hidden(sandbox: Sandbox) -> None:
 def test_r10_the_same_answer_runs_once_and_counts_each_time(sandbox: Sandbox) -> None:
     judge = Judge(sandbox, 3)
     found, _ = judge.judge([Answer(task("abd", ABS, ["3"], ["3"]), "-3")] * 5)
-    assert found == [Verdict.CORRECT] * 5 and judge.executions == 1
+    assert found == [Correctness.CORRECT] * 5 and judge.executions == 1
 
 
 class Slow:
@@ -280,7 +280,7 @@ class Slow:
 def test_r8_what_the_machine_decided_is_unknown_and_not_wrong() -> None:
     judge = Judge(Slow(), 3)  # type: ignore[arg-type]
     found, retired = judge.judge([Answer(task("abd", ABS, ["3"], ["3"]), "-3")], [task("ded", ABS, ["1"], ["1"])])
-    assert found == [Verdict.UNKNOWN] and not retired
+    assert found == [Correctness.UNKNOWN] and not retired
 
 
 class MostlySlow:
@@ -300,7 +300,7 @@ def test_r8_a_program_of_which_most_pairs_were_lost_is_dropped_after_two_more_tr
     sandbox = MostlySlow()
     judge = Judge(sandbox, None)  # type: ignore[arg-type]
     found, _ = judge.judge([Answer(task("ind", IDENTITY, numbers, numbers), IDENTITY)])
-    assert found == [Verdict.UNKNOWN]
+    assert found == [Correctness.UNKNOWN]
     assert sandbox.calls == 5 + 4 + 4
 
 
@@ -319,4 +319,4 @@ def test_r7_hidden_pairs_pay_by_the_profile_s_rule(sandbox: Sandbox, kind: Any, 
 def test_n4_a_stored_task_that_gives_another_value_is_retired_and_pays_nobody(sandbox: Sandbox) -> None:
     wrong, right = task("ded", ABS, ["-3"], ["-3"]), task("ded", ABS, ["-2"], ["2"])
     found, retired = Judge(sandbox, 3).judge([Answer(wrong, "-3"), Answer(right, "2")], recheck=[wrong, right])
-    assert found == [Verdict.UNKNOWN, Verdict.CORRECT] and retired == {wrong.key}
+    assert found == [Correctness.UNKNOWN, Correctness.CORRECT] and retired == {wrong.key}

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from workers.sandbox.screen import CALLS, TOLD
-from workers.tasks.items import Problem, Triplet
+from workers.tasks.items import HiddenProgram, Triplet
 from workers.tasks.prompts.azr import AzrStyle
 from workers.tasks.prompts.style import Form
 
 STYLE = AzrStyle()
 PROGRAM = "def f(a):\n    return a * 7919"
 ITEM = Triplet(PROGRAM, "'INPUT'", "'OUTPUT'", 1, "selfplay")
-PROBLEM = Problem(
+PROBLEM = HiddenProgram(
     PROGRAM, tuple(f"'in{n}'" for n in range(10)), tuple(f"'out{n}'" for n in range(10)), "a riddle", 1, "selfplay"
 )
 ENDING = "\nAssistant: <think>"

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from workers.rollout.graph.state import State
 from workers.rollout.graph.step import Operations, decode_step
-from workers.rollout.graph.weights import Weights
+from workers.rollout.graph.step_weights import Weights
 
 Step = Callable[[], None]
 

@@ -21,8 +21,8 @@ from workers.rollout.graph.cuts import (
     many_cut_of,
     tiles_of,
 )
+from workers.rollout.graph.step_weights import Projection
 from workers.rollout.graph.triton_step import Inputs, Parts, TritonOperations, three
-from workers.rollout.graph.weights import Projection
 
 SOURCE = Path(__file__).with_name("matmul.cu")
 MAX_SPLITS, MANY_SPLITS = 8, 12

@@ -26,7 +26,7 @@ from workers.rollout.graph.capture import Steps
 from workers.rollout.graph.prompts import read_prompts
 from workers.rollout.graph.state import MAX_STOPS, Shape, State
 from workers.rollout.graph.step import Operations, TorchOperations
-from workers.rollout.graph.weights import Weights
+from workers.rollout.graph.step_weights import Weights
 from workers.rollout.stopping import StopTexts, rollout_of, stops_of
 
 log = logging.getLogger("worker")

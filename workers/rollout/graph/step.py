@@ -11,7 +11,7 @@ from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, 
 from workers.models.fused_layers import rotate
 from workers.rollout.engine import cumulated_sum
 from workers.rollout.graph.state import State
-from workers.rollout.graph.weights import Projection, Weights
+from workers.rollout.graph.step_weights import Projection, Weights
 
 Inputs = Any
 """x of a projection, [M, K], in a layout of their own."""

@@ -15,7 +15,7 @@ from workers.rollout.graph import kernels, product_kernels
 from workers.rollout.graph.cuda import can_chain
 from workers.rollout.graph.cuts import KEY_BLOCK, blocks_of, key_splits, launch_for
 from workers.rollout.graph.state import State
-from workers.rollout.graph.weights import Adapters, Projection, Weights
+from workers.rollout.graph.step_weights import Adapters, Projection, Weights
 
 VOCABULARY_TILE = 4096
 

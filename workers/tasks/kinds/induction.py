@@ -8,7 +8,7 @@ from typing import ClassVar
 from profiles.task_kinds import INDUCTION as NAME
 from workers.sandbox.screen import screen
 from workers.tasks.entry import Entry
-from workers.tasks.items import Problem
+from workers.tasks.items import HiddenProgram
 from workers.tasks.kinds.kind import Kind
 from workers.tasks.pairs import hides_a_shown_input
 from workers.tasks.prompts import induction
@@ -26,8 +26,8 @@ class Induction(Kind):
     is_original = True
     reasons: ClassVar = {HIDDEN_SHOWN: "a hidden input of an induction task is among those that its prompt shows"}
 
-    def item(self, entry: Entry) -> Problem:
-        return Problem(entry.program, entry.inputs, entry.outputs, entry.message, entry.step, entry.source)
+    def item(self, entry: Entry) -> HiddenProgram:
+        return HiddenProgram(entry.program, entry.inputs, entry.outputs, entry.message, entry.step, entry.source)
 
     def seed(self, inputs: Sequence[str], message: str) -> tuple[Sequence[str], str]:
         return inputs, message

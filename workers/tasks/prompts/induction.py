@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from workers.tasks import programs
-from workers.tasks.items import Item, Problem, Triplet
+from workers.tasks.items import HiddenProgram, Item, Triplet
 from workers.tasks.pairs import shown_of
 from workers.tasks.prompts import plain, response, wording
 from workers.tasks.prompts.marks import STRING, after_work, is_program
@@ -75,7 +75,7 @@ def f(a):
 
 def shown(item: Item, form: Form) -> list[tuple[str, str]]:
     """The pairs that a prompt shows; the first ones."""
-    assert isinstance(item, Problem)
+    assert isinstance(item, HiddenProgram)
     return list(zip(item.inputs, item.outputs, strict=True))[: shown_of(len(item.inputs), form.num_shown)]
 
 
@@ -87,7 +87,7 @@ class English:
         return GOAL.format(count=form.num_inputs, program=references[0].program)
 
     def solve(self, item: Item, form: Form) -> str:
-        assert isinstance(item, Problem)
+        assert isinstance(item, HiddenProgram)
         blocks = [
             f"{wording.fence(f'input_{number}', argument)}\n{wording.fence(f'output_{number}', value)}"
             for number, (argument, value) in enumerate(shown(item, form))

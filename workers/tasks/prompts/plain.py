@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from workers.tasks.items import Item, Problem, Triplet
+from workers.tasks.items import HiddenProgram, Item, Triplet
 
 MARK = "Answer:"
 _MARKED = re.compile(rf"^[ \t>*_#]*{MARK}[ \t*_]*(.*?)[ \t]*$", re.MULTILINE | re.IGNORECASE)
@@ -61,7 +61,7 @@ class LastFence:
     mark: str = "```"
 
     def ask(self, item: Item) -> str:
-        assert isinstance(item, Problem)
+        assert isinstance(item, HiddenProgram)
         pairs = list(zip(item.inputs, item.outputs, strict=True))[: len(item.inputs) // 2]
         return self.question.format(pairs="\n".join(f"f({given}) == {value}" for given, value in pairs))
 
