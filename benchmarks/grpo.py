@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contenders import tables
-from benchmarks.contenders.lengths import told
+from benchmarks.contenders.lengths import distribution_text
 from benchmarks.contenders.watch import device_peak
 
 STEPS = ("native", "hf", "trl", "trl-vllm", "trl-vllm-sleep", "trl-vllm-bf16")
@@ -96,11 +96,11 @@ def compare(args: argparse.Namespace, model: Path, arguments: list[str]) -> int:
             print(f"{one['status']} {one['reason']}".strip(), flush=True)
             if args.json:
                 args.json.write_text(json.dumps(facts | {"reports": reports}, indent=1))
-    print("\n" + shown(reports, args))
+    print("\n" + report_text(reports, args))
     return 0
 
 
-def shown(reports: list[dict[str, Any]], args: argparse.Namespace) -> str:
+def report_text(reports: list[dict[str, Any]], args: argparse.Namespace) -> str:
     named: dict[str, str] = {}
     for one in reports:
         named |= one["versions"]
@@ -108,7 +108,7 @@ def shown(reports: list[dict[str, Any]], args: argparse.Namespace) -> str:
     cap = f", allocator capped at a card of {args.cap:g} GiB" if args.cap else ""
     lengths = f"completion {args.completion} (forced)"
     if args.lengths == "real":
-        lengths = told(args.completion)
+        lengths = distribution_text(args.completion)
     head = f"{args.shape}, prompt {args.prompt}, {lengths}{cap}\n{facts}\n"
     if args.profile_time:
         return head + "\n" + "\n\n".join(tables.time_table(one) for one in reports)
@@ -131,7 +131,7 @@ def together(files: list[dict[str, Any]]) -> list[str]:
         setattr(args, same[0]["kind"], True)
         commands = "\n".join(f"reproduce: {file['command']}" for file in same)
         reports = [one for file in same for one in file["reports"]]
-        found.append(f"{commands}\n{same[0]['gpu'] or 'no NVIDIA GPU'}\n{shown(reports, args)}")
+        found.append(f"{commands}\n{same[0]['gpu'] or 'no NVIDIA GPU'}\n{report_text(reports, args)}")
     return found
 
 

@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         runs = args.runs
         code = int(module.run(args))  # type: ignore[attr-defined]
     except LonghaulError as error:
-        code = told(error, runs)
+        code = print_error(error, runs)
     except KeyboardInterrupt:
         code = 130
     except BrokenPipeError:  # `| head -1` has seen enough
@@ -93,10 +93,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         failure = path_errors.failure_of(error) or _unwritten_if_full(error)
         if failure is None:
             raise
-        code = told(failure, runs)
+        code = print_error(failure, runs)
     lost = streams.settle()
     if lost is not None and code == ExitCode.OK and given[:1] != ["run"]:  # a run says nothing; its log has it all
-        return told(unwritten(lost), runs)
+        return print_error(unwritten(lost), runs)
     return code
 
 
@@ -137,7 +137,7 @@ def refuse_name(name: str) -> None:
         )
 
 
-def told(error: LonghaulError, runs: Path) -> int:
+def print_error(error: LonghaulError, runs: Path) -> int:
     """Its three lines on standard error; returns its exit code."""
     with suppress(OSError):  # the terminal may be gone; the exit code still says it
         print(among(runs, error.render()), file=sys.stderr)  # noqa: T201

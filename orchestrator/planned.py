@@ -9,7 +9,7 @@ import sys
 from orchestrator.disk import Room, disk_facts, disk_line
 from orchestrator.display.wording import among
 from orchestrator.judging import ProfileVerdict
-from orchestrator.preflight import plan_facts, shown
+from orchestrator.preflight import plan_facts, plan_text
 from profiles.errors import ExitCode
 
 
@@ -18,7 +18,7 @@ def say_plan(verdict: ProfileVerdict, room: Room, args: argparse.Namespace) -> i
     if args.json:
         said = json.dumps({**plan_facts(verdict), "disk": disk_facts(room)}, indent=2) + "\n"
     else:
-        said = among(args.runs, shown(verdict, args)) + disk_line(room) + "\n"
+        said = among(args.runs, plan_text(verdict, args)) + disk_line(room) + "\n"
     sys.stdout.write(said)
     if verdict.plan is not None and not verdict.plan.fits:
         return int(ExitCode.CUDA_OOM)

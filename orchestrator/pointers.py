@@ -20,13 +20,13 @@ from state.reader import Reader
 def publish(run: RunDir, reader: Reader) -> None:
     """Bring both files up to date; one that says the same already is not written. Raises LonghaulError (DISK)."""
     history, best = reader.history(), best_of(reader)
-    _write(run.latest, None if history.head is None else _said(history.run_id, history.head))
+    _write(run.latest, None if history.head is None else _pointer(history.run_id, history.head))
     if best is None or (validation := history.best_validation) is None:
         return _write(run.best, None)
     scored = {
         "suite": validation.suite, "accuracy": validation.accuracy, "correct": validation.correct, "n": validation.n
     }  # fmt: skip
-    return _write(run.best, _said(history.run_id, best) | scored)
+    return _write(run.best, _pointer(history.run_id, best) | scored)
 
 
 def best_of(reader: Reader) -> CheckpointFacts | None:
@@ -35,7 +35,7 @@ def best_of(reader: Reader) -> CheckpointFacts | None:
     return reader.checkpoint(reader.best_checkpoints()[first.suite]) if first is not None else None
 
 
-def _said(run_id: str, facts: CheckpointFacts) -> dict[str, Any]:
+def _pointer(run_id: str, facts: CheckpointFacts) -> dict[str, Any]:
     return {
         "run_id": run_id, "checkpoint": facts.path, "step": facts.step, "cycle": facts.cycle,
         "checkpoint_id": facts.checkpoint_id, "digest": facts.digest,

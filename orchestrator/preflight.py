@@ -173,7 +173,7 @@ def as_words(verdict: ProfileVerdict) -> str:
     return " ".join([*words, *(["--accept-changes"] if is_guarded else [])])
 
 
-def told(verdict: ProfileVerdict) -> str:
+def memory_line(verdict: ProfileVerdict) -> str:
     """One line about memory before the first step; empty where there is nothing to say. (pure)"""
     plan, card = verdict.plan, verdict.machine.card
     if plan is None or card is None or plan.usable_bytes is None:
@@ -220,7 +220,7 @@ def table(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def shown(verdict: ProfileVerdict, args: argparse.Namespace) -> str:
+def plan_text(verdict: ProfileVerdict, args: argparse.Namespace) -> str:
     """What `run --plan` prints. (pure)"""
     profile, plan, card = verdict.profile, verdict.plan, verdict.machine.card
     path = f"path: {verdict.path}\n" if verdict.path else ""

@@ -105,7 +105,7 @@ def _made_by(record: Record) -> Iterator[Link]:
     spec, parent = record.spec, record.spec.head.checkpoint_id if record.spec.head else None
     last = record.result.checkpoint if record.result is not None else None
     seen = set()
-    for ref in (*_told(record.directory.events), *([last] if last is not None else [])):
+    for ref in (*_checkpoints_in(record.directory.events), *([last] if last is not None else [])):
         if ref.checkpoint_id in seen or ref == spec.head:
             continue
         seen.add(ref.checkpoint_id)
@@ -116,7 +116,7 @@ def _made_by(record: Record) -> Iterator[Link]:
         parent = ref.checkpoint_id
 
 
-def _told(events: Path) -> Iterator[CheckpointRef]:
+def _checkpoints_in(events: Path) -> Iterator[CheckpointRef]:
     """Checkpoints in the events of an attempt, in order; lines that are torn say nothing."""
     try:
         lines = events.read_bytes().splitlines()

@@ -53,7 +53,7 @@ def rehearse(profile: Profile, folder: Path, runs: Path) -> int:
     def end(run_dir: RunDir, reader: Reader, small: Profile, screen: Screen, ending: Stop) -> int:
         if ending.state is RunState.FAILED:
             return command.finish(run_dir, reader, small, screen, ending)  # which raises
-        screen.close(among(runs, told(profile, run_dir, reader)))
+        screen.close(among(runs, summary_of(profile, run_dir, reader)))
         if ending.state is not RunState.FINISHED:
             raise LonghaulError(
                 f"the dry run of {profile.name} ended early: {ending.reason}",
@@ -72,7 +72,7 @@ def rehearse(profile: Profile, folder: Path, runs: Path) -> int:
         return command.drive(chosen.run, store, reader, chosen.profile, plain=True, end=end)
 
 
-def told(profile: Profile, run_dir: RunDir, reader: Reader) -> str:
+def summary_of(profile: Profile, run_dir: RunDir, reader: Reader) -> str:
     """What was done, in a few lines."""
     history, steps, validations = reader.history(), reader.steps(), reader.validations()
     tokens = sum(float(one.metrics.get("tokens", 0)) for one in steps)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from profiles.knobs import Knob, docstrings, knobs_of, sections
 from profiles.load import load_profile, shipped_profiles
-from profiles.refusal import shown
+from profiles.refusal import toml_text
 
 INTRODUCTION = """\
 # Profiles: every knob
@@ -79,7 +79,7 @@ def _about(section: str, said: dict[str, str]) -> str:
 def _table(rows: list[Knob], said: dict[str, str]) -> str:
     lines = ["| knob | value | default | on resume | what it does |", "| --- | --- | --- | --- | --- |"]
     for knob in rows:
-        default = "the file's name" if knob.name == "name" else f"`{shown(knob.default)}`"
+        default = "the file's name" if knob.name == "name" else f"`{toml_text(knob.default)}`"
         kind = knob.kind if knob.section else "free"
         lines.append(f"| `{knob.key}` | {knob.rule} | {default} | {kind} | {said[knob.name]} |")
     return "\n".join(lines) + "\n"

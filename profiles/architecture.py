@@ -35,7 +35,7 @@ def supports(architecture: Architecture) -> str:
         "attention_cap": architecture.attention_cap is None,
         "logit_cap": architecture.logit_cap is None,
     }
-    wrong = [*architecture.unknown, *(architecture.said(name) for name, is_known in holds.items() if not is_known)]
+    wrong = [*architecture.unknown, *(architecture.text_of(name) for name, is_known in holds.items() if not is_known)]
     return min(wrong, default="")
 
 

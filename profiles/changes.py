@@ -12,7 +12,7 @@ from msgspec import Struct
 from profiles.errors import ExitCode, LonghaulError
 from profiles.knobs import ChangeKind, knobs, value_of
 from profiles.load import load_profile, shipped_profiles
-from profiles.refusal import shown
+from profiles.refusal import toml_text
 from profiles.schema import Profile
 
 
@@ -50,7 +50,7 @@ def render(changes: Iterable[Change], *, has_begun: bool = True) -> str:
 
     has_begun: the run has a checkpoint; without one every knob may change, and nothing is said of it.
     """
-    rows = [(c.key, f"{shown(c.old)} -> {shown(c.new)}", WHAT_KIND_MEANS[c.kind] * has_begun) for c in changes]
+    rows = [(c.key, f"{toml_text(c.old)} -> {toml_text(c.new)}", WHAT_KIND_MEANS[c.kind] * has_begun) for c in changes]
     widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
     lines = [f"  {key:<{widths[0]}}  {values:<{widths[1]}}  {kind}" for key, values, kind in rows]
     return "\n".join(line.rstrip() for line in lines)

@@ -52,7 +52,7 @@ class Layer:
     window: int | None = None
     """Most tokens that a token sees, itself among them; None: all before it."""
     rope: Rope | None = Rope()
-    """None: positions are not told."""
+    """None: positions are not encoded."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Architecture:
     """Attention scores x become cap * tanh(x / cap); None: they stay."""
     logit_cap: float | None = None
     """The same of logits."""
-    told: Mapping[str, str] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)
     """Field of this record -> the field of config.json that it is from, with its value."""
     unknown: tuple[str, ...] = ()
     """Fields of config.json that may change what is computed, and that the family's record does not know."""
@@ -93,6 +93,6 @@ class Architecture:
         """The shortest of all layers; None: every layer sees all."""
         return min((layer.window for layer in self.layers if layer.window is not None), default=None)
 
-    def said(self, name: str) -> str:
-        """What a person is told who looks for the field `name` in config.json."""
-        return self.told.get(name, f"{name} = {getattr(self, name)}")
+    def text_of(self, name: str) -> str:
+        """The field `name` as a person finds it in config.json, with its value."""
+        return self.texts.get(name, f"{name} = {getattr(self, name)}")

@@ -55,19 +55,19 @@ class Fields:
         self._config, self._names = config, names
         self._known = {names.get(name, name) for name in (*SIZES, *HARMLESS, *WINDOWS)}
         self._refused: set[str] = set()
-        self.told: dict[str, str] = {}
+        self.texts: dict[str, str] = {}
 
-    def get(self, name: str, default: Any = None, *, told: str = "") -> Any:
-        """The value, or transformers' default where there is none. told: the field of `Architecture` that it fills."""
+    def get(self, name: str, default: Any = None, *, fills: str = "") -> Any:
+        """The value, or transformers' default where there is none. fills: the field of `Architecture` that it sets."""
         own = self._names.get(name, name)
         self._known.add(own)
-        if told and own in self._config:
-            self.tell(told, name)
+        if fills and own in self._config:
+            self.remember(fills, name)
         return self._config.get(own, default)
 
-    def tell(self, field: str, name: str) -> None:
-        """Remember `name` as what a person is told of the field of `Architecture`; the first one stays."""
-        self.told.setdefault(field, self._say(self._names.get(name, name)))
+    def remember(self, field: str, name: str) -> None:
+        """Show `name` to a person who asks for the field of `Architecture`; the first one stays."""
+        self.texts.setdefault(field, self._say(self._names.get(name, name)))
 
     def refuse(self, name: str) -> None:
         """The field has a value that nobody here understands."""
@@ -106,7 +106,7 @@ class Family:
         found = self.describe(fields)
         return replace(
             found, family=self.model_type, model_class=self.model_class, is_compared=self.is_compared,
-            told=fields.told, unknown=fields.unknown(),
+            texts=fields.texts, unknown=fields.unknown(),
         )  # fmt: skip
 
 
@@ -129,7 +129,7 @@ def usual(
     return Architecture(
         layers=tuple(Layer(None if kind == "full_attention" else window, ropes.get(kind, ropes[""])) for kind in kinds),
         norm=Norm(eps=fields.get("rms_norm_eps", 1e-6)),
-        activation=fields.get(activation, "silu", told="activation"),
+        activation=fields.get(activation, "silu", fills="activation"),
     )
 
 
@@ -144,7 +144,7 @@ def _ropes(fields: Fields, has_ropes: bool) -> dict[str, Rope]:
     share = fields.get("partial_rotary_factor")
     found = {"": Rope(theta=fields.get("rope_theta", 10_000.0), share=1.0 if share is None else share)}
     if found[""].share != 1.0:
-        fields.tell("layers", "partial_rotary_factor")
+        fields.remember("layers", "partial_rotary_factor")
     for name in ("rope_parameters", "rope_scaling"):
         value = fields.get(name)
         if value is None:
@@ -156,7 +156,7 @@ def _ropes(fields: Fields, has_ropes: bool) -> dict[str, Rope]:
                 continue
             found[kind] = rope
             if rope.kind != "default" or rope.share != 1.0:
-                fields.tell("layers", name)
+                fields.remember("layers", name)
     return found
 
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 from profiles.errors import ExitCode, LonghaulError
 from profiles.finding import Finding
 from profiles.knobs import Knob, base_type, choices, knobs, knobs_of, sections, value_of, with_values
-from profiles.refusal import OVERRIDE, Told, input_error, line_of, nearest, place, refusal, shown
+from profiles.refusal import OVERRIDE, Refused, input_error, line_of, nearest, place, refusal, toml_text
 from profiles.renamed import RENAMED
 from profiles.rules import check
 from profiles.schema import Profile
@@ -54,7 +54,7 @@ def load_profile(name_or_path: str, overrides: Sequence[str] = ()) -> Loaded:
     Raises LonghaulError(INPUT) with every problem that was found, PERMISSION where a file may not be read.
     """
     chain = _read_chain(name_or_path)
-    problems: list[Told] = []
+    problems: list[Refused] = []
     values: dict[str, _Value] = {}
     for file in reversed(chain):
         _collect(file, values, problems, is_leaf=file is chain[0])
@@ -68,21 +68,21 @@ def load_profile(name_or_path: str, overrides: Sequence[str] = ()) -> Loaded:
 
 def override_profile(profile: Profile, overrides: Sequence[str]) -> Profile:
     """A stored profile with `section.key=value` overrides. Raises LonghaulError(INPUT) with every problem."""
-    problems: list[Told] = []
+    problems: list[Refused] = []
     values = {name: _Value(value_of(profile, name), STORED) for name in knobs()}
     for override in overrides:
         _override(override, values, problems)
     return _settle(values, problems, profile.name, STORED)
 
 
-def _settle(values: Mapping[str, _Value], problems: list[Told], name: str, label: str) -> Profile:
+def _settle(values: Mapping[str, _Value], problems: list[Refused], name: str, label: str) -> Profile:
     """The profile that the values make; raises with `problems` and all that are found here."""
     good, bad = _convert(values, problems)
     profile = _build(good)
     for problem in check(profile):
         # A rule that read a refused knob would complain about a default that nobody wrote.
         if not bad & set(problem.knobs):
-            problems.append(_told(problem, good, values, label))
+            problems.append(_refused(problem, good, values, label))
     if problems:
         raise refusal(name, problems)
     return profile
@@ -142,7 +142,7 @@ def _read_chain(name_or_path: str) -> list[_File]:
             return chain
         if not isinstance(base, str) or not base:
             raise input_error(
-                f"{file.label}: extends must be the name of a profile or a path to a .toml, not {shown(base)}",
+                f"{file.label}: extends must be the name of a profile or a path to a .toml, not {toml_text(base)}",
                 f"correct extends in {file.label}",
             )
         wanted, extended_by, folder = base, file.label, path.parent
@@ -157,7 +157,7 @@ def _locate(wanted: str, folder: Path, extended_by: str) -> Path:
     near = nearest(wanted, shipped_profiles())
     guess = f"; did you mean {near}?" if near else ""
     raise input_error(
-        f"{_said(extended_by)}no profile is named {wanted!r}{guess}\n"
+        f"{_extended_by(extended_by)}no profile is named {wanted!r}{guess}\n"
         f"  shipped: {', '.join(shipped_profiles())}; or give a path that ends in .toml",
         f"python -m orchestrator run --profile {near or 'pocket'}",
     )
@@ -178,7 +178,7 @@ def _read(path: Path, extended_by: str) -> _File:
     except FileNotFoundError as error:
         known = path.stem in shipped_profiles()
         hint = f"python -m orchestrator run --profile {path.stem}" if known else "ls *.toml profiles/*.toml"
-        raise input_error(f"{_said(extended_by)}there is no file {label}", hint) from error
+        raise input_error(f"{_extended_by(extended_by)}there is no file {label}", hint) from error
     except PermissionError as error:
         raise LonghaulError(
             f"{label} may not be read: {error.strerror}",
@@ -190,7 +190,7 @@ def _read(path: Path, extended_by: str) -> _File:
         raise input_error(f"{label} cannot be read: {error.strerror}", f"ls -l {label}") from error
 
 
-def _said(extended_by: str) -> str:
+def _extended_by(extended_by: str) -> str:
     return f"{extended_by} extends another profile: " if extended_by else ""
 
 
@@ -201,14 +201,14 @@ def _label(path: Path) -> str:
 # -- values --------------------------------------------------------------------------------------------------------
 
 
-def _collect(file: _File, values: dict[str, _Value], problems: list[Told], *, is_leaf: bool) -> None:
+def _collect(file: _File, values: dict[str, _Value], problems: list[Refused], *, is_leaf: bool) -> None:
     """Add a file's values over those of its base."""
     table = file.table if is_leaf else {key: value for key, value in file.table.items() if key not in NOT_INHERITED}
     _collect_section(file, "", table, values, problems)
 
 
 def _collect_section(
-    file: _File, section: str, table: Mapping[str, Any], values: dict[str, _Value], problems: list[Told]
+    file: _File, section: str, table: Mapping[str, Any], values: dict[str, _Value], problems: list[Refused]
 ) -> None:
     for key, value in table.items():
         name, where = f"{section}.{key}".lstrip("."), _origin(file, section, key)
@@ -219,19 +219,21 @@ def _collect_section(
                 problems.append(_not_a_knob(name, where))
         elif isinstance(value, dict) and key not in knobs_of(section):
             near = nearest(name, sections())
-            problems.append(Told(f"[{name}]", "unknown section" + (f"; did you mean [{near}]?" if near else ""), where))
+            problems.append(
+                Refused(f"[{name}]", "unknown section" + (f"; did you mean [{near}]?" if near else ""), where)
+            )
         else:
             _put(section, key, _Value(value, where), values, problems)
 
 
-def _not_a_knob(section: str, where: str) -> Told:
+def _not_a_knob(section: str, where: str) -> Refused:
     if new := RENAMED.get(section):
-        return Told(section, f"is now {new}", where)
+        return Refused(section, f"is now {new}", where)
     how = f"write --set {section}.KEY=VALUE" if where == OVERRIDE else f"write its knobs under a line [{section}]"
-    return Told(f"[{section}]", f"is a section: {how}", where)
+    return Refused(f"[{section}]", f"is a section: {how}", where)
 
 
-def _put(section: str, key: str, value: _Value, values: dict[str, _Value], problems: list[Told]) -> None:
+def _put(section: str, key: str, value: _Value, values: dict[str, _Value], problems: list[Refused]) -> None:
     known = knobs_of(section)
     if key in known:
         values[known[key].name] = value
@@ -245,18 +247,18 @@ def _put(section: str, key: str, value: _Value, values: dict[str, _Value], probl
         text = f"unknown key; it belongs under [{elsewhere[0]}]"
     else:
         text = "unknown key" + (f"; did you mean {near}?" if near else "")
-    problems.append(Told(place(section, key), text, value.origin))
+    problems.append(Refused(place(section, key), text, value.origin))
 
 
-def _override(override: str, values: dict[str, _Value], problems: list[Told]) -> None:
+def _override(override: str, values: dict[str, _Value], problems: list[Refused]) -> None:
     name, equals, text = override.partition("=")
     section, _, key = name.strip().rpartition(".")
     if not equals or not key:
-        problems.append(Told(override, "must have the form section.key=value", OVERRIDE))
+        problems.append(Refused(override, "must have the form section.key=value", OVERRIDE))
     elif section not in sections() and section:
         near = nearest(section, sections())
         problems.append(
-            Told(f"[{section}]", "unknown section" + (f"; did you mean {near}.{key}?" if near else ""), OVERRIDE)
+            Refused(f"[{section}]", "unknown section" + (f"; did you mean {near}.{key}?" if near else ""), OVERRIDE)
         )
     elif name.strip() in sections():
         problems.append(_not_a_knob(name.strip(), OVERRIDE))
@@ -279,7 +281,7 @@ def _parse_override(text: str, *, is_text: bool) -> Any:
     return parsed["value"] if parsed.keys() == {"value"} else text
 
 
-def _convert(values: Mapping[str, _Value], problems: list[Told]) -> tuple[dict[str, Any], set[str]]:
+def _convert(values: Mapping[str, _Value], problems: list[Refused]) -> tuple[dict[str, Any], set[str]]:
     """Values as their types want them, and the names of those that do not fit."""
     good: dict[str, Any] = {}
     bad: set[str] = set()
@@ -296,7 +298,7 @@ def _convert(values: Mapping[str, _Value], problems: list[Told]) -> tuple[dict[s
             bad.add(name)
             good.pop(name, None)
             problems.append(
-                Told(f"{place(knob.section, knob.key)} = {shown(value)}", _why(knob, value), values[name].origin)
+                Refused(f"{place(knob.section, knob.key)} = {toml_text(value)}", _why(knob, value), values[name].origin)
             )
     return good, bad
 
@@ -327,13 +329,13 @@ def _build(good: Mapping[str, Any]) -> Profile:
     return with_values(Profile(name="unnamed"), good)
 
 
-def _told(problem: Finding, good: Mapping[str, Any], values: Mapping[str, _Value], label: str) -> Told:
+def _refused(problem: Finding, good: Mapping[str, Any], values: Mapping[str, _Value], label: str) -> Refused:
     name = problem.knobs[0]
     knob = knobs()[name]
     value = good.get(name, knob.default)
     # The first knob may be at its default: then the line to look at is that of another one.
     origin = next((values[name].origin for name in problem.knobs if name in values), label)
-    return Told(f"{place(knob.section, knob.key)} = {shown(value)}", problem.text, origin)
+    return Refused(f"{place(knob.section, knob.key)} = {toml_text(value)}", problem.text, origin)
 
 
 def _origin(file: _File, section: str, key: str) -> str:

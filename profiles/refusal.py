@@ -13,7 +13,7 @@ from profiles.errors import ExitCode, LonghaulError
 OVERRIDE = "--set"
 
 
-class Told(Struct, frozen=True):
+class Refused(Struct, frozen=True):
     """One line of a refusal: which knob, what about it, and where it stands."""
 
     place: str
@@ -21,7 +21,7 @@ class Told(Struct, frozen=True):
     origin: str
 
 
-def refusal(name: str, problems: Iterable[Told]) -> LonghaulError:
+def refusal(name: str, problems: Iterable[Refused]) -> LonghaulError:
     """All problems of the profile `name` as the one error that is raised."""
     told = list(dict.fromkeys(problems))
     width = min(max(len(line.place) for line in told), 48)
@@ -44,14 +44,14 @@ def place(section: str, key: str) -> str:
     return f"[{section}] {key}" if section else key
 
 
-def shown(value: Any) -> str:
+def toml_text(value: Any) -> str:
     """A value in TOML's spelling, near enough, and never longer than a line."""
     if isinstance(value, bool):
         text = str(value).lower()
     elif isinstance(value, str):
         text = msgspec.json.encode(value).decode()
     elif isinstance(value, list | tuple):
-        text = "[" + ", ".join(shown(item) for item in value) + "]"
+        text = "[" + ", ".join(toml_text(item) for item in value) + "]"
     else:
         text = str(value)
     return text if len(text) <= 60 else text[:57] + "..."

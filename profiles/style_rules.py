@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from profiles.finding import Finding
 from profiles.knobs import knobs, value_of
-from profiles.refusal import shown
+from profiles.refusal import toml_text
 from profiles.schema import Profile
 
 WORDED = (
@@ -30,7 +30,7 @@ def the_pocket_style_is_one_form(p: Profile) -> Finding | None:
     wrong = [name for name in WORDED if value_of(p, name) != knobs()[name].default]
     if not wrong:
         return None
-    needed = shown(knobs()[wrong[0]].default)
+    needed = toml_text(knobs()[wrong[0]].default)
     return Finding(
         (wrong[0], "model.prompt_style", *wrong[1:]),
         f"must be {needed}: the prompt style pocket shows one task, and has no words for more",

@@ -46,7 +46,7 @@ def checks(profile: Profile) -> Iterator[Check]:
     yield whole_path(profile)
 
 
-def told(name: str, state: str, detail: str, fix: str = "") -> Check:
+def check(name: str, state: str, detail: str, fix: str = "") -> Check:
     return {"name": name, "state": state, "detail": detail, "fix": fix}
 
 
@@ -59,19 +59,19 @@ def cuda(profile: Profile) -> Check:
         built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
         fix = "make setup   (takes the build that fits the driver); nvidia-smi shows whether the driver works"
         detail = f"torch {torch.__version__}, {built}, sees no GPU"
-        return told("cuda", "fail" if needed else "ok", detail, fix if needed else "")
+        return check("cuda", "fail" if needed else "ok", detail, fix if needed else "")
     try:
         product = (torch.ones(64, 64, device="cuda") @ torch.ones(64, 64, device="cuda")).sum().item()
     except RuntimeError as error:
-        return told("cuda", "fail", f"a product fails: {first_line(error)}", "update the driver, then: make setup")
+        return check("cuda", "fail", f"a product fails: {first_line(error)}", "update the driver, then: make setup")
     if product != 64.0**3:
-        return told("cuda", "fail", f"a product of ones is {product:g}", "this GPU computes wrongly: take another")
+        return check("cuda", "fail", f"a product of ones is {product:g}", "this GPU computes wrongly: take another")
     name, capability = torch.cuda.get_device_name(), torch.cuda.get_device_capability()
     detail = f"torch {torch.__version__}, CUDA {torch.version.cuda}, {name}, compute capability "
     detail += ".".join(map(str, capability))
     if profile.model.dtype == "bfloat16" and capability < (8, 0):
-        return told("cuda", "warn", f"{detail}: bfloat16 is slow before 8.0", "a GPU of the RTX 30 series or newer")
-    return told("cuda", "ok", detail)
+        return check("cuda", "warn", f"{detail}: bfloat16 is slow before 8.0", "a GPU of the RTX 30 series or newer")
+    return check("cuda", "ok", detail)
 
 
 def libraries(profile: Profile) -> Iterator[Check]:
@@ -79,14 +79,14 @@ def libraries(profile: Profile) -> Iterator[Check]:
     for name, is_needed in needed_libraries(profile).items():
         fix = f"pip install -c constraints.txt {name}"
         if importlib.util.find_spec(name) is None:
-            yield told(name, "fail" if is_needed else "ok", "not installed", fix if is_needed else "")
+            yield check(name, "fail" if is_needed else "ok", "not installed", fix if is_needed else "")
             continue
         try:
             importlib.import_module(name)
         except Exception as error:  # its import runs much of other libraries' code
-            yield told(name, "fail" if is_needed else "warn", f"does not load: {first_line(error)}", fix)
+            yield check(name, "fail" if is_needed else "warn", f"does not load: {first_line(error)}", fix)
             continue
-        yield told(name, "ok", metadata.version(name))
+        yield check(name, "ok", metadata.version(name))
 
 
 def needed_libraries(profile: Profile) -> dict[str, bool]:
@@ -101,12 +101,12 @@ def triton(profile: Profile) -> Check:
     import torch
 
     if not torch.cuda.is_available() or profile.run.device == "cpu":
-        return told("triton", "ok", "not needed without a GPU")
+        return check("triton", "ok", "not needed without a GPU")
     from workers.loss.fused_kernels import has_triton
 
     if importlib.util.find_spec("triton") is not None and has_triton(torch.device("cuda")):
-        return told("triton", "ok", metadata.version("triton"))
-    return told(
+        return check("triton", "ok", metadata.version("triton"))
+    return check(
         "triton", "warn", "does not work here: PyTorch in its place, slower", "pip install triton; a C compiler"
     )
 
@@ -124,8 +124,8 @@ def whole_path(profile: Profile) -> Check:
     except Exception as error:
         problem = f"{type(error).__name__}: {first_line(error)}"
     if problem:
-        return told("self-test", "fail", f"{what}: {problem}", "see the checks above; if all are ok, please report it")
-    return told("self-test", "ok", f"{what}: in {time.monotonic() - began:.1f} s")
+        return check("self-test", "fail", f"{what}: {problem}", "see the checks above; if all are ok, please report it")
+    return check("self-test", "ok", f"{what}: in {time.monotonic() - began:.1f} s")
 
 
 def tiny_of(profile: Profile) -> Profile:

@@ -42,7 +42,7 @@ def _at(place: float) -> float:
     return LENGTHS[low] + share * (LENGTHS[low + 1] - LENGTHS[low])
 
 
-def told(completion: int) -> str:
+def distribution_text(completion: int) -> str:
     """The distribution, for a person. (pure)"""
     low, mean = (round(tokens * completion / LENGTHS[-1]) for tokens in (LENGTHS[0], MEAN))
     return f"completions of {low} to {completion}, mean {mean}, drawn anew in each step (real lengths)"

@@ -32,7 +32,7 @@ from orchestrator.display.wording import among, harmless
 from orchestrator.launchers.registry import launcher_named
 from orchestrator.loop import Master
 from orchestrator.planned import say_plan
-from orchestrator.preflight import engine_kept, examined, gigabytes, told, too_small
+from orchestrator.preflight import engine_kept, examined, gigabytes, memory_line, too_small
 from orchestrator.recovery import raise_oom_priority, recover_run
 from orchestrator.resume_profile import has_begun, settle_profile
 from orchestrator.run_directory import behind_link, give_up_ballast, make_ballast, make_directory, make_folders
@@ -116,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
     is_changed_early = chosen.profile is not None and not chosen.is_new and not is_begun and not args.profile
     path = f"model: {verdict.path}" if verdict.is_plain else ""
     kept = engine_kept(verdict, args) if is_changed_early else ""
-    for line in filter(None, (told(verdict), path, disk_line(room), kept)):
+    for line in filter(None, (memory_line(verdict), path, disk_line(room), kept)):
         say(f"{line}\n")
     chosen = replace(chosen, run=behind_link(chosen.run))
     make_directory(chosen.run)

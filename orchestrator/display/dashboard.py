@@ -23,7 +23,7 @@ from orchestrator.display.arrange import Band, Place, arrange
 from orchestrator.display.canvas import Canvas
 from orchestrator.display.plain import write_line
 from orchestrator.display.tiles import KEYS, TILES, keys_line, small
-from orchestrator.display.view import Shown, View
+from orchestrator.display.view import EventLine, View
 from orchestrator.display.wording import harmless
 
 FRAME_EVERY_S = 0.25
@@ -49,7 +49,7 @@ class Dashboard:
         self.keys = keys
         self.canvas = Canvas(console.file)
         self._colours = None if console.no_color else _COLOURS.get(console.color_system or "")
-        self._said: deque[Shown] = deque(maxlen=32)
+        self._said: deque[EventLine] = deque(maxlen=32)
         self._tiles: dict[Place, tuple[Any, list[str]]] = {}
         self._key: tuple[View, int, tuple[int, int]] | None = None
         self._drawn_at = float("-inf")
@@ -70,7 +70,7 @@ class Dashboard:
     def say(self, text: str) -> None:
         """A message of the master: shown among the events."""
         at = _utc()
-        self._said.extend(Shown(at, "", harmless(line)) for line in text.splitlines())
+        self._said.extend(EventLine(at, "", harmless(line)) for line in text.splitlines())
 
     def close(self, summary_text: str) -> None:
         """Leave the alternate screen, and put the summary on the normal one."""

@@ -77,7 +77,7 @@ class Example:
 
 
 @dataclass(frozen=True)
-class Shown:
+class EventLine:
     """An event as a line. at: UTC seconds."""
 
     at: float
@@ -165,7 +165,7 @@ class View(RunView, WorkerView, ProgressView, StepsView):
     """Deduction, abduction, induction, then the mean, of the run's first suite."""
     example: Example | None
     examples: int
-    events: tuple[Shown, ...]
+    events: tuple[EventLine, ...]
 
 
 def build_view(
@@ -187,7 +187,7 @@ def build_view(
         scores=task_scores(validations, history.first_validation),
         example=_example(examples[0]) if examples else None,
         examples=history.examples + _not_yet_committed(history, steps),
-        events=told(events),
+        events=event_lines(events),
     )
 
 
@@ -254,11 +254,11 @@ QUIET_EVENTS = event_kinds.names(event_kinds.SANDBOX, event_kinds.MEMORY, event_
 """Asked for by those who need them; the report and the store have them."""
 
 
-def told(events: Sequence[EventFacts]) -> tuple[Shown, ...]:
+def event_lines(events: Sequence[EventFacts]) -> tuple[EventLine, ...]:
     """The newest events in the words of a person, oldest first."""
     loud = [event for event in events if event.type not in QUIET_EVENTS][-EVENTS:]
     return tuple(
-        Shown(event.at, event.type, EVENT_WORDS.get(event.type, "{text}").format(
+        EventLine(event.at, event.type, EVENT_WORDS.get(event.type, "{text}").format(
             step=event.step, cycle=event.cycle, text=harmless(event.text).replace("exit_code 0, outcome ", "")
         ))
         for event in loud

@@ -61,7 +61,7 @@ def choose_checkpoint(run: RunDir, wanted: str, command: str = "evaluate") -> Ch
             raise _no_checkpoint(run, f"has no files of step {identity[1]} any more: they were pruned", reader, command)
     finally:
         reader.close()
-    subject = Subject("checkpoint", run.name, identity[1], identity[0], _shown(run, path))
+    subject = Subject("checkpoint", run.name, identity[1], identity[0], _stored_path(run, path))
     suites = profile.validation.suites if worker_kind_of(profile).uses_model else ()
     where = EvaluationDir.of(run)
     return Chosen(where, subject, path, profile, suites, "run", profile.sampling.max_completion_tokens)
@@ -101,7 +101,7 @@ def _path_of_step(reader: Reader, digits: str) -> str | None:
 def _identity(reader: Reader, run: RunDir, path: Path, run_id: str, command: str) -> tuple[str, int]:
     """(checkpoint_id, step), from the store, else from the manifest of a directory that the store does not name."""
     row = reader.connection.execute(
-        "SELECT checkpoint_id, step FROM checkpoints WHERE path=?", [_shown(run, path)]
+        "SELECT checkpoint_id, step FROM checkpoints WHERE path=?", [_stored_path(run, path)]
     ).fetchone()
     if row is not None:
         return str(row[0]), int(row[1])
@@ -114,7 +114,7 @@ def _identity(reader: Reader, run: RunDir, path: Path, run_id: str, command: str
     return Manifest.checkpoint_id(path), manifest.step
 
 
-def _shown(run: RunDir, path: Path) -> str:
+def _stored_path(run: RunDir, path: Path) -> str:
     """As it is stored: relative to the run, where it is inside."""
     root, resolved = run.root.resolve(), path.resolve()
     return resolved.relative_to(root).as_posix() if root in resolved.parents else str(resolved)

@@ -15,9 +15,9 @@ def describe(fields: Fields) -> Architecture:
         norm=replace(found.norm, plus_one=True, after=True),
         biases=ATTENTION if fields.get("attention_bias", False) else frozenset[str](),
         embedding_scale=fields.get("hidden_size", 2304) ** 0.5,
-        attention_scale=fields.get("query_pre_attn_scalar", 256, told="attention_scale") ** -0.5,
-        attention_cap=fields.get("attn_logit_softcapping", 50.0, told="attention_cap"),
-        logit_cap=fields.get("final_logit_softcapping", 30.0, told="logit_cap"),
+        attention_scale=fields.get("query_pre_attn_scalar", 256, fills="attention_scale") ** -0.5,
+        attention_cap=fields.get("attn_logit_softcapping", 50.0, fills="attention_cap"),
+        logit_cap=fields.get("final_logit_softcapping", 30.0, fills="logit_cap"),
     )
 
 

@@ -14,10 +14,10 @@ def describe(fields: Fields) -> Architecture:
     return replace(
         usual(fields),
         biases=biases,
-        embedding_scale=fields.get("embedding_multiplier", 1.0, told="embedding_scale"),
-        residual_scale=fields.get("residual_multiplier", 1.0, told="residual_scale"),
-        attention_scale=fields.get("attention_multiplier", 1.0, told="attention_scale"),
-        logit_scale=1 / fields.get("logits_scaling", 1.0, told="logit_scale"),
+        embedding_scale=fields.get("embedding_multiplier", 1.0, fills="embedding_scale"),
+        residual_scale=fields.get("residual_multiplier", 1.0, fills="residual_scale"),
+        attention_scale=fields.get("attention_multiplier", 1.0, fills="attention_scale"),
+        logit_scale=1 / fields.get("logits_scaling", 1.0, fills="logit_scale"),
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.display.plain import Plain
-from orchestrator.display.view import Shown
+from orchestrator.display.view import EventLine
 from tests.builders import NOW, a_history, a_view, validation_facts
 
 
@@ -70,7 +70,7 @@ def test_a_validation_is_told_once() -> None:
 def test_warnings_are_told_once_and_events_for_the_log_are_not() -> None:
     view = a_view()
     warned = replace(
-        view, now=101.0, events=(*view.events, Shown(NOW, "warning", "low memory"), Shown(NOW, "memory", "x"))
+        view, now=101.0, events=(*view.events, EventLine(NOW, "warning", "low memory"), EventLine(NOW, "memory", "x"))
     )
     lines = lines_of(view, warned, replace(warned, now=102.0))
     assert [line for line in lines if "low memory" in line or line.endswith("x")] == ["warning: low memory"]

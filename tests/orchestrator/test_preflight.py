@@ -16,7 +16,7 @@ import pytest
 
 from orchestrator.judging import judge, shape_for
 from orchestrator.machine import Card, Machine
-from orchestrator.preflight import a_card_of, examined, fitting, nearest_first, table, told
+from orchestrator.preflight import a_card_of, examined, fitting, memory_line, nearest_first, table
 from profiles.errors import ExitCode, LonghaulError
 from profiles.footprint import GIB
 from profiles.knobs import with_values
@@ -198,16 +198,16 @@ def test_a_person_may_start_all_the_same_and_is_told_what_to_expect() -> None:
     assert judge(profile, small()).is_refused
     mine = judge(with_values(profile, {"memory.on_small_card": "warn"}), small())
     assert not mine.is_refused
-    assert "more than there is" in told(mine) and "\x1b" not in told(mine)
+    assert "more than there is" in memory_line(mine) and "\x1b" not in memory_line(mine)
 
 
 def test_the_worst_case_is_told_before_the_first_step_with_the_engine() -> None:
     mine = load_profile("azr-0.5b").profile
     line = r"memory: up to \d+\.\d\d of 11\.70 GiB of a card of 12 GB expected \(train\); rollouts by native"
-    assert re.fullmatch(line, told(judge(mine, a_card_of(12, has_vllm=False))))
+    assert re.fullmatch(line, memory_line(judge(mine, a_card_of(12, has_vllm=False))))
     picked = judge(with_values(mine, {"sampling.engine": "auto"}), a_card_of(12, has_vllm=True))
-    assert re.fullmatch(line + r" \(auto: captured steps, the fastest that was measured\)", told(picked))
-    assert told(judge(load_profile("pocket").profile, small())) == ""
+    assert re.fullmatch(line + r" \(auto: captured steps, the fastest that was measured\)", memory_line(picked))
+    assert memory_line(judge(load_profile("pocket").profile, small())) == ""
 
 
 def test_an_unknown_card_is_left_to_the_worker() -> None:

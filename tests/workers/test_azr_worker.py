@@ -15,6 +15,7 @@ import torch
 from safetensors import safe_open
 
 from profiles.errors import ExitCode, LonghaulError
+from profiles.knobs import with_values
 from profiles.schema import Azr, Data, Model, Optimizer, Profile, Run, Sampling
 from state.registry import Registry
 from tests.profiles.variants import with_variants
@@ -240,8 +241,10 @@ def test_the_paper_s_solver_batch_is_of_its_own(base: Path, tmp_path: Path, sand
 
 
 def test_several_updates_in_a_step_run(base: Path, tmp_path: Path, sandbox: Sandbox) -> None:
-    profile = h.tiny_profile(optimizer=Optimizer(updates_per_step=3, micro_batch_size=8, advantages="group",
-                                                 loss_divisor="constant", entropy_coef=0.01))  # fmt: skip
+    tiny = h.tiny_profile(
+        optimizer=Optimizer(updates_per_step=3, micro_batch_size=8, loss_divisor="constant", entropy_coef=0.01)
+    )
+    profile = with_values(tiny, {"azr.advantages": "group"})
     root = copied(base, tmp_path / "run")
     assert do(h.make_spec(root, profile, head=h.newest_checkpoint(root), end_step=2), sandbox).outcome is Outcome.DONE
 

@@ -61,7 +61,7 @@ def gradients(model: Any, rows: list[Row], knobs: Optimizer = KNOBS) -> tuple[fl
     update = PolicyUpdate(model, optimizer.build(model, knobs), knobs, 1.0)
     model.zero_grad(set_to_none=True)
     sums = Sums()
-    loss = update.accumulate(rows, advantages_of(rows, knobs.advantages).values, sums)
+    loss = update.accumulate(rows, advantages_of(rows, "cell").values, sums)
     found = {name: p.grad.clone() for name, p in model.named_parameters()}
     model.zero_grad(set_to_none=True)
     return loss, found, sums
@@ -294,7 +294,7 @@ def test_the_update_through_the_chunked_head_is_that_of_all_logits_at_once(
     loss, expected, sums = gradients(model, rows, knobs)
     update = PolicyUpdate(model, optimizer.build(model, knobs), knobs, 1.0, head_rows=head_rows)
     found = Sums()
-    assert update.accumulate(rows, advantages_of(rows, knobs.advantages).values, found) == pytest.approx(loss, abs=1e-5)
+    assert update.accumulate(rows, advantages_of(rows, "cell").values, found) == pytest.approx(loss, abs=1e-5)
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-4, atol=1e-6)
     assert found.entropy == pytest.approx(sums.entropy, rel=1e-5)

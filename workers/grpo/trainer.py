@@ -223,7 +223,7 @@ class GrpoTrainer:
             **self._step_done(collected, bool(rows)),
             **highest(self.rank_group.call(TakeMemory())),
         }
-        said = self._said(collected, rows)
+        said = self._warnings(collected, rows)
         if was_trusted and self._update.source.is_distrusted:
             said.append(
                 "the engine's log-probs are far from the trainer's (mismatch_mean, mismatch_max): from the next step "
@@ -247,7 +247,7 @@ class GrpoTrainer:
         counts = {"updates_done": float(self._tally.updates), "silent_steps": float(len(self._tally.silent))}
         return counts | self._order.metrics
 
-    def _said(self, collected: Collected, rows: Sequence[Row]) -> list[str]:
+    def _warnings(self, collected: Collected, rows: Sequence[Row]) -> list[str]:
         """What a person should know at once."""
         texts = []
         if self._opened:

@@ -93,14 +93,14 @@ def _engine_is_right(
     sampling = Sampling(temperature=temperature, max_new_tokens=NEW_TOKENS, ignore_stop=True)
     rollouts = engine.generate(asked, sampling)
     truth = _truth_of(model, rollouts, temperature)
-    found = compared(model, _told(rollouts), truth)
+    found = compared(model, _reported(rollouts), truth)
     if found.is_right:
         return rollouts, truth, found
     name = NAMES.get(type(engine).__name__, type(engine).__name__)
-    what = f"the engine {name} does not compute this model ({type(model).__name__}): {_said(found, model)}"
+    what = f"the engine {name} does not compute this model ({type(model).__name__}): {_distance_text(found, model)}"
     if not isinstance(engine, HfEngine):
         other = HfEngine(model).generate(asked, sampling)
-        if compared(model, _told(other), _truth_of(model, other, temperature)).is_right:
+        if compared(model, _reported(other), _truth_of(model, other, temperature)).is_right:
             raise _refused(what + "; the engine hf is right", advice.kept, advice.engine.format("hf"))
     raise _refused(what + "; no other engine is right", advice.kept, "use another model: --set model.path=...")
 
@@ -112,13 +112,13 @@ def _trainer_is_right(
     if found.is_right:
         return found
     raise _refused(
-        f"the trainer does not compute this model ({type(model).__name__}): {_said(found, model)}",
+        f"the trainer does not compute this model ({type(model).__name__}): {_distance_text(found, model)}",
         advice.kept,
         "use another model: --set model.path=...   (and please report this one's config.json)",
     )
 
 
-def _said(found: Compared, model: Any) -> str:
+def _distance_text(found: Compared, model: Any) -> str:
     dtype = str(model.dtype).removeprefix("torch.")
     return (
         f"its log-probs are off plain transformers by {found.off:.2g} nats a token, and rounding in {dtype} "
@@ -169,7 +169,7 @@ def compared(model: Any, log_probs: Iterable[Tensor], truth: Iterable[Tensor]) -
     return Compared(off, BOUNDS[model.dtype])
 
 
-def _told(rollouts: Sequence[Rollout]) -> list[Tensor]:
+def _reported(rollouts: Sequence[Rollout]) -> list[Tensor]:
     return [torch.tensor(one.log_probs) for one in rollouts]
 
 

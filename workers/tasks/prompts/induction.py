@@ -73,7 +73,7 @@ def f(a):
 ```"""
 
 
-def shown(item: Item, form: Form) -> list[tuple[str, str]]:
+def shown_pairs(item: Item, form: Form) -> list[tuple[str, str]]:
     """The pairs that a prompt shows; the first ones."""
     assert isinstance(item, HiddenProgram)
     return list(zip(item.inputs, item.outputs, strict=True))[: shown_of(len(item.inputs), form.num_shown)]
@@ -90,7 +90,7 @@ class English:
         assert isinstance(item, HiddenProgram)
         blocks = [
             f"{wording.fence(f'input_{number}', argument)}\n{wording.fence(f'output_{number}', value)}"
-            for number, (argument, value) in enumerate(shown(item, form))
+            for number, (argument, value) in enumerate(shown_pairs(item, form))
         ]
         rules = wording.CODE_RULES.format(seconds=form.seconds)
         return QUESTION.format(pairs="\n\n".join(blocks), message=item.message, rules=rules, banned=wording.BANNED)
@@ -125,7 +125,9 @@ class Pocket:
         return f"<pind>{references[0].program}<in>"
 
     def solve(self, item: Item, form: Form) -> str:
-        return "<ind>" + "".join(f"{argument}<out>{value}<sep>" for argument, value in shown(item, form)) + "<prog>"
+        return (
+            "<ind>" + "".join(f"{argument}<out>{value}<sep>" for argument, value in shown_pairs(item, form)) + "<prog>"
+        )
 
     def proposal(self, text: str, form: Form, *, is_seeding: bool) -> Proposal | None:
         """`'uvw'<sep>'xy'<sep>…` with exactly `num_inputs` inputs."""
