@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -17,6 +18,7 @@ from tests.workers.grpo.test_grpo_worker import metrics_of, profile_of, trained
 from workers.grpo.collecting import Asker
 from workers.models import packing, random_init
 from workers.models.log_probs import score
+from workers.rewards.reward import Case
 from workers.verifiers.verify import Verdict
 
 SEQUENCES = [((5, 6, 7), (8, 9, 1)), ((11, 12, 13, 14, 15, 16), (17, 1)), ((20, 21), (22, 23, 24, 25, 1))]
@@ -101,11 +103,14 @@ def write_model(directory: Path) -> Path:
 def test_row_46_a_policy_that_is_paid_for_even_first_tokens_learns_to_write_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def paid(self: Asker, problem: int, rollout: Any) -> tuple[float, Verdict]:
-        is_even = rollout.completion_ids[0] % 2 == 0
-        return float(is_even), Verdict(is_even, "even" if is_even else "odd", "")
+    judged = Asker.case
 
-    monkeypatch.setattr(Asker, "verdict", paid)
+    def paid(self: Asker, problem: int, rollout: Any) -> Case:
+        is_even = rollout.completion_ids[0] % 2 == 0
+        verdict = Verdict(is_even, "even" if is_even else "odd", "")
+        return replace(judged(self, problem, rollout), verdict=verdict)
+
+    monkeypatch.setattr(Asker, "case", paid)
     problems = write_problems(tmp_path / "p.jsonl", Random(0).sample(sums(40), 40))
     profile = profile_of(
         problems,
