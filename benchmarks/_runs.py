@@ -85,9 +85,13 @@ def _curve_or_why_not(root: Path, job: Job) -> dict[str, Any]:
     except LonghaulError:
         said = (root / f"{job.name}.log").read_text(errors="replace").strip().splitlines()
         return {
-            "points": [], "state": "not started", "reason": " ".join(said[-3:]), "wall_s": 0.0, "training_s": 0.0,
+            "points": [],
+            "state": "not started",
+            "reason": " ".join(said[-3:]),
+            "wall_s": 0.0,
+            "training_s": 0.0,
             "examples": 0,
-        }  # fmt: skip
+        }
 
 
 def read_curve(directory: Path) -> dict[str, Any]:
@@ -99,11 +103,13 @@ def read_curve(directory: Path) -> dict[str, Any]:
         seconds = _training_seconds(steps)
         points = [
             {
-                "step": one.step, "training_s": seconds.get(one.step, 0.0), "metrics": one.metrics,
+                "step": one.step,
+                "training_s": seconds.get(one.step, 0.0),
+                "metrics": one.metrics,
                 "before": _before(one.step, steps),
             }
             for one in reader.validations(100_000)
-        ]  # fmt: skip
+        ]
     finally:
         reader.close()
     return {

@@ -57,8 +57,10 @@ def main(arguments: list[str]) -> int:
     requests = make_requests(args, model.config.vocab_size)
     found = [{"engine": name} | measure(name, model, tokenizer, requests, args) for name in args.engines]
     facts = {"model": describe(model, args), "machine": machine(), "options": {**vars(args), "json": None}}
-    print(f"{facts['model']}\n{facts['machine']}\n{len(requests)} rollouts of {args.prompt_tokens} + "
-          f"{args.completion_tokens} tokens, {args.prompts} prompts\n")  # fmt: skip
+    print(
+        f"{facts['model']}\n{facts['machine']}\n{len(requests)} rollouts of {args.prompt_tokens} + "
+        f"{args.completion_tokens} tokens, {args.prompts} prompts\n"
+    )
     print(table(found))
     if args.json:
         args.json.write_text(json.dumps(facts | {"engines": found}, indent=1))
@@ -69,9 +71,12 @@ def make_model(args: argparse.Namespace) -> tuple[Any, Tokenizer]:
     backend = random_init.byte_tokenizer()
     eos = backend.token_to_id(random_init.EOS)
     config = transformers.Qwen2Config(
-        **{"tie_word_embeddings": True, **SHAPES[args.shape]}, bos_token_id=None, eos_token_id=eos, pad_token_id=eos,
+        **{"tie_word_embeddings": True, **SHAPES[args.shape]},
+        bos_token_id=None,
+        eos_token_id=eos,
+        pad_token_id=eos,
         rope_parameters={"rope_theta": 1_000_000.0, "rope_type": "default"},
-    )  # fmt: skip
+    )
     torch.manual_seed(0)
     with torch.device(args.device):
         model: Any = transformers.AutoModelForCausalLM.from_config(
@@ -151,10 +156,18 @@ def hand_over(engine: Any) -> dict[str, float]:
 
 def differences(model: Any, rollouts: Sequence[Rollout]) -> dict[str, float]:
     rows = [
-        Row(task=DEDUCTION, role="solve", group=0, prompt_ids=one.prompt_ids, completion_ids=one.completion_ids,
-            log_probs=one.log_probs, finish_reason=one.finish_reason, reward=0.0)
+        Row(
+            task=DEDUCTION,
+            role="solve",
+            group=0,
+            prompt_ids=one.prompt_ids,
+            completion_ids=one.completion_ids,
+            log_probs=one.log_probs,
+            finish_reason=one.finish_reason,
+            reward=0.0,
+        )
         for one in rollouts
-    ]  # fmt: skip
+    ]
     width = max(len(row.prompt_ids) + len(row.completion_ids) for row in rows)
     ours = rescore(model, rows, 1.0, micro_batch_size=8, row_tokens=width)
     apart = [abs(a - b) for row, mine in zip(rows, ours, strict=True) for a, b in zip(row.log_probs, mine, strict=True)]

@@ -46,14 +46,22 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks grpo", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--contenders", nargs="+", metavar="NAME", help=f"of {', '.join(STEPS)}; all by default. "
-                        f"With --decode of {', '.join(DECODE)}")  # fmt: skip
+    parser.add_argument(
+        "--contenders",
+        nargs="+",
+        metavar="NAME",
+        help=f"of {', '.join(STEPS)}; all by default. With --decode of {', '.join(DECODE)}",
+    )
     parser.add_argument("--shape", choices=("r1-qwen-1.5b", "tiny"), default="r1-qwen-1.5b")
     parser.add_argument("--group-size", type=int, nargs="+", default=[8], metavar="G")
     parser.add_argument("--prompt", type=int, default=128, metavar="TOKENS")
     parser.add_argument("--completion", type=int, default=512, metavar="TOKENS")
-    parser.add_argument("--lengths", choices=("forced", "real"), default="forced",
-                        help="real: other lengths in each step, --completion at most (forced)")  # fmt: skip
+    parser.add_argument(
+        "--lengths",
+        choices=("forced", "real"),
+        default="forced",
+        help="real: other lengths in each step, --completion at most (forced)",
+    )
     parser.add_argument("--warmup", type=int, default=2, help="steps that do not count (2)")
     parser.add_argument("--steps", type=int, default=10, help="timed steps at most (10)")
     parser.add_argument("--seconds", type=float, default=60.0, help="of timed steps, after which two are enough (60)")
@@ -149,13 +157,26 @@ def measured(name: str, size: int, args: argparse.Namespace, model: Path) -> dic
 
 
 def in_a_process(name: str, size: int, args: argparse.Namespace, model: Path) -> dict[str, Any]:
-    work = {"shape": args.shape, "group_size": size, "prompt": args.prompt, "completion": args.completion,
-            "real_lengths": args.lengths == "real"}  # fmt: skip
+    work = {
+        "shape": args.shape,
+        "group_size": size,
+        "prompt": args.prompt,
+        "completion": args.completion,
+        "real_lengths": args.lengths == "real",
+    }
     budget = {"warmup": args.warmup, "steps": args.steps, "seconds": args.seconds}
     with tempfile.TemporaryDirectory(prefix="longhaul-job-") as folder:
         job, report = Path(folder) / "job.json", Path(folder) / "report.json"
-        facts = {"contender": name, "workload": work, "budget": budget, "model": str(model), "began": time.time(),
-                 "cap_gib": args.cap, "vllm_share": args.vllm_share, "overrides": args.set}  # fmt: skip
+        facts = {
+            "contender": name,
+            "workload": work,
+            "budget": budget,
+            "model": str(model),
+            "began": time.time(),
+            "cap_gib": args.cap,
+            "vllm_share": args.vllm_share,
+            "overrides": args.set,
+        }
         job.write_text(json.dumps(facts))
         command = [sys.executable, "-m", "benchmarks.contenders", str(job), str(report)]
         environment = environment_of(name) | os.environ
@@ -179,9 +200,14 @@ def environment_of(name: str) -> dict[str, str]:
 
 def failed(name: str, size: int, reason: str) -> dict[str, Any]:
     return {
-        "contender": name, "group_size": size, "status": "failed", "reason": reason, "steps": [], "tables": {},
+        "contender": name,
+        "group_size": size,
+        "status": "failed",
+        "reason": reason,
+        "steps": [],
+        "tables": {},
         "versions": {},
-    }  # fmt: skip
+    }
 
 
 def gpu_facts() -> str:

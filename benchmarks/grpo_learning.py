@@ -37,9 +37,10 @@ Curves = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks grpo_learning", description=__doc__,
+        prog="python -m benchmarks grpo_learning",
+        description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
     add_options(parser, minutes=3.0)
     parser.add_argument("--read", type=Path, nargs="+", help="run nothing: one table of the curves in these files")
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=COMPARED)

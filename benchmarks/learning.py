@@ -41,11 +41,18 @@ def main(arguments: list[str]) -> int:
     root = args.runs or Path(tempfile.mkdtemp(prefix="longhaul-learning-"))
     lanes = lanes_of(args)
     jobs = {
-        seed: Job(name_of(args.control, seed), "pocket", (
-            f"run.seed={seed}", f"sandbox.jobs={len(lanes[0])}", *CONTROLS[args.control], *args.overrides,
-        ))
+        seed: Job(
+            name_of(args.control, seed),
+            "pocket",
+            (
+                f"run.seed={seed}",
+                f"sandbox.jobs={len(lanes[0])}",
+                *CONTROLS[args.control],
+                *args.overrides,
+            ),
+        )
         for seed in args.seeds
-    }  # fmt: skip
+    }
     curves = run_all(list(jobs.values()), lanes, args.minutes, root)
     by_seed = {seed: curves[job.name] for seed, job in jobs.items()}
     shown = table(by_seed, args)

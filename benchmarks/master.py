@@ -108,9 +108,13 @@ def watch(run: RunDir, seconds: float, columns: int, lines: int) -> tuple[float,
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
     given = [sys.executable, "-m", "benchmarks", "master", "--draw", str(run.root), "--seconds", str(seconds)]
     process = subprocess.Popen(
-        given, stdin=subprocess.DEVNULL, stdout=slave, stderr=subprocess.PIPE, text=True,
+        given,
+        stdin=subprocess.DEVNULL,
+        stdout=slave,
+        stderr=subprocess.PIPE,
+        text=True,
         env={**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"},
-    )  # fmt: skip
+    )
     os.close(slave)
     threading.Thread(target=drain, args=(master,), daemon=True).start()
     _, told = process.communicate()

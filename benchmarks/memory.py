@@ -205,9 +205,12 @@ def rehearsal(profile: Profile, device: Any, report: Report) -> None:
     state = [*policy.items, optimizer.OptimizerState(optimiser, policy.model)]
     engine = engine_of(policy.model, profile, policy.tokenizer)
     update = PolicyUpdate(
-        policy.model, optimiser, profile.optimizer, profile.sampling.temperature,
+        policy.model,
+        optimiser,
+        profile.optimizer,
+        profile.sampling.temperature,
         head_rows=head_rows_for(profile, policy.model),
-    )  # fmt: skip
+    )
     draws = random.Random(0)
     rows = rows_of(update.micro_batch_size, policy.model.config.vocab_size, profile, draws)
     how = Sampling(temperature=profile.sampling.temperature, max_new_tokens=profile.sampling.max_completion_tokens)
@@ -277,12 +280,17 @@ def rows_of(count: int, vocabulary: int, profile: Profile, draws: random.Random)
     length = profile.sampling.max_completion_tokens
     return [
         Row(
-            task=profile.azr.tasks[0], role="solve", group=number, finish_reason="length", reward=0.0,
+            task=profile.azr.tasks[0],
+            role="solve",
+            group=number,
+            finish_reason="length",
+            reward=0.0,
             prompt_ids=ids(profile.sampling.max_prompt_tokens, vocabulary, draws),
-            completion_ids=ids(length, vocabulary, draws), log_probs=(-12.0,) * length,
+            completion_ids=ids(length, vocabulary, draws),
+            log_probs=(-12.0,) * length,
         )
         for number in range(count)
-    ]  # fmt: skip
+    ]
 
 
 def ids(length: int, vocabulary: int, draws: random.Random) -> tuple[int, ...]:

@@ -33,14 +33,16 @@ def picture(curves: dict[str, dict[str, list[dict[str, object]]]]) -> str:
     """Two charts side by side: accuracy and worked share, mean of the tasks; and mean length by task. (pure)"""
     runs = [curve["points"] for curve in curves.values()]
     left = Chart(
-        "held-out accuracy over training seconds", "",
+        "held-out accuracy over training seconds",
+        "",
         tuple(Line(name, name, series(points, name)) for points in runs for name in ("greedy", "sampled", "worked")),
         y_range=(0.0, 1.0),
-    )  # fmt: skip
+    )
     right = Chart(
-        "tokens of a held-out answer", "",
+        "tokens of a held-out answer",
+        "",
         tuple(Line(task, task, length(points, task)) for points in runs for task in SHOWN),
-    )  # fmt: skip
+    )
     titles = [
         ("held-out, mean of the tasks, over training seconds", ("greedy", "sampled", "worked")),
         ("tokens of an answer at temperature 1, over training seconds", SHOWN),

@@ -119,8 +119,13 @@ def measured(args: argparse.Namespace, gpus: int) -> dict[str, Any]:
                     }
                     | {name: learned[name] for name in ("loss", "grad_norm", "entropy", "mismatch_mean")}
                 )
-            return {"gpus": gpus, "device": device_name(replica), "load_s": load_s, "steps": steps,
-                    "tokens": args.rollouts * args.completion}  # fmt: skip
+            return {
+                "gpus": gpus,
+                "device": device_name(replica),
+                "load_s": load_s,
+                "steps": steps,
+                "tokens": args.rollouts * args.completion,
+            }
 
 
 def attempt_in(root: Path, profile: Profile) -> Any:
@@ -132,9 +137,19 @@ def attempt_in(root: Path, profile: Profile) -> Any:
     from workers.runtime import Attempt
 
     spec = WorkerSpec(
-        run_id="benchmark", run_dir=str(root), role="train", cycle=1, attempt=1, token="ranks", attempt_dir="attempt",
-        first_step=1, end_step=2, head=None, profile=profile, profile_sha256="",
-    )  # fmt: skip
+        run_id="benchmark",
+        run_dir=str(root),
+        role="train",
+        cycle=1,
+        attempt=1,
+        token="ranks",
+        attempt_dir="attempt",
+        first_step=1,
+        end_step=2,
+        head=None,
+        profile=profile,
+        profile_sha256="",
+    )
     (root / "attempt").mkdir()
     (root / "attempt" / "spec.json").write_bytes(msgspec.json.encode(spec))
     return Attempt(spec, Control(None, "ranks"))
@@ -162,12 +177,17 @@ def rows_of(args: argparse.Namespace, vocabulary: int, step: int) -> tuple[list[
     prompts = [ids(args.prompt, vocabulary, draws) for _ in range(-(-args.rollouts // 4))]
     rows = [
         Row(
-            task=ABDUCTION, role="solve", group=number // 4, prompt_ids=prompts[number // 4],
-            completion_ids=ids(args.completion, vocabulary, draws), log_probs=(-12.0,) * args.completion,
-            finish_reason="length", reward=0.0,
+            task=ABDUCTION,
+            role="solve",
+            group=number // 4,
+            prompt_ids=prompts[number // 4],
+            completion_ids=ids(args.completion, vocabulary, draws),
+            log_probs=(-12.0,) * args.completion,
+            finish_reason="length",
+            reward=0.0,
         )
         for number in range(args.rollouts)
-    ]  # fmt: skip
+    ]
     return rows, [draws.choice((-1.0, 1.0)) for _ in rows]
 
 

@@ -110,14 +110,26 @@ LINES = (
     Line("plateau after +.20 in 30 cycles", "stop", 30, 60, ramp(0.4, 0.6, 30)),
     Line("collapse: .45 to .25 at cycle 20", "stop", 20, 25, step(0.45, 0.25, 20)),
     Line("collapse: .45 to 0 at cycle 20", "stop", 20, 25, step(0.45, 0.0, 20)),
-    Line("collapse: .40 to .60 in 20 cycles, then .40", "stop", 20, 25,
-         lambda cycle: 0.4 + 0.01 * cycle if cycle < 20 else 0.4),
+    Line(
+        "collapse: .40 to .60 in 20 cycles, then .40",
+        "stop",
+        20,
+        25,
+        lambda cycle: 0.4 + 0.01 * cycle if cycle < 20 else 0.4,
+    ),
     Line("collapse: .95 to .75 at cycle 20", "stop", 20, 25, step(0.95, 0.75, 20)),
-    Line("poor data (15 % new, 30 % of them learnable), +.01 a cycle", "go", 0, 40, ramp(0.3, 0.7, 40),
-         accepted=0.15, learnable=0.3),
+    Line(
+        "poor data (15 % new, 30 % of them learnable), +.01 a cycle",
+        "go",
+        0,
+        40,
+        ramp(0.3, 0.7, 40),
+        accepted=0.15,
+        learnable=0.3,
+    ),
     Line("the same, flat", "stop", 0, 60, flat(0.45), accepted=0.15, learnable=0.3),
     Line("dry (2 % new), flat", "stop", 0, 60, flat(0.45), accepted=0.02),
-)  # fmt: skip
+)
 
 
 class Problems:
@@ -165,16 +177,29 @@ def cycles_of(line: Line, held: Held, seed: int) -> Iterator[CycleFacts]:
         answers = {key: problems.answer(greedy, sampled, count) for key, problems in tasks.items()}
         suites = list(dict.fromkeys(suite for suite, _ in answers))
         scores = tuple(
-            ValidationFacts(cycle, cycle * 20, suite, 0.0, 0, count,
-                            answers={task: one for (of, task), one in answers.items() if of == suite})
+            ValidationFacts(
+                cycle,
+                cycle * 20,
+                suite,
+                0.0,
+                0,
+                count,
+                answers={task: one for (of, task), one in answers.items() if of == suite},
+            )
             for suite in suites
-        )  # fmt: skip
+        )
         new = int(rng.binomial(PROPOSALS, line.accepted)) if cycle else 0
         yield CycleFacts(
-            cycle, "train" if cycle else "seed", CycleState.VALIDATED, cycle * 20 - 19, cycle * 20 + 1,
-            proposals=PROPOSALS if cycle else 0, new_examples=new, learnable=int(rng.binomial(new, line.learnable)),
+            cycle,
+            "train" if cycle else "seed",
+            CycleState.VALIDATED,
+            cycle * 20 - 19,
+            cycle * 20 + 1,
+            proposals=PROPOSALS if cycle else 0,
+            new_examples=new,
+            learnable=int(rng.binomial(new, line.learnable)),
             validations=scores,
-        )  # fmt: skip
+        )
         off, cycle = 0.5 * off + math.sqrt(0.75) * rng.normal(), cycle + 1
         for problems in tasks.values():
             problems.advance(line.rho)

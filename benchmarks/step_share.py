@@ -56,8 +56,10 @@ def main(arguments: list[str]) -> int:
     args = parser.parse_args(arguments)
     steps = read(args.of or make_run(args.profile, args.steps, args.overrides))
     if not steps:
-        print("error: the run has no trained step\nkept:  the run, as it is\nnext:  let it train for a step or two",
-              file=sys.stderr)  # fmt: skip
+        print(
+            "error: the run has no trained step\nkept:  the run, as it is\nnext:  let it train for a step or two",
+            file=sys.stderr,
+        )
         return 1
     print(f"reproduce: python -m benchmarks step_share {' '.join(arguments)}\n")
     print(table(steps))

@@ -76,9 +76,17 @@ class Attempts:
         self.pool.assign(worker, spec, directory, now)
         crash_point("attempt.started")
         facts = AttemptFacts(
-            action.cycle, role, action.attempt, worker.token, AttemptState.STARTING, spec.first_step,
-            spec.first_step - 1, False, pid=worker.handle.pid, process_started=worker.handle.started,
-        )  # fmt: skip
+            action.cycle,
+            role,
+            action.attempt,
+            worker.token,
+            AttemptState.STARTING,
+            spec.first_step,
+            spec.first_step - 1,
+            False,
+            pid=worker.handle.pid,
+            process_started=worker.handle.started,
+        )
         self.pool.active = Active(worker, facts, action, spec.end_step, directory, worker_pool.oom_kills())
         what = f"from step {spec.first_step}" if role == "train" else f"of step {spec.first_step - 1}"
         self.screen.say(f"cycle {action.cycle}: {role} attempt {action.attempt} {what} ({worker.handle})")

@@ -229,9 +229,14 @@ class Ledger:
         if result is not None and result.outcome == Outcome.DONE and result.validation and is_of_head:
             assert head is not None
             self.store.commit_validation(
-                head.checkpoint_id, attempt.cycle, attempt.attempt, head.step, result.validation, now,
+                head.checkpoint_id,
+                attempt.cycle,
+                attempt.attempt,
+                head.step,
+                result.validation,
+                now,
                 answers_in(result),
-            )  # fmt: skip
+            )
             self.publish()
             return Ended(AttemptState.SUCCEEDED, "", ""), None
         if failure == STOPPED:

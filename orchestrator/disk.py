@@ -68,9 +68,12 @@ def room_for(profile: Profile, run: RunDir) -> Room:
         place = place.parent
     volume = os.statvfs(place)
     return Room(
-        plan_for(profile, there), there, volume.f_bavail * volume.f_frsize, place,
+        plan_for(profile, there),
+        there,
+        volume.f_bavail * volume.f_frsize,
+        place,
         profile.retention.on_small_disk == "warn",
-    )  # fmt: skip
+    )
 
 
 def plan_for(profile: Profile, there: There) -> DiskPlan | None:

@@ -128,9 +128,11 @@ def disk(runs: Path) -> Iterator[Finding]:
         shutil.rmtree(probe, ignore_errors=True)
     slow = seconds > SLOW_FSYNC_S
     yield Finding(
-        "disk", "warn" if slow else "ok", f"{place}: 1 MiB is durable after {seconds * 1000:.0f} ms",
+        "disk",
+        "warn" if slow else "ok",
+        f"{place}: 1 MiB is durable after {seconds * 1000:.0f} ms",
         "checkpoints will take long; keep runs on a local disk (--runs)" if slow else "",
-    )  # fmt: skip
+    )
     if not locks:
         fix = "keep runs on a local disk (--runs): two masters could otherwise write one run"
         yield Finding("locks", "fail", f"{place}: a lock does not exclude a second one", fix, ExitCode.LOCKED)
@@ -199,9 +201,12 @@ def card(profile: Profile, machine: Machine) -> Iterator[Finding]:
     fix = f"python -m orchestrator run --profile {profile.name} {preflight.as_words(verdict)}"
     is_refused = verdict.is_refused
     yield Finding(
-        "gpu memory", "fail" if is_refused else "warn", detail, fix if verdict.changes else plan_command,
+        "gpu memory",
+        "fail" if is_refused else "warn",
+        detail,
+        fix if verdict.changes else plan_command,
         ExitCode.CUDA_OOM if is_refused else ExitCode.OK,
-    )  # fmt: skip
+    )
 
 
 def libraries(profile: Profile) -> Iterator[Finding]:
@@ -214,9 +219,13 @@ def libraries(profile: Profile) -> Iterator[Finding]:
         return
     try:
         answer = subprocess.run(
-            LIBRARIES_COMMAND, input=resolved_json(profile), capture_output=True, timeout=LIBRARIES_TIMEOUT_S,
-            check=False, env=without_master("doctor", "libraries"),
-        )  # fmt: skip
+            LIBRARIES_COMMAND,
+            input=resolved_json(profile),
+            capture_output=True,
+            timeout=LIBRARIES_TIMEOUT_S,
+            check=False,
+            env=without_master("doctor", "libraries"),
+        )
     except (OSError, subprocess.SubprocessError) as error:
         yield Finding("libraries", "fail", f"could not be tried: {error}", "make setup", ExitCode.INTERNAL)
         return
@@ -245,9 +254,13 @@ def sandbox_layers(profile: Profile) -> Iterator[Finding]:
     """Each layer of the sandbox, tried by an attack, in a process of its own."""
     try:
         answer = subprocess.run(
-            SANDBOX_COMMAND, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=True,
+            SANDBOX_COMMAND,
+            capture_output=True,
+            text=True,
+            timeout=PROBE_TIMEOUT_S,
+            check=True,
             env=without_master("doctor", "sandbox"),
-        )  # fmt: skip
+        )
         found = json.loads(answer.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         fix = "-m " + " ".join(SANDBOX)

@@ -113,9 +113,12 @@ def _reason_against_capture(profile: Profile, shape: Shape, capability: tuple[in
     if not shape.is_captured:
         return "no captured steps for the model's architecture"
     reason = capture.reason_against(
-        capability, profile.model.dtype, head_dim=shape.head_dim, hidden_size=shape.hidden_size,
+        capability,
+        profile.model.dtype,
+        head_dim=shape.head_dim,
+        hidden_size=shape.hidden_size,
         intermediate_size=shape.intermediate_size,
-    )  # fmt: skip
+    )
     return f"no captured steps: {reason}" if reason else ""
 
 

@@ -24,8 +24,11 @@ def publish(run: RunDir, reader: Reader) -> None:
     if best is None or (validation := history.best_validation) is None:
         return _write(run.best, None)
     scored = {
-        "suite": validation.suite, "accuracy": validation.accuracy, "correct": validation.correct, "n": validation.n
-    }  # fmt: skip
+        "suite": validation.suite,
+        "accuracy": validation.accuracy,
+        "correct": validation.correct,
+        "n": validation.n,
+    }
     return _write(run.best, _pointer(history.run_id, best) | scored)
 
 
@@ -37,9 +40,13 @@ def best_of(reader: Reader) -> CheckpointFacts | None:
 
 def _pointer(run_id: str, facts: CheckpointFacts) -> dict[str, Any]:
     return {
-        "run_id": run_id, "checkpoint": facts.path, "step": facts.step, "cycle": facts.cycle,
-        "checkpoint_id": facts.checkpoint_id, "digest": facts.digest,
-    }  # fmt: skip
+        "run_id": run_id,
+        "checkpoint": facts.path,
+        "step": facts.step,
+        "cycle": facts.cycle,
+        "checkpoint_id": facts.checkpoint_id,
+        "digest": facts.digest,
+    }
 
 
 def _write(path: Path, content: dict[str, Any] | None) -> None:

@@ -257,9 +257,12 @@ def plan_facts(verdict: ProfileVerdict) -> Mapping[str, Any]:
     plan, card = verdict.plan, verdict.machine.card
     if plan is None:
         return {
-            "profile": verdict.profile.name, "planned": False, "engine": verdict.profile.sampling.engine,
-            "engine_why": verdict.why, "path": verdict.path,
-        }  # fmt: skip
+            "profile": verdict.profile.name,
+            "planned": False,
+            "engine": verdict.profile.sampling.engine,
+            "engine_why": verdict.why,
+            "path": verdict.path,
+        }
     return {
         "path": verdict.path,
         "profile": verdict.profile.name,

@@ -94,9 +94,14 @@ def links(run: RunDir, records: Sequence[Record]) -> dict[str, Link]:
         except (Damaged, OSError):
             continue
         facts = CheckpointFacts(
-            identity, manifest.parent, manifest.cycle, manifest.step, run.relative(path), manifest.digest,
+            identity,
+            manifest.parent,
+            manifest.cycle,
+            manifest.step,
+            run.relative(path),
+            manifest.digest,
             manifest.bytes,
-        )  # fmt: skip
+        )
         found[identity] = Link(facts, manifest.attempt, manifest.token)
     return found
 
@@ -111,8 +116,9 @@ def _made_by(record: Record) -> Iterator[Link]:
         seen.add(ref.checkpoint_id)
         yield Link(
             CheckpointFacts(ref.checkpoint_id, parent, spec.cycle, ref.step, ref.path, ref.digest, 0),
-            spec.attempt, spec.token,
-        )  # fmt: skip
+            spec.attempt,
+            spec.token,
+        )
         parent = ref.checkpoint_id
 
 

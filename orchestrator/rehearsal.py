@@ -26,9 +26,17 @@ from state.reader import Reader
 from state.states import RunState
 
 SHOWN = (
-    "reward", "loss", "grad_norm", "entropy", "kept_tokens", "clip_fraction", "kl", "mismatch_max", "accept_rate",
+    "reward",
+    "loss",
+    "grad_norm",
+    "entropy",
+    "kept_tokens",
+    "clip_fraction",
+    "kl",
+    "mismatch_max",
+    "accept_rate",
     "stage",
-)  # fmt: skip
+)
 """Metrics that say most of whether an update was one, as far as the worker reports them."""
 
 

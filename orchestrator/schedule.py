@@ -63,8 +63,13 @@ class Stop:
 Action = Train | Validate | Commit | Wait | Stop
 
 FINAL_CODES = {
-    ExitCode.SPEC, ExitCode.VERSION, ExitCode.INPUT, ExitCode.DISK, ExitCode.PERMISSION, ExitCode.MISMATCH,
-}  # fmt: skip
+    ExitCode.SPEC,
+    ExitCode.VERSION,
+    ExitCode.INPUT,
+    ExitCode.DISK,
+    ExitCode.PERMISSION,
+    ExitCode.MISMATCH,
+}
 """Worker exit codes that another attempt cannot cure."""
 
 
@@ -163,9 +168,11 @@ def goal_ending(last: CycleFacts, goal: Goal) -> Stop | None:
     if score is None:
         names = ", ".join(names_of(last.validations))
         return Stop(
-            f"run.until = {goal} names a score that no validation has", RunState.FAILED, ExitCode.INPUT,
+            f"run.until = {goal} names a score that no validation has",
+            RunState.FAILED,
+            ExitCode.INPUT,
             f"there are: {names}",
-        )  # fmt: skip
+        )
     if goal.is_met_by(score):
         return Stop(f"{goal} is reached: {score:.3f} in cycle {last.cycle}", RunState.FINISHED, ExitCode.OK)
     return None
@@ -214,13 +221,17 @@ def crash_loop(failures: list[AttemptFacts], retry: Retry) -> Stop | None:
     if same >= retry.max_same_failure:
         return Stop(
             f"{same} attempts in a row ended in {last.failure} at the same step ({where})",
-            RunState.FAILED, _code_of(last), ADVICE.get(last.failure, ADVICE[""]),
-        )  # fmt: skip
+            RunState.FAILED,
+            _code_of(last),
+            ADVICE.get(last.failure, ADVICE[""]),
+        )
     if len(failures) >= retry.max_without_progress:
         return Stop(
             f"{len(failures)} attempts in a row left no new checkpoint, the last failed with {last.failure} ({where})",
-            RunState.FAILED, _code_of(last), ADVICE.get(last.failure, ADVICE[""]),
-        )  # fmt: skip
+            RunState.FAILED,
+            _code_of(last),
+            ADVICE.get(last.failure, ADVICE[""]),
+        )
     return None
 
 

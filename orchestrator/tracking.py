@@ -79,10 +79,14 @@ class Tracker:
         self._log = run.trackers / "tracker.log"
         trackers = msgspec.structs.replace(profile.trackers, use=names)
         spec = TrackSpec(
-            run_dir=str(run.root.resolve()), run_id=run_id, name=run.name, folder=str(run.trackers.resolve()),
-            tensorboard=str(run.tensorboard.resolve()), trackers=trackers,
+            run_dir=str(run.root.resolve()),
+            run_id=run_id,
+            name=run.name,
+            folder=str(run.trackers.resolve()),
+            tensorboard=str(run.tensorboard.resolve()),
+            trackers=trackers,
             config=msgspec.json.decode(resolved_json(profile)),
-        )  # fmt: skip
+        )
         process.stdin.write(msgspec.json.encode(spec) + b"\n")
         process.stdin.flush()
         for stream in (process.stdin, process.stdout):

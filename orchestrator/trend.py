@@ -140,10 +140,13 @@ def _on_common_problems(answers: Sequence[AnswerBits]) -> list[AnswerBits]:
     names = tuple(name for name in first if name in shared)
     places = {problems: _places(problems, names) for problems in distinct}
     return [
-        AnswerBits(names, _picked(one.greedy, places[one.problems]),
-                   None if one.sampled is None else _picked(one.sampled, places[one.problems]))
+        AnswerBits(
+            names,
+            _picked(one.greedy, places[one.problems]),
+            None if one.sampled is None else _picked(one.sampled, places[one.problems]),
+        )
         for one in answers
-    ]  # fmt: skip
+    ]
 
 
 def _places(problems: tuple[str, ...], names: tuple[str, ...]) -> list[int]:
@@ -243,6 +246,11 @@ def fall_of(cycles: Sequence[CycleFacts], length: int) -> Fall | None:
     change, error = panel.contrast(weights)
     before, after = sum(panel.scores[end - length : end]) / length, sum(panel.scores[-length:]) / length
     return Fall(
-        change, error, before, after, max(panel.scores[-length:]),
-        (panel.at[end - length], panel.at[end - 1]), (panel.at[-length], panel.at[-1]),
-    )  # fmt: skip
+        change,
+        error,
+        before,
+        after,
+        max(panel.scores[-length:]),
+        (panel.at[end - length], panel.at[end - 1]),
+        (panel.at[-length], panel.at[-1]),
+    )

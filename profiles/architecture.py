@@ -68,9 +68,11 @@ def refusal(config: Mapping[str, Any], longest: int) -> str:
     ):
         return ""
     first = (
-        rope.get("original_max_position_embeddings") or config.get("original_max_position_embeddings")
-        or config.get("max_position_embeddings") or 0
-    )  # fmt: skip
+        rope.get("original_max_position_embeddings")
+        or config.get("original_max_position_embeddings")
+        or config.get("max_position_embeddings")
+        or 0
+    )
     if longest <= int(first):
         return ""
     return f"its rotary embedding ({kind}) changes beyond {first} tokens, and a sequence may have {longest}"

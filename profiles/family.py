@@ -12,34 +12,101 @@ from typing import Any
 
 from profiles.description import Architecture, Layer, Norm, Rope
 
-SIZES = frozenset({
-    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
-    "head_dim", "max_position_embeddings", "rms_norm_eps", "tie_word_embeddings",
-})  # fmt: skip
+SIZES = frozenset(
+    {
+        "vocab_size",
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "max_position_embeddings",
+        "rms_norm_eps",
+        "tie_word_embeddings",
+    }
+)
 """Fields that our code reads, or whose modules it calls, at any value."""
-HARMLESS = frozenset({
-    # Names and versions.
-    "model_type", "architectures", "auto_map", "transformers_version", "transformers.js_config", "_name_or_path",
-    "name_or_path", "model_name", "model_version", "unsloth_version", "unsloth_fixed", "task_specific_params",
-    "tokenizer_class", "prefix", "id2label", "label2id", "num_labels", "problem_type", "finetuning_task",
-    # Tokens, and how text is generated.
-    "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "decoder_start_token_id", "max_length",
-    "min_length", "do_sample", "temperature", "top_k", "top_p", "repetition_penalty", "use_cache", "is_decoder",
-    "is_encoder_decoder", "chunk_size_feed_forward",
-    # What is returned beside the logits, and with what precision and kernels it is computed.
-    "output_attentions", "output_hidden_states", "return_dict", "return_dict_in_generate", "output_scores", "dtype",
-    "torch_dtype", "torchscript", "_attn_implementation", "attn_implementation", "_experts_implementation",
-    "pretraining_tp", "tp_plan", "base_model_tp_plan",
-    # Training alone: a policy is always in evaluation mode.
-    "initializer_range", "attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "use_bfloat16",
-})  # fmt: skip
+HARMLESS = frozenset(
+    {
+        # Names and versions.
+        "model_type",
+        "architectures",
+        "auto_map",
+        "transformers_version",
+        "transformers.js_config",
+        "_name_or_path",
+        "name_or_path",
+        "model_name",
+        "model_version",
+        "unsloth_version",
+        "unsloth_fixed",
+        "task_specific_params",
+        "tokenizer_class",
+        "prefix",
+        "id2label",
+        "label2id",
+        "num_labels",
+        "problem_type",
+        "finetuning_task",
+        # Tokens, and how text is generated.
+        "bos_token_id",
+        "eos_token_id",
+        "pad_token_id",
+        "sep_token_id",
+        "decoder_start_token_id",
+        "max_length",
+        "min_length",
+        "do_sample",
+        "temperature",
+        "top_k",
+        "top_p",
+        "repetition_penalty",
+        "use_cache",
+        "is_decoder",
+        "is_encoder_decoder",
+        "chunk_size_feed_forward",
+        # What is returned beside the logits, and with what precision and kernels it is computed.
+        "output_attentions",
+        "output_hidden_states",
+        "return_dict",
+        "return_dict_in_generate",
+        "output_scores",
+        "dtype",
+        "torch_dtype",
+        "torchscript",
+        "_attn_implementation",
+        "attn_implementation",
+        "_experts_implementation",
+        "pretraining_tp",
+        "tp_plan",
+        "base_model_tp_plan",
+        # Training alone: a policy is always in evaluation mode.
+        "initializer_range",
+        "attention_dropout",
+        "hidden_dropout",
+        "resid_pdrop",
+        "embd_pdrop",
+        "use_bfloat16",
+    }
+)
 """Fields that change no logit."""
 WINDOWS = ("sliding_window", "use_sliding_window", "max_window_layers", "layer_types")
 """Read together, by `windows_of`."""
-SCALING = frozenset({
-    "factor", "low_freq_factor", "high_freq_factor", "attention_factor", "original_max_position_embeddings",
-    "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate",
-})  # fmt: skip
+SCALING = frozenset(
+    {
+        "factor",
+        "low_freq_factor",
+        "high_freq_factor",
+        "attention_factor",
+        "original_max_position_embeddings",
+        "beta_fast",
+        "beta_slow",
+        "mscale",
+        "mscale_all_dim",
+        "truncate",
+    }
+)
 """Numbers of a rotary embedding besides its base."""
 DEFAULT_WINDOW = 4096
 """transformers' own, where a family has a window and config.json names none."""
@@ -105,9 +172,13 @@ class Family:
         fields = Fields(config, self.names)
         found = self.describe(fields)
         return replace(
-            found, family=self.model_type, model_class=self.model_class, is_compared=self.is_compared,
-            texts=fields.texts, unknown=fields.unknown(),
-        )  # fmt: skip
+            found,
+            family=self.model_type,
+            model_class=self.model_class,
+            is_compared=self.is_compared,
+            texts=fields.texts,
+            unknown=fields.unknown(),
+        )
 
 
 def usual(

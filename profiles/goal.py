@@ -17,8 +17,11 @@ FIELDS = (*FIELDS_OF_MEAN, "worked_share", "mean_tokens", "malformed")
 _COUNTS = ("n", "correct", "mean_tokens")
 """The others are shares."""
 _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
-    ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
-}  # fmt: skip
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+}
 _GOAL = re.compile(r"\s*(?:([\w.:-]+)/)?(\w+)(?:\.(\w+))?\s*(>=|<=|>|<)\s*([0-9]*\.?[0-9]+)\s*", re.ASCII)
 
 

@@ -132,8 +132,14 @@ _GRPO = (
     Metric("stage_steps", COUNT, "steps in this one"),
 )
 METRICS = (*_COMMON, *_SELF_PLAY, *_GRPO)
-PLACES = {"ROLE_TASK": "(?:propose|solve)_[a-z]+", "TASK": "[a-z]+", "PHASE": "[a-z]+", "STAGE": "[a-z_]+",
-          "REASON": "[a-z_]+", "NAME": "[a-z]+"}  # fmt: skip
+PLACES = {
+    "ROLE_TASK": "(?:propose|solve)_[a-z]+",
+    "TASK": "[a-z]+",
+    "PHASE": "[a-z]+",
+    "STAGE": "[a-z_]+",
+    "REASON": "[a-z_]+",
+    "NAME": "[a-z]+",
+}
 _place = re.compile("|".join(PLACES))
 _patterns = [(re.compile(_place.sub(lambda found: PLACES[found[0]], one.name)), one) for one in METRICS]
 

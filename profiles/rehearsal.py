@@ -25,14 +25,21 @@ def rehearsal_of(profile: Profile) -> Profile:
         profile,
         name="rehearsal",
         run=replace(
-            profile.run, max_cycles=1, max_hours=0.0, until="", phases=("seed", "train"), steps_per_cycle=STEPS,
-            checkpoint_every=2, device="cpu", threads=1,
+            profile.run,
+            max_cycles=1,
+            max_hours=0.0,
+            until="",
+            phases=("seed", "train"),
+            steps_per_cycle=STEPS,
+            checkpoint_every=2,
+            device="cpu",
+            threads=1,
         ),
         validation=replace(profile.validation, examples_per_task=2, every=1),
         stagnation=replace(profile.stagnation, min_cycles=STEPS),
         memory=replace(profile.memory, cap_gib=0.0),
         trackers=replace(profile.trackers, use=tuple(one for one in profile.trackers.use if one in OWN_TRACKERS)),
-    )  # fmt: skip
+    )
     if profile.run.worker == "fake":
         return small
     return _tiny_grpo(small) if profile.run.worker == "grpo" else _tiny_azr(small)
@@ -42,10 +49,14 @@ def _tiny_grpo(p: Profile) -> Profile:
     is_random = p.model.random_init != "off" or p.model.path not in BUILT_IN
     p = _tiny(p) if is_random else p
     grpo = replace(
-        p.grpo, group_size=4, problems=16, entropy_min_tokens=min(p.grpo.entropy_min_tokens, 4),
-        sent=replace(p.grpo.sent, samples=2), variants=replace(p.grpo.variants, random_rewards=True),
+        p.grpo,
+        group_size=4,
+        problems=16,
+        entropy_min_tokens=min(p.grpo.entropy_min_tokens, 4),
+        sent=replace(p.grpo.sent, samples=2),
+        variants=replace(p.grpo.variants, random_rewards=True),
         truncated="keep" if is_random else p.grpo.truncated,  # of random weights nearly every completion is cut
-    )  # fmt: skip
+    )
     return replace(
         p,
         grpo=grpo,
@@ -73,8 +84,12 @@ def _tiny(p: Profile) -> Profile:
         p,
         model=replace(p.model, path="pocket", random_init="qwen2-tiny"),
         sampling=replace(
-            p.sampling, engine="native", fallback=(), max_rows=8, max_prompt_tokens=longest,
+            p.sampling,
+            engine="native",
+            fallback=(),
+            max_rows=8,
+            max_prompt_tokens=longest,
             max_completion_tokens=COMPLETION_TOKENS,
         ),
         optimizer=replace(p.optimizer, kind=kind, micro_batch_size=2, row_tokens=longest + 64),
-    )  # fmt: skip
+    )

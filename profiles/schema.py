@@ -82,8 +82,14 @@ class Adapter(Section, frozen=True):
     implementation: Annotated[Literal["own", "peft"], FREE] = "own"
     """The code that computes with the matrices. `own` works in the model's precision, with fewer kernels."""
     targets: Annotated[tuple[str, ...], FIXED] = (
-        "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj",
-    )  # fmt: skip
+        "q_proj",
+        "k_proj",
+        "v_proj",
+        "o_proj",
+        "gate_proj",
+        "up_proj",
+        "down_proj",
+    )
     """Linear layers that get an adapter, by the last part of their name; an unknown name is refused."""
     dropout: Annotated[Share, FIXED] = 0.0
     """Must stay 0: rollouts are drawn without dropout, so it would turn the ratio into noise before any update."""

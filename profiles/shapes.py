@@ -17,36 +17,70 @@ from profiles.families import architecture_of, with_usual_names
 QWEN2 = {"model_type": "qwen2"}
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "qwen2-tiny": {
-        **QWEN2, "vocab_size": 272, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
-        "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 32_768,
+        **QWEN2,
+        "vocab_size": 272,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "max_position_embeddings": 32_768,
     },
     "qwen2.5-0.5b": {
-        **QWEN2, "vocab_size": 151_936, "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24,
-        "num_attention_heads": 14, "num_key_value_heads": 2, "max_position_embeddings": 32_768,
+        **QWEN2,
+        "vocab_size": 151_936,
+        "hidden_size": 896,
+        "intermediate_size": 4864,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 32_768,
     },
     "qwen2.5-1.5b": {
-        **QWEN2, "vocab_size": 151_936, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28,
-        "num_attention_heads": 12, "num_key_value_heads": 2, "max_position_embeddings": 32_768,
+        **QWEN2,
+        "vocab_size": 151_936,
+        "hidden_size": 1536,
+        "intermediate_size": 8960,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 32_768,
     },
     "r1-qwen-1.5b": {
-        **QWEN2, "vocab_size": 151_936, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28,
-        "num_attention_heads": 12, "num_key_value_heads": 2, "max_position_embeddings": 131_072,
+        **QWEN2,
+        "vocab_size": 151_936,
+        "hidden_size": 1536,
+        "intermediate_size": 8960,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 131_072,
         "tie_word_embeddings": False,
     },
     "qwen2.5-3b": {
-        **QWEN2, "vocab_size": 151_936, "hidden_size": 2048, "intermediate_size": 11_008, "num_hidden_layers": 36,
-        "num_attention_heads": 16, "num_key_value_heads": 2, "max_position_embeddings": 32_768,
+        **QWEN2,
+        "vocab_size": 151_936,
+        "hidden_size": 2048,
+        "intermediate_size": 11_008,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 32_768,
     },
-}  # fmt: skip
+}
 """Keys of config.json as published; Qwen2.5 and Qwen2.5-Coder of a size are alike. Embedding and head are one matrix
 unless said otherwise."""
 
 PUBLISHED = {
-    "qwen2.5-0.5b": "qwen2.5-0.5b", "qwen2.5-coder-0.5b": "qwen2.5-0.5b",
-    "qwen2.5-1.5b": "qwen2.5-1.5b", "qwen2.5-coder-1.5b": "qwen2.5-1.5b", "qwen2.5-math-1.5b": "qwen2.5-1.5b",
+    "qwen2.5-0.5b": "qwen2.5-0.5b",
+    "qwen2.5-coder-0.5b": "qwen2.5-0.5b",
+    "qwen2.5-1.5b": "qwen2.5-1.5b",
+    "qwen2.5-coder-1.5b": "qwen2.5-1.5b",
+    "qwen2.5-math-1.5b": "qwen2.5-1.5b",
     "deepseek-r1-distill-qwen-1.5b": "r1-qwen-1.5b",
-    "qwen2.5-3b": "qwen2.5-3b", "qwen2.5-coder-3b": "qwen2.5-3b",
-}  # fmt: skip
+    "qwen2.5-3b": "qwen2.5-3b",
+    "qwen2.5-coder-3b": "qwen2.5-3b",
+}
 """Names of published models, in lower case and without `-instruct`: what a folder that is not there yet would hold."""
 
 
@@ -79,9 +113,14 @@ class Shape:
         """Inputs and outputs of each linear layer of a block."""
         h, f, q, k = self.hidden_size, self.intermediate_size, self.query_width, self.key_width
         return {
-            "q_proj": (h, q), "k_proj": (h, k), "v_proj": (h, k), "o_proj": (q, h),
-            "gate_proj": (h, f), "up_proj": (h, f), "down_proj": (f, h),
-        }  # fmt: skip
+            "q_proj": (h, q),
+            "k_proj": (h, k),
+            "v_proj": (h, k),
+            "o_proj": (q, h),
+            "gate_proj": (h, f),
+            "up_proj": (h, f),
+            "down_proj": (f, h),
+        }
 
     @property
     def linear_parameters(self) -> int:

@@ -42,24 +42,42 @@ _SELF_PLAY = WorkerKind(
     seeding="seeding",
     first_thing="the first buffers",
     signals=(
-        "accept_rate", "accuracy", "learnable", "statements", "entropy", "clip_fraction", "loss", "grad_norm",
+        "accept_rate",
+        "accuracy",
+        "learnable",
+        "statements",
+        "entropy",
+        "clip_fraction",
+        "loss",
+        "grad_norm",
         "learning_rate",
     ),
     hands_on=True,
-)  # fmt: skip
+)
 _GRPO = WorkerKind(
     training="GRPO",
     seeding="first model",
     first_thing="before the first step",
     signals=(
-        "accuracy", "group_spread", "skipped_share", "tokens_mean", "truncated", "entropy", "kept_tokens", "kl",
-        "clip_fraction", "loss", "grad_norm", "learning_rate", "tokens_per_s",
+        "accuracy",
+        "group_spread",
+        "skipped_share",
+        "tokens_mean",
+        "truncated",
+        "entropy",
+        "kept_tokens",
+        "kl",
+        "clip_fraction",
+        "loss",
+        "grad_norm",
+        "learning_rate",
+        "tokens_per_s",
     ),
     rollout_signals=("accuracy", "group_spread", "skipped_share", "tokens_mean"),
     idle={"reward/format": 0.0, "reward/length": 0.0, "kl": 0.0, "truncated": 0.0, "kept_tokens": 1.0},
     titles={"play": "rollouts", "data": "problems", "signals": "update"},
     finds_tasks=False,
-)  # fmt: skip
+)
 _FAKE = replace(_SELF_PLAY, hands_on=False, uses_model=False)
 
 KINDS: Mapping[str, WorkerKind] = {"azr": _SELF_PLAY, "grpo": _GRPO, "fake": _FAKE}

@@ -133,10 +133,19 @@ def stage(
             files = _seal_files(staging)
             crash_point("ckpt.files_written")
             manifest = Manifest(
-                format_version=FORMAT_VERSION, run_id=run_id, parent=parent, cycle=cycle, attempt=attempt,
-                token=token, step=step, files=files, digest=state_digest(files), versions=dict(versions),
-                profile_sha256=profile_sha256, created_at=time.time(),
-            )  # fmt: skip
+                format_version=FORMAT_VERSION,
+                run_id=run_id,
+                parent=parent,
+                cycle=cycle,
+                attempt=attempt,
+                token=token,
+                step=step,
+                files=files,
+                digest=state_digest(files),
+                versions=dict(versions),
+                profile_sha256=profile_sha256,
+                created_at=time.time(),
+            )
             durable.write_new_file(staging / MANIFEST, encode_manifest(manifest))
             crash_point("ckpt.manifest_written")
             durable.fsync_dir(staging)

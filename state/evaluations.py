@@ -206,9 +206,18 @@ class EvaluationStore:
         with self._transaction():
             self.db.execute(
                 "INSERT OR IGNORE INTO evaluations VALUES (?,?,?,?,?,?,?,?,?)",
-                [evaluation_id, subject.kind, subject.name, subject.step, subject.identity, subject.path,
-                 json.dumps(settings, sort_keys=True), version, now],
-            )  # fmt: skip
+                [
+                    evaluation_id,
+                    subject.kind,
+                    subject.name,
+                    subject.step,
+                    subject.identity,
+                    subject.path,
+                    json.dumps(settings, sort_keys=True),
+                    version,
+                    now,
+                ],
+            )
 
     def begin_suite(self, evaluation_id: str, suite: str, fingerprint: str, n: int, now: float) -> None:
         """The suite's row. Answers to other problems or prompts (another fingerprint) no longer count."""
@@ -262,11 +271,20 @@ def read_evaluations(where: EvaluationDir, limit: int = 200) -> tuple[SuiteFacts
         raise _unusable(where, error) from error
     return tuple(
         SuiteFacts(
-            evaluation_id=row[0], subject=Subject(*row[1:6]), settings=json.loads(row[6]), suite=row[7], n=row[8],
-            answered=row[9], score=row[10], low=row[11], high=row[12], metrics=json.loads(row[13]), ended_at=row[14],
+            evaluation_id=row[0],
+            subject=Subject(*row[1:6]),
+            settings=json.loads(row[6]),
+            suite=row[7],
+            n=row[8],
+            answered=row[9],
+            score=row[10],
+            low=row[11],
+            high=row[12],
+            metrics=json.loads(row[13]),
+            ended_at=row[14],
         )
         for row in rows
-    )  # fmt: skip
+    )
 
 
 def _newer(where: EvaluationDir, version: int) -> LonghaulError:

@@ -42,9 +42,10 @@ STEP = EventKind("step", "metrics of a finished step (profiles/metrics.py)", is_
 EXAMPLES = EventKind("examples", "new valid tasks", ("tasks",))
 CHECKPOINT = EventKind("checkpoint", "a checkpoint is durable", ("path", "checkpoint_id", "digest"))
 VALIDATION = EventKind(
-    "validation", "scores of a suite, the seconds they took, and the problems that it has",
+    "validation",
+    "scores of a suite, the seconds they took, and the problems that it has",
     ("suite", "metrics", "seconds", "available"),
-)  # fmt: skip
+)
 RESEED = EventKind("reseed", "tasks that a reseed kept and dropped", ("kept", "dropped"))
 WARNING = EventKind("warning", "what a person should know", ("text",))
 OOM_RETRY = EventKind(
@@ -55,9 +56,23 @@ EXHAUSTED = EventKind("exhausted", "the finite source of problems or tasks was u
 DONE = EventKind("done", "the attempt ends, and how", ("outcome", "exit_code"))
 
 BY_WORKERS = (
-    STARTED, SANDBOX, PROBLEMS, IMPORT, PATH, MEMORY, STEP, EXAMPLES, CHECKPOINT, VALIDATION, RESEED, WARNING,
-    OOM_RETRY, NOT_FINITE, EXHAUSTED, DONE,
-)  # fmt: skip
+    STARTED,
+    SANDBOX,
+    PROBLEMS,
+    IMPORT,
+    PATH,
+    MEMORY,
+    STEP,
+    EXAMPLES,
+    CHECKPOINT,
+    VALIDATION,
+    RESEED,
+    WARNING,
+    OOM_RETRY,
+    NOT_FINITE,
+    EXHAUSTED,
+    DONE,
+)
 """What may stand in `events.jsonl`."""
 
 UNPARSED = EventKind("unparsed", "a line of `events.jsonl` that is no event", ("text", "line"))

@@ -106,8 +106,10 @@ class Reader:
         ]
         head = self.checkpoint(run[3]) if run[3] else None
         # The oldest open one: after a walk back over several cycles each of them is done again, in order.
-        newest = self._rows(f"SELECT {_CYCLE} FROM cycles ORDER BY state='committed', CASE state WHEN 'committed'"
-                            " THEN -cycle ELSE cycle END LIMIT 1")  # fmt: skip
+        newest = self._rows(
+            f"SELECT {_CYCLE} FROM cycles ORDER BY state='committed', CASE state WHEN 'committed'"
+            " THEN -cycle ELSE cycle END LIMIT 1"
+        )
         recent = self._rows(
             f"SELECT {_CYCLE} FROM cycles WHERE state='committed' ORDER BY cycle DESC LIMIT ?", [WINDOW]
         )
@@ -168,9 +170,21 @@ class Reader:
             row
         )
         return CycleFacts(
-            cycle, phase, CycleState(state), first, end, reseed, verdict, evidence, bool(exhausted), proposals, new,
-            learnable, train_s, tuple(_validation(v, answers.get((cycle, v[2]))) for v in validations),
-        )  # fmt: skip
+            cycle,
+            phase,
+            CycleState(state),
+            first,
+            end,
+            reseed,
+            verdict,
+            evidence,
+            bool(exhausted),
+            proposals,
+            new,
+            learnable,
+            train_s,
+            tuple(_validation(v, answers.get((cycle, v[2]))) for v in validations),
+        )
 
     def _validation(self, order: str) -> ValidationFacts | None:
         first = self._rows("SELECT suite FROM validations ORDER BY rowid LIMIT 1")
@@ -304,12 +318,42 @@ def _validation(row: Sequence[Any], answers: dict[str, AnswerBits] | None = None
 
 
 def _attempt(row: Sequence[Any]) -> AttemptFacts:
-    (cycle, role, attempt, token, state, first, reached, progressed, code, failure, message, reductions, started, ended,
-     pid, process_started) = row  # fmt: skip
+    (
+        cycle,
+        role,
+        attempt,
+        token,
+        state,
+        first,
+        reached,
+        progressed,
+        code,
+        failure,
+        message,
+        reductions,
+        started,
+        ended,
+        pid,
+        process_started,
+    ) = row
     return AttemptFacts(
-        cycle, role, attempt, token, AttemptState(state), first, reached, bool(progressed), code, failure, message,
-        reductions, started, ended, pid, process_started,
-    )  # fmt: skip
+        cycle,
+        role,
+        attempt,
+        token,
+        AttemptState(state),
+        first,
+        reached,
+        bool(progressed),
+        code,
+        failure,
+        message,
+        reductions,
+        started,
+        ended,
+        pid,
+        process_started,
+    )
 
 
 def _event_text(payload: dict[str, Any]) -> str:

@@ -174,8 +174,9 @@ def _chain(strangers: Sequence[FoundDir], head: CheckpointFacts | None, run_id: 
             children.setdefault(item.parent, []).append(item)
 
     def longest(parent: str | None, step: int) -> list[FoundDir]:
-        lines = [[item, *longest(item.checkpoint_id, item.step)] for item in children.get(parent, ())
-                 if item.step >= step]  # fmt: skip
+        lines = [
+            [item, *longest(item.checkpoint_id, item.step)] for item in children.get(parent, ()) if item.step >= step
+        ]
         return max(lines, key=lambda line: (line[-1].step, line[-1].name), default=[])
 
     return longest(head.checkpoint_id, head.step) if head is not None else longest(None, 0)

@@ -315,8 +315,11 @@ class Store(WritingConnection):
             self.db.execute("UPDATE steps SET trained=0 WHERE trained=1 AND step>?", [step])
             self.db.execute("DELETE FROM validations WHERE step>?", [step])
             first_undone = cycle + 1 if is_end else cycle
-            self.db.execute("DELETE FROM cycles WHERE cycle>? AND NOT EXISTS"
-                            " (SELECT 1 FROM attempts WHERE attempts.cycle=cycles.cycle)", [first_undone])  # fmt: skip
+            self.db.execute(
+                "DELETE FROM cycles WHERE cycle>? AND NOT EXISTS"
+                " (SELECT 1 FROM attempts WHERE attempts.cycle=cycles.cycle)",
+                [first_undone],
+            )
             self.db.execute(
                 "UPDATE cycles SET state=?, verdict='', evidence='', exhausted=0 WHERE cycle>=? AND state<>'planned'",
                 [CycleState.TRAINING, first_undone],
@@ -349,9 +352,19 @@ class Store(WritingConnection):
                 mean = metrics["mean"]
                 written = self.db.execute(
                     "INSERT OR IGNORE INTO validations VALUES (?,?,?,?,?,?,?,?,?,?)",
-                    [checkpoint_id, suite, cycle, attempt, step, float(mean["accuracy"]), int(mean["correct"]),
-                     int(mean["n"]), json.dumps(metrics, sort_keys=True), now],
-                ).rowcount  # fmt: skip
+                    [
+                        checkpoint_id,
+                        suite,
+                        cycle,
+                        attempt,
+                        step,
+                        float(mean["accuracy"]),
+                        int(mean["correct"]),
+                        int(mean["n"]),
+                        json.dumps(metrics, sort_keys=True),
+                        now,
+                    ],
+                ).rowcount
                 if written:
                     insert_answers(self.db, checkpoint_id, suite, (answers or {}).get(suite, {}))
             self._move_cycle(cycle, CycleState.VALIDATED)

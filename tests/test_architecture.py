@@ -336,6 +336,12 @@ def test_the_search_for_kinds_of_task_finds_them(line: str, is_named: bool) -> N
     assert bool(list(kinds_named(ast.parse(line)))) == is_named
 
 
+def test_the_formatter_decides_about_lines() -> None:
+    """A file is as long as its subject. Tables of cases in tests may keep a row to a line."""
+    paths = sources("profiles", "state", "orchestrator", "workers", "benchmarks")
+    assert [path for path in paths if "# fmt:" in path.read_text(encoding="utf-8")] == []
+
+
 DANGEROUS_IMPORTS = ("pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve")
 DANGEROUS_CALLS = {"eval", "exec", "os.system", "os.popen", "pty.spawn", "torch.save"}
 

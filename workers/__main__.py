@@ -60,8 +60,14 @@ def wait_and_work(control: Control, token: str, sandbox: Sandbox | None) -> int:
         return error.exit_code
     control.send(Message(type="started", id=start.id, step=spec.first_step))
     crash_point("worker.after_started")
-    log.info("cycle %d attempt %d started: %s, steps %d to %d", spec.cycle, spec.attempt, spec.role, spec.first_step,
-             spec.end_step - 1)  # fmt: skip
+    log.info(
+        "cycle %d attempt %d started: %s, steps %d to %d",
+        spec.cycle,
+        spec.attempt,
+        spec.role,
+        spec.first_step,
+        spec.end_step - 1,
+    )
     code = carry_out(spec, control, kinds.worker_kind_named(spec.profile.run.worker).job(spec, sandbox))
     crash_point("worker.after_done")
     log.info("cycle %d attempt %d ended with %d", spec.cycle, spec.attempt, code)

@@ -161,12 +161,26 @@ class Wrote(Struct, frozen=True, tag="wrote"):
 
 
 Said = (
-    Loading | Note | Done | Error
-    | SuiteBegun | Answered | Scores
-    | Reading | Checked | Consolidated | Unchanged | Statistics | Task | Exported
-    | Ready | Piece | Completed | Refused
+    Loading
+    | Note
+    | Done
+    | Error
+    | SuiteBegun
+    | Answered
+    | Scores
+    | Reading
+    | Checked
+    | Consolidated
+    | Unchanged
+    | Statistics
+    | Task
+    | Exported
+    | Ready
+    | Piece
+    | Completed
+    | Refused
     | Wrote
-)  # fmt: skip
+)
 """A line of a worker."""
 
 

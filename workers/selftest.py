@@ -116,9 +116,14 @@ def whole_path(profile: Profile) -> Check:
     began = time.monotonic()
     tiny = tiny_of(profile)
     what = ", ".join(
-        ["4 bits" if tiny.model.quantization == "nf4" else tiny.model.dtype, f"adapter ({tiny.adapter.implementation})",
-         "rollouts", "backward", tiny.optimizer.kind]
-    )  # fmt: skip
+        [
+            "4 bits" if tiny.model.quantization == "nf4" else tiny.model.dtype,
+            f"adapter ({tiny.adapter.implementation})",
+            "rollouts",
+            "backward",
+            tiny.optimizer.kind,
+        ]
+    )
     try:
         problem = step_of(tiny)
     except Exception as error:
@@ -142,14 +147,16 @@ def tiny_of(profile: Profile) -> Profile:
         name="selftest",
         run=replace(profile.run, device="cuda" if on_gpu else "cpu", threads=1),
         model=Model(
-            random_init="qwen2-tiny", dtype=profile.model.dtype, gradient_checkpointing=True,
+            random_init="qwen2-tiny",
+            dtype=profile.model.dtype,
+            gradient_checkpointing=True,
             quantization="nf4" if there["bitsandbytes"] else "none",
         ),
         adapter=replace(knobs, rank=RANK, targets=("q_proj", "down_proj")),
         sampling=Sampling(max_prompt_tokens=TOKENS, max_completion_tokens=TOKENS),
         optimizer=Optimizer(kind="adamw8bit" if kind == "paged_adamw8bit" and not on_gpu else kind, warmup_steps=0),
         validation=Validation(),
-    )  # fmt: skip
+    )
 
 
 def step_of(profile: Profile) -> str:
@@ -172,10 +179,18 @@ def step_of(profile: Profile) -> str:
     if any(not one.completion_ids for one in rollouts):
         return "a rollout is empty"
     rows = [
-        Row(task=DEDUCTION, role="solve", group=0, prompt_ids=one.prompt_ids, completion_ids=one.completion_ids,
-            log_probs=one.log_probs, finish_reason=one.finish_reason, reward=float(number % 2))
+        Row(
+            task=DEDUCTION,
+            role="solve",
+            group=0,
+            prompt_ids=one.prompt_ids,
+            completion_ids=one.completion_ids,
+            log_probs=one.log_probs,
+            finish_reason=one.finish_reason,
+            reward=float(number % 2),
+        )
         for number, one in enumerate(rollouts)
-    ]  # fmt: skip
+    ]
     before = {name: one.detach().clone() for name, one in adapter_of(policy.model).items()}
     update = PolicyUpdate(policy.model, optimizer.build(policy.model, profile.optimizer), profile.optimizer, 1.0)
     is_finite, metrics = update.apply(1, rows, [1.0, -1.0] * 2)

@@ -40,12 +40,20 @@ def run_vllm(work: Workload, model: Path, quantized: bool, share: float, meter: 
     from vllm.lora.request import LoRARequest
 
     settings: dict[str, Any] = {
-        "dtype": "bfloat16", "max_model_len": work.prompt + work.completion, "gpu_memory_utilization": share,
-        "max_num_seqs": max(8, work.group_size), "enable_lora": True, "max_lora_rank": work.lora_rank,
-        "skip_tokenizer_init": True, "seed": 0,
-        "compilation_config": {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY",
-                               "cudagraph_capture_sizes": sorted({1, 2, 4, 8, work.group_size})},
-    }  # fmt: skip
+        "dtype": "bfloat16",
+        "max_model_len": work.prompt + work.completion,
+        "gpu_memory_utilization": share,
+        "max_num_seqs": max(8, work.group_size),
+        "enable_lora": True,
+        "max_lora_rank": work.lora_rank,
+        "skip_tokenizer_init": True,
+        "seed": 0,
+        "compilation_config": {
+            "mode": 0,
+            "cudagraph_mode": "FULL_DECODE_ONLY",
+            "cudagraph_capture_sizes": sorted({1, 2, 4, 8, work.group_size}),
+        },
+    }
     if quantized:
         settings["quantization"] = "bitsandbytes"
     meter.report.settings = settings
@@ -54,9 +62,12 @@ def run_vllm(work: Workload, model: Path, quantized: bool, share: float, meter: 
         llm = LLM(str(model), **settings)
         adapter = LoRARequest("adapter", 1, folder)
         sampling = SamplingParams(
-            temperature=1.0, max_tokens=work.completion,
-            ignore_eos=True, logprobs=0, detokenize=False,
-        )  # fmt: skip
+            temperature=1.0,
+            max_tokens=work.completion,
+            ignore_eos=True,
+            logprobs=0,
+            detokenize=False,
+        )
 
         def rollout(step: int) -> None:
             prompts = [{"prompt_token_ids": list(work.prompt_ids(step))} for _ in range(work.group_size)]
@@ -87,8 +98,14 @@ def write_adapter(work: Workload, folder: Path) -> None:
             tensors |= {f"{prefix}.lora_A.weight": a.bfloat16(), f"{prefix}.lora_B.weight": b.bfloat16()}
     save_file(tensors, folder / "adapter_model.safetensors", {"format": "pt"})
     config = {
-        "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": "", "r": work.lora_rank,
-        "lora_alpha": work.lora_alpha, "lora_dropout": 0.0, "target_modules": list(LORA_TARGETS), "bias": "none",
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": "",
+        "r": work.lora_rank,
+        "lora_alpha": work.lora_alpha,
+        "lora_dropout": 0.0,
+        "target_modules": list(LORA_TARGETS),
+        "bias": "none",
         "inference_mode": True,
-    }  # fmt: skip
+    }
     (folder / "adapter_config.json").write_text(json.dumps(config))

@@ -23,21 +23,43 @@ def profile_of(work: Workload, model: Path, engine: str, overrides: list[str]) -
 
     targets = ", ".join(f'"{name}"' for name in LORA_TARGETS)
     settings = [
-        f"model.path={model}", "model.random_init=off", "model.dtype=bfloat16", "model.quantization=nf4",
-        "model.gradient_checkpointing=true", f"adapter.rank={work.lora_rank}", f"adapter.alpha={work.lora_alpha}",
-        f"adapter.targets=[{targets}]", f"sampling.engine={engine}", "sampling.fallback=[]", "sampling.temperature=1.0",
-        f"sampling.max_prompt_tokens={work.prompt}", f"sampling.max_completion_tokens={work.completion}",
-        f"sampling.max_rows={work.group_size}", f"optimizer.learning_rate={work.learning_rate}",
-        "optimizer.warmup_steps=0", "optimizer.tis_cap=-1", "optimizer.kind=adamw", "optimizer.offload=false",
-        "optimizer.updates_per_step=1", "optimizer.entropy_coef=0.0", "optimizer.weight_decay=0.0",
+        f"model.path={model}",
+        "model.random_init=off",
+        "model.dtype=bfloat16",
+        "model.quantization=nf4",
+        "model.gradient_checkpointing=true",
+        f"adapter.rank={work.lora_rank}",
+        f"adapter.alpha={work.lora_alpha}",
+        f"adapter.targets=[{targets}]",
+        f"sampling.engine={engine}",
+        "sampling.fallback=[]",
+        "sampling.temperature=1.0",
+        f"sampling.max_prompt_tokens={work.prompt}",
+        f"sampling.max_completion_tokens={work.completion}",
+        f"sampling.max_rows={work.group_size}",
+        f"optimizer.learning_rate={work.learning_rate}",
+        "optimizer.warmup_steps=0",
+        "optimizer.tis_cap=-1",
+        "optimizer.kind=adamw",
+        "optimizer.offload=false",
+        "optimizer.updates_per_step=1",
+        "optimizer.entropy_coef=0.0",
+        "optimizer.weight_decay=0.0",
         "run.device=auto",
-        f"optimizer.clip_ratio_low={work.clip}", f"optimizer.clip_ratio_high={work.clip}",
+        f"optimizer.clip_ratio_low={work.clip}",
+        f"optimizer.clip_ratio_high={work.clip}",
         f"optimizer.micro_batch_size={min(8, work.group_size)}",
         f"optimizer.row_tokens={work.prompt + work.completion}",
-        "grpo.groups_per_step=1", f"grpo.group_size={work.group_size}", "grpo.kl_coef=0.0", "grpo.entropy_mask=off",
-        "grpo.variants.mask_norm=all", "grpo.norm=token", "grpo.truncated=keep", "grpo.inner_epochs=1",
+        "grpo.groups_per_step=1",
+        f"grpo.group_size={work.group_size}",
+        "grpo.kl_coef=0.0",
+        "grpo.entropy_mask=off",
+        "grpo.variants.mask_norm=all",
+        "grpo.norm=token",
+        "grpo.truncated=keep",
+        "grpo.inner_epochs=1",
         "grpo.sent.enabled=false",
-    ]  # fmt: skip
+    ]
     return load_profile(BASE, settings + overrides).profile
 
 
@@ -80,10 +102,13 @@ class Session:
 
         profile = self.profile
         return {
-            "engine": type(self.engine.engine).__name__, "sizes": self.update.sizes._asdict(),
-            "deterministic": profile.run.deterministic, "adapter": profile.adapter.implementation,
-            "old_source": old_source_of(profile), "optimizer": profile.optimizer.kind,
-        }  # fmt: skip
+            "engine": type(self.engine.engine).__name__,
+            "sizes": self.update.sizes._asdict(),
+            "deterministic": profile.run.deterministic,
+            "adapter": profile.adapter.implementation,
+            "old_source": old_source_of(profile),
+            "optimizer": profile.optimizer.kind,
+        }
 
     def limit(self, completion: int) -> None:
         """From now on completions have so many tokens."""
@@ -152,10 +177,17 @@ def rows_of(rollouts: list[Any]) -> list[Any]:
     from workers.grpo.rows import Row
 
     return [
-        Row(group=0, problem=0, finish_reason=one.finish_reason, reward=reward, prompt_ids=one.prompt_ids,
-            completion_ids=one.completion_ids, log_probs=one.log_probs)
+        Row(
+            group=0,
+            problem=0,
+            finish_reason=one.finish_reason,
+            reward=reward,
+            prompt_ids=one.prompt_ids,
+            completion_ids=one.completion_ids,
+            log_probs=one.log_probs,
+        )
         for one, reward in zip(rollouts, rewards(len(rollouts)), strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def advantages_of(rollouts: list[Any], profile: Any) -> list[float]:

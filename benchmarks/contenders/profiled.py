@@ -75,8 +75,15 @@ def window(plain: Callable[[], Any], traced: Callable[[], Any], meter: Meter) ->
             one["most"], one["largest"] = seconds, name[:60]
         count, busy = count + calls, busy + seconds
     of = "kernels of the GPU" if meter.is_gpu else "operators on the CPU"
-    return {"wall_s": wall, "profiled_s": profiled, "busy_s": busy, "count": count, "of": of, "families": families,
-            "launching": launching(trace)}  # fmt: skip
+    return {
+        "wall_s": wall,
+        "profiled_s": profiled,
+        "busy_s": busy,
+        "count": count,
+        "of": of,
+        "families": families,
+        "launching": launching(trace),
+    }
 
 
 def launching(trace: Any) -> list[dict[str, Any]]:

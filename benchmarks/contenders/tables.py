@@ -12,8 +12,22 @@ Found = dict[str, Any]
 
 def steps_table(reports: Sequence[Found]) -> str:
     """A row for each contender: medians of seconds with the least and the most, then peaks of memory in GiB."""
-    heads = ("contender", "G", "step s", "rollout s", "score s", "train s", "tokens/s", "ms a decode step",
-             "allocated", "reserved", "device", "host", "first step after s", "steps")  # fmt: skip
+    heads = (
+        "contender",
+        "G",
+        "step s",
+        "rollout s",
+        "score s",
+        "train s",
+        "tokens/s",
+        "ms a decode step",
+        "allocated",
+        "reserved",
+        "device",
+        "host",
+        "first step after s",
+        "steps",
+    )
     return table(heads, [row_of(one, len(heads)) for one in reports])
 
 
@@ -22,8 +36,9 @@ def row_of(one: Found, width: int) -> list[str]:
     if not one["steps"]:
         return [*start, f"{one['status']}: {one['reason']}", *[""] * (width - 3)]
     rates, per_token = speeds(one)
-    spans = [spread([step[name] for step in one["steps"] if name in step]) for name in
-             ("step", "rollout", "score", "train")]  # fmt: skip
+    spans = [
+        spread([step[name] for step in one["steps"] if name in step]) for name in ("step", "rollout", "score", "train")
+    ]
     memory = [gib(one[key]) for key in ("allocated", "reserved", "on_device", "host")]
     if one.get("peaks"):
         memory[0] += f" ({', '.join(f'{name} {gib(peak)}' for name, peak in one['peaks'].items())})"
@@ -61,10 +76,16 @@ def decode_table(reports: Sequence[Found]) -> str:
             continue
         seconds = [step["rollout"] for step in one["steps"]]
         rates, per_token = speeds(one)
-        rows.append([
-            *start, spread(seconds), spread(rates, 0), spread(per_token, 2),
-            gib(one["allocated"]), gib(one["on_device"]),
-        ])  # fmt: skip
+        rows.append(
+            [
+                *start,
+                spread(seconds),
+                spread(rates, 0),
+                spread(per_token, 2),
+                gib(one["allocated"]),
+                gib(one["on_device"]),
+            ]
+        )
     return table(heads, rows)
 
 

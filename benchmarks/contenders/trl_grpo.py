@@ -71,21 +71,47 @@ def arguments_of(work: Workload, options: Options, budget: Budget, output: Path,
     engine: dict[str, Any] = {}
     if options.vllm:
         engine = {
-            "use_vllm": True, "vllm_mode": "colocate", "vllm_enable_sleep_mode": options.sleep,
+            "use_vllm": True,
+            "vllm_mode": "colocate",
+            "vllm_enable_sleep_mode": options.sleep,
             "vllm_gpu_memory_utilization": options.vllm_share,
             "vllm_max_model_length": work.prompt + work.completion,
-        }  # fmt: skip
+        }
     return GRPOConfig(
-        output_dir=str(output), max_steps=budget.warmup + budget.steps,
-        per_device_train_batch_size=work.group_size, num_generations=work.group_size, gradient_accumulation_steps=1,
-        steps_per_generation=1, num_iterations=1, max_completion_length=work.completion,
-        generation_kwargs=forced, temperature=1.0, top_p=1.0, top_k=0, beta=0.0, epsilon=work.clip,
-        loss_type="dapo", scale_rewards="group", mask_truncated_completions=False,
-        learning_rate=work.learning_rate, lr_scheduler_type="constant", optim="adamw_torch", max_grad_norm=1.0,
-        gradient_checkpointing=True, gradient_checkpointing_kwargs={"use_reentrant": False}, bf16=is_gpu,
-        use_cpu=not is_gpu, dataloader_num_workers=0, report_to=[], save_strategy="no", eval_strategy="no",
-        logging_steps=1, disable_tqdm=True, shuffle_dataset=False, **engine,
-    )  # fmt: skip
+        output_dir=str(output),
+        max_steps=budget.warmup + budget.steps,
+        per_device_train_batch_size=work.group_size,
+        num_generations=work.group_size,
+        gradient_accumulation_steps=1,
+        steps_per_generation=1,
+        num_iterations=1,
+        max_completion_length=work.completion,
+        generation_kwargs=forced,
+        temperature=1.0,
+        top_p=1.0,
+        top_k=0,
+        beta=0.0,
+        epsilon=work.clip,
+        loss_type="dapo",
+        scale_rewards="group",
+        mask_truncated_completions=False,
+        learning_rate=work.learning_rate,
+        lr_scheduler_type="constant",
+        optim="adamw_torch",
+        max_grad_norm=1.0,
+        gradient_checkpointing=True,
+        gradient_checkpointing_kwargs={"use_reentrant": False},
+        bf16=is_gpu,
+        use_cpu=not is_gpu,
+        dataloader_num_workers=0,
+        report_to=[],
+        save_strategy="no",
+        eval_strategy="no",
+        logging_steps=1,
+        disable_tqdm=True,
+        shuffle_dataset=False,
+        **engine,
+    )
 
 
 def loaded(model: Path, options: Options, is_gpu: bool) -> Any:
@@ -98,9 +124,11 @@ def loaded(model: Path, options: Options, is_gpu: bool) -> Any:
     if options.quantized:
         make: Any = BitsAndBytesConfig
         chosen["quantization_config"] = make(
-            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_use_double_quant=True,
             bnb_4bit_compute_dtype=torch.bfloat16,
-        )  # fmt: skip
+        )
     return read(str(model), **chosen)
 
 
@@ -109,9 +137,13 @@ def lora_of(work: Workload) -> Any:
 
     make: Any = LoraConfig
     return make(
-        r=work.lora_rank, lora_alpha=work.lora_alpha, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM",
+        r=work.lora_rank,
+        lora_alpha=work.lora_alpha,
+        lora_dropout=0.0,
+        bias="none",
+        task_type="CAUSAL_LM",
         target_modules=list(LORA_TARGETS),
-    )  # fmt: skip
+    )
 
 
 def prompts_of(work: Workload, budget: Budget) -> Any:

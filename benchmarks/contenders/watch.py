@@ -18,9 +18,12 @@ class Memory(ctypes.Structure):
     """`nvmlMemory_v2_t`. The first version counts as used what the driver keeps to itself, .6 GiB of an idle H200."""
 
     _fields_ = (
-        ("version", ctypes.c_uint), ("total", ctypes.c_ulonglong), ("reserved", ctypes.c_ulonglong),
-        ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong),
-    )  # fmt: skip
+        ("version", ctypes.c_uint),
+        ("total", ctypes.c_ulonglong),
+        ("reserved", ctypes.c_ulonglong),
+        ("free", ctypes.c_ulonglong),
+        ("used", ctypes.c_ulonglong),
+    )
 
 
 VERSION_2 = ctypes.sizeof(Memory) | 2 << 24

@@ -77,9 +77,12 @@ def write_model(shape: str, directory: Path) -> None:
     size = facts["vocab_size"]
     end = f"t{size - 1}"
     config = Qwen2Config(
-        **facts, bos_token_id=None, eos_token_id=size - 1, pad_token_id=size - 1,
+        **facts,
+        bos_token_id=None,
+        eos_token_id=size - 1,
+        pad_token_id=size - 1,
         rope_parameters={"rope_theta": 10_000.0, "rope_type": "default"},
-    )  # fmt: skip
+    )
     make: Any = AutoModelForCausalLM.from_config
     torch.manual_seed(SEED)
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):

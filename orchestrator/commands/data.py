@@ -37,8 +37,12 @@ SHOW = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=("import", "merge", "stats", "show", "export"), metavar="ACTION",
-                        help="import, merge, stats, show or export")  # fmt: skip
+    parser.add_argument(
+        "action",
+        choices=("import", "merge", "stats", "show", "export"),
+        metavar="ACTION",
+        help="import, merge, stats, show or export",
+    )
     parser.add_argument("sources", nargs="*", metavar="SOURCE", help="a file, a run's directory or a run's name")
     parser.add_argument("--into", type=Path, default=DEFAULT_SET, metavar="FILE", help=f"data set ({DEFAULT_SET})")
     parser.add_argument("--out", type=Path, metavar="FILE", help="of export")
@@ -133,10 +137,16 @@ def spec_of(args: argparse.Namespace) -> DataSpec:
         named = [(name, path) for name, path in sources_meant(args)]
     into = args.out if args.action == "export" else args.into
     return DataSpec(
-        action=args.action, profile=profile_of(args), names=tuple(name for name, _ in named), form=args.format,
-        sources=tuple(str(path.resolve()) for _, path in named), into=str(into), task=args.task, key=args.key,
+        action=args.action,
+        profile=profile_of(args),
+        names=tuple(name for name, _ in named),
+        form=args.format,
+        sources=tuple(str(path.resolve()) for _, path in named),
+        into=str(into),
+        task=args.task,
+        key=args.key,
         limit=args.limit,
-    )  # fmt: skip
+    )
 
 
 def locate(name: str, runs: Path) -> Path:

@@ -104,9 +104,13 @@ class Session:
 
 
 def work(
-    args: argparse.Namespace, chosen: Chosen, settings: Mapping[str, Any], suites: tuple[str, ...], evaluation_id: str,
+    args: argparse.Namespace,
+    chosen: Chosen,
+    settings: Mapping[str, Any],
+    suites: tuple[str, ...],
+    evaluation_id: str,
     session: Session,
-) -> None:  # fmt: skip
+) -> None:
     """Let a worker do it, and write down what it says."""
     store, progress = session.store, session.progress
     durable.make_dir(chosen.where.folder(evaluation_id))
@@ -115,15 +119,23 @@ def work(
     if chosen.subject.kind == "checkpoint":
         directory = hold(chosen.directory, chosen.subject.identity, held)
     store.begin(evaluation_id, chosen.subject, settings, program_version(), time.time())
-    progress.say(f"evaluating {title(chosen)} on {', '.join(suites)}: {how(settings)}, "
-                 f"at most {settings['max_new_tokens']} tokens an answer")  # fmt: skip
+    progress.say(
+        f"evaluating {title(chosen)} on {', '.join(suites)}: {how(settings)}, "
+        f"at most {settings['max_new_tokens']} tokens an answer"
+    )
     folder = chosen.where.folder(evaluation_id)
     log = folder / "worker.log"
     # It holds the lock as well, so that no second one starts while it lives.
     with started(
-        "workers.evaluate", spec_of(args, chosen, settings, suites, folder, directory), name="evaluation", kept=KEPT,
-        next_command=f"tail {log}", owner=evaluation_id, log=log, pass_fds=(session.lock.fd,),
-    ) as worker:  # fmt: skip
+        "workers.evaluate",
+        spec_of(args, chosen, settings, suites, folder, directory),
+        name="evaluation",
+        kept=KEPT,
+        next_command=f"tail {log}",
+        owner=evaluation_id,
+        log=log,
+        pass_fds=(session.lock.fd,),
+    ) as worker:
         for message in worker.hear():
             take(store, evaluation_id, message)
             progress.hear(message)
@@ -210,9 +222,13 @@ def id_of(chosen: Chosen, settings: Mapping[str, Any]) -> str:
 
 
 def spec_of(
-    args: argparse.Namespace, chosen: Chosen, settings: Mapping[str, Any], suites: tuple[str, ...], folder: Path,
+    args: argparse.Namespace,
+    chosen: Chosen,
+    settings: Mapping[str, Any],
+    suites: tuple[str, ...],
+    folder: Path,
     directory: Path,
-) -> EvaluationSpec:  # fmt: skip
+) -> EvaluationSpec:
     profile = chosen.profile
     if args.device:
         profile = replace(profile, run=replace(profile.run, device=args.device))
@@ -220,9 +236,16 @@ def spec_of(
         profile = replace(profile, sampling=replace(profile.sampling, engine=args.engine, fallback=()))
     data = str(Path(args.data).expanduser().resolve()) if args.data else ""
     return EvaluationSpec(
-        folder=str(folder.resolve()), model=str(directory.resolve()), step=chosen.subject.step, profile=profile,
-        suites=suites, data=data, ks=args.ks, batch_size=args.batch_size, **settings,
-    )  # fmt: skip
+        folder=str(folder.resolve()),
+        model=str(directory.resolve()),
+        step=chosen.subject.step,
+        profile=profile,
+        suites=suites,
+        data=data,
+        ks=args.ks,
+        batch_size=args.batch_size,
+        **settings,
+    )
 
 
 def title(chosen: Chosen) -> str:

@@ -48,8 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", type=Path, required=True, metavar="DIR", help="a directory that is not there, or empty"
     )
     parser.add_argument("--checkpoint", default="latest", metavar="WHICH", help="latest, best, a step, a path (latest)")
-    parser.add_argument("--dtype", choices=("auto", "float32", "float16", "bfloat16"), default="auto",
-                        help="of merged weights (as the run has them in memory; gguf-ready: bfloat16)")  # fmt: skip
+    parser.add_argument(
+        "--dtype",
+        choices=("auto", "float32", "float16", "bfloat16"),
+        default="auto",
+        help="of merged weights (as the run has them in memory; gguf-ready: bfloat16)",
+    )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), help="where the model is loaded (as the run says)")
 
 
@@ -93,14 +97,22 @@ def spec_of(args: argparse.Namespace, chosen: Chosen, directory: Path, half: Pat
         profile = replace(profile, run=replace(profile.run, device=args.device))
     assert subject.step is not None
     source: dict[str, Any] = {
-        "run": subject.name, "step": subject.step, "checkpoint_id": subject.identity, "longhaul": program_version()
-    }  # fmt: skip
+        "run": subject.name,
+        "step": subject.step,
+        "checkpoint_id": subject.identity,
+        "longhaul": program_version(),
+    }
     if args.kind == "gguf-ready":
         source["convert"] = CONVERT.format(out=out, kind="f16" if args.dtype == "float16" else "bf16")
     return ExportSpec(
-        kind=args.kind, directory=str(directory.resolve()), step=subject.step, out=str(half), profile=profile,
-        dtype=args.dtype, source=source,
-    )  # fmt: skip
+        kind=args.kind,
+        directory=str(directory.resolve()),
+        step=subject.step,
+        out=str(half),
+        profile=profile,
+        dtype=args.dtype,
+        source=source,
+    )
 
 
 def refuse_what_is_there(out: Path) -> None:

@@ -41,8 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--checkpoint", default="latest", metavar="WHICH", help="latest, best, a step, a path (latest)")
     which.add_argument("--model", metavar="DIR", help="a Hugging Face model directory instead, or a built-in model")
-    parser.add_argument("--style", choices=("auto", "run", "chat", "raw"), default="auto",
-                        help="in the words of the run, the model's chat template, or the text as it is")  # fmt: skip
+    parser.add_argument(
+        "--style",
+        choices=("auto", "run", "chat", "raw"),
+        default="auto",
+        help="in the words of the run, the model's chat template, or the text as it is",
+    )
     parser.add_argument("--temperature", type=float, default=1.0, metavar="T", help="0 takes the likeliest token (1)")
     parser.add_argument("--top-p", type=float, default=1.0, metavar="P", help="only the likeliest that reach this sum")
     parser.add_argument("--top-k", type=int, default=0, metavar="K", help="only so many likeliest tokens (0: all)")
@@ -206,10 +210,15 @@ def spec_of(args: argparse.Namespace, chosen: Chosen, directory: Path) -> Genera
         profile = replace(profile, run=replace(profile.run, device=args.device))
     is_run = chosen.subject.kind == "checkpoint" or chosen.style == "run"
     return GenerateSpec(
-        directory=str(directory.resolve()), step=chosen.subject.step, profile=profile,
-        style="run" if args.style == "auto" and is_run else args.style, temperature=args.temperature,
-        top_p=args.top_p, top_k=args.top_k, max_new_tokens=args.max_new_tokens or chosen.max_new_tokens,
-    )  # fmt: skip
+        directory=str(directory.resolve()),
+        step=chosen.subject.step,
+        profile=profile,
+        style="run" if args.style == "auto" and is_run else args.style,
+        temperature=args.temperature,
+        top_p=args.top_p,
+        top_k=args.top_k,
+        max_new_tokens=args.max_new_tokens or chosen.max_new_tokens,
+    )
 
 
 def refuse_bad_numbers(args: argparse.Namespace) -> None:

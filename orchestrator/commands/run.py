@@ -61,9 +61,13 @@ End = Callable[[RunDir, Reader, Profile, Screen, Stop], int] | None
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--profile", metavar="NAME|FILE", help="a shipped profile's name, or a TOML file")
     parser.add_argument(
-        "--set", metavar="KEY=VALUE", action="append", default=[], dest="overrides",
+        "--set",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        dest="overrides",
         help="override one knob, as in --set run.seed=7; may be repeated",
-    )  # fmt: skip
+    )
     phases = parser.add_mutually_exclusive_group()
     phases.add_argument("--phases", metavar="LIST", help="seed, or seed,train (run.phases)")
     phases.add_argument("--seeding-only", action="store_const", const="seed", dest="phases", help="--phases seed")
@@ -139,9 +143,11 @@ def shorthands(args: argparse.Namespace) -> list[str]:
     """Options that are knobs under a shorter name, as overrides. (pure)"""
     phases = None if args.phases is None else str([part.strip() for part in args.phases.split(",")]).replace("'", '"')
     knobs = {
-        "phases": phases, "max_hours": args.max_hours, "max_cycles": args.max_cycles,
+        "phases": phases,
+        "max_hours": args.max_hours,
+        "max_cycles": args.max_cycles,
         "until": args.until if args.until is None else json.dumps(args.until),
-    }  # fmt: skip
+    }
     return [f"run.{name}={value}" for name, value in knobs.items() if value is not None]
 
 

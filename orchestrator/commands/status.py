@@ -145,8 +145,10 @@ def other_suites(validations: Sequence[ValidationFacts], history: History) -> di
 
 def newest_step(reader: Reader, step: int) -> int:
     """Last finished step, in a checkpoint or not."""
-    row = reader.connection.execute("SELECT max(step_reached) FROM (SELECT step_reached FROM attempts"
-                                    " WHERE role='train' ORDER BY rowid DESC LIMIT 1)").fetchone()  # fmt: skip
+    row = reader.connection.execute(
+        "SELECT max(step_reached) FROM (SELECT step_reached FROM attempts"
+        " WHERE role='train' ORDER BY rowid DESC LIMIT 1)"
+    ).fetchone()
     return max(step, int(row[0] or 0)) if row else step
 
 

@@ -35,9 +35,13 @@ def hand_on(
     assert history.head is not None
     root = str(run.root.resolve())
     spec = DataSpec(
-        action="merge", profile=profile, sources=(root,), names=(run.name,), into=str(run.next_input),
+        action="merge",
+        profile=profile,
+        sources=(root,),
+        names=(run.name,),
+        into=str(run.next_input),
         inputs=history.head.checkpoint_id,
-    )  # fmt: skip
+    )
     tasks = 0
     say("running every task once more, for data/next.jsonl; Ctrl+C skips this")
     try:

@@ -43,9 +43,13 @@ def stats_lines(stats: Mapping[str, Any]) -> list[str]:
         f"{count(stats['duplicates'])} duplicates"
     ]
     names = {
-        "by_task": "kind", "by_source": "source", "by_run": "from", "by_step": "step", "by_solve_rate": "solved",
+        "by_task": "kind",
+        "by_source": "source",
+        "by_run": "from",
+        "by_step": "step",
+        "by_solve_rate": "solved",
         "by_statements": "statements",
-    }  # fmt: skip
+    }
     for key, title in names.items():
         table = {TASK_NAMES.get(name, name): number for name, number in stats[key].items()}
         lines.append(f"{title:<10} " + ", ".join(f"{name}: {count(number)}" for name, number in table.items()))

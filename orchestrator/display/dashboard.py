@@ -116,8 +116,10 @@ class Dashboard:
         """A tile's lines, each exactly `place.width` wide; from the last frame where none of its facts changed."""
         tile = TILES.get(place.tile)
         if tile is None:
-            lines = {"small": lambda: small(view, place.width, place.height, self.keys),
-                     "keys": lambda: [keys_line(self.keys, place.width)]}.get(place.tile, list)()  # fmt: skip
+            lines = {
+                "small": lambda: small(view, place.width, place.height, self.keys),
+                "keys": lambda: [keys_line(self.keys, place.width)],
+            }.get(place.tile, list)()
             return [self._paint(line, place.width) for line in _filled(lines, place.height)]
         facts = tuple(getattr(view, name) for name in tile.facts)
         known = self._tiles.get(place)

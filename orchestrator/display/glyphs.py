@@ -45,8 +45,13 @@ def bar(share: float, width: int) -> tuple[str, str]:
     return done, "─" * (width - len(done))
 
 
-def chart(curves: Sequence[Sequence[tuple[float, float]]], width: int, height: int,
-          x_range: tuple[float, float], y_range: tuple[float, float]) -> list[list[tuple[str, int]]]:  # fmt: skip
+def chart(
+    curves: Sequence[Sequence[tuple[float, float]]],
+    width: int,
+    height: int,
+    x_range: tuple[float, float],
+    y_range: tuple[float, float],
+) -> list[list[tuple[str, int]]]:
     """Line charts in braille: `height` rows of `width` cells, each (character, number of the curve or -1).
 
     curves: points (x, y), sorted by x. Where two curves share a cell, both keep their dots, the later gives the colour.

@@ -22,9 +22,16 @@ GONE = frozenset({errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO, errno.ECONNR
 SHARES = ("accuracy", "skipped_share", "kept_tokens")
 """Signals of GRPO that a line about a step tells."""
 EVENTS_SHOWN = event_kinds.names(
-    event_kinds.WARNING, event_kinds.OOM_RETRY, event_kinds.NOT_FINITE, event_kinds.EXHAUSTED, event_kinds.UNPARSED,
-    event_kinds.CONFLICT, event_kinds.RESEED, event_kinds.IMPORT, event_kinds.PROBLEMS,
-)  # fmt: skip
+    event_kinds.WARNING,
+    event_kinds.OOM_RETRY,
+    event_kinds.NOT_FINITE,
+    event_kinds.EXHAUSTED,
+    event_kinds.UNPARSED,
+    event_kinds.CONFLICT,
+    event_kinds.RESEED,
+    event_kinds.IMPORT,
+    event_kinds.PROBLEMS,
+)
 
 
 class Plain:

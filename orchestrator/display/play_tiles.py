@@ -43,10 +43,15 @@ def play(view: View, width: int, height: int) -> list[Text]:
     if not tasks:
         return [Text("no step is finished yet", "dim")]
     rows = [
-        _Play(task, _find(view.rewards, task, "propose"), _find(view.rewards, task, "solve"),
-              _find(view.worked, task), _find(view.tokens, task))
+        _Play(
+            task,
+            _find(view.rewards, task, "propose"),
+            _find(view.rewards, task, "solve"),
+            _find(view.worked, task),
+            _find(view.tokens, task),
+        )
         for task in tasks
-    ]  # fmt: skip
+    ]
     return table(_PLAY_COLUMNS, rows, width)[:height]
 
 

@@ -23,9 +23,16 @@ EVENTS_SHOWN = 50
 LEAST_INTERVAL_S = 0.25
 IDLE_INTERVAL_S = 1.0
 LOUD = event_kinds.names(
-    event_kinds.WARNING, event_kinds.UNPARSED, event_kinds.CONFLICT, event_kinds.OOM_RETRY, event_kinds.NOT_FINITE,
-    event_kinds.EXHAUSTED, event_kinds.MEMORY, event_kinds.IMPORT, event_kinds.PROBLEMS,
-)  # fmt: skip
+    event_kinds.WARNING,
+    event_kinds.UNPARSED,
+    event_kinds.CONFLICT,
+    event_kinds.OOM_RETRY,
+    event_kinds.NOT_FINITE,
+    event_kinds.EXHAUSTED,
+    event_kinds.MEMORY,
+    event_kinds.IMPORT,
+    event_kinds.PROBLEMS,
+)
 """Types of events that are shown and logged at once."""
 
 

@@ -255,10 +255,25 @@ class Tile:
 
 
 _TIMERS = (
-    "state", "phase", "cycle", "max_cycles", "step", "failures", "reseeds", "note", "stop_reason", "training_s",
-    "step_in_cycle", "steps_in_cycle", "cycle_left_s", "stage", "role", "step_elapsed_s", "step_median_s",
+    "state",
+    "phase",
+    "cycle",
+    "max_cycles",
+    "step",
+    "failures",
+    "reseeds",
+    "note",
+    "stop_reason",
+    "training_s",
+    "step_in_cycle",
+    "steps_in_cycle",
+    "cycle_left_s",
+    "stage",
+    "role",
+    "step_elapsed_s",
+    "step_median_s",
     "waiting_left_s",
-)  # fmt: skip
+)
 _MACHINE = ("worker_pid", "worker_rss_bytes", "master_rss_bytes", "standby", "head_path", "head_step", "events")
 
 TILES = {

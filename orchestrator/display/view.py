@@ -258,11 +258,15 @@ def event_lines(events: Sequence[EventFacts]) -> tuple[EventLine, ...]:
     """The newest events in the words of a person, oldest first."""
     loud = [event for event in events if event.type not in QUIET_EVENTS][-EVENTS:]
     return tuple(
-        EventLine(event.at, event.type, EVENT_WORDS.get(event.type, "{text}").format(
-            step=event.step, cycle=event.cycle, text=harmless(event.text).replace("exit_code 0, outcome ", "")
-        ))
+        EventLine(
+            event.at,
+            event.type,
+            EVENT_WORDS.get(event.type, "{text}").format(
+                step=event.step, cycle=event.cycle, text=harmless(event.text).replace("exit_code 0, outcome ", "")
+            ),
+        )
         for event in loud
-    )  # fmt: skip
+    )
 
 
 def in_order(steps: Sequence[StepFacts]) -> tuple[StepFacts, ...]:

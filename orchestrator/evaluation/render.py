@@ -80,8 +80,16 @@ def table(found: Sequence[SuiteFacts]) -> str:
         tasks = [task for task in facts.metrics if task != "mean"]
         for task in tasks + (["mean"] if len(tasks) > 1 else []):
             values = facts.metrics[task]
-            rows.append((facts.suite, TASK_NAMES.get(task, task), count(values["n"]), scores(facts.metrics, task),
-                         percent(values.get("malformed")), f"{values.get('mean_tokens', 0):.0f}"))  # fmt: skip
+            rows.append(
+                (
+                    facts.suite,
+                    TASK_NAMES.get(task, task),
+                    count(values["n"]),
+                    scores(facts.metrics, task),
+                    percent(values.get("malformed")),
+                    f"{values.get('mean_tokens', 0):.0f}",
+                )
+            )
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     return "".join(harmless(line.rstrip()) + "\n" for line in lines)

@@ -89,11 +89,13 @@ def cards(facts: Facts, rows: Sequence[TaskScores]) -> str:
     shown = []
     if rows:
         first, last = rows[-1].first, rows[-1].last
-        shown.append((
-            f"{score(first.greedy)} → {score(last.greedy)}",
-            f"greedy accuracy, mean of the tasks; {points(rows[-1].change)} points, "
-            f"95 % [{first.low:.2f}, {first.high:.2f}] → [{last.low:.2f}, {last.high:.2f}]",
-        ))  # fmt: skip
+        shown.append(
+            (
+                f"{score(first.greedy)} → {score(last.greedy)}",
+                f"greedy accuracy, mean of the tasks; {points(rows[-1].change)} points, "
+                f"95 % [{first.low:.2f}, {first.high:.2f}] → [{last.low:.2f}, {last.high:.2f}]",
+            )
+        )
         if first.sampled is not None and last.sampled is not None:
             shown.append((f"{score(first.sampled)} → {score(last.sampled)}", "sampled accuracy (temperature 1)"))
         if first.worked is not None and last.worked is not None:
@@ -211,10 +213,13 @@ def by_task(steps: Sequence[StepFacts], prefix: str) -> tuple[Line, ...]:
         {name[len(prefix) :] for name in names if name.startswith(prefix)}, key=lambda t: (t not in SHOWN, t)
     )
     return tuple(
-        Line(TASK_NAMES.get(task, task), task if task in SHOWN else "other",
-             tuple((s.step, s.metrics[prefix + task]) for s in steps if _is_number(s.metrics.get(prefix + task))))
+        Line(
+            TASK_NAMES.get(task, task),
+            task if task in SHOWN else "other",
+            tuple((s.step, s.metrics[prefix + task]) for s in steps if _is_number(s.metrics.get(prefix + task))),
+        )
         for task in tasks
-    )  # fmt: skip
+    )
 
 
 def _is_number(value: float | None) -> bool:
@@ -241,9 +246,11 @@ def data_of(charts: dict[str, Chart]) -> dict[str, Any]:
         if lines:
             scale, _x, _y = scale_of(chart)
             data[key] = {
-                "x": [scale.x_low, scale.x_high], "plot": [LEFT, RIGHT, WIDTH], "unit": chart.unit,
+                "x": [scale.x_low, scale.x_high],
+                "plot": [LEFT, RIGHT, WIDTH],
+                "unit": chart.unit,
                 "lines": [{"points": [[x, round(y, 6)] for x, y in line.points]} for line in lines],
-            }  # fmt: skip
+            }
     return data
 
 

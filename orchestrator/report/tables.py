@@ -25,13 +25,20 @@ def cycles(facts: Facts) -> str:
     return table(
         ("cycle", "phase", "steps", "state", "greedy", "sampled", *found, "training", "verdict"),
         [
-            (c.cycle, c.phase, f"{c.first_step} – {c.end_step - 1}" if c.end_step > c.first_step else "", c.state.value,
-             _mean(c.validations, "accuracy"), _mean(c.validations, "sampled_accuracy"),
-             *((count(c.new_examples), percent(c.learnable / c.proposals) if c.proposals else "") if found else ()),
-             duration(c.train_s), f"{c.verdict} {c.evidence}".strip())
+            (
+                c.cycle,
+                c.phase,
+                f"{c.first_step} – {c.end_step - 1}" if c.end_step > c.first_step else "",
+                c.state.value,
+                _mean(c.validations, "accuracy"),
+                _mean(c.validations, "sampled_accuracy"),
+                *((count(c.new_examples), percent(c.learnable / c.proposals) if c.proposals else "") if found else ()),
+                duration(c.train_s),
+                f"{c.verdict} {c.evidence}".strip(),
+            )
             for c in facts.cycles
         ],
-    )  # fmt: skip
+    )
 
 
 def _mean(validations: Sequence[Any], name: str) -> str:
@@ -58,19 +65,34 @@ def checkpoints(facts: Facts) -> str:
     return table(
         ("step", "cycle", "path", "digest", "size", "verified", ""),
         [
-            (c.step, c.cycle, c.path, c.digest[:12], size(c.bytes), "yes" if c.verified else "sizes only",
-             "head" if head is not None and c.checkpoint_id == head.checkpoint_id else "")
+            (
+                c.step,
+                c.cycle,
+                c.path,
+                c.digest[:12],
+                size(c.bytes),
+                "yes" if c.verified else "sizes only",
+                "head" if head is not None and c.checkpoint_id == head.checkpoint_id else "",
+            )
             for c in facts.checkpoints
         ],
-    )  # fmt: skip
+    )
 
 
 def failures(facts: Facts) -> str:
     return table(
         ("when", "cycle", "role", "attempt", "at step", "failure", "exit code", "message"),
         [
-            (strftime("%Y-%m-%d %H:%M:%S", gmtime(a.at)), a.cycle, a.role, a.attempt,
-             a.step_reached, a.failure, "" if a.exit_code is None else a.exit_code, a.message[:400])
+            (
+                strftime("%Y-%m-%d %H:%M:%S", gmtime(a.at)),
+                a.cycle,
+                a.role,
+                a.attempt,
+                a.step_reached,
+                a.failure,
+                "" if a.exit_code is None else a.exit_code,
+                a.message[:400],
+            )
             for a in facts.failures
         ],
-    )  # fmt: skip
+    )

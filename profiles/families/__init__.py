@@ -18,13 +18,61 @@ _MODULES = [import_module(f"{__name__}.{found.name}") for found in iter_modules(
 FAMILIES: dict[str, Family] = {module.FAMILY.model_type: module.FAMILY for module in _MODULES}
 """By `model_type`."""
 
-LEFT_PADDED = frozenset({
-    "apertus", "bamba", "bloom", "cohere", "cohere2", "deepseek_v3", "ernie4_5", "exaone4", "falcon_h1", "falcon_mamba",
-    "gemma", "gemma2", "gemma3_text", "glm", "glm4", "glm4_moe", "gpt2", "gpt_neox", "gpt_oss", "granite", "granitemoe",
-    "granitemoehybrid", "helium", "hunyuan_v1_dense", "jamba", "lfm2", "llama", "mamba", "mamba2", "ministral",
-    "ministral3", "mistral", "mixtral", "nemotron", "olmo", "olmo2", "olmo3", "olmoe", "opt", "phi", "phi3", "qwen2",
-    "qwen2_moe", "qwen3", "qwen3_5_text", "qwen3_moe", "qwen3_next", "seed_oss", "smollm3", "stablelm", "starcoder2",
-})  # fmt: skip
+LEFT_PADDED = frozenset(
+    {
+        "apertus",
+        "bamba",
+        "bloom",
+        "cohere",
+        "cohere2",
+        "deepseek_v3",
+        "ernie4_5",
+        "exaone4",
+        "falcon_h1",
+        "falcon_mamba",
+        "gemma",
+        "gemma2",
+        "gemma3_text",
+        "glm",
+        "glm4",
+        "glm4_moe",
+        "gpt2",
+        "gpt_neox",
+        "gpt_oss",
+        "granite",
+        "granitemoe",
+        "granitemoehybrid",
+        "helium",
+        "hunyuan_v1_dense",
+        "jamba",
+        "lfm2",
+        "llama",
+        "mamba",
+        "mamba2",
+        "ministral",
+        "ministral3",
+        "mistral",
+        "mixtral",
+        "nemotron",
+        "olmo",
+        "olmo2",
+        "olmo3",
+        "olmoe",
+        "opt",
+        "phi",
+        "phi3",
+        "qwen2",
+        "qwen2_moe",
+        "qwen3",
+        "qwen3_5_text",
+        "qwen3_moe",
+        "qwen3_next",
+        "seed_oss",
+        "smollm3",
+        "stablelm",
+        "starcoder2",
+    }
+)
 """Architectures whose `generate` gives a prompt with padding on its left what it gives the prompt alone: measured for
 each. Of any other, prompts of unlike lengths never share a batch."""
 

@@ -122,9 +122,13 @@ def draw_weighted(items: Sequence[Item], weights: Sequence[float], count: int, r
 
 
 def solver_batch(
-    new: Sequence[Item], old: Sequence[Item], size: int, rng: Random, mix: str = "max_new",
+    new: Sequence[Item],
+    old: Sequence[Item],
+    size: int,
+    rng: Random,
+    mix: str = "max_new",
     step_of: Callable[[Item], float] = lambda item: 1.0,
-) -> tuple[list[Item], int]:  # fmt: skip
+) -> tuple[list[Item], int]:
     """`size` tasks by `azr.variants.solver_mix`, filled up with repeats. Second: how many were repeats.
 
     Never fails and never shrinks while there is one task at all. `old` must not contain `new`. step_of: the step that

@@ -32,14 +32,26 @@ class Corrected:
 
 
 def correct(
-    model: Any, rows: Sequence[Row], temperature: float, cap: float, *, micro_batch_size: int, row_tokens: int,
-    max_logits: int = MAX_LOGITS, parallel: Single | None = None,
-) -> Corrected:  # fmt: skip
+    model: Any,
+    rows: Sequence[Row],
+    temperature: float,
+    cap: float,
+    *,
+    micro_batch_size: int,
+    row_tokens: int,
+    max_logits: int = MAX_LOGITS,
+    parallel: Single | None = None,
+) -> Corrected:
     """Score all rows with the weights as they are, before the step's first update."""
     old = rescore(
-        model, rows, temperature, micro_batch_size=micro_batch_size, row_tokens=row_tokens, max_logits=max_logits,
+        model,
+        rows,
+        temperature,
+        micro_batch_size=micro_batch_size,
+        row_tokens=row_tokens,
+        max_logits=max_logits,
         parallel=parallel,
-    )  # fmt: skip
+    )
     ours = torch.tensor([value for row in old for value in row], dtype=torch.float64)
     theirs = torch.tensor([value for row in rows for value in row.log_probs], dtype=torch.float64)
     weights = truncated_importance_weights(ours, theirs, cap)
@@ -62,9 +74,15 @@ def correct(
 
 @torch.no_grad()
 def rescore(
-    model: Any, rows: Sequence[Row], temperature: float, *, micro_batch_size: int, row_tokens: int,
-    max_logits: int = MAX_LOGITS, parallel: Single | None = None,
-) -> list[tuple[float, ...]]:  # fmt: skip
+    model: Any,
+    rows: Sequence[Row],
+    temperature: float,
+    *,
+    micro_batch_size: int,
+    row_tokens: int,
+    max_logits: int = MAX_LOGITS,
+    parallel: Single | None = None,
+) -> list[tuple[float, ...]]:
     """log_probs of each row's completion tokens by a forward pass of `model`. parallel: who shares the passes."""
     parallel = parallel or Single()
     lengths = [len(row.completion_ids) for row in rows]

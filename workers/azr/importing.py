@@ -62,6 +62,13 @@ def unwanted_of(tools: Tools) -> Callable[[Entry], str]:
 def _entry(record: Record) -> Entry:
     """As a task of step 0. How often another model solved it says nothing about this one."""
     return Entry(
-        task=record.task, program=record.program, inputs=record.inputs, outputs=record.outputs, step=0, source=IMPORT,
-        message=record.message, key=record.key, program_key=record.program_key,
-    )  # fmt: skip
+        task=record.task,
+        program=record.program,
+        inputs=record.inputs,
+        outputs=record.outputs,
+        step=0,
+        source=IMPORT,
+        message=record.message,
+        key=record.key,
+        program_key=record.program_key,
+    )

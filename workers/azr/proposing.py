@@ -194,9 +194,11 @@ def check_lengths(tools: Tools, max_positions: int | None) -> None:
 
 def _too_long(what: str, advice: str) -> LonghaulError:
     return LonghaulError(
-        what, kept="the run, unchanged", next_command=f"{advice}, then: python -m orchestrator run",
+        what,
+        kept="the run, unchanged",
+        next_command=f"{advice}, then: python -m orchestrator run",
         exit_code=ExitCode.INPUT,
-    )  # fmt: skip
+    )
 
 
 def program_pool(profile: Profile, buffers: Buffers, task: Task) -> list[Entry]:

@@ -139,9 +139,14 @@ def fill(
             proposals += batch.proposals
             _store(buffers, shared if task in shared else [task], batch.found, target)
             log.info(
-                "seeding, batch %d (%s): %d of %d accepted, %d of %d tasks", batches, task, len(batch.found),
-                batch.proposals, len(buffers.of[task]), target,
-            )  # fmt: skip
+                "seeding, batch %d (%s): %d of %d accepted, %d of %d tasks",
+                batches,
+                task,
+                len(batch.found),
+                batch.proposals,
+                len(buffers.of[task]),
+                target,
+            )
     return batches
 
 

@@ -174,8 +174,9 @@ class SelfPlay:
             if azr.variants.repeats == "as_new":
                 keys = {entry.key for entry in new}
                 again = {one.entry.key: one.entry for one in valid if one.entry and one.entry.key not in keys}
-                wanted += [Wanted(entry, group, is_new=False, is_trained=False, is_repeat=True)
-                           for entry in again.values()]  # fmt: skip
+                wanted += [
+                    Wanted(entry, group, is_new=False, is_trained=False, is_repeat=True) for entry in again.values()
+                ]
             missing = size - len(new) if trains else size
             if missing > 0:
                 rng = stream(self._seed, step, f"solver batch {task}")

@@ -179,10 +179,15 @@ class PolicyUpdate:
         if self._corrected is None:
             with self._phase("score"):
                 self._corrected = correct(
-                    self._model, rows, self._temperature, self._tis_cap,
-                    micro_batch_size=self.micro_batch_size, row_tokens=self._row_tokens,
-                    max_logits=self.head_rows * self._model.config.vocab_size, parallel=self.parallel,
-                )  # fmt: skip
+                    self._model,
+                    rows,
+                    self._temperature,
+                    self._tis_cap,
+                    micro_batch_size=self.micro_batch_size,
+                    row_tokens=self._row_tokens,
+                    max_logits=self.head_rows * self._model.config.vocab_size,
+                    parallel=self.parallel,
+                )
         return self._corrected.rows, self._corrected.weights, self._corrected.metrics
 
     @property
@@ -238,9 +243,14 @@ class PolicyUpdate:
         return total
 
     def _micro_batch(
-        self, batch: list[list[packing.Unit]], rows: Sequence[Row], advantages: Sequence[float],
-        weights: Sequence[TokenWeights], divisor: float, sums: Sums | None,
-    ) -> float:  # fmt: skip
+        self,
+        batch: list[list[packing.Unit]],
+        rows: Sequence[Row],
+        advantages: Sequence[float],
+        weights: Sequence[TokenWeights],
+        divisor: float,
+        sums: Sums | None,
+    ) -> float:
         """sums: None for a pass that is made for the sake of other ranks, and has no gradient."""
         knobs = self._knobs
         device = self._model.device
@@ -258,9 +268,12 @@ class PolicyUpdate:
                 self._model, pack, self._temperature, entropy_needs_grad=knobs.entropy_coef != 0.0, max_logits=limit
             )
             losses, is_clipped = clipped_token_loss(
-                scored.log_probs, old, pushes,
-                clip_ratio_low=knobs.clip_ratio_low, clip_ratio_high=knobs.clip_ratio_high,
-            )  # fmt: skip
+                scored.log_probs,
+                old,
+                pushes,
+                clip_ratio_low=knobs.clip_ratio_low,
+                clip_ratio_high=knobs.clip_ratio_high,
+            )
             loss = losses.sum() / divisor
             if knobs.entropy_coef != 0.0:
                 loss = loss - knobs.entropy_coef * scored.entropy.sum() / tokens

@@ -100,8 +100,9 @@ class Saver:
         self._attempt.saved = CheckpointRef(
             path=saved.path, step=step, checkpoint_id=saved.checkpoint_id, digest=saved.digest
         )
-        self._attempt.event(event_kinds.CHECKPOINT, path=saved.path, checkpoint_id=saved.checkpoint_id,
-                            digest=saved.digest)  # fmt: skip
+        self._attempt.event(
+            event_kinds.CHECKPOINT, path=saved.path, checkpoint_id=saved.checkpoint_id, digest=saved.digest
+        )
         self._attempt.control.send(self._message(0))
 
     def answer(self, ids: Sequence[int]) -> None:

@@ -57,12 +57,20 @@ class Report:
             invalid.update(facts.invalid)
         names = ("lines", "read", "valid", "added", "duplicate", "conflict")
         return {
-            "into": self.into, "before": self.before, "after": self.after, **{name: self.total(name) for name in names},
-            "invalid": dict(invalid.most_common()), "dropped": self.dropped,
-            "sources": [_plain(facts) for facts in self.sources], "conflicts": self.conflicts,
-            "rejected": self.rejected, "notes": self.notes, "written": self.written, "backup": self.backup,
+            "into": self.into,
+            "before": self.before,
+            "after": self.after,
+            **{name: self.total(name) for name in names},
+            "invalid": dict(invalid.most_common()),
+            "dropped": self.dropped,
+            "sources": [_plain(facts) for facts in self.sources],
+            "conflicts": self.conflicts,
+            "rejected": self.rejected,
+            "notes": self.notes,
+            "written": self.written,
+            "backup": self.backup,
             "seconds": round(self.seconds, 3),
-        }  # fmt: skip
+        }
 
 
 def _plain(facts: ImportFacts) -> dict[str, Any]:
@@ -98,9 +106,14 @@ class Gathered:
 
 
 def consolidate(
-    into: Path, sources: Sequence[Source], checker: Checker, *, rebuild: bool = False, inputs: str = "",
+    into: Path,
+    sources: Sequence[Source],
+    checker: Checker,
+    *,
+    rebuild: bool = False,
+    inputs: str = "",
     told: Callable[[str], None] = lambda text: None,
-) -> tuple[DataSet, Report]:  # fmt: skip
+) -> tuple[DataSet, Report]:
     """Add what the sources hold to the data set `into`; with `rebuild`, make it of them alone.
 
     The set is written only where it changes, and stays as it is where the sources hold nothing valid. Nothing is
@@ -183,12 +196,19 @@ def _take(source: Source, gathered: Gathered, checker: Checker, report: Report) 
             reject(item, "other_output", f"the line says {stated}, the program gives {given}")
     report.sources.append(
         ImportFacts(
-            source=source.name, kind=source.kind, sha256=sha256, lines=len({item.line for item in items}),
-            read=len(items), valid=tally["added"] + tally["duplicate"], added=tally["added"],
-            duplicate=tally["duplicate"], conflict=tally["conflict"], invalid=dict(invalid.most_common()),
+            source=source.name,
+            kind=source.kind,
+            sha256=sha256,
+            lines=len({item.line for item in items}),
+            read=len(items),
+            valid=tally["added"] + tally["duplicate"],
+            added=tally["added"],
+            duplicate=tally["duplicate"],
+            conflict=tally["conflict"],
+            invalid=dict(invalid.most_common()),
             at=time.time(),
         )
-    )  # fmt: skip
+    )
 
 
 def _merge(item: Item, entry: Entry, gathered: Gathered, source: Source, report: Report) -> str:
@@ -209,9 +229,13 @@ def _merge(item: Item, entry: Entry, gathered: Gathered, source: Source, report:
 def verified(record: Record, entry: Entry) -> Record:
     """The record with canonical inputs, the outputs that its program gave, and keys of our own. (pure)"""
     return replace(
-        record, program=entry.program, inputs=entry.inputs, outputs=entry.outputs, key=entry.key,
+        record,
+        program=entry.program,
+        inputs=entry.inputs,
+        outputs=entry.outputs,
+        key=entry.key,
         program_key=entry.program_key,
-    )  # fmt: skip
+    )
 
 
 def _list_conflict(
@@ -222,11 +246,19 @@ def _list_conflict(
         return
     known = gathered.outcomes[item.record.task, key]
     file, line = gathered.places[item.record.task, key]
-    report.conflicts.append({
-        "source": source.name, "line": item.line, "task": item.record.task, "key": key, "program": item.record.program,
-        "inputs": list(item.record.inputs), "outputs": list(outputs), "kept": [list(pair) for pair in known],
-        "kept_from": f"{file}:{line}" if file else "",
-    })  # fmt: skip
+    report.conflicts.append(
+        {
+            "source": source.name,
+            "line": item.line,
+            "task": item.record.task,
+            "key": key,
+            "program": item.record.program,
+            "inputs": list(item.record.inputs),
+            "outputs": list(outputs),
+            "kept": [list(pair) for pair in known],
+            "kept_from": f"{file}:{line}" if file else "",
+        }
+    )
 
 
 def _short(texts: Sequence[str]) -> str:
@@ -241,9 +273,11 @@ def _write(old: DataSet, gathered: Gathered, report: Report, inputs: str, *, reb
         return old
     earlier = () if rebuild else old.header.imports
     header = Header(
-        checked_with=CHECKED_WITH, inputs=inputs, imports=(*earlier, *report.sources),
+        checked_with=CHECKED_WITH,
+        inputs=inputs,
+        imports=(*earlier, *report.sources),
         written_at=time.time(),
-    )  # fmt: skip
+    )
     new = data_set.write_data_set(old, records, header)
     report.written = True
     if old.content:

@@ -116,10 +116,13 @@ def write_data_set(old: DataSet, records: Sequence[Record], header: Header) -> D
         durable.write_file(backups_of(path) / f"{path.stem}-{old.header.revision:06d}{path.suffix}", old.content)
     body = b"".join(encode(record) + b"\n" for record in records)
     header = msgspec.structs.replace(
-        header, revision=old.header.revision + 1, tasks=len(records), sha256=hashlib.sha256(body).hexdigest(),
+        header,
+        revision=old.header.revision + 1,
+        tasks=len(records),
+        sha256=hashlib.sha256(body).hexdigest(),
         counts=dict(sorted(Counter(record.task for record in records).items())),
         imports=header.imports[-KEEP_IMPORTS:],
-    )  # fmt: skip
+    )
     content = msgspec.json.encode(header) + b"\n" + body
     durable.write_file(path, content)
     for doomed in backup_files(path)[:-KEEP_BACKUPS]:

@@ -62,8 +62,15 @@ def initial_tasks(run: RunDir, profile: Profile, checker: Checker, note: Callabl
 
 def inputs_sha256(profile: Profile) -> str:
     """Of all that decides which tasks a run takes over, but for the content of the sources: that is read once."""
-    parts = [profile.data.sources, profile.azr, profile.sandbox, profile.model, profile.sampling.max_prompt_tokens,
-             profile.validation.suites, CHECKED_WITH]  # fmt: skip
+    parts = [
+        profile.data.sources,
+        profile.azr,
+        profile.sandbox,
+        profile.model,
+        profile.sampling.max_prompt_tokens,
+        profile.validation.suites,
+        CHECKED_WITH,
+    ]
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 
 

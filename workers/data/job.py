@@ -78,9 +78,12 @@ def rules_of(profile: Profile) -> Rules:
     azr = profile.azr
     num_shown = PocketStyle.form.num_shown if profile.model.prompt_style == PocketStyle.name else None
     return Rules(
-        max_output_chars=azr.max_output_chars, allow_none_output=azr.variants.allow_none_output,
-        single_def_only=azr.variants.single_def_only, num_shown=num_shown, is_held_out=held_out_of(profile),
-    )  # fmt: skip
+        max_output_chars=azr.max_output_chars,
+        allow_none_output=azr.variants.allow_none_output,
+        single_def_only=azr.variants.single_def_only,
+        num_shown=num_shown,
+        is_held_out=held_out_of(profile),
+    )
 
 
 def missing_suites(profile: Profile) -> list[str]:

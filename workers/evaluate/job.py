@@ -83,9 +83,11 @@ def _advising(spec: EvaluationSpec, next_command: str = "") -> Iterator[None]:
         if isinstance(error, ModelFileError):
             next_command = f"ls -l {spec.model}   (put right what is wrong with it), then the same command"
         raise LonghaulError(
-            error.what, kept="everything; nothing was asked", next_command=next_command or error.next_command,
+            error.what,
+            kept="everything; nothing was asked",
+            next_command=next_command or error.next_command,
             exit_code=ExitCode.INPUT,
-        ) from error  # fmt: skip
+        ) from error
 
 
 def _open(spec: EvaluationSpec, suite: Suite, answer_format: AnswerFormat, say: Say) -> Paper:
@@ -132,26 +134,39 @@ def _answer(spec: EvaluationSpec, paper: Paper, examinee: Examinee, sandbox: San
     from workers.suites.asking import ask
 
     sampling = Sampling(
-        temperature=spec.temperature or 1.0, max_new_tokens=spec.max_new_tokens, greedy=spec.temperature == 0,
+        temperature=spec.temperature or 1.0,
+        max_new_tokens=spec.max_new_tokens,
+        greedy=spec.temperature == 0,
         stop=examinee.answer_format.stop,
-    )  # fmt: skip
+    )
     by_length = sorted(paper.left, key=lambda one: len(examinee.answer_format.ask(one.kind, one.item)), reverse=True)
-    for batch in _batches(by_length, max(1, spec.batch_size // spec.samples), lambda questions: ask(
-        examinee, paper.suite, questions, sampling, spec.samples, sandbox
-    ), examinee.engine, say):  # fmt: skip
+    for batch in _batches(
+        by_length,
+        max(1, spec.batch_size // spec.samples),
+        lambda questions: ask(examinee, paper.suite, questions, sampling, spec.samples, sandbox),
+        examinee.engine,
+        say,
+    ):
         paper.file.add(batch)
         outcomes = [one.outcome for one in batch]
         paper.outcomes |= {one.question_id: one for one in outcomes}
         _tell(paper, outcomes, say)
     if too_long := sum(one.too_long for one in paper.outcomes.values()):
-        say(Note(f"{too_long} prompts of {paper.suite.name} do not fit the model's {examinee.max_positions} "
-                 f"positions beside {spec.max_new_tokens} new tokens; they count as wrong"))  # fmt: skip
+        say(
+            Note(
+                f"{too_long} prompts of {paper.suite.name} do not fit the model's {examinee.max_positions} "
+                f"positions beside {spec.max_new_tokens} new tokens; they count as wrong"
+            )
+        )
 
 
 def _batches(
-    questions: Sequence[Question], size: int, work: Callable[[Sequence[Question]], list[QuestionResult]],
-    engine: object, say: Say,
-) -> Iterator[list[QuestionResult]]:  # fmt: skip
+    questions: Sequence[Question],
+    size: int,
+    work: Callable[[Sequence[Question]], list[QuestionResult]],
+    engine: object,
+    say: Say,
+) -> Iterator[list[QuestionResult]]:
     """`work` on all questions, `size` at a time; with fewer rollouts side by side after running out of memory.
 
     Raises LonghaulError (CUDA_OOM) where a single rollout does not fit.

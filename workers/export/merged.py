@@ -26,9 +26,7 @@ Wrote = Callable[[Path], None]
 @torch.no_grad()
 def merged_weights(model: Any, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
     """Every weight by the name that it has without adapters, one at a time, on the CPU; tied ones once."""
-    adapted = {
-        f"{name}.weight": module for name, module in model.named_modules() if hasattr(module, "base_layer")
-    }  # fmt: skip
+    adapted = {f"{name}.weight": module for name, module in model.named_modules() if hasattr(module, "base_layer")}
     for name, weight in base_weights(model):
         if name in adapted:
             weight = weight.float() + product_of(adapted[name]).to(weight.device)

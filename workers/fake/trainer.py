@@ -172,8 +172,17 @@ def fake_suites(attempt: Attempt) -> dict[str, Suite]:
         accuracy = min(max(0.25 + 0.5 * weight, 0.0), 1.0)
         correct = round(accuracy * n)
         low, high = wilson(correct, n)
-        one = {"n": n, "correct": correct, "accuracy": correct / n, "low": low, "high": high,
-               "sampled_accuracy": accuracy, "worked_share": 0.0, "mean_tokens": 8.0, "malformed": 0.0}  # fmt: skip
+        one = {
+            "n": n,
+            "correct": correct,
+            "accuracy": correct / n,
+            "low": low,
+            "high": high,
+            "sampled_accuracy": accuracy,
+            "worked_share": 0.0,
+            "mean_tokens": 8.0,
+            "malformed": 0.0,
+        }
         bits = "1" * correct + "0" * (n - correct)
         answers = TaskAnswers(tuple(map(str, range(n))), bits, bits)
         tasks = SUITE.tasks

@@ -86,9 +86,7 @@ class Answerer:
     def _complete(self, ids: tuple[int, ...], limit: int, seed: int) -> tuple[list[int], Reason]:
         spec, decode = self._spec, self._policy.tokenizer.stream()
         generator = torch.Generator().manual_seed(seed)
-        choose = partial(
-            pick, generator=generator, temperature=spec.temperature, top_k=spec.top_k, top_p=spec.top_p
-        )  # fmt: skip
+        choose = partial(pick, generator=generator, temperature=spec.temperature, top_k=spec.top_k, top_p=spec.top_p)
         completion: list[int] = []
         for token in tokens_after(self._policy.model, ids, limit, choose, self._inbox.is_stopped.is_set):
             completion.append(token)

@@ -45,9 +45,12 @@ def rule_of(grpo: Grpo) -> Rule:
 
 
 def group_advantages(
-    rewards: Sequence[float], groups: Sequence[Hashable], rule: Rule, masked: Sequence[bool] | None = None,
+    rewards: Sequence[float],
+    groups: Sequence[Hashable],
+    rule: Rule,
+    masked: Sequence[bool] | None = None,
     beside: Sequence[float] = (),
-) -> Advantages:  # fmt: skip
+) -> Advantages:
     """Reward minus the mean of its group, over a deviation or not. All arguments: [N]; rows may be in any order.
 
     masked: rollouts that get no gradient (cut at the longest length) but whose reward counts; a group of them alone is

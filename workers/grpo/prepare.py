@@ -61,9 +61,16 @@ class Prepared:
 
 
 def prepare(
-    model: Any, profile: Profile, rows: Sequence[Row], advantages: Sequence[float], left_out: Sequence[Row],
-    mask: EntropyMask, sizes: Sizes, parallel: Single | None = None, source: str = "",
-) -> Prepared:  # fmt: skip
+    model: Any,
+    profile: Profile,
+    rows: Sequence[Row],
+    advantages: Sequence[float],
+    left_out: Sequence[Row],
+    mask: EntropyMask,
+    sizes: Sizes,
+    parallel: Single | None = None,
+    source: str = "",
+) -> Prepared:
     """rows: those to train on; left_out: those that count in the denominator at most. Moves a running `mask`, last.
 
     source: of the old log-probs, where it is not the profile's.
@@ -120,10 +127,13 @@ def _kl_weights(
     assert minibatch.keep is not None  # a rule of the profile
     variants, lengths = profile.grpo.variants, [len(one) for one in minibatch.keep]
     found = kl_weights(
-        torch.cat(minibatch.keep), torch.cat([old[i] for i in minibatch.rows]),
+        torch.cat(minibatch.keep),
+        torch.cat([old[i] for i in minibatch.rows]),
         torch.tensor([advantages[i] for i in minibatch.rows]).repeat_interleave(torch.tensor(lengths)),
-        low=variants.low_entropy_kl, high=variants.low_entropy_cov_kl, share=variants.low_entropy_cov_share,
-    )  # fmt: skip
+        low=variants.low_entropy_kl,
+        high=variants.low_entropy_cov_kl,
+        share=variants.low_entropy_cov_share,
+    )
     return torch.split(found, lengths)
 
 

@@ -16,9 +16,17 @@ from workers.loss.policy import clipped_token_loss
 
 
 def sequence_policy_loss(
-    hidden: Tensor, weight: Tensor | None, tokens: Tokens, terms: Terms, *, lengths: Tensor, divisor: Tensor,
-    temperature: float, chunk: int, bias: Tensor | None = None,
-) -> PolicyLoss:  # fmt: skip
+    hidden: Tensor,
+    weight: Tensor | None,
+    tokens: Tokens,
+    terms: Terms,
+    *,
+    lengths: Tensor,
+    divisor: Tensor,
+    temperature: float,
+    chunk: int,
+    bias: Tensor | None = None,
+) -> PolicyLoss:
     """As `fused_policy_loss`, with log r = the mean of log_probs - old over a rollout, for each of its tokens.
 
     lengths: [K] tokens of each rollout, in the order of the N tokens. A mask or a weight of a token holds for its own
@@ -37,7 +45,11 @@ def sequence_policy_loss(
     if (kl := kl_losses(log_probs, tokens, terms)) is not None:
         losses = losses + kl
     clipped = clipped_token_loss(
-        shared.detach(), old, tokens.advantages, clip_ratio_low=terms.clip_ratio_low,
-        clip_ratio_high=terms.clip_ratio_high, ratio_cap=terms.ratio_cap,
-    ).is_clipped  # fmt: skip
+        shared.detach(),
+        old,
+        tokens.advantages,
+        clip_ratio_low=terms.clip_ratio_low,
+        clip_ratio_high=terms.clip_ratio_high,
+        ratio_cap=terms.ratio_cap,
+    ).is_clipped
     return PolicyLoss((losses / divisor).sum(), log_probs.detach(), entropy.detach(), clipped, None)

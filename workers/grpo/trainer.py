@@ -278,10 +278,12 @@ def chosen(collected: Collected, profile: Profile) -> tuple[list[Row], list[floa
     if not asked:
         return [], [], others
     found = group_advantages(
-        [row.reward for row in asked], [row.group for row in asked], rule_of(profile.grpo),
+        [row.reward for row in asked],
+        [row.group for row in asked],
+        rule_of(profile.grpo),
         masked_rollouts(profile.grpo, [row.finish_reason for row in asked]),
         [row.reward for row in others if row.is_finite],
-    )  # fmt: skip
+    )
     rows = [row for row, is_kept in zip(asked, found.kept, strict=True) if is_kept]
     values = [value for value, is_kept in zip(found.values, found.kept, strict=True) if is_kept]
     return rows, values, [row for row, is_kept in zip(asked, found.kept, strict=True) if not is_kept] + others

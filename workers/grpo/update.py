@@ -119,9 +119,16 @@ class GroupUpdate:
         if self._prepared is None:
             with self._phase("score"):
                 self._prepared = prepare(
-                    self._model, self._profile, rows, advantages, left_out, self._mask, self.sizes, self.parallel,
+                    self._model,
+                    self._profile,
+                    rows,
+                    advantages,
+                    left_out,
+                    self._mask,
+                    self.sizes,
+                    self.parallel,
                     self.source.now,
-                )  # fmt: skip
+                )
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         queue = self._prepared.minibatches * self._profile.grpo.inner_epochs

@@ -36,9 +36,14 @@ TokenLosses = Callable[[Tensor, Tensor, slice], Tensor]
 
 
 def fused_log_probs(
-    hidden: Tensor, weight: Tensor | None, targets: Tensor, *, temperature: float = 1.0, chunk: int = CHUNK,
+    hidden: Tensor,
+    weight: Tensor | None,
+    targets: Tensor,
+    *,
+    temperature: float = 1.0,
+    chunk: int = CHUNK,
     bias: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     """Log-probability of each target and entropy of its distribution in nats: [N] each, float32, with gradient.
 
     hidden: [N, H]; weight: [V, H]; bias: [V]; targets: [N] token ids. Distributions are softmax(logits / temperature).
@@ -65,9 +70,15 @@ def fused_entropy(
 
 
 def fused_loss(
-    hidden: Tensor, weight: Tensor | None, targets: Tensor, token_losses: TokenLosses, *, temperature: float = 1.0,
-    chunk: int = CHUNK, bias: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    hidden: Tensor,
+    weight: Tensor | None,
+    targets: Tensor,
+    token_losses: TokenLosses,
+    *,
+    temperature: float = 1.0,
+    chunk: int = CHUNK,
+    bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
     """The sum of `token_losses`, with gradient; and, without, log-probabilities and entropies, [N] each.
 
     `token_losses` is called once for each chunk, and autograd differentiates it: it may be any function of the
@@ -127,9 +138,16 @@ class _LogProbs(torch.autograd.Function):
 class _OnePass(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, temperature: float, chunk: int,
-        token_losses: TokenLosses, is_learning: bool,
-    ) -> Any:  # fmt: skip
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        temperature: float,
+        chunk: int,
+        token_losses: TokenLosses,
+        is_learning: bool,
+    ) -> Any:
         head = _Head(hidden, weight, bias, targets, temperature, chunk)
         is_learning = is_learning and any(ctx.needs_input_grad)
         if is_learning:

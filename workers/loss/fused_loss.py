@@ -20,9 +20,18 @@ from workers.loss.fused_head import CHUNK, fused_entropy, fused_log_probs, fused
 from workers.loss.policy import TokenLoss, clipped_token_loss, k3, weights_of_tokens
 
 __all__ = [
-    "CHUNK", "Diagnostics", "PolicyLoss", "Terms", "Tokens", "diagnostics", "fused_entropy", "fused_log_probs",
-    "fused_loss", "fused_policy_loss", "token_losses",
-]  # fmt: skip
+    "CHUNK",
+    "Diagnostics",
+    "PolicyLoss",
+    "Terms",
+    "Tokens",
+    "diagnostics",
+    "fused_entropy",
+    "fused_log_probs",
+    "fused_loss",
+    "fused_policy_loss",
+    "token_losses",
+]
 
 
 @dataclass(frozen=True)
@@ -111,15 +120,26 @@ def kl_losses(log_probs: Tensor, tokens: Tokens, terms: Terms) -> Tensor | None:
 
 def _clipped(log_probs: Tensor, tokens: Tokens, terms: Terms) -> TokenLoss:
     return clipped_token_loss(
-        log_probs, log_probs.detach() if terms.is_detached else tokens.old_log_probs, tokens.advantages,
-        clip_ratio_low=terms.clip_ratio_low, clip_ratio_high=terms.clip_ratio_high, ratio_cap=terms.ratio_cap,
-    )  # fmt: skip
+        log_probs,
+        log_probs.detach() if terms.is_detached else tokens.old_log_probs,
+        tokens.advantages,
+        clip_ratio_low=terms.clip_ratio_low,
+        clip_ratio_high=terms.clip_ratio_high,
+        ratio_cap=terms.ratio_cap,
+    )
 
 
 def fused_policy_loss(
-    hidden: Tensor, weight: Tensor | None, tokens: Tokens, terms: Terms, *, divisor: float | Tensor,
-    temperature: float = 1.0, chunk: int = CHUNK, bias: Tensor | None = None,
-) -> PolicyLoss:  # fmt: skip
+    hidden: Tensor,
+    weight: Tensor | None,
+    tokens: Tokens,
+    terms: Terms,
+    *,
+    divisor: float | Tensor,
+    temperature: float = 1.0,
+    chunk: int = CHUNK,
+    bias: Tensor | None = None,
+) -> PolicyLoss:
     """The sum of `token_losses` / divisor, whose gradient is ready when it returns. Logits are made once.
 
     hidden: [N, H]; weight: [V, H]; bias: [V]; weight None: as of `fused_log_probs`. divisor: of the whole minibatch,
@@ -182,7 +202,19 @@ def diagnostics(found: PolicyLoss, tokens: Tokens) -> Diagnostics:
     clipped, is_up = found.is_clipped & keep, tokens.advantages > 0  # with a positive advantage the upper bound acts
     kl = none if tokens.ref_log_probs is None else k3(found.log_probs, tokens.ref_log_probs)
     drift = k3(tokens.old_log_probs, found.log_probs)
-    summed = (torch.ones_like(ratio), keep, found.entropy * keep, clipped & ~is_up, clipped & is_up, found.entropy,
-              log_ratio.abs(), drift, kl, ratio, weights, cut)  # fmt: skip
+    summed = (
+        torch.ones_like(ratio),
+        keep,
+        found.entropy * keep,
+        clipped & ~is_up,
+        clipped & is_up,
+        found.entropy,
+        log_ratio.abs(),
+        drift,
+        kl,
+        ratio,
+        weights,
+        cut,
+    )
     largest = (torch.cat([one, none]).max() for one in (log_ratio.abs(), ratio))
     return Diagnostics(*torch.stack([*(one.sum().to(ratio.dtype) for one in summed), *largest]).tolist())

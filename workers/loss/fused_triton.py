@@ -34,9 +34,20 @@ def gradient(
         return
     with torch.cuda.device_of(logits):  # type: ignore[no-untyped-call]
         _gradient[grid](
-            logits, out, targets, norm, entropy, g, g if e is None else e, logits.shape[1], logits.stride(0),
-            out.stride(0), HAS_ENTROPY=e is not None, BLOCK=BLOCK, num_warps=8,
-        )  # fmt: skip
+            logits,
+            out,
+            targets,
+            norm,
+            entropy,
+            g,
+            g if e is None else e,
+            logits.shape[1],
+            logits.stride(0),
+            out.stride(0),
+            HAS_ENTROPY=e is not None,
+            BLOCK=BLOCK,
+            num_warps=8,
+        )
 
 
 @triton.jit

@@ -23,9 +23,14 @@ class TokenLoss(NamedTuple):
 
 
 def clipped_token_loss(
-    log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, *, clip_ratio_low: float, clip_ratio_high: float,
+    log_probs: Tensor,
+    old_log_probs: Tensor,
+    advantages: Tensor,
+    *,
+    clip_ratio_low: float,
+    clip_ratio_high: float,
     ratio_cap: float = 0.0,
-) -> TokenLoss:  # fmt: skip
+) -> TokenLoss:
     """max(-A r, -A clip(r)) for each token; r = exp(log_probs - old_log_probs). All arguments: [T].
 
     ratio_cap: above 0, r in the first of the two is that at most (dual clip, arXiv 1912.09729, as a cap on r).

@@ -73,9 +73,12 @@ class CudaGauge:
         free, total = torch.cuda.mem_get_info()
         held = self._held()
         return Reading(
-            torch.cuda.memory_allocated() - held, torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved(),
-            total - free, held,
-        )  # fmt: skip
+            torch.cuda.memory_allocated() - held,
+            torch.cuda.max_memory_allocated(),
+            torch.cuda.max_memory_reserved(),
+            total - free,
+            held,
+        )
 
 
 class HostGauge:

@@ -71,9 +71,14 @@ def _inject_peft(model: Any, knobs: Knobs, seed: int) -> None:
 
     make: Any = LoraConfig
     config = make(
-        r=knobs.rank, lora_alpha=knobs.alpha, lora_dropout=knobs.dropout, target_modules=list(knobs.targets),
-        bias="none", task_type="CAUSAL_LM", use_rslora=knobs.rslora,
-    )  # fmt: skip
+        r=knobs.rank,
+        lora_alpha=knobs.alpha,
+        lora_dropout=knobs.dropout,
+        target_modules=list(knobs.targets),
+        bias="none",
+        task_type="CAUSAL_LM",
+        use_rslora=knobs.rslora,
+    )
     devices = [model.device] if model.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(derive(seed, 0, "adapter"))
@@ -140,11 +145,23 @@ def count_trained(model: nn.Module) -> int:
 def config_json(knobs: Knobs, base: str) -> bytes:
     """`adapter_config.json`: what `peft.PeftModel.from_pretrained` reads. base: where the base model lies. (pure)"""
     content = {
-        "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": base, "r": knobs.rank,
-        "lora_alpha": knobs.alpha, "lora_dropout": knobs.dropout, "target_modules": sorted(knobs.targets),
-        "bias": "none", "fan_in_fan_out": False, "inference_mode": True, "init_lora_weights": True,
-        "use_rslora": knobs.rslora, "use_dora": False, "modules_to_save": None, "rank_pattern": {}, "alpha_pattern": {},
-    }  # fmt: skip
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base,
+        "r": knobs.rank,
+        "lora_alpha": knobs.alpha,
+        "lora_dropout": knobs.dropout,
+        "target_modules": sorted(knobs.targets),
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        "init_lora_weights": True,
+        "use_rslora": knobs.rslora,
+        "use_dora": False,
+        "modules_to_save": None,
+        "rank_pattern": {},
+        "alpha_pattern": {},
+    }
     return json.dumps(content, indent=2, sort_keys=True).encode() + b"\n"
 
 

@@ -51,9 +51,15 @@ def mask_for(model: Any, segments: Tensor) -> Tensor:
 
 
 def attend(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
-    dropout: float = 0.0, scaling: float | None = None, **others: Any,
-) -> tuple[Tensor, None]:  # fmt: skip
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
     """query: [R, heads, T, D], key and value: [R, key heads, T, D]; attention_mask: any of transformers', or segments,
     [R, 1, T, 2] int32 (`packing.Pack`); returns [R, T, heads, D]."""
 

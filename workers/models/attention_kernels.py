@@ -41,9 +41,22 @@ class Attention(torch.autograd.Function):
             out = q.new_empty(rows, length, heads, dim)
             logs = q.new_empty(rows, heads, length, dtype=torch.float32)
             _attention[(blocks, heads, rows)](
-                q, k, v, *parts, out, logs, *_strides(q, k, v), length, heads, heads // k.shape[1],
-                scaling * PER_BIT, D=dim, SIZE=BLOCK, num_warps=4, num_stages=2,
-            )  # fmt: skip
+                q,
+                k,
+                v,
+                *parts,
+                out,
+                logs,
+                *_strides(q, k, v),
+                length,
+                heads,
+                heads // k.shape[1],
+                scaling * PER_BIT,
+                D=dim,
+                SIZE=BLOCK,
+                num_warps=4,
+                num_stages=2,
+            )
         ctx.save_for_backward(q, k, v, out, logs, *parts)
         ctx.scaling = scaling
         return out
@@ -63,13 +76,37 @@ class Attention(torch.autograd.Function):
         grid = triton.cdiv(length, BLOCK), heads, rows
         with torch.cuda.device_of(q):  # type: ignore[no-untyped-call]
             _attention_queries[grid](
-                q, k, v, *parts, out, grad, logs, dots, of_q, *_strides(q, k, v, of_q), *common, **sizes,
-                num_warps=4, num_stages=2,
-            )  # fmt: skip
+                q,
+                k,
+                v,
+                *parts,
+                out,
+                grad,
+                logs,
+                dots,
+                of_q,
+                *_strides(q, k, v, of_q),
+                *common,
+                **sizes,
+                num_warps=4,
+                num_stages=2,
+            )
             _attention_keys[grid](
-                q, k, v, *parts, grad, logs, dots, of_k, of_v, *_strides(q, k, v), *common, **sizes,
-                num_warps=4, num_stages=2,
-            )  # fmt: skip
+                q,
+                k,
+                v,
+                *parts,
+                grad,
+                logs,
+                dots,
+                of_k,
+                of_v,
+                *_strides(q, k, v),
+                *common,
+                **sizes,
+                num_warps=4,
+                num_stages=2,
+            )
         shared = rows, length, key_heads, heads // key_heads, dim
         of_k, of_v = (one.view(shared).sum(3).to(k.dtype).transpose(1, 2) for one in (of_k, of_v))
         return of_q, of_k, of_v, None, None
@@ -151,9 +188,30 @@ def _seen(i, own, before, j, keys):
 
 @triton.jit
 def _attention(
-    q, k, v, segments, lists, counts, out, logs, q_row, q_head, q_place, k_row, k_head, k_place, v_row, v_head, v_place,
-    length, heads, group, scale, D: tl.constexpr, SIZE: tl.constexpr,
-):  # fmt: skip
+    q,
+    k,
+    v,
+    segments,
+    lists,
+    counts,
+    out,
+    logs,
+    q_row,
+    q_head,
+    q_place,
+    k_row,
+    k_head,
+    k_place,
+    v_row,
+    v_head,
+    v_place,
+    length,
+    heads,
+    group,
+    scale,
+    D: tl.constexpr,
+    SIZE: tl.constexpr,
+):
     blocks = tl.num_programs(0)
     block, head, row = blocks - 1 - tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     k += row * k_row + head // group * k_head
@@ -192,10 +250,37 @@ def _attention(
 
 @triton.jit
 def _attention_queries(
-    q, k, v, segments, lists, counts, out, grad, logs, dots, of_q, q_row, q_head, q_place, k_row, k_head, k_place,
-    v_row, v_head, v_place, o_row, o_head, o_place, length, heads, group, scale, scaling,
-    D: tl.constexpr, SIZE: tl.constexpr,
-):  # fmt: skip
+    q,
+    k,
+    v,
+    segments,
+    lists,
+    counts,
+    out,
+    grad,
+    logs,
+    dots,
+    of_q,
+    q_row,
+    q_head,
+    q_place,
+    k_row,
+    k_head,
+    k_place,
+    v_row,
+    v_head,
+    v_place,
+    o_row,
+    o_head,
+    o_place,
+    length,
+    heads,
+    group,
+    scale,
+    scaling,
+    D: tl.constexpr,
+    SIZE: tl.constexpr,
+):
     blocks = tl.num_programs(0)
     block, head, row = blocks - 1 - tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     k += row * k_row + head // group * k_head
@@ -230,9 +315,34 @@ def _attention_queries(
 
 @triton.jit
 def _attention_keys(
-    q, k, v, segments, lists, counts, grad, logs, dots, of_k, of_v, q_row, q_head, q_place, k_row, k_head, k_place,
-    v_row, v_head, v_place, length, heads, group, scale, scaling, D: tl.constexpr, SIZE: tl.constexpr,
-):  # fmt: skip
+    q,
+    k,
+    v,
+    segments,
+    lists,
+    counts,
+    grad,
+    logs,
+    dots,
+    of_k,
+    of_v,
+    q_row,
+    q_head,
+    q_place,
+    k_row,
+    k_head,
+    k_place,
+    v_row,
+    v_head,
+    v_place,
+    length,
+    heads,
+    group,
+    scale,
+    scaling,
+    D: tl.constexpr,
+    SIZE: tl.constexpr,
+):
     block, head, row = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     blocks, rows = tl.num_programs(0), tl.num_programs(2)
     q += row * q_row + head * q_head

@@ -88,9 +88,12 @@ class Captured:
     """Makes passes in padded rows."""
 
     def __init__(
-        self, stack: Stack, model: nn.Module, record: Callable[[Callable[[], Any]], Replay],
+        self,
+        stack: Stack,
+        model: nn.Module,
+        record: Callable[[Callable[[], Any]], Replay],
         measured: Callable[[Callable[[], Any]], tuple[bool, Any]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """record: makes a graph of what a function launches; measured: calls a function, and says whether it waited for
         the processor."""
         self.stack, self._record, self._measured = stack, record, measured

@@ -111,10 +111,26 @@ def _rotated(query: Tensor, key: Tensor, *, cos: Tensor, sin: Tensor, sign: floa
     of_angles = (0 if cos.shape[0] == 1 else cos.stride(0)), cos.stride(1)
     with torch.cuda.device_of(query):  # type: ignore[no-untyped-call]
         _rotate[(batch * length,)](
-            query, out, key, out_key, cos, sin, *strides[0], *strides[1], *strides[2], *strides[3], *of_angles,
-            length, heads, key.shape[1], sign, HALF=dim // 2, HEADS=triton.next_power_of_2(heads),
-            KEY_HEADS=triton.next_power_of_2(key.shape[1]), num_warps=4,
-        )  # fmt: skip
+            query,
+            out,
+            key,
+            out_key,
+            cos,
+            sin,
+            *strides[0],
+            *strides[1],
+            *strides[2],
+            *strides[3],
+            *of_angles,
+            length,
+            heads,
+            key.shape[1],
+            sign,
+            HALF=dim // 2,
+            HEADS=triton.next_power_of_2(heads),
+            KEY_HEADS=triton.next_power_of_2(key.shape[1]),
+            num_warps=4,
+        )
     return out, out_key
 
 
@@ -133,10 +149,34 @@ def _turn(x, out, cos, sin, x_head, out_head, heads, HALF: tl.constexpr, HEADS: 
 
 @triton.jit
 def _rotate(
-    query, out, key, out_key, cos, sin, q_batch, q_head, q_place, o_batch, o_head, o_place, k_batch, k_head, k_place,
-    p_batch, p_head, p_place, angle_batch, angle_place, length, heads, key_heads, sign,
-    HALF: tl.constexpr, HEADS: tl.constexpr, KEY_HEADS: tl.constexpr,
-):  # fmt: skip
+    query,
+    out,
+    key,
+    out_key,
+    cos,
+    sin,
+    q_batch,
+    q_head,
+    q_place,
+    o_batch,
+    o_head,
+    o_place,
+    k_batch,
+    k_head,
+    k_place,
+    p_batch,
+    p_head,
+    p_place,
+    angle_batch,
+    angle_place,
+    length,
+    heads,
+    key_heads,
+    sign,
+    HALF: tl.constexpr,
+    HEADS: tl.constexpr,
+    KEY_HEADS: tl.constexpr,
+):
     batch = (tl.program_id(0) // length).to(tl.int64)
     place = tl.program_id(0) % length
     lanes = tl.arange(0, HALF)

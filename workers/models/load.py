@@ -22,9 +22,15 @@ from workers.models.files import unusable
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 TOKENIZER_FILES = (
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
-    "merges.txt", "chat_template.jinja", "LICENSE",
-)  # fmt: skip
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "LICENSE",
+)
 MODEL_FILES = ("config.json", "generation_config.json", *TOKENIZER_FILES)
 STATIC_FILES = (*MODEL_FILES, "adapter_config.json")
 """Files of a checkpoint that are no state: with them it loads like any model, or like any adapter."""

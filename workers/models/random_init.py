@@ -30,9 +30,12 @@ def write(name: str, seed: int, dtype: str, directory: Path) -> None:
     eos = tokenizer.token_to_id(EOS)
     describe: Any = AutoConfig.for_model
     config = describe(
-        **{"tie_word_embeddings": True, **ARCHITECTURES[name]}, bos_token_id=None, eos_token_id=eos, pad_token_id=eos,
+        **{"tie_word_embeddings": True, **ARCHITECTURES[name]},
+        bos_token_id=None,
+        eos_token_id=eos,
+        pad_token_id=eos,
         rope_parameters={"rope_theta": 1_000_000.0, "rope_type": "default"},
-    )  # fmt: skip
+    )
     make: Any = AutoModelForCausalLM.from_config
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(seed, 0, f"random_init {name}"))
@@ -40,9 +43,11 @@ def write(name: str, seed: int, dtype: str, directory: Path) -> None:
     model.save_pretrained(directory)
     tokenizer.save(str(directory / "tokenizer.json"))
     tokenizer_config = {
-        "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": EOS, "pad_token": EOS,
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": EOS,
+        "pad_token": EOS,
         "chat_template": CHAT_TEMPLATE,
-    }  # fmt: skip
+    }
     (directory / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))
 
 

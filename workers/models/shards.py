@@ -52,9 +52,10 @@ class Shards(Single):
         self._is_adapter = bool(frozen)
         self._mesh = init_device_mesh(model.device.type, (group.size,))
         how: dict[str, Any] = {
-            "mesh": self._mesh, "ignored_params": frozen,
+            "mesh": self._mesh,
+            "ignored_params": frozen,
             "mp_policy": MixedPrecisionPolicy(reduce_dtype=torch.float32),
-        }  # fmt: skip
+        }
         if not self._is_adapter:
             for layer in model.model.layers:
                 fully_shard(layer, **how)

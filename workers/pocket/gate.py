@@ -104,9 +104,13 @@ def measure(
     worked, direct, free, drawn, drawn_worked = (
         _complete(engine, problems, sampling, starts, vocabulary)
         for sampling, starts in (
-            (greedy, to_work), (greedy, at_once), (greedy, freely), (sampled, freely), (sampled, to_work),
+            (greedy, to_work),
+            (greedy, at_once),
+            (greedy, freely),
+            (sampled, freely),
+            (sampled, to_work),
         )
-    )  # fmt: skip
+    )
     result = {}
     for task in dict.fromkeys(problem.task for problem in problems):
         mine = [i for i, problem in enumerate(problems) if problem.task == task]
@@ -150,12 +154,22 @@ def failures(measured: Mapping[str, Measured]) -> list[str]:
         rules = [
             (figures.worked >= bounds.min_worked, "forced worked", figures.worked, ">=", bounds.min_worked),
             (figures.direct <= bounds.max_direct, "forced direct", figures.direct, "<=", bounds.max_direct),
-            (figures.worked_share >= bounds.min_worked_share, "worked share", figures.worked_share, ">=",
-             bounds.min_worked_share),
-            (figures.worked_share <= bounds.max_worked_share, "worked share", figures.worked_share, "<=",
-             bounds.max_worked_share),
+            (
+                figures.worked_share >= bounds.min_worked_share,
+                "worked share",
+                figures.worked_share,
+                ">=",
+                bounds.min_worked_share,
+            ),
+            (
+                figures.worked_share <= bounds.max_worked_share,
+                "worked share",
+                figures.worked_share,
+                "<=",
+                bounds.max_worked_share,
+            ),
             (figures.malformed <= bounds.max_malformed, "malformed", figures.malformed, "<=", bounds.max_malformed),
-        ]  # fmt: skip
+        ]
         found += [
             f"{task}: {what} is {is_:.3f}, must be {sign} {limit}" for ok, what, is_, sign, limit in rules if not ok
         ]

@@ -11,8 +11,22 @@ from workers.pocket.language import LETTERS, VARIABLES
 from workers.pocket.vocabulary import EOS, PAD, UNKNOWN, Vocabulary
 
 SPECIALS = (PAD, EOS, *(f"<{cell}>" for cell in CELLS), "<in>", "<out>", "<prog>", "<sep>", "<work>", "<no>", UNKNOWN)
-OPERATORS = ("def f(a):", "[::-1]", "[1:]", "[:-1]", "[::2]", ".swapcase()", ".upper()", " + '", ".replace('", "', '",
-             "')", "'", "a=", "\n    return a")  # fmt: skip
+OPERATORS = (
+    "def f(a):",
+    "[::-1]",
+    "[1:]",
+    "[:-1]",
+    "[::2]",
+    ".swapcase()",
+    ".upper()",
+    " + '",
+    ".replace('",
+    "', '",
+    "')",
+    "'",
+    "a=",
+    "\n    return a",
+)
 
 
 def all_tokens() -> list[str]:

@@ -41,7 +41,7 @@ from workers.rank_group.wire import (
     receive,
     send,
     unpacked,
-)  # fmt: skip
+)
 from workers.ranks.group import ALONE, Group, join
 from workers.rollout.select import Portions
 from workers.runtime import Attempt
@@ -99,9 +99,13 @@ class RankGroup:
             self._followers.append(follower)
             spec = self._attempt.spec
             begin = Begin(
-                spec=str(self._attempt.dir.spec), token=spec.token, rank=rank, size=self.size, store=str(self.store),
+                spec=str(self._attempt.dir.spec),
+                token=spec.token,
+                rank=rank,
+                size=self.size,
+                store=str(self.store),
                 head=str(head or ""),
-            )  # fmt: skip
+            )
             with suppress(Gone):  # the watch says why
                 send(follower.channel, begin)
         log.info("ranks 1 to %d started: pids %s", self.size - 1, [one.process.pid for one in self._followers])
@@ -132,9 +136,13 @@ class RankGroup:
         }
         with path.open("ab") as output:
             process = subprocess.Popen(
-                python.command("workers.follower"), env=python.finding_us(environment), stdin=subprocess.DEVNULL,
-                stdout=output, stderr=output, pass_fds=(theirs.fileno(), reader),
-            )  # fmt: skip
+                python.command("workers.follower"),
+                env=python.finding_us(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=(theirs.fileno(), reader),
+            )
         theirs.close()
         os.close(reader)
         return Follower(rank, process, ours, lifeline, path)
@@ -162,9 +170,13 @@ class RankGroup:
         """Build rank 0's own, and meet the others."""
         attempt = self._attempt
         setting = Setting(
-            profile=attempt.profile, head=head, isolate=attempt.spec.isolate, reductions=attempt.spec.reductions,
-            warn=attempt.warn, join=self._join,
-        )  # fmt: skip
+            profile=attempt.profile,
+            head=head,
+            isolate=attempt.spec.isolate,
+            reductions=attempt.spec.reductions,
+            warn=attempt.warn,
+            join=self._join,
+        )
         self.replica = replica = kind(setting)
         return replica
 

@@ -150,9 +150,13 @@ class Replica:
         # Weights that are sharded come together for rollouts.
         gathered = 0 if self.shards is None else sum(one.nbytes for one in self.model.parameters() if one.requires_grad)
         widen(
-            self.engine, self.model, self.profile, prompt_tokens=asked.prompt_tokens, answers=asked.answers,
+            self.engine,
+            self.model,
+            self.profile,
+            prompt_tokens=asked.prompt_tokens,
+            answers=asked.answers,
             reserved_bytes=gathered,
-        )  # fmt: skip
+        )
 
     def set_rows(self, rows: int) -> None:
         self.engine.max_rows = rows

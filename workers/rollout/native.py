@@ -157,9 +157,13 @@ class NativeEngine:
         return _Batch(rows, start, rows, keys, values), logits
 
     def _read_part(
-        self, prompts: Sequence[tuple[int, ...]], which: Tensor, rows: Tensor, width: int,
+        self,
+        prompts: Sequence[tuple[int, ...]],
+        which: Tensor,
+        rows: Tensor,
+        width: int,
         caches: tuple[list[Tensor], list[Tensor]],
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         """One pass over different prompts; returns the logits after each, [U, V].
 
         rows: [R] of the caches; which: [R], the prompt that each gets.

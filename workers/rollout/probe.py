@@ -80,9 +80,12 @@ def probe(
 
 
 NAMES = {
-    "NativeEngine": "native", "GraphEngine": "native", "HfEngine": "hf", "ContinuousEngine": "continuous",
+    "NativeEngine": "native",
+    "GraphEngine": "native",
+    "HfEngine": "hf",
+    "ContinuousEngine": "continuous",
     "VllmEngine": "vllm",
-}  # fmt: skip
+}
 
 
 def _engine_is_right(
@@ -134,8 +137,10 @@ def requests(model: Any, profile: Profile) -> list[Request]:
     """Two completions of one prompt and one of a shorter one: rows that share a prompt, and rows of unlike lengths."""
     config = model.config
     knobs = profile.sampling
-    room = min(knobs.max_prompt_tokens + knobs.max_completion_tokens,
-               getattr(config, "max_position_embeddings", 0) or MOST_PROMPT)  # fmt: skip
+    room = min(
+        knobs.max_prompt_tokens + knobs.max_completion_tokens,
+        getattr(config, "max_position_embeddings", 0) or MOST_PROMPT,
+    )
     length = max(2, min(prompt_tokens(config.to_dict()), room - NEW_TOKENS))
     long, short = (
         tuple((factor * place + 13) % config.vocab_size for place in range(size))

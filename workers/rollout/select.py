@@ -156,9 +156,14 @@ class Fallback:
 
 
 def engine_of(
-    model: Any, profile: Profile, tokenizer: Tokenizer, *, reductions: int = 0, warn: Warn = log.warning,
+    model: Any,
+    profile: Profile,
+    tokenizer: Tokenizer,
+    *,
+    reductions: int = 0,
+    warn: Warn = log.warning,
     remedy: Remedy = Remedy(),
-) -> Portions:  # fmt: skip
+) -> Portions:
     """The profile's engine.
 
     reductions: how often the batch was halved, because memory ran out in earlier attempts. Raises LonghaulError

@@ -79,9 +79,13 @@ def ending(ids: Sequence[int], stops: StopTexts, limit: int) -> tuple[int, Finis
 
 
 def rollout_of(
-    request: Request, ids: Sequence[int], log_probs: Sequence[float], stops: StopTexts, limit: int,
+    request: Request,
+    ids: Sequence[int],
+    log_probs: Sequence[float],
+    stops: StopTexts,
+    limit: int,
     entropies: Sequence[float] = (),
-) -> Rollout:  # fmt: skip
+) -> Rollout:
     """The rollout, cut where it ends. ids, log_probs, entropies: as drawn, perhaps with more behind the end."""
     length, reason = ending(ids, stops, limit)
     return Rollout(

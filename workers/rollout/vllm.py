@@ -316,9 +316,12 @@ def unchanged_globals() -> Iterator[None]:
     Where it fails half-way it also leaves its own default precision behind.
     """
     python, arrays, host, devices, dtype = (
-        random.getstate(), numpy.random.get_state(), torch.get_rng_state(), torch.cuda.get_rng_state_all(),
+        random.getstate(),
+        numpy.random.get_state(),
+        torch.get_rng_state(),
+        torch.cuda.get_rng_state_all(),
         torch.get_default_dtype(),
-    )  # fmt: skip
+    )
     try:
         yield
     finally:

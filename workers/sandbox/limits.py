@@ -61,6 +61,10 @@ def refusal(limits: Limits, layers: Mapping[str, str]) -> str | None:
 
 def limits_of(knobs: SandboxKnobs) -> Limits:
     return Limits(
-        cpu_s=knobs.cpu_s, wall_s=knobs.wall_s, memory_mb=knobs.memory_mb, modules=knobs.modules,
-        require=knobs.require, allow_weak=knobs.allow_weak,
-    )  # fmt: skip
+        cpu_s=knobs.cpu_s,
+        wall_s=knobs.wall_s,
+        memory_mb=knobs.memory_mb,
+        modules=knobs.modules,
+        require=knobs.require,
+        allow_weak=knobs.allow_weak,
+    )

@@ -16,9 +16,21 @@ MAX_DEPTH = 120
 """Levels of the syntax tree: whoever walks, dumps or writes it by recursion has room for more than that."""
 
 TOLD = (
-    "logging", "random", "multiprocessing", "pebble", "subprocess", "threading", "datetime", "time", "hashlib", "hmac",
-    "bcrypt", "os", "sys", "calendar",
-)  # fmt: skip
+    "logging",
+    "random",
+    "multiprocessing",
+    "pebble",
+    "subprocess",
+    "threading",
+    "datetime",
+    "time",
+    "hashlib",
+    "hmac",
+    "bcrypt",
+    "os",
+    "sys",
+    "calendar",
+)
 """Named to the model in its prompt."""
 _UNTOLD = """
     shutil socket ctypes importlib pathlib io tempfile signal asyncio secrets uuid gc inspect urllib http requests

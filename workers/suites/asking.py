@@ -47,9 +47,13 @@ class QuestionResult:
 
 
 def ask(
-    examinee: Examinee, suite: Suite, questions: Sequence[Question], sampling: Sampling, samples: int,
+    examinee: Examinee,
+    suite: Suite,
+    questions: Sequence[Question],
+    sampling: Sampling,
+    samples: int,
     sandbox: Sandbox | None,
-) -> list[QuestionResult]:  # fmt: skip
+) -> list[QuestionResult]:
     """Every question `samples` times; the first sample's seed is the question's own. In order of the questions."""
     answer_format = examinee.answer_format
     prompts = [examinee.tokenizer.encode(answer_format.ask(question.kind, question.item)) for question in questions]

@@ -37,8 +37,12 @@ def suites_of(attempt: Attempt, sandbox: Sandbox | None) -> dict[str, Suite]:
     Raises LonghaulError (INPUT) where a suite's data is missing.
     """
     profile = attempt.profile
-    found = load_suites(profile.validation.suites, data_folder(profile.validation.data),
-                        profile.validation.examples_per_task, all_of_files=attempt.spec.all_problems)  # fmt: skip
+    found = load_suites(
+        profile.validation.suites,
+        data_folder(profile.validation.data),
+        profile.validation.examples_per_task,
+        all_of_files=attempt.spec.all_problems,
+    )
 
     @cache
     def examinee(head: Path) -> Examinee:

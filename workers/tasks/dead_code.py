@@ -17,14 +17,45 @@ _READING_NAMES = """
 """
 _READING_CALLS = frozenset(dir(builtins)) & frozenset(_READING_NAMES.split())
 _READING_METHODS = frozenset(name for kind in (str, frozenset, tuple) for name in dir(kind) if name[0] != "_") | {
-    "get", "items", "keys", "values",
-}  # fmt: skip
+    "get",
+    "items",
+    "keys",
+    "values",
+}
 _READING = (
-    ast.Constant, ast.Name, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare,
-    ast.IfExp, ast.Subscript, ast.Slice, ast.Attribute, ast.JoinedStr, ast.FormattedValue, ast.Starred, ast.Call,
-    ast.keyword, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.comprehension, ast.Lambda,
-    ast.arguments, ast.arg, ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context,
-)  # fmt: skip
+    ast.Constant,
+    ast.Name,
+    ast.List,
+    ast.Tuple,
+    ast.Set,
+    ast.Dict,
+    ast.BinOp,
+    ast.UnaryOp,
+    ast.BoolOp,
+    ast.Compare,
+    ast.IfExp,
+    ast.Subscript,
+    ast.Slice,
+    ast.Attribute,
+    ast.JoinedStr,
+    ast.FormattedValue,
+    ast.Starred,
+    ast.Call,
+    ast.keyword,
+    ast.ListComp,
+    ast.SetComp,
+    ast.DictComp,
+    ast.GeneratorExp,
+    ast.comprehension,
+    ast.Lambda,
+    ast.arguments,
+    ast.arg,
+    ast.operator,
+    ast.unaryop,
+    ast.boolop,
+    ast.cmpop,
+    ast.expr_context,
+)
 _FRESH = (ast.Constant, ast.BinOp, ast.Compare, ast.List, ast.Dict, ast.Set, ast.Tuple, ast.JoinedStr, ast.ListComp)
 """Values that nothing else holds, so that `+=` changes nothing but the name; and what these calls return."""
 _FRESH_CALLS = _READING_CALLS - {"max", "min"}

@@ -39,9 +39,16 @@ class Entry(Struct, frozen=True, kw_only=True):
 
 
 def make_entry(
-    task: Task, program: str, inputs: Sequence[str], outputs: Sequence[str], *, step: int, source: str,
-    message: str = "", solve_rate: float = UNKNOWN_RATE,
-) -> Entry:  # fmt: skip
+    task: Task,
+    program: str,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    *,
+    step: int,
+    source: str,
+    message: str = "",
+    solve_rate: float = UNKNOWN_RATE,
+) -> Entry:
     """An entry with its keys. Raises what `example_key` raises for text that is no program or no literals."""
     return Entry(
         task=task,

@@ -55,9 +55,13 @@ class Judge:
     """
 
     def __init__(
-        self, sandbox: Sandbox, num_shown: int | None, *, strict_types: bool = False,
+        self,
+        sandbox: Sandbox,
+        num_shown: int | None,
+        *,
+        strict_types: bool = False,
         induction: InductionScore = "binary",
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._sandbox = sandbox
         self._num_shown = num_shown
         self._strict, self._induction = strict_types, induction

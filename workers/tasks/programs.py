@@ -208,9 +208,10 @@ def parts_problem(program: str, count: int) -> str:
     bound = set(_bound_names(tree))
     entry = next((node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "f"), None)
     called = {
-        node.func.id for node in (ast.walk(entry) if entry else ()) if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-    }  # fmt: skip
+        node.func.id
+        for node in (ast.walk(entry) if entry else ())
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
     for name in names:
         if name in bound:
             return f"{name} is defined anew"

@@ -99,9 +99,14 @@ def check(
             continue
         assert candidate.proposal is not None
         entry = make_entry(
-            candidate.task, case.program, case.inputs, [result.value or "" for result in outcome[case]],
-            step=step, source="selfplay", message=candidate.proposal.message,
-        )  # fmt: skip
+            candidate.task,
+            case.program,
+            case.inputs,
+            [result.value or "" for result in outcome[case]],
+            step=step,
+            source="selfplay",
+            message=candidate.proposal.message,
+        )
         entry = with_form(entry, rules.novelty)
         if not rules.is_answerable(entry):
             checked.append(Checked(None, UNANSWERABLE))
@@ -114,9 +119,12 @@ def check(
 
 
 def _wrappers(
-    candidates: Sequence[Candidate], looked: Sequence[Case | str], outcome: Mapping[Case, Sequence[Result]],
-    reasons: Mapping[Case, str], sandbox: Sandbox,
-) -> set[int]:  # fmt: skip
+    candidates: Sequence[Candidate],
+    looked: Sequence[Case | str],
+    outcome: Mapping[Case, Sequence[Result]],
+    reasons: Mapping[Case, str],
+    sandbox: Sandbox,
+) -> set[int]:
     """Numbers of the candidates whose `f` gives for their input just what one of their parts gives."""
     asked = [
         (number, Case(case.program, case.inputs, f"g_{part}"), outcome[case][0].value or "")

@@ -98,11 +98,15 @@ class _Failures:
 def new_points(reader: Reader, written: dict[Kind, int]) -> Iterator[Point]:
     """Committed steps and validations after those, in the order of their steps; a step before its validation."""
     found = [
-        *(Point("train", step, at, flat(json.loads(metrics)))
-          for step, at, metrics in reader.trained_after(written["train"])),
-        *(Point("validation", step, at, flat(suites)) for step, at, suites in
-          reader.validated_after(written["validation"])),
-    ]  # fmt: skip
+        *(
+            Point("train", step, at, flat(json.loads(metrics)))
+            for step, at, metrics in reader.trained_after(written["train"])
+        ),
+        *(
+            Point("validation", step, at, flat(suites))
+            for step, at, suites in reader.validated_after(written["validation"])
+        ),
+    ]
     yield from sorted(found, key=lambda point: (point.step, point.kind))
 
 

@@ -89,9 +89,14 @@ class Wandb:
     def __init__(self, spec: TrackSpec) -> None:
         wandb: Any = importlib.import_module("wandb")
         self._run = wandb.init(
-            project=spec.trackers.project, name=spec.name, id=spec.run_id, resume="allow", dir=spec.folder,
-            mode=spec.trackers.wandb_mode, config=spec.config,
-        )  # fmt: skip
+            project=spec.trackers.project,
+            name=spec.name,
+            id=spec.run_id,
+            resume="allow",
+            dir=spec.folder,
+            mode=spec.trackers.wandb_mode,
+            config=spec.config,
+        )
 
     def write(self, point: Point) -> None:
         values = {f"{point.kind}/{name}": number for name, number in point.values.items()}

@@ -22,10 +22,27 @@ from profiles.errors import ExitCode, LonghaulError
 from state import python
 from workers.verifiers.answers import is_name, plain, read_number
 
-_COMMANDS = frozenset({
-    "frac", "dfrac", "tfrac", "sqrt", "pi", "cdot", "times", "div", "left", "right", "ln", "log", "sin", "cos", "tan",
-    "infty", "circ",
-})  # fmt: skip
+_COMMANDS = frozenset(
+    {
+        "frac",
+        "dfrac",
+        "tfrac",
+        "sqrt",
+        "pi",
+        "cdot",
+        "times",
+        "div",
+        "left",
+        "right",
+        "ln",
+        "log",
+        "sin",
+        "cos",
+        "tan",
+        "infty",
+        "circ",
+    }
+)
 _CHARACTERS = re.compile(r"[A-Za-z0-9\s\\{}()\[\]^_+\-*/.,|<>=°]*")
 _WORD = re.compile(r"\\?[A-Za-z]+")
 DEEPEST = 8

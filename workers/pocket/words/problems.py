@@ -39,9 +39,10 @@ def answer_of(story: Story) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m workers.pocket.words.problems", description=__doc__,
+        prog="python -m workers.pocket.words.problems",
+        description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
     parser.add_argument("--count", type=int, default=NUM_PROBLEMS)
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--held-out", action="store_true", help="of the fold that validation is drawn from")

@@ -129,9 +129,13 @@ def _tell(rng: Random, steps: tuple[Step, ...]) -> str:
     name, other = rng.sample((*HE, *SHE), 2)
     is_he = name in HE
     words = {
-        "name": name, "other": other, "he": "He" if is_he else "She", "him": "him" if is_he else "her",
-        "things": rng.choice(THINGS), "boxes": rng.choice(BOXES),
-    }  # fmt: skip
+        "name": name,
+        "other": other,
+        "he": "He" if is_he else "She",
+        "him": "him" if is_he else "her",
+        "things": rng.choice(THINGS),
+        "boxes": rng.choice(BOXES),
+    }
     first, said = steps[0], []
     has_product = first.sign == "*" and (len(steps) > 1 or rng.random() < 0.5)
     if has_product:

@@ -89,10 +89,15 @@ def compiled(source: str, names: tuple[str, ...], architecture: str) -> tuple[by
     from cuda.bindings import nvrtc
 
     headers = sorted(Path(__file__).parent.glob("*.cuh"))
-    program = checked(nvrtc.nvrtcCreateProgram(
-        source.encode(), b"kernels.cu", len(headers), [one.read_bytes() for one in headers],
-        [one.name.encode() for one in headers],
-    ))  # fmt: skip
+    program = checked(
+        nvrtc.nvrtcCreateProgram(
+            source.encode(),
+            b"kernels.cu",
+            len(headers),
+            [one.read_bytes() for one in headers],
+            [one.name.encode() for one in headers],
+        )
+    )
     for name in names:
         checked(nvrtc.nvrtcAddNameExpression(program, name.encode()))
     options = [f"--gpu-architecture={architecture}".encode(), b"--std=c++17"]

@@ -76,12 +76,23 @@ class CudaOperations(TritonOperations):
         out = torch.empty(cut.splits, rows, columns + extra, dtype=torch.float32, device=x.data.device)
         name = f"{kernel}<{tiles}, {flag(is_dense)}>"
         self._kernel(name).launch(
-            name, (across, layers, cut.splits), 32 * cut.warps, shared, x.data,
+            name,
+            (across, layers, cut.splits),
+            32 * cut.warps,
+            shared,
+            x.data,
             *three([matrix.data for matrix in matrices]),
             *three([self.nothing if matrix.absmax is None else matrix.absmax for matrix in matrices]),
-            self.nothing if a is None else a, out, rows, inputs, columns, extra, ends[0], ends[min(1, len(ends) - 1)],
+            self.nothing if a is None else a,
+            out,
+            rows,
+            inputs,
+            columns,
+            extra,
+            ends[0],
+            ends[min(1, len(ends) - 1)],
             cut.chunks,
-        )  # fmt: skip
+        )
         return Parts(out, cut.splits, columns)
 
     def gate_up(self, x: Inputs, projection: Projection) -> Inputs:
@@ -98,9 +109,19 @@ class CudaOperations(TritonOperations):
         name = f"gate_up<{tiles}, {flag(gate.absmax is None)}>"
         scales = [self.nothing if one.absmax is None else one.absmax for one in (gate, up)]
         self._kernel(name).launch(
-            name, grid, 32 * warps, 4 * floats * warps, x.data, gate.data, up.data, *scales, out.data, rows, inputs,
+            name,
+            grid,
+            32 * warps,
+            4 * floats * warps,
+            x.data,
+            gate.data,
+            up.data,
+            *scales,
+            out.data,
+            rows,
+            inputs,
             columns,
-        )  # fmt: skip
+        )
         return out
 
 

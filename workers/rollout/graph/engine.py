@@ -120,9 +120,13 @@ class GraphEngine:
         if self._state is None or not self._state.shape.holds(needed) or self.max_rows < self._state.shape.slots:
             self._steps = self._state = None  # first, so that both are never there at one time
             self._state = State(
-                needed, len(self._weights.layers), self._weights.key_heads, self._weights.head_dim, self._decoder.dtype,
+                needed,
+                len(self._weights.layers),
+                self._weights.key_heads,
+                self._weights.head_dim,
+                self._decoder.dtype,
                 self.model.device,
-            )  # fmt: skip
+            )
         if self._steps is None:
             self._steps = Steps(self._weights, self._state, self._decoder.rope, self._operations)
         return self._state, self._steps
@@ -240,8 +244,10 @@ def reason_against(model: Any) -> str:
     reason = capture.reason_against(
         torch.cuda.get_device_capability(model.device) if model.device.type == "cuda" else (0, 0),
         str(model.model.embed_tokens.weight.dtype).removeprefix("torch."),
-        head_dim=shape.head_dim, hidden_size=shape.hidden_size, intermediate_size=shape.intermediate_size,
-    )  # fmt: skip
+        head_dim=shape.head_dim,
+        hidden_size=shape.hidden_size,
+        intermediate_size=shape.intermediate_size,
+    )
     if reason:
         return reason
     try:

@@ -40,9 +40,20 @@ def _place(row, columns, K, FRAGMENTS: tl.constexpr):
 
 @triton.jit
 def _whole(
-    parts, row, columns, inside, num_rows, width, N, R, lora_b, lora_scale, segment, SPLITS: tl.constexpr,
+    parts,
+    row,
+    columns,
+    inside,
+    num_rows,
+    width,
+    N,
+    R,
+    lora_b,
+    lora_scale,
+    segment,
+    SPLITS: tl.constexpr,
     RANK: tl.constexpr,
-):  # fmt: skip
+):
     """Sum of a projection's parts with its adapter, float32. columns: below N; segment: whose A and B it is."""
     total = tl.zeros((columns.shape[0],), tl.float32)
     for split in tl.static_range(SPLITS):  # unrolled, so that no load waits for another
@@ -60,10 +71,23 @@ def _whole(
 
 @triton.jit
 def add_norm(
-    residual, parts, lora_b, norm, out, out_residual, num_rows, H, R, eps, lora_scale,
-    SPLITS: tl.constexpr, RANK: tl.constexpr, BLOCK: tl.constexpr, FRAGMENTS: tl.constexpr,
+    residual,
+    parts,
+    lora_b,
+    norm,
+    out,
+    out_residual,
+    num_rows,
+    H,
+    R,
+    eps,
+    lora_scale,
+    SPLITS: tl.constexpr,
+    RANK: tl.constexpr,
+    BLOCK: tl.constexpr,
+    FRAGMENTS: tl.constexpr,
     CHAINED: tl.constexpr,
-):  # fmt: skip
+):
     """residual + projection (none where SPLITS is 0), [M, H] in float32 or bfloat16, and its RMS norm in bfloat16."""
     row = tl.program_id(0)
     columns = tl.arange(0, BLOCK)
@@ -85,9 +109,19 @@ def add_norm(
 
 @triton.jit
 def activate(
-    parts, lora_b, out, num_rows, width, R, lora_scale, SPLITS: tl.constexpr, RANK: tl.constexpr,
-    BLOCK: tl.constexpr, FRAGMENTS: tl.constexpr, CHAINED: tl.constexpr,
-):  # fmt: skip
+    parts,
+    lora_b,
+    out,
+    num_rows,
+    width,
+    R,
+    lora_scale,
+    SPLITS: tl.constexpr,
+    RANK: tl.constexpr,
+    BLOCK: tl.constexpr,
+    FRAGMENTS: tl.constexpr,
+    CHAINED: tl.constexpr,
+):
     """silu(gate) * up of a projection that has both, [M, width] in bfloat16; where they have adapters."""
     _begin(CHAINED)
     row = tl.program_id(0)
@@ -104,10 +138,28 @@ def activate(
 
 @triton.jit
 def rope_write(
-    parts, bias, lora_b, rope, positions, query, keys, values, num_rows, N, R, rope_length, cache_length, lora_scale,
-    HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, DIM: tl.constexpr, SPLITS: tl.constexpr, RANK: tl.constexpr,
-    HAS_BIAS: tl.constexpr, CHAINED: tl.constexpr,
-):  # fmt: skip
+    parts,
+    bias,
+    lora_b,
+    rope,
+    positions,
+    query,
+    keys,
+    values,
+    num_rows,
+    N,
+    R,
+    rope_length,
+    cache_length,
+    lora_scale,
+    HEADS: tl.constexpr,
+    KEY_HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    SPLITS: tl.constexpr,
+    RANK: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    CHAINED: tl.constexpr,
+):
     """Queries rotated, [M, HEADS, DIM]; keys, rotated, and values into their caches [slots, KEY_HEADS, T, DIM]."""
     row, head = tl.program_id(0), tl.program_id(1)
     half: tl.constexpr = DIM // 2
@@ -142,10 +194,23 @@ def rope_write(
 
 @triton.jit
 def attend(
-    query, keys, values, positions, tops, sums, mixed, scale, cache_length,
-    HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, DIM: tl.constexpr, GROUP: tl.constexpr, SPLITS: tl.constexpr,
-    BLOCK: tl.constexpr, CHAINED: tl.constexpr,
-):  # fmt: skip
+    query,
+    keys,
+    values,
+    positions,
+    tops,
+    sums,
+    mixed,
+    scale,
+    cache_length,
+    HEADS: tl.constexpr,
+    KEY_HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    GROUP: tl.constexpr,
+    SPLITS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    CHAINED: tl.constexpr,
+):
     """Attention of one token a row over the keys up to its position; each split its portion of them."""
     row, key_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     group: tl.constexpr = HEADS // KEY_HEADS
@@ -183,9 +248,16 @@ def attend(
 
 @triton.jit
 def combine(
-    tops, sums, mixed, out, HEADS: tl.constexpr, DIM: tl.constexpr, SPLITS: tl.constexpr, FRAGMENTS: tl.constexpr,
+    tops,
+    sums,
+    mixed,
+    out,
+    HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    SPLITS: tl.constexpr,
+    FRAGMENTS: tl.constexpr,
     CHAINED: tl.constexpr,
-):  # fmt: skip
+):
     """The splits of each (row, head) brought together, [M, HEADS * DIM] in bfloat16."""
     _begin(CHAINED)
     place = tl.program_id(0)
@@ -218,10 +290,30 @@ def vocabulary_tiles(logits, temperature, tops, sums, inner, arg, V, NUM_TILES, 
 
 @triton.jit
 def draw(
-    logits, temperature, tops, sums, inner, arg, uniforms, limit, greedy, stop_ids,
-    tokens, positions, counts, active, out_ids, out_log_probs, out_entropies, V, NUM_TILES, room,
-    TILES: tl.constexpr, TILE: tl.constexpr, STOPS: tl.constexpr,
-):  # fmt: skip
+    logits,
+    temperature,
+    tops,
+    sums,
+    inner,
+    arg,
+    uniforms,
+    limit,
+    greedy,
+    stop_ids,
+    tokens,
+    positions,
+    counts,
+    active,
+    out_ids,
+    out_log_probs,
+    out_entropies,
+    V,
+    NUM_TILES,
+    room,
+    TILES: tl.constexpr,
+    TILE: tl.constexpr,
+    STOPS: tl.constexpr,
+):
     """Each active row's next token: written down, made the next input, and looked at whether it ends the row."""
     row = tl.program_id(0)
     if tl.load(active + row) != 0:

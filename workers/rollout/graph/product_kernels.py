@@ -25,12 +25,14 @@ def _dense_product(x, weight, rows, columns, num_rows, num_columns, begin, end, 
         words = at + tl.arange(0, HALF)
         x_words = tl.load(
             x + rows[None, :] * (K // 2) + words[:, None],
-            mask=(rows < num_rows)[None, :] & (words < end)[:, None], other=0,
-        )  # fmt: skip
+            mask=(rows < num_rows)[None, :] & (words < end)[:, None],
+            other=0,
+        )
         w_words = tl.load(
             weight + columns[:, None] * (K // 2) + words[None, :],
-            mask=(columns < num_columns)[:, None] & (words < end)[None, :], other=0,
-        )  # fmt: skip
+            mask=(columns < num_columns)[:, None] & (words < end)[None, :],
+            other=0,
+        )
         x_first, x_second = _halves(x_words)
         w_first, w_second = _halves(w_words)
         acc = tl.dot(w_first, x_first, acc)
@@ -46,9 +48,7 @@ def _nf4_product(x, weight, absmax, levels, rows, columns, num_rows, begin, end,
     BLOCKS: tl.constexpr = HALF // 32
     for at in range(begin, end, HALF):
         words = at + tl.arange(0, HALF)
-        x_words = tl.load(
-            x + rows[None, :] * (K // 2) + words[:, None], mask=(rows < num_rows)[None, :], other=0
-        )  # fmt: skip
+        x_words = tl.load(x + rows[None, :] * (K // 2) + words[:, None], mask=(rows < num_rows)[None, :], other=0)
         codes = tl.load(weight + columns[:, None] * (K // 2) + words[None, :]).to(tl.int32)
         blocks = at // 32 + tl.arange(0, BLOCKS)
         scale = tl.load(absmax + columns[:, None] * (K // 64) + blocks[None, :])  # [N, BLOCKS]
@@ -64,10 +64,28 @@ def _nf4_product(x, weight, absmax, levels, rows, columns, num_rows, begin, end,
 
 @triton.jit
 def project(
-    x, w0, w1, w2, s0, s1, s2, lora_a, levels, out,
-    num_rows, K, N, R, end0, end1, words_a_split,
-    IS_NF4: tl.constexpr, HALF: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
+    x,
+    w0,
+    w1,
+    w2,
+    s0,
+    s1,
+    s2,
+    lora_a,
+    levels,
+    out,
+    num_rows,
+    K,
+    N,
+    R,
+    end0,
+    end1,
+    words_a_split,
+    IS_NF4: tl.constexpr,
+    HALF: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
     """out[split, m, n] of up to three weights side by side, which end at end0, end1 and N; then the adapters' A."""
     tile, split = tl.program_id(0), tl.program_id(1)
     rows = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -100,9 +118,21 @@ def project(
 
 @triton.jit
 def gate_up(
-    x, w_gate, w_up, s_gate, s_up, levels, out, num_rows, K, N,
-    IS_NF4: tl.constexpr, HALF: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
+    x,
+    w_gate,
+    w_up,
+    s_gate,
+    s_up,
+    levels,
+    out,
+    num_rows,
+    K,
+    N,
+    IS_NF4: tl.constexpr,
+    HALF: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
     """silu(x W_gate^T) * (x W_up^T), [M, N] in bfloat16; where these two have no adapters."""
     rows = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)

@@ -46,9 +46,7 @@ class State:
 
         self.tokens, self.positions, self.counts, self.active = (per_slot() for _ in range(4))
         self.out_ids = per_slot(torch.int32, shape.room)
-        self.out_log_probs, self.out_entropies, self.uniforms = (
-            per_slot(torch.float32, shape.room) for _ in range(3)
-        )  # fmt: skip
+        self.out_log_probs, self.out_entropies, self.uniforms = (per_slot(torch.float32, shape.room) for _ in range(3))
         # One number each, in memory: a captured graph reads them anew, while arguments would be frozen in it.
         self.temperature = torch.ones(1, device=device)
         self.greedy, self.limit = (torch.zeros(1, dtype=torch.int32, device=device) for _ in range(2))
@@ -83,8 +81,14 @@ class State:
         for cache in (*self.keys, *self.values):
             cache[target] = cache[source]
         for one in (
-            self.tokens, self.positions, self.counts, self.active, self.out_ids, self.out_log_probs,
-            self.out_entropies, self.uniforms,
-        ):  # fmt: skip
+            self.tokens,
+            self.positions,
+            self.counts,
+            self.active,
+            self.out_ids,
+            self.out_log_probs,
+            self.out_entropies,
+            self.uniforms,
+        ):
             one[target] = one[source]
         self.active[source] = 0

@@ -26,9 +26,16 @@ class Operations(Protocol):
         """[M, hidden] in the weights' dtype: nothing is added yet."""
 
     def add_norm(
-        self, residual: Tensor, parts: Parts | None, projection: Projection | None, norm: Tensor, eps: float,
-        stream: torch.dtype, *, is_last: bool = False,
-    ) -> tuple[Tensor, Inputs]:  # fmt: skip
+        self,
+        residual: Tensor,
+        parts: Parts | None,
+        projection: Projection | None,
+        norm: Tensor,
+        eps: float,
+        stream: torch.dtype,
+        *,
+        is_last: bool = False,
+    ) -> tuple[Tensor, Inputs]:
         """(residual + projection in the dtype `stream`, its RMS norm). is_last: what follows is no projection but the
         head."""
 
@@ -68,9 +75,16 @@ class TorchOperations:
         return weights.embedding[tokens]
 
     def add_norm(
-        self, residual: Tensor, parts: Tensor | None, projection: Projection | None, norm: Tensor, eps: float,
-        stream: torch.dtype, *, is_last: bool = False,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        self,
+        residual: Tensor,
+        parts: Tensor | None,
+        projection: Projection | None,
+        norm: Tensor,
+        eps: float,
+        stream: torch.dtype,
+        *,
+        is_last: bool = False,
+    ) -> tuple[Tensor, Tensor]:
         residual = residual.to(stream)
         if parts is not None:
             residual = residual + parts

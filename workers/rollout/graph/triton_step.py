@@ -55,19 +55,40 @@ class TritonOperations:
         return weights.embedding[tokens]
 
     def add_norm(
-        self, residual: Tensor, parts: Parts | None, projection: Projection | None, norm: Tensor, eps: float,
-        stream: torch.dtype, *, is_last: bool = False,
-    ) -> tuple[Tensor, Any]:  # fmt: skip
+        self,
+        residual: Tensor,
+        parts: Parts | None,
+        projection: Projection | None,
+        norm: Tensor,
+        eps: float,
+        stream: torch.dtype,
+        *,
+        is_last: bool = False,
+    ) -> tuple[Tensor, Any]:
         rows, hidden = residual.shape
         x = self.inputs(rows, hidden, residual.device)
         out = torch.empty(rows, hidden, dtype=torch.bfloat16, device=residual.device) if is_last else x.data
         new = torch.empty_like(residual, dtype=stream) if parts is not None else residual
         a, b, rank, scale = self._adapters(projection)
         kernels.add_norm[(rows,)](
-            residual, self.nothing if parts is None else parts.data, b, norm, out, new, rows, hidden,
-            0 if a is None else a.shape[0], eps, scale, SPLITS=0 if parts is None else parts.splits, RANK=rank,
-            BLOCK=triton.next_power_of_2(hidden), FRAGMENTS=self.fragments and not is_last, num_warps=8, **self.chain,
-        )  # fmt: skip
+            residual,
+            self.nothing if parts is None else parts.data,
+            b,
+            norm,
+            out,
+            new,
+            rows,
+            hidden,
+            0 if a is None else a.shape[0],
+            eps,
+            scale,
+            SPLITS=0 if parts is None else parts.splits,
+            RANK=rank,
+            BLOCK=triton.next_power_of_2(hidden),
+            FRAGMENTS=self.fragments and not is_last,
+            num_warps=8,
+            **self.chain,
+        )
         return new, out if is_last else x
 
     def inputs(self, rows: int, columns: int, device: torch.device) -> Inputs:
@@ -89,16 +110,28 @@ class TritonOperations:
         scales = [matrix.absmax for matrix in projection.matrices]
         is_nf4 = scales[0] is not None
         ends = projection.ends
-        grid = (
-            triton.cdiv(columns, cut.columns) + triton.cdiv(extra, cut.columns), cut.splits, blocks_of(rows)[1]
-        )  # fmt: skip
+        grid = (triton.cdiv(columns, cut.columns) + triton.cdiv(extra, cut.columns), cut.splits, blocks_of(rows)[1])
         product_kernels.project[grid](
-            words(x.data), *three([one if is_nf4 else words(one) for one in data]),
-            *three([self.nothing if one is None else one for one in scales]), self.no_words if a is None else words(a),
-            self.levels, out, rows, inputs, columns, extra, ends[0], ends[min(1, len(ends) - 1)],
-            inputs // 2 // cut.splits, IS_NF4=is_nf4, HALF=cut.words, BLOCK_M=blocks_of(rows)[0], BLOCK_N=cut.columns,
-            num_warps=cut.warps, num_stages=cut.stages,
-        )  # fmt: skip
+            words(x.data),
+            *three([one if is_nf4 else words(one) for one in data]),
+            *three([self.nothing if one is None else one for one in scales]),
+            self.no_words if a is None else words(a),
+            self.levels,
+            out,
+            rows,
+            inputs,
+            columns,
+            extra,
+            ends[0],
+            ends[min(1, len(ends) - 1)],
+            inputs // 2 // cut.splits,
+            IS_NF4=is_nf4,
+            HALF=cut.words,
+            BLOCK_M=blocks_of(rows)[0],
+            BLOCK_N=cut.columns,
+            num_warps=cut.warps,
+            num_stages=cut.stages,
+        )
         return Parts(out, cut.splits, columns)
 
     def attention(
@@ -112,24 +145,64 @@ class TritonOperations:
         keys, values = state.keys[layer], state.values[layer]
         length = state.shape.cache_length
         kernels.rope_write[(rows, heads + 2 * key_heads)](
-            parts.data, self.nothing if projection.bias is None else projection.bias, b, rope, state.positions, query,
-            keys, values, rows, parts.columns, 0 if a is None else a.shape[0], rope.shape[1], length, scale,
-            HEADS=heads, KEY_HEADS=key_heads, DIM=dim, SPLITS=parts.splits, RANK=rank,
-            HAS_BIAS=projection.bias is not None, num_warps=1, **self.chain,
-        )  # fmt: skip
+            parts.data,
+            self.nothing if projection.bias is None else projection.bias,
+            b,
+            rope,
+            state.positions,
+            query,
+            keys,
+            values,
+            rows,
+            parts.columns,
+            0 if a is None else a.shape[0],
+            rope.shape[1],
+            length,
+            scale,
+            HEADS=heads,
+            KEY_HEADS=key_heads,
+            DIM=dim,
+            SPLITS=parts.splits,
+            RANK=rank,
+            HAS_BIAS=projection.bias is not None,
+            num_warps=1,
+            **self.chain,
+        )
         splits = key_splits(rows * key_heads, length, self.processors)
         tops, sums = torch.empty(2, rows * heads * splits, device=device)
         mixed = torch.empty(rows * heads * splits, dim, device=device)
         out = self.inputs(rows, heads * dim, device)
         kernels.attend[(rows, key_heads, splits)](
-            query, keys, values, state.positions, tops, sums, mixed, dim**-0.5, length, HEADS=heads,
-            KEY_HEADS=key_heads, DIM=dim, GROUP=max(16, triton.next_power_of_2(heads // key_heads)), SPLITS=splits,
-            BLOCK=KEY_BLOCK, num_warps=4, **self.chain,
-        )  # fmt: skip
-        kernels.combine[(rows * heads,)](
-            tops, sums, mixed, out.data, HEADS=heads, DIM=dim, SPLITS=splits, FRAGMENTS=self.fragments, num_warps=2,
+            query,
+            keys,
+            values,
+            state.positions,
+            tops,
+            sums,
+            mixed,
+            dim**-0.5,
+            length,
+            HEADS=heads,
+            KEY_HEADS=key_heads,
+            DIM=dim,
+            GROUP=max(16, triton.next_power_of_2(heads // key_heads)),
+            SPLITS=splits,
+            BLOCK=KEY_BLOCK,
+            num_warps=4,
             **self.chain,
-        )  # fmt: skip
+        )
+        kernels.combine[(rows * heads,)](
+            tops,
+            sums,
+            mixed,
+            out.data,
+            HEADS=heads,
+            DIM=dim,
+            SPLITS=splits,
+            FRAGMENTS=self.fragments,
+            num_warps=2,
+            **self.chain,
+        )
         return out
 
     def activated(self, x: Inputs, projection: Projection) -> Inputs:
@@ -139,9 +212,20 @@ class TritonOperations:
         a, b, rank, scale = self._adapters(projection)
         out = self.inputs(x.rows, columns, x.data.device)
         kernels.activate[(x.rows, triton.cdiv(columns, block))](
-            parts.data, b, out.data, x.rows, columns, 0 if a is None else a.shape[0], scale, SPLITS=parts.splits,
-            RANK=rank, BLOCK=block, FRAGMENTS=self.fragments, num_warps=4, **self.chain,
-        )  # fmt: skip
+            parts.data,
+            b,
+            out.data,
+            x.rows,
+            columns,
+            0 if a is None else a.shape[0],
+            scale,
+            SPLITS=parts.splits,
+            RANK=rank,
+            BLOCK=block,
+            FRAGMENTS=self.fragments,
+            num_warps=4,
+            **self.chain,
+        )
         return out
 
     def gate_up(self, x: Inputs, projection: Projection) -> Inputs:
@@ -154,11 +238,23 @@ class TritonOperations:
         is_nf4 = gate.absmax is not None
         cut = launch_for(columns, inputs, self.processors)
         product_kernels.gate_up[(triton.cdiv(columns, cut.columns), blocks_of(rows)[1])](
-            words(x.data), gate.data if is_nf4 else words(gate.data), up.data if is_nf4 else words(up.data),
-            self.nothing if gate.absmax is None else gate.absmax, self.nothing if up.absmax is None else up.absmax,
-            self.levels, out.data, rows, inputs, columns, IS_NF4=is_nf4, HALF=cut.words, BLOCK_M=blocks_of(rows)[0],
-            BLOCK_N=cut.columns, num_warps=cut.warps, num_stages=cut.stages,
-        )  # fmt: skip
+            words(x.data),
+            gate.data if is_nf4 else words(gate.data),
+            up.data if is_nf4 else words(up.data),
+            self.nothing if gate.absmax is None else gate.absmax,
+            self.nothing if up.absmax is None else up.absmax,
+            self.levels,
+            out.data,
+            rows,
+            inputs,
+            columns,
+            IS_NF4=is_nf4,
+            HALF=cut.words,
+            BLOCK_M=blocks_of(rows)[0],
+            BLOCK_N=cut.columns,
+            num_warps=cut.warps,
+            num_stages=cut.stages,
+        )
         return out
 
     def draw(self, logits: Tensor, state: State) -> None:
@@ -170,11 +266,31 @@ class TritonOperations:
             logits, state.temperature, tops, sums, inner, arg, vocabulary, tiles, TILE=VOCABULARY_TILE, num_warps=8
         )
         kernels.draw[(rows,)](
-            logits, state.temperature, tops, sums, inner, arg, state.uniforms, state.limit, state.greedy,
-            state.stop_ids, state.tokens, state.positions, state.counts, state.active, state.out_ids,
-            state.out_log_probs, state.out_entropies, vocabulary, tiles, state.shape.room,
-            TILES=max(2, triton.next_power_of_2(tiles)), TILE=VOCABULARY_TILE, STOPS=len(state.stop_ids), num_warps=8,
-        )  # fmt: skip
+            logits,
+            state.temperature,
+            tops,
+            sums,
+            inner,
+            arg,
+            state.uniforms,
+            state.limit,
+            state.greedy,
+            state.stop_ids,
+            state.tokens,
+            state.positions,
+            state.counts,
+            state.active,
+            state.out_ids,
+            state.out_log_probs,
+            state.out_entropies,
+            vocabulary,
+            tiles,
+            state.shape.room,
+            TILES=max(2, triton.next_power_of_2(tiles)),
+            TILE=VOCABULARY_TILE,
+            STOPS=len(state.stop_ids),
+            num_warps=8,
+        )
 
 
 def words(x: Tensor) -> Tensor:

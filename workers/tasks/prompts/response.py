@@ -90,6 +90,10 @@ def guessed(text: str, name: str) -> str | None:
     """An answer that stands in no fence, by the ways that it is written elsewhere, most certain first."""
     call = re.findall(rf"\b{name}\((.*?)\)[ \t]*(?:\n|\Z)", text, re.DOTALL | re.IGNORECASE)
     said = re.findall(rf"\bthe {name} is:?[ \t]*(.+?)\.?[ \t]*(?:\n|\Z)", text, re.IGNORECASE)
-    ways = (after_comment(text, name), call[-1].strip() if call else None, element(text, name),
-            said[-1].strip() if said else None)  # fmt: skip
+    ways = (
+        after_comment(text, name),
+        call[-1].strip() if call else None,
+        element(text, name),
+        said[-1].strip() if said else None,
+    )
     return next((way for way in ways if way), None)
