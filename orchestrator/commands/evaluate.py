@@ -19,7 +19,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from orchestrator.commands.run import program_version
-from orchestrator.evaluation.render import Progress, as_json, how, table, to_stderr_or_stdout
+from orchestrator.evaluation.progress import Progress
+from orchestrator.evaluation.render import as_json, how, table, to_stderr_or_stdout
 from orchestrator.evaluation.target import Chosen, choose_checkpoint, choose_model, hold, let_go
 from orchestrator.line_worker import started
 from orchestrator.path_errors import writing

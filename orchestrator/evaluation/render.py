@@ -1,21 +1,16 @@
-"""Evaluations as lines for a person: progress while it works, and a table of results. (pure, but for Progress)"""
+"""Evaluations as lines for a person: a line for each, and a table of results. (pure)"""
 
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
-from orchestrator.display.wording import TASK_NAMES, count, duration, harmless, percent
+from orchestrator.display.wording import TASK_NAMES, count, harmless, percent
 from state.evaluations import SuiteFacts
-from workers.line_contract import Answered, Loading, Note, Said, SuiteBegun
-
-EVERY_S = 10.0
-"""Between two lines of progress where there is no terminal."""
 
 
-def subject_of(facts: SuiteFacts) -> str:
+def target_of(facts: SuiteFacts) -> str:
     """`step 800`, or the model's name."""
     return f"step {count(facts.subject.step)}" if facts.subject.step is not None else facts.subject.name
 
@@ -93,70 +88,6 @@ def table(found: Sequence[SuiteFacts]) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     return "".join(harmless(line.rstrip()) + "\n" for line in lines)
-
-
-class Progress:
-    """Tells how far it is: one changing line on a terminal, else a line now and then."""
-
-    def __init__(self, out: TextIO, *, on_terminal: bool | None = None) -> None:
-        self._out = out
-        self._is_terminal = out.isatty() if on_terminal is None else on_terminal
-        self._is_open = False
-        self._told_at = float("-inf")
-        self._totals: dict[str, int] = {}
-        self._began: dict[str, tuple[float, int]] = {}
-        self._right: dict[str, tuple[float, int]] = {}
-
-    @property
-    def answered(self) -> int:
-        return sum(n for _, n in self._right.values())
-
-    @property
-    def total(self) -> int:
-        return sum(self._totals.values())
-
-    def say(self, text: str) -> None:
-        """A line that stays."""
-        self._out.write(("\n" if self._is_open else "") + harmless(text) + "\n")
-        self._out.flush()
-        self._is_open = False
-
-    def hear(self, message: Said) -> None:
-        """One message of the worker."""
-        match message:
-            case SuiteBegun(suite=suite):
-                self._totals[suite] = message.n
-                self._right[suite] = (0.0, 0)
-            case Answered(suite=suite, rows=rows):
-                right, answered = self._right[suite]
-                right += sum(num_right / samples for _, _, samples, num_right in rows)
-                self._right[suite] = (right, answered + len(rows))
-                self._tell(suite, time.monotonic())
-            case Loading():
-                if self.answered:
-                    self.say(f"{count(self.answered)} of {count(self.total)} were answered before")
-                self.say("loading the model")
-            case Note(text=text):
-                self.say(f"note: {text}")
-
-    def _tell(self, suite: str, now: float) -> None:
-        right, answered = self._right[suite]
-        total = self._totals[suite]
-        if suite not in self._began:  # what was answered before, or the first batch: no rate yet
-            self._began[suite] = (now, answered)
-        began, before = self._began[suite]
-        if not self._is_terminal and now - self._told_at < EVERY_S and answered < total:
-            return
-        self._told_at = now
-        text = f"{suite}: {count(answered)} of {count(total)}, {percent(right / answered)} right so far"
-        if answered > before and answered < total:
-            text += f", {duration((total - answered) * (now - began) / (answered - before))} left"
-        if self._is_terminal:
-            self._out.write("\r\x1b[K" + harmless(text))
-            self._out.flush()
-            self._is_open = True
-        else:
-            self.say(text)
 
 
 def to_stderr_or_stdout(*, as_json: bool) -> TextIO:

@@ -7,7 +7,7 @@ from time import gmtime, strftime
 from typing import Any
 
 from orchestrator.display.wording import TASK_NAMES, count, duration, percent, score, size
-from orchestrator.evaluation.render import how, scores, subject_of
+from orchestrator.evaluation.render import how, scores, target_of
 from orchestrator.report.escaping import text
 from orchestrator.report.facts import Facts
 
@@ -50,7 +50,7 @@ def evaluations(facts: Facts) -> str:
     """What `evaluate` found, by task; validations between cycles are the curves."""
     rows: list[Sequence[object]] = []
     for one in facts.evaluations:
-        about = (subject_of(one), one.suite)
+        about = (target_of(one), one.suite)
         if one.ended_at is None:
             rows.append((*about, "", f"{count(one.answered)} of {count(one.n)}", "not finished", how(one.settings)))
         tasks = [task for task in one.metrics if task != "mean"]

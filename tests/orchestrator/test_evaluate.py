@@ -18,7 +18,8 @@ from msgspec.structs import replace
 
 from orchestrator.cli import main
 from orchestrator.commands import status
-from orchestrator.evaluation.render import Progress, how, scores
+from orchestrator.evaluation.progress import Progress
+from orchestrator.evaluation.render import how, scores
 from orchestrator.evaluation.target import choose_checkpoint
 from orchestrator.report.page import write_report
 from profiles.errors import ExitCode, LonghaulError
