@@ -166,6 +166,8 @@ class Family:
     is_compared: bool = False
     """Our own code may compute it: tests compare it with plain transformers, weights of norms away from 1 and biases
     away from 0."""
+    is_left_padded: bool = False
+    """transformers' own `generate` gives a prompt with padding on its left what it gives the prompt alone."""
 
     def architecture(self, config: Mapping[str, Any]) -> Architecture:
         """What a config.json of this family says."""

@@ -319,7 +319,7 @@ class Fake(Section, frozen=True):
     step_s: Annotated[float, Meta(ge=0)] = 0.0
     """Seconds that a step sleeps."""
     fault: str = ""
-    """What goes wrong and where, as `name:nth`; tests/fake_worker.py lists the names."""
+    """What goes wrong and where, as `name:nth`; workers/fake/faults.py lists the names."""
     state_bytes: Count = 0
     """Bytes of filler in a checkpoint."""
 

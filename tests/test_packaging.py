@@ -281,3 +281,21 @@ def test_every_message_in_the_troubleshooting_page_is_one_that_the_program_says(
     headings = re.findall(r"^### `(.+)`$", text_of("docs/troubleshooting.md"), flags=re.MULTILINE)
     assert len(headings) > 20
     assert [heading for heading in headings if heading not in said] == []
+
+
+NOT_OURS = {"NAME.py", "convert_hf_to_gguf.py", "workers.py", "json.py", "torch.py", "my_tasks.py", "my_rewards.py"}
+"""Files of examples, of other programs, and of attacks on the import path."""
+
+
+@pytest.mark.parametrize("folder", ["docs", "profiles", "state", "orchestrator", "workers", "benchmarks"])
+def test_files_that_are_named_are_there(folder: str) -> None:
+    listed = [path for path in REPOSITORY.rglob("*.*") if ".venv" not in path.parts]
+    there, names = {path.relative_to(REPOSITORY).as_posix() for path in listed}, {path.name for path in listed}
+    wrong = [
+        f"{path.relative_to(REPOSITORY)}: {named}"
+        for path in (one for one in listed if one.is_relative_to(REPOSITORY / folder) and one.suffix in {".md", ".py"})
+        for named in re.findall(r"\b(?:[\w-]+/)*[\w-]+\.(?:py|sh)\b", path.read_text(encoding="utf-8"))
+        if Path(named).name not in names | NOT_OURS
+        or (Path(named).name not in NOT_OURS and "/" in named and not any(one.endswith(named) for one in there))
+    ]
+    assert wrong == []

@@ -18,63 +18,15 @@ _MODULES = [import_module(f"{__name__}.{found.name}") for found in iter_modules(
 FAMILIES: dict[str, Family] = {module.FAMILY.model_type: module.FAMILY for module in _MODULES}
 """By `model_type`."""
 
-LEFT_PADDED = frozenset(
-    {
-        "apertus",
-        "bamba",
-        "bloom",
-        "cohere",
-        "cohere2",
-        "deepseek_v3",
-        "ernie4_5",
-        "exaone4",
-        "falcon_h1",
-        "falcon_mamba",
-        "gemma",
-        "gemma2",
-        "gemma3_text",
-        "glm",
-        "glm4",
-        "glm4_moe",
-        "gpt2",
-        "gpt_neox",
-        "gpt_oss",
-        "granite",
-        "granitemoe",
-        "granitemoehybrid",
-        "helium",
-        "hunyuan_v1_dense",
-        "jamba",
-        "lfm2",
-        "llama",
-        "mamba",
-        "mamba2",
-        "ministral",
-        "ministral3",
-        "mistral",
-        "mixtral",
-        "nemotron",
-        "olmo",
-        "olmo2",
-        "olmo3",
-        "olmoe",
-        "opt",
-        "phi",
-        "phi3",
-        "qwen2",
-        "qwen2_moe",
-        "qwen3",
-        "qwen3_5_text",
-        "qwen3_moe",
-        "qwen3_next",
-        "seed_oss",
-        "smollm3",
-        "stablelm",
-        "starcoder2",
-    }
-)
+_OTHERS = """
+    apertus bamba bloom cohere cohere2 deepseek_v3 ernie4_5 exaone4 falcon_h1 falcon_mamba glm glm4 glm4_moe gpt2
+    gpt_neox gpt_oss granitemoe granitemoehybrid helium hunyuan_v1_dense jamba lfm2 mamba mamba2 ministral
+    ministral3 mixtral nemotron olmo olmo2 olmo3 olmoe opt phi phi3 qwen2_moe qwen3_5_text qwen3_moe qwen3_next
+    seed_oss smollm3 stablelm starcoder2
+"""
+LEFT_PADDED = frozenset(_OTHERS.split()) | {name for name, record in FAMILIES.items() if record.is_left_padded}
 """Architectures whose `generate` gives a prompt with padding on its left what it gives the prompt alone: measured for
-each. Of any other, prompts of unlike lengths never share a batch."""
+each, also for those without a record. Of any other, prompts of unlike lengths never share a batch."""
 
 
 def name_of(config: Mapping[str, Any]) -> str:
@@ -102,4 +54,5 @@ def compared() -> list[str]:
 
 def is_left_padded(config: Mapping[str, Any]) -> bool:
     """Whether prompts of unlike lengths may share a batch of transformers' `generate`."""
-    return name_of(config) in LEFT_PADDED
+    record = FAMILIES.get(name_of(config))
+    return record.is_left_padded if record else name_of(config) in LEFT_PADDED

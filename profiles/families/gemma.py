@@ -18,4 +18,4 @@ def describe(fields: Fields) -> Architecture:
     )
 
 
-FAMILY = Family("gemma", "GemmaForCausalLM", describe)
+FAMILY = Family("gemma", "GemmaForCausalLM", describe, is_left_padded=True)

@@ -21,4 +21,4 @@ def describe(fields: Fields) -> Architecture:
     )
 
 
-FAMILY = Family("gemma2", "Gemma2ForCausalLM", describe)
+FAMILY = Family("gemma2", "Gemma2ForCausalLM", describe, is_left_padded=True)

@@ -23,4 +23,4 @@ def describe(fields: Fields) -> Architecture:
     )
 
 
-FAMILY = Family("gemma3_text", "Gemma3ForCausalLM", describe)
+FAMILY = Family("gemma3_text", "Gemma3ForCausalLM", describe, is_left_padded=True)

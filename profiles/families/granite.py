@@ -21,4 +21,4 @@ def describe(fields: Fields) -> Architecture:
     )
 
 
-FAMILY = Family("granite", "GraniteForCausalLM", describe)
+FAMILY = Family("granite", "GraniteForCausalLM", describe, is_left_padded=True)

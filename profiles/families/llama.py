@@ -15,4 +15,4 @@ def describe(fields: Fields) -> Architecture:
     return replace(usual(fields, window=window), biases=biases)
 
 
-FAMILY = Family("llama", "LlamaForCausalLM", describe, is_compared=True)
+FAMILY = Family("llama", "LlamaForCausalLM", describe, is_compared=True, is_left_padded=True)

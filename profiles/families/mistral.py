@@ -10,4 +10,4 @@ def describe(fields: Fields) -> Architecture:
     return usual(fields, window=window_of(fields))
 
 
-FAMILY = Family("mistral", "MistralForCausalLM", describe, is_compared=True)
+FAMILY = Family("mistral", "MistralForCausalLM", describe, is_compared=True, is_left_padded=True)

@@ -14,4 +14,4 @@ def describe(fields: Fields) -> Architecture:
     return replace(usual(fields, window=window), biases=QKV)
 
 
-FAMILY = Family("qwen2", "Qwen2ForCausalLM", describe, is_compared=True)
+FAMILY = Family("qwen2", "Qwen2ForCausalLM", describe, is_compared=True, is_left_padded=True)

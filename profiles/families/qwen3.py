@@ -14,4 +14,4 @@ def describe(fields: Fields) -> Architecture:
     return replace(usual(fields, window=window), biases=biases, qk_norm=True)
 
 
-FAMILY = Family("qwen3", "Qwen3ForCausalLM", describe)
+FAMILY = Family("qwen3", "Qwen3ForCausalLM", describe, is_left_padded=True)

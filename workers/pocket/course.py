@@ -11,7 +11,8 @@ from workers.pocket.gate import GateProblem
 from workers.pocket.shards import Draw
 from workers.pocket.tokenizer import PROGRAMS
 from workers.pocket.vocabulary import Vocabulary
-from workers.pocket.words import corpus as words_corpus
+from workers.pocket.words.corpus import WordRecipe, held_out_stories
+from workers.pocket.words.corpus import make_example as make_story
 from workers.pocket.words.speech import WORDS
 
 
@@ -24,7 +25,7 @@ class Course:
     """
 
     vocabulary: Vocabulary
-    recipe: corpus.Recipe | words_corpus.WordRecipe
+    recipe: corpus.Recipe | WordRecipe
     draw: Draw
     problems: Callable[..., Sequence[GateProblem]]
     shown_share: float = 0.11
@@ -39,9 +40,9 @@ def programs(worked_share: float) -> Course:
 
 def words(worked_share: float) -> Course:
     """Arithmetic in words."""
-    recipe = words_corpus.WordRecipe(worked_share=worked_share)
-    draw = partial(words_corpus.make_example, recipe=recipe)
-    return Course(WORDS, recipe, draw, words_corpus.held_out_stories, shown_share=0.15, direct_weight=0.5)
+    recipe = WordRecipe(worked_share=worked_share)
+    draw = partial(make_story, recipe=recipe)
+    return Course(WORDS, recipe, draw, held_out_stories, shown_share=0.15, direct_weight=0.5)
 
 
 COURSES: dict[str, Callable[[float], Course]] = {"programs": programs, "words": words}

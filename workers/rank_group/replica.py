@@ -18,8 +18,8 @@ import torch
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Profile
 from state.registry import Stateful
-from workers.memory import phases as memory
 from workers.memory.backoff import Sizes
+from workers.memory.phases import memory_of
 from workers.models import fast_graphs, optimizer
 from workers.models.parallel import Single
 from workers.models.plain import reason_of, row_tokens_for
@@ -71,7 +71,7 @@ class Replica:
         if setting.isolate:  # what looks for the cause then reads every number, which a graph forbids
             fast_graphs.allow(self.model, with_graphs=False)
         self._may_capture = fast_graphs.may_capture(self.model)
-        self.memory = memory.memory_of(profile, self.model, setting.warn, self._held_bytes)
+        self.memory = memory_of(profile, self.model, setting.warn, self._held_bytes)
         self._reductions = setting.reductions
         self.group = setting.join(device)
         self.shards: Any = None

@@ -12,8 +12,7 @@ from profiles.footprint import GIB
 from profiles.load import load_profile
 from profiles.shapes import ARCHITECTURES, shape_of
 from workers.failures import phase_of
-from workers.memory import host
-from workers.memory import phases as memory
+from workers.memory import host, phases
 from workers.memory.phases import LEAK_BYTES, HostGauge, Memory, Reading, applied_once
 
 MIB = 1 << 20
@@ -191,7 +190,7 @@ def test_a_cache_stays_beside_the_trainer_where_the_plan_leaves_room_for_it(
     name: str, shape: str, cache_gib: float, usable_gib: float, stays: bool
 ) -> None:
     profile = load_profile(name).profile
-    room = memory.room_beside_trainer(profile, shape_of(ARCHITECTURES[shape]), int(usable_gib * GIB))
+    room = phases.room_beside_trainer(profile, shape_of(ARCHITECTURES[shape]), int(usable_gib * GIB))
     assert (cache_gib * GIB <= room) is stays
 
 
