@@ -4,7 +4,7 @@
 python := .venv/bin/python
 PROFILE ?=
 ARGS ?=
-# Tests side by side: each is a process of its own, and starts others.
+# Processes that run tests; one that has none left takes some of another.
 JOBS ?= $(shell nproc)
 
 .DEFAULT_GOAL := help
@@ -23,9 +23,9 @@ NUMERICAL := $(addprefix tests/workers/test_, \
 	adapters.py attention.py fused_layers.py fast_layers.py fast_stack.py lora.py optimizer.py packing.py stream.py) \
 	$(addprefix tests/workers/grpo/test_, group_update.py one_pass.py) tests/workers/rollout/test_graph_engine.py
 
-# Tests of the whole tree, and files of tests that name neither a process nor torch: no model, no daemon, no worker.
+# Tests of the whole tree, and files of tests that name no process, sandbox or torch: no model, no daemon, no worker.
 QUICK = $(wildcard tests/test_*.py) \
-	$(shell grep -rLE --include="test_*.py" "subprocess|harness|torch" tests/profiles tests/state tests/orchestrator tests/workers)
+	$(shell grep -rLE --include="test_*.py" "subprocess|harness|torch|Sandbox|scene" tests/profiles tests/state tests/orchestrator tests/workers)
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -40,20 +40,20 @@ run: .venv/.ready  ## Start or resume training: make run [PROFILE=name] [ARGS="-
 	@exec $(python) -m orchestrator run $(if $(PROFILE),--profile $(PROFILE)) $(ARGS)
 
 quick: .venv/.ready  ## Run the tests of units, architecture and documents, in two minutes: make quick [ARGS="-k typo"]
-	@exec $(python) -m pytest -n $(JOBS) -m "not slow and not exhaustive" $(QUICK) $(ARGS)
+	@exec $(python) -m pytest -n $(JOBS) --dist worksteal -m "not slow and not exhaustive" $(QUICK) $(ARGS)
 
 test: .venv/.ready  ## Run the tests: make test [ARGS="tests/profiles -k typo"]
-	@exec $(python) -m pytest -n $(JOBS) $(ARGS)
+	@exec $(python) -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 test-exhaustive: .venv/.ready  ## Run the tests that `make test` leaves out: more hits, parts and models of the same kind
-	@exec $(python) -m pytest -n $(JOBS) -m exhaustive $(ARGS)
+	@exec $(python) -m pytest -n $(JOBS) --dist worksteal -m exhaustive $(ARGS)
 
 test-as-user: .venv/.ready  ## As root: run the tests of sandbox, faults and permissions again, as an ordinary user
-	@exec bash scripts/as-user.sh $(python) -m pytest -n $(JOBS) $(or $(ARGS),-m "not slow and not exhaustive" $(AS_USER))
+	@exec bash scripts/as-user.sh $(python) -m pytest -n $(JOBS) --dist worksteal $(or $(ARGS),-m "not slow and not exhaustive" $(AS_USER))
 
 # Both names: PyTorch packs for AMX where oneDNN finds it, and its plain kernels then refuse bfloat16 attention.
 test-portable: .venv/.ready  ## Run the numerical tests again with PyTorch's plainest kernels and one thread
-	@ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 OMP_NUM_THREADS=1 exec $(python) -m pytest -n $(JOBS) $(or $(ARGS),$(NUMERICAL))
+	@ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 OMP_NUM_THREADS=1 exec $(python) -m pytest -n $(JOBS) --dist worksteal $(or $(ARGS),$(NUMERICAL))
 
 lint: .venv/.ready  ## Check style, format, types and the messages of commits
 	@$(python) -m ruff check .

@@ -81,16 +81,20 @@ def test_the_readme_begins_with_the_two_commands() -> None:
             "exec .venv/bin/python -m orchestrator run  --set run.seed=7 --plain",
             id="arguments",
         ),
-        pytest.param(["test", "JOBS=3", "ARGS=-k typo"], "exec .venv/bin/python -m pytest -n 3 -k typo", id="tests"),
+        pytest.param(
+            ["test", "JOBS=3", "ARGS=-k typo"],
+            "exec .venv/bin/python -m pytest -n 3 --dist worksteal -k typo",
+            id="tests",
+        ),
         pytest.param(
             ["test-as-user", "JOBS=3", "ARGS=tests/state"],
-            "exec bash scripts/as-user.sh .venv/bin/python -m pytest -n 3 tests/state",
+            "exec bash scripts/as-user.sh .venv/bin/python -m pytest -n 3 --dist worksteal tests/state",
             id="as a user",
         ),
         pytest.param(
             ["test-portable", "JOBS=3", "ARGS=tests/state"],
             "ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 OMP_NUM_THREADS=1 "
-            "exec .venv/bin/python -m pytest -n 3 tests/state",
+            "exec .venv/bin/python -m pytest -n 3 --dist worksteal tests/state",
             id="plain kernels",
         ),
     ],
@@ -102,14 +106,14 @@ def test_make_passes_on_what_it_is_given(arguments: list[str], expected: str) ->
 def test_make_quick_takes_new_files_by_what_they_need_and_leaves_out_daemons_and_models() -> None:
     _, _, command = dry_run("quick", "JOBS=2").partition("pytest ")
     chosen = {word for word in command.split() if word.endswith(".py")}
-    assert command.startswith('-n 2 -m "not slow and not exhaustive" ')
+    assert command.startswith('-n 2 --dist worksteal -m "not slow and not exhaustive" ')
     texts = {str(path.relative_to(REPOSITORY)): path.read_text() for path in REPOSITORY.glob("tests/**/test_*.py")}
     wanted = {
         path
         for path, text in texts.items()
         if path.count("/") == 1
         or (
-            not re.search("subprocess|harness|torch", text)
+            not re.search("subprocess|harness|torch|Sandbox|scene", text)
             and not path.startswith(("tests/faults/", "tests/benchmarks/"))
         )
     }

@@ -101,8 +101,9 @@ def _is_word(word: str) -> bool:
     if _WORD.fullmatch(word) is None or not is_noun(word):
         return False
     lower = word.lower()
-    if "-" in word:
-        return all(_is_word(part) for part in word.split("-"))
+    if "-" in word:  # `x-ray`, but not `a-a`, a difference of letters
+        parts = word.split("-")
+        return any(len(part) > 1 for part in parts) and all(_is_word(part) for part in parts)
     stem, _, ending = lower.replace("’", "'").partition("'")
     if len(ending) > 1 or (ending and len(stem) < 3):  # `dog's`, but neither `isn't` nor `x's`
         return lower == "o'clock"

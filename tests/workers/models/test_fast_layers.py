@@ -159,7 +159,7 @@ def test_products_of_one_input_are_those_of_each_module() -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_gpu)])
-def test_a_weight_in_4_bits_is_what_bitsandbytes_makes_of_it(device: str) -> None:
+def test_row_30_a_weight_in_4_bits_is_what_bitsandbytes_makes_of_it(device: str) -> None:
     from bitsandbytes.functional import dequantize_4bit
 
     model = model_of(OWN, recomputed=True, quantization="nf4", device=device, dtype="bfloat16")

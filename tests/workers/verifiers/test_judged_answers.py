@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.workers.verifiers.answer_cases import ALWAYS, NEVER, SAID_RIGHT, SAID_WRONG, SUFFIXES
@@ -134,6 +134,7 @@ def test_a_number_that_is_not_closed_by_its_sentence_ends_the_search() -> None:
 
 
 @given(st.text("abcdeimnuxy-'’ /", max_size=5))
+@example("a-a")
 def test_letters_alone_are_a_product_and_no_unit(letters: str) -> None:
     words = letters.replace("/", " ").replace("-", " ").split()
     if words and all(len(word) == 1 for word in words):
