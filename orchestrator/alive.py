@@ -83,7 +83,7 @@ def is_process(pid: int, *, started_before: float, parent: int | None = None) ->
 
 
 def rss_bytes(pid: int | None) -> int | None:
-    """Resident bytes of a process of this machine; None if there is none of that number."""
+    """Resident bytes of a process on this machine; None if no process has that number."""
     if not pid:
         return None
     import psutil

@@ -66,7 +66,7 @@ class CheckpointRequest:
         self._clients.append(client)
 
     def ask(self, worker: TrainWorker | None, head: CheckpointFacts | None, now: float) -> None:
-        """Somebody wants a checkpoint. worker: the train worker that is active; None: there is none."""
+        """Ask for a checkpoint. worker: the active train worker, if there is one."""
         if worker is not None:
             self._send(worker, now)
         elif head is None:
@@ -88,7 +88,7 @@ class CheckpointRequest:
             self._answer(head, "durable")
 
     def worker_ended(self, token: str, head: CheckpointFacts | None, *, has_failed: bool) -> None:
-        """A worker is gone and did not answer. What one that did not fail has done is in the head."""
+        """A worker ended without an answer. If it did not fail, the head holds all its work."""
         if not (isinstance(self.state, Sent) and self.state.worker == token):
             return
         if has_failed:

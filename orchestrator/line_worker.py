@@ -1,4 +1,4 @@
-"""A worker of one command: told what to do on its standard input, heard line by line, ended with us.
+"""A worker that serves one command: it reads requests on standard input, answers in lines, and ends with us.
 
 `workers/line_contract.py` has the messages, `workers/lines.py` the other side.
 """
@@ -17,7 +17,7 @@ import msgspec
 from orchestrator.launchers.environment import without_master
 from profiles.errors import ExitCode, LonghaulError
 from state import python
-from workers.line_contract import Done, Error, Request, Said, read_line
+from workers.line_contract import Done, Error, Said, read_line
 
 PATIENCE_S = 5.0
 DOCTOR = "python -m orchestrator doctor"
@@ -32,8 +32,8 @@ class LineWorker:
         self._process, self._log = process, log
         self._name, self._kept, self._next_command = name, kept, next_command
 
-    def tell(self, message: Request | msgspec.Struct) -> None:
-        """Send one line, the spec first. A worker that is gone is told by `hear`."""
+    def tell(self, message: msgspec.Struct) -> None:
+        """Send one line, the spec first. If the worker is gone, `hear` raises."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             self._process.stdin.write(msgspec.json.encode(message) + b"\n")
@@ -120,7 +120,7 @@ def started(
 def start(
     module: str, log: IO[bytes], environment: Mapping[str, str], pass_fds: Sequence[int] = ()
 ) -> subprocess.Popen[bytes]:
-    """The process, with pipes for what is told and heard."""
+    """The process, with pipes for requests and answers."""
     return subprocess.Popen(
         python.command(module),
         stdin=subprocess.PIPE,

@@ -8,6 +8,7 @@ that takes time before a question is asked for.
 from __future__ import annotations
 
 import re
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -55,7 +56,12 @@ class UnknownSuite(ValueError):
 
 def shipped_suites() -> list[str]:
     """Names of the suites that come with the program."""
-    return sorted(path.stem.replace("_", "-") for path in SHIPPED.glob("[a-z]*.py"))
+    return list(_names_in(SHIPPED))
+
+
+@cache  # every check of a profile asks, and the planner checks hundreds
+def _names_in(folder: Path) -> tuple[str, ...]:
+    return tuple(sorted(path.stem.replace("_", "-") for path in folder.glob("[a-z]*.py")))
 
 
 def suites_for_models() -> list[str]:

@@ -6,6 +6,7 @@ import json
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 from profiles.errors import ExitCode, LonghaulError
@@ -318,42 +319,9 @@ def _validation(row: Sequence[Any], answers: dict[str, AnswerBits] | None = None
 
 
 def _attempt(row: Sequence[Any]) -> AttemptFacts:
-    (
-        cycle,
-        role,
-        attempt,
-        token,
-        state,
-        first,
-        reached,
-        progressed,
-        code,
-        failure,
-        message,
-        reductions,
-        started,
-        ended,
-        pid,
-        process_started,
-    ) = row
-    return AttemptFacts(
-        cycle,
-        role,
-        attempt,
-        token,
-        AttemptState(state),
-        first,
-        reached,
-        bool(progressed),
-        code,
-        failure,
-        message,
-        reductions,
-        started,
-        ended,
-        pid,
-        process_started,
-    )
+    """Of columns in the order of the record's fields."""
+    facts = AttemptFacts(*row)
+    return replace(facts, state=AttemptState(facts.state), progressed=bool(facts.progressed))
 
 
 def _event_text(payload: dict[str, Any]) -> str:
