@@ -23,9 +23,10 @@ NUMERICAL := $(addprefix tests/workers/test_, \
 	adapters.py attention.py fused_layers.py fast_layers.py fast_stack.py lora.py optimizer.py packing.py stream.py) \
 	$(addprefix tests/workers/grpo/test_, group_update.py one_pass.py) tests/workers/rollout/test_graph_engine.py
 
-# Tests of the whole tree, and files of tests that name no process, sandbox or torch: no model, no daemon, no worker.
+# Tests of the whole tree, and files of tests that name no process, sandbox, tensor library or tiny model: they start no
+# daemon and no worker, and load no model.
 QUICK = $(wildcard tests/test_*.py) \
-	$(shell grep -rLE --include="test_*.py" "subprocess|harness|torch|Sandbox|scene" tests/profiles tests/state tests/orchestrator tests/workers)
+	$(shell grep -rLE --include="test_*.py" "subprocess|harness|torch|transformers|tiny_model|write_model|Sandbox|scene" tests/profiles tests/state tests/orchestrator tests/workers)
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16

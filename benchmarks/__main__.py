@@ -1,4 +1,4 @@
-"""`python -m benchmarks [NAME [OPTIONS]]`: prints a figure with the command that reproduces it; no NAME lists them."""
+"""`python -m benchmarks [NAME [OPTIONS]]`: prints figures and the command that reproduces them. No NAME lists all."""
 
 from __future__ import annotations
 

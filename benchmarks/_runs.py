@@ -1,4 +1,4 @@
-"""Several runs of the real daemon side by side, each on CPUs of its own, and their curves afterwards."""
+"""Runs the real daemon several times in parallel, each on its own CPUs, and reads the curves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from state.reader import Reader
 
 @dataclass(frozen=True)
 class Job:
-    """One run. settings: `KEY=VALUE`, as `run --set` takes them."""
+    """One run. settings: `KEY=VALUE`, as for `run --set`."""
 
     name: str
     profile: str
@@ -28,18 +28,18 @@ class Job:
 
 
 def add_options(parser: argparse.ArgumentParser, minutes: float) -> None:
-    """What every benchmark of learning takes."""
+    """Options of every benchmark of learning."""
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--minutes", type=float, default=minutes, help=f"training minutes of each run ({minutes:g})")
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE")
-    parser.add_argument("--cpus", default="", help="CPUs of a run, as in 0,1; several runs side by side: 0,1:2,3")
-    parser.add_argument("--parallel", type=int, default=1, help="or so many runs side by side, on two CPUs each (1)")
+    parser.add_argument("--cpus", default="", help="CPUs of a run, as in 0,1; for parallel runs: 0,1:2,3")
+    parser.add_argument("--parallel", type=int, default=1, help="number of parallel runs, on two CPUs each (1)")
     parser.add_argument("--runs", type=Path, help="keep the runs in this folder")
-    parser.add_argument("--json", type=Path, help="also write all curves to this file, and the table beside it (.txt)")
+    parser.add_argument("--json", type=Path, help="also write all curves to this file, and the table to FILE.txt")
 
 
 def lanes_of(args: argparse.Namespace) -> list[list[int]]:
-    """The CPUs of each run that is side by side with others. Exits where there are too few."""
+    """The CPUs of each parallel run. Exits if there are too few."""
     if args.cpus:
         return [[int(cpu) for cpu in lane.split(",")] for lane in args.cpus.split(":")]
     free = sorted(os.sched_getaffinity(0))
@@ -50,7 +50,7 @@ def lanes_of(args: argparse.Namespace) -> list[list[int]]:
 
 
 def run_all(jobs: Sequence[Job], lanes: Sequence[list[int]], minutes: float, root: Path) -> dict[str, dict[str, Any]]:
-    """name -> curve. Runs wait for a free lane; what a run says is in NAME.log."""
+    """name -> curve. Runs wait for a free lane; their output goes to NAME.log."""
     waiting, curves = list(jobs), {}
     running: dict[int, tuple[Job, subprocess.Popen[bytes]]] = {}
     while waiting or running:
@@ -79,7 +79,7 @@ def _start(job: Job, root: Path, minutes: float, cpus: list[int]) -> subprocess.
 
 
 def _curve_or_why_not(root: Path, job: Job) -> dict[str, Any]:
-    """One run that could not start must not cost the curves of the others."""
+    """The curve of a run, or why there is none, so that a failed run does not lose the others' curves."""
     try:
         return read_curve(root / job.name)
     except LonghaulError:
@@ -95,7 +95,7 @@ def _curve_or_why_not(root: Path, job: Job) -> dict[str, Any]:
 
 
 def read_curve(directory: Path) -> dict[str, Any]:
-    """The run's validations with the training seconds before each, and how it ended."""
+    """The run's validations, with the training time before each, and how it ended."""
     reader = Reader.open(RunDir(directory))
     try:
         history = reader.history()
@@ -131,7 +131,7 @@ def _training_seconds(steps: Sequence[StepFacts]) -> dict[int, float]:
 
 
 def _before(at: int, steps: Sequence[StepFacts]) -> dict[str, float]:
-    """Means of the metrics of the 20 steps before `at`, each over the steps that have it."""
+    """Means of the metrics over the 20 steps before `at`, each over the steps that report it."""
     found: dict[str, list[float]] = {}
     for step in steps:
         if at - 20 < step.step <= at:
@@ -141,7 +141,7 @@ def _before(at: int, steps: Sequence[StepFacts]) -> dict[str, float]:
 
 
 def chosen(points: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The start, about one a minute, and the end."""
+    """The start, about one point per minute, and the end."""
     kept: list[Mapping[str, Any]] = []
     for entry in points:
         if not kept or entry is points[-1] or entry["training_s"] - kept[-1]["training_s"] >= 60:

@@ -1,8 +1,8 @@
-"""Attention of one packed row, forward and with its gradients: our kernels beside PyTorch's.
+"""Attention of one packed row, forward and with gradients: our kernels compared with PyTorch's.
 
-"PyTorch" takes whichever of its kernels it likes best, "in a fixed order" those that give the same bits each time, as
-a run with `run.deterministic` needs. Times are of calls one after the other, launches included. Without a GPU both are
-PyTorch's, in float32, which says nothing of a GPU.
+"PyTorch" lets it choose its kernels; "in a fixed order" restricts it to deterministic ones, as `run.deterministic`
+needs. Times are of consecutive calls, including launches. Without a GPU both are PyTorch's in float32, which says
+nothing about a GPU.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ AWAKE_S = 2.0
 
 
 class Case(NamedTuple):
-    """heads and key_heads of width dim; a prompt with completions of it in one row."""
+    """heads and key_heads of width dim; one row with a prompt and its completions."""
 
     name: str
     heads: int
@@ -117,7 +117,7 @@ def microseconds(work: Callable[[], Any]) -> float:
 
 
 def wake() -> None:
-    """A GPU that has slept is slow at first."""
+    """Warm up the GPU, which is slow at first after idling."""
     import torch
 
     square = torch.ones(4096, 4096, device="cuda", dtype=torch.bfloat16)

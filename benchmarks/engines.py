@@ -1,8 +1,8 @@
-"""Which rollout engine is fastest here? Tokens per second of each on one model, and how far its log-probs are off.
+"""Compares rollout engines on this machine: tokens per second, and the error of their log-probs.
 
-The model is made in place: the shape that --shape names, weights drawn at random. Every engine gets the same requests,
-first once to warm up, then --repeats times. `diff` is against the trainer's own forward pass over the same tokens. An
-engine that cannot start gets a line with its reason. --adapter-rank puts LoRA adapters into the model first.
+The model has the shape --shape and random weights. Every engine gets the same requests, once to warm up and then
+--repeats times. `diff` compares with the trainer's own forward pass over the same tokens. An engine that cannot start
+gets a line with the reason. --adapter-rank adds LoRA adapters to the model.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--group-size", type=int, default=8, help="rollouts of each prompt (8)")
     parser.add_argument("--prompt-tokens", type=int, default=128)
     parser.add_argument("--completion-tokens", type=int, default=256)
-    parser.add_argument("--repeats", type=int, default=2, help="timed runs of each engine, after one that is not (2)")
+    parser.add_argument("--repeats", type=int, default=2, help="timed runs of each engine, after a warm-up (2)")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--adapter-rank", type=int, default=0)
@@ -90,7 +90,7 @@ def make_model(args: argparse.Namespace) -> tuple[Any, Tokenizer]:
         inject(model, Adapter(rank=args.adapter_rank, alpha=2 * args.adapter_rank), 0)
         generator = torch.Generator().manual_seed(1)
         for name, parameter in adapter_of(model).items():
-            if ".lora_B." in name:  # as made it is zero, and the adapter would change nothing
+            if ".lora_B." in name:  # initially zero, so that the adapter would have no effect
                 parameter.data = (torch.randn(parameter.shape, generator=generator) * 0.01).to(parameter)
     return model, tokenizer
 
@@ -124,7 +124,7 @@ def start(name: str, model: Any, tokenizer: Tokenizer, args: argparse.Namespace)
 def measure(
     name: str, model: Any, tokenizer: Tokenizer, requests: Sequence[Request], args: argparse.Namespace
 ) -> dict[str, Any]:
-    """Figures of one engine; seconds, GiB, tokens per second, nats. Or the reason why there are none."""
+    """Figures of one engine in seconds, GiB, tokens per second and nats, or why there are none."""
     sampling = Sampling(max_new_tokens=args.completion_tokens)
     try:
         engine, start_s = timed(lambda: start(name, model, tokenizer, args))
@@ -144,7 +144,7 @@ def measure(
 
 
 def hand_over(engine: Any) -> dict[str, float]:
-    """Sleep, wake, and taking over the weights, for an engine with a copy of them."""
+    """Times of sleeping, waking and updating the weights, for an engine with its own copy."""
     if not hasattr(engine, "sync"):
         return {}
     _, sleep_s = timed(engine.rest)
@@ -188,7 +188,7 @@ def settle() -> None:
 
 
 def used_gib() -> float:
-    """Of the whole device: vLLM's memory is not torch's."""
+    """Memory in use on the whole device, because vLLM's memory is outside torch."""
     if not torch.cuda.is_available():
         return 0.0
     free, total = torch.cuda.mem_get_info()

@@ -1,12 +1,11 @@
-"""Seconds, tokens and memory of a GRPO step: this project's engines and TRL on one GPU, each in its own process.
+"""Time, throughput and memory of a GRPO step: this project's engines and TRL on one GPU, each in its own process.
 
-One step is one prompt, G completions of a forced length, rewards that differ by construction, and one update; with
---lengths real completions end at different lengths, the same for every contender. All contenders read the same model of
-random weights (bfloat16, made once from a fixed seed), take its linear layers to NF4 with double quantisation, and
-train LoRA of rank 16 on q, k, v and o with gradient checkpointing. A contender that is not installed or fails is a row
-with its reason. --decode: rollouts alone, with vLLM; --profile-time: where the time of our own step goes; --check:
-whether its numbers are right. A cap binds torch's allocator: what a library takes past it, as vLLM does for what can
-sleep, shows in `device`.
+One step is one prompt, G completions of a forced length, rewards that differ by construction, and one update. With
+--lengths real, completions end at different lengths, the same for every contender. All contenders read the same random
+model (bfloat16, from a fixed seed), quantise its linear layers to NF4 with double quantisation, and train LoRA of rank
+16 on q, k, v and o with gradient checkpointing. A contender that is not installed or fails gets a row with the reason.
+--decode: rollouts alone, with vLLM; --profile-time: where the time of our own step goes; --check: whether its numbers
+are right. A cap limits torch's allocator; memory outside it, such as vLLM's sleepable part, shows in `device`.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from benchmarks.contenders.watch import device_peak
 STEPS = ("native", "hf", "trl", "trl-vllm", "trl-vllm-sleep", "trl-vllm-bf16")
 DECODE = ("native", "hf", "vllm-nf4", "vllm-bf16")
 NEEDS = {"trl": ("trl", "datasets", "bitsandbytes", "peft"), "vllm": ("vllm", "peft")}
-"""Part of a contender's name -> libraries without which it is not started."""
+"""Part of a contender's name -> libraries it needs."""
 OURS = ("native", "hf")
 
 
@@ -62,29 +61,29 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
         default="forced",
         help="real: other lengths in each step, --completion at most (forced)",
     )
-    parser.add_argument("--warmup", type=int, default=2, help="steps that do not count (2)")
-    parser.add_argument("--steps", type=int, default=10, help="timed steps at most (10)")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of timed steps, after which two are enough (60)")
-    parser.add_argument("--launches", type=int, default=1, help="processes of each contender, a row each (1)")
-    parser.add_argument("--cap", type=float, default=0.0, metavar="GIB", help="memory of a card that is emulated")
-    parser.add_argument("--vllm-share", type=float, default=0.3, help="of the GPU's memory, for vLLM (.3)")
-    parser.add_argument("--timeout", type=float, default=540.0, metavar="S", help="of one contender (540)")
-    parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="a knob of our own contenders")
-    parser.add_argument("--model", type=Path, help="folder for the random model; kept, and read if it is there")
+    parser.add_argument("--warmup", type=int, default=2, help="untimed steps (2)")
+    parser.add_argument("--steps", type=int, default=10, help="maximum number of timed steps (10)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="time after which two timed steps are enough (60)")
+    parser.add_argument("--launches", type=int, default=1, help="processes per contender, one row each (1)")
+    parser.add_argument("--cap", type=float, default=0.0, metavar="GIB", help="memory of the card to emulate")
+    parser.add_argument("--vllm-share", type=float, default=0.3, help="share of the GPU's memory for vLLM (.3)")
+    parser.add_argument("--timeout", type=float, default=540.0, metavar="S", help="limit per contender (540)")
+    parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="knob of our own contenders")
+    parser.add_argument("--model", type=Path, help="folder for the random model; kept and reused")
     parser.add_argument("--decode", action="store_true", help="rollouts alone")
     parser.add_argument("--profile-time", action="store_true", help="kernels of our own step by family")
-    parser.add_argument("--check", action="store_true", help="our log-probs and gradients against float32 ones")
-    parser.add_argument("--show", type=Path, nargs="+", metavar="FILE", help="measure nothing: tables of such files")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all figures there, after each contender")
+    parser.add_argument("--check", action="store_true", help="compare our log-probs and gradients with float32")
+    parser.add_argument("--show", type=Path, nargs="+", metavar="FILE", help="only show tables of earlier --json files")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all figures to this file")
     args = parser.parse_args(arguments)
     known = DECODE if args.decode else OURS if args.profile_time or args.check else STEPS
     args.contenders = args.contenders or (["native"] if args.profile_time or args.check else list(known))
     if unknown := sorted(set(args.contenders) - set(known)):
         parser.error(f"there is no contender {', '.join(unknown)}; known here: {', '.join(known)}")
     if args.lengths == "real" and (args.decode or args.check or args.profile_time):
-        parser.error("--lengths real: only steps; not with --decode, --check or --profile-time")
+        parser.error("--lengths real cannot be combined with --decode, --check or --profile-time")
     if min(args.group_size) < 2:
-        parser.error("--group-size must be 2 at least: rewards of one completion cannot differ")
+        parser.error("--group-size must be at least 2: rewards of one completion cannot differ")
     return args
 
 
@@ -128,10 +127,10 @@ def report_text(reports: list[dict[str, Any]], args: argparse.Namespace) -> str:
 
 
 def together(files: list[dict[str, Any]]) -> list[str]:
-    """Tables of what several calls measured; those of one kind and one workload are one table. (pure)"""
+    """Tables of several result files, one per kind and workload. (pure)"""
     kinds: dict[str, list[dict[str, Any]]] = {}
     for file in files:
-        file = file | {"workload": {"lengths": "forced"} | file["workload"]}  # older files do not tell it
+        file = file | {"workload": {"lengths": "forced"} | file["workload"]}  # missing in older files
         kinds.setdefault(json.dumps([file["kind"], file["gpu"], file["workload"]]), []).append(file)
     found = []
     for same in kinds.values():
@@ -144,7 +143,7 @@ def together(files: list[dict[str, Any]]) -> list[str]:
 
 
 def measured(name: str, size: int, args: argparse.Namespace, model: Path) -> dict[str, Any]:
-    """The report of one contender. Only one that can start costs a process, and the model is made before the first."""
+    """The report of one contender. Starts a process only if its libraries exist, and first creates the model."""
     wanted = [library for part, group in NEEDS.items() if part in name for library in group]
     if missing := [library for library in wanted if importlib.util.find_spec(library) is None]:
         return failed(name, size, f"not installed here: {', '.join(missing)}")
@@ -192,7 +191,7 @@ def in_a_process(name: str, size: int, args: argparse.Namespace, model: Path) ->
 
 
 def environment_of(name: str) -> dict[str, str]:
-    """What our own workers set before they load a tensor library; nothing for others."""
+    """Variables that our own workers set before loading a tensor library; empty for other contenders."""
     from workers.environment import ENVIRONMENT
 
     return ENVIRONMENT if set(name.split()) & set(OURS) else {}
@@ -211,7 +210,7 @@ def failed(name: str, size: int, reason: str) -> dict[str, Any]:
 
 
 def gpu_facts() -> str:
-    """Name, driver, power limit and clocks, as the driver's tool tells them; empty without one."""
+    """Name, driver, power limit and clocks from the driver's tool; empty without it."""
     fields = "name,driver_version,memory.total,power.limit,clocks.max.sm"
     try:
         query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]

@@ -1,13 +1,13 @@
-"""Does GRPO learn? The pocket model on word problems, with and without entropy mask and SENT, through the real daemon.
+"""Tests that GRPO learns: the pocket model on word problems, with and without entropy mask and SENT.
 
-Each run is `python -m orchestrator run --profile pocket-grpo` on two CPUs; `--parallel 6` has six side by side, on 12.
-Training minutes exclude validation, and with SENT the measuring of the problems; wall minutes are everything.
+Each run is `python -m orchestrator run --profile pocket-grpo` on two CPUs; `--parallel 6` runs six at a time, on 12.
+Training minutes exclude validation, and with SENT the measurement of the problems; wall minutes include everything.
 
-The variant `random` is a control, run where it is named: rewards are coins, and accuracy must not rise.
+The variant `random` is a control that runs only if named: rewards are random, and accuracy must not rise.
 
-A run counts as risen if the 95 % interval of its last greedy accuracy lies above that of the untrained model.
-`to .9` is the first validated step at which sampled answers (T=1) are right nine times of ten.
-`kept` is the share of tokens that got a gradient in the 20 steps before, `uniform` that of groups that taught nothing.
+A run has risen if the 95 % interval of its last greedy accuracy lies above that of the untrained model. `to .9` is the
+first validated step with a sampled accuracy (T=1) of at least 0.9. `kept` is the share of tokens with a gradient in the
+previous 20 steps, `uniform` that of groups that taught nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_options(parser, minutes=3.0)
-    parser.add_argument("--read", type=Path, nargs="+", help="run nothing: one table of the curves in these files")
+    parser.add_argument("--read", type=Path, nargs="+", help="only show a table of the curves in these files")
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=COMPARED)
     parser.add_argument("--profile", default="pocket-grpo", help="what to run (pocket-grpo)")
     args = parser.parse_args(arguments)
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> Curves:
 
 
 def read(paths: Sequence[Path]) -> Curves:
-    """The curves of several files together, as `--json` wrote them."""
+    """The curves of several `--json` files together."""
     curves: dict[str, dict[str, Any]] = {}
     for path in paths:
         for variant, seeds in json.loads(path.read_text()).items():
@@ -77,7 +77,7 @@ def job_of(args: argparse.Namespace, variant: str, seed: int) -> Job:
 
 
 def tables(curves: Curves) -> str:
-    """The courses of all runs, then one line for each. (pure)"""
+    """The curves of all runs, then one line per run. (pure)"""
     return f"{courses(curves)}\n\n{outcomes(curves)}"
 
 
@@ -109,7 +109,7 @@ def cell(score: Mapping[str, float]) -> str:
 
 
 def outcomes(curves: Curves) -> str:
-    """Before and after, with intervals, and whether they are apart. (pure)"""
+    """Accuracy before and after, with intervals, and whether it rose. (pure)"""
     lines = [
         f"{'variant':<10} seed  {'before':<18}  {'after':<18}  risen  T=1 before  after  to .9  steps  train min  wall"
     ]
@@ -133,13 +133,13 @@ def outcome(curve: Mapping[str, Any]) -> str:
 
 
 def steps_to(curve: Mapping[str, Any], accuracy: float) -> str:
-    """The first validated step whose sampled accuracy is that; a dash where there is none. (pure)"""
+    """The first validated step with that sampled accuracy; a dash if there is none. (pure)"""
     found = [one["step"] for one in curve["points"] if one["metrics"]["mean"]["sampled_accuracy"] >= accuracy]
     return str(found[0]) if found else "-"
 
 
 def is_risen(curve: Mapping[str, Any]) -> bool:
-    """Whether the intervals of the first and the last greedy mean are apart, the last above. (pure)"""
+    """Whether the interval of the last greedy mean lies above that of the first. (pure)"""
     if not curve["points"]:
         return False
     first, last = (curve["points"][n]["metrics"]["mean"] for n in (0, -1))

@@ -1,8 +1,8 @@
-"""Hand-over: seconds from the last step of a cycle to the first step of the next, validation excluded.
+"""Hand-over: seconds from the last step of a cycle to the first step of the next, without validation.
 
-Runs the pocket profile for some cycles through the real daemon (or reads a run that is there, with --of) and takes
-the gaps from the store: the end of a cycle's last step and the begin of the next cycle's first, less the time that
-the validation worker spent between its `started` and `done`.
+Runs the pocket profile for some cycles through the real daemon (or reads an existing run, with --of) and takes the gaps
+from the store: from the end of a cycle's last step to the start of the next cycle's first, minus the time between the
+validation worker's `started` and `done`.
 """
 
 from __future__ import annotations

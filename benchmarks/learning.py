@@ -1,10 +1,10 @@
-"""Does the pocket model learn? Held-out accuracy over training time, for seeds and controls, through the real daemon.
+"""Tests that the pocket model learns: held-out accuracy over training time, for seeds and controls.
 
 Each line is one run of `python -m orchestrator run --profile pocket`, on the CPUs given with --cpus (two by default).
-Training minutes exclude validation, as in `run.max_hours`; wall minutes are everything.
+Training minutes exclude validation, as in `run.max_hours`; wall minutes include everything.
 
-`statements` is the mean length of the programs proposed in the 20 steps before, `learnable` how many proposals of a
-step were solved sometimes, but not always.
+`statements` is the mean length of the programs proposed in the previous 20 steps, `learnable` the number of proposals
+per step that were solved sometimes but not always.
 
 Controls: `random_rewards` must not rise; `untrained_proposer` shows what training the proposer adds;
 `plateau` runs on with the stagnation rule switched off.
@@ -68,7 +68,7 @@ def name_of(control: str, seed: int) -> str:
 
 
 def table(curves: Mapping[int, Mapping[str, Any]], args: argparse.Namespace) -> str:
-    """All curves for a person. (pure)"""
+    """All curves as text. (pure)"""
     tasks = "".join(f"{name:<20}" for name in (*SHOWN, "mean"))
     lines = [
         f"control: {args.control}; {args.minutes:g} training minutes",

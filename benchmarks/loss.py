@@ -1,9 +1,9 @@
-"""Loss: time and memory of head, log-probabilities, entropy, loss and gradient: plain, in chunks, in one pass.
+"""Loss: time and memory of head, log-probs, entropy, loss and gradient: plain, in chunks, and in one pass.
 
-Each line is a process of its own, so that one cannot use what another has freed. Memory is the peak above inputs, which
-are hidden states and the head: resident bytes on a CPU, PyTorch's allocator on a CUDA card. Time is that of the process
-on a CPU, which other processes change less, and that of the clock on a card. The plain way is the one of `score` for
-small vocabularies; "two passes" is `fused_log_probs`, "one pass" is `fused_policy_loss`.
+Each line is a separate process, so that none can reuse memory freed by another. Memory is the peak above the inputs
+(hidden states and head): resident bytes on a CPU, PyTorch's allocator on a CUDA card. Time is CPU time on a CPU, which
+other processes affect less, and wall time on a card. "Plain" is what `score` uses for small vocabularies, "two passes"
+is `fused_log_probs`, "one pass" is `fused_policy_loss`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WARM, REPEATS = 1, 5
 
 
 class Shape(NamedTuple):
-    """n places of width h, v words; frozen: no gradient of the head; chunks: rows at one time, to compare."""
+    """n tokens of width h, vocabulary v; frozen: no gradient of the head; chunks: chunk sizes to compare."""
 
     name: str
     n: int
@@ -53,8 +53,8 @@ CUDA = (
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks loss", description=__doc__)
-    parser.add_argument("--device", choices=("cpu", "cuda"), help="(cuda where there is one)")
-    parser.add_argument("--threads", type=int, default=1, help="of PyTorch on a CPU (1)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="(cuda if available)")
+    parser.add_argument("--threads", type=int, default=1, help="PyTorch threads on a CPU (1)")
     parser.add_argument("--shape", metavar="N,H,V", help="one shape instead of the built-in ones; head frozen")
     parser.add_argument("--dtype", default="float32", help="of --shape (float32)")
     parser.add_argument("--chunk", type=int, default=128, help="of --shape (128)")
@@ -144,7 +144,7 @@ def measure(
 
 
 def reset_peak(device: str) -> int:
-    """Bytes in use now; from here on the peak is counted anew."""
+    """Reset the peak and return the bytes in use."""
     import torch
 
     if device == "cuda":
@@ -152,7 +152,7 @@ def reset_peak(device: str) -> int:
         torch.cuda.reset_peak_memory_stats()
         return torch.cuda.memory_allocated()
     libc = ctypes.CDLL(None)
-    # What is freed goes back at once: -3 is M_MMAP_THRESHOLD. Otherwise earlier rounds would leave room for this one.
+    # Return freed memory at once (-3 is M_MMAP_THRESHOLD); otherwise this round would reuse earlier rounds' memory.
     libc.mallopt(-3, 1 << 16)
     libc.malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")

@@ -1,7 +1,7 @@
-"""Master: start-up, status and history of a run of a million steps, memory and CPU of what it shows.
+"""Master: start-up, status and history of a run with a million steps, and memory and CPU of the dashboard.
 
-The run is simulated: its rows are inserted in bulk. The dashboard path is measured on a pseudo-terminal that somebody
-reads, with a step finished every second: read the store, build the view, draw, as the loop does.
+The run is simulated by inserting its rows in bulk. The dashboard is measured on a pseudo-terminal with a reader and a
+finished step every second: read the store, build the view, draw, as the loop does.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks master", description=__doc__)
     parser.add_argument("--cycles", type=int, default=10_000)
     parser.add_argument("--steps", type=int, default=1_000_000)
-    parser.add_argument("--seconds", type=float, default=30.0, help="how long the dashboard is watched (30)")
-    parser.add_argument("--of", type=Path, metavar="RUN_DIR", help="a run that was simulated before")
+    parser.add_argument("--seconds", type=float, default=30.0, help="how long to measure the dashboard (30)")
+    parser.add_argument("--of", type=Path, metavar="RUN_DIR", help="reuse an earlier simulated run")
     parser.add_argument("--draw", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args(arguments)
     if args.draw:
@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
         named = ["--runs", str(run.root.parent), "--run", run.name]
         tell(f"status of {args.cycles:,} cycles and {args.steps:,} steps", command(["status", *named]), "0.3 s")
         tell("the same with --json", command(["status", *named, "--json"]), "0.3 s")
-        tell("what a resume reads: history, steps, validations", cost_of(lambda: resume(run)), "1 s")
+        tell("resume: read history, steps, validations", cost_of(lambda: resume(run)), "1 s")
         for columns, lines in ((80, 24), (200, 60)):
             share, rss = watch(run, args.seconds, columns, lines)
             print(f"{f'dashboard at {columns} x {lines}: share of one core':<52} {share:>10.2%}     1 %")
@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> int:
 
 @dataclass(frozen=True)
 class Cost:
-    """Medians of one piece of work: seconds that pass, and seconds of a core, which other processes change less."""
+    """Median wall seconds and CPU seconds of some work; other processes affect CPU seconds less."""
 
     wall_s: float
     cpu_s: float
@@ -81,12 +81,12 @@ def cost_of(work: Callable[[], object]) -> Cost:
 
 
 def cpu_seconds() -> float:
-    """Of this process and of its children that have ended."""
+    """CPU time of this process and its ended children."""
     return sum(os.times()[:4])
 
 
 def command(arguments: list[str]) -> Cost:
-    """Of the command, interpreter start included."""
+    """Cost of the command, including interpreter start."""
     given = [sys.executable, "-m", "orchestrator", *arguments]
     return cost_of(lambda: subprocess.run(given, stdout=subprocess.DEVNULL, check=True))
 
@@ -103,7 +103,7 @@ def resume(run: RunDir) -> None:
 
 
 def watch(run: RunDir, seconds: float, columns: int, lines: int) -> tuple[float, int]:
-    """(share of one core, resident bytes) of a process that shows `run`, after its start-up."""
+    """(share of one core, resident bytes) of a process that displays `run`, after start-up."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
     given = [sys.executable, "-m", "benchmarks", "master", "--draw", str(run.root), "--seconds", str(seconds)]
@@ -132,7 +132,7 @@ def drain(fd: int) -> None:
 
 
 def draw(root: Path, seconds: float) -> None:
-    """The child: what the loop does between two commits. The first two seconds are start-up, and not counted."""
+    """The child: what the loop does between two commits. The first two seconds are start-up and do not count."""
     import psutil
     import sqlite_utils  # noqa: F401  (the master has it loaded: it counts as memory)
     from rich.console import Console

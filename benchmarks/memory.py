@@ -1,10 +1,10 @@
-"""Memory and time of a profile's real shapes with random weights, phase by phase, within the memory of its card.
+"""Memory and time of a profile's real shapes with random weights, by phase, within the memory of its card.
 
-Each profile runs in a process of its own: load, rollouts at full length, one micro-batch at full length (scored, where
-the profile scores rollouts before it trains on them, then trained on), an optimiser step, a checkpoint, and that
-checkpoint loaded again. On a GPU the allocator may take no more than such a card has left
-beside a context (`set_per_process_memory_fraction`): what fits here fits there, while seconds are those of the GPU at
-hand. Seconds per step are computed from these, as if every rollout had full length: an upper bound.
+Each profile runs in its own process: load, rollouts at full length, one micro-batch at full length (scored if the
+profile needs that, then trained on), an optimiser step, a checkpoint, and loading that checkpoint. On a GPU the
+allocator is limited to what such a card has left beside a context (`set_per_process_memory_fraction`), so what fits
+here fits there; times are those of this GPU. Seconds per step are computed as if every rollout had full length, an
+upper bound.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CARDS: dict[str, tuple[str, int]] = {
     "azr-3b-qlora": ("qwen2.5-3b", 16),
     "azr-3b-qlora-8gb": ("qwen2.5-3b", 8),
 }
-"""Profile -> shape of its model, and GB of the card that it is for. Others run as they are, with no limit."""
+"""Profile -> shape of its model, and GB of its card. Other profiles run unchanged, without a limit."""
 EXPECTED = {
     "load": "load",
     "rollout": "rollout",
@@ -45,13 +45,13 @@ EXPECTED = {
 }
 """Phase here -> phase of the planner."""
 USABLE = 0.95
-"""Of a card's nominal memory, what its driver gives to programs."""
+"""Share of a card's nominal memory that the driver gives to programs."""
 GIB = 1 << 30
 
 
 @dataclass
 class Phase:
-    """Bytes and seconds of one phase; None where there is no GPU, or no way to ask the kernel."""
+    """Bytes and seconds of one phase; None without a GPU, or if the kernel does not report it."""
 
     name: str
     seconds: float
@@ -59,19 +59,19 @@ class Phase:
     reserved: int | None = None
     host: int | None = None
     expected: int | None = None
-    """What the planner computes: of the allocator, moments included, which come with the first update here."""
+    """The planner's estimate for the allocator, including moments, which here appear with the first update."""
 
 
 @dataclass
 class Report:
-    """What one profile needed. context: bytes of the GPU in use beside the allocator's, the most that was seen."""
+    """The demand of one profile. context: highest use of the GPU's memory outside the allocator."""
 
     profile: str
     device: str
     limit: int | None = None
     context: int | None = None
     kept: int = 0
-    """Bytes of the cache of rollouts that stay while the trainer works."""
+    """Bytes of the rollout cache that stay allocated while the trainer works."""
     phases: list[Phase] = field(default_factory=list)
     step_s: float | None = None
     error: str = ""
@@ -81,8 +81,8 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks memory", description=__doc__)
     parser.add_argument("profiles", nargs="*", metavar="PROFILE", help=f"by default {', '.join(CARDS)}")
     parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="override one knob")
-    parser.add_argument("--card", type=float, metavar="GB", help="memory of another card; 0: no limit")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
+    parser.add_argument("--card", type=float, metavar="GB", help="limit memory to another card's; 0: no limit")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(arguments)
     if args.inside:
@@ -92,14 +92,14 @@ def main(arguments: list[str]) -> int:
     print(f"reproduce: python -m benchmarks memory {' '.join(arguments)}\n")
     for name in args.profiles or CARDS:
         reports.append(in_a_process(name, args.set, args.card))
-        show(reports[-1])
+        print_report(reports[-1])
     if args.json:
         args.json.write_text(json.dumps(reports, indent=2) + "\n")
     return int(any(report["error"] for report in reports))
 
 
 def in_a_process(name: str, overrides: list[str], card: float | None) -> dict[str, Any]:
-    """The report of a child: what one profile leaves behind must not count for the next."""
+    """Measure in a child process, so that one profile's leftovers do not count for the next."""
     command = [sys.executable, "-m", "benchmarks", "memory", name, "--inside"]
     command += [word for override in overrides for word in ("--set", override)]
     command += [] if card is None else ["--card", str(card)]
@@ -111,7 +111,7 @@ def in_a_process(name: str, overrides: list[str], card: float | None) -> dict[st
     return found
 
 
-def show(report: dict[str, Any]) -> None:
+def print_report(report: dict[str, Any]) -> None:
     limit = f", limit {gib(report['limit'])} + context {gib(report['context'])} GiB" if report["limit"] else ""
     print(f"{report['profile']} on {report['device']}{limit}")
     print("  phase          seconds   allocated    expected    reserved        host   (peaks, GiB)")
@@ -150,13 +150,13 @@ def measured(name: str, overrides: list[str], card: float | None) -> Report:
         rehearsal(profile, device, report)
         if device.type == "cuda" and profile.model.random_init != "off":
             compare(profile, report)
-    except Exception as error:  # it is the figure that was asked for: in which phase memory runs out
+    except Exception as error:  # the result: in which phase memory runs out
         report.error = f"{type(error).__name__}: {str(error).splitlines()[0]}"
     return report
 
 
 def compare(profile: Profile, report: Report) -> None:
-    """Put what the planner expects beside what was measured."""
+    """Add the planner's estimates to the measured figures."""
     phases = demand_of(profile, shape_of(ARCHITECTURES[profile.model.random_init])).phases
     for one in report.phases:
         one.expected = phases.get(EXPECTED.get(one.name, ""))
@@ -165,7 +165,7 @@ def compare(profile: Profile, report: Report) -> None:
 
 
 def limit_memory(report: Report, gigabytes: float) -> None:
-    """Let the allocator have what a card of so many GB has left beside a context like this one."""
+    """Limit the allocator to what a card of this size has left beside a context like this one."""
     import torch
 
     from workers.memory import cap
@@ -176,13 +176,13 @@ def limit_memory(report: Report, gigabytes: float) -> None:
 
 
 def look_beside(report: Any) -> None:
-    """Fill `context`, what lies beside the allocator, and `limit`, what a cap leaves to it."""
+    """Fill `context` (memory outside the allocator) and `limit` (what a cap leaves for it)."""
     import torch
 
     from workers.memory import cap
 
     cap.tighten()
-    torch.cuda.synchronize()  # makes the context
+    torch.cuda.synchronize()  # creates the context
     free, total = torch.cuda.mem_get_info()
     report.context = max(report.context or 0, total - free - torch.cuda.memory_reserved())
     held = cap.held()
@@ -190,7 +190,7 @@ def look_beside(report: Any) -> None:
 
 
 def rehearsal(profile: Profile, device: Any, report: Report) -> None:
-    """The phases of a worker's life, each at its largest."""
+    """The phases of a worker, each at its largest."""
     from workers.azr.importance import rescore
     from workers.azr.update import PolicyUpdate, Sums
     from workers.models import optimizer
@@ -219,7 +219,7 @@ def rehearsal(profile: Profile, device: Any, report: Report) -> None:
         engine.generate(requests, how)
     engine.rest()
     report.kept = engine.cache_bytes
-    for again in ("", " 2"):  # the first pays for kernels that are chosen or compiled once
+    for again in ("", " 2"):  # the first one chooses and compiles kernels
         if is_scored(profile):
             with phase(f"score{again}", report):
                 rescore(
@@ -250,7 +250,7 @@ def rehearsal(profile: Profile, device: Any, report: Report) -> None:
 
 
 def step_seconds(profile: Profile, report: Report, side_by_side: int, in_micro_batch: int) -> float:
-    """A step as if each rollout had full length and its prompt for itself: drawn, scored where it is, trained on."""
+    """Seconds of a step if each rollout had full length and its own prompt: generated, scored if needed, trained on."""
     seconds = {one.name: one.seconds for one in report.phases}
     count = rollouts_of(profile)
     updates = profile.optimizer.updates_per_step
@@ -262,7 +262,7 @@ def step_seconds(profile: Profile, report: Report, side_by_side: int, in_micro_b
 
 
 def rollouts_of(profile: Profile) -> int:
-    """Most rollouts of one step: proposals, and the solver's answers to all of them."""
+    """Maximum number of rollouts in a step: proposals, and the solver's answers to all of them."""
     azr = profile.azr
     own_batch = 0 if azr.train_on_estimates else (azr.solve_batch or azr.proposals_per_task)
     return len(azr.tasks) * (azr.proposals_per_task * (1 + azr.group_size) + own_batch)
@@ -299,7 +299,7 @@ def ids(length: int, vocabulary: int, draws: random.Random) -> tuple[int, ...]:
 
 @contextmanager
 def phase(name: str, report: Report) -> Iterator[None]:
-    """Measure the block. Its figures are kept also where it fails: they say how far it came."""
+    """Measure the block. Keeps its figures even if it fails, to show how far it came."""
     import torch
 
     is_gpu = report.device.startswith("cuda")
@@ -325,7 +325,7 @@ def reset_host_peak() -> None:
 
 
 def host_peak() -> int | None:
-    """Highest resident memory of this process since the last reset, where the kernel tells it."""
+    """Peak resident memory of this process since the last reset, if the kernel reports it."""
     text = unless_refused(lambda: Path("/proc/self/status").read_text()) or ""
     found = {line.split(":")[0]: int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith("Vm")}
     return found.get("VmHWM", found.get("VmRSS"))

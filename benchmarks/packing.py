@@ -1,7 +1,7 @@
-"""Rows laid side by side for the trainer: seconds and memory of `packing.pack`, and of the T x T mask that it replaces.
+"""Packing of rows for the trainer: time and memory of `packing.pack`, and of a T x T mask instead.
 
-The mask is what a pass was given before: True for each pair of tokens that sees each other. Now attention gets two
-numbers a token; PyTorch's makes a mask of them on its own device, for a long row in parts.
+The mask has True for each pair of tokens that attend to each other. `pack` gives attention two numbers per token
+instead, from which PyTorch's attention builds a mask on its device, in parts for a long row.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Callable
 from typing import Any
 
 CASES = ((512, 4096, 4), (512, 8064, 4))
-"""Tokens of a prompt, of each of its completions, and how many these are: rows of 16.9k and 32.8k tokens."""
+"""Tokens of a prompt, tokens of each completion, and number of completions: rows of 16.9k and 32.8k tokens."""
 SMALL = ((20, 30, 3),)
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks packing", description=__doc__)
-    parser.add_argument("--small", action="store_true", help="a row of some tokens")
+    parser.add_argument("--small", action="store_true", help="a short row")
     options = parser.parse_args(arguments)
     print(f"reproduce: python -m benchmarks packing {' '.join(arguments)}")
     print("seconds, MiB that the result holds\n")

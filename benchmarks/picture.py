@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> int:
 
 
 def picture(curves: dict[str, dict[str, list[dict[str, object]]]]) -> str:
-    """Two charts side by side: accuracy and worked share, mean of the tasks; and mean length by task. (pure)"""
+    """Two charts: accuracy and worked share as means of the tasks, and mean length by task. (pure)"""
     runs = [curve["points"] for curve in curves.values()]
     left = Chart(
         "held-out accuracy over training seconds",

@@ -1,9 +1,9 @@
-"""Products of a decode step: NF4 as the engine multiplies it, beside bitsandbytes and bfloat16 by cuBLAS.
+"""Matrix products of a decode step: the engine's NF4 kernels compared with bitsandbytes and with cuBLAS in bfloat16.
 
-All layers have weights of their own, so that none is in a cache, and run inside one CUDA graph. Query, key and value
-are one product, and gate and up another, for the engine and for bfloat16; bitsandbytes has no such thing. "fused" is
-gate and up as a step without adapters there runs them, with the gate applied. Without a GPU the engine's plain
-operations are timed, which says nothing of a GPU.
+Every layer has its own weights, so that none is cached, and all run in one CUDA graph. The engine and bfloat16 fuse
+query, key and value into one product and gate and up into another; bitsandbytes cannot. "fused" is gate and up with the
+gate applied, as in a step without adapters on them. Without a GPU the engine's plain operations are timed, which says
+nothing about a GPU.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Products:
         return Projection([], matrices, None, None)
 
     def given(self, rows: int, name: str) -> tuple[Any, Any]:
-        """x as the engine's products read it, and as anyone does: [rows, inputs]."""
+        """x in the engine's layout, and as a plain [rows, inputs] tensor."""
         import torch
 
         ones = torch.ones(self.inputs[name], device=self.device, dtype=self.dtype)
@@ -119,7 +119,7 @@ def table(products: Products, rows: list[int]) -> None:
 
 
 def wake(products: Products, rows: int) -> None:
-    """A GPU that was idle takes a while to raise its clocks: the first row would be twice too slow."""
+    """Let an idle GPU raise its clocks; otherwise the first row would take twice as long."""
     _, _, dense, _ = calls_of(products, rows)
     until = time.monotonic() + (AWAKE_S if products.device.type == "cuda" else 0)
     while time.monotonic() < until:
@@ -127,7 +127,7 @@ def wake(products: Products, rows: int) -> None:
 
 
 def calls_of(products: Products, rows: int) -> tuple[dict[str, list[Work]], list[Work], list[Work], dict[str, Any]]:
-    """Of all layers: each product, gate and up fused, the same in full precision; and what the last ones read."""
+    """Calls for all layers: each product, gate and up fused, the full-precision ones, and the latter's weights."""
     from torch.nn.functional import linear
 
     ops, names = products.ops, list(products.inputs)
@@ -139,7 +139,7 @@ def calls_of(products: Products, rows: int) -> tuple[dict[str, list[Work]], list
 
 
 def microseconds(work: list[Work], products: Products) -> float:
-    """Of a layer: median of several rounds of everything in `work`."""
+    """Time per layer: median of several rounds of `work`."""
     import torch
 
     def run() -> None:
@@ -172,7 +172,7 @@ def microseconds(work: list[Work], products: Products) -> float:
 
 
 def bitsandbytes(products: Products, plain: dict[str, Any]) -> float | None:
-    """Its `matmul_4bit`, with scales in 8 bits as a loaded model has them."""
+    """Time of bitsandbytes' `matmul_4bit`, with 8-bit scales as in a loaded model."""
     if products.device.type == "cpu":
         return None
     try:
@@ -191,7 +191,7 @@ def bitsandbytes(products: Products, plain: dict[str, Any]) -> float | None:
 
 
 def off(products: Products, name: str, rows: int) -> float:
-    """Norm of what the first layer's product is off by, over its norm."""
+    """Relative error (norm) of the first layer's product."""
     x, plain = products.given(rows, name)
     found = products.ops.project(x, products.projections[name][0])
     found = found if hasattr(found, "norm") else found.data.sum(0)

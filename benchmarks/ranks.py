@@ -1,8 +1,8 @@
-"""Self-play's heavy work on one and on several GPUs of this host: seconds, memory of each rank, and the same losses.
+"""Self-play's heavy work on one and several GPUs of this host: time, memory of each rank, and equal losses.
 
-Each number of GPUs has a process of its own, which starts followers as a worker does. A step is rollouts at full length
-from random prompts, then an update over random rows: the same rows whatever the number, so losses and gradient norms
-must agree but for rounding. The first step, which pays for kernels that are compiled or captured once, is not timed.
+Each number of GPUs has its own process, which starts followers as a worker does. A step is rollouts at full length from
+random prompts, then an update over random rows. The rows do not depend on the number of GPUs, so losses and gradient
+norms must agree up to rounding. The first step, which compiles and captures kernels, is not timed.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from profiles.schema import Profile
 from profiles.task_kinds import ABDUCTION
 
 LEARNING_RATE = 1e-3
-"""Large enough that a wrong step would show in the next loss."""
+"""Large enough for a wrong step to show in the next loss."""
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks ranks", description=__doc__)
-    parser.add_argument("--profile", default="azr-3b-qlora", help="one of self-play; its twins on a CPU")
+    parser.add_argument("--profile", default="azr-3b-qlora", help="a self-play profile; on a CPU its -debug twin")
     parser.add_argument(
-        "--shape", default="qwen2.5-3b", help="random weights of this shape; `as-is`: the profile's own"
+        "--shape", default="qwen2.5-3b", help="random weights of this shape; `as-is`: the profile's own model"
     )
     parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="override one knob")
     parser.add_argument("--gpus", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--rollouts", type=int, default=64, help="of a step; four of each prompt")
+    parser.add_argument("--rollouts", type=int, default=64, help="rollouts per step, four per prompt")
     parser.add_argument("--prompt", type=int, default=1024, help="tokens of a prompt")
     parser.add_argument("--completion", type=int, default=256, help="tokens of a completion")
-    parser.add_argument("--steps", type=int, default=2, help="timed, after one that is not")
+    parser.add_argument("--steps", type=int, default=2, help="timed steps, after one untimed")
     parser.add_argument("--inside", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--model", default="", help=argparse.SUPPRESS)
     args = parser.parse_args(arguments)
@@ -50,14 +50,14 @@ def main(arguments: list[str]) -> int:
         reports = []
         for gpus in args.gpus:
             reports.append(in_a_process([*arguments, *made], gpus))
-            show(reports[-1])
+            print_report(reports[-1])
     if all("error" not in report for report in reports) and len(reports) > 1:
         compare(reports)
     return int(any("error" in report for report in reports))
 
 
 def made_once(shape: str, folder: str) -> str:
-    """A model directory of the shape: drawing billions of weights takes longer than all that is measured."""
+    """Create the model directory once, because generating billions of weights takes longer than the measurement."""
     code = (
         "import sys; from pathlib import Path; from workers.models import random_init\n"
         "random_init.write(sys.argv[1], 0, 'bfloat16', Path(sys.argv[2]))"
@@ -70,7 +70,7 @@ def in_a_process(arguments: list[str], gpus: int) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks", "ranks", *arguments, "--inside", str(gpus)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if done.returncode or not done.stdout.strip():
-        return {"gpus": gpus, "error": f"the process ended with {done.returncode}; its words are above"}
+        return {"gpus": gpus, "error": f"the process ended with {done.returncode}; its output is above"}
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 
@@ -83,7 +83,7 @@ def profile_of(args: argparse.Namespace, gpus: int) -> Profile:
 
 
 def measured(args: argparse.Namespace, gpus: int) -> dict[str, Any]:
-    """What this process and its followers need."""
+    """Time and memory of this process and its followers."""
     from workers.azr.replica import Apply, AzrReplica
     from workers.environment import set_environment
     from workers.rank_group.calls import Rest, TakeMemory
@@ -129,7 +129,7 @@ def measured(args: argparse.Namespace, gpus: int) -> dict[str, Any]:
 
 
 def attempt_in(root: Path, profile: Profile) -> Any:
-    """An attempt that no master has started."""
+    """An attempt without a master."""
     import msgspec
 
     from workers.contract import WorkerSpec
@@ -195,7 +195,7 @@ def ids(length: int, vocabulary: int, draws: random.Random) -> tuple[int, ...]:
     return tuple(draws.randrange(vocabulary) for _ in range(length))
 
 
-def show(report: dict[str, Any]) -> None:
+def print_report(report: dict[str, Any]) -> None:
     if "error" in report:
         print(f"{report['gpus']} GPUs: {report['error']}\n")
         return
@@ -214,7 +214,7 @@ def show(report: dict[str, Any]) -> None:
 
 
 def peaks(figures: list[dict[str, float]]) -> str:
-    """By phase, in GiB: what was allocated, or of this process where there is no GPU."""
+    """Peak memory by phase in GiB: allocated on the GPU, or of this process without a GPU."""
     found: dict[str, float] = {}
     for one in figures:
         for name, value in one.items():
@@ -239,8 +239,10 @@ def compare(reports: list[dict[str, Any]]) -> None:
             for name in ("loss", "grad_norm")
         }
         faster = {name: mean(first, name) / mean(other, name) for name in ("rollout_s", "update_s")}
+        share = {name: one * first["gpus"] / other["gpus"] for name, one in faster.items()}
         print(
-            f"{other['gpus']} beside {first['gpus']}: rollouts {faster['rollout_s']:.2f} times as fast, updates "
-            f"{faster['update_s']:.2f} times; losses differ by {worst['loss']:.2%} at most, gradient norms by "
+            f"{other['gpus']} beside {first['gpus']}: rollouts {faster['rollout_s']:.2f} times as fast "
+            f"({share['rollout_s']:.0%} efficient), updates {faster['update_s']:.2f} times ({share['update_s']:.0%}); "
+            f"losses differ by {worst['loss']:.2%} at most, gradient norms by "
             f"{worst['grad_norm']:.2%}"
         )

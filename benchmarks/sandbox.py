@@ -1,11 +1,11 @@
-"""What running a program costs: the sandbox against `multiprocessing` and one `subprocess` each, in the same run.
+"""Cost of running a program: the sandbox compared with `multiprocessing` and with one `subprocess` per program.
 
     python -m benchmarks sandbox                      the table
     python -m benchmarks sandbox --soak 1000000       memory, processes and descriptors over many programs
     LONGHAUL_DATA=folder python -m benchmarks sandbox --cruxeval 5     800 published functions, five times
 
-CPU is user and system time of this process and all its descendants, start and end of the pools taken off. It is what
-the figures are judged by: programs per second depend on who else uses the machine.
+CPU is user and system time of this process and all its descendants, without start and end of the pools. It is the main
+figure, because programs per second depend on the machine's other load.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PROGRAMS = (
     ("def f(text):\n    return {c: text.count(c) for c in text if c.isalpha()}", "'hello world'"),
     ("import math\ndef f(x, y):\n    return [math.gcd(x, y), x * y // math.gcd(x, y)]", "84, 36"),
 )
-"""Short, as models write them: what is measured is the way there and back."""
+"""Short programs, as models write them, so that the overhead dominates."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def cpu_now() -> float:
 
 
 def measure(work: Callable[[int], float], programs: int, cases_each: int = 1) -> Measure:
-    """`work(n)` starts, runs n programs, ends, and says how long the middle took."""
+    """`work(n)` starts, runs n programs, ends, and returns the seconds of the middle part."""
     before = cpu_now()
     work(0)
     empty = cpu_now() - before
@@ -68,7 +68,7 @@ def chosen(count: int) -> list[tuple[str, str]]:
 
 
 def by_subprocess(count: int) -> float:
-    """A new Python for each program: the plain way."""
+    """A new Python process for each program."""
     began = time.perf_counter()
     for program, text in chosen(count):
         code = f"{program}\nprint(repr(f({text})))"
@@ -77,14 +77,14 @@ def by_subprocess(count: int) -> float:
 
 
 def call_unprotected(program: str, text: str) -> str:
-    """What a pool of workers does with a program. For this file's own programs only."""
+    """Run a program without protection. Only for this file's own programs."""
     scope: dict[str, Any] = {}
     exec(f"{program}\nresult = f({text})", scope)  # noqa: S102  the baseline; its programs are the ones above
     return repr(scope["result"])
 
 
 def by_multiprocessing(jobs: int, fresh: bool) -> Callable[[int], float]:
-    """`multiprocessing.Pool` with fork, as usual: no layer at all. fresh: one process for each program."""
+    """`multiprocessing.Pool` with fork, without any protection. fresh: one process per program."""
 
     def work(count: int) -> float:
         context = multiprocessing.get_context("fork")
@@ -100,7 +100,7 @@ def by_multiprocessing(jobs: int, fresh: bool) -> Callable[[int], float]:
 
 
 def by_sandbox(jobs: int, inputs: int = 1, without: Sequence[str] = ()) -> Callable[[int], float]:
-    """The sandbox, `inputs` calls of each program in its process."""
+    """The sandbox, with `inputs` calls per program."""
 
     def work(count: int) -> float:
         cases = [Case(program, (text,) * inputs) for program, text in chosen(count)]
@@ -116,7 +116,7 @@ def by_sandbox(jobs: int, inputs: int = 1, without: Sequence[str] = ()) -> Calla
 
 
 def table(jobs: int, scale: float, repeats: int) -> None:
-    """Every way, `repeats` times in turn, so that a slow minute meets all of them."""
+    """Measure every way `repeats` times in turn, so that a slow minute affects all of them."""
     ways: list[tuple[str, Callable[[int], float], int, int]] = [
         ("`subprocess` each, serial", by_subprocess, 50, 1),
         ("`multiprocessing`, one process each", by_multiprocessing(jobs, fresh=True), 1000, 1),
@@ -149,7 +149,7 @@ def span(values: Sequence[float], form: str) -> str:
 
 
 def soak(jobs: int, programs: int, inputs: int = 8) -> None:
-    """Many programs through one sandbox; what it holds is printed along the way."""
+    """Run many programs through one sandbox, and print its memory, processes and descriptors along the way."""
     import psutil
 
     me = psutil.Process()
@@ -170,7 +170,7 @@ def soak(jobs: int, programs: int, inputs: int = 8) -> None:
 
 
 def cruxeval(jobs: int, repeats: int) -> None:
-    """How many of the published functions give their published output, by value and type."""
+    """How many of the published functions return their published output, by value and type."""
     path = Path(os.environ.get("LONGHAUL_DATA", "")) / "cruxeval.jsonl"
     if not path.is_file():
         raise SystemExit("LONGHAUL_DATA must name a folder with cruxeval.jsonl")
@@ -185,7 +185,7 @@ def cruxeval(jobs: int, repeats: int) -> None:
 
 
 def published_case(program: str, text: str) -> Case:
-    """The case; an input that is an expression moves into a second function, which runs in the child like the first."""
+    """The case. An input that is an expression becomes a second function, which runs in the child too."""
     try:
         parse_arguments(text)
     except Rejected:
@@ -194,14 +194,14 @@ def published_case(program: str, text: str) -> Case:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run what was asked for."""
+    """Run the requested benchmark."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks sandbox", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--scale", type=float, default=1.0, help="fewer or more programs than usual")
-    parser.add_argument("--soak", type=int, default=0, metavar="N", help="run N programs and watch what is held")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor on the number of programs")
+    parser.add_argument("--soak", type=int, default=0, metavar="N", help="run N programs and watch resource use")
     parser.add_argument("--cruxeval", type=int, default=0, metavar="N", help="run the published functions N times")
     options = parser.parse_args(arguments)
     if options.soak:

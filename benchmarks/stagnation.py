@@ -1,10 +1,10 @@
-"""How often the stagnation rule stops runs that rise, and how soon those that do not: simulated, `--seeds` runs a line.
+"""Simulates how often the stagnation rule stops improving runs, and how soon others. `--seeds` runs per line.
 
-Each problem has a latent difficulty. A sampled answer is right with probability sigmoid(skill - difficulty), drawn
-anew each time. A greedy answer is right where skill - difficulty + noise > 0; the noise of a problem is correlated
-from cycle to cycle (`rho`), so the same answers come back and flip now and then. Skill is such that expected accuracy
-follows the line's curve. `wobble`: points of accuracy by which a whole checkpoint is off, correlated between cycles.
-The rule judged is `orchestrator.stagnation.verdict` with the defaults of the schema.
+Each problem has a latent difficulty. A sampled answer is right with probability sigmoid(skill - difficulty),
+independently each time. A greedy answer is right if skill - difficulty + noise > 0. A problem's noise is correlated
+between cycles (`rho`), so its answer mostly stays the same. Skill is set so that expected accuracy follows the line's
+curve. `wobble` is a common error of a whole checkpoint in points of accuracy, correlated between cycles. Tests
+`orchestrator.stagnation.verdict` with the schema's defaults.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from state.states import CycleState, RunState
 from workers.intervals import wilson
 
 PROPOSALS = 960
-"""Of a cycle of `azr-0.5b`: 20 steps of 3 x 16."""
+"""Proposals in a cycle of `azr-0.5b`: 20 steps of 3 x 16."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """Held-out problems: (suite, task) and how many of each. first: as many at cycle 0, before all are asked."""
+    """Held-out problems: (suite, task) and their number. first: the number used at cycle 0, before all are used."""
 
     name: str
     tasks: tuple[tuple[str, str], ...]
@@ -56,7 +56,7 @@ Curve = Callable[[int], float]
 
 @dataclass(frozen=True)
 class Line:
-    """One kind of run. wants: "go" (no stop nor reseed up to `until`), or "stop" between `since` and `until`."""
+    """One kind of run. wants: "go" (no stop or reseed up to `until`), or "stop" between `since` and `until`."""
 
     name: str
     wants: str
@@ -64,7 +64,7 @@ class Line:
     until: int
     curve: Curve
     greedy: Curve | None = None
-    """Of greedy answers, where it is not that of sampled ones."""
+    """Curve of greedy answers, if it differs from that of sampled ones."""
     rho: float = 0.7
     wobble: float = 0.0
     accepted: float = 0.6
@@ -150,7 +150,7 @@ class Problems:
         self.noise = rho * self.noise + math.sqrt(1 - rho * rho) * fresh
 
     def answer(self, greedy: float, sampled: float, count: int) -> AnswerBits:
-        """The first `count` problems, at these expected accuracies over all."""
+        """Answers to the first `count` problems, at these expected accuracies over all."""
         margin = np.interp(greedy, self.greedy_at, self.grid) - self.difficulty + self.noise
         chance = _sigmoid(np.interp(sampled, self.sampled_at, self.grid) - self.difficulty)
         draws = self.rng.random(len(chance)) < chance
@@ -166,7 +166,7 @@ def _bits(right: np.ndarray) -> int:
 
 
 def cycles_of(line: Line, held: Held, seed: int) -> Iterator[CycleFacts]:
-    """Cycle 0, 1, 2 ... of one run, without end."""
+    """Endless cycles 0, 1, 2 ... of one run."""
     rng = np.random.default_rng([seed, crc32(f"{line.name}/{held.name}".encode())])
     tasks = {key: Problems(rng, held.each, held.first) for key in held.tasks}
     off, cycle = rng.normal(), 0
@@ -207,7 +207,7 @@ def cycles_of(line: Line, held: Held, seed: int) -> Iterator[CycleFacts]:
 
 @dataclass(frozen=True)
 class Ended:
-    """How one run fared: the cycle and kind of its stop (-1: none up to the end of the line), and its reseeds."""
+    """The result of one run: cycle and kind of its stop (-1: none up to the end of the line), and its reseeds."""
 
     cycle: int
     kind: str
@@ -216,7 +216,7 @@ class Ended:
 
 
 def play(line: Line, held: Held, seed: int, rule: Stagnation | None = None) -> Ended:
-    """One run up to its stop or the end of its line."""
+    """Simulate one run up to its stop or the end of its line."""
     judged_by = rule or Stagnation(min_cycles=held.min_cycles)
     past: list[CycleFacts] = []
     reseeds = 0
@@ -234,15 +234,14 @@ def play(line: Line, held: Held, seed: int, rule: Stagnation | None = None) -> E
 
 
 def is_wrong(line: Line, ended: Ended) -> bool:
-    """Stopped or reseeded though it should go on; not stopped, or too early, though it should be."""
+    """Whether a run that should go on was stopped or reseeded, or one that should stop did not, or too early."""
     if line.wants == "go":
         return ended.cycle >= 0 or ended.reseeds > 0
     return not line.since <= ended.cycle <= line.until
 
 
 def cell(line: Line, runs: list[Ended]) -> str:
-    """How many runs went otherwise than wanted, with its 95 % interval, and after how many cycles those stopped that
-    should."""
+    """How many runs had the wrong result, with a 95 % interval, and when those that should stop did."""
     wrong = sum(is_wrong(line, one) for one in runs)
     low, high = wilson(wrong, len(runs))
     stops = [one.cycle - line.since for one in runs if one.cycle >= 0]

@@ -1,11 +1,11 @@
-"""What a step's wall time goes to: generation, update, the sandbox, and all that is left for orchestration.
+"""Divides a step's wall time into generation, update, sandbox and overhead.
 
-Runs a profile for some steps through the real daemon (or reads a run that is there, with --of) and takes the seconds of
-each stage from the store. `generation` is what draws rollouts, prompts included; `sandbox` is reading, screening and
-running programs; `rest` is the remainder of the step: encoding, writing rollouts, events. Between two steps stand
-checkpoints and requests of the master; what the master itself does, it does in another process meanwhile.
+Runs a profile for some steps through the real daemon (or reads an existing run, with --of) and takes the seconds of
+each stage from the store. `generation` includes prompts; `sandbox` is parsing, screening and running programs; `rest`
+is the remainder of the step: encoding, writing rollouts, events. `between` is time between steps, for checkpoints and
+the master's requests. The master itself works in another process meanwhile.
 
-The first step of a worker also warms up what comes after it, so it is left out of the sums where there are others.
+A worker's first step includes warm-up, so the sums exclude it if there are others.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ KINDS = {
     "update": ("update",),
     "sandbox": ("validate_proposals", "judge"),
 }
-"""Kind -> stages of a step. `measuring` and what else a trainer may name counts as rest."""
+"""Kind -> stages of a step. Any other stage, such as `measuring`, counts as rest."""
 SPENT = ("sandbox", "rest", "between")
-"""What is neither generation nor update."""
+"""Overhead: everything except generation and update."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """Seconds of one step by kind. `between`: from its end to the begin of the next of the same attempt, if any."""
+    """Seconds of one step by kind. `between`: from its end to the start of the attempt's next step, if any."""
 
     number: int
     is_first: bool
@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--of", type=Path, metavar="RUN_DIR", help="read this run instead of making one")
+    parser.add_argument("--of", type=Path, metavar="RUN_DIR", help="read this run instead of starting one")
     parser.add_argument("--profile", default="pocket")
     parser.add_argument("--steps", type=int, default=20, help="steps of the one cycle (20)")
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE")
@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> int:
     steps = read(args.of or make_run(args.profile, args.steps, args.overrides))
     if not steps:
         print(
-            "error: the run has no trained step\nkept:  the run, as it is\nnext:  let it train for a step or two",
+            "error: the run has no trained step\nkept:  the run, unchanged\nnext:  let it train for a step or two",
             file=sys.stderr,
         )
         return 1
@@ -99,13 +99,13 @@ def read(directory: Path) -> list[Step]:
 
 
 def parts_of(metrics: Mapping[str, float], seconds: float) -> dict[str, float]:
-    """Seconds of one step by kind; what no stage of a kind accounts for is `rest`. (pure)"""
+    """Seconds of one step by kind; unassigned time is `rest`. (pure)"""
     parts = {kind: sum(metrics.get(f"seconds/{stage}", 0.0) for stage in stages) for kind, stages in KINDS.items()}
     return parts | {"rest": max(0.0, seconds - sum(parts.values()))}
 
 
 def shares(steps: Sequence[Step]) -> dict[str, float]:
-    """kind -> its share of the wall time of all steps and what is between them. (pure)"""
+    """kind -> share of the total wall time, including time between steps. (pure)"""
     total = sum(step.seconds + step.parts["between"] for step in steps)
     return {kind: sum(step.parts[kind] for step in steps) / total for kind in (*KINDS, "rest", "between")}
 

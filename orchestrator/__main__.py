@@ -1,11 +1,11 @@
-"""`python -m orchestrator`: for `run`, signal handlers first, then everything else."""
+"""`python -m orchestrator`. For `run`, installs the signal handlers before importing anything else."""
 
-# ruff: noqa: E402 - what is imported depends on the search path, what a signal does on the handlers
+# ruff: noqa: E402 - imports must follow the changes to the search path and the signal handlers
 
 import os
 import sys
 
-# The working directory holds other people's files: without this a json.py or workers.py in it would be executed.
+# Without this, a json.py or workers.py in the working directory would be executed.
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 - before pathlib
 if not sys.flags.safe_path and sys.path[0] != _ROOT:
     del sys.path[0]

@@ -1,6 +1,6 @@
-"""The life of one attempt, from the master's side: planned, told to start, heard, closed.
+"""Runs one attempt from the master's side: plans it, starts its worker, processes its messages and closes it.
 
-A kill between any two lines of `start` leaves something that recovery knows.
+Recovery handles a kill between any two lines of `start`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ from pathlib import Path
 import msgspec
 
 from orchestrator import worker_pool
+from orchestrator.attach import Running
 from orchestrator.checkpoint_request import CheckpointRequest
 from orchestrator.commit import STOPPED, Ended, Ledger
 from orchestrator.deadlines import STEPS_TIMED, StepTimes
 from orchestrator.display.screen import Screen
 from orchestrator.ingest import ingest, ingest_all
+from orchestrator.job_time import SLOWEST_DISK
+from orchestrator.nodes import SLOW_STEPS, NodeSteps, avoided, slow_reason
 from orchestrator.schedule import Train, Validate, asks_all_problems
-from orchestrator.supervise import failure_class
+from orchestrator.supervise import Worker, failure_class
 from orchestrator.worker_pool import Active, WorkerPool
 from profiles.errors import ExitCode
 from profiles.load import profile_sha256
@@ -35,7 +38,7 @@ from workers.contract import CheckpointRef, Message, WorkerSpec
 
 
 class Attempts:
-    """Starts and closes attempts, and takes what they report into the store."""
+    """Starts and closes attempts, and stores what they report."""
 
     def __init__(
         self,
@@ -54,23 +57,26 @@ class Attempts:
         self.ledger = ledger
         self.checkpoint_request = checkpoint_request
         self.screen = screen
-        self.step_times = self.stored_step_times()
+        self.read_steps()
 
     def start(self, action: Train | Validate, history: History, now: float, utc: float) -> None:
-        """Plan the attempt, take a worker, tell it to start."""
+        """Plan the attempt, take a worker and start it."""
         role = "train" if isinstance(action, Train) else "validate"
         action = replace(action, attempt=self.run.free_attempt(action.cycle, action.attempt, role))
         if isinstance(action, Train):
             self.store.plan_cycle(action.cycle, action.phase, action.first_step, action.end_step, action.reseed, utc)
-        worker = self.pool.take(now)
-        crash_point("attempt.spawned")
+        worker = self.pool.take_standby()
+        token = worker.token if worker is not None else worker_pool.new_token()
         directory = self.run.attempt(action.cycle, action.attempt, role)
         durable.make_dir(directory.path)
-        spec = self.spec(action, history, worker.token, directory.path)
+        spec = self.spec(action, history, token, directory.path)
         durable.write_file(directory.spec, msgspec.json.encode(spec))
-        self.store.plan_attempt(action.cycle, role, action.attempt, worker.token, spec.first_step, spec.reductions, utc)
+        self.store.plan_attempt(action.cycle, role, action.attempt, token, spec.first_step, spec.reductions, utc)
         crash_point("attempt.planned")
-        # Before it is told to start: what a planned attempt did would be work that its row does not allow.
+        avoid = avoided(self.ledger.reader.node_failures(), utc)
+        worker = worker or self.pool.spawn(token, now, directory, avoid, self.ending_s(history))
+        crash_point("attempt.spawned")
+        # Store this before telling it to start: a row that says PLANNED must not have done any work.
         self.store.set_attempt_process(worker.token, worker.handle.pid, worker.handle.started)
         self.store.set_attempt_state(worker.token, AttemptState.STARTING)
         self.pool.assign(worker, spec, directory, now)
@@ -91,8 +97,33 @@ class Attempts:
         what = f"from step {spec.first_step}" if role == "train" else f"of step {spec.first_step - 1}"
         self.screen.say(f"cycle {action.cycle}: {role} attempt {action.attempt} {what} ({worker.handle})")
 
-    def settle_problems(self, action: Train | Validate, history: History) -> None:
-        """Before the first validation that can tell what it costs to ask all problems: whether the run does."""
+    def ending_s(self, history: History) -> float:
+        """Seconds that the longest of the last steps and a checkpoint on a slow disk take; 0: no step is known."""
+        if not self.step_times.longest_s:
+            return 0.0
+        return self.step_times.longest_s + (history.head.bytes / SLOWEST_DISK if history.head is not None else 0.0)
+
+    def go_on(self, running: Running, history: History, now: float) -> None:
+        """Take over the worker of an earlier master in the middle of its attempt."""
+        attempt = running.attempt
+        directory = self.run.attempt(attempt.cycle, attempt.attempt, attempt.role)
+        spec = msgspec.json.decode(directory.spec.read_bytes(), type=WorkerSpec)
+        action: Train | Validate = Validate(attempt.cycle, attempt.attempt)
+        if attempt.role == "train":
+            phase = history.current.phase if history.current is not None else "train"
+            action = Train(attempt.cycle, attempt.attempt, phase, spec.first_step, spec.end_step, spec.reseed)
+        worker = Worker(running.launcher, running.started, directory.log, now)
+        worker.watch = replace(worker.watch, started_at=now, first_step=spec.first_step)
+        self.pool.active = Active(worker, attempt, action, spec.end_step, directory, worker_pool.oom_kills())
+        self.pool.active.state = attempt.state
+        if attempt.state == AttemptState.PLANNED:  # its master died between the submission and the next line
+            self.store.set_attempt_process(worker.token, worker.handle.pid, worker.handle.started)
+            self.store.set_attempt_state(worker.token, AttemptState.STARTING)
+            self.pool.active.state = AttemptState.STARTING
+        self.screen.say(f"cycle {attempt.cycle}: {attempt.role} attempt {attempt.attempt} goes on ({worker.handle})")
+
+    def record_problems(self, action: Train | Validate, history: History) -> None:
+        """Decide, once, whether validations ask all problems, as soon as the cost of that is known."""
         if isinstance(action, Train) or history.all_problems is not None:
             return
         choice, cost = asks_all_problems(history, self.profile), history.validation_cost
@@ -101,11 +132,11 @@ class Attempts:
         self.store.decide_problems(all_problems=choice)
         if choice and cost is not None:
             self.screen.say(
-                f"validations ask all {cost.available:,} problems from now on: {cost.asked:,} took {cost.seconds:.0f} s"
+                f"validations use all {cost.available:,} problems from now on: {cost.asked:,} took {cost.seconds:.0f} s"
             )
 
     def spec(self, action: Train | Validate, history: History, token: str, directory: Path) -> WorkerSpec:
-        """All that the worker is told. A validation is a cycle of no steps at the head."""
+        """The worker's spec. A validation is a cycle without steps at the head."""
         head = history.head
         train = action if isinstance(action, Train) else None
         return WorkerSpec(
@@ -128,28 +159,32 @@ class Attempts:
         )
 
     def hear(self, active: Active, messages: list[Message], utc: float) -> list[CheckpointFacts]:
-        """Act on what the worker says; returns the checkpoints that became the head."""
+        """Process messages from the worker. Returns the checkpoints that became the head."""
         types = {message.type for message in messages}
         if "started" in types:
             self.set_state(active, AttemptState.RUNNING)
-        if types & {"done", "checkpointed"}:  # all of it: the steps of a checkpoint come before the checkpoint
+        if types & {"done", "checkpointed"}:  # ingest everything: a checkpoint's steps must be stored before it
             self.take(ingest_all(self.store, active.worker.token, active.directory.events))
         elif "event_hint" in types:
             self.take(ingest(self.store, active.worker.token, active.directory.events))
+        self.note_slow_nodes(active, utc)
         saved = [message for message in messages if message.type == "checkpointed" and message.path]
         return [facts for message in saved if (facts := self.take_checkpoint(active, message, utc)) is not None]
 
     def take(self, lines: list[Line]) -> None:
-        """Lines that were just ingested: for the deadlines, and for the screen."""
+        """Pass newly ingested lines to the deadlines and the screen."""
         self.step_times.take(lines)
+        self.node_steps.take(lines)
         self.screen.take(lines)
 
-    def stored_step_times(self) -> StepTimes:
-        """Of the store: without steps that a dead attempt did and its successor does again."""
-        return StepTimes(self.ledger.reader.step_seconds(STEPS_TIMED))
+    def read_steps(self) -> None:
+        """Read the last steps from the store, which excludes those of a dead attempt that its successor repeats."""
+        self.step_times = StepTimes(self.ledger.reader.step_seconds(STEPS_TIMED))
+        has_nodes = self.profile.run.hosts > 1
+        self.node_steps = NodeSteps(one.metrics for one in self.ledger.reader.steps(SLOW_STEPS) if has_nodes)
 
     def take_checkpoint(self, active: Active, message: Message, utc: float) -> CheckpointFacts | None:
-        """A worker says that a checkpoint is durable: believe it only after verifying, then make it the head."""
+        """Verify the checkpoint that a worker reports as durable, and make it the head."""
         try:
             facts = self.ledger.commit_checkpoint(self.run.root / message.path, active.end_step, utc)
         except Damaged as error:
@@ -165,7 +200,7 @@ class Attempts:
         return facts
 
     def ask_to_stop(self, active: Active, now: float) -> None:
-        """A train worker finishes its step; a validation is simply done again on resume."""
+        """Ask a train worker to stop after its step. A validation is aborted: it is repeated on resume."""
         if active.stop_sent:
             return
         active.stop_sent = True
@@ -176,13 +211,31 @@ class Attempts:
         active.worker.send(Message(type="stop", id=2))
         self.set_state(active, AttemptState.STOPPING)
 
+    def note_failed_nodes(self, active: Active, utc: float) -> None:
+        """Record, once, which nodes have failed under the worker."""
+        life, attempt = active.worker.life, active.attempt
+        if new := [node for node in life.nodes if node not in active.failed_nodes]:
+            active.failed_nodes += new
+            self.store.add_node_failures(new, life.text, attempt.cycle, attempt.attempt, utc)
+            self.screen.say(f"left out from now on: {', '.join(new)} ({life.text})")
+
+    def note_slow_nodes(self, active: Active, utc: float) -> None:
+        """Record which nodes hold the others up, unless they are avoided already. The attempt goes on with them."""
+        if not (slow := self.node_steps.slow):
+            return
+        known, attempt = avoided(self.ledger.reader.node_failures(), utc), active.attempt
+        for node, times in slow.items():
+            if node not in (*known.failed, *known.slow):
+                self.store.add_node_failures([node], slow_reason(times), attempt.cycle, attempt.attempt, utc)
+                self.screen.say(f"{node} is {slow_reason(times)}; the next job leaves it out if it can")
+
     def set_state(self, active: Active, state: AttemptState) -> None:
         if active.state != state and active.state not in (AttemptState.STOPPING, AttemptState.HUNG):
             self.store.set_attempt_state(active.worker.token, state)
             active.state = state
 
     def close(self, active: Active, now: float, utc: float) -> Ended:
-        """Its worker is gone: take what it left, close its row, and say how it ended."""
+        """Store what the ended worker left, close the attempt's row and report how it ended."""
         worker = active.worker
         self.hear(active, worker.receive(now), utc)
         code = worker.exit_code or 0
@@ -192,12 +245,21 @@ class Attempts:
             failure = STOPPED
         elif code or active.hung:
             oom_killed = worker_pool.oom_kills() > active.oom_kills_before
-            failure = failure_class(code, hung=active.hung, oom_killed=oom_killed)
+            failure = failure_class(code, hung=active.hung, oom_killed=oom_killed, cause=worker.life.cause)
         crash_point("attempt.before_close")
-        ended = self.ledger.close(active.attempt, active.end_step, exit_code=code, failure=failure, lost=False, now=utc)
+        ended = self.ledger.close(
+            active.attempt,
+            active.end_step,
+            exit_code=code,
+            failure=failure,
+            lost=False,
+            now=utc,
+            text=worker.life.text,
+        )
         self.pool.active = None
         self.pool.discard(worker)
-        self.step_times = self.stored_step_times()
+        self.note_failed_nodes(active, utc)
+        self.read_steps()
         for line in ended.repairs:
             self.screen.say(line)
         self.screen.say(end_line(active, ended, code))
@@ -205,7 +267,7 @@ class Attempts:
 
 
 def end_line(active: Active, ended: Ended, code: int) -> str:
-    """One line for the log about an attempt that ended."""
+    """The log line for an ended attempt."""
     attempt = active.attempt
     head = f"cycle {attempt.cycle}: {attempt.role} attempt {attempt.attempt}"
     if ended.failure and ended.failure != STOPPED:

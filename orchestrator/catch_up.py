@@ -1,7 +1,7 @@
-"""Brings a store that is lost or older than its run up to the newest whole checkpoint, from the files beside it.
+"""Brings a lost or outdated store up to the newest intact checkpoint, from the run's files.
 
-The story of the run is told again, attempt by attempt, through the same methods of the store that wrote it the first
-time. A kill in the middle only means once more: what has a row by then is not told twice.
+Replays the run attempt by attempt, mostly through the store methods that first recorded it. Safe to rerun after a kill:
+whatever already has a row is not replayed.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from workers.contract import Outcome
 
 
 def catch_up(ledger: Ledger, now: float) -> list[str]:
-    """Take in every attempt up to the newest whole checkpoint of the run, if ordinary recovery could not adopt that.
+    """Adopt every attempt up to the newest intact checkpoint of the run, if ordinary recovery cannot adopt it.
 
-    Returns a line for what was done; none where the store knows all there is, as at nearly every start.
+    Returns a line for each thing done; none if the store is up to date, as at nearly every start.
     """
     history = ledger.reader.history()
     strangers = recover.strangers(ledger.run, history.run_id, ledger.reader.checkpoints())
@@ -42,7 +42,7 @@ def catch_up(ledger: Ledger, now: float) -> list[str]:
 
 
 def _is_ordinary(ledger: Ledger, item: recover.FoundDir, strangers: list[recover.FoundDir], history: History) -> bool:
-    """Whether the store knows its attempt, and it hangs on the head by checkpoints that are all there."""
+    """Whether the store knows its attempt, and all checkpoints between it and the head exist."""
     there = {one.checkpoint_id: one for one in strangers}
     parent = item.parent
     while parent in there:
@@ -52,10 +52,10 @@ def _is_ordinary(ledger: Ledger, item: recover.FoundDir, strangers: list[recover
 
 
 def continues(ledger: Ledger, line: list[Link], history: History, tokens: Collection[str]) -> bool:
-    """Whether the line is the run's own story: it goes through the head, or files are missing between the two.
+    """Whether the line belongs to this run's history: it passes through the head, or files between the two are missing.
 
-    A line that leaves the store's own before the head is another history; so may be one that hangs in the air and whose
-    attempt left no files here. Neither is mixed in. tokens: of attempts whose files are here.
+    A line that branches off before the head belongs to another history. So may a line without a known ancestor whose
+    last attempt left no files here. Neither is adopted. tokens: those of attempts with files here.
     """
     if history.head is None:
         return True
@@ -67,13 +67,13 @@ def continues(ledger: Ledger, line: list[Link], history: History, tokens: Collec
 
 
 def unknown_part(ledger: Ledger, line: list[Link]) -> list[Link]:
-    """The links that have no row yet, oldest first."""
+    """Links without a row in the store, oldest first."""
     return [link for link in line if ledger.reader.checkpoint(link.facts.checkpoint_id) is None]
 
 
 @dataclass
 class Telling:
-    """One telling of the story, up to the last link of `line`."""
+    """One replay of the run's history, up to the last link of `line`."""
 
     ledger: Ledger
     records: list[Record]
@@ -83,27 +83,27 @@ class Telling:
 
     def all(self) -> list[str]:
         last = self.line[-1].facts
-        lines = self._untold()
+        lines = self._unreported()
         self._make_missing_cycles()
-        told = [record for record in self.records if record.has_begun and self._is_open(record)]
-        for record in told:
+        opened = [record for record in self.records if record.has_begun and self._is_open(record)]
+        for record in opened:
             self._close_cycles_before(record.spec.cycle)
             self._tell(record)
             crash_point("recover.told")
-        for link in self.line:  # of attempts that left no files
+        for link in self.line:  # checkpoints of attempts that left no files
             self._commit(link)
         self._close_cycles_before(last.cycle)
-        self._settle_cycle(last.cycle)
+        self._close_cycle(last.cycle)
         self._forget_pruned()
-        first = min((record.spec.cycle for record in told), default=last.cycle)
+        first = min((record.spec.cycle for record in opened), default=last.cycle)
         lines.append(
             f"the store knew nothing after {_where(self.before)}; cycles {first} to {last.cycle} were adopted from "
             f"their files, up to {last.path} (step {last.step})"
         )
         return lines
 
-    def _untold(self) -> list[str]:
-        """What cannot be told, in lines: cycles of which no file is left, attempts whose number has another row."""
+    def _unreported(self) -> list[str]:
+        """Report what cannot be replayed: cycles without files, and attempts whose number has another row."""
         first = self.before.head.cycle + 1 if self.before.head is not None else 0
         there = {record.spec.cycle for record in self.records}
         gone = [cycle for cycle in range(first, self.line[-1].facts.cycle + 1) if cycle not in there]
@@ -121,14 +121,14 @@ class Telling:
         return self.ledger.reader.token_of(record.spec.cycle, record.spec.role, record.spec.attempt)
 
     def _is_open(self, record: Record) -> bool:
-        """Whether it has no row yet, or one that is not closed."""
+        """Whether it has no row yet, or an open one."""
         token = self._token(record)
         if token == record.spec.token:
             return self.ledger.store.attempt_state(token) not in FINAL
         return not token
 
     def _make_missing_cycles(self) -> None:
-        """Rows of cycles that checkpoints tell of and no spec: as long as their checkpoints reach."""
+        """Add rows for cycles that have checkpoints but no spec; they span the steps of their checkpoints."""
         there = {record.spec.cycle for record in self.records if record.spec.role == "train"}
         steps: dict[int, list[int]] = {}
         for link in self.line:
@@ -138,7 +138,7 @@ class Telling:
             self.ledger.store.plan_cycle(cycle, _phase(cycle), max(1, min(reached)), max(reached) + 1, 0, self.now)
 
     def _tell(self, record: Record) -> None:
-        """One attempt: planned, heard, its checkpoints committed, closed."""
+        """Replay one attempt: plan it, ingest its events, commit its checkpoints, close it."""
         spec, store = record.spec, self.ledger.store
         if spec.role == "train":
             store.plan_cycle(spec.cycle, _phase(spec.cycle), spec.first_step, spec.end_step, spec.reseed, self.now)
@@ -180,7 +180,7 @@ class Telling:
         return (AttemptState.SUCCEEDED if is_of_line else AttemptState.LOST), ""
 
     def _take_scores(self, record: Record) -> bool:
-        """Whether the scores are of the checkpoint that its cycle ended with; then they are in the store."""
+        """Store the attempt's scores if they are of the current head, and return whether they are."""
         head, result, spec = self.ledger.reader.history().head, record.result, record.spec
         if head is None or spec.head is None or result is None or not result.validation:
             return False
@@ -195,7 +195,7 @@ class Telling:
         return True
 
     def _commit(self, link: Link) -> None:
-        """Its row; it is the head from then on. One that was pruned, or is damaged, counts as deleted."""
+        """Add a checkpoint's row and make it the head. A pruned or damaged checkpoint is marked as deleted."""
         reader, store, facts = self.ledger.reader, self.ledger.store, link.facts
         if reader.checkpoint(facts.checkpoint_id) is not None:
             return
@@ -208,16 +208,16 @@ class Telling:
             store.set_checkpoint_state(facts.checkpoint_id, "deleted")
 
     def _close_cycles_before(self, cycle: int) -> None:
-        """A cycle is closed before the next one begins: those that were trained to their end are."""
+        """Commit earlier cycles that were trained to their end, because a cycle closes before the next one starts."""
         while (current := self.ledger.reader.history().current) is not None and current.cycle < cycle:
-            state = self._settle_cycle(current.cycle)
+            state = self._close_cycle(current.cycle)
             if state not in (CycleState.TRAINED, CycleState.VALIDATED):
                 return
             judgement = verdict(self.ledger.reader.history(), self._profile_of(current.cycle).stagnation)
             self.ledger.store.commit_cycle(current.cycle, str(judgement), judgement.evidence, self.now)
 
-    def _settle_cycle(self, cycle: int) -> CycleState:
-        """Its state by what is committed."""
+    def _close_cycle(self, cycle: int) -> CycleState:
+        """Set the cycle's state from what is committed, and return it."""
         history = self.ledger.reader.history()
         current, head = history.current, history.head
         if current is None or current.cycle != cycle or current.state == CycleState.COMMITTED:
@@ -234,7 +234,7 @@ class Telling:
         return (of_cycle or self.records)[-1].spec.profile
 
     def _forget_pruned(self) -> None:
-        """Rows of checkpoints that were pruned after the store was put aside as a back-up."""
+        """Mark checkpoints as deleted that were pruned after this store was backed up."""
         for facts in self.ledger.reader.checkpoints():
             if facts.state == "committed" and not (self.ledger.run.root / facts.path).exists():
                 self.ledger.store.set_checkpoint_state(facts.checkpoint_id, "deleted")

@@ -1,6 +1,6 @@
-"""The request for a checkpoint: who asked, how far it has come, and since when its deadline counts.
+"""The request for a checkpoint: who waits for it, its state, and when its deadline started.
 
-It reads no clock and no store. What it does is send one message to the worker, say one line, and answer clients.
+Reads no clock and no store. Only sends one message to the worker, prints one line, and answers clients.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from workers.contract import Message
 
 @dataclass(frozen=True)
 class Idle:
-    """Nobody has asked since the last answer."""
+    """No request is pending."""
 
 
 @dataclass(frozen=True)
 class Owed:
-    """There was nothing to save yet, or the worker that was asked died: the next train worker is asked at once."""
+    """There was nothing to save yet, or the worker died before saving. The next train worker is asked at once."""
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,13 @@ class Sent:
     """A train worker was asked."""
 
     worker: str
-    """Its token."""
+    """The worker's token."""
     at: float
-    """Monotonic. The deadline counts from here."""
+    """Monotonic time at which the deadline starts."""
 
 
 class TrainWorker(Protocol):
-    """What the request needs of a `supervise.Worker`."""
+    """The part of `supervise.Worker` that the request needs."""
 
     token: str
 
@@ -43,7 +43,7 @@ class TrainWorker(Protocol):
 
 
 class CheckpointRequest:
-    """One request, however many ask before it is answered.
+    """One request, shared by everyone who asks before it is answered.
 
     ```
     idle, owed --ask, a train worker runs--> sent        the worker gets one message
@@ -54,6 +54,8 @@ class CheckpointRequest:
     sent       --its worker failed---------> owed
     any        --the run ended-------------> idle        answered: the run ended first
     ```
+
+    A worker that writes checkpoints at steps of its own is not asked: `decline` answers when the next one is due.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -62,33 +64,38 @@ class CheckpointRequest:
         self._clients: list[Client] = []
 
     def join(self, client: Client) -> None:
-        """Have `client` answered with the others. It does not ask."""
+        """Answer `client` when the request is answered. Does not make a request."""
         self._clients.append(client)
 
     def ask(self, worker: TrainWorker | None, head: CheckpointFacts | None, now: float) -> None:
-        """Ask for a checkpoint. worker: the active train worker, if there is one."""
+        """Request a checkpoint. worker: the active train worker, if any."""
         if worker is not None:
             self._send(worker, now)
         elif head is None:
-            self._say("there is nothing to save yet; the first checkpoint will answer this request")
+            self._say("there is nothing to save yet; the first checkpoint answers this request")
             self.state = Owed()
         else:
             self._say(f"nothing is newer than the checkpoint of step {head.step}")
             self._answer(head, "nothing is newer than the head")
 
+    def decline(self, why: str, head: CheckpointFacts | None) -> None:
+        """The worker cannot be asked: say so, and answer whoever waits."""
+        self._say(why)
+        self._answer(head, why, ok=False)
+
     def worker_started(self, worker: TrainWorker, now: float) -> None:
-        """A train worker is active: pass on a request that is owed."""
+        """A train worker became active: send it an owed request."""
         if isinstance(self.state, Owed):
             self._send(worker, now)
 
     def committed(self, head: CheckpointFacts) -> None:
-        """The checkpoint that the worker made for it is the head."""
+        """The requested checkpoint is now the head."""
         if isinstance(self.state, Sent):
             self.state = Idle()
             self._answer(head, "durable")
 
     def worker_ended(self, token: str, head: CheckpointFacts | None, *, has_failed: bool) -> None:
-        """A worker ended without an answer. If it did not fail, the head holds all its work."""
+        """A worker ended without answering. If it did not fail, the head holds all its work."""
         if not (isinstance(self.state, Sent) and self.state.worker == token):
             return
         if has_failed:
@@ -98,7 +105,7 @@ class CheckpointRequest:
             self._answer(head, "durable")
 
     def run_ended(self, head: CheckpointFacts | None) -> None:
-        """No worker follows: tell everybody who waits."""
+        """No worker follows: answer every waiting client."""
         self.state = Idle()
         self._answer(head, "the run ended first", ok=False)
 
@@ -107,16 +114,16 @@ class CheckpointRequest:
         return isinstance(self.state, Sent)
 
     def sent_at(self, token: str) -> float | None:
-        """When the worker of that token was asked (monotonic); None: it was not."""
+        """Monotonic time at which the worker with this token was asked; None if it was not."""
         return self.state.at if isinstance(self.state, Sent) and self.state.worker == token else None
 
     def later_by(self, token: str, seconds: float) -> None:
-        """As if that worker had been asked so much later: time in which it, or the master, did not run."""
+        """Postpone that worker's deadline, because it or the master did not run for that long."""
         if (at := self.sent_at(token)) is not None:
             self.state = Sent(token, at + seconds)
 
     def _send(self, worker: TrainWorker, now: float) -> None:
-        """Once, however often it is asked for before the end of the step."""
+        """Send the message, unless it was already sent in this step."""
         if not isinstance(self.state, Sent):
             self.state = Sent(worker.token, now)
             worker.send(Message(type="checkpoint", id=1))

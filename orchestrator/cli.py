@@ -1,4 +1,4 @@
-"""The argument tree. A command's module is imported when it is chosen, so that --help starts in a blink."""
+"""Parses the command line. Imports only the chosen command's module, so that --help is fast."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from state.layout import name_problem
 
 COMMANDS = {
     "run": "start or resume a run; without a profile the newest unfinished one, else the pocket model",
+    "plan": "tell what a profile needs and what would fit; or what is wrong with a YAML of open-instruct, in numbers",
     "stop": "finish the step, checkpoint and stop",
     "checkpoint": "make a durable checkpoint at the end of the current step, without stopping",
-    "status": "where a run stands",
-    "top": "the dashboard of a run that another terminal started",
-    "recover": "make the store of a run again from the files beside it, where it was lost or damaged",
-    "doctor": "whether this machine can carry a run, check by check, each with its remedy",
+    "status": "show where a run stands",
+    "top": "show the dashboard of a run started in another terminal",
+    "recover": "rebuild a lost or damaged store from the run's files",
+    "doctor": "check whether this machine, or a cluster's nodes, can run a profile, and say how to fix each problem",
     "evaluate": "score a checkpoint or a model directory on held-out suites",
-    "data": "import, merge, count, show and export tasks; each one that enters a data set is run again",
-    "generate": "complete a prompt with a checkpoint or a model directory, or talk to it; the text comes as it is made",
-    "export": "write a checkpoint for other programs: its adapter, a merged model, or one that llama.cpp can convert",
-    "report": "write report.html: curves, cycles, examples",
+    "data": "import, merge, count, show and export tasks; every task added to a data set is verified again",
+    "generate": "complete a prompt, or chat, with a checkpoint or a model directory; the text is streamed",
+    "export": "export a checkpoint as an adapter, a merged model, or a model that llama.cpp can convert",
+    "report": "write report.html with curves, cycles and examples",
 }
 """Name -> the first line of its module's docstring, in lower case; a test compares them."""
 
@@ -39,7 +40,7 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m orchestrator",
-        description="Longhaul: reinforcement learning of reasoning models, for days, on your own hardware.",
+        description="Longhaul: train reasoning models with reinforcement learning for days, on your own hardware.",
         epilog="Exit codes are listed in docs/operations.md.",
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -49,9 +50,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, object]:
-    """The chosen command's arguments and its module. Exits with 2 on a wrong command line.
+    """Parse the chosen command's arguments and import its module. Exits with 2 on a wrong command line.
 
-    Raises LonghaulError: INPUT where a package that it needs is not installed, USAGE for an impossible run's name.
+    Raises LonghaulError: INPUT if a package it needs is not installed, USAGE for an invalid run name.
     """
     known, rest = build_parser().parse_known_args(arguments)
     packages.check(known.command)
@@ -86,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = print_error(error, runs)
     except KeyboardInterrupt:
         code = 130
-    except BrokenPipeError:  # `| head -1` has seen enough
+    except BrokenPipeError:  # as in `| head -1`
         streams.silence(sys.stdout)
         code = 0
     except Exception as error:
@@ -95,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         code = print_error(failure, runs)
     lost = streams.settle()
-    if lost is not None and code == ExitCode.OK and given[:1] != ["run"]:  # a run says nothing; its log has it all
+    if lost is not None and code == ExitCode.OK and given[:1] != ["run"]:  # a run has everything in its log
         return print_error(unwritten(lost), runs)
     return code
 
@@ -105,32 +106,32 @@ def _unwritten_if_full(error: Exception) -> LonghaulError | None:
 
 
 def unwritten(error: OSError) -> LonghaulError:
-    """What a command found could not be written: a full disk behind `>`. (pure)"""
+    """The output could not be written, for example to a full disk behind `>`. (pure)"""
     return LonghaulError(
         f"the output cannot be written: {error.strerror}",
         kept="everything; only the output is lost",
-        next_command="the same command, with its output elsewhere",
+        next_command="the same command, with its output sent elsewhere",
         exit_code=ExitCode.DISK,
     )
 
 
 def refuse_other_bytes(words: Sequence[str]) -> None:
-    """Raises LonghaulError (USAGE) where a word is not UTF-8: no worker's spec, no store and no terminal takes it."""
+    """Raises LonghaulError (USAGE) for an argument that is not UTF-8: specs and the store cannot hold it."""
     if place := next(filter(None, map(not_text, words)), ""):
         raise LonghaulError(
             f"an argument on the command line is not UTF-8, at �: {place}",
             kept="everything; nothing was started",
-            next_command="the same command in UTF-8   (`locale` says what this terminal sends)",
+            next_command="the same command in UTF-8   (`locale` shows this terminal's encoding)",
             exit_code=ExitCode.USAGE,
         )
 
 
 def refuse_name(name: str) -> None:
-    """Raises LonghaulError (USAGE) for the name of a run that would lead out of the folder of all runs, or nowhere."""
+    """Raises LonghaulError (USAGE) for an invalid run name, such as one that leads out of the folder of all runs."""
     if problem := name_problem(name):
-        shown = harmless(name if len(name) <= 60 else f"{name[:57]}...")
+        shortened = harmless(name if len(name) <= 60 else f"{name[:57]}...")
         raise LonghaulError(
-            f"no run can be named '{shown}': {problem}",
+            f"no run can be named '{shortened}': {problem}",
             kept="everything; nothing was started",
             next_command="the same command with a name like night-1   (printable, without '/')",
             exit_code=ExitCode.USAGE,
@@ -138,7 +139,7 @@ def refuse_name(name: str) -> None:
 
 
 def print_error(error: LonghaulError, runs: Path) -> int:
-    """Its three lines on standard error; returns its exit code."""
-    with suppress(OSError):  # the terminal may be gone; the exit code still says it
+    """Print the error to standard error and return its exit code."""
+    with suppress(OSError):  # the terminal may be gone
         print(among(runs, error.render()), file=sys.stderr)  # noqa: T201
     return int(error.exit_code)

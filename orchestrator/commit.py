@@ -1,13 +1,13 @@
-"""How work becomes permanent: a verified checkpoint becomes the head; an ended attempt's row is closed.
+"""Makes work permanent: commits verified checkpoints as the head, and closes the rows of ended attempts.
 
-Order: ingest what the worker wrote, verify the files, then one FULL transaction. A kill anywhere in between leaves a
+The order is: ingest what the worker wrote, verify the files, then one FULL transaction. A kill in between leaves a
 checkpoint directory without a row, which `adopt` finds.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,7 +30,7 @@ from state.store import Store
 from workers.contract import Outcome, Result, TaskAnswers
 
 STOPPED = "stopped"
-"""Failure class of a worker that we ended on request: no failure, nothing to count."""
+"""Failure class of a worker that we ended on request. It does not count as a failure."""
 
 WHAT_WAS_DONE = {
     Kind.ADOPT: "adopted",
@@ -42,18 +42,18 @@ WHAT_WAS_DONE = {
 
 @dataclass(frozen=True)
 class Ended:
-    """How an attempt ended, for the log line and for what follows."""
+    """How an attempt ended."""
 
     state: AttemptState
     failure: str
     message: str
     exhausted: bool = False
     repairs: tuple[str, ...] = ()
-    """A line for each thing that was put right in checkpoints/."""
+    """One line per repair in checkpoints/."""
 
 
 class Ledger:
-    """Writes what workers did into the store. One for each master; needs no process to be alive."""
+    """Records the work of workers in the store. Needs no living worker."""
 
     def __init__(self, run: RunDir, store: Store, reader: Reader, rule: Retention) -> None:
         self.run = run
@@ -61,14 +61,14 @@ class Ledger:
         self.reader = reader
         self.rule = rule
         self.on_commit: Callable[[], None] = lambda: None
-        """Called whenever a checkpoint or a validation was committed."""
+        """Called after each committed checkpoint or validation."""
 
     # --- checkpoints -----------------------------------------------------------------------------------------
 
     def commit_checkpoint(self, path: Path, end_step: int, now: float, *, is_hashed: bool = False) -> CheckpointFacts:
-        """Verify the directory and make it the head. Raises state.checkpoint.Damaged. Repeating it is harmless.
+        """Verify the directory and make it the head. Idempotent. Raises state.checkpoint.Damaged.
 
-        is_hashed: every byte of it was, a moment ago.
+        is_hashed: the caller has just verified every byte.
         """
         manifest = read_manifest(path)
         small = manifest.bytes <= INLINE_BYTES
@@ -81,21 +81,21 @@ class Ledger:
         return facts
 
     def publish(self) -> None:
-        """Tell the world which checkpoints are the latest and the best."""
+        """Update latest.json and best.json."""
         pointers.publish(self.run, self.reader)
         self.on_commit()
 
-    def adopt(self, now: float) -> list[str]:
+    def adopt(self, now: float, live_tokens: Collection[str] = ()) -> list[str]:
         """Deal with every checkpoint directory that has no row: adopt the head's whole children, quarantine the
-        rest, delete staging. Idempotent. Returns a line for each thing done."""
+        rest, delete staging but that of `live_tokens`. Idempotent. Returns a line for each thing done."""
         history = self.reader.history()
-        repairs = recover.plan_adoption(self.run, history.run_id, self.reader.checkpoints(), history.head)
+        repairs = recover.plan_adoption(self.run, history.run_id, self.reader.checkpoints(), history.head, live_tokens)
         return [self.repair(repair, now) for repair in repairs]
 
     def recover_checkpoints(self, now: float) -> list[str]:
-        """The same with the head hashed too; where it is damaged, the run goes back to the newest that verifies.
+        """Like `adopt`, but also hash the head; if it is damaged, fall back to the newest checkpoint that verifies.
 
-        No worker may be at work. Returns a line for each thing done. Raises LonghaulError (STORE) if none verifies.
+        No worker may be running. Returns one line per repair. Raises LonghaulError (STORE) if no checkpoint verifies.
         """
         history = self.reader.history()
         repairs = recover.plan_recovery(self.run, history.run_id, self.reader.checkpoints(), history.head)
@@ -106,11 +106,11 @@ class Ledger:
         return done
 
     def unverified(self) -> list[CheckpointFacts]:
-        """Committed checkpoints of which not every byte was hashed yet, oldest first."""
+        """Committed checkpoints that are not fully hashed yet, oldest first."""
         return [facts for facts in self.reader.checkpoints() if facts.state == "committed" and not facts.verified]
 
     def repair(self, repair: Repair, now: float) -> str:
-        """Carry out one repair, in the store and on disk. Returns the line for the log."""
+        """Apply one repair, in the store and on disk. Returns its log line."""
         if repair.kind == Kind.ADOPT:
             manifest = read_manifest(repair.path)
             self._ingest_attempt(manifest.cycle, manifest.attempt)
@@ -121,7 +121,7 @@ class Ledger:
         elif repair.kind == Kind.QUARANTINE and repair.checkpoint_id:
             self.store.set_checkpoint_state(repair.checkpoint_id, "quarantined")
         recover.apply(self.run, repair)
-        done = "whole, but moved to quarantine:" if repair.is_whole else WHAT_WAS_DONE[repair.kind]
+        done = "valid, but moved to quarantine:" if repair.is_whole else WHAT_WAS_DONE[repair.kind]
         return f"{done} {repair.path.name}: {repair.reason}"
 
     def _ingest_attempt(self, cycle: int, attempt: int) -> None:
@@ -130,7 +130,10 @@ class Ledger:
             ingest_all(self.store, token, self.run.attempt(cycle, attempt).events)
 
     def prune(self) -> list[str]:
-        """Delete what the retention rule gives up, and rollout files of committed steps. Returns the paths."""
+        """Delete the checkpoints that retention does not keep, and rollouts of committed steps.
+
+        Returns the checkpoints' paths.
+        """
         history = self.reader.history()
         head = history.head
         if head is None:
@@ -158,13 +161,13 @@ class Ledger:
         self.store.set_checkpoint_state(facts.checkpoint_id, "deleted")
 
     def _drop_rollouts(self, cycle: int, head_step: int) -> None:
-        """Rollouts at and before the head are never needed again; the last few stay where the rule says so."""
+        """Delete rollouts up to the head, which are not needed again, except the last `keep_rollout_steps`."""
         keep_from = head_step - self.rule.keep_rollout_steps
         for number in range(cycle, -1, -1):
             folder, num_left = self.run.rollouts(number), 0
             with durable.explained("cannot remove old rollouts in", folder):
                 if number < cycle and not folder.exists():
-                    return  # so are those of all cycles before it
+                    return  # the rollouts of all earlier cycles are gone too
                 for file in folder.glob("step-*.jsonl"):
                     with suppress(ValueError):
                         if int(file.stem.removeprefix("step-")) <= keep_from:
@@ -177,11 +180,20 @@ class Ledger:
     # --- attempts --------------------------------------------------------------------------------------------
 
     def close(
-        self, attempt: AttemptFacts, end_step: int, *, exit_code: int | None, failure: str, lost: bool, now: float
+        self,
+        attempt: AttemptFacts,
+        end_step: int,
+        *,
+        exit_code: int | None,
+        failure: str,
+        lost: bool,
+        now: float,
+        text: str = "",
     ) -> Ended:
-        """Close the row of an attempt whose process is gone.
+        """Close the row of an attempt whose process has ended.
 
-        The exit code is believed less than the files: a result with a valid checkpoint counts, however it exited.
+        The files outweigh the exit code: a result with a valid checkpoint counts, however the worker exited.
+        text: the launcher's account of the end, stored where the worker left none.
         """
         directory = self.run.attempt(attempt.cycle, attempt.attempt, attempt.role)
         torn = drop_torn_line(directory.events)
@@ -192,6 +204,8 @@ class Ledger:
             ended, cycle_state = self._validated(attempt, result, failure, lost, now)
         else:
             ended, cycle_state = self._trained(end_step, result, failure, lost)
+        if ended.failure and not ended.message:
+            ended = replace(ended, message=text)
         message = ended.message + (f" ({torn} bytes of a torn event dropped)" if torn else "")
         self.store.close_attempt(
             attempt.token,
@@ -217,7 +231,7 @@ class Ledger:
         if result is not None and result.outcome == Outcome.STOPPED:
             return Ended(AttemptState.STOPPED, "", ""), None
         if failure == STOPPED:
-            return Ended(AttemptState.STOPPED, "", "stopped at once, as asked"), None
+            return Ended(AttemptState.STOPPED, "", "stopped at once on request"), None
         return unfinished(result, failure, lost), None
 
     def _validated(
@@ -240,37 +254,37 @@ class Ledger:
             self.publish()
             return Ended(AttemptState.SUCCEEDED, "", ""), None
         if failure == STOPPED:
-            return Ended(AttemptState.STOPPED, "", "stopped as asked; it is done again on resume"), None
+            return Ended(AttemptState.STOPPED, "", "stopped on request; repeated on resume"), None
         return unfinished(result, failure, lost), None
 
 
 def answers_in(result: Result) -> dict[str, dict[str, AnswerBits]]:
-    """Suite -> task -> who answered which problem, as the store keeps it. (pure)"""
+    """Suite -> task -> answer bits, as stored. (pure)"""
     return {suite: {task: bits_of(one) for task, one in tasks.items()} for suite, tasks in result.answers.items()}
 
 
 def unfinished(result: Result | None, failure: str, lost: bool) -> Ended:
-    """The end of an attempt that did not do its work."""
+    """The ending of an attempt that did not finish its work."""
     if lost and result is None:
-        return Ended(AttemptState.LOST, "", "found open at start-up, its process was gone")
+        return Ended(AttemptState.LOST, "", "found open at start-up, with its process gone")
     message = "\n".join(filter(None, [one_line(result.error), result.advice])) if result is not None else ""
     return Ended(AttemptState.FAILED, failure or "exit:0", message)
 
 
 def bits_of(answers: TaskAnswers) -> AnswerBits:
-    """From a digit a problem to a bit a problem. (pure)"""
+    """Convert one digit per problem to one bit per problem. (pure)"""
     greedy, sampled = (int(digits[::-1], 2) if digits else 0 for digits in (answers.greedy, answers.sampled))
     return AnswerBits(answers.problems, greedy, sampled if answers.sampled else None)
 
 
 def one_line(text: str) -> str:
-    """An error of several lines in one: the line after it is the advice. (pure)"""
+    """Join a multi-line error, because the line after it must be the advice. (pure)"""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return "; ".join(lines).replace(":; ", ": ")
 
 
 def read_result(directory: AttemptDir, token: str) -> Result | None:
-    """result.json, if it is whole and this attempt's own."""
+    """The result in result.json, if it is valid and carries this attempt's token."""
     try:
         result = msgspec.json.decode(directory.result.read_bytes(), type=Result)
     except (FileNotFoundError, msgspec.DecodeError, msgspec.ValidationError):

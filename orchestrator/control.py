@@ -1,7 +1,7 @@
-"""The control socket in the run directory: `checkpoint`, `stop` and `status` from another terminal.
+"""The control socket in the run directory, for `checkpoint`, `stop` and `status` from another terminal.
 
-One JSON line in, one JSON line out when it is done. 0600, and the peer's uid must be ours. The server never blocks, and
-whoever connects and says nothing takes neither its descriptors nor its time.
+A client sends one JSON line and receives one when its command is done. The socket is 0600, and the peer must have our
+uid. The server never blocks, and drops idle clients so that they cannot use up its descriptors.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from state.layout import RunDir
 COMMANDS = frozenset({"checkpoint", "stop", "abort", "status"})
 MAX_LINE = 4096
 MAX_CLIENTS = 16
-"""Connections at a time, those that wait for an answer included. A person and a few scripts need no more."""
+"""Connections at a time, including those that wait for an answer."""
 IDLE_S = 5.0
-"""A command comes at once; whoever has not said a whole line by then is let go."""
+"""A client that has not sent a whole line by then is dropped."""
 REST_S = 1.0
-"""No connection is taken for so long where there is no descriptor for one: the listener would be ready all the time."""
+"""Pause in accepting after running out of descriptors; otherwise the ready listener would end every wait at once."""
 BACKLOG = 128
-"""Connections that wait to be taken: where they are more, `ask` is told that there is no master."""
+"""Connections queued by the kernel. Beyond this, `ask` reports that no master is running."""
 NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 @contextmanager
 def _short_path(path: Path) -> Iterator[str]:
-    """A Unix socket's path may have 107 bytes; a run directory may be deeper. /proc/self/fd makes it short."""
+    """A short path through /proc/self/fd: a Unix socket's path is limited to 107 bytes."""
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"
@@ -50,13 +50,13 @@ class Client:
 
     connection: socket.socket
     since: float
-    """When it connected (monotonic)."""
+    """Monotonic time of the connection."""
     command: str = ""
     is_open: bool = True
     buffer: bytes = field(default=b"", repr=False)
 
     def answer(self, *, until_exit: bool = False, **facts: Any) -> None:
-        """Send the answer and close. until_exit: the kernel closes, when this process is gone and its lock free."""
+        """Send the answer and close. until_exit: leave closing to the kernel, so that it marks the master's exit."""
         with suppress(OSError):
             self.connection.setblocking(True)
             self.connection.settimeout(0.2)
@@ -72,7 +72,7 @@ class Client:
 
 
 class Server:
-    """Listens from its creation on; `poll` gives the clients whose command has arrived."""
+    """Listens from its creation on. `poll` returns the clients whose command has arrived."""
 
     def __init__(self, run: RunDir) -> None:
         self.path = run.control_socket
@@ -84,16 +84,16 @@ class Server:
         self.listener.listen(BACKLOG)
         self.waiting: list[Client] = []
         self._answering: list[Client] = []
-        """Whose command is under way."""
+        """Clients whose command is in progress."""
         self._rests_until = float("-inf")
 
     def sockets(self, now: float) -> list[socket.socket]:
-        """What to wait for. A listener that cannot be served would end every wait at once."""
+        """The sockets to wait for; without the listener while accepting is paused."""
         listener = [self.listener] if now >= self._rests_until else []
         return [*listener, *(client.connection for client in self.waiting)]
 
     def poll(self, now: float) -> list[Client]:
-        """Take connections, hear them, let go of who says nothing. now: monotonic."""
+        """Accept connections, read commands and drop idle clients. now: monotonic."""
         self._accept(now)
         ready = []
         for client in list(self.waiting):
@@ -111,7 +111,7 @@ class Server:
     def _accept(self, now: float) -> None:
         if now < self._rests_until:
             return
-        for _ in range(MAX_CLIENTS):  # whoever connects without end does not keep the master from its work
+        for _ in range(MAX_CLIENTS):  # bounded, so that a flood of connections cannot stall the master
             try:
                 connection, _ = self.listener.accept()
             except BlockingIOError:
@@ -121,7 +121,7 @@ class Server:
                     self._rests_until = now + REST_S
                     self._let_go_of_the_oldest()
                     return
-                continue  # it hung up before it was taken
+                continue  # the client hung up first
             if _peer_uid(connection) != os.getuid():
                 connection.close()
                 continue
@@ -129,14 +129,14 @@ class Server:
             self._answering = [client for client in self._answering if client.is_open]
             client = Client(connection, now)
             if len(self._answering) >= MAX_CLIENTS:
-                client.answer(ok=False, error=f"{MAX_CLIENTS} requests are under way; ask again later")
+                client.answer(ok=False, error=f"{MAX_CLIENTS} requests are in progress; try again later")
                 continue
             if len(self.waiting) + len(self._answering) >= MAX_CLIENTS:
                 self._let_go_of_the_oldest()
             self.waiting.append(client)
 
     def _let_go_of_the_oldest(self) -> None:
-        """Of those that have said nothing, unless its line is there by now."""
+        """Drop the oldest client without a complete command."""
         if self.waiting:
             self._let_go(min(self.waiting, key=lambda client: client.since))
 
@@ -145,7 +145,7 @@ class Server:
         client.close()
 
     def _read(self, client: Client) -> bool:
-        """True once the client's line is whole, or can never be."""
+        """True once the client's line is complete, or can no longer become so."""
         try:
             chunk = client.connection.recv(MAX_LINE)
         except BlockingIOError:
@@ -193,7 +193,7 @@ def ask(run: RunDir, command: str, timeout_s: float) -> dict[str, Any]:
             connection.sendall(json.dumps({"command": command}).encode() + b"\n")
             with connection.makefile("rb") as lines:
                 line = lines.readline()
-                lines.read()  # to its end: after `stop` that is the end of the master
+                lines.read()  # until it closes, which after `stop` is the master's exit
             if not line:
                 raise OSError("the connection was closed")
             return dict(json.loads(line))

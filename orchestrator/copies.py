@@ -1,6 +1,6 @@
-"""Whose a process is, and whether this directory is a copy: a run's id alone tells neither, as `cp -r` copies it.
+"""Detects a copied run directory, and gives each a mark for its processes. `cp -r` also copies the run id.
 
-A directory is known by its device and inode. A move within a file system keeps them, a copy has others.
+A directory is identified by its device and inode, which a move within a file system keeps and a copy changes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from state.layout import RunDir
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a master last worked on this run."""
+    """Where a master last ran this run."""
 
     path: str
     device: int
@@ -22,7 +22,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def owner_of(run: RunDir, run_id: str) -> str:
-    """The mark of processes that work in this very directory. They carry it in their environment."""
+    """The mark of this directory's processes, which they carry in their environment."""
     place = here(run)
     return f"{run_id}@{place.device:x}.{place.inode:x}"
 
@@ -33,15 +33,15 @@ def here(run: RunDir) -> Place:
 
 
 def is_copy(before: Place, now: Place) -> bool:
-    """Whether the directory is another than that of the last master. (pure)
+    """Whether the directory differs from the last master's. (pure)
 
-    A device alone may be numbered anew by a reboot or a mount; with it, the inode may be the same by chance.
+    A reboot or a mount may change only the device number. On another device, equal inodes may be a coincidence.
     """
     return before.inode != now.inode or (before.device != now.device and before.path != now.path)
 
 
 def noticed(run: RunDir) -> list[str]:
-    """A line if this is a copy of the directory in which the last master worked. Writes down where it is now."""
+    """Report whether this directory is a copy, as at most one line, and record its place."""
     now, before = here(run), _remembered(run)
     if before != now:
         durable.write_file(run.place, msgspec.json.encode(now))

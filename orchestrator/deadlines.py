@@ -1,6 +1,6 @@
-"""Which deadline of a worker has passed. (pure)
+"""Decides which deadline of a worker has passed. (pure)
 
-All times are of the monotonic clock. Heartbeats prove that a process is scheduled; progress proves that it works.
+All times are monotonic. Heartbeats prove that a process is scheduled; progress proves that it works.
 """
 
 from __future__ import annotations
@@ -10,30 +10,31 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from profiles.metrics import SECONDS
 from profiles.schema import Timeouts
 from state import event_kinds
 from state.facts import Line
 
 FIRST_STEP_FACTOR = 4
-"""The first step of an attempt may compile."""
+"""The first step of an attempt gets this many times longer, because it may compile."""
 STEPS_TIMED = 20
-"""Steps whose median says how long the next one may take."""
+"""Number of recent steps whose median predicts the next one."""
 BYTES_PER_S_START = 100e6
 BYTES_PER_S_CHECKPOINT = 20e6
 
 
 @dataclass(frozen=True)
 class Watch:
-    """What is known from outside about one worker."""
+    """What the master observes of one worker."""
 
     spawned_at: float
     ready: bool = False
     started_at: float | None = None
-    """When it was asked to start; None: a standby."""
+    """When it was asked to start; None for a standby worker."""
     heard_at: float = 0.0
-    """Last heartbeat or other message."""
+    """Time of the last heartbeat or other message."""
     progress_at: float = 0.0
-    """Last change of step or stage."""
+    """Time of the last change of step or stage."""
     first_step: int = 0
     """First step of this attempt."""
     steps_done: int = 0
@@ -42,7 +43,7 @@ class Watch:
     stop_asked_at: float | None = None
 
     def later_by(self, seconds: float) -> Watch:
-        """As if everything had happened so much later: time in which the worker, or we, did not run."""
+        """Postpone every deadline, because the worker or the master did not run for that long."""
         return replace(
             self,
             spawned_at=self.spawned_at + seconds,
@@ -54,25 +55,30 @@ class Watch:
 
 
 class StepTimes:
-    """Seconds of the last trained steps. One that has no time counts for nothing."""
+    """Durations of the last trained steps. Ignores steps without a time."""
 
     def __init__(self, seconds: Iterable[float] = ()) -> None:
         """seconds: oldest first."""
         self._seconds = deque(filter(None, seconds), maxlen=STEPS_TIMED)
 
     def take(self, lines: Sequence[Line]) -> None:
-        """Lines that were just ingested."""
-        told = (line.data.get("seconds") for line in lines if line.type == event_kinds.STEP.name)
-        self._seconds.extend(float(seconds) for seconds in told if isinstance(seconds, int | float) and seconds)
+        """Add the steps among newly ingested lines."""
+        times = (line.data.get(SECONDS.name) for line in lines if line.type == event_kinds.STEP.name)
+        self._seconds.extend(float(seconds) for seconds in times if isinstance(seconds, int | float) and seconds)
 
     @property
     def median_s(self) -> float:
-        """0: no step was timed yet."""
+        """Median duration; 0 before the first timed step."""
         return statistics.median(self._seconds) if self._seconds else 0.0
+
+    @property
+    def longest_s(self) -> float:
+        """The longest of them; 0 before the first timed step."""
+        return max(self._seconds, default=0.0)
 
 
 def step_deadline_s(step_times: StepTimes, timeouts: Timeouts, *, is_first: bool) -> float:
-    """Seconds that a step may take."""
+    """How long a step may take."""
     observed = step_times.median_s * timeouts.step_factor
     return max(timeouts.step_min_s, observed) * (FIRST_STEP_FACTOR if is_first else 1)
 
@@ -84,10 +90,12 @@ def overdue(
     head_bytes: int,
     now: float,
     checkpoint_asked_at: float | None = None,
+    stop_may_wait_s: float = 0.0,
 ) -> str:
     """Name of the deadline that has passed, or an empty string.
 
-    checkpoint_asked_at: when this worker was asked for a checkpoint that it has not made; None: it was not.
+    checkpoint_asked_at: when this worker was asked for a checkpoint that is still pending; None if there is none.
+    stop_may_wait_s: how much longer than a step and its checkpoint a stop may take.
     """
     checkpoint_s = timeouts.checkpoint_s + head_bytes / BYTES_PER_S_CHECKPOINT
     step_s = step_deadline_s(step_times, timeouts, is_first=watch.steps_done == 0)
@@ -101,7 +109,7 @@ def overdue(
         return "checkpoint" if now - watch.progress_at > checkpoint_s else ""
     if now - max(watch.progress_at, watch.started_at) > step_s:
         return f"stage {watch.stage}" if watch.stage else "start"
-    if watch.stop_asked_at is not None and now - watch.stop_asked_at > step_s + checkpoint_s:
+    if watch.stop_asked_at is not None and now - watch.stop_asked_at > stop_may_wait_s + step_s + checkpoint_s:
         return "stop"
     if checkpoint_asked_at is not None and now - checkpoint_asked_at > step_s + checkpoint_s:
         return "checkpoint"

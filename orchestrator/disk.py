@@ -1,4 +1,4 @@
-"""Does the file system of the runs hold what the retention rule keeps at most? Asked before anything is started."""
+"""Checks before a start that the disk can hold everything the retention rule keeps."""
 
 from __future__ import annotations
 
@@ -24,35 +24,38 @@ from state.layout import RunDir
 from state.reader import Reader, is_born
 
 LEAST = {"retention.keep_ancestors": 1, "retention.keep_every": 0}
-"""Retention that takes least, and changes nothing else."""
+"""The retention that needs the least space."""
 
 
 @dataclass(frozen=True)
 class There:
-    """What a run has on disk already. Nothing, where it is new."""
+    """What a run already has on disk."""
 
     occupied: int = 0
-    """Bytes of its checkpoints, rollouts and ballast."""
+    """Size of its checkpoints, rollouts and ballast."""
     largest: int = 0
-    """Bytes of its largest checkpoint."""
+    """Size of its largest checkpoint."""
     for_good: int = 0
-    """Checkpoints of every Nth cycle."""
+    """Number of checkpoints kept for every Nth cycle."""
 
 
 @dataclass(frozen=True)
 class Room:
-    """plan: None where the size of a checkpoint is not known yet. free: bytes for this user in `place`."""
+    """The disk plan against the free space. plan: None if the size of a checkpoint is unknown.
+
+    free: bytes available to this user in `place`.
+    """
 
     plan: DiskPlan | None
     there: There
     free: int
     place: Path
     may_start: bool = False
-    """retention.on_small_disk says to start all the same."""
+    """Whether retention.on_small_disk allows a start anyway."""
 
     @property
     def missing(self) -> int:
-        """Bytes; 0: there is enough."""
+        """Missing bytes; 0 if there is enough space."""
         return max(0, self.plan.total - self.there.occupied - self.free) if self.plan is not None else 0
 
     @property
@@ -61,7 +64,7 @@ class Room:
 
 
 def room_for(profile: Profile, run: RunDir) -> Room:
-    """The plan for a profile in a run's directory, which need not be there yet. Writes nothing."""
+    """The plan for a profile in a run directory, which need not exist yet. Writes nothing."""
     there = what_is_there(run, profile)
     place = run.root.resolve()
     while not place.exists() and place != place.parent:
@@ -77,13 +80,13 @@ def room_for(profile: Profile, run: RunDir) -> Room:
 
 
 def plan_for(profile: Profile, there: There) -> DiskPlan | None:
-    """By the model's shape, by the largest checkpoint that is there, whichever is more. None: neither is known."""
+    """Plan by the larger of the model's estimate and the largest existing checkpoint. None if both are unknown."""
     one = max(checkpoint_bytes(profile, shape_on_disk(profile)) or 0, there.largest)
     return disk_plan(profile, one, there.for_good) if one else None
 
 
 def shape_on_disk(profile: Profile) -> Shape | None:
-    """The shape of the model, of a built-in one too."""
+    """The shape of the model, including a built-in one."""
     if profile.model.random_init == "off" and profile.model.path in BUILT_IN:
         config = BUILT_IN[profile.model.path].directory / "config.json"
         return shape_of(json.loads(config.read_bytes()))
@@ -91,7 +94,7 @@ def shape_on_disk(profile: Profile) -> Shape | None:
 
 
 def what_is_there(run: RunDir, profile: Profile) -> There:
-    """As far as it can be read: what is wrong with a store is reported when it is opened."""
+    """What the run has on disk, as far as readable: opening the store reports any damage later."""
     if not is_born(run):
         return There()
     with suppress(LonghaulError, OSError), closing(Reader.open(run)) as reader:
@@ -104,7 +107,7 @@ def what_is_there(run: RunDir, profile: Profile) -> There:
 
 
 def bytes_below(path: Path) -> int:
-    """Bytes that a file, or all files of a directory, take on disk. What vanishes meanwhile counts as nothing."""
+    """Disk usage of a file or directory tree in bytes. Ignores files that vanish meanwhile."""
     total = 0
     for file in (path, *path.rglob("*")) if path.is_dir() else (path,):
         with suppress(OSError):
@@ -112,31 +115,31 @@ def bytes_below(path: Path) -> int:
     return total
 
 
-# --- what is said -----------------------------------------------------------------------------------------------------
+# --- messages ---------------------------------------------------------------------------------------------------------
 
 
 def disk_line(room: Room) -> str:
-    """One line about the disk, before the first step and in the plan. (pure)"""
+    """One line about the disk, for the start and the plan. (pure)"""
     plan = room.plan
     if plan is None:
-        return "disk: not planned, the size of the model is not known yet"
+        return "disk: not planned, because the size of the model is unknown"
     parts = ", ".join(f"{name} {size(part)}" for name, part in plan.parts.items())
     line = f"disk: up to {size(plan.total)} in checkpoints of up to {size(plan.checkpoint)} ({parts})"
     if plan.growth:
-        line += f"; every Nth cycle adds {size(plan.growth)} for good (retention.keep_every)"
+        line += f"; every Nth cycle adds {size(plan.growth)} permanently (retention.keep_every)"
     if room.there.occupied:
-        line += f"; {size(room.there.occupied)} of it are there"
-    return f"{line}; {size(room.free)} are free in {harmless(str(room.place))}"
+        line += f"; {size(room.there.occupied)} of it already used"
+    return f"{line}; {size(room.free)} free in {harmless(str(room.place))}"
 
 
 def too_full(room: Room, profile: Profile, run: RunDir, args: argparse.Namespace) -> LonghaulError:
-    """The refusal, with the retention that would fit where there is one."""
+    """The refusal, with a retention that would fit if there is one."""
     plan = room.plan
     assert plan is not None
-    there = f", of which {size(room.there.occupied)} are there" if room.there.occupied else ""
+    there = f" ({size(room.there.occupied)} already used)" if room.there.occupied else ""
     free = f"{size(room.free)} are free in {harmless(str(room.place))}"
     return LonghaulError(
-        f"the disk is too small for run '{run.name}': it needs up to {size(plan.total)}{there}, and {free}: "
+        f"the disk is too small for run '{run.name}': it needs up to {size(plan.total)}{there}, but {free}: "
         f"{size(room.missing)} are missing\n  {disk_line(room)}",
         kept="nothing was started",
         next_command=advice(room, profile, run, args),
@@ -145,7 +148,7 @@ def too_full(room: Room, profile: Profile, run: RunDir, args: argparse.Namespace
 
 
 def advice(room: Room, profile: Profile, run: RunDir, args: argparse.Namespace) -> str:
-    """What to type where the disk is too small."""
+    """The next command if the disk is too small."""
     anyway = "       or start all the same: --set retention.on_small_disk=warn"
     least = plan_for(with_values(profile, LEAST), room.there)
     if least is not None and least.total - room.there.occupied <= room.free:
@@ -155,7 +158,7 @@ def advice(room: Room, profile: Profile, run: RunDir, args: argparse.Namespace) 
 
 
 def disk_facts(room: Room) -> Mapping[str, Any]:
-    """The same for a program; bytes. (pure)"""
+    """The same facts for programs, in bytes. (pure)"""
     plan = room.plan
     if plan is None:
         return {"planned": False, "free_bytes": room.free}

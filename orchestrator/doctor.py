@@ -1,6 +1,6 @@
-"""Checks of the machine before a run: each finding says what was tried, what came of it, and how to mend it.
+"""Checks the machine before a run. Each finding gives the check, its result and the remedy.
 
-No torch is imported here; what needs the worker's libraries is tried in a process of its own.
+Imports no torch: checks that need the worker's libraries run in a separate process.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from state.lock import is_network
 State = Literal["ok", "warn", "fail"]
 
 OLDEST, NEWEST = (3, 11), (3, 14)
-"""The Pythons that are accepted; docs/quickstart.md says what was run with each."""
+"""Supported Python versions; docs/quickstart.md says what was tested with each."""
 SQLITE = (3, 37, 0)
 """The first version with STRICT tables."""
 FREE_MB = 2048
-"""Free disk for the pocket model's checkpoints, logs and reserve; larger models need more."""
+"""Free disk space that the pocket model needs for checkpoints, logs and reserve; larger models need more."""
 MEMORY_MB = 2048
 SLOW_FSYNC_S = 0.1
 PROBE_TIMEOUT_S = 60.0
@@ -48,28 +48,35 @@ SANDBOX = ("workers.sandbox", "--layers", "--json")
 SANDBOX_COMMAND = python.command(*SANDBOX)
 LIBRARIES_COMMAND = python.command("workers.selftest")
 LIBRARIES_TIMEOUT_S = 300.0
-"""The imports alone may take a minute on a cold disk."""
+"""Imports alone can take a minute on a cold disk."""
 CODES = {"cuda": ExitCode.GPU, "self-test": ExitCode.INTERNAL}
-"""What a run would end with where a check of the libraries fails; otherwise INPUT."""
+"""Exit code of a run if a library check fails; INPUT for the others."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """fail: a run with this profile will not start or not last. fix: what to do, empty where nothing is wrong."""
+    """fail: a run with this profile cannot start or will not last. fix: the remedy, empty if nothing is wrong."""
 
     check: str
     state: State
     detail: str
     fix: str = ""
     exit_code: ExitCode = ExitCode.OK
-    """What a run would end with."""
+    """Exit code with which a run would end."""
 
 
 def examine(profile: Profile, runs: Path) -> Iterator[Finding]:
-    """All checks, in the order in which a run would meet them. Takes some seconds."""
+    """Run all checks, in the order a run would meet them. Takes some seconds.
+
+    Where another launcher than `local` starts the workers, their GPUs, memory and sandbox are not this machine's.
+    """
     yield python_version(sys.version_info[:3])
     yield from packages()
-    yield from disk(runs)
+    yield from disk(runs, is_shared=profile.launch.launcher != "local")
+    if profile.launch.launcher != "local":
+        command = f"python -m orchestrator doctor --cluster --profile {profile.name}"
+        yield Finding("workers", "ok", f"started elsewhere by the launcher {profile.launch.launcher}; see: {command}")
+        return
     yield memory(psutil.virtual_memory().available >> 20)
     yield gpu(profile.run.device)
     yield from card(profile, this_machine())
@@ -84,12 +91,12 @@ def python_version(version: tuple[int, ...]) -> Finding:
     if version < OLDEST:
         return Finding("python", "fail", f"{text} is too old", fix, ExitCode.INPUT)
     if version[:2] > NEWEST:
-        return Finding("python", "warn", f"{text} is newer than any that was tested", fix)
+        return Finding("python", "warn", f"{text} is newer than any tested version", fix)
     return Finding("python", "ok", text)
 
 
 def packages() -> Iterator[Finding]:
-    """Installed versions, by their metadata alone; and SQLite's own."""
+    """Installed package versions, from their metadata, and SQLite's version."""
     found, missing = [], []
     for name in PACKAGES.values():
         try:
@@ -107,8 +114,9 @@ def packages() -> Iterator[Finding]:
         yield Finding("sqlite", "ok", sqlite3.sqlite_version)
 
 
-def disk(runs: Path) -> Iterator[Finding]:
-    """Whether runs can be kept there: written durably, renamed, locked, and with room."""
+def disk(runs: Path, *, is_shared: bool = False) -> Iterator[Finding]:
+    """Whether the folder of runs supports durable writes, renames and locks, and has space. is_shared: whether workers
+    on other machines have to see it."""
     place = next(path for path in (runs.absolute(), *runs.absolute().parents) if path.is_dir())
     probe = place / f".longhaul-doctor-{os.getpid()}"
     try:
@@ -131,13 +139,16 @@ def disk(runs: Path) -> Iterator[Finding]:
         "disk",
         "warn" if slow else "ok",
         f"{place}: 1 MiB is durable after {seconds * 1000:.0f} ms",
-        "checkpoints will take long; keep runs on a local disk (--runs)" if slow else "",
+        "checkpoints will be slow; keep runs on a local disk (--runs)" if slow else "",
     )
     if not locks:
-        fix = "keep runs on a local disk (--runs): two masters could otherwise write one run"
-        yield Finding("locks", "fail", f"{place}: a lock does not exclude a second one", fix, ExitCode.LOCKED)
-    elif is_network(place):
-        fix = "keep runs on a local disk (--runs): SQLite's log and locks are not safe on every network file system"
+        fix = "keep runs on a local disk (--runs): otherwise two masters could write to one run"
+        yield Finding("locks", "fail", f"{place}: a lock does not exclude a second lock", fix, ExitCode.LOCKED)
+    elif is_shared and not is_network(place):
+        fix = "keep runs on a file system that all nodes share (--runs), unless the nodes are this machine"
+        yield Finding("disk", "warn", f"{place} is on a file system of this machine alone", fix)
+    elif is_network(place) and not is_shared:
+        fix = "keep runs on a local disk (--runs): SQLite is not safe on every network file system"
         yield Finding("locks", "warn", f"{place} is on a network file system", fix)
     free = shutil.disk_usage(place).free >> 20
     if free < FREE_MB:
@@ -164,7 +175,7 @@ def memory(available_mb: int) -> Finding:
 
 
 def gpu(device: str) -> Finding:
-    """What the driver says; whether torch can use it is seen when a worker starts."""
+    """What the driver reports. Whether torch can use the GPU shows only when a worker starts."""
     command = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
     fix = "install the driver, or use a profile for the CPU: python -m orchestrator run --set run.device=cpu"
     missing: State = "fail" if device == "cuda" else "ok"
@@ -179,13 +190,15 @@ def gpu(device: str) -> Finding:
 
 
 def card(profile: Profile, machine: Machine) -> Iterator[Finding]:
-    """Whether there are GPUs enough, and each has memory enough for the profile's largest shapes; nothing where that
-    cannot be said."""
+    """Whether there are enough GPUs, and each has enough memory for the profile's largest shapes.
+
+    Yields nothing if that cannot be determined.
+    """
     gpus = profile.run.gpus
     if gpus > 1 and machine.lacks(gpus) and not preflight.on_cpu(profile, machine) and profile.run.device != "cpu":
         there = len(machine.cards or ())
         fix = f"python -m orchestrator run --profile {profile.name} --set run.gpus={max(1, there)}"
-        yield Finding("gpus", "fail", f"{there} of the {gpus} that run.gpus asks for", fix, ExitCode.GPU)
+        yield Finding("gpus", "fail", f"{there} of {gpus} required by run.gpus", fix, ExitCode.GPU)
     verdict = judging.judge(profile, machine)
     plan = verdict.plan
     if plan is None or machine.card is None or plan.usable_bytes is None:
@@ -194,7 +207,7 @@ def card(profile: Profile, machine: Machine) -> Iterator[Finding]:
         f"{preflight.gib(plan.demand.device)} of {preflight.gib(plan.usable_bytes)} GiB usable of {machine.card.name} "
         f"expected ({plan.demand.worst}); {preflight.rollouts_by(verdict)}"
     )
-    plan_command = f"python -m orchestrator run --profile {profile.name} --plan"
+    plan_command = f"python -m orchestrator plan --profile {profile.name}"
     if plan.fits:
         yield Finding("gpu memory", "warn" if plan.is_tight else "ok", detail, plan_command if plan.is_tight else "")
         return
@@ -210,9 +223,9 @@ def card(profile: Profile, machine: Machine) -> Iterator[Finding]:
 
 
 def libraries(profile: Profile) -> Iterator[Finding]:
-    """CUDA, peft, bitsandbytes, Triton, and a step with a tiny model, in a process of its own.
+    """Try CUDA, peft, bitsandbytes, Triton and a step with a tiny model, in a separate process.
 
-    Nothing for a built-in model on a CPU: it needs none of them.
+    Yields nothing for a built-in model on a CPU, which needs none of them.
     """
     is_small = profile.model.path in BUILT_IN and profile.model.random_init == "off" and not profile.adapter.rank
     if not worker_kind_of(profile).uses_model or (is_small and profile.run.device != "cuda"):
@@ -227,19 +240,17 @@ def libraries(profile: Profile) -> Iterator[Finding]:
             env=without_master("doctor", "libraries"),
         )
     except (OSError, subprocess.SubprocessError) as error:
-        yield Finding("libraries", "fail", f"could not be tried: {error}", "make setup", ExitCode.INTERNAL)
+        yield Finding("libraries", "fail", f"could not be checked: {error}", "make setup", ExitCode.INTERNAL)
         return
     yield from judge_libraries(answer.stdout.decode("utf-8", "replace").splitlines())
     if answer.returncode:
         words = answer.stderr.decode("utf-8", "replace").strip().splitlines()
-        detail = (
-            f"the process that tries them ended with {answer.returncode}: {words[-1] if words else 'without a message'}"
-        )
+        detail = f"the process that checks them ended with {answer.returncode}: {words[-1] if words else 'no message'}"
         yield Finding("libraries", "fail", detail, "make setup", ExitCode.INTERNAL)
 
 
 def judge_libraries(lines: Sequence[str]) -> Iterator[Finding]:
-    """lines: JSON, a check each with name, state, detail, fix; others are not ours. (pure)"""
+    """lines: one JSON object per check with name, state, detail and fix; ignores other lines. (pure)"""
     for line in lines:
         try:
             found = json.loads(line)
@@ -251,7 +262,7 @@ def judge_libraries(lines: Sequence[str]) -> Iterator[Finding]:
 
 
 def sandbox_layers(profile: Profile) -> Iterator[Finding]:
-    """Each layer of the sandbox, tried by an attack, in a process of its own."""
+    """Test each sandbox layer with an attack, in a separate process."""
     try:
         answer = subprocess.run(
             SANDBOX_COMMAND,
@@ -265,14 +276,14 @@ def sandbox_layers(profile: Profile) -> Iterator[Finding]:
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         fix = "-m " + " ".join(SANDBOX)
         yield Finding(
-            "sandbox", "fail", f"the layers could not be tried: {error}", f"python {fix}", ExitCode.PERMISSION
+            "sandbox", "fail", f"the layers could not be tested: {error}", f"python {fix}", ExitCode.PERMISSION
         )
         return
     yield from judge_layers(found, profile)
 
 
 def judge_layers(found: Sequence[dict[str, Any]], profile: Profile) -> Iterator[Finding]:
-    """found: {"name", "holds", "reason"} of each layer. A required layer that is missing fails. (pure)"""
+    """found: {"name", "holds", "reason"} of each layer. A missing required layer is a failure. (pure)"""
     required = profile.sandbox.require
     barriers = [layer["holds"] for layer in found if layer["name"] in ("landlock", "seccomp")]
     for layer in found:
@@ -281,12 +292,12 @@ def judge_layers(found: Sequence[dict[str, Any]], profile: Profile) -> Iterator[
         if layer["holds"]:
             yield Finding(name, "ok", reason)
         elif profile.sandbox.allow_weak:
-            yield Finding(name, "warn", reason, "model-written programs run all the same: [sandbox] allow_weak = true")
+            yield Finding(name, "warn", reason, "model-written programs run anyway: [sandbox] allow_weak = true")
         elif layer["name"] in required or is_barrier:
             fix = (
-                "run outside a container or on a newer kernel; on a machine that holds nothing of worth: "
+                "run outside a container or on a newer kernel; on a machine without valuable data: "
                 "--set sandbox.allow_weak=true"
             )
             yield Finding(name, "fail", reason, fix, ExitCode.PERMISSION)
         else:
-            yield Finding(name, "warn", reason, "nothing, if the profile does not require it: other layers hold")
+            yield Finding(name, "warn", reason, "nothing, unless the profile requires it: other layers hold")

@@ -1,4 +1,4 @@
-"""Whether a held-out score has reached what `run.until` asks for. (pure)"""
+"""Whether a held-out score has reached the goal in `run.until`. (pure)"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from state.history import ValidationFacts
 
 
 def score_of(goal: Goal, validations: Sequence[ValidationFacts]) -> float | None:
-    """The score that the goal is about, mean over the suites that have it; None where none has."""
+    """The goal's score, averaged over the suites that report it; None if none does."""
     found = [
         float(validation.metrics[goal.task][goal.field])
         for validation in validations
@@ -19,7 +19,7 @@ def score_of(goal: Goal, validations: Sequence[ValidationFacts]) -> float | None
 
 
 def names_of(validations: Sequence[ValidationFacts]) -> list[str]:
-    """Accuracies that a goal may be about, as they would be written."""
+    """The accuracies that a goal can name, in its syntax."""
     return sorted(
         f"{validation.suite}/{task}.{field}"
         for validation in validations

@@ -1,4 +1,4 @@
-"""Which workers of a run may still live: written down around each start, and ended by the next master after a crash."""
+"""Records which workers of a run may still live, so that after a crash the next master can end them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ import time
 
 import msgspec
 
-from orchestrator.launchers.launcher import Handle, Launcher
+from orchestrator.launchers.launcher import BatchLauncher, Handle, Launcher
 from orchestrator.launchers.local import STRAYS_S
 from orchestrator.launchers.registry import launcher_named
 from profiles.errors import LonghaulError
+from profiles.schema import Profile
 from state import durable
 from state.layout import RunDir
 
 EVERYWHERE = "local"
-"""Asked always: the tracker and other helpers are processes of this machine, whatever starts the workers."""
+"""Launcher that is always asked: the tracker and other helpers run on this machine, whatever starts the workers."""
+
+JOBS_S = 120.0
+"""Seconds to wait until a scheduler has ended its jobs."""
 
 
 def write(run: RunDir, handle: Handle) -> None:
@@ -24,37 +28,40 @@ def write(run: RunDir, handle: Handle) -> None:
 
 
 def forget(run: RunDir, token: str) -> None:
-    """It has ended. Not durably: that it is gone is found out once more."""
+    """Delete the handle of an ended worker. No fsync is needed: if the file reappears, `end_all` finds nothing."""
     run.worker(token).unlink(missing_ok=True)
 
 
-def end_all(run: RunDir, owner: str) -> int:
-    """KILL what an earlier master of this directory left running, with the launcher that started it; forget it then.
+def end_all(run: RunDir, owner: str, profile: Profile, running: str = "") -> int:
+    """Kill workers that an earlier master of this directory left running, through their launchers, and forget them.
 
-    Returns how many processes or jobs there were. Raises LonghaulError(INPUT) where such a launcher is not to be had.
+    running: token of a worker that this master keeps. Returns the number of processes or jobs killed. Raises
+    LonghaulError (INPUT) if such a launcher cannot be loaded.
     """
-    written = [handle for handle in _written(run) if handle.owner == owner]
+    mine = [handle for handle in written(run) if handle.owner == owner and handle.token != running]
     ended = 0
-    for name in sorted({EVERYWHERE, *(handle.launcher for handle in written)}):
-        theirs = [handle for handle in written if handle.launcher == name]
-        ended += _end(_launcher_of(name, run, theirs), owner, theirs)
+    for name in sorted({EVERYWHERE, *(handle.launcher for handle in mine)}):
+        theirs = [handle for handle in mine if handle.launcher == name]
+        ended += _end(launcher_of(name, run, theirs, profile), owner, theirs, running)
     for path in run.workers.glob("*"):
-        path.unlink(missing_ok=True)
+        if path != run.worker(running):
+            path.unlink(missing_ok=True)
     return ended
 
 
-def _end(launcher: Launcher, owner: str, handles: list[Handle]) -> int:
-    found = launcher.adopt(owner, handles)
+def _end(launcher: Launcher, owner: str, handles: list[Handle], running: str) -> int:
+    """Kill one launcher's workers but `running`, whose processes may be found here if this machine is its node."""
+    found = [handle for handle in launcher.adopt(owner, handles) if handle.token != running]
     for handle in found:
         launcher.signal(handle, signal.SIGKILL)
-    until = time.monotonic() + STRAYS_S
+    until = time.monotonic() + (STRAYS_S if not isinstance(launcher, BatchLauncher) else JOBS_S)
     for handle in found:
         launcher.wait(handle, max(0.0, until - time.monotonic()))
     return len(found)
 
 
-def _written(run: RunDir) -> list[Handle]:
-    """A file that cannot be read says nothing; the mark of a local worker still finds it."""
+def written(run: RunDir) -> list[Handle]:
+    """All readable handles. An unreadable file is skipped; a local worker is still found by its mark."""
     found = []
     for path in sorted(run.workers.glob("[!.]*.json")):
         try:
@@ -64,9 +71,10 @@ def _written(run: RunDir) -> list[Handle]:
     return found
 
 
-def _launcher_of(name: str, run: RunDir, handles: list[Handle]) -> Launcher:
+def launcher_of(name: str, run: RunDir, handles: list[Handle], profile: Profile) -> Launcher:
+    """The launcher of these workers. Raises LonghaulError if it cannot be loaded."""
     try:
-        return launcher_named(name)
+        return launcher_named(name, profile)
     except LonghaulError as error:
         raise LonghaulError(
             f"{len(handles)} workers of an earlier master may still run, and only their launcher can end them; "

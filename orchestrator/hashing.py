@@ -1,6 +1,6 @@
-"""Hashes one checkpoint at a time in a thread of its own, so that the loop goes on meanwhile.
+"""Hashes one checkpoint at a time in a thread, so that the loop can go on.
 
-The thread only reads files and says what it found. It has no access to the store: the loop writes down the result.
+The thread only reads files and returns a result. It does not access the store; the loop records the result.
 """
 
 from __future__ import annotations
@@ -19,62 +19,62 @@ from state.history import CheckpointFacts
 from state.layout import RunDir
 
 NICENESS = 5
-"""The worker's threads come first."""
+"""Lower priority than the worker's threads."""
 CLOSE_S = 2.0
-"""Longest wait for a read in progress when the master leaves. A disk that hangs must not hold up a stop."""
+"""How long closing waits for a read in progress. A hanging disk must not block a stop."""
 
 
 class _Cancelled(Exception):
-    """The master leaves; the next one hashes it."""
+    """The master is exiting; the next one hashes the checkpoint."""
 
 
 @dataclass(frozen=True)
 class Hashed:
-    """What was found. Both texts empty: every byte is as it was written."""
+    """The result. If both texts are empty, every byte is intact."""
 
     facts: CheckpointFacts
     damage: str = ""
-    """Why it must not be used."""
+    """Why the checkpoint must not be used."""
     obstacle: str = ""
-    """Why it could not be read at all, which says nothing about its bytes: permissions, too many open files."""
+    """Why it could not be read, such as permissions or too many open files. Does not mean damage."""
 
 
 class Hasher:
-    """At most one checkpoint is read at a time, in pieces of checkpoint.READ_BYTES."""
+    """Reads at most one checkpoint at a time, in chunks of checkpoint.READ_BYTES."""
 
     def __init__(self, run: RunDir, wake: Callable[[], None]) -> None:
-        """wake: called from the thread when a result is there; ends the loop's wait."""
+        """wake: called from the thread when a result is ready, to end the loop's wait."""
         self.run = run
         self.current: CheckpointFacts | None = None
-        """What is being hashed, until `take` has returned the result."""
+        """The checkpoint in progress, until `take` has returned its result."""
         self._wake = wake
         self._result: Hashed | None = None
         self._cancelled = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self, facts: CheckpointFacts) -> None:
-        """Begin; nothing else may be in progress."""
+        """Start hashing; no other hashing may be in progress."""
         assert self.current is None, "one at a time"
         self.current, self._result = facts, None
-        # A daemon, so that a read which never returns cannot keep the process alive.
+        # A daemon thread, so that a read that never returns cannot keep the process alive.
         self._thread = threading.Thread(target=self._work, args=(facts,), name="hash", daemon=True)
         self._thread.start()
 
     def take(self) -> Hashed | None:
-        """The result, once; None while there is none."""
+        """The result, returned once; None before it is ready."""
         found, self._result = self._result, None
         if found is not None:
             self.current = None
         return found
 
     def close(self) -> None:
-        """Give up what is in progress, within one piece."""
+        """Cancel the hashing in progress after the current chunk."""
         self._cancelled.set()
         if self._thread is not None:
             self._thread.join(CLOSE_S)
 
     def _work(self, facts: CheckpointFacts) -> None:
-        # Signals belong to the main thread: only there do they end the loop's wait at once.
+        # Leave signals to the main thread, where they end the loop's wait at once.
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
@@ -88,7 +88,7 @@ class Hasher:
         try:
             verify(path, deep=True, between=self._check)
             if Manifest.checkpoint_id(path) != facts.checkpoint_id:
-                return Hashed(facts, damage="another checkpoint stands in its place")
+                return Hashed(facts, damage="another checkpoint is in its place")
         except Damaged as damaged:
             return Hashed(facts, damage=damaged.reason)
         except (LonghaulError, OSError) as error:

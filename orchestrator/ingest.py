@@ -1,4 +1,4 @@
-"""events.jsonl -> rows; a torn last line waits for its rest, and is dropped once its writer is dead."""
+"""Ingests events.jsonl into the store. An incomplete last line waits, and is dropped once its writer is dead."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from state.store import Store
 from workers.contract import Event
 
 MAX_BYTES = 8 << 20
-"""Read at one time; a longer backlog takes several turns."""
+"""Bytes read at a time; a longer backlog takes several turns."""
 
 _decoder = msgspec.json.Decoder(Event)
 
 
 def parse(chunk: bytes, offset: int) -> list[Line]:
-    """Whole lines of events.jsonl, beginning at byte `offset`. A line that is no event becomes an `unparsed` one,
-    numbered by its negative offset, so that it is kept, shown, and ingested once."""
+    """Parse whole lines of events.jsonl that start at byte `offset`.
+
+    An invalid line becomes an `unparsed` event. Its negative offset is its number, so that it is ingested only once.
+    """
     lines = []
     for raw in chunk.splitlines(keepends=True):
         text = raw.decode("utf-8", "replace").rstrip("\n")
@@ -35,7 +37,7 @@ def parse(chunk: bytes, offset: int) -> list[Line]:
 
 
 def ingest(store: Store, token: str, events: Path) -> list[Line]:
-    """Take in what was written since the last call, up to the last newline. Returns the new lines."""
+    """Ingest everything written since the last call, up to the last newline. Returns the new lines."""
     offset = store.ingest_offset(token)
     try:
         with events.open("rb") as file:
@@ -53,7 +55,7 @@ def ingest(store: Store, token: str, events: Path) -> list[Line]:
 
 
 def ingest_all(store: Store, token: str, events: Path) -> list[Line]:
-    """As `ingest`, until nothing whole is left; for a file whose writer is dead or waits for us."""
+    """Repeat `ingest` until no complete line is left, for a file whose writer is dead or waiting."""
     taken: list[Line] = []
     while lines := ingest(store, token, events):
         taken += lines
@@ -61,7 +63,7 @@ def ingest_all(store: Store, token: str, events: Path) -> list[Line]:
 
 
 def drop_torn_line(events: Path) -> int:
-    """Cut a last line without newline off the file of a dead worker. Returns the bytes dropped."""
+    """Truncate a last line without newline in a dead worker's file. Returns the number of bytes dropped."""
     try:
         with events.open("rb+") as file:
             content = file.read()

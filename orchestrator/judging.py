@@ -1,4 +1,4 @@
-"""What a profile means on a machine: the engine and path that its model gets, and whether it fits."""
+"""Judges a profile on a machine: which engine and implementation its model gets, and whether it fits."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from profiles.worker_kinds import worker_kind_of
 
 
 def shape_for(model: Model) -> Shape | None:
-    """The shape of the model that a profile names: its config.json, else what is published under the folder's name.
+    """The shape of the profile's model, from its config.json or else from the published model of the folder's name.
 
-    None for a built-in model, which needs no planning, and for one that is not known.
+    None for an unknown model, and for a built-in one, which needs no planning.
     """
     if model.random_init != "off":
         return shape_of(ARCHITECTURES[model.random_init])
@@ -32,11 +32,11 @@ def shape_for(model: Model) -> Shape | None:
     try:
         return shape_of(json.loads((folder / "config.json").read_bytes()))
     except (OSError, ValueError, KeyError, TypeError):
-        return published(folder.name)  # what is wrong with a config.json that is there, the worker says
+        return published(folder.name)  # the worker reports a broken config.json
 
 
 def config_for(model: Model) -> Mapping[str, Any] | None:
-    """The config.json of the model that a profile names; None: it is not there, or cannot be read."""
+    """The config.json of the profile's model; None if it is missing or unreadable."""
     if model.random_init != "off":
         return ARCHITECTURES[model.random_init]
     known = BUILT_IN.get(model.path)
@@ -50,34 +50,37 @@ def config_for(model: Model) -> Mapping[str, Any] | None:
 
 @dataclass(frozen=True)
 class ProfileVerdict:
-    """What was found for a profile on a machine. plan: None where no shape is known, or no GPU is meant."""
+    """The result for a profile on a machine. plan: None if the shape is unknown or the profile uses the CPU."""
 
     profile: Profile
     machine: Machine
     plan: Plan | None
     changes: Changes | None = None
-    """Settings that would fit, where the profile's do not."""
+    """Settings that would fit, if the profile's do not."""
     least: Demand | None = None
-    """What it takes at the least, with short sequences, where no settings fit."""
+    """Minimum demand, with short sequences, if no settings fit."""
     is_new: bool = True
-    """No run has begun with the profile."""
+    """Whether no run has begun with the profile yet."""
     why: str = ""
-    """Why the engine is not the one that the profile names, or what `auto` means; empty where it is."""
+    """Why the engine differs from the profile's, or why `auto` chose it; otherwise empty."""
     path: str = ""
-    """What computes the model, in one line; empty where that is not known before it is loaded."""
+    """What computes the model, in one line; empty if unknown before loading."""
     is_plain: bool = False
-    """Plain transformers computes it."""
+    """Whether plain transformers computes the model."""
 
     @property
     def is_refused(self) -> bool:
-        """Where only a cap is known, and no card, the worker decides: it may find no GPU to be capped."""
+        """Whether the profile is too large and must not start. Without a known card, the worker decides."""
         is_too_large = self.plan is not None and not self.plan.fits and self.machine.card is not None
         return is_too_large and self.profile.memory.on_small_card == "refuse"
 
 
 def judge(profile: Profile, machine: Machine, *, is_new: bool = True) -> ProfileVerdict:
-    """The profile with its engine settled, and whether it fits."""
-    config = config_for(profile.model) if worker_kind_of(profile).uses_model else None
+    """Choose the engine, and check whether the profile fits."""
+    kind = worker_kind_of(profile)
+    if kind.has_own_engine:
+        return ProfileVerdict(profile, machine, None)
+    config = config_for(profile.model) if kind.uses_model else None
     if config is None:
         return _judged(profile, machine, is_new=is_new)
     longest = profile.sampling.max_prompt_tokens + profile.sampling.max_completion_tokens
@@ -96,7 +99,7 @@ def _judged(profile: Profile, machine: Machine, *, is_new: bool) -> ProfileVerdi
     usable = card.usable_bytes if card else None
     cap = int(profile.memory.cap_gib * GIB)
     available = min(usable, cap) if usable and cap else usable
-    profile, why = planner.settle_engine(
+    profile, why = planner.choose_engine(
         profile, shape, available, has_vllm=machine.has_vllm, capability=card.capability if card else None
     )
     if shape is None or profile.run.device == "cpu":

@@ -1,6 +1,6 @@
-"""A worker that serves one command: it reads requests on standard input, answers in lines, and ends with us.
+"""Runs a worker for one command. It reads requests on standard input, answers in lines, and ends with the command.
 
-`workers/line_contract.py` has the messages, `workers/lines.py` the other side.
+`workers/line_contract.py` defines the messages, `workers/lines.py` is the other side.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DOCTOR = "python -m orchestrator doctor"
 
 
 class LineWorker:
-    """A started worker. name, kept, next_command: what an error calls it, leaves as it was, and advises."""
+    """A started worker. name, kept, next_command: used in errors that the worker does not explain itself."""
 
     def __init__(
         self, process: subprocess.Popen[bytes], name: str, kept: str, next_command: str, log: IO[bytes]
@@ -40,7 +40,7 @@ class LineWorker:
             self._process.stdin.flush()
 
     def hear(self) -> Iterator[Said]:
-        """Its messages, until it is done. Raises LonghaulError: one of them, or INTERNAL without a message."""
+        """Yield messages until the worker is done. Raises the LonghaulError that it reports, or INTERNAL if it dies."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             message = self._understood(line)
@@ -65,7 +65,7 @@ class LineWorker:
         try:
             return read_line(line)
         except msgspec.ValidationError as error:
-            raise self._broken(f"said what this program does not know ({error})") from error
+            raise self._broken(f"sent an unknown message ({error})") from error
 
     def _broken(self, how: str) -> LonghaulError:
         return LonghaulError(
@@ -76,7 +76,7 @@ class LineWorker:
         )
 
     def end(self) -> None:
-        """It leaves by itself when its input is closed; if not, it is killed."""
+        """Close the worker's input, which makes it exit; kill it if it does not."""
         with suppress(BrokenPipeError):
             if self._process.stdin is not None:
                 self._process.stdin.close()
@@ -101,11 +101,11 @@ def started(
     log: Path | None = None,
     pass_fds: Sequence[int] = (),
 ) -> Iterator[LineWorker]:
-    """`python -m MODULE`, told `spec` as its first line; ended however the block is left, whatever it does.
+    """Start `python -m MODULE` with `spec` as its first line, and end it when the block is left.
 
-    name, kept, next_command: of an error, as in `LineWorker`. owner: the run that it works for (`copies.owner_of`), so
-    that a next master finds it should we be killed. log: takes what it prints; None: forgotten with it, but for its
-    last words. pass_fds: descriptors that it holds for as long as it lives.
+    name, kept, next_command: see `LineWorker`. owner: the run it works for (`copies.owner_of`), so that the next master
+    finds it if we are killed. log: file for its output; None keeps the output only for error messages. pass_fds:
+    descriptors that the worker inherits.
     """
     with _opened(log) as output:
         process = start(module, output, without_master(owner, module), pass_fds)
@@ -120,7 +120,7 @@ def started(
 def start(
     module: str, log: IO[bytes], environment: Mapping[str, str], pass_fds: Sequence[int] = ()
 ) -> subprocess.Popen[bytes]:
-    """The process, with pipes for requests and answers."""
+    """Start the process with pipes for requests and answers."""
     return subprocess.Popen(
         python.command(module),
         stdin=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""What only the master knows, and only now, as the record that the screen is told."""
+"""Collects the live facts that only the master knows, for the screen."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ MEMORY_INTERVAL_S = 2.0
 
 
 class LiveFacts:
-    """Remembers what one look at the processes does not tell: when the step began, and memory between measurements."""
+    """Remembers when the current step began, and the last memory measurement."""
 
     def __init__(self) -> None:
         self._step_began: tuple[int, float] = (-1, 0.0)
-        """Step in progress, and when it was first seen (monotonic): a stage's start is not the step's."""
+        """The step in progress and when it was first seen (monotonic)."""
         self._measured_at = 0.0
         self._worker_rss: int | None = None
         self._master_rss = 0
 
     def at(self, now: float, pool: WorkerPool, *, waiting_until: float | None, note: str) -> Live:
-        """now and waiting_until are monotonic. note: what a person should know, in a few words."""
+        """now and waiting_until are monotonic. note: a short message to the user."""
         active, standby = pool.active, pool.standby
         self._measure_memory(active, now)
         if active is not None and active.worker.step != self._step_began[0]:

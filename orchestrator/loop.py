@@ -1,7 +1,7 @@
-"""The master: one turn of the wheel at a time, and the only wait.
+"""The master's event loop: one turn() at a time, and the only wait.
 
-turn() hears people and workers, reaps, watches deadlines, decides and performs. What comes next is decided by pure
-functions (schedule, stagnation, deadlines); what happened is written by Attempts and the Ledger.
+turn() handles user requests and worker messages, reaps, checks deadlines, decides and acts. Pure functions decide what
+comes next (schedule, stagnation, deadlines); Attempts and the Ledger record what happened.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 from contextlib import suppress
 from typing import Any
 
+from orchestrator.attach import Running
 from orchestrator.attempts import Attempts
 from orchestrator.checkpoint_request import CheckpointRequest
 from orchestrator.clock import Clock
@@ -17,7 +18,11 @@ from orchestrator.commit import Ledger
 from orchestrator.control import Client, Server
 from orchestrator.deadlines import overdue
 from orchestrator.display.screen import Screen
+from orchestrator.display.wording import duration
+from orchestrator.launchers.job_end import Cause
+from orchestrator.launchers.launcher import BatchLauncher
 from orchestrator.live_facts import LiveFacts
+from orchestrator.own_saves import due
 from orchestrator.ready import wait_for_any
 from orchestrator.run_directory import make_ballast
 from orchestrator.schedule import Action, Commit, Stop, Train, Validate, Wait, may_be_followed, next_action
@@ -28,6 +33,7 @@ from orchestrator.verifying import Verifier
 from orchestrator.worker_pool import WorkerPool, reap_strangers, rotate_log, standby_is_due
 from profiles.errors import ExitCode
 from profiles.schema import Profile
+from profiles.worker_kinds import worker_kind_of
 from state.crash import crash_point
 from state.history import History
 from state.layout import RunDir
@@ -36,7 +42,7 @@ from state.states import AttemptState, CycleState, RunState, WrongTransition
 from state.store import Store
 
 SAME_PRESS_S = 0.3
-"""Stop requests closer together than this are one: a burst of signals, or a key that bounced."""
+"""Stop requests closer together than this count as one: a burst of signals, or a bouncing key."""
 SECOND_PRESS_S = 10.0
 STOPPED_BY_SIGNAL_S = 600.0
 HEARTBEAT_ROW_S = 30.0
@@ -44,11 +50,17 @@ BACKUP_EVERY_CYCLES = 10
 WAIT_S = 0.5
 WAIT_WHILE_KILLING_S = 0.05
 AWAY_S = 3.0
-"""A longer gap between two turns means that we did not run: stopped by a signal, or starved."""
+"""A longer gap between two turns means that the master did not run: stopped by a signal, or starved."""
+
+
+def job_note(worker: Worker) -> str:
+    """What the scheduler reports about a job, for the user; empty: nothing."""
+    life = worker.life
+    return f"job {worker.handle.job}: {life.waits or life.text}" if life.waits or life.text else ""
 
 
 class Master:
-    """Runs one run until there is a reason to stop."""
+    """Drives one run until there is a reason to stop."""
 
     def __init__(
         self,
@@ -59,7 +71,9 @@ class Master:
         clock: Clock,
         signals: Signals,
         screen: Screen,
+        running: Running | None = None,
     ) -> None:
+        """running: a worker of an earlier master that this one takes over."""
         self.store = store
         self.reader = reader
         self.profile = profile
@@ -67,14 +81,17 @@ class Master:
         self.signals = signals
         self.screen = screen
         self.history: History = reader.history()
-        self.pool = WorkerPool(run, self.history.run_id, profile.run)
+        self.pool = WorkerPool(run, self.history.run_id, profile)
         ledger = Ledger(run, store, reader, profile.retention)
         self.checkpoint_request = CheckpointRequest(screen.say)
         self.attempts = Attempts(run, store, profile, self.pool, ledger, self.checkpoint_request, screen)
         self.verifier = Verifier(self.attempts, signals)
+        if running is not None:
+            self.attempts.go_on(running, self.history, clock.monotonic())
+        self.saves_when_asked = worker_kind_of(profile).saves_when_asked
         self.live = LiveFacts()
         self.server = Server(run)
-        # A person who starts a failed run again has looked at it: old failures no longer count.
+        # A user who restarts a failed run has seen its failures, so they no longer count.
         was_failed = self.history.state == RunState.FAILED
         self.forgiven = frozenset(failure.token for failure in self.history.failures if was_failed)
         self.stop_asked_at: float | None = None
@@ -82,25 +99,29 @@ class Master:
         self.stop_clients: list[Client] = []
         self.waiting_until: float | None = None  # monotonic: the wall clock may be set back while we wait
         self.waiting_for = ""
-        """Why; shown until the next worker starts."""
-        self.waited = ""  # token of the failure that we wait for, or waited for last
+        """Reason for the wait; shown until the next worker starts."""
+        self.waited = ""  # token of the failure behind the current or last wait
+        self.cancelled = ""
+        """The job that someone cancelled, in words. The master then stops: only a user may start another."""
         self.last_turn = clock.monotonic()
         self.last_heartbeat_row = self.last_turn
 
-    # --- the wheel -------------------------------------------------------------------------------------------
+    # --- the loop --------------------------------------------------------------------------------------------
 
     def run(self) -> Stop:
-        """Turn until there is an ending; then write down why, and dismiss everybody."""
+        """Turn until the run ends; then store the reason and dismiss all workers and clients."""
         try:
             while (ending := self.turn(self.clock.monotonic())) is None:
                 self.wait()
             self.store.set_run_state(ending.state, ending.reason, self.clock.utc())
-            return ending
-        finally:
-            self.dismiss()
+        except BaseException:
+            self.dismiss(keep_jobs=True)
+            raise
+        self.dismiss(keep_jobs=False)
+        return ending
 
     def wait(self) -> None:
-        """The only wait: for a signal, a message, an end, a command, a key, or half a second."""
+        """The only wait: for a signal, a message, a worker's end, a command, a key, or at most WAIT_S seconds."""
         workers = self.pool.workers()
         sources: list[Any] = [
             self.signals.wake_reader,
@@ -124,32 +145,34 @@ class Master:
         self.watch(now)
         ending = self.decide(now)
         note = self.note()
-        self.screen.show(self.history, self.live.at(now, self.pool, waiting_until=self.waiting_until, note=note))
+        self.screen.render(self.history, self.live.at(now, self.pool, waiting_until=self.waiting_until, note=note))
         self.keep_house(now)
         return ending
 
     def note(self) -> str:
-        """What a person should know, in a few words."""
+        """A short status note for the user; empty: none."""
         if self.waiting_for:
             return f"waiting: {self.waiting_for}"
+        if self.pool.active is not None and (said := job_note(self.pool.active.worker)):
+            return said
         if self.stop_asked_at is not None:
-            return "stopping after this step"
+            return f"stopping {self.stops_where}"
         return "checkpoint requested" if self.checkpoint_request.is_sent else ""
 
     def forgive_our_own_absence(self, now: float) -> None:
-        """If we were stopped or starved, the silence was ours: move every deadline by the time that we were away."""
+        """If the master was stopped or starved, postpone every deadline by the time that it did not run."""
         away, self.last_turn = now - self.last_turn, now
         if away > AWAY_S:
             for worker in self.pool.workers():
                 self.postpone(worker, away)
 
     def postpone(self, worker: Worker, seconds: float) -> None:
-        """Move every deadline of a worker by time in which it, or we, did not run."""
+        """Postpone every deadline of a worker by the time in which it, or the master, did not run."""
         worker.watch = worker.watch.later_by(seconds)
         self.checkpoint_request.later_by(worker.token, seconds)
 
     def keep_house(self, now: float) -> None:
-        """Now and then: say in the store that we live, and keep logs short."""
+        """Periodically write a heartbeat to the store, remake the ballast file, and rotate logs."""
         if now - self.last_heartbeat_row > HEARTBEAT_ROW_S:
             self.last_heartbeat_row = now
             self.store.heartbeat(self.clock.utc())
@@ -168,7 +191,7 @@ class Master:
             elif client.command == "checkpoint":
                 self.checkpoint_request.join(client)
                 is_asked = True
-            else:  # said as often as one likes: only `abort` is at once
+            else:  # a repeated stop command is harmless: only `abort` stops at once
                 self.stop_clients.append(client)
                 if client.command == "abort" or self.stop_asked_at is None:
                     self.ask_to_stop(now, at_once=client.command == "abort")
@@ -179,10 +202,29 @@ class Master:
             self.ask_to_stop(pressed_at)
         if is_asked or self.signals.checkpoint:
             self.signals.checkpoint = 0
-            self.checkpoint_request.ask(self.pool.train_worker, self.history.head, now)
+            if self.saves_when_asked or self.pool.train_worker is None:
+                self.checkpoint_request.ask(self.pool.train_worker, self.history.head, now)
+            else:
+                self.checkpoint_request.decline(f"this worker saves by itself: {self.next_save}", self.history.head)
+
+    @property
+    def next_save(self) -> str:
+        """When a worker that saves at steps of its own does so next, in words."""
+        active = self.pool.active
+        step, end_step = (active.worker.step, active.end_step) if active is not None else (0, 1)
+        step_s = self.attempts.step_times.median_s
+        return f"the next checkpoint is {due(self.profile.run, max(step, self.history.step), end_step, step_s)}"
+
+    @property
+    def stops_where(self) -> str:
+        """Where a stop leaves the worker, in words."""
+        if self.saves_when_asked or self.pool.train_worker is None:
+            return "after this step"
+        longest = duration(self.profile.open_instruct.stop_within_s)
+        return f"after its next checkpoint, within {longest}: {self.next_save}"
 
     def ask_to_stop(self, now: float, *, at_once: bool = False) -> None:
-        """First: after the step. A second one within ten seconds: at once. A burst is one."""
+        """Stop after the step; at once if asked again within SECOND_PRESS_S. A burst counts as one request."""
         first, active = self.stop_asked_at, self.pool.active
         if first is not None and now - first < SAME_PRESS_S and not at_once:
             return
@@ -193,7 +235,7 @@ class Master:
             if active is not None:
                 active.worker.abort("asked twice", now, self.profile.timeouts.kill_s)
         elif active is not None:
-            self.screen.say("stopping after this step; again within 10 s to stop at once")
+            self.screen.say(f"stopping {self.stops_where}; again within 10 s to stop at once")
             self.attempts.ask_to_stop(active, now)
 
     # --- workers ---------------------------------------------------------------------------------------------
@@ -215,8 +257,12 @@ class Master:
             pool.discard(pool.standby)
             pool.standby = None
             pool.next_standby_at = now + self.profile.retry.backoff_s
-        if active is not None and active.worker.reap():
+        if active is not None and not active.worker.reap():
+            self.attempts.note_failed_nodes(active, self.clock.utc())
+        elif active is not None:
             ended = self.attempts.close(active, now, self.clock.utc())
+            if active.worker.life.cause == Cause.CANCELLED:
+                self.cancelled = f"cycle {active.attempt.cycle}, {active.attempt.role} attempt {active.attempt.attempt}"
             self.history = self.reader.history()
             self.screen.reload(self.reader)
             has_failed = bool(ended.failure) or ended.state == AttemptState.LOST
@@ -224,15 +270,19 @@ class Master:
         reap_strangers(worker.handle.pid for worker in pool.workers())
 
     def watch(self, now: float) -> None:
-        """Deadlines. A worker that somebody stopped with a signal is waited for, not killed."""
+        """Check the deadlines of all workers. A worker stopped by a signal is waited for, not killed."""
         timeouts = self.profile.timeouts
         head_bytes = self.history.head.bytes if self.history.head else 0
         for worker in self.pool.workers():
             worker.continue_kill(now)
             if worker.kill is not None:
                 continue
-            asked_at = self.checkpoint_request.sent_at(worker.token)
-            late = overdue(worker.watch, timeouts, self.attempts.step_times, head_bytes, now, asked_at)
+            if worker.life.waits:
+                worker.watch = worker.watch.later_by(now - worker.watch.spawned_at)
+                continue
+            asked_at = self.checkpoint_request.sent_at(worker.token) if self.saves_when_asked else None
+            wait_s = 0.0 if self.saves_when_asked else self.profile.open_instruct.stop_within_s
+            late = overdue(worker.watch, timeouts, self.attempts.step_times, head_bytes, now, asked_at, wait_s)
             if worker.is_deaf:
                 late = "message queue"
             if late and not self.is_held(worker, now):
@@ -247,11 +297,11 @@ class Master:
         worker.start_kill(late, now, dump=True)
 
     def is_held(self, worker: Worker, now: float) -> bool:
-        """True while it is stopped by a signal; after ten minutes it is continued once, then counts as hung."""
+        """True while a signal has stopped the worker. After ten minutes it gets CONT, and then counts as hung."""
         if not worker.life.is_stopped:
             if worker.held_since is None:
                 return False
-            # It runs again: it had no chance to speak, so every deadline begins anew.
+            # It runs again. It could not send anything while stopped, so postpone its deadlines.
             self.postpone(worker, now - worker.watch.heard_at)
             worker.held_since = None
             return True
@@ -266,7 +316,7 @@ class Master:
     # --- decisions -------------------------------------------------------------------------------------------
 
     def decide(self, now: float) -> Stop | None:
-        """Keep the active worker, or find out what comes next and do it."""
+        """Keep the active worker, or decide what comes next and do it."""
         active = self.pool.active
         if active is not None:
             is_due = self.stop_asked_at is None and standby_is_due(active)
@@ -277,10 +327,13 @@ class Master:
             if self.stop_at_once:
                 return Stop("stopped at once, as asked", RunState.STOPPED, ExitCode.ABORTED)
             return Stop("asked to stop", RunState.STOPPED, ExitCode.OK)
+        if self.cancelled:
+            what = f"somebody cancelled the job of {self.cancelled}"
+            return Stop(what, RunState.FAILED, ExitCode.CLUSTER, "python -m orchestrator run   (goes on from the head)")
         if self.waiting_until is not None and now < self.waiting_until:
             return None
         ending: Stop | None = None
-        while self.pool.active is None and ending is None:  # closing a cycle leads straight to the next: no wait
+        while self.pool.active is None and ending is None:  # after a commit, go straight on to the next action
             forgiven = self.forgiven | self.verifier.forgiven
             action = next_action(self.history, self.profile, self.clock.utc(), forgiven, self.waited)
             is_held = isinstance(action, Stop) and self.verifier.is_head_in_doubt(self.history)
@@ -294,7 +347,7 @@ class Master:
         match action:
             case Train() | Validate():
                 self.waiting_for = ""
-                self.attempts.settle_problems(action, self.history)
+                self.attempts.record_problems(action, self.history)
                 self.attempts.start(action, self.history, now, self.clock.utc())
                 self.history = self.reader.history()
                 if (worker := self.pool.train_worker) is not None:
@@ -310,7 +363,7 @@ class Master:
         return None
 
     def commit_cycle(self, cycle: int) -> None:
-        """Judge it, close it, and keep a back-up of the store now and then."""
+        """Check the cycle for stagnation, commit it, and back up the store every BACKUP_EVERY_CYCLES cycles."""
         judgement = verdict(self.history, self.profile.stagnation)
         self.store.commit_cycle(cycle, str(judgement), judgement.evidence, self.clock.utc())
         crash_point("cycle.committed")
@@ -322,21 +375,27 @@ class Master:
             self.screen.say(f"{judgement.kind}: {judgement.evidence} -> {judgement.action}")
 
     def block_cycle(self, ending: Stop) -> None:
-        """A cycle that was given up says so; a later `run` tries it again."""
+        """Mark the current cycle as blocked if the run failed; a later `run` retries it."""
         if ending.state == RunState.FAILED and self.history.current is not None:
             with suppress(WrongTransition):
                 self.store.set_cycle_state(self.history.current.cycle, CycleState.BLOCKED)
 
     # --- the end ---------------------------------------------------------------------------------------------
 
-    def dismiss(self) -> None:
-        """End every process of ours, whatever the reason to leave, and answer everybody who waits."""
+    def dismiss(self, *, keep_jobs: bool) -> None:
+        """End all our processes, whatever the reason to exit, and answer all waiting clients.
+
+        keep_jobs: leave a scheduler's job running, for the next master to take over.
+        """
         self.verifier.close()
         self.pool.dismiss_standby()
         active = self.pool.active
         if active is not None:
-            active.worker.end()
-            self.pool.discard(active.worker)
+            if keep_jobs and isinstance(active.worker.launcher, BatchLauncher):
+                active.worker.close()
+            else:
+                active.worker.end()
+                self.pool.discard(active.worker)
         for client in self.stop_clients:
             client.answer(ok=True, step=self.history.step, until_exit=True)
         self.checkpoint_request.run_ended(self.history.head)

@@ -1,4 +1,4 @@
-"""What this machine has for a run: its GPUs as the driver tells them. No torch: that would cost seconds."""
+"""Finds this machine's GPUs through the driver. Does not import torch, which would take seconds."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ COMMAND = (
 )
 TIMEOUT_S = 20.0
 RESERVE_BYTES = int(0.3 * GIB)
-"""Of a card, what its driver keeps from programs."""
+"""Memory of a card that the driver withholds from programs."""
 DEVICES = ("/dev/nvidiactl", "/dev/nvidia0", "/proc/driver/nvidia/version", "/dev/dxg", "/dev/kfd")
-"""Signs of a GPU that `nvidia-smi` cannot be asked about: none of them, and there surely is none."""
+"""Signs of a GPU where `nvidia-smi` is missing. Without any of them, there is certainly no GPU."""
 INDEX = re.compile(r"|-?[0-9]+")
-"""Of CUDA_VISIBLE_DEVICES: a card's number, or a way to say none (`-1`, nothing at all)."""
+"""A part of CUDA_VISIBLE_DEVICES that is a card's index, or means no card (`-1` or empty)."""
 
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU that a worker would see."""
+    """A GPU visible to workers."""
 
     name: str
     total_bytes: int
     used_bytes: int = 0
-    """By other programs: a screen, another run."""
+    """Used by other programs, such as a display or another run."""
     capability: tuple[int, int] | None = None
-    """Compute capability; None: not told."""
+    """Compute capability; None if not reported."""
 
     @property
     def usable_bytes(self) -> int:
@@ -45,7 +45,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Machine:
-    """cards: None where nobody can say; then the worker finds out. why: what was tried, where there is no card."""
+    """cards: None if unknown, in which case the worker finds out. why: why there is no card."""
 
     cards: tuple[Card, ...] | None
     why: str = ""
@@ -53,15 +53,15 @@ class Machine:
 
     @property
     def card(self) -> Card | None:
-        """The one that a worker takes: the first."""
+        """The first card, which a worker uses."""
         return self.cards[0] if self.cards else None
 
     def card_for(self, gpus: int) -> Card | None:
-        """Of the cards that so many ranks take, the one with least room."""
+        """Of the first `gpus` cards, the one with the least usable memory."""
         return min(self.cards[:gpus], key=lambda card: card.usable_bytes) if self.cards else None
 
     def lacks(self, gpus: int) -> bool:
-        """Whether it surely has fewer."""
+        """Whether the machine is known to have fewer GPUs."""
         return self.cards is not None and len(self.cards) < gpus
 
     @property
@@ -70,7 +70,7 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """Asks the driver, for a second at most where all is well."""
+    """Ask the driver, which normally takes less than a second."""
     has_vllm = importlib.util.find_spec("vllm") is not None
     cards, why = _cards()
     return Machine(cards, why, has_vllm)
@@ -80,20 +80,20 @@ def _cards() -> tuple[tuple[Card, ...] | None, str]:
     try:
         answer = subprocess.run(COMMAND, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     except FileNotFoundError:
-        return (None if any(Path(path).exists() for path in DEVICES) else ()), "there is no nvidia-smi"
+        return (None if any(Path(path).exists() for path in DEVICES) else ()), "nvidia-smi is not installed"
     except (OSError, subprocess.SubprocessError) as error:
         return None, f"nvidia-smi failed: {error}"
     if answer.returncode:
-        said = (answer.stdout + answer.stderr).strip().splitlines()
-        return (), f"nvidia-smi failed: {said[0] if said else f'exit code {answer.returncode}'}"
+        printed = (answer.stdout + answer.stderr).strip().splitlines()
+        return (), f"nvidia-smi failed: {printed[0] if printed else f'exit code {answer.returncode}'}"
     found = visible(parse(answer.stdout), os.environ)
     if found is None:
         return None, "nvidia-smi cannot tell which card CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER put first"
-    return found, "" if found else "nvidia-smi names none that CUDA_VISIBLE_DEVICES lets through"
+    return found, "" if found else "CUDA_VISIBLE_DEVICES hides every GPU that nvidia-smi lists"
 
 
 def parse(text: str) -> list[tuple[str, str, Card]]:
-    """Index, uuid and card of each line that `nvidia-smi` wrote; what it cannot tell counts as nothing. (pure)"""
+    """Index, uuid and card of each line of `nvidia-smi`. Unknown values count as zero. (pure)"""
     found = []
     for line in text.splitlines():
         parts = [part.strip() for part in line.split(",")]
@@ -106,10 +106,10 @@ def parse(text: str) -> list[tuple[str, str, Card]]:
 
 
 def visible(listed: Sequence[tuple[str, str, Card]], environment: Mapping[str, str]) -> tuple[Card, ...] | None:
-    """The cards that a child process sees, in its order: CUDA_VISIBLE_DEVICES names some by index or uuid. (pure)
+    """The cards visible to a child process, in order, according to CUDA_VISIBLE_DEVICES (indices or uuids). (pure)
 
-    None where nobody can say: a name that is not listed, such as a slice's (`MIG-...`), or an index among several cards
-    that the user lets CUDA count in another order.
+    None if that cannot be determined: for an unlisted name such as a MIG slice, or for an index among several cards if
+    CUDA_DEVICE_ORDER changes their order.
     """
     chosen = environment.get("CUDA_VISIBLE_DEVICES")
     words = [index for index, _, _ in listed] if chosen is None else [part.strip() for part in chosen.split(",")]
@@ -117,7 +117,7 @@ def visible(listed: Sequence[tuple[str, str, Card]], environment: Mapping[str, s
     found: list[Card] = []
     for word in words:
         matches = [(index, card) for index, uuid, card in listed if word == index or (word and uuid.startswith(word))]
-        if not matches and INDEX.fullmatch(word):  # CUDA itself reads no further than the first that there is not
+        if not matches and INDEX.fullmatch(word):  # CUDA, too, stops at the first invalid index
             break
         if not matches or (word == matches[0][0] and not is_by_bus):
             return None

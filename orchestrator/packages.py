@@ -1,6 +1,6 @@
-"""Packages that pyproject.toml lists: is one missing, a command says so before it does anything.
+"""Checks before a command starts that the packages it needs are installed.
 
-A ModuleNotFoundError later on is a fault of ours, and stays loud.
+A later ModuleNotFoundError is a bug and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -18,26 +18,29 @@ PACKAGES = {
     "psutil": "psutil",
     "sqlite_utils": "sqlite-utils",
     "rich": "rich",
+    "yaml": "pyyaml",
     "jinja2": "jinja2",
+    "watchdog": "watchdog",
 }
-"""Name in Python -> name of the package."""
+"""Import name -> package name."""
 OWN = ("msgspec", "psutil", "sqlite_utils", "rich")
-"""What the master's side imports; all else belongs to workers."""
+"""Packages that the orchestrator imports; workers need the rest."""
 NEEDS = {
-    "doctor": ("msgspec", "psutil"),  # it tells of the others itself, among its other checks
+    "doctor": ("msgspec", "psutil"),  # its own checks report the others
     **dict.fromkeys(("status", "top", "stop", "checkpoint", "report", "recover"), OWN),
+    "plan": (*OWN, "yaml"),
 }
-"""Command -> what it cannot do without; commands that are not named start workers, and need all."""
+"""Command -> packages it needs. Commands not listed start workers and need all."""
 
 
 def check(command: str) -> None:
-    """Raises LonghaulError (INPUT) where a package is missing that the command needs."""
+    """Raises LonghaulError (INPUT) if a package that the command needs is missing."""
     missing = [PACKAGES[name] for name in NEEDS.get(command, tuple(PACKAGES)) if find_spec(name) is None]
     if not missing:
         return
     raise LonghaulError(
         f"not installed: {', '.join(missing)}, which `{command}` needs",
-        kept="nothing was started and nothing changed",
+        kept="nothing was started or changed",
         next_command="make setup   (then .venv/bin/python -m orchestrator; if that changes nothing: make clean setup)",
         exit_code=ExitCode.INPUT,
     )

@@ -1,4 +1,4 @@
-"""Paths that cannot be used: told like every error, with the path and the system's reason."""
+"""Turns errors about unusable paths into LonghaulErrors with the path and the reason."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from profiles.errors import ExitCode, LonghaulError
 from state import durable
 
 NAME_ERRORS = frozenset({errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP})
-"""What only a path can cause that somebody chose; a file that is missing may be a bug of ours."""
+"""Errors that only a path chosen by the user can cause. A missing file may be a bug, so ENOENT is not included."""
 
 
 @contextmanager
 def writing(path: Path, kept: str) -> Iterator[None]:
-    """Make folders or files where a person said. Raises LonghaulError (INPUT, PERMISSION, DISK) if that cannot be."""
+    """Create files at a path chosen by the user. Raises LonghaulError (INPUT, PERMISSION, DISK) if that fails."""
     try:
         yield
     except OSError as error:
@@ -26,9 +26,9 @@ def writing(path: Path, kept: str) -> Iterator[None]:
 
 
 def failure_of(error: Exception) -> LonghaulError | None:
-    """The error for a person where a path, a disk, permissions or a store were the fault; None for anything else."""
+    """The LonghaulError for a failure of a path, disk, permission or store; None for anything else."""
     kept = "everything that was there"
-    if type(error).__module__ == "sqlite3":  # by name: the commands that need no store import none
+    if type(error).__module__ == "sqlite3":  # by name, because not every command imports sqlite3
         return LonghaulError(
             f"a store cannot be used: {error}",
             kept=kept,
@@ -45,9 +45,9 @@ def failure_of(error: Exception) -> LonghaulError | None:
 
 def _unusable(path: Path, error: OSError, kept: str) -> LonghaulError:
     name = str(path)
-    shown = harmless(name if len(name) <= 200 else f"{name[:150]}...{name[-40:]}")
+    shortened = harmless(name if len(name) <= 200 else f"{name[:150]}...{name[-40:]}")
     return LonghaulError(
-        f"{shown} cannot be used: {error.strerror}",
+        f"{shortened} cannot be used: {error.strerror}",
         kept=kept,
         next_command="the same command with another path",
         exit_code=ExitCode.INPUT,

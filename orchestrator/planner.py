@@ -1,6 +1,6 @@
-"""Whether a profile fits a card, and what would: memory arithmetic over `profiles.footprint`. (pure)
+"""Decides whether a profile fits a card, and which settings would, using `profiles.footprint`. (pure)
 
-Not done: sequences are never made shorter, groups never smaller; that would be another experiment.
+Never shortens sequences or shrinks groups: that would be a different experiment.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from profiles.schema import Profile
 from profiles.shapes import Shape
 
 TIGHT = 0.9
-"""Share of a card above which a plan is told to be tight: the arithmetic is good to some ten per cent."""
+"""Share of a card above which a plan is reported as tight: the estimate is accurate to about ten per cent."""
 VLLM_WORKSPACE = int(1.5 * GIB)
-"""What vLLM needs beside weights and cache."""
+"""Memory that vLLM needs besides weights and cache."""
 SHORT = 64
-"""Tokens of a prompt, and of a completion, below which a sequence is of no use."""
+"""Shortest useful prompt, and completion, in tokens."""
 LEAST_SHARE = 0.05
-"""Steps in which vLLM's share of the card is made smaller."""
+"""Step by which vLLM's share of the card is reduced."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """demand: at the largest shapes. usable_bytes: of the card; None: no card is known."""
+    """demand: at the largest shapes. usable_bytes: of the card; None if no card is known."""
 
     profile: Profile
     demand: Demand
@@ -46,11 +46,11 @@ class Plan:
 
 
 Changes = dict[str, Any]
-"""Knob by its full name -> value."""
+"""Full knob name -> value."""
 
 
 def refused_targets(profile: Profile, shape: Shape | None) -> LonghaulError | None:
-    """Why adapters cannot go where the profile says; None where they can, or where only the worker can tell."""
+    """The error for adapter targets that the model lacks; None if they are valid, or only the worker can tell."""
     if not profile.adapter.rank or shape is None or not shape.is_captured:
         return None
     unknown = [target for target in profile.adapter.targets if target not in shape.linear]
@@ -66,7 +66,7 @@ def refused_targets(profile: Profile, shape: Shape | None) -> LonghaulError | No
 
 
 def plan_of(profile: Profile, shape: Shape, usable_bytes: int | None, card_bytes: int = 0) -> Plan:
-    """card_bytes: all of the card, of which vLLM takes a share; with a cap, the cap."""
+    """card_bytes: total memory of the card, of which vLLM takes a share; limited by memory.cap_gib."""
     cap = int(profile.memory.cap_gib * GIB)
     if cap:
         usable_bytes = cap if usable_bytes is None else min(cap, usable_bytes)
@@ -75,7 +75,7 @@ def plan_of(profile: Profile, shape: Shape, usable_bytes: int | None, card_bytes
     return Plan(profile, demand, usable_bytes)
 
 
-def settle_engine(
+def choose_engine(
     profile: Profile,
     shape: Shape | None,
     usable_bytes: int | None,
@@ -83,21 +83,21 @@ def settle_engine(
     has_vllm: bool,
     capability: tuple[int, int] | None = None,
 ) -> tuple[Profile, str]:
-    """`sampling.engine = "auto"` decided, and why; an engine that is named is left alone, without a message.
+    """Resolve `sampling.engine = "auto"`, and say why. Leaves any other engine alone, without a message.
 
-    `native` wherever it captures its steps: of what was measured it is the fastest and needs least (docs/engines.md).
-    Elsewhere `vllm`, where it is installed and fits beside the trainer; else decoding without captured steps.
-    capability: of the GPU; one that is not known is taken for new enough. What only the worker sees (Triton, very many
-    stop tokens) may still end in the plain decoder, with a line in its log.
+    Chooses `native` if it can capture its steps: it is the fastest engine measured and needs the least memory
+    (docs/engines.md). Otherwise chooses `vllm` if it is installed and fits beside the trainer, or else decoding without
+    captured steps. capability: of the GPU; None counts as new enough. The worker may still fall back to the plain
+    decoder for reasons that only it sees (Triton, very many stop tokens), and logs that.
     """
     if profile.sampling.engine != "auto":
         return profile, ""
     plain = with_values(profile, _taken_by(profile, "native" if shape is None or shape.is_captured else "hf"))
     if shape is None or usable_bytes is None or profile.run.device == "cpu":
-        return plain, "no GPU, or no model, that is known"
+        return plain, "no known GPU or model"
     against = _reason_against_capture(profile, shape, capability or capture.OLDEST)
     if not against:
-        return plain, "captured steps, the fastest that was measured"
+        return plain, "captured steps, the fastest engine measured"
     if not has_vllm:
         return plain, f"{against}, and vLLM is not installed"
     with_vllm = with_values(profile, {"sampling.engine": "vllm"})
@@ -109,7 +109,7 @@ def settle_engine(
 
 
 def _reason_against_capture(profile: Profile, shape: Shape, capability: tuple[int, int]) -> str:
-    """Why `native` would decode without captured steps, or not at all; empty: with them."""
+    """Why `native` cannot decode with captured steps; empty if it can."""
     if not shape.is_captured:
         return "no captured steps for the model's architecture"
     reason = capture.reason_against(
@@ -123,7 +123,7 @@ def _reason_against_capture(profile: Profile, shape: Shape, capability: tuple[in
 
 
 def vllm_holds(profile: Profile, shape: Shape, card_bytes: int) -> bool:
-    """Whether vLLM's share has room for its weights, which are never quantised, and all rollouts at full length."""
+    """Whether vLLM's share holds its weights, which are never quantised, and all rollouts at full length."""
     each = 4 if profile.vllm.dtype == "float32" else 2
     work = work_of(profile, shape)
     rows = min(profile.vllm.max_num_seqs, work.rollout_rows)
@@ -135,10 +135,10 @@ def vllm_holds(profile: Profile, shape: Shape, card_bytes: int) -> bool:
 def nearest(
     profile: Profile, shape: Shape, usable_bytes: int, card_bytes: int = 0, *, is_new: bool = True
 ) -> Changes | None:
-    """The settings that fit and cost least speed; None where none do.
+    """The settings that fit at the least cost in speed; None if none do.
 
-    In this order: layers computed again, smaller micro-batches, fewer rollouts side by side, vLLM asleep or smaller or
-    not at all, moments in 8 bits, moments in host memory. is_new: knobs that a run cannot change may be named.
+    Tries in this order: gradient checkpointing, smaller micro-batches, fewer parallel rollouts, vLLM asleep, smaller or
+    replaced, moments in 8 bits, moments in host memory. is_new: allow knobs that an existing run cannot change.
     """
     for fixed, engine in product(_homes_of_moments(profile), _engines(profile)):
         base = with_values(profile, fixed | engine)
@@ -155,7 +155,7 @@ def nearest(
 
 
 def least(profile: Profile, shape: Shape, usable_bytes: int, card_bytes: int = 0) -> Demand:
-    """What the profile needs with short sequences and those settings of `nearest` that take least memory."""
+    """The demand with short sequences and the settings of `nearest` that need the least memory."""
     lengths = ("sampling.max_prompt_tokens", "sampling.max_completion_tokens")
     short = with_values(profile, {name: min(SHORT, value_of(profile, name)) for name in lengths})
     demands = []
@@ -169,7 +169,7 @@ def least(profile: Profile, shape: Shape, usable_bytes: int, card_bytes: int = 0
 def _first_that_fits(
     base: Profile, choices: Iterator[Changes], shape: Shape, usable_bytes: int, card_bytes: int, part: str
 ) -> Changes | None:
-    """part: `rollout`, or all that belongs to the update."""
+    """part: `rollout`, or `update` for all other phases."""
     for changes in choices:
         devices = plan_of(with_values(base, changes), shape, usable_bytes, card_bytes).demand.devices
         mine = [size for phase, size in devices.items() if (phase == "rollout") == (part == "rollout")]
@@ -204,13 +204,13 @@ def taken_by(profile: Profile, engine: str) -> Profile:
 
 
 def _taken_by(profile: Profile, engine: str) -> Changes:
-    """No engine is named twice, so it goes from the list of those that take over."""
+    """Select the engine, and remove it from the fallbacks, because no engine may be named twice."""
     others = tuple(name for name in profile.sampling.fallback if name != engine)
     return {"sampling.engine": engine, "sampling.fallback": others}
 
 
 def _updates(profile: Profile) -> Iterator[Changes]:
-    """Settings of the update, each with less memory than the one before."""
+    """Settings of the update, each needing less memory than the one before."""
     yield {}
     sizes = [profile.optimizer.micro_batch_size]
     while sizes[-1] > 1:

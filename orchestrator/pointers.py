@@ -1,7 +1,7 @@
-"""latest.json and best.json in the run directory: which checkpoints a person or another program should look at.
+"""Writes latest.json and best.json in the run directory, which point users and other programs to checkpoints.
 
-Both say what the store says, and are made again from it after each commit and at each start. A kill between a commit
-and these files costs nothing, and nobody of ours reads them.
+Both are derived from the store, and rewritten after each commit and at each start. A kill between a commit and these
+files does no harm. Our own code never reads them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from state.reader import Reader
 
 
 def publish(run: RunDir, reader: Reader) -> None:
-    """Bring both files up to date; one that says the same already is not written. Raises LonghaulError (DISK)."""
+    """Update both files; an unchanged file is not rewritten. Raises LonghaulError (DISK)."""
     history, best = reader.history(), best_of(reader)
     _write(run.latest, None if history.head is None else _pointer(history.run_id, history.head))
     if best is None or (validation := history.best_validation) is None:
@@ -33,7 +33,7 @@ def publish(run: RunDir, reader: Reader) -> None:
 
 
 def best_of(reader: Reader) -> CheckpointFacts | None:
-    """The checkpoint with the highest accuracy on the suite that was validated first; ties go to the earlier one."""
+    """The checkpoint with the highest accuracy on the run's first suite; the earlier wins a tie."""
     first = reader.history().first_validation
     return reader.checkpoint(reader.best_checkpoints()[first.suite]) if first is not None else None
 

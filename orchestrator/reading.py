@@ -1,4 +1,4 @@
-"""Reading a checkpoint of a run that may prune it meanwhile: links hold its files while a command needs them."""
+"""Holds a checkpoint's files with links while a command reads them, because its run may prune it meanwhile."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from state.layout import RunDir
 
 @contextmanager
 def held(run: RunDir, chosen: Chosen) -> Iterator[Path]:
-    """A directory with the checkpoint's files but its optimiser's, all verified. Raises LonghaulError (INPUT)."""
+    """A directory with the verified files of the checkpoint, except the optimiser's. Raises LonghaulError (INPUT)."""
     durable.make_dir(run.readers)
     sweep(run.readers)
-    links = run.readers / f"{os.getpid()}-{chosen.subject.step}"
+    links = run.readers / f"{os.getpid()}-{chosen.target.step}"
     try:
-        yield hold(chosen.directory, chosen.subject.identity, links)
+        yield hold(chosen.directory, chosen.target.identity, links)
     finally:
         let_go(links)
 
 
 def sweep(readers: Path) -> None:
-    """Remove what commands that were killed have left."""
+    """Remove the links of killed commands."""
     for path in readers.iterdir():
         name = path.name.removeprefix(".").split("-")[0]
         if name.isdigit() and int(name) != os.getpid() and not psutil.pid_exists(int(name)):

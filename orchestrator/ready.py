@@ -1,4 +1,4 @@
-"""Whether a descriptor is ready. By poll, as `select` ends at descriptor 1,023."""
+"""Waits for descriptors with poll, because `select` only supports descriptors up to 1,023."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class HasFileno(Protocol):
 
 
 def wait_for_any(sources: Iterable[int | HasFileno], seconds: float | None) -> set[int]:
-    """Descriptors that can be read, or whose other end is gone, once there is one or the time is over; None: never."""
+    """Wait until a descriptor is readable or closed by its peer. seconds: timeout; None waits forever."""
     poll = select.poll()
     for source in sources:
         poll.register(source, select.POLLIN)
@@ -21,12 +21,12 @@ def wait_for_any(sources: Iterable[int | HasFileno], seconds: float | None) -> s
 
 
 def is_readable(fd: int) -> bool:
-    """Whether a read returns at once; that may be an end or an error."""
+    """Whether a read returns at once, possibly with end of file or an error."""
     return bool(wait_for_any([fd], 0))
 
 
 def is_writable(fd: int, seconds: float = 0.0) -> bool:
-    """Whether a write of PIPE_BUF bytes returns at once; that may be with an error."""
+    """Whether a write of PIPE_BUF bytes returns at once, possibly with an error."""
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
     return bool(poll.poll(math.ceil(seconds * 1000)))

@@ -1,7 +1,7 @@
-"""What attempts left on disk, without the store: what each was told, which checkpoints it made, how it ended.
+"""Reads the files of attempts without the store: each one's spec, its checkpoints and its result.
 
-Every spec names the checkpoint that the attempt began from, every event of a checkpoint its identity, every manifest
-its parent: together they give the line of checkpoints from the first one to any that is still there.
+Every spec names the checkpoint that the attempt started from, every checkpoint event has the checkpoint's id, and every
+manifest names its parent. Together they give the line of checkpoints from the first one to any that still exists.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _specs = msgspec.json.Decoder(WorkerSpec)
 
 @dataclass(frozen=True)
 class Record:
-    """One attempt, by its files. result: None where it wrote none."""
+    """One attempt, read from its files. result: None if it wrote none."""
 
     directory: AttemptDir
     spec: WorkerSpec
@@ -36,7 +36,7 @@ class Record:
 
     @property
     def has_begun(self) -> bool:
-        """A spec alone means that the master died before it told the worker to start."""
+        """Whether the worker started. Only a spec means that the master died before it told the worker to start."""
         return self.directory.events.exists() or self.result is not None
 
     @property
@@ -46,7 +46,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Link:
-    """One checkpoint of a line. facts.bytes is 0 where only a word about it is left."""
+    """One checkpoint of a line. facts.bytes: 0 if the checkpoint is known only from specs, events or results."""
 
     facts: CheckpointFacts
     attempt: int
@@ -54,7 +54,7 @@ class Link:
 
 
 def read_records(run: RunDir, run_id: str = "") -> list[Record]:
-    """All attempts whose spec is whole and lies where it belongs, in the order of the run. run_id: empty for any."""
+    """All attempts with an intact spec in the expected directory, in the order of the run. run_id: empty for any."""
     found = []
     for folder in run.cycles.glob("*/*"):
         named = _ATTEMPT.fullmatch(folder.name)
@@ -75,7 +75,7 @@ def _spec(path: Path) -> WorkerSpec | None:
 
 
 def profile_of(record: Record) -> tuple[str, str] | None:
-    """(JSON, sha256) of the profile that an attempt was given; None where it is not what it was when it was written."""
+    """(JSON, sha256) of the profile in an attempt's spec; None if it no longer matches its recorded hash."""
     raw = msgspec.json.decode(record.directory.spec.read_bytes())
     text = msgspec.json.encode(raw["profile"], order="sorted")
     sha256 = hashlib.sha256(text).hexdigest()
@@ -83,7 +83,7 @@ def profile_of(record: Record) -> tuple[str, str] | None:
 
 
 def links(run: RunDir, records: Sequence[Record]) -> dict[str, Link]:
-    """Every checkpoint that anything on disk tells of, by its id; where several do, what the checkpoint itself says."""
+    """Every checkpoint that any file mentions, by its id. The checkpoint's own manifest takes precedence."""
     found: dict[str, Link] = {}
     for record in records:
         if record.spec.role == "train":
@@ -123,7 +123,7 @@ def _made_by(record: Record) -> Iterator[Link]:
 
 
 def _checkpoints_in(events: Path) -> Iterator[CheckpointRef]:
-    """Checkpoints in the events of an attempt, in order; lines that are torn say nothing."""
+    """Checkpoints in the events of an attempt, in order; torn lines are skipped."""
     try:
         lines = events.read_bytes().splitlines()
     except FileNotFoundError:
@@ -141,7 +141,7 @@ def _checkpoints_in(events: Path) -> Iterator[CheckpointRef]:
 
 
 def line_to(tip: str, known: Mapping[str, Link]) -> list[Link]:
-    """The line of checkpoints that ends with `tip`, oldest first, as far back as anything tells. (pure)"""
+    """The line of checkpoints that ends with `tip`, oldest first, as far back as it is known. (pure)"""
     line: list[Link] = []
     at: str | None = tip
     while at is not None and at in known:

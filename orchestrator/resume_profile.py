@@ -1,7 +1,7 @@
-"""The profile that a run goes on with: the stored one, or the one that a person asks for where the run allows it.
+"""Chooses the profile of a resumed run: the stored one, or the requested one if the run allows the changes.
 
-From its first checkpoint on, a run keeps what its work rests on. Before that nothing rests on anything: every knob may
-change, so that a first start that failed is mended in place.
+From its first checkpoint on, a run keeps the knobs that its work depends on. Before that every knob may change, so that
+a failed first start can be fixed in place.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from state.reader import Reader, is_born
 from state.store import Store
 
 
-def settle_profile(
+def profile_to_resume(
     run: RunDir, wanted: Profile | None, store: Store, reader: Reader, args: argparse.Namespace
 ) -> Profile:
-    """The profile to run with. A changed one is shown as a diff; what cannot change is refused.
+    """The profile to run with. Prints the changes as a diff, and refuses those that are not allowed.
 
-    wanted: None where nothing was asked for. The caller holds the run's lock.
+    wanted: None keeps the stored profile. The caller holds the run's lock.
     """
     stored = from_json(reader.profile_json())
     if wanted is None or wanted == stored:
@@ -40,27 +40,27 @@ def settle_profile(
         begin_anew(run, wanted, changes, store)
         return wanted
     if (error := refusal(changes, args.accept_changes, typed_for_another(args) or another_run(wanted))) is not None:
-        raise error  # it shows the changes itself
+        raise error  # the error shows the changes
     tell(f"profile of run '{run.name}' changes", changes, begun=True)
     store.set_profile(resolved_json(wanted).decode(), profile_sha256(wanted))
     return wanted
 
 
 def has_begun(run: RunDir) -> bool:
-    """Whether its store knows a checkpoint, as far as one can tell without the lock; one that cannot be read may."""
+    """Whether the run has a checkpoint, as far as can be told without the lock. True if the store is unreadable."""
     if not is_born(run):
         return False
     try:
         with closing(Reader.open(run)) as reader:
             return bool(reader.checkpoints())
     except (LonghaulError, sqlite3.Error):
-        return True  # what is wrong with it is told when it is opened
+        return True  # opening the store will report the error
 
 
 def may_change_all(run: RunDir, stored: Profile, store: Store, reader: Reader) -> bool:
-    """Whether the run has no checkpoint, nor one on disk that a crash left without a row.
+    """Whether the run has no checkpoint, not even one on disk without a row.
 
-    Recovery finds out: it ends a worker that still writes one, and adopts what is whole.
+    Runs recovery first, which ends a worker that may still be writing one, and adopts valid checkpoints.
     """
     if not reader.checkpoints():
         ledger = Ledger(run, store, reader, stored.retention)
@@ -70,21 +70,21 @@ def may_change_all(run: RunDir, stored: Profile, store: Store, reader: Reader) -
 
 
 def begin_anew(run: RunDir, wanted: Profile, changes: list[Change], store: Store) -> None:
-    """Store the profile; what was made under the old one goes, unless it is keyed by what it depends on.
+    """Store the profile, and delete what was made under the old one unless it is keyed by the settings it depends on.
 
-    Seeds and measured difficulties are (workers/azr/seeding.py, workers/grpo/difficulty.py). Imported tasks are too,
-    but a run that no longer imports any would still be taken to have begun with them.
+    Seeds and measured difficulties are keyed (workers/azr/seeding.py, workers/grpo/difficulty.py). So are imported
+    tasks, but they must go too: otherwise a run that no longer imports any would seem to have started with them.
     """
     text, sha256 = resolved_json(wanted).decode(), profile_sha256(wanted)
     if all(change.kind == "free" for change in changes):
         store.set_profile(text, sha256)
         return
-    run.imported.unlink(missing_ok=True)  # first: killed in between, the old profile makes it once more
+    run.imported.unlink(missing_ok=True)  # first: after a kill in between, the old profile recreates it
     store.begin_anew(text, sha256, wanted.run.seed)
 
 
 def typed_for_another(args: argparse.Namespace) -> str:
-    """The command as it was typed, for a run of another name; empty where it named no profile. (pure)"""
+    """The command as typed, but for a run with another name; empty if it named no profile. (pure)"""
     if not args.profile:
         return ""
     named = argparse.Namespace(**{**vars(args), "run": "NEW-NAME"})

@@ -1,4 +1,4 @@
-"""The run directory itself: found behind a link, made durably, usable by this user, with its ballast."""
+"""Creates and checks the run directory and its ballast."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from state.layout import RunDir
 from state.opening import LONGEST_ROOT, too_long
 
 ROOM_BYTES = 2 * BALLAST_BYTES
-"""Ballast is made only where as much again stays free."""
+"""Free space needed to create the ballast: twice its size."""
 
 
 def behind_link(run: RunDir) -> RunDir:
-    """The run in the directory that a symbolic link names now; whatever the link says later, it stays this one."""
+    """Resolve a symbolic link to the run directory once, so that a later change of the link has no effect."""
     return RunDir(run.root.resolve(), link=run.root) if run.root.is_symlink() else run
 
 
 def make_directory(run: RunDir) -> None:
-    """Create it, durably with its parents. Raises LonghaulError (PERMISSION, DISK, INPUT) where it cannot be used."""
+    """Create the directory and its parents durably. Raises LonghaulError (PERMISSION, DISK, INPUT) if unusable."""
     root = run.root
     if len(os.fsencode(root.resolve())) > LONGEST_ROOT:
         raise too_long(run)
@@ -47,7 +47,7 @@ def make_directory(run: RunDir) -> None:
 
 
 def check_ours(folder: Path) -> None:
-    """Raises PermissionError unless the folder is this user's own, to read and to write."""
+    """Raises PermissionError unless this user owns the folder and can read and write it."""
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, "not readable and writable", str(folder))
     if folder.stat().st_uid != os.getuid():
@@ -65,7 +65,7 @@ def make_folders(run: RunDir) -> None:
 
 
 def make_ballast(run: RunDir) -> None:
-    """16 MB to be given up when the disk is full. Made again after that, once there is room."""
+    """Reserve 16 MB to free when the disk is full. Recreated afterwards once there is space."""
     with suppress(OSError, LonghaulError):
         if run.ballast.exists() and run.ballast.stat().st_size >= BALLAST_BYTES:
             return
@@ -75,7 +75,7 @@ def make_ballast(run: RunDir) -> None:
             with run.ballast.open("wb") as ballast:
                 os.posix_fallocate(ballast.fileno(), 0, BALLAST_BYTES)
         except OSError:
-            run.ballast.unlink(missing_ok=True)  # a part of it would be taken for the whole
+            run.ballast.unlink(missing_ok=True)  # a partial file would be mistaken for the whole
 
 
 def give_up_ballast(run: RunDir) -> None:

@@ -1,4 +1,4 @@
-"""Which run a command means: the one that was named, else the newest."""
+"""Finds the run a command refers to: the named one, or else the newest."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from state.states import UNFINISHED
 
 @dataclass(frozen=True)
 class Found:
-    """A run on disk, as far as its newest row tells."""
+    """A run on disk, according to its row in the store."""
 
     run: RunDir
     state: str
@@ -25,9 +25,9 @@ class Found:
 
 
 def find_run(args: argparse.Namespace) -> RunDir:
-    """The run `args.run` under `args.runs`; without a name the one whose master spoke last.
+    """The run `args.run` under `args.runs`, or without a name the one with the newest heartbeat.
 
-    Raises LonghaulError(INPUT) where there is none, with the names that exist.
+    Raises LonghaulError(INPUT), which lists the existing names, if there is none.
     """
     root: Path = args.runs
     if args.run is not None:
@@ -47,12 +47,12 @@ def find_run(args: argparse.Namespace) -> RunDir:
 
 
 def newest_unfinished(root: Path) -> RunDir | None:
-    """The run whose master spoke last, of those that can go on; None if there is none."""
+    """The resumable run with the newest heartbeat; None if there is none."""
     return next((found.run for found in all_runs(root) if found.state in UNFINISHED), None)
 
 
 def all_runs(root: Path) -> list[Found]:
-    """Every run that can be read, the newest first; ties by name."""
+    """Every readable run, newest first, then by name."""
     if not root.is_dir():
         return []
     found = [facts for path in sorted(root.iterdir()) if (facts := _look(RunDir(path))) is not None]
@@ -66,7 +66,7 @@ def _look(run: RunDir) -> Found | None:
         with closing(read_only(run.store)) as connection:
             row = connection.execute("SELECT state, heartbeat_at FROM runs").fetchone()
     except sqlite3.Error:
-        return None  # damaged or half made: another run may still be meant, and naming this one tells what is wrong
+        return None  # damaged or incomplete: skip it here; a command that names it reports the error
     return Found(run, str(row[0]), float(row[1])) if row else None
 
 

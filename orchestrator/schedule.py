@@ -1,4 +1,4 @@
-"""next_action(history, ...): what the master does next. (pure)"""
+"""Decides what the master does next. (pure)"""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from dataclasses import dataclass
 
 from orchestrator.display.wording import duration
 from orchestrator.goal import names_of, score_of
+from orchestrator.launchers.job_end import Cause
 from profiles.errors import ExitCode
 from profiles.goal import Goal, parse_goal
 from profiles.schema import Profile, Retry
+from profiles.worker_kinds import worker_kind_of
 from state.history import AttemptFacts, CycleFacts, History
 from state.states import CycleState, RunState
 
 
 @dataclass(frozen=True)
 class Train:
-    """Start a train worker on the cycle's half-open interval of steps, from the head."""
+    """Train steps first_step to end_step - 1 of a cycle, starting from the head."""
 
     cycle: int
     attempt: int
@@ -38,7 +40,7 @@ class Validate:
 
 @dataclass(frozen=True)
 class Commit:
-    """Judge a cycle whose work is done, and close it."""
+    """Judge and close a finished cycle."""
 
     cycle: int
 
@@ -46,10 +48,10 @@ class Commit:
 @dataclass(frozen=True)
 class Wait:
     seconds: float
-    """From the moment at which it is decided, by a clock that nobody sets."""
+    """Counted from the decision, by the monotonic clock."""
     reason: str
     failure: str = ""
-    """Token of the attempt that it follows."""
+    """Token of the failed attempt that causes the wait."""
 
 
 @dataclass(frozen=True)
@@ -70,18 +72,22 @@ FINAL_CODES = {
     ExitCode.PERMISSION,
     ExitCode.MISMATCH,
 }
-"""Worker exit codes that another attempt cannot cure."""
+"""Worker exit codes that a retry cannot fix."""
+
+NOT_ITS_FAULT = {Cause.NODE, Cause.PREEMPTED, Cause.UNPLACED}
+"""Ends of jobs that say nothing about the run: the next attempt follows at once, however often that happens."""
 
 
 def next_action(
     history: History, profile: Profile, now: float, forgiven: frozenset[str] = frozenset(), waited: str = ""
 ) -> Action:
-    """What comes next.
+    """The next action. Depends only on the arguments.
 
-    now and stored times are UTC seconds. forgiven: tokens of failures from before a person started the run again.
-    waited: token of the failure whose wait is over, whatever the wall clock says by now. Same arguments, same answer.
+    now and stored times are UTC seconds. forgiven: tokens of failures that no longer count, because the user restarted
+    the run. waited: token of the failure whose wait is over, regardless of the wall clock.
     """
     failures = [failure for failure in history.failures if failure.token not in forgiven]
+    failures = [failure for failure in failures if failure.failure not in NOT_ITS_FAULT]
     if failures and (ending := crash_loop(failures, profile.retry)) is not None:
         return ending
     if failures and failures[-1].token != waited:
@@ -97,7 +103,7 @@ def next_action(
 
 
 def within_cycle(history: History, current: CycleFacts, profile: Profile, failures: list[AttemptFacts]) -> Action:
-    """The next part of an open cycle: train, validate, or commit."""
+    """The next part of an open cycle: train, validate or commit."""
     trained = history.head is not None and (history.head.step >= current.end_step - 1 or current.exhausted)
     if current.state in (CycleState.TRAINED, CycleState.VALIDATING) or (
         current.state == CycleState.BLOCKED and trained
@@ -120,7 +126,7 @@ def within_cycle(history: History, current: CycleFacts, profile: Profile, failur
 
 
 def after_cycle(history: History, last: CycleFacts, profile: Profile) -> Action:
-    """Between two cycles: stop for one of the limits, or begin the next."""
+    """Between two cycles: stop at a limit, or start the next cycle."""
     if profile.run.until and last.validations and (ending := goal_ending(last, parse_goal(profile.run.until))):
         return ending
     if last.verdict.endswith(":stop"):
@@ -140,16 +146,16 @@ def after_cycle(history: History, last: CycleFacts, profile: Profile) -> Action:
 
 
 def limit_reached(history: History, last: CycleFacts, profile: Profile) -> Stop | None:
-    """What ends the run after cycle `last`, whatever its validation finds."""
+    """The limit that ends the run after cycle `last`, regardless of its validation; None if there is none."""
     if profile.run.max_cycles and last.cycle >= profile.run.max_cycles:
         done = f"all {profile.run.max_cycles} cycles are" if profile.run.max_cycles > 1 else "the one cycle is"
         return Stop(f"{done} done", RunState.FINISHED, ExitCode.OK)
     limit_s = profile.run.max_hours * 3600
     if limit_s and history.seeding_s + history.training_s >= limit_s:
-        return Stop(f"{duration(limit_s)} of seeding and training are over", RunState.FINISHED, ExitCode.OK)
+        return Stop(f"{duration(limit_s)} of seeding and training have passed", RunState.FINISHED, ExitCode.OK)
     if "train" not in profile.run.phases:
         return Stop(
-            f"seeding is done: {profile.azr.seed_tasks} tasks of each kind; run --full-pipeline goes on",
+            f"seeding is done: {profile.azr.seed_tasks} tasks of each kind; run --full-pipeline continues",
             RunState.STOPPED,
             ExitCode.OK,
         )
@@ -157,13 +163,13 @@ def limit_reached(history: History, last: CycleFacts, profile: Profile) -> Stop 
 
 
 def may_be_followed(action: Train | Validate, history: History, profile: Profile) -> bool:
-    """Whether a worker can be needed after this attempt: only then is one made ready meanwhile."""
+    """Whether another worker may follow this attempt, so that a standby is worth starting."""
     current = history.current
     return isinstance(action, Train) or current is None or limit_reached(history, current, profile) is None
 
 
 def goal_ending(last: CycleFacts, goal: Goal) -> Stop | None:
-    """The run is finished where the score has been reached; a goal that no suite can meet is an error."""
+    """The stop if the goal is reached, or if no validation reports its score; otherwise None."""
     score = score_of(goal, last.validations)
     if score is None:
         names = ", ".join(names_of(last.validations))
@@ -179,14 +185,16 @@ def goal_ending(last: CycleFacts, goal: Goal) -> Stop | None:
 
 
 def validation_is_due(cycle: CycleFacts, profile: Profile) -> bool:
+    if not worker_kind_of(profile).validates:
+        return False
     last = bool(profile.run.max_cycles) and cycle.cycle >= profile.run.max_cycles
     return cycle.cycle % profile.validation.every == 0 or last or cycle.exhausted
 
 
 def asks_all_problems(history: History, profile: Profile) -> bool | None:
-    """Whether validations ask every problem of their suites from now on; None: that cannot be said yet.
+    """Whether validations use every problem of their suites from now on; None if it is too early to tell.
 
-    Decided once, from the first training cycle and the validation before it, which asked `examples_per_task`.
+    Decided once, from the first training cycle and the validation before it, which used `examples_per_task`.
     """
     if history.all_problems is not None:
         return history.all_problems
@@ -201,18 +209,20 @@ def asks_all_problems(history: History, profile: Profile) -> bool | None:
 
 
 def reductions(history: History, failures: list[AttemptFacts]) -> int:
-    """Halvings of the rollout batch: one more for each attempt that ran out of CUDA memory."""
+    """How often to halve the rollout batch: once more after each attempt that ran out of CUDA memory."""
     out_of_memory = bool(failures) and failures[-1].failure == ExitCode.CUDA_OOM.name
     return history.reductions + (1 if out_of_memory else 0)
 
 
 def crash_loop(failures: list[AttemptFacts], retry: Retry) -> Stop | None:
-    """failures: in a row since the last progress, oldest first, not empty."""
+    """The stop if retrying is pointless; None to retry. failures: since the last progress, oldest first, not empty."""
     last = failures[-1]
     where = f"cycle {last.cycle}, {last.role} attempt {last.attempt}, step {last.step_reached + 1}"
     if last.exit_code in FINAL_CODES:
-        what, _, advice = last.message.partition("\n")  # as a result's error and advice were put together
+        what, _, advice = last.message.partition("\n")  # the message is the result's error, a newline and its advice
         return Stop(f"{what or last.failure} ({where})", RunState.FAILED, ExitCode(last.exit_code or 0), advice)
+    if last.failure == Cause.IMPOSSIBLE:
+        return Stop(f"{last.message} ({where})", RunState.FAILED, ExitCode.CLUSTER, ADVICE[Cause.IMPOSSIBLE])
     same = 0
     for failure in reversed(failures):
         if (failure.failure, failure.step_reached, failure.role) != (last.failure, last.step_reached, last.role):
@@ -227,7 +237,7 @@ def crash_loop(failures: list[AttemptFacts], retry: Retry) -> Stop | None:
         )
     if len(failures) >= retry.max_without_progress:
         return Stop(
-            f"{len(failures)} attempts in a row left no new checkpoint, the last failed with {last.failure} ({where})",
+            f"{len(failures)} attempts in a row made no new checkpoint; the last failed with {last.failure} ({where})",
             RunState.FAILED,
             _code_of(last),
             ADVICE.get(last.failure, ADVICE[""]),
@@ -236,7 +246,7 @@ def crash_loop(failures: list[AttemptFacts], retry: Retry) -> Stop | None:
 
 
 def _code_of(last: AttemptFacts) -> ExitCode:
-    """72 stays 72 (no usable GPU); everything else that comes back is a crash loop."""
+    """GPU (72) stays as it is; any other repeated failure is a crash loop."""
     return ExitCode.GPU if last.exit_code == ExitCode.GPU else ExitCode.INTERNAL
 
 
@@ -244,18 +254,23 @@ ADVICE = {
     ExitCode.CUDA_OOM.name: "lower sampling.max_completion_tokens or optimizer.micro_batch_size",
     ExitCode.NOT_FINITE.name: "lower optimizer.learning_rate; the rollouts of the step are in evidence/",
     ExitCode.RANK.name: "read rank-1.log and its like in the attempt's directory, or go on with --set run.gpus=1",
-    "host_oom": "lower optimizer.micro_batch_size or sandbox.jobs, or free memory on this machine",
+    Cause.TIME_LIMIT: "raise launch.time_limit_minutes: no job had the time for one step and its checkpoint",
+    Cause.LAUNCH: "read the attempt's slurm-*.log, or `ray job logs`, and: python -m orchestrator doctor --cluster",
+    Cause.IMPOSSIBLE: "sinfo; correct [launch] or run.hosts, then repeat the command",
+    Cause.HOST_OOM: "lower optimizer.micro_batch_size or sandbox.jobs, free memory, or raise launch.memory_gb",
     "": "read the end of worker.log in the attempt's directory",
 }
 
 
 def backoff_left(failures: list[AttemptFacts], retry: Retry, run_id: str, now: float) -> float:
-    """Seconds until the next attempt may start; doubles per failure, with +-20 % of jitter that only depends on
-    (run, failure), so that several runs on one machine do not retry in step."""
+    """Seconds until the next attempt may start. Doubles with each failure.
+
+    Adds +-20 % of jitter, which depends only on (run, failure), so that runs on one machine do not retry in step.
+    """
     last = failures[-1]
-    if last.exit_code == ExitCode.GPU and len(failures) == 1:
-        return 0.0  # a CUDA context lost in suspend is a normal retry
+    if last.failure == Cause.TIME_LIMIT or (last.exit_code == ExitCode.GPU and len(failures) == 1):
+        return 0.0  # a CUDA context lost in suspend is a normal retry, and so is the end of a job's time
     draw = hashlib.sha256(f"{run_id}/{last.token}".encode()).digest()[0] / 255
     delay: float = min(retry.backoff_s * 2.0 ** (len(failures) - 1), retry.backoff_max_s) * (0.8 + 0.4 * draw)
-    # Clamped: after a clock set back by hours, `ended_at` lies in the future, and we must not wait for it.
+    # Clamped: if the clock was set back, `ended_at` lies in the future, and we must not wait for it.
     return max(0.0, min(delay, last.ended_at + delay - now))

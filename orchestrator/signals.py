@@ -1,6 +1,6 @@
-"""Signals and keys become flags; the loop reads them. Imports next to nothing: it must be first.
+"""Turns signals and keys into flags for the loop. Imports very little, because it must be loaded first.
 
-SIGUSR1's default action is death, so its handler has to stand before the slow imports begin.
+By default SIGUSR1 kills the process, so its handler must be installed before the slow imports.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ MAX_STOPS = 1000
 
 
 class Signals:
-    """Counts of what was asked for since the loop last looked."""
+    """Requests since the loop last looked."""
 
     def __init__(self) -> None:
         self.stops: list[float] = []
-        """When each stop was asked for (monotonic): a burst is one, however late the loop comes to look."""
+        """Monotonic time of each stop request, so that a burst counts as one however late the loop looks."""
         self.checkpoint = 0
         self.hangup = 0
         self.resized = 0
@@ -33,8 +33,8 @@ class Signals:
             signal.signal(number, self.handle)
 
     def handle(self, number: int, _frame: FrameType | None) -> None:
-        # A handler can interrupt this same thread while it holds a lock: Event.set() could then deadlock and
-        # logging could re-enter its own write. A byte into a non-blocking pipe takes no lock, and wakes select().
+        # A handler may interrupt this thread while it holds a lock: Event.set() could deadlock, and logging could
+        # re-enter its own write. Writing a byte to a non-blocking pipe takes no lock, and wakes the loop's poll().
         if number in (signal.SIGINT, signal.SIGTERM):
             if len(self.stops) < MAX_STOPS:
                 self.stops.append(time.monotonic())
@@ -47,8 +47,8 @@ class Signals:
         self.wake()
 
     def wake(self) -> None:
-        """Ends the loop's wait. Safe in a handler and in a thread."""
-        with suppress(BlockingIOError):  # pipe full: the loop is being woken already
+        """End the loop's wait. Safe in a signal handler and in a thread."""
+        with suppress(BlockingIOError):  # the pipe is full, so the loop will wake anyway
             os.write(self.wake_writer, b"!")
 
     def drain(self) -> None:
@@ -57,16 +57,15 @@ class Signals:
                 pass
 
     def take_stops(self) -> list[float]:
-        """Moments of the stops since the last call. A signal between the two lines goes into the new list or the old
-        one, and is counted once."""
+        """Times of the stop requests since the last call. A signal during the call is counted exactly once."""
         taken, self.stops = self.stops, []
         return taken
 
     def key(self, pressed: bytes) -> None:
-        """A key read from the terminal."""
+        """Handle keys read from the terminal."""
         if CTRL_X in pressed:
             self.checkpoint += 1
 
 
-open_closed_ones()  # the wake-up pipe below would be the first to take a free standard descriptor
+open_closed_ones()  # before the wake-up pipe below could get a free standard descriptor
 SIGNALS = Signals()

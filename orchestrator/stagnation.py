@@ -1,11 +1,11 @@
-"""verdict(history, rule): does the run still improve, and does it still find new tasks? (pure)
+"""Judges whether a run still improves and still finds new tasks. (pure)
 
-Read from committed work only; docs/operations.md argues the rule and shows how often it errs.
-collapse: the newest validated cycles are far below the best ones before them.
-no data: in each of the last `poor_cycles` cycles, new valid distinct tasks per proposal, or proposals with a solve
-    rate strictly between 0 and 1, were under their floors. Rising accuracy vetoes it.
-plateau: over a window so long that a rise of `min_progress` could not hide in its noise, no rise shows.
-After a reseed all start afresh.
+Uses only committed work. docs/operations.md explains the rule and its error rates.
+collapse: the newest validated cycles are far below the best earlier ones.
+no data: in each of the last `poor_cycles` cycles, the share of proposals that are new valid distinct tasks, or the
+    share with a solve rate strictly between 0 and 1, was below its floor. Rising accuracy overrides this.
+plateau: there is no rise over a window long enough that noise could not hide a rise of `min_progress`.
+All rules start over after a reseed.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from profiles.schema import Stagnation
 from state.history import CycleFacts, History
 
 RISE_Z = 1.5
-"""A slope of so many standard errors counts as a rise: one chance in 15 that it is noise."""
+"""A slope above this many standard errors counts as a rise. Noise reaches it with a chance of 1 in 15."""
 FALSE_STOPS = 0.02
-"""Chance that a run which rises by `min_progress` all its life is ever stopped as a plateau."""
+"""Chance that a run that always rises by `min_progress` is ever stopped as a plateau."""
 LOOKS = 4
-"""Independent looks among those of one window: neighbours share nearly all of their cycles (simulated)."""
+"""Effective number of independent tests per window, since neighbouring windows overlap (simulated)."""
 LONGEST = 60
-"""Cycles in the longest window: a History holds a few more."""
+"""Cycles in the longest window; a History holds a few more."""
 MIN_CYCLES_OF_TREND = 4
 FALL_CYCLES = 3
-"""Validated cycles in a row that make a collapse, and those that they are compared with."""
+"""Number of consecutive validated cycles in each of the two groups that the collapse test compares."""
 FALL = 0.10
-"""What counts as a collapse: so much accuracy, or half of what there was if that is less."""
+"""Loss of accuracy that counts as a collapse: this much, or half of the earlier accuracy if that is less."""
 FALL_Z = 3.0
 
 
@@ -41,7 +41,7 @@ class StagnationVerdict:
     kind: str
     action: str
     evidence: str = ""
-    """Of "go" too, where something that looked like the end was not taken for it."""
+    """Also set for "go" if a stop was considered but overruled."""
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.action}"
@@ -51,7 +51,7 @@ GO = StagnationVerdict("go", "go")
 
 
 def verdict(history: History, rule: Stagnation) -> StagnationVerdict:
-    """Judge the run at the end of its current cycle, whose work is done."""
+    """Judge the run at the end of its current cycle."""
     current = history.current
     if current is None:
         return GO
@@ -81,7 +81,7 @@ def _action(wanted: str, history: History, rule: Stagnation) -> str:
 
 
 def poor_in_data(train: list[CycleFacts], rule: Stagnation) -> str:
-    """Evidence that the last cycles found too little, or an empty string."""
+    """Evidence that the last cycles found too few tasks, or an empty string."""
     last = train[-rule.poor_cycles :]
     if len(last) < rule.poor_cycles or any(not cycle.proposals for cycle in last):
         return ""
@@ -97,7 +97,7 @@ def poor_in_data(train: list[CycleFacts], rule: Stagnation) -> str:
 
 
 def rise(validated: list[CycleFacts], rule: Stagnation) -> Trend | None:
-    """The trend of the last `patience_cycles` validated cycles, or of as many as there are, if it is a rise."""
+    """The trend of up to `patience_cycles` last validated cycles, if it is a rise."""
     window = validated[-rule.patience_cycles :]
     if len(window) < MIN_CYCLES_OF_TREND:
         return None
@@ -109,7 +109,7 @@ def collapse(validated: list[CycleFacts], rule: Stagnation) -> str:
     """Evidence that accuracy has fallen and stays down, or an empty string."""
     fall = fall_of(validated[-rule.patience_cycles - FALL_CYCLES :], FALL_CYCLES)
     if fall is None or fall.highest > fall.before - min(FALL, fall.before / 2) or fall.change > -FALL_Z * fall.error:
-        return ""  # one of them may be a dip
+        return ""  # a single dip is not a collapse
     low, high = (100 * (fall.change + side * Z95 * fall.error) for side in (-1, 1))
     return (
         f"held-out accuracy fell by {-100 * fall.change:.1f} points (95 %: {-high:.1f} to {-low:.1f}): {fall.after:.3f}"
@@ -118,9 +118,9 @@ def collapse(validated: list[CycleFacts], rule: Stagnation) -> str:
 
 
 def plateau(validated: list[CycleFacts], rule: Stagnation, cycle: int) -> StagnationVerdict:
-    """A plateau, or GO; with evidence where no rise shows but one could hide in the noise. cycle: the current one.
+    """A plateau, or GO with evidence if noise could hide a rise. cycle: the current one.
 
-    The window is `patience_cycles` long, or as much longer as it takes until a rise of `min_progress` would show.
+    The window has `patience_cycles` cycles, or more if that is needed to detect a rise of `min_progress`.
     """
     length, bound = max(rule.patience_cycles, MIN_CYCLES_OF_TREND), missed_z(cycle, rule)
     wanted = rule.min_progress / 10 / (RISE_Z + bound)
@@ -129,7 +129,7 @@ def plateau(validated: list[CycleFacts], rule: Stagnation, cycle: int) -> Stagna
         trend = trend_of(validated[-length:])
         if trend.error <= wanted:
             break
-        # The error of a slope goes with the length to the power of -1.5.
+        # The error of a slope is proportional to length ** -1.5.
         length = max(length + 1, math.ceil(length * (trend.error / wanted) ** (2 / 3)))
     if trend is None or trend.is_rise(RISE_Z):
         return GO
@@ -146,9 +146,9 @@ def plateau(validated: list[CycleFacts], rule: Stagnation, cycle: int) -> Stagna
 
 
 def missed_z(cycle: int, rule: Stagnation) -> float:
-    """Standard errors above the slope up to which progress may have been missed, many looks accounted for.
+    """How many standard errors above the slope progress may be missed, corrected for repeated testing.
 
-    FALSE_STOPS is spent over windows one after another, in shares of 1/2, 1/6, 1/12 ... (their sum is 1).
+    FALSE_STOPS is split among successive windows in shares of 1/2, 1/6, 1/12 ..., which sum to 1.
     """
     window = max(1, cycle // rule.patience_cycles)
     return NormalDist().inv_cdf(1 - FALSE_STOPS / (LOOKS * window * (window + 1)))

@@ -1,4 +1,4 @@
-"""Standard input, output and error that are closed, or whose reader is gone: none of them is worth a run."""
+"""Keeps a closed or broken standard stream from ending a run."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import IO
 
 
 def open_closed_ones() -> None:
-    """Lead standard descriptors that are closed (`>&-`) to /dev/null. Call before anything else is opened.
+    """Open closed standard descriptors (`>&-`) on /dev/null. Call before opening anything else.
 
-    The next file would get the free number: the store as descriptor 1, and what a library prints written into it.
+    Otherwise the next file gets the free number: with the store as descriptor 1, a library's prints would go into it.
     """
     for fd, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(fd)
         except OSError:
-            os.dup2(os.open(os.devnull, os.O_RDWR), fd)  # the lowest free number, which is this one
+            os.dup2(os.open(os.devnull, os.O_RDWR), fd)  # open may return this very number
         if getattr(sys, name) is None:
             setattr(sys, name, open(fd, "r" if fd == 0 else "w", encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def say(text: str) -> None:
-    """Write to standard output; if nobody can read it, that costs the text and nothing else."""
+    """Write to standard output; if that fails, only the text is lost."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -32,9 +32,9 @@ def say(text: str) -> None:
 
 
 def settle() -> OSError | None:
-    """Write out what standard output and error still hold. Left to the interpreter, a failure changes the exit code.
+    """Flush standard output and error. A failure at interpreter exit would change the exit code.
 
-    Returns why standard output does not take it, unless its reader just left.
+    Returns the error of standard output, unless its reader has closed the pipe.
     """
     failed: OSError | None = None
     for stream in (sys.stdout, sys.stderr):
@@ -50,7 +50,7 @@ def settle() -> OSError | None:
 
 
 def silence(stream: IO[str]) -> None:
-    """What is written from now on, and what the stream holds, goes nowhere."""
+    """Send everything still buffered in or later written to the stream to /dev/null."""
     with suppress(OSError, ValueError):
         fd = stream.fileno()
         nowhere = os.open(os.devnull, os.O_WRONLY)

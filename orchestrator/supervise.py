@@ -1,4 +1,4 @@
-"""One worker, seen from outside: send, hear, watch, kill, reap."""
+"""Supervises one worker: exchanges messages, tracks its progress, kills and reaps it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from workers.contract import MAX_MESSAGE_BYTES, Message
 
 MAX_QUEUE = 256
 DUMP_S = 2.0
-"""Seconds that a hung worker gets to write its stacks."""
+"""Seconds for a hung worker to write its stacks."""
 
 _decoder = msgspec.json.Decoder(Message)
 _encoder = msgspec.json.Encoder()
@@ -26,7 +26,7 @@ _encoder = msgspec.json.Encoder()
 
 @dataclass(frozen=True)
 class Kill:
-    """How far the killing of a worker has come: signals are sent in order, each with its patience."""
+    """Progress of killing a worker: the remaining signals, and when to send the next one."""
 
     reason: str
     next_at: float
@@ -34,7 +34,7 @@ class Kill:
 
 
 class Worker:
-    """A worker of ours. It may be a standby (warm, no attempt) or active (an attempt's token is its own token)."""
+    """One of our workers: a warm standby without an attempt, or active. An attempt takes its worker's token."""
 
     def __init__(self, launcher: Launcher, started: Started, log: Path, now: float) -> None:
         self.launcher = launcher
@@ -42,29 +42,29 @@ class Worker:
         self.token = started.handle.token
         self.control = started.control
         self.ended = started.ended
-        """Readable once it has ended."""
+        """Descriptor that becomes readable once the worker has ended."""
         self.log = log
         self.watch = Watch(spawned_at=now, heard_at=now, progress_at=now)
         self.step = 0
         self.kill: Kill | None = None
         self.life = Life()
-        """As of the last look."""
+        """State at the last poll."""
         self.fenced = 0
-        """Messages dropped because they carried another token."""
+        """Number of messages dropped: another token, or malformed."""
         self._incoming = b""
         self._outgoing: deque[bytes] = deque()
         self.hears = True
-        """False once the worker closed its end."""
+        """False once the worker has closed its end."""
         self.is_deaf = False
-        """Its queue overflowed, or its socket broke while it lives: treated as hung."""
+        """Its queue overflowed or it sent an oversized message: it is treated as hung."""
         self.held_since: float | None = None
-        """Since when it has been seen stopped by a signal."""
+        """When it was first seen stopped by a signal; None: it is not stopped."""
         self._lifeline = started.lifeline
 
     # --- messages --------------------------------------------------------------------------------------------
 
     def send(self, message: Message) -> None:
-        """Queue a line; never blocks."""
+        """Queue a message and send what fits; never blocks."""
         line = _encoder.encode(replace_token(message, self.token)) + b"\n"
         if len(self._outgoing) >= MAX_QUEUE:
             self.is_deaf = True
@@ -80,7 +80,7 @@ class Worker:
             except BlockingIOError:
                 return
             except OSError:
-                self._outgoing.clear()  # it is going down; reaping says how
+                self._outgoing.clear()  # the worker is ending; `reap` finds out how
                 return
             if sent < len(line):
                 self._outgoing[0] = line[sent:]
@@ -88,7 +88,7 @@ class Worker:
             self._outgoing.popleft()
 
     def receive(self, now: float) -> list[Message]:
-        """Messages that came in; those with another token are dropped and counted."""
+        """Read incoming messages. Malformed ones and those with another token are dropped and counted."""
         messages: list[Message] = []
         while True:
             try:
@@ -121,7 +121,7 @@ class Worker:
             changes["is_ready"] = True
         if message.type == "heartbeat" and (message.step, message.stage) != (self.step, self.watch.stage):
             changes |= {"progress_at": now, "stage": message.stage}
-            if self.watch.started_at is not None:  # heartbeats are fewer than quick steps
+            if self.watch.started_at is not None:  # quick steps outnumber heartbeats
                 changes["steps_done"] = max(self.watch.steps_done, message.step - self.watch.first_step)
             self.step = message.step
         if "is_ready" in changes:
@@ -132,13 +132,14 @@ class Worker:
     # --- killing ---------------------------------------------------------------------------------------------
 
     def start_kill(self, reason: str, now: float, *, dump: bool) -> None:
-        """Begin USR2 (stacks into the log), KILL to the group; `continue_kill` goes on with it. Workers ignore TERM."""
+        """Start killing the worker: USR2 if `dump` (stacks go to its log), then KILL to its session. `continue_kill`
+        sends the remaining signals. TERM is useless, because workers ignore it."""
         if self.kill is None:
             self.kill = Kill(reason, now, (signal.SIGUSR2, signal.SIGKILL) if dump else (signal.SIGKILL,))
         self.continue_kill(now)
 
     def abort(self, reason: str, now: float, kill_s: float) -> None:
-        """Ask it to leave now; KILL follows after kill_s seconds if it does not."""
+        """Ask the worker to exit now; KILL follows after `kill_s` seconds if it does not."""
         if self.kill is None:
             self.send(Message(type="abort"))
             self.kill = Kill(reason, now + kill_s, (signal.SIGKILL,))
@@ -152,42 +153,46 @@ class Worker:
     # --- life ------------------------------------------------------------------------------------------------
 
     def reap(self) -> bool:
-        """True once it has ended; nothing that it started is left then."""
+        """True once it has ended and none of its processes is left."""
         if self.exit_code is None:
             self.life = self.launcher.poll(self.handle)
         return self.exit_code is not None
 
     def end(self) -> None:
-        """KILL it, unless it has ended, and wait until it is gone."""
+        """Kill the worker unless it has ended, and wait until it is gone."""
         if not self.reap():
             self.launcher.signal(self.handle, signal.SIGKILL)
             self.life = self.launcher.wait(self.handle)
 
     @property
     def exit_code(self) -> int | None:
-        """Exit code, negative for a signal; None while it lives."""
+        """Exit code, -N after signal N; None while it lives."""
         return self.life.exit_code
 
     def go_on(self) -> None:
-        """If a signal stopped it."""
+        """Send CONT, to continue a worker that a signal stopped."""
         self.launcher.signal(self.handle, signal.SIGCONT)
 
     def close(self) -> None:
-        """Give the descriptors back. The lifeline goes too, so call it when the process has ended, or shall end."""
+        """Close all descriptors. This includes the lifeline, so a local worker that still lives will exit."""
         self.control.close()
         for fd in (self._lifeline, self.ended):
-            with suppress(OSError):
-                os.close(fd)
+            if fd is not None:
+                with suppress(OSError):
+                    os.close(fd)
 
 
 def replace_token(message: Message, token: str) -> Message:
     return msgspec.structs.replace(message, attempt=token)
 
 
-def failure_class(exit_code: int, *, hung: str, oom_killed: bool) -> str:
-    """Name of what ended an attempt: `hung:STAGE`, `host_oom`, `signal:N`, or an ExitCode's name."""
+def failure_class(exit_code: int, *, hung: str, oom_killed: bool, cause: str = "") -> str:
+    """Name of an attempt's failure: `hung:STAGE`, a job's cause, `host_oom`, `signal:N`, an ExitCode's name, or
+    `exit:N`."""
     if hung:
         return f"hung:{hung}"
+    if cause:
+        return cause
     if oom_killed and exit_code == -signal.SIGKILL:
         return "host_oom"
     if exit_code < 0:

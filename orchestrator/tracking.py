@@ -1,6 +1,6 @@
-"""The tracker process, from the master's side: nudged when something was committed, heard when it complains.
+"""The tracker process, from the master's side: notifies it of commits and shows its complaints.
 
-It reads the store by itself, so the master gives it bytes and no facts. Whatever becomes of it, the run goes on.
+The tracker reads the store itself, so the master only wakes it. Its failures never affect the run.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from workers.line_contract import Error, Note, TrackSpec, read_line
 
 LIBRARIES = {"tensorboard": ("tensorboard", "tensorboardX"), "wandb": ("wandb",), "trackio": ("trackio",)}
 THEIR_SECRETS = {"wandb": ("WANDB_",), "trackio": ("TRACKIO_", "HF_")}
-"""Beginnings of the variables that a tracker logs in with; other processes never get them."""
+"""Prefixes of the variables that a tracker logs in with. No other process gets them."""
 PATIENCE_S = 5.0
 
 
 @contextmanager
 def tracked(ledger: Ledger, profile: Profile, say: Callable[[str], None]) -> Iterator[None]:
-    """Trackers follow what the ledger commits inside the block."""
+    """Run the trackers on everything the ledger commits inside the block."""
     tracker = Tracker(ledger.run, ledger.reader.history().run_id, profile, say)
     ledger.on_commit = tracker.nudge
     try:
@@ -41,16 +41,16 @@ def tracked(ledger: Ledger, profile: Profile, say: Callable[[str], None]) -> Ite
 
 
 def environment_for(names: Sequence[str], owner: str) -> dict[str, str]:
-    """What every process gets, and what these trackers log in with."""
+    """The common environment plus the login variables of these trackers."""
     theirs = [part for name in names for part in THEIR_SECRETS.get(name, ())]
     return without_master(owner, "tracker") | logins(theirs)
 
 
 class Tracker:
-    """One process for all trackers of a run; one that does not start, or ends, is told once."""
+    """One process for all trackers of a run. Reports once if it does not start or ends."""
 
     def __init__(self, run: RunDir, run_id: str, profile: Profile, say: Callable[[str], None]) -> None:
-        """say: shows a line to the person."""
+        """say: shows a line to the user."""
         self._say = say
         self._process: subprocess.Popen[bytes] | None = None
         names = self._installed(profile)
@@ -59,10 +59,10 @@ class Tracker:
         try:
             self._process = self._start(run, run_id, profile, names)
         except Exception as error:
-            say(f"trackers cannot be started, the run goes on without them: {error}")
+            say(f"trackers cannot be started; the run goes on without them: {error}")
 
     def _installed(self, profile: Profile) -> tuple[str, ...]:
-        """Those that can work. TensorBoard is wanted by default, so nothing is said where it is missing."""
+        """The installed trackers. Reports missing ones, except TensorBoard, which is on by default."""
         found = []
         for name in profile.trackers.use:
             if any(importlib.util.find_spec(library) for library in LIBRARIES[name]):
@@ -94,16 +94,16 @@ class Tracker:
         return process
 
     def nudge(self) -> None:
-        """Something may have been committed. Never waits, never raises."""
+        """Tell the tracker that something may have been committed. Never blocks or raises."""
         if self._process is None:
             return
         assert self._process.stdin is not None
-        with suppress(OSError):  # full: it is busy, and looks again when it is done; broken: told below
+        with suppress(OSError):  # a full pipe: it is busy and will look again; a broken one is reported below
             os.write(self._process.stdin.fileno(), b"\n")
         self._hear()
 
     def _hear(self) -> None:
-        """Show what it complains about, and its end."""
+        """Show its complaints, and report its end."""
         assert self._process is not None and self._process.stdout is not None
         try:
             text = os.read(self._process.stdout.fileno(), 65536)
@@ -113,11 +113,11 @@ class Tracker:
             text = b""
         self._repeat(text)
         if not text:
-            self._say(f"the tracker process ended, the run goes on without it; see {self._log}")
+            self._say(f"the tracker process ended; the run goes on without it; see {self._log}")
             self._dismiss()
 
     def close(self) -> None:
-        """Let it send what is left, for some seconds; then it is ended, and the next start goes on from there."""
+        """Give it some seconds to finish, then end it. The next start resumes where it left off."""
         if self._process is None:
             return
         process = self._process

@@ -1,9 +1,9 @@
-"""Trends of held-out accuracy over cycles that answered the same problems, with their standard errors. (pure)
+"""Trends of held-out accuracy over cycles that answered the same problems, with standard errors. (pure)
 
-The score is the mean of greedy and sampled accuracy, over suites, then tasks, then problems. A contrast between cycles
-is taken problem by problem and the spread is that of the problems' own contrasts, as in a paired test: how hard a
-problem is cancels out, and a problem that keeps its answer for several cycles counts once, not once a cycle. That
-spread needs only the number of problems that two cycles both got right, a population count of the AND of two integers.
+The score is the mean of greedy and sampled accuracy, over suites, then tasks, then problems. Cycles are compared
+problem by problem, as in a paired test, and the standard error comes from the spread of the problems' own contrasts.
+The difficulty of a problem cancels out, and a problem that keeps its answer for several cycles counts once, not once
+per cycle. The spread only needs the number of problems that two cycles both solved: the popcount of an AND.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ Z95 = 1.959964
 
 @dataclass(frozen=True)
 class Stratum:
-    """One task of one suite. Rows: a cycle each, bits of greedy answers, then of sampled ones."""
+    """One task of one suite. rows: per cycle, the bits of greedy answers and above them those of sampled ones."""
 
     share: float
-    """Weight of its mean in the score."""
+    """Weight of this stratum's mean in the score."""
     num_problems: int
     halves: int
-    """2, or 1 where nothing was sampled."""
+    """2, or 1 without sampled answers."""
     rows: tuple[int, ...]
 
     @cached_property
     def _swapped(self) -> tuple[int, ...]:
-        """Sampled before greedy: counts a problem whose greedy answer in one cycle and sampled in another are right."""
+        """Rows with greedy and sampled bits swapped, to pair greedy answers of one cycle with sampled of another."""
         n, low = self.num_problems, (1 << self.num_problems) - 1
         return tuple((row >> n) | ((row & low) << n) for row in self.rows)
 
@@ -42,7 +42,7 @@ class Stratum:
         return count + (self.rows[one] & self._swapped[other]).bit_count() if self.halves == 2 else count
 
     def score(self, place: int) -> float:
-        """Of one cycle."""
+        """Score of one cycle."""
         return self.rows[place].bit_count() / (self.halves * self.num_problems)
 
     def mean(self, weights: Sequence[float]) -> float:
@@ -50,8 +50,10 @@ class Stratum:
         return right / (self.halves * self.num_problems)
 
     def variance(self, weights: Sequence[float]) -> float:
-        """Squared standard error of `mean`. As if one more problem had changed for good at the worst moment: that
-        nothing moved in a handful of problems is no proof that nothing can."""
+        """Squared standard error of `mean`, as if one more problem had changed permanently at the worst moment.
+
+        Without that, a handful of problems that happen not to change would give an error of zero.
+        """
         used = [place for place, weight in enumerate(weights) if weight]
         squares = 0.0
         for n, one in enumerate(used):
@@ -71,12 +73,12 @@ class Panel:
     """Validated cycles side by side, oldest first."""
 
     at: tuple[int, ...]
-    """Their numbers."""
+    """Cycle numbers."""
     strata: tuple[Stratum, ...]
-    """Empty where a cycle has no bits: then scores are compared as if each cycle had drawn problems of its own."""
+    """Empty if a cycle lacks answer bits; scores are then compared as if each cycle had drawn its own problems."""
     scores: tuple[float, ...]
     noise: tuple[float, ...]
-    """Variance of each score, were its problems drawn afresh."""
+    """Variance of each score if its problems were drawn independently."""
     num_problems: int
 
     @property
@@ -84,7 +86,7 @@ class Panel:
         return bool(self.strata)
 
     def contrast(self, weights: Sequence[float]) -> tuple[float, float]:
-        """(sum of weight * score, its standard error). weights: one for each cycle, with the sum 0."""
+        """(sum of weight * score, its standard error). weights: one per cycle, summing to 0."""
         if not self.strata:
             value = sum(weight * score for weight, score in zip(weights, self.scores, strict=True))
             return value, math.sqrt(sum(weight**2 * one for weight, one in zip(weights, self.noise, strict=True)))
@@ -93,7 +95,7 @@ class Panel:
 
 
 def panel_of(cycles: Sequence[CycleFacts]) -> Panel:
-    """The cycles on the problems that all of them answered. cycles: validated ones."""
+    """Compare validated cycles on the problems that all of them answered."""
     strata = tuple(_strata(cycles))
     if strata:
         scores = [sum(one.share * one.score(place) for one in strata) for place in range(len(cycles))]
@@ -101,8 +103,8 @@ def panel_of(cycles: Sequence[CycleFacts]) -> Panel:
     else:
         counts = [_score(cycle) for cycle in cycles]
         scores = [score for score, _ in counts]
-        # Greedy and sampled count as one answer: how far they go together is not known. Agresti's two more keep
-        # the variance of a score of 0 or 1 above 0.
+        # Greedy and sampled count as one answer, because their correlation is unknown. Agresti's two extra answers
+        # keep the variance of a score of 0 or 1 above 0.
         shares = [(score * n + 1) / (n + 2) for score, n in counts]
         noise = [share * (1 - share) / (n + 2) for share, (_, n) in zip(shares, counts, strict=True)]
         num_problems = min(n for _, n in counts)
@@ -110,7 +112,7 @@ def panel_of(cycles: Sequence[CycleFacts]) -> Panel:
 
 
 def _strata(cycles: Sequence[CycleFacts]) -> list[Stratum]:
-    """Those that all cycles have; none if a cycle has no bits."""
+    """The strata common to all cycles; empty if a cycle lacks answer bits."""
     bits = [
         {(one.suite, task): found for one in cycle.validations for task, found in one.answers.items()}
         for cycle in cycles
@@ -131,7 +133,7 @@ def _strata(cycles: Sequence[CycleFacts]) -> list[Stratum]:
 
 
 def _on_common_problems(answers: Sequence[AnswerBits]) -> list[AnswerBits]:
-    """The same problems in the same order, whatever each cycle asked besides."""
+    """Restrict answers to the problems common to all cycles, in the same order."""
     first = answers[0].problems
     if all(one.problems is first or one.problems == first for one in answers):
         return list(answers)
@@ -155,7 +157,7 @@ def _places(problems: tuple[str, ...], names: tuple[str, ...]) -> list[int]:
 
 
 def _picked(bits: int, places: Sequence[int]) -> int:
-    """The bits at these places, the first of them lowest."""
+    """The bits at these places; the first becomes the lowest bit."""
     if not places:
         return 0
     text = f"{bits:0{max(places) + 1}b}"[::-1]
@@ -163,7 +165,7 @@ def _picked(bits: int, places: Sequence[int]) -> int:
 
 
 def _score(cycle: CycleFacts) -> tuple[float, int]:
-    """(mean over suites of greedy and sampled accuracy, problems behind it), without bits."""
+    """(mean over suites of greedy and sampled accuracy, number of problems), from the metrics."""
     means = [validation.metrics["mean"] for validation in cycle.validations]
     scores = [(float(mean["accuracy"]) + float(mean.get("sampled_accuracy", mean["accuracy"]))) / 2 for mean in means]
     return sum(scores) / len(scores), int(sum(mean["n"] for mean in means))
@@ -171,7 +173,7 @@ def _score(cycle: CycleFacts) -> tuple[float, int]:
 
 @dataclass(frozen=True)
 class Trend:
-    """A straight line through the scores of some cycles. Units: accuracy (a share) per cycle."""
+    """A straight line through the scores of some cycles, in accuracy (a share) per cycle."""
 
     slope: float
     error: float
@@ -186,7 +188,7 @@ class Trend:
         return self.slope > z * self.error
 
     def within_95(self) -> str:
-        """The change from the first cycle to the last, for a person."""
+        """The change from the first cycle to the last, as text."""
         span = 100 * (self.last - self.first)
         low, high = (span * (self.slope + side * Z95 * self.error) for side in (-1, 1))
         paired = "the same " if self.is_paired else "not compared one by one, "
@@ -216,22 +218,25 @@ def trend_of(cycles: Sequence[CycleFacts]) -> Trend:
 
 @dataclass(frozen=True)
 class Fall:
-    """The newest cycles against the best ones before them; a share, negative."""
+    """The drop from the best earlier cycles to the newest ones; `change` is a negative share."""
 
     change: float
     error: float
     before: float
     after: float
-    """Mean score of either group."""
+    """Mean score of each group."""
     highest: float
-    """Of the newest."""
+    """Highest score of the newest group."""
     best: tuple[int, int]
     newest: tuple[int, int]
-    """First and last cycle of either group."""
+    """First and last cycle of each group."""
 
 
 def fall_of(cycles: Sequence[CycleFacts], length: int) -> Fall | None:
-    """The last `length` validated cycles against the best `length` in a row before them; None: too few, or no fall."""
+    """Compare the last `length` validated cycles with the best `length` consecutive ones before them.
+
+    None if there are too few cycles, or no fall.
+    """
     if len(cycles) < 2 * length:
         return None
     panel = panel_of(cycles)

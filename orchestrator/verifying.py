@@ -1,8 +1,8 @@
-"""Which checkpoint is hashed next, and what follows from the result: pruning, quarantine, or a walk back.
+"""Hashes committed checkpoints in the background, and acts on the result: prune, quarantine or walk back.
 
-Large checkpoints become the head when their sizes fit; here every byte of them is hashed, beside the loop. The queue is
-the store itself: what is committed and not verified, newest first. So nothing is lost with a master, and what is pruned
-while it waits is never read.
+A large checkpoint becomes the head once its file sizes match; its bytes are hashed here, while the loop goes on. The
+queue is the store itself: committed but unverified checkpoints, newest first. It survives the master, and a checkpoint
+pruned while waiting is never read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from state.recover import Kind, Repair
 
 
 class Verifier:
-    """Belongs to one master. `turn` never waits, but for a walk back, when nothing else could go on anyway."""
+    """Belongs to one master. `turn` never blocks, except for a walk back, when nothing else could run anyway."""
 
     def __init__(self, attempts: Attempts, signals: Signals) -> None:
         self.attempts = attempts
@@ -29,19 +29,19 @@ class Verifier:
         self.screen = attempts.screen
         self.hasher = Hasher(attempts.run, signals.wake)
         self.damaged: Hashed | None = None
-        """What is wrong with the head. It stays the head until another checkpoint can take its place."""
+        """The damage to the head, which stays the head until another checkpoint can replace it."""
         self.unreadable: set[str] = set()
-        """Ids that could not be read; the next master tries again."""
+        """Ids of checkpoints that could not be read; the next master tries again."""
         self.doubted: set[str] = set()
-        """Tokens of attempts that refused their input; after each of them the head was hashed once more."""
+        """Tokens of attempts that refused their input, after which the head was hashed again."""
         self.forgiven: frozenset[str] = frozenset()
         """Tokens of attempts that failed because their head was damaged."""
         self._seen_head: str | None = ""
         self._is_idle = False
-        """There is nothing to hash until the head changes."""
+        """Whether there is nothing to hash until the head changes."""
 
     def turn(self, history: History, active: Active | None, now: float, utc: float) -> History:
-        """Take a result, begin the next. Returns the history, read again if the store has changed."""
+        """Process a result and start the next. Returns the history, reloaded if the store has changed."""
         head_id = history.head.checkpoint_id if history.head else None
         if head_id != self._seen_head:
             self._seen_head, self._is_idle = head_id, False
@@ -54,7 +54,7 @@ class Verifier:
         return self.ledger.reader.history() if has_changed else history
 
     def hash_next(self) -> None:
-        """Newest first: as soon as it is verified, older ones may go unread."""
+        """Start the newest: once it is verified, older ones may be pruned unread."""
         known_bad = {self.damaged.facts.checkpoint_id} if self.damaged is not None else set()
         waiting = [
             facts for facts in self.ledger.unverified() if facts.checkpoint_id not in self.unreadable | known_bad
@@ -64,10 +64,10 @@ class Verifier:
         self._is_idle = not waiting
 
     def judge(self, found: Hashed, history: History, now: float) -> bool:
-        """What a result means. Returns whether the store has changed."""
+        """Act on a result. Returns whether the store has changed."""
         facts = self.ledger.reader.checkpoint(found.facts.checkpoint_id)
         if facts is None or facts.state != "committed":
-            return False  # pruned or quarantined meanwhile: what was read may have been half of it
+            return False  # pruned or quarantined while it was read
         self._is_idle = False
         name = Path(facts.path).name
         if found.obstacle:
@@ -86,7 +86,7 @@ class Verifier:
         self.damaged = found
         self.screen.say(f"the head {name} is DAMAGED: {found.damage}")
         if (worker := self.attempts.pool.train_worker) is not None:
-            self.screen.say("its worker still has the state: the next checkpoint replaces it")
+            self.screen.say("the worker still has the state: its next checkpoint replaces the head")
             self.attempts.checkpoint_request.ask(worker, history.head, now)
         return False
 
@@ -98,10 +98,10 @@ class Verifier:
     # --- a head that is damaged --------------------------------------------------------------------------------
 
     def replace_head(self, bad: Hashed, history: History, active: Active | None, now: float, utc: float) -> bool:
-        """One step towards a head that can be used. Returns whether the store has changed.
+        """Take one step towards a usable head. Returns whether the store has changed.
 
-        A train worker has the state in memory, so its next checkpoint becomes the head and no step is lost. Without
-        one the run goes back to the newest checkpoint that verifies.
+        A train worker still has the state in memory, so its next checkpoint becomes the head and no step is lost.
+        Without a train worker, the run falls back to the newest checkpoint that verifies.
         """
         if history.head is None or history.head.checkpoint_id != bad.facts.checkpoint_id:
             self.quarantine(bad)
@@ -115,20 +115,22 @@ class Verifier:
         return False
 
     def walk_back(self, history: History, utc: float) -> None:
-        """What a start would do. Hashes everything here, in the loop: nothing can begin before one is found.
+        """Recover as at a start. Hashes in the loop, because nothing can run before a valid checkpoint is found.
 
-        Raises LonghaulError (STORE) where none verifies; then no file is touched.
+        Raises LonghaulError (STORE), without touching any file, if no checkpoint verifies.
         """
         for line in self.ledger.recover_checkpoints(utc):
             self.screen.say(line)
         self.damaged = None
         self.forgiven |= {failure.token for failure in history.failures if failure.failure == ExitCode.INPUT.name}
 
-    # --- what the loop asks ------------------------------------------------------------------------------------
+    # --- queries from the loop ---------------------------------------------------------------------------------
 
     def is_head_in_doubt(self, history: History) -> bool:
-        """Asked before the run ends by itself: whether the head must be hashed first, because nobody has done so yet,
-        or because the last attempt refused its input and the head may be the reason."""
+        """Whether the head must be hashed before the run may end by itself.
+
+        True if it is not hashed yet, or if the last attempt refused its input and the head may be the cause.
+        """
         head, failure = history.head, history.failures[-1] if history.failures else None
         if head is None:
             return False

@@ -1,4 +1,4 @@
-"""The workers of a master: at most one active, at most one warm standby."""
+"""Manages a master's workers: at most one active worker and one warm standby."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ import os
 import secrets
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orchestrator import handles
 from orchestrator.copies import owner_of
 from orchestrator.launchers.environment import clean_environment
-from orchestrator.launchers.launcher import Handle, Order
+from orchestrator.launchers.launcher import BatchLauncher, Handle, Order
 from orchestrator.launchers.registry import launcher_named
+from orchestrator.nodes import NOBODY, Avoid
 from orchestrator.schedule import Train, Validate
 from orchestrator.supervise import Worker
 from profiles.errors import ExitCode, LonghaulError
-from profiles.schema import Run
+from profiles.schema import Profile
 from state import durable, python
+from state.crash import crash_point
 from state.history import AttemptFacts
 from state.layout import AttemptDir, RunDir
 from state.states import AttemptState
@@ -28,7 +30,7 @@ from workers.contract import Message, WorkerSpec
 COMMAND = tuple(python.command("workers"))
 LOG_BYTES_KEPT = 20 << 20
 WARM_AHEAD_STEPS = 3
-"""A standby is started when so many steps of the cycle are left: importing takes a few seconds."""
+"""Start a standby when this many steps of the cycle are left, because imports take a few seconds."""
 
 
 @dataclass
@@ -43,24 +45,27 @@ class Active:
     oom_kills_before: int
     state: AttemptState = AttemptState.STARTING
     hung: str = ""
-    """Name of the deadline that passed."""
+    """Name of the missed deadline; empty: none."""
     stop_sent: bool = False
+    failed_nodes: list[str] = field(default_factory=list)
+    """Failed nodes of its job that are already recorded."""
     newest: str = ""
-    """checkpoint_id of the newest one that it made."""
+    """checkpoint_id of its newest checkpoint."""
 
 
 class WorkerPool:
-    """Starts, keeps and replaces workers; `settings.launcher` carries it out."""
+    """Starts, assigns and replaces workers through the launcher named in `launch.launcher`."""
 
-    def __init__(self, run: RunDir, run_id: str, settings: Run) -> None:
+    def __init__(self, run: RunDir, run_id: str, profile: Profile) -> None:
         self.run = run
         self.owner = owner_of(run, run_id)
-        self.settings = settings
-        self.launcher = launcher_named(settings.launcher)
+        self.kind = profile.run.worker
+        self.launcher_name = profile.launch.launcher
+        self.launcher = launcher_named(self.launcher_name, profile)
         self.active: Active | None = None
         self.standby: Worker | None = None
         self.next_standby_at = 0.0
-        """After a standby died: not before this (monotonic)."""
+        """Earliest time to start another standby after one died (monotonic)."""
 
     def workers(self) -> list[Worker]:
         active = self.active.worker if self.active is not None else None
@@ -73,21 +78,34 @@ class WorkerPool:
         return active.worker if active is not None and isinstance(active.action, Train) else None
 
     def warm_up(self, now: float) -> None:
-        """Have a standby, unless one died a moment ago."""
-        if self.standby is None and now >= self.next_standby_at:
-            self.standby = self.spawn(now)
+        """Start a standby if there is none, unless one just died or the launcher starts workers only with a task."""
+        if self.standby is None and now >= self.next_standby_at and not isinstance(self.launcher, BatchLauncher):
+            self.standby = self.spawn(new_token(), now)
 
-    def spawn(self, now: float) -> Worker:
-        token = secrets.token_hex(6)
-        log = self.run.standby_logs / f"{token}.log"
-        handle = Handle(self.settings.launcher, self.owner, token)
-        # Which imports it does before it has a task.
-        environment = clean_environment(self.owner, token, self.settings.worker)
-        handles.write(self.run, handle)  # a kill during the start: the next master knows whom to ask for it
+    def spawn(
+        self,
+        token: str,
+        now: float,
+        directory: AttemptDir | None = None,
+        avoid: Avoid = NOBODY,
+        ending_s: float = 0.0,
+    ) -> Worker:
+        """Start a worker. directory: of its attempt; None: it gets its task later. avoid: nodes. ending_s: see `Order`.
+
+        Raises LonghaulError if the system refuses.
+        """
+        log = self.run.standby_logs / f"{token}.log" if directory is None else directory.log
+        handle = Handle(self.launcher_name, self.owner, token)
+        # `kind` decides what the worker imports before it has a task.
+        environment = clean_environment(self.owner, token, self.kind)
+        handles.write(self.run, handle)  # if we die during the start, the next master knows the launcher
         try:
-            started = self.launcher.start(Order(handle, COMMAND, environment, log))
+            started = self.launcher.start(
+                Order(handle, COMMAND, environment, log, directory, avoid.failed, avoid.slow, ending_s)
+            )
         except OSError as error:
             raise no_worker(error, log) from error
+        crash_point("worker.launched")
         worker = Worker(self.launcher, started, log, now)
         try:
             handles.write(self.run, worker.handle)
@@ -97,36 +115,42 @@ class WorkerPool:
             raise
         return worker
 
-    def take(self, now: float) -> Worker:
-        """The standby if there is one in good health, else a new process."""
+    def take_standby(self) -> Worker | None:
+        """Take the standby if it is alive and not being killed; otherwise discard it and return None."""
         worker, self.standby = self.standby, None
         if worker is not None and not worker.reap() and worker.kill is None:
             return worker
         if worker is not None:
             self.discard(worker)
-        return self.spawn(now)
+        return None
 
     def assign(self, worker: Worker, spec: WorkerSpec, directory: AttemptDir, now: float) -> None:
-        """Move the worker's log into its attempt, and tell it to start."""
-        with durable.explained("cannot move the worker's log to", directory.log), suppress(FileNotFoundError):
-            worker.log.replace(directory.log)
-            worker.log = directory.log
+        """Move the worker's log into its attempt's directory, and tell it to start."""
+        if worker.log != directory.log:
+            with durable.explained("cannot move the worker's log to", directory.log), suppress(FileNotFoundError):
+                worker.log.replace(directory.log)
+                worker.log = directory.log
         worker.watch = replace(worker.watch, started_at=now, progress_at=now, first_step=spec.first_step)
         worker.send(Message(type="start", path=str(directory.spec), step=spec.first_step))
 
     def discard(self, worker: Worker) -> None:
-        """Forget a worker that has ended, and the log of one that never had an attempt."""
+        """Close a worker; forget its handle if it has ended; delete its log if it never had an attempt."""
         worker.close()
-        handles.forget(self.run, worker.token)
+        if worker.exit_code is not None:
+            handles.forget(self.run, worker.token)
         if worker.log.parent == self.run.standby_logs:
             worker.log.unlink(missing_ok=True)
 
     def dismiss_standby(self) -> None:
-        """End it at once; it holds nothing."""
+        """Kill the standby at once; it has no work to lose."""
         if self.standby is not None:
             self.standby.end()
             self.discard(self.standby)
             self.standby = None
+
+
+def new_token() -> str:
+    return secrets.token_hex(6)
 
 
 LIMITS = {
@@ -135,11 +159,11 @@ LIMITS = {
     errno.EAGAIN: "ulimit -u   (processes of this user)",
     errno.ENOMEM: "free -h   (memory of this machine)",
 }
-"""What a refused start ran into, as the command that shows it."""
+"""errno of a refused start -> the command that shows the limit."""
 
 
 def no_worker(error: OSError, log: Path) -> LonghaulError:
-    """What a person is told when the system does not let us start a process."""
+    """The error to raise when the system refuses to start a process."""
     kept = "the head and everything that was committed"
     return durable.os_failure(error, "cannot start a worker with the log", log, kept) or LonghaulError(
         f"cannot start a worker: {error.strerror}",
@@ -150,7 +174,8 @@ def no_worker(error: OSError, log: Path) -> LonghaulError:
 
 
 def rotate_log(log: Path, limit: int = LOG_BYTES_KEPT) -> None:
-    """Copy-truncate: the writer appends, so it goes on at the new end. The last `limit` bytes are kept."""
+    """Copy the last `limit` bytes aside and truncate the log. The writer uses O_APPEND, so it continues at the new
+    end."""
     with suppress(OSError):
         if log.stat().st_size <= 2 * limit:
             return
@@ -162,18 +187,18 @@ def rotate_log(log: Path, limit: int = LOG_BYTES_KEPT) -> None:
 
 
 def reap_strangers(known: Iterable[int], on_reaped: Callable[[int], None] = lambda pid: None) -> None:
-    """Collect orphans that came to us as subreaper; our own workers are left to their `Worker.reap`."""
+    """Reap orphans that we inherited as subreaper. `Worker.reap` reaps our own workers."""
     ours = set(known)
     with suppress(ChildProcessError):
         while (info := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
             if info.si_pid in ours:
-                return  # it is in front of the queue; the strangers behind it come next time
+                return  # waitid reports it first; reap the strangers behind it next time
             os.waitpid(info.si_pid, 0)
             on_reaped(info.si_pid)
 
 
 def oom_kills() -> int:
-    """Kills by the kernel's out-of-memory killer so far, in our cgroup and on the machine."""
+    """Number of kills by the kernel's OOM killer so far, in our cgroup plus on the whole machine."""
     total = 0
     for file in (Path("/sys/fs/cgroup/memory.events"), Path("/proc/vmstat")):
         with suppress(OSError, ValueError):
@@ -185,7 +210,7 @@ def oom_kills() -> int:
 
 
 def standby_is_due(active: Active) -> bool:
-    """While validating or seeding always; while training when the cycle comes to its end."""
+    """Whether to start a standby: always while validating or seeding, near the end of the cycle while training."""
     if isinstance(active.action, Validate) or active.action.phase == "seed":
         return True
     return active.worker.step >= active.end_step - WARM_AHEAD_STEPS and active.worker.watch.steps_done > 0

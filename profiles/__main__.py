@@ -1,4 +1,4 @@
-"""`python -m profiles docs`: the reference of all knobs, made from the schema."""
+"""`python -m profiles docs`: generates the reference of all knobs from the schema."""
 
 from __future__ import annotations
 
@@ -39,29 +39,29 @@ No run needs these knobs. They reproduce a paper, or measure what a choice is wo
 
 
 def main_page() -> str:
-    """docs/profiles.md, whole."""
-    said = docstrings()
+    """The content of docs/profiles.md."""
+    texts = docstrings()
     parts = [INTRODUCTION, _shipped()]
     for section in ["", *sections()]:
         if not section.endswith(VARIANTS):
-            parts.append(_section(section, said))
+            parts.append(_section(section, texts))
         if f"{section}{VARIANTS}" in sections():
             parts.append(f"Ablations and published variants: [[{section}{VARIANTS}]](variants.md#{section}variants).\n")
     return "\n".join(parts)
 
 
 def variants_page() -> str:
-    """docs/variants.md, whole."""
-    said = docstrings()
-    return "\n".join([VARIANTS_INTRODUCTION, *(_section(one, said) for one in sections() if one.endswith(VARIANTS))])
+    """The content of docs/variants.md."""
+    texts = docstrings()
+    return "\n".join([VARIANTS_INTRODUCTION, *(_section(one, texts) for one in sections() if one.endswith(VARIANTS))])
 
 
 PAGES = {"profiles.md": main_page, "variants.md": variants_page}
 
 
-def _section(section: str, said: dict[str, str]) -> str:
+def _section(section: str, texts: dict[str, str]) -> str:
     title = f"[{section}]" if section else "Above all sections"
-    return f"## {title}\n\n{_about(section, said)}\n{_table(list(knobs_of(section).values()), said)}"
+    return f"## {title}\n\n{_about(section, texts)}\n{_table(list(knobs_of(section).values()), texts)}"
 
 
 def _shipped() -> str:
@@ -69,19 +69,19 @@ def _shipped() -> str:
     return "\n".join(["## Profiles that ship", "", "| profile | what it is |", "| --- | --- |", *rows, ""])
 
 
-def _about(section: str, said: dict[str, str]) -> str:
+def _about(section: str, texts: dict[str, str]) -> str:
     if not section:
         return "`extends`: name or path of the profile that this one starts from. It is not a knob.\n"
-    text = said[section].removeprefix(f"[{section}]: ")
+    text = texts[section].removeprefix(f"[{section}]: ")
     return text[0].upper() + text[1:] + "\n"
 
 
-def _table(rows: list[Knob], said: dict[str, str]) -> str:
+def _table(rows: list[Knob], texts: dict[str, str]) -> str:
     lines = ["| knob | value | default | on resume | what it does |", "| --- | --- | --- | --- | --- |"]
     for knob in rows:
         default = "the file's name" if knob.name == "name" else f"`{toml_text(knob.default)}`"
         kind = knob.kind if knob.section else "free"
-        lines.append(f"| `{knob.key}` | {knob.rule} | {default} | {kind} | {said[knob.name]} |")
+        lines.append(f"| `{knob.key}` | {knob.rule} | {default} | {kind} | {texts[knob.name]} |")
     return "\n".join(lines) + "\n"
 
 

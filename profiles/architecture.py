@@ -1,8 +1,8 @@
-"""Which models our own code is known to compute, and what computes the others. (pure)
+"""Decides whether our own code computes a model, or plain transformers does. (pure)
 
 Our own code is the engines `native`, `continuous` and `vllm`, the fused and written-out layers, and training on packed
-rows. It takes a model only where the family, every field of its config and every part that they describe are known.
-Everything else runs through plain transformers: the engine `hf`, and training rows of one prompt and one completion.
+rows. It accepts a model only if it knows the family, every field of the config, and everything that they describe. Any
+other model runs through plain transformers: the engine `hf`, and training on rows of one prompt and one completion.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ PLAIN_ENGINE = "hf"
 
 
 def supports(architecture: Architecture) -> str:
-    """Why the decoder and packed rows do not compute it at any window; empty: they do. They call its linear layers, so
-    biases are theirs."""
+    """Why the decoder and packed rows cannot compute the model, whatever its window; empty if they can.
+
+    Biases do not matter: both call the model's own linear layers.
+    """
     norm = architecture.norm
     holds = {
         "layers": all(
@@ -40,10 +42,10 @@ def supports(architecture: Architecture) -> str:
 
 
 def reason_against(config: Mapping[str, Any], longest: int = 0) -> str:
-    """Why our own code is not known to compute this model; empty: it is. (pure)
+    """Why our own code must not compute this model; empty if it may. (pure)
 
-    config: a config.json, or `to_dict()` of what transformers reads from it. longest: most tokens of a sequence in this
-    run, 0 where that is not known; a window of so many tokens or more cuts nothing off.
+    config: a config.json, or `to_dict()` of transformers' config. longest: the longest sequence of this run in tokens,
+    0 if unknown. A window of at least this length has no effect.
     """
     found = architecture_of(config)
     if found is None or not found.is_compared:
@@ -56,10 +58,10 @@ def reason_against(config: Mapping[str, Any], longest: int = 0) -> str:
 
 
 def refusal(config: Mapping[str, Any], longest: int) -> str:
-    """Why nothing here can sample sequences of `longest` tokens from this model; empty: something can. (pure)
+    """Why no engine can sample sequences of `longest` tokens from this model; empty if one can. (pure)
 
-    Such a rope turns all positions otherwise once a sequence has outgrown its first context. A cache keeps the keys as
-    they were turned before, so what is sampled across that border is not what a pass over the whole sequence says.
+    `dynamic` and `longrope` rotate all positions differently once a sequence exceeds the original context, but a cache
+    keeps the keys as rotated before. Sampling beyond that length would differ from a pass over the whole sequence.
     """
     rope = config.get("rope_parameters") or config.get("rope_scaling")
     if not isinstance(rope, Mapping) or (kind := rope.get("rope_type", rope.get("type"))) not in (
@@ -79,7 +81,7 @@ def refusal(config: Mapping[str, Any], longest: int) -> str:
 
 
 def path_of(config: Mapping[str, Any], engine: str, longest: int = 0) -> str:
-    """One line: what draws rollouts of this model, and how it is trained. (pure)"""
+    """One line about the engine for rollouts and how the model is trained. (pure)"""
     if reason := reason_against(config, longest):
         rows = "training on rows of one prompt and one completion"
         return f"plain transformers ({reason}): rollouts by {PLAIN_ENGINE}, {rows}"

@@ -1,4 +1,4 @@
-"""The section [azr]: what self-play is. (pure)"""
+"""The section [azr]: self-play. (pure)"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TaskName = Annotated[
         extra={"rule": f"one of {', '.join(NAMES)} or MODULE:NAME", "choices": NAMES},
     ),
 ]
-"""A built-in kind of task, or where the record of another one is."""
+"""A built-in kind of task, or MODULE:NAME of another one's record."""
 
 
 class AzrVariants(Section, frozen=True):
@@ -100,4 +100,8 @@ class Azr(Section, frozen=True):
     """Batches after which seeding gives up and says why."""
     advantages: Literal["cell", "group"] = "cell"
     """`cell`: TRR++, normalised over all rollouts of one (task, role). `group`: solver baseline per prompt."""
+    loss_divisor: Literal["tokens", "constant"] = "tokens"
+    """Divide the token losses of an update by its number of tokens, or by rollouts times `loss_constant`."""
+    loss_constant: Annotated[float, Meta(gt=0)] = 16.0
+    """Tokens that one rollout counts as, with loss_divisor = "constant". Long answers then keep their full weight."""
     variants: AzrVariants = AzrVariants()

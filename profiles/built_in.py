@@ -1,4 +1,4 @@
-"""The models that ship with the program, by the name that `model.path` and `evaluate --model` know them by. (pure)"""
+"""The built-in models, by their name in `model.path` and `evaluate --model`. (pure)"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _POCKET = Path(__file__).parents[1] / "workers" / "pocket"
 
 
 class BuiltIn(Struct, frozen=True):
-    """suite: what it is evaluated on where nothing is named. max_new_tokens: more than its longest answer."""
+    """suite: default suite for evaluation. max_new_tokens: more than the model's longest answer."""
 
     directory: Path
     prompt_style: Literal["pocket", "verbatim"]
@@ -21,5 +21,6 @@ class BuiltIn(Struct, frozen=True):
 
 BUILT_IN = {
     "pocket": BuiltIn(_POCKET / "weights", "pocket", "pocket", 128),
-    "pocket-words": BuiltIn(_POCKET / "words" / "weights", "verbatim", "words", 40),
+    # Both names of word problems, of the model and of its suite, stay: runs keep them in profiles and validations.
+    "pocket-words": BuiltIn(_POCKET / "word_problems" / "weights", "verbatim", "words", 40),
 }

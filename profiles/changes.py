@@ -1,4 +1,4 @@
-"""What differs between the profile that a run began with and the one it is resumed with, and whether it may."""
+"""Compares the profile of a run with the one it is resumed with, and decides whether the changes are allowed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from profiles.schema import Profile
 
 
 class Change(Struct, frozen=True):
-    """One knob with another value. key: `section.key`."""
+    """One changed knob. key: `section.key`."""
 
     key: str
     old: Any
@@ -31,13 +31,13 @@ WHAT_KIND_MEANS: dict[ChangeKind, str] = {
     "free": "may change at any time",
 }
 BARE = "python -m orchestrator run --run NEW-NAME"
-"""As workers say it; a person who types just this gets the profile `pocket`."""
+"""The command in workers' advice. Typed as it is, it would use the profile `pocket`."""
 NOT_A_CHANGE = ("name", "description")
-"""They name the profile and change nothing that a worker does."""
+"""Knobs that only name the profile."""
 
 
 def diff(old: Profile, new: Profile) -> list[Change]:
-    """All knobs whose value differs, in the order of the schema."""
+    """All changed knobs, in the order of the schema."""
     return [
         Change(name, before, after, knob.kind)
         for name, knob in knobs().items()
@@ -46,9 +46,9 @@ def diff(old: Profile, new: Profile) -> list[Change]:
 
 
 def render(changes: Iterable[Change], *, has_begun: bool = True) -> str:
-    """One line a change: knob, old value, new value, what that means. (pure)
+    """One line per change: knob, old and new value, and whether it may change. (pure)
 
-    has_begun: the run has a checkpoint; without one every knob may change, and nothing is said of it.
+    has_begun: whether the run has a checkpoint. Without one every knob may change, so that part is left out.
     """
     rows = [(c.key, f"{toml_text(c.old)} -> {toml_text(c.new)}", WHAT_KIND_MEANS[c.kind] * has_begun) for c in changes]
     widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
@@ -57,9 +57,9 @@ def render(changes: Iterable[Change], *, has_begun: bool = True) -> str:
 
 
 def refusal(changes: Iterable[Change], accept_changes: bool, another_run: str) -> LonghaulError | None:
-    """Why a run that has a checkpoint may not go on with these changes; None where it may. (pure)
+    """The error if a run with a checkpoint cannot resume with these changes; None if it can. (pure)
 
-    another_run: the command that begins a run with what is wanted.
+    another_run: the command that starts another run with the wanted profile.
     """
     changes = list(changes)
     fixed = [change for change in changes if change.kind == "fixed"]
@@ -72,10 +72,10 @@ def refusal(changes: Iterable[Change], accept_changes: bool, another_run: str) -
 
 
 def another_run(profile: Profile) -> str:
-    """The command that begins another run with just this profile: a shipped one's name, and each knob that differs.
+    """The command that starts another run with this profile: a shipped profile and every knob that differs from it.
 
-    Of the shipped ones that of the same name, else the one with least differences: where a profile's own file lies is
-    not stored.
+    Uses the shipped profile of the same name, or else the most similar one, because a run does not store the path of
+    its profile.
     """
     name = profile.name
     names = [name] if name in shipped_profiles() else shipped_profiles()
@@ -86,12 +86,12 @@ def another_run(profile: Profile) -> str:
 
 
 def with_profile(advice: str, profile: Profile) -> str:
-    """Advice of a worker that ends in another run: with the command that begins it with this profile."""
+    """Complete a worker's advice to start another run with the command for this profile."""
     return advice.replace(BARE, another_run(profile)) if BARE in advice else advice
 
 
 def _as_toml(value: Any) -> str:
-    """A value as `--set` reads it. (pure)"""
+    """A value in the syntax of `--set`. (pure)"""
     if isinstance(value, str) and value == value.strip() != "" and not value.startswith(("'", '"')):
         return value
     return json.dumps(value, ensure_ascii=False)

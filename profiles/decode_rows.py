@@ -1,4 +1,4 @@
-"""How many rollouts decode side by side in memory that no trainer needs at the time. (pure)"""
+"""Computes how many rollouts can decode in parallel in memory that the trainer does not need meanwhile. (pure)"""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from profiles.schema import Profile
 from profiles.shapes import Shape
 
 MOST_ROWS = 256
-"""More rows hardly decode more tokens per second: 64 to 256 rows gain less than 10 to 64 do."""
+"""Beyond this, throughput hardly grows: going from 64 to 256 rows gains less than from 10 to 64."""
 ROUND_ROWS = 16
-"""Row counts are multiples of this where there are as many: kernels work on tiles of rows."""
+"""Larger row counts are rounded down to a multiple of this, because kernels work on tiles of rows."""
 
 
 def decode_rows(profile: Profile, shape: Shape, free_bytes: int, *, prompt_tokens: int = 0, answers: int = 1) -> int:
-    """Rows whose cache, logits and prompts fit into `free_bytes` of the allocator; 0: not even one.
+    """Rows whose cache, logits and prompts fit into `free_bytes` of the allocator; 0 if not even one fits.
 
-    prompt_tokens: of the longest prompt; 0: the profile's limit. answers: rollouts that share a prompt.
+    prompt_tokens: length of the longest prompt; 0 means the profile's limit. answers: rollouts per prompt.
     """
 
     def fits(rows: int) -> bool:

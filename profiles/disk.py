@@ -1,6 +1,6 @@
-"""How much disk a run takes at most while the retention rule is kept: a closed form, part by part. (pure)
+"""Computes how much disk a run needs at most under the retention rule, part by part. (pure)
 
-Not counted: the store, logs and reports (megabytes), quarantine, and what a person pins or exports.
+Does not count the store, logs and reports (megabytes), quarantine, or pinned and exported checkpoints.
 """
 
 from __future__ import annotations
@@ -11,44 +11,45 @@ from dataclasses import dataclass
 from profiles.footprint import rollouts_of, trained_parameters
 from profiles.schema import Profile
 from profiles.shapes import Shape
+from profiles.worker_kinds import worker_kind_of
 
 MIB = 1 << 20
 INLINE_BYTES = 256 * MIB
-"""Checkpoints up to this size are hashed before they become the head; larger ones afterwards, beside the loop
-(orchestrator/verifying.py). Until then they count as unverified when something is pruned."""
+"""Checkpoints up to this size are hashed before they become the head. Larger ones are hashed afterwards, in the
+background (orchestrator/verifying.py), and count as unverified until then."""
 BALLAST_BYTES = 16 * MIB
 FAKE_BYTES = 64 << 10
-"""Of the fake worker's checkpoint, beside its filler; measured: 16 KiB."""
+"""Size of the fake worker's checkpoint without its filler; measured: 16 KiB."""
 SMALL_FILES_BYTES = MIB
-"""Of a checkpoint: manifest, progress, random states, cursors, config; measured: 30 KiB to 60 KiB."""
+"""Manifest, progress, random states, cursors and config of a checkpoint; measured: 30 to 60 KiB."""
 TOKENIZER_BYTES_OF_TOKEN = 80
-"""tokenizer.json with its merges, for each token of the vocabulary; published for Qwen2.5: 74."""
+"""Size of tokenizer.json with its merges, per token of the vocabulary; Qwen2.5's published file: 74."""
 QUANTILES_BYTES = 2048
-"""Two code books of bitsandbytes, stored beside the moments of each tensor."""
+"""Two code books of bitsandbytes, stored with the moments of each tensor."""
 TENSORS_OF_LAYER = 14
 ENTRY_BYTES = 512
-"""Of a buffer's entry beside its program: input, output, counts; measured: 390 with a short program."""
+"""A buffer entry without its program: input, output, counts; measured: 390 with a short program."""
 BYTES_OF_TOKEN = 4
-"""Text of a sampled token, at most; of a program in English letters about 3."""
+"""Upper bound for the text of a sampled token; about 3 for a program in ASCII."""
 ROLLOUT_BYTES_OF_TOKEN = 32
-"""Of a sampled token in a rollout file: its number and its log-prob as JSON."""
+"""A sampled token in a rollout file: its id and log-prob as JSON."""
 PROMPT_BYTES_OF_TOKEN = 8
 IN_FLIGHT = 2
-"""One that is being written while the one before it is committed and nothing is pruned yet."""
+"""One is being written while the previous one is committed but nothing is pruned yet."""
 MOST_UNHASHED = 2
-"""Large checkpoints newer than the newest verified one, beyond which a worker waits before it writes another."""
+"""A worker waits before writing another large checkpoint while this many are newer than the newest verified one."""
 IN_FLIGHT_LARGE = MOST_UNHASHED + 2
-"""One is written, two wait for their hash, and a second verified one stays meanwhile."""
+"""One is being written, two wait for their hash, and a second verified one stays meanwhile."""
 
 
 @dataclass(frozen=True)
 class DiskPlan:
-    """checkpoint: bytes of one at its largest. parts: what is kept -> bytes, at most."""
+    """checkpoint: maximum size of one in bytes. parts: what is kept -> maximum bytes."""
 
     checkpoint: int
     parts: Mapping[str, int]
     growth: int = 0
-    """Bytes that every `retention.keep_every` cycles add for good, in a run without a last cycle."""
+    """Bytes added permanently every `retention.keep_every` cycles, in a run without a limit on cycles."""
 
     @property
     def total(self) -> int:
@@ -56,16 +57,16 @@ class DiskPlan:
 
 
 def checkpoint_bytes(profile: Profile, shape: Shape | None) -> int | None:
-    """Bytes of a checkpoint at its largest: buffers are full. None: the model's shape is not known."""
+    """Maximum size of a checkpoint, with full buffers. None if the shape of the model is not known by the profile."""
     if profile.run.worker == "fake":
         return profile.fake.state_bytes + FAKE_BYTES
-    if shape is None:
+    if shape is None or not worker_kind_of(profile).uses_model:
         return None
     return state_bytes(profile, shape) + buffer_bytes(profile) + static_bytes(shape)
 
 
 def state_bytes(profile: Profile, shape: Shape) -> int:
-    """Weights, or the adapter alone in float32; moments; float32 copies of weights in 16 bits. docs/memory.md"""
+    """Weights (or only the adapter, in float32), moments, and float32 copies of 16-bit weights. See docs/memory.md."""
     trained = trained_parameters(profile, shape)
     is_half = profile.model.dtype == "bfloat16"
     weights = 4 * trained if profile.adapter.rank else (2 if is_half else 4) * shape.parameters
@@ -76,13 +77,13 @@ def state_bytes(profile: Profile, shape: Shape) -> int:
 def moment_bytes(profile: Profile, shape: Shape, trained: int) -> int:
     if profile.optimizer.kind == "adamw":
         return 8 * trained
-    # Two codes of 8 bits, two float32 scales for 256 of them; small tensors keep two float32 moments.
+    # Two 8-bit codes per weight, two float32 scales per 256 weights; small tensors keep two float32 moments.
     tensors = TENSORS_OF_LAYER * shape.num_hidden_layers + 2
     return trained * 2 + trained * 8 // 256 + 8 * shape.small_parameters + QUANTILES_BYTES * tensors
 
 
 def buffer_bytes(profile: Profile) -> int:
-    """Buffers of self-play: as many tasks as a run of `max_cycles` can find, or as they hold."""
+    """Buffers of self-play, with as many tasks as they hold or as `max_cycles` can find."""
     if profile.run.worker != "azr":
         return 0
     azr, run = profile.azr, profile.run
@@ -98,7 +99,7 @@ def static_bytes(shape: Shape) -> int:
 
 
 def rollout_bytes(profile: Profile) -> int:
-    """Rollout files: of the steps since the last checkpoint, and of `retention.keep_rollout_steps` before them."""
+    """Rollout files of the steps since the last checkpoint, and of `retention.keep_rollout_steps` before them."""
     if profile.run.worker == "fake":
         return 0
     sampling = profile.sampling
@@ -108,9 +109,9 @@ def rollout_bytes(profile: Profile) -> int:
 
 
 def disk_plan(profile: Profile, checkpoint: int, kept_for_good: int = 0) -> DiskPlan:
-    """checkpoint: bytes of one. kept_for_good: checkpoints of every Nth cycle that are there already.
+    """checkpoint: size of one in bytes. kept_for_good: existing checkpoints of every Nth cycle.
 
-    Each part at its largest at the same time: the best ones are no ancestors, no Nth cycle is the best.
+    Assumes the worst case for all parts at once: no checkpoint is kept for two reasons.
     """
     retention, run = profile.retention, profile.run
     flying = IN_FLIGHT if checkpoint <= INLINE_BYTES else IN_FLIGHT_LARGE

@@ -1,7 +1,7 @@
-"""How a family's config.json is read into an `Architecture`. (pure)
+"""Reads a family's config.json into an `Architecture`. (pure)
 
-A record of `profiles/families/` names the fields that it knows. Whatever else a config.json holds, and is neither null
-nor false nor known to change no logit, is unknown: nobody can say what it does to the model.
+A record in `profiles/families/` names the fields that it knows. Any other field counts as unknown, because it may
+affect the model, unless it is null, false, or known not to change any logit.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SIZES = frozenset(
         "tie_word_embeddings",
     }
 )
-"""Fields that our code reads, or whose modules it calls, at any value."""
+"""Fields that our code supports at any value."""
 HARMLESS = frozenset(
     {
         # Names and versions.
@@ -66,7 +66,7 @@ HARMLESS = frozenset(
         "is_decoder",
         "is_encoder_decoder",
         "chunk_size_feed_forward",
-        # What is returned beside the logits, and with what precision and kernels it is computed.
+        # Further outputs, precision and kernels.
         "output_attentions",
         "output_hidden_states",
         "return_dict",
@@ -81,7 +81,7 @@ HARMLESS = frozenset(
         "pretraining_tp",
         "tp_plan",
         "base_model_tp_plan",
-        # Training alone: a policy is always in evaluation mode.
+        # Only for training mode: a policy is always in evaluation mode.
         "initializer_range",
         "attention_dropout",
         "hidden_dropout",
@@ -90,9 +90,9 @@ HARMLESS = frozenset(
         "use_bfloat16",
     }
 )
-"""Fields that change no logit."""
+"""Fields that do not change any logit."""
 WINDOWS = ("sliding_window", "use_sliding_window", "max_window_layers", "layer_types")
-"""Read together, by `windows_of`."""
+"""Fields about the sliding window."""
 SCALING = frozenset(
     {
         "factor",
@@ -107,15 +107,15 @@ SCALING = frozenset(
         "truncate",
     }
 )
-"""Numbers of a rotary embedding besides its base."""
+"""Parameters of a rotary embedding besides its base."""
 DEFAULT_WINDOW = 4096
-"""transformers' own, where a family has a window and config.json names none."""
+"""transformers' default for a family with a window if config.json names none."""
 
 
 class Fields:
-    """A config.json by the usual names of its fields; it remembers which were asked for.
+    """Reads a config.json by the usual field names, and records which fields were read.
 
-    names: usual name -> the family's own, where that is another.
+    names: usual name -> the family's own name, where they differ.
     """
 
     def __init__(self, config: Mapping[str, Any], names: Mapping[str, str]) -> None:
@@ -125,7 +125,7 @@ class Fields:
         self.texts: dict[str, str] = {}
 
     def get(self, name: str, default: Any = None, *, fills: str = "") -> Any:
-        """The value, or transformers' default where there is none. fills: the field of `Architecture` that it sets."""
+        """The value, or `default` if absent. fills: the field of `Architecture` that it sets."""
         own = self._names.get(name, name)
         self._known.add(own)
         if fills and own in self._config:
@@ -133,15 +133,15 @@ class Fields:
         return self._config.get(own, default)
 
     def remember(self, field: str, name: str) -> None:
-        """Show `name` to a person who asks for the field of `Architecture`; the first one stays."""
+        """Record `name` as the source of the field of `Architecture`, unless it has one already."""
         self.texts.setdefault(field, self._say(self._names.get(name, name)))
 
     def refuse(self, name: str) -> None:
-        """The field has a value that nobody here understands."""
+        """Mark the field's value as unsupported."""
         self._refused.add(self._names.get(name, name))
 
     def unknown(self) -> tuple[str, ...]:
-        """What was refused, and what nobody asked for, with values; null and false mean that a feature is not there."""
+        """Refused and unread fields with their values. Null and false count as an absent feature."""
         strange = {
             name
             for name, value in self._config.items()
@@ -156,21 +156,21 @@ class Fields:
 
 @dataclass(frozen=True)
 class Family:
-    """One architecture of transformers. describe: from its fields; `usual` does most of it."""
+    """One architecture of transformers. describe: builds the record from the fields; `usual` does most of it."""
 
     model_type: str
     model_class: str
     describe: Callable[[Fields], Architecture]
     names: Mapping[str, str] = field(default_factory=dict)
-    """Usual name of a field in config.json -> the family's own, where that is another."""
+    """Usual name of a field in config.json -> the family's own name, where they differ."""
     is_compared: bool = False
-    """Our own code may compute it: tests compare it with plain transformers, weights of norms away from 1 and biases
-    away from 0."""
+    """Whether our own code may compute it: tests compare it with plain transformers, with norm weights other than 1
+    and biases other than 0."""
     is_left_padded: bool = False
-    """transformers' own `generate` gives a prompt with padding on its left what it gives the prompt alone."""
+    """Whether transformers' `generate` gives the same result with left padding as without."""
 
     def architecture(self, config: Mapping[str, Any]) -> Architecture:
-        """What a config.json of this family says."""
+        """The architecture described by a config.json of this family."""
         fields = Fields(config, self.names)
         found = self.describe(fields)
         return replace(
@@ -186,13 +186,13 @@ class Family:
 def usual(
     fields: Fields, *, window: int | None = None, activation: str = "hidden_act", has_ropes: bool = False
 ) -> Architecture:
-    """A decoder like Llama's: norms before each part, gated MLP, one rotary embedding; no biases, no scales.
+    """A decoder like Llama's: norms before each part, a gated MLP, one rotary embedding, no biases, no scales.
 
-    window: of the layers that `layer_types` calls sliding, of all where it is absent. activation: the field that names
-    it. has_ropes: each kind of layer may have a rotary embedding of its own.
+    window: of the layers that `layer_types` calls sliding, or of all layers without `layer_types`. activation: the
+    field that names it. has_ropes: each kind of layer may have its own rotary embedding.
     """
     quantization = fields.get("quantization_config")
-    # Our own NF4: loading writes it into the config. Other quantisations compute with other weights.
+    # Loading writes our own NF4 into the config. Other quantisations use different weights.
     is_own = isinstance(quantization, Mapping) and quantization.get("quant_method") == "bitsandbytes"
     if quantization is not None and not is_own:
         fields.refuse("quantization_config")
@@ -207,13 +207,13 @@ def usual(
 
 
 def window_of(fields: Fields) -> int | None:
-    """Of a family whose sliding layers have one unless config.json says null."""
+    """The window of a family whose sliding layers have one unless config.json says null."""
     found = fields.get("sliding_window", DEFAULT_WINDOW)
     return None if found is None else int(found)
 
 
 def _ropes(fields: Fields, has_ropes: bool) -> dict[str, Rope]:
-    """Kind of layer -> its rotary embedding; "" is every other kind."""
+    """Kind of layer -> its rotary embedding; "" for every other kind."""
     share = fields.get("partial_rotary_factor")
     found = {"": Rope(theta=fields.get("rope_theta", 10_000.0), share=1.0 if share is None else share)}
     if found[""].share != 1.0:
@@ -238,7 +238,7 @@ def _is_by_kind(value: Any) -> bool:
 
 
 def _rope(value: Any, like: Rope) -> Rope | None:
-    """None: it cannot be read."""
+    """Returns None if the value is not understood."""
     if not isinstance(value, Mapping):
         return None
     kind = value.get("rope_type", value.get("type", "default"))

@@ -1,4 +1,4 @@
-"""What a rule finds wrong with a profile. (pure)"""
+"""The result of a rule that rejects a profile. (pure)"""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class Finding(Struct, frozen=True):
-    """A sentence about one or more knobs, `section.key`; the first is the one to look at."""
+    """A sentence about one or more knobs, named `section.key`; the first is the main one."""
 
     knobs: tuple[str, ...]
     text: str

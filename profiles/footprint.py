@@ -1,11 +1,11 @@
-"""How much GPU memory a profile needs at its largest shapes: a closed form, part by part and phase by phase. (pure)
+"""Estimates the GPU memory that a profile needs at its largest shapes, by phase and part. (pure)
 
-All figures are bytes of PyTorch's allocator, but `device`, which adds fragmentation and the context of driver and
+All figures are bytes of PyTorch's allocator, except `device`, which adds fragmentation and the context of driver and
 kernels. Symbols: h hidden width, f MLP width, k width of keys, L blocks, V vocabulary, T tokens of a micro-batch.
 
-Activations of one block are counted from its modules: 7 tensors of f (gate, up, their product and its activation, and
-gradients of three), 9 of h, 7 of k. Adapters through peft keep a float32 copy of their input besides: for the four of
-the attention that is as much as 4 of h more, so 13.
+Activations of one block are counted from its modules: 7 tensors of width f (gate, up, their product, its activation,
+and three gradients), 9 of h, 7 of k. Adapters in peft also keep a float32 copy of their input; for the four of the
+attention that equals 4 more of h, so 13.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from profiles.shapes import Shape
 
 GIB = 1 << 30
 NF4_BYTES = 0.5 + 1 / 64 + 4 / 16384
-"""Of a weight: 4 bits, a scale of 8 bits for 64 of them, and one of 32 bits for 256 scales."""
+"""Bytes per weight: 4 bits, an 8-bit scale per 64 weights, and a 32-bit scale per 256 scales."""
 MAX_LOGITS = 1 << 24
-"""Logits at one time, 64 MiB in float32, where more would cost memory."""
+"""Logits computed at a time (64 MiB in float32) if more would cost memory."""
 MOST_HEAD_ROWS = 1024
-"""Rows of logits beyond which a chunk is no faster."""
+"""Beyond this many rows of logits, a chunk is no faster."""
 LOGIT_BYTES = 10
-"""Of one logit of a chunk: float32, its gradient, and that in 16 bits."""
+"""Bytes per logit of a chunk: float32, its float32 gradient, and the gradient in 16 bits."""
 DRAW_BYTES = 16
-"""Of one logit that a rollout draws from: 16 bits, and three copies in float32."""
+"""Bytes per logit for sampling: 16 bits, and three copies in float32."""
 GRAPH_BYTES = 60 << 20
-"""Pool of the captured decoding step."""
+"""Memory pool of the captured decode step."""
 READ_BYTES = 512 << 20
-"""Prompts are read in parts of about so many bytes of activations."""
+"""Prompts are processed in parts with about this many bytes of activations."""
 ASLEEP_BYTES = GIB // 2
-"""What vLLM keeps while it sleeps."""
+"""Memory that vLLM keeps while it sleeps."""
 NCCL_BYTES = GIB // 2
-"""What exchanging with other GPUs takes outside the allocator: some 0.4 to 0.8 GiB."""
+"""Memory for communication with other GPUs, outside the allocator: about 0.4 to 0.8 GiB."""
 MASKED_QUERIES = 2048
-"""Queries for which PyTorch's attention gets a mask at a time: for all of a row of 32,768 it would be 1 GiB."""
+"""PyTorch's attention gets a mask for this many queries at a time; for a whole row of 32,768 it would take 1 GiB."""
 FRAGMENTATION = 1.08
 CONTEXT_BYTES = int(0.45 * GIB)
 
@@ -49,65 +49,69 @@ class Work:
     prompt_tokens: int
     completion_tokens: int
     rollout_rows: int
-    """Rollouts that decode side by side."""
+    """Rollouts that decode concurrently."""
     prompts: int
-    """Different prompts among them."""
+    """Distinct prompts among them."""
     tokens: int
-    """Of one forward and backward pass."""
+    """Tokens of one forward and backward pass."""
     width: int
-    """Of them in one row."""
+    """Tokens of one row."""
     places: int
-    """Of them with a loss."""
+    """Tokens of the pass that have a loss."""
     head_rows: int
-    """Places of which logits exist at one time."""
+    """Tokens whose logits exist at a time."""
     is_scored: bool = True
-    """Whether the trainer reads rollouts once more, without gradient, before the update."""
+    """Whether the trainer scores the rollouts without gradient before the update."""
     has_dense_mask: bool = True
-    """Whether attention gets a matrix that says which token sees which."""
+    """Whether attention gets a dense mask."""
 
 
 @dataclass(frozen=True)
 class Demand:
-    """parts: phase -> what it holds at its peak -> bytes. beside: bytes of the GPU that are not the allocator's own."""
+    """parts: phase -> part -> bytes at the peak. beside: phase -> bytes on the GPU outside the allocator."""
 
     parts: Mapping[str, Mapping[str, int]]
     beside: Mapping[str, int]
+    fragmentation: float = FRAGMENTATION
+    """Reserved by the allocator for each byte that is allocated."""
+    context: int = CONTEXT_BYTES
+    """Of driver, kernels and libraries."""
 
     @property
     def phases(self) -> dict[str, int]:
-        """Highest allocated bytes of each phase."""
+        """Peak of allocated bytes by phase."""
         return {phase: sum(parts.values()) for phase, parts in self.parts.items()}
 
     @property
     def devices(self) -> dict[str, int]:
-        """Bytes of the card in each phase."""
+        """Bytes used on the card by phase."""
         return {
-            phase: int(FRAGMENTATION * held) + CONTEXT_BYTES + self.beside.get(phase, 0)
+            phase: int(self.fragmentation * held) + self.context + self.beside.get(phase, 0)
             for phase, held in self.phases.items()
         }
 
     @property
     def worst(self) -> str:
-        """The phase that takes most of the card."""
+        """The phase that needs the most memory."""
         devices = self.devices
         return max(devices, key=devices.__getitem__)
 
     @property
     def device(self) -> int:
-        """Most bytes of the card."""
+        """Bytes used on the card in the worst phase."""
         return self.devices[self.worst]
 
 
 def work_of(profile: Profile, shape: Shape) -> Work:
-    """The largest shapes of a step: every rollout has full length, in self-play also a prompt of its own."""
+    """The largest shapes of a step: every rollout has full length, and in self-play also its own prompt."""
     sampling, optimizer = profile.sampling, profile.optimizer
     longest, completion = sampling.max_prompt_tokens, sampling.max_completion_tokens
     # Of one GPU: several divide a step's rollouts.
-    rollouts = -(-rollouts_of(profile) // profile.run.gpus)
+    rollouts = -(-rollouts_of(profile) // profile.run.ranks)
     sequence, group = longest + completion, group_of(profile)
     rows = min(sampling.max_rows, rollouts)
     micro_batch = min(optimizer.micro_batch_size, rollouts)
-    # A prompt with some of its completions is one unit; it is packed whole also where it has more than a micro-batch.
+    # A prompt with some of its completions is one unit, packed whole even if it exceeds a micro-batch.
     unit = max(sequence, min(optimizer.row_tokens, longest + group * completion))
     padded, width = _padded(micro_batch, sequence, optimizer.row_tokens)
     tokens = max(padded, unit)
@@ -126,7 +130,7 @@ def work_of(profile: Profile, shape: Shape) -> Work:
 
 
 def _padded(count: int, sequence: int, row_tokens: int) -> tuple[int, int]:
-    """Most tokens of all rows with their padding, and of a row, of `count` sequences of their own side by side."""
+    """Pack `count` sequences into rows. Returns the padded tokens of all rows, and of the longest row, at most."""
     most_rows = -(-count // max(1, row_tokens // sequence))
     widths = [min(-(-count // rows) * sequence, max(row_tokens, sequence)) for rows in range(1, most_rows + 1)]
     return max(rows * width for rows, width in enumerate(widths, 1)), max(widths)
@@ -143,7 +147,7 @@ def group_of(profile: Profile) -> int:
 
 
 def rollouts_of(profile: Profile) -> int:
-    """Most rollouts of one step; in self-play proposals, and the solver's answers to all of them."""
+    """Maximum number of rollouts in a step; in self-play, proposals and the solver's answers to all of them."""
     if is_grpo(profile):
         return profile.grpo.groups_per_step * profile.grpo.group_size
     azr = profile.azr
@@ -152,7 +156,7 @@ def rollouts_of(profile: Profile) -> int:
 
 
 def demand_of(profile: Profile, shape: Shape, work: Work | None = None, *, card_bytes: int = 0) -> Demand:
-    """What each phase needs. card_bytes: of the card, of which vLLM takes a share; 0: that share is left out."""
+    """The demand by phase. card_bytes: total memory of the card, of which vLLM takes a share; 0 ignores the share."""
     work = work or work_of(profile, shape)
     held = resident(profile, shape)
     parts = {
@@ -163,14 +167,14 @@ def demand_of(profile: Profile, shape: Shape, work: Work | None = None, *, card_
     }
     if not work.is_scored:
         del parts["score"]
-    beside = dict.fromkeys(parts, NCCL_BYTES) if profile.run.gpus > 1 else _of_vllm(profile, card_bytes)
+    beside = dict.fromkeys(parts, NCCL_BYTES) if profile.run.ranks > 1 else _of_vllm(profile, card_bytes)
     return Demand(parts, beside)
 
 
 def head_rows_of(profile: Profile, shape: Shape) -> int:
-    """Rows of logits that the output head makes at one time: as many as fit into what a block takes going backward.
+    """Rows of logits that the output head computes at a time: as many as fit into a block's backward memory.
 
-    Every chunk reads the whole head, and takes a hundred launches.
+    Large chunks are faster, because each one reads the whole head and launches about a hundred kernels.
     """
     return work_of(profile, shape).head_rows
 
@@ -178,7 +182,7 @@ def head_rows_of(profile: Profile, shape: Shape) -> int:
 def _head_rows(profile: Profile, shape: Shape, tokens: int, places: int) -> int:
     each, row = _itemsize(profile), LOGIT_BYTES * shape.vocab_size
     fitting = 0
-    if profile.adapter.rank:  # else a head that learns takes more than a block anyway
+    if profile.adapter.rank:  # a trained head needs more than a block anyway
         body = _block_bytes(profile, shape) * tokens + 2 * _dequantised(profile, shape)
         learning = (body - (each + 4) * shape.hidden_size * places) // row
         scoring = (body + _kept_bytes(profile, shape, tokens) - _reading_bytes(profile, shape) * tokens) // row
@@ -187,19 +191,19 @@ def _head_rows(profile: Profile, shape: Shape, tokens: int, places: int) -> int:
 
 
 def _kept_bytes(profile: Profile, shape: Shape, tokens: int) -> int:
-    """What all blocks keep for the way back: their inputs alone with recomputation, else what each has saved."""
+    """What all blocks keep for the backward pass: only inputs with gradient checkpointing, else all saved tensors."""
     input_bytes = _itemsize(profile) * shape.hidden_size
     saved = input_bytes if profile.model.gradient_checkpointing else _saved_bytes(profile, shape)
     return shape.num_hidden_layers * saved * tokens
 
 
 def resident(profile: Profile, shape: Shape) -> dict[str, int]:
-    """What stays from phase to phase: weights, and what the optimiser keeps of those that are trained.
+    """What stays in memory in every phase: the weights, and the optimiser's state of the trained ones.
 
-    With several GPUs, on each: what is frozen is whole; what is trained has its shard, and is whole besides where it is
-    used. Of all weights that is so in rollouts; in the update of a layer at a time, so there it is an upper bound.
+    With several GPUs, each holds frozen weights whole and a shard of the trained ones, plus a whole copy of the trained
+    ones in use. Rollouts use all of them at once, the update one layer at a time, so there this is an upper bound.
     """
-    gpus = profile.run.gpus
+    ranks = profile.run.ranks
     each = _itemsize(profile)
     if profile.model.quantization == "nf4":
         weights = int(shape.linear_parameters * NF4_BYTES)
@@ -210,14 +214,14 @@ def resident(profile: Profile, shape: Shape) -> dict[str, int]:
     moments = {"adamw": 8, "adamw8bit": 2, "paged_adamw8bit": 0}[profile.optimizer.kind]
     if profile.optimizer.offload:
         moments = 0
-    held = {"weights": weights, "moments": moments * trained // gpus}
+    held = {"weights": weights, "moments": moments * trained // ranks}
     if profile.adapter.rank:
-        # Float32, its gradient, and a copy in 16 bits for the engine.
+        # Float32 weights, their gradient, and a 16-bit copy for the engine.
         held["adapter"] = 10 * trained
-        return held | ({"shards": 8 * trained // gpus} if gpus > 1 else {})  # of it and of its gradient
+        return held | ({"shards": 8 * trained // ranks} if ranks > 1 else {})  # of it and of its gradient
     has_copy = each == 2 and not profile.optimizer.offload
-    held["copies"] = 4 * trained // gpus if has_copy else 0
-    return held | ({"shards": each * trained // gpus} if gpus > 1 else {})
+    held["copies"] = 4 * trained // ranks if has_copy else 0
+    return held | ({"shards": each * trained // ranks} if ranks > 1 else {})
 
 
 def trained_parameters(profile: Profile, shape: Shape) -> int:
@@ -227,7 +231,7 @@ def trained_parameters(profile: Profile, shape: Shape) -> int:
 
 
 def rollout(profile: Profile, shape: Shape, work: Work) -> dict[str, int]:
-    """Cache of all rows at full length, logits to draw from, activations of the prompts that are read."""
+    """Cache of all rows at full length, logits for sampling, and activations of the prompts."""
     if profile.sampling.engine == "vllm":
         return {}
     each = _itemsize(profile)
@@ -244,7 +248,7 @@ def rollout(profile: Profile, shape: Shape, work: Work) -> dict[str, int]:
 
 
 def scoring(profile: Profile, shape: Shape, work: Work) -> dict[str, int]:
-    """One pass without gradient, for log-probs alone."""
+    """One pass without gradient, for log-probs only."""
     return {
         "activations": _reading_bytes(profile, shape) * work.tokens,
         "logits": LOGIT_BYTES * work.head_rows * shape.vocab_size,
@@ -253,7 +257,7 @@ def scoring(profile: Profile, shape: Shape, work: Work) -> dict[str, int]:
 
 
 def training(profile: Profile, shape: Shape, work: Work) -> dict[str, int]:
-    """The worst moment of an update: in the head, in a block going backward, or after the last one."""
+    """The peak of an update: in the head, or in a block's backward pass."""
     each, h = _itemsize(profile), shape.hidden_size
     is_full = profile.adapter.rank == 0
     block = _block_bytes(profile, shape)
@@ -261,11 +265,11 @@ def training(profile: Profile, shape: Shape, work: Work) -> dict[str, int]:
     table = shape.vocab_size * h
     head = LOGIT_BYTES * work.head_rows * shape.vocab_size + (each + 4) * h * work.places
     body = block * work.tokens + 2 * _dequantised(profile, shape)
-    # All weights: the head's gradient is summed in float32 and rounded, then waits for the embedding's.
+    # Full training: the head's gradient is summed in float32 and rounded, then kept until the embedding's is ready.
     head_and_its_gradient = head + (4 + each) * table * is_full
     body_and_its_gradient = body + each * table * is_full
     return {
-        "gradients": 4 * shape.parameters * is_full // profile.run.gpus,
+        "gradients": 4 * shape.parameters * is_full // profile.run.ranks,
         "block inputs" if profile.model.gradient_checkpointing else "all blocks": kept,
         "block or head": max(head_and_its_gradient, body_and_its_gradient),
         "mask": _mask(work),
@@ -273,8 +277,8 @@ def training(profile: Profile, shape: Shape, work: Work) -> dict[str, int]:
 
 
 def _exchange(profile: Profile, shape: Shape) -> dict[str, int]:
-    """Buffer that gradients of one group are exchanged through: a whole adapter, or the largest layer, or embedding."""
-    if profile.run.gpus == 1:
+    """Buffer for exchanging the gradients of one group: a whole adapter, the largest layer, or the embedding."""
+    if profile.run.ranks == 1:
         return {}
     if profile.adapter.rank:
         return {"exchange": 4 * trained_parameters(profile, shape)}
@@ -282,7 +286,7 @@ def _exchange(profile: Profile, shape: Shape) -> dict[str, int]:
 
 
 def _of_vllm(profile: Profile, card_bytes: int) -> dict[str, int]:
-    """Bytes that vLLM holds outside the allocator, awake and asleep."""
+    """Bytes that vLLM holds outside the allocator, by phase."""
     if profile.sampling.engine != "vllm":
         return {}
     awake = int(profile.vllm.gpu_memory_utilization * card_bytes)
@@ -295,20 +299,20 @@ def _itemsize(profile: Profile) -> int:
 
 
 def _reading_bytes(profile: Profile, shape: Shape) -> int:
-    """Of one token in one block, without gradient."""
+    """Bytes per token in one block, without gradient."""
     f, h, k = shape.intermediate_size, shape.hidden_size, shape.key_width
     is_wide = has_peft(profile) and "down_proj" in profile.adapter.targets
     return _itemsize(profile) * (4 * f + 6 * h + 4 * k) + 4 * f * is_wide
 
 
 def _saved_bytes(profile: Profile, shape: Shape) -> int:
-    """Of one token in one block that keeps what its backward pass needs."""
+    """Bytes per token in one block that saves tensors for its backward pass."""
     f, h, k = shape.intermediate_size, shape.hidden_size, shape.key_width
     return _itemsize(profile) * (4 * f + 9 * h + 4 * k) + _adapter_inputs(profile, shape)
 
 
 def _block_bytes(profile: Profile, shape: Shape) -> int:
-    """Of one token in the block that goes backward: saved tensors (again, where they are recomputed) and gradients."""
+    """Bytes per token in the block running backward: gradients, plus saved tensors if they are recomputed."""
     f, h, k = shape.intermediate_size, shape.hidden_size, shape.key_width
     each = _itemsize(profile)
     if profile.model.gradient_checkpointing:
@@ -318,7 +322,7 @@ def _block_bytes(profile: Profile, shape: Shape) -> int:
 
 
 def _adapter_inputs(profile: Profile, shape: Shape) -> int:
-    """Float32 inputs of the MLP's adapters, of one token; those of the attention are among the 13 of h."""
+    """Bytes per token of float32 inputs of the MLP's adapters; those of the attention are among the 13 of h."""
     if not has_peft(profile):
         return 0
     linear = shape.linear
@@ -326,18 +330,20 @@ def _adapter_inputs(profile: Profile, shape: Shape) -> int:
 
 
 def has_peft(profile: Profile) -> bool:
-    """Whether peft computes with the adapter: in float32, of which it keeps a copy of each input."""
+    """Whether peft computes the adapter, which keeps a float32 copy of each input."""
     return profile.adapter.rank > 0 and profile.adapter.implementation == "peft"
 
 
 def _dequantised(profile: Profile, shape: Shape) -> int:
-    """The largest matrix of a block as the product sees it, where it is kept in 4 bits."""
+    """The largest dequantised matrix of a block, if weights are in 4 bits."""
     if profile.model.quantization != "nf4":
         return 0
     return _itemsize(profile) * max(inputs * outputs for inputs, outputs in shape.linear.values())
 
 
 def _mask(work: Work) -> int:
-    """True or false for each pair of a row's tokens, and the same in 16 bits for PyTorch's attention, not for ours.
-    For a part of the tokens at a time in a long row."""
+    """The dense mask for PyTorch's attention: a boolean and a 16-bit value per pair of tokens in a row.
+
+    Long rows are masked in parts. Our own attention needs no mask.
+    """
     return 3 * work.tokens * min(work.width, MASKED_QUERIES) if work.has_dense_mask else 0

@@ -1,4 +1,4 @@
-"""`run.until`: a held-out score at which the run is finished, as in `mean>=0.9`. (pure)"""
+"""`run.until`: a held-out score that finishes the run, as in `mean>=0.9`. (pure)"""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from profiles.task_kinds import INDUCTION
 FORM = "[SUITE/]TASK[.FIELD]>=NUMBER, as in mean>=0.9 or pocket/" + INDUCTION + ".sampled_accuracy>0.8"
 FIELDS_OF_MEAN = ("accuracy", "sampled_accuracy", "low", "high", "n", "correct")
 FIELDS = (*FIELDS_OF_MEAN, "worked_share", "mean_tokens", "malformed")
-"""What it tells of each task."""
+"""Metrics of each task."""
 _COUNTS = ("n", "correct", "mean_tokens")
-"""The others are shares."""
+"""Metrics that are not shares."""
 _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
     "<=": operator.le,
@@ -26,7 +26,7 @@ _GOAL = re.compile(r"\s*(?:([\w.:-]+)/)?(\w+)(?:\.(\w+))?\s*(>=|<=|>|<)\s*([0-9]
 
 
 class Goal(Struct, frozen=True):
-    """suite: empty for all that have the task, whose mean counts."""
+    """suite: empty means the average over all suites that have the task."""
 
     suite: str
     task: str
@@ -43,7 +43,7 @@ class Goal(Struct, frozen=True):
 
 
 def parse_goal(text: str) -> Goal:
-    """Raises ValueError where the text has another form."""
+    """Raises ValueError if the text is not in FORM."""
     found = _GOAL.fullmatch(text)
     if found is None:
         raise ValueError(f"must have the form {FORM}")
@@ -52,16 +52,16 @@ def parse_goal(text: str) -> Goal:
 
 
 def why_never(goal: Goal, suites: Mapping[str, Sequence[str]]) -> str:
-    """Why no validation can reach the goal; empty where one can. suites: the tasks that each one scores."""
+    """Why no validation can reach the goal; empty if one can. suites: name -> the tasks it scores."""
     if goal.suite and goal.suite not in suites:
-        return f"is about the suite {goal.suite}; validation.suites has {', '.join(suites)}"
+        return f"names the suite {goal.suite}, but validation.suites has {', '.join(suites)}"
     asked = [goal.suite] if goal.suite else list(suites)
     known = [*dict.fromkeys(task for suite in asked for task in suites[suite]), "mean"]
     if goal.task not in known:
-        return f"is about {goal.task}, which {' and '.join(asked)} does not score; there are {', '.join(known)}"
+        return f"names the task {goal.task}, which {' and '.join(asked)} does not score; known: {', '.join(known)}"
     fields = FIELDS_OF_MEAN if goal.task == "mean" else FIELDS
     if goal.field not in fields:
-        return f"is about {goal.task}.{goal.field}, which no validation has; there are {', '.join(fields)}"
+        return f"names {goal.task}.{goal.field}, which no validation reports; known: {', '.join(fields)}"
     if goal.field not in _COUNTS and not (0 <= goal.value <= 1 and (goal.is_met_by(0.0) or goal.is_met_by(1.0))):
-        return f"asks for {goal.field} {goal.sign} {goal.value:g}, and it is between 0 and 1"
+        return f"requires {goal.field} {goal.sign} {goal.value:g}, but {goal.field} is between 0 and 1"
     return ""

@@ -1,4 +1,4 @@
-"""The section [grpo]: training on problems with known answers; rollouts of one problem are compared. (pure)"""
+"""The section [grpo]: training on problems with known answers, by comparing rollouts of one problem. (pure)"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of [grpo]; rules.py has them in its list. (pure)"""
+"""The rules of [grpo], which rules.py includes. (pure)"""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from profiles.suites import FOR_PROBLEMS
 
 
 def problems_are_asked_in_words(p: Profile) -> Finding | None:
-    if p.run.worker != "grpo" or p.model.prompt_style in FOR_PROBLEMS:
+    if p.run.worker not in ("grpo", "verl") or p.model.prompt_style in FOR_PROBLEMS:
         return None
     return Finding(
-        ("model.prompt_style", "run.worker"), 'has no words for problems with known answers; say "boxed" or "verbatim"'
+        ("model.prompt_style", "run.worker"), 'cannot express problems with known answers; use "boxed" or "verbatim"'
     )
 
 
 def groups_fill_the_updates(p: Profile) -> Finding | None:
-    if p.run.worker != "grpo" or p.optimizer.updates_per_step <= p.grpo.groups_per_step:
+    if p.run.worker not in ("grpo", "verl") or p.optimizer.updates_per_step <= p.grpo.groups_per_step:
         return None
     return Finding(
         ("optimizer.updates_per_step", "grpo.groups_per_step"),
-        f"needs a group for each update, and a step has {p.grpo.groups_per_step}",
+        f"needs a group for each update, but a step has only {p.grpo.groups_per_step}",
     )
 
 
@@ -30,7 +30,7 @@ def a_curriculum_has_no_end(p: Profile) -> Finding | None:
         return None
     return Finding(
         ("data.on_exhausted", "grpo.sent.enabled"),
-        'is "stop", but a curriculum draws from its stages again and again: say "reshuffle", or no curriculum',
+        'is "stop", but a curriculum repeats problems; use "reshuffle", or no curriculum',
     )
 
 
@@ -48,15 +48,15 @@ def selected_tokens_have_a_mask(p: Profile) -> Finding | None:
         return None
     return Finding(
         ("grpo.variants.mask_norm", "grpo.entropy_mask"),
-        'counts the tokens of a mask, but entropy_mask is "off": it has none',
+        'counts the tokens of a mask, but entropy_mask is "off"',
     )
 
 
 def kl_has_a_reference(p: Profile) -> Finding | None:
     weighed = [name for name in ("grpo.kl_coef", "grpo.variants.low_entropy_kl") if value_of(p, name) > 0]
-    if not weighed or p.adapter.rank > 0:
+    if not weighed or p.adapter.rank > 0 or p.run.worker == "verl":
         return None
-    return Finding((weighed[0], "adapter.rank"), "refers to the model without its adapter; say adapter.rank, or 0 here")
+    return Finding((weighed[0], "adapter.rank"), "refers to the model without its adapter; set adapter.rank, or 0 here")
 
 
 def dropped_tokens_have_a_mask(p: Profile) -> Finding | None:
@@ -64,7 +64,7 @@ def dropped_tokens_have_a_mask(p: Profile) -> Finding | None:
         return None
     return Finding(
         ("grpo.variants.low_entropy_kl", "grpo.entropy_mask"),
-        'is for tokens that a mask drops, and entropy_mask is "off"',
+        'is for tokens that a mask drops, but entropy_mask is "off"',
     )
 
 
@@ -84,7 +84,7 @@ def extra_draws_replace_something(p: Profile) -> Finding | None:
         return None
     return Finding(
         ("grpo.dynamic_sampling", "grpo.uniform", "grpo.max_extra_rounds"),
-        'draws others in place of groups that are left out: it needs uniform = "skip" and max_extra_rounds >= 1',
+        'replaces skipped groups, so it needs uniform = "skip" and max_extra_rounds >= 1',
     )
 
 
@@ -93,7 +93,7 @@ def a_ratio_of_one_has_one_update(p: Profile) -> Finding | None:
         return None
     return Finding(
         ("grpo.old_source", "optimizer.updates_per_step", "grpo.inner_epochs"),
-        'is "detach", which needs one update a step: in a second update the ratio is not 1',
+        'is "detach", which needs one update per step: in a second update the ratio is not 1',
     )
 
 
@@ -110,7 +110,7 @@ def the_cap_is_over_the_clip(p: Profile) -> Finding | None:
         return None
     return Finding(
         ("grpo.variants.ratio_cap", "optimizer.clip_ratio_high"),
-        f"is under 1 + clip_ratio_high ({1 + p.optimizer.clip_ratio_high:g})",
+        f"is less than 1 + clip_ratio_high ({1 + p.optimizer.clip_ratio_high:g})",
     )
 
 

@@ -1,4 +1,4 @@
-"""The knobs of schema.py as data: name, type, default, bounds, kind of change. (pure, but for `docstrings`)"""
+"""The knobs of schema.py as data: name, type, default, bounds, kind of change. (pure, except `docstrings`)"""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ ChangeKind = Literal["fixed", "free", "guarded"]
 
 
 class Knob(Struct, frozen=True):
-    """One knob. `name` is `section.key`, or the key alone for the knobs above all sections.
+    """One knob. `name` is `section.key`, or only the key for a knob outside all sections.
 
-    section: its name with the sections that it lies in, as `azr.variants`.
+    section: full name of the section, such as `azr.variants`.
     """
 
     section: str
     key: str
     annotation: Any
-    """Its type with bounds and marks, as msgspec takes it."""
+    """Its type with bounds and marks, for msgspec."""
     default: Any
-    """NODEFAULT where a profile must say it."""
+    """NODEFAULT if a profile must set it."""
 
     @property
     def name(self) -> str:
@@ -44,7 +44,7 @@ class Knob(Struct, frozen=True):
 
     @property
     def rule(self) -> str:
-        """What values it takes, in words that can follow "must be"."""
+        """The allowed values, worded to follow "must be"."""
         return describe(self.annotation)
 
 
@@ -68,7 +68,7 @@ def knobs() -> dict[str, Knob]:
 
 
 def knobs_of(section: str) -> dict[str, Knob]:
-    """Key -> knob of one section; "" for the knobs above all sections."""
+    """Key -> knob of one section; "" for the knobs outside all sections."""
     return {knob.key: knob for knob in knobs().values() if knob.section == section}
 
 
@@ -85,8 +85,8 @@ def _all_knobs() -> Iterator[Knob]:
 def describe(annotation: Any) -> str:
     """A type in words: `an integer >= 2`, `one of azr, fake`, `a list of ...`."""
     base = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
-    if said := _extra(annotation, "rule"):
-        return str(said)
+    if own_rule := _extra(annotation, "rule"):
+        return str(own_rule)
     bounds = [
         f"{sign} {value}"
         for meta in _metas(annotation)
@@ -113,7 +113,7 @@ def _describe_base(base: Any) -> str:
 
 
 def choices(annotation: Any) -> tuple[str, ...]:
-    """The values of a Literal, or those that a text is meant to be, also inside a list; empty for other types."""
+    """The values of a Literal or a text with suggested values, also inside a list; empty for other types."""
     base = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
     if get_origin(base) is tuple:
         return choices(get_args(base)[0])
@@ -132,7 +132,7 @@ def _metas(annotation: Any) -> list[Meta]:
 
 
 def _extra(annotation: Any, name: str) -> Any:
-    """What a mark beside the type says; None where none does."""
+    """The value of an extra mark on the type; None if there is none."""
     return next((meta.extra[name] for meta in _metas(annotation) if meta.extra and name in meta.extra), None)
 
 
@@ -142,7 +142,7 @@ def value_of(profile: Profile, name: str) -> Any:
 
 
 def with_values(profile: Profile, values: Mapping[str, Any]) -> Profile:
-    """The profile with other values of knobs, by their full names."""
+    """The profile with changed knobs. values: full name -> value."""
     for name, value in values.items():
         profile = _with(profile, name.split("."), value)
     return profile
@@ -154,11 +154,12 @@ def _with(held: Any, path: list[str], value: Any) -> Any:
 
 
 def docstrings() -> dict[str, str]:
-    """The sentence under each knob, and under each section's name that of the section. Reads the modules' text."""
-    import ast  # only help and documentation need it; a start does not pay for it
+    """Full name of each knob and section -> its docstring, read from the source."""
+    import ast  # only help and documentation need it
 
-    modules = dict.fromkeys(cls.__module__.rpartition(".")[2] for cls in (Profile, *sections().values()))
-    texts = [(Path(__file__).parent / f"{module}.py").read_text(encoding="utf-8") for module in modules]
+    modules = dict.fromkeys(cls.__module__ for cls in (Profile, *sections().values()))
+    files = [Path(__file__).parents[1] / f"{module.replace('.', '/')}.py" for module in modules]
+    texts = [file.read_text(encoding="utf-8") for file in files]
     by_class = {cls.__name__: name for name, cls in sections().items()} | {"Profile": ""}
     found: dict[str, str] = {}
     for node in (node for text in texts for node in ast.parse(text).body):

@@ -1,4 +1,7 @@
-"""TOML + base profile + overrides -> Profile, with the origin of each value. All problems are reported at once."""
+"""Loads a Profile from TOML, its base profiles and overrides, with the origin of each value.
+
+Reports all problems at once.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,11 @@ from profiles.schema import Profile
 SHIPPED = Path(__file__).parent
 STORED = "the stored profile"
 NOT_INHERITED = ("name", "description")
-"""A profile that extends another is another profile: it is named after its own file."""
+"""A profile that extends another is named after its own file."""
 
 
 class Loaded(Struct, frozen=True):
-    """origins: knob -> `file:line`, `--set` or `default`. sources: the files read, the one asked for first."""
+    """origins: knob -> `file:line`, `--set` or `default`. sources: the files read, starting with the requested one."""
 
     profile: Profile
     origins: Mapping[str, str]
@@ -41,7 +44,7 @@ class _File(Struct, frozen=True):
     """One file of the chain."""
 
     label: str
-    """As a person would type it."""
+    """Its path as shown to the user."""
     stem: str
     table: dict[str, Any]
     text: str
@@ -50,8 +53,8 @@ class _File(Struct, frozen=True):
 def load_profile(name_or_path: str, overrides: Sequence[str] = ()) -> Loaded:
     """Read a profile: the shipped one of that name, or a path to a .toml.
 
-    overrides: `section.key=value` in TOML syntax; a bare word is taken as text.
-    Raises LonghaulError(INPUT) with every problem that was found, PERMISSION where a file may not be read.
+    overrides: `section.key=value` in TOML syntax; a bare word counts as text. Raises LonghaulError: INPUT with every
+    problem, PERMISSION if a file may not be read.
     """
     chain = _read_chain(name_or_path)
     problems: list[Refused] = []
@@ -61,7 +64,7 @@ def load_profile(name_or_path: str, overrides: Sequence[str] = ()) -> Loaded:
     for override in overrides:
         _override(override, values, problems)
     values.setdefault("name", _Value(chain[0].stem, chain[0].label))
-    profile = _settle(values, problems, chain[0].stem, chain[0].label)
+    profile = _built(values, problems, chain[0].stem, chain[0].label)
     origins = {name: values[name].origin if name in values else "default" for name in knobs()}
     return Loaded(profile, origins, tuple(file.label for file in chain))
 
@@ -72,15 +75,15 @@ def override_profile(profile: Profile, overrides: Sequence[str]) -> Profile:
     values = {name: _Value(value_of(profile, name), STORED) for name in knobs()}
     for override in overrides:
         _override(override, values, problems)
-    return _settle(values, problems, profile.name, STORED)
+    return _built(values, problems, profile.name, STORED)
 
 
-def _settle(values: Mapping[str, _Value], problems: list[Refused], name: str, label: str) -> Profile:
+def _built(values: Mapping[str, _Value], problems: list[Refused], name: str, label: str) -> Profile:
     """The profile that the values make; raises with `problems` and all that are found here."""
     good, bad = _convert(values, problems)
     profile = _build(good)
     for problem in check(profile):
-        # A rule that read a refused knob would complain about a default that nobody wrote.
+        # Skip rules that read a refused knob: they would complain about its default.
         if not bad & set(problem.knobs):
             problems.append(_refused(problem, good, values, label))
     if problems:
@@ -89,24 +92,24 @@ def _settle(values: Mapping[str, _Value], problems: list[Refused], name: str, la
 
 
 def shipped_profiles() -> list[str]:
-    """Names of the profiles that come with the program."""
+    """Names of the profiles that ship with the program."""
     return sorted(path.stem for path in SHIPPED.glob("*.toml"))
 
 
 def resolved_json(profile: Profile) -> bytes:
-    """The profile with every value spelt out, in one canonical form: what a run stores and what is hashed."""
+    """The profile with every value, in the canonical form that a run stores and hashes."""
     return msgspec.json.encode(profile, order="sorted")
 
 
 def profile_sha256(profile: Profile) -> str:
     """Identity of a resolved profile, in hex."""
-    import hashlib  # with tomllib below a third of this module's import; `status` needs neither
+    import hashlib  # like tomllib below, slow to import, and not needed by `status`
 
     return hashlib.sha256(resolved_json(profile)).hexdigest()
 
 
 def from_json(stored: bytes | str) -> Profile:
-    """A profile as `resolved_json` wrote it. Raises LonghaulError(VERSION) where this program has other knobs."""
+    """Decode a profile written by `resolved_json`. Raises LonghaulError(VERSION) if this program has other knobs."""
     try:
         return msgspec.json.decode(stored, type=Profile)
     except msgspec.DecodeError as error:
@@ -122,7 +125,7 @@ def from_json(stored: bytes | str) -> Profile:
 
 
 def _read_chain(name_or_path: str) -> list[_File]:
-    """The file asked for, then what it extends, and so on to the root."""
+    """The requested file, then the file it extends, and so on to the root."""
     chain: list[_File] = []
     seen: list[Path] = []
     wanted, extended_by = name_or_path, ""
@@ -171,7 +174,7 @@ def _read(path: Path, extended_by: str) -> _File:
         text = path.read_bytes().decode("utf-8")
         return _File(label, path.stem, tomllib.loads(text), text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        # Its message ends in "(at line 3, column 5)" or "(at end of document)".
+        # The message ends with "(at line 3, column 5)" or "(at end of document)".
         raise input_error(f"{label} is not valid TOML: {error}", f"correct {label}") from error
     except UnicodeDecodeError as error:
         raise input_error(f"{label} is not a text file in UTF-8 (byte {error.start})", f"correct {label}") from error
@@ -239,7 +242,7 @@ def _put(section: str, key: str, value: _Value, values: dict[str, _Value], probl
         values[known[key].name] = value
         return
     elsewhere = [knob.section for knob in knobs().values() if knob.key == key and knob.section]
-    elsewhere.sort(key=lambda other: not other.startswith(f"{section}."))  # its own sections first
+    elsewhere.sort(key=lambda other: not other.startswith(f"{section}."))  # its own subsections first
     near = nearest(key, known)
     if new := RENAMED.get(f"{section}.{key}"):
         text = f"is now {new}"
@@ -269,7 +272,7 @@ def _override(override: str, values: dict[str, _Value], problems: list[Refused])
 
 
 def _parse_override(text: str, *, is_text: bool) -> Any:
-    """A TOML value, or the text itself where it is none: nobody wants to quote quotes for the shell."""
+    """A TOML value, or else the text itself, so that text needs no quotes in the shell."""
     import tomllib
 
     if is_text and text[:1] not in ("'", '"'):
@@ -282,7 +285,7 @@ def _parse_override(text: str, *, is_text: bool) -> Any:
 
 
 def _convert(values: Mapping[str, _Value], problems: list[Refused]) -> tuple[dict[str, Any], set[str]]:
-    """Values as their types want them, and the names of those that do not fit."""
+    """(values converted to their types, names of those that do not fit)."""
     good: dict[str, Any] = {}
     bad: set[str] = set()
     for name, knob in knobs().items():
@@ -315,7 +318,7 @@ def _why(knob: Knob, value: Any) -> str:
 
 
 def _plain_zero(value: Any) -> Any:
-    """-0.0 as 0.0: they are equal, but spelt and so hashed differently."""
+    """Replace -0.0 by 0.0, which is equal but would be hashed differently."""
     return value + 0.0 if isinstance(value, float) else value
 
 
@@ -325,7 +328,7 @@ def _is_finite(value: Any) -> bool:
 
 
 def _build(good: Mapping[str, Any]) -> Profile:
-    """A Profile from checked values; what is missing is at its default, and `name` at a harmless one."""
+    """A Profile from checked values, with defaults for the rest."""
     return with_values(Profile(name="unnamed"), good)
 
 
@@ -333,7 +336,7 @@ def _refused(problem: Finding, good: Mapping[str, Any], values: Mapping[str, _Va
     name = problem.knobs[0]
     knob = knobs()[name]
     value = good.get(name, knob.default)
-    # The first knob may be at its default: then the line to look at is that of another one.
+    # If the first knob has its default, point to the line of another.
     origin = next((values[name].origin for name in problem.knobs if name in values), label)
     return Refused(f"{place(knob.section, knob.key)} = {toml_text(value)}", problem.text, origin)
 

@@ -1,4 +1,4 @@
-"""The section [memory]: how much of a GPU a run may take, and what happens where it is not enough. (pure)"""
+"""The section [memory]: how much GPU memory a run may use, and what happens if it is too little. (pure)"""
 
 from __future__ import annotations
 

@@ -1,135 +1,243 @@
-"""Metrics of a step, each declared once: its name, its unit, what it means. (pure)
+"""Declares each metric of a step once: name, unit and meaning. (pure)
 
-Trainers report them in the event `step`, screens and trackers show them by these names. ROLE is propose or solve, TASK
-a kind of task, PHASE, STAGE, REASON and NAME are words. `python -m profiles.metrics > docs/metrics.md` makes the
-list for people.
+Trainers report them in the event `step`; displays and trackers use these names. ROLE is propose or solve, TASK a kind
+of task, NODE a node of a cluster, and PHASE, STAGE, REASON and NAME are words. `python -m profiles.metrics >
+docs/metrics.md` generates the list.
 """
 
 from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
 
-SHARE, TOKENS, COUNT, BYTES, SECONDS, REWARD, NATS = "share", "tokens", "count", "bytes", "s", "reward", "nats"
-NO_UNIT = "-"
-RATE = "tokens/s"
+
+class Unit(StrEnum):
+    SHARE = "share"
+    TOKENS = "tokens"
+    COUNT = "count"
+    BYTES = "bytes"
+    SECONDS = "s"
+    REWARD = "reward"
+    NATS = "nats"
+    RATE = "tokens/s"
+    NONE = "-"
 
 
 @dataclass(frozen=True)
 class Metric:
-    """name: with ROLE_TASK, TASK, PHASE, STAGE or REASON in it, a whole family."""
+    """name: a placeholder such as TASK or PHASE makes it a family of metrics."""
 
     name: str
-    unit: str
+    unit: Unit
     meaning: str
+
+    @property
+    def label(self) -> str:
+        """Its name for a person."""
+        return label_of(self.name)
+
+    @property
+    def family(self) -> str:
+        """What the names of a family share; empty for a metric that is alone."""
+        return self.name.rpartition("/")[0]
+
+    def of(self, one: str) -> str:
+        """The name of one of a family, or how it begins: `reward/` + solve_ded."""
+        return f"{self.family}/{one}"
+
+
+def label_of(name: str) -> str:
+    """A metric's name for a person."""
+    return name.replace("_", " ")
+
+
+# Metrics that programs read, not only people, have a name in Python: a rename here is all that a rename takes.
+SECONDS = Metric("seconds", Unit.SECONDS, "the whole step")
+STEPS_PER_SECOND = Metric("steps_per_second", Unit.NONE, "with open-instruct: of its last 20 steps, without saves")
+TOKENS = Metric("tokens", Unit.TOKENS, "completion tokens that the update was given")
+REWARD = Metric("reward", Unit.REWARD, "mean of all rollouts that were judged")
+TRUNCATED = Metric("truncated", Unit.SHARE, "rollouts that ran into the length limit")
+TOKENS_MEAN = Metric("tokens_mean", Unit.TOKENS, "mean length of a completion")
+LOSS = Metric("loss", Unit.NONE, "sum over the updates of the step")
+GRAD_NORM = Metric("grad_norm", Unit.NONE, "highest norm of a gradient before clipping")
+LEARNING_RATE = Metric("learning_rate", Unit.NONE, "of all updates of the step")
+ENTROPY = Metric("entropy", Unit.NATS, "mean over all completion tokens in the update, masked or not")
+CLIP_FRACTION = Metric("clip_fraction", Unit.SHARE, "tokens in the loss whose gradient is cut")
+MISMATCH_MAX = Metric("mismatch_max", Unit.NATS, "the highest of those")
+CELL_REWARD = Metric("reward/ROLE_TASK", Unit.REWARD, "mean of a cell")
+PROPOSALS = Metric("proposals", Unit.COUNT, "rollouts of the proposer")
+NEW_EXAMPLES = Metric("new_examples", Unit.COUNT, "valid tasks that were not known")
+LEARNABLE = Metric("learnable", Unit.COUNT, "new tasks with a solve rate strictly between 0 and 1")
+ACCEPT_RATE = Metric("accept_rate", Unit.SHARE, "proposals that are valid and new")
+TASK_WORKED = Metric("worked/TASK", Unit.SHARE, "the solver's rollouts that work before they answer")
+TASK_TOKENS_MEAN = Metric("tokens_mean/TASK", Unit.TOKENS, "mean length of an answer")
+STATEMENTS = Metric("statements", Unit.COUNT, "mean length of new programs, in statements")
+BUFFER = Metric("buffer/TASK", Unit.COUNT, "tasks in the buffer of a kind")
+REWARD_FORMAT = Metric("reward/format", Unit.REWARD, "part for the form")
+REWARD_LENGTH = Metric("reward/length", Unit.REWARD, "part for the length, at most 0")
+GROUP_SPREAD = Metric("group_spread", Unit.REWARD, "mean of the groups' own deviations")
+ACCURACY = Metric(
+    "accuracy", Unit.SHARE, "rollouts that are right. Of problems that are trained on: no measure of progress"
+)
+ANSWERED = Metric("answered", Unit.SHARE, "rollouts in which an answer was found")
+SKIPPED_SHARE = Metric("skipped_share", Unit.SHARE, "groups that the update did not use")
+TOKENS_MAX = Metric("tokens_max", Unit.TOKENS, "longest completion")
+TOKENS_PER_S = Metric("tokens_per_s", Unit.RATE, "completion tokens, by the seconds of generation")
+KEPT_TOKENS = Metric("kept_tokens", Unit.SHARE, "tokens in the update that the entropy mask keeps")
+CLIP_LOW = Metric("clip_low", Unit.SHARE, "tokens in the loss whose gradient is cut at the lower bound")
+CLIP_HIGH = Metric("clip_high", Unit.SHARE, "at the upper bound")
+KL = Metric("kl", Unit.NATS, "k3 to the model without adapter")
+PROBLEMS = Metric("problems", Unit.COUNT, "problems that there are")
+PROBLEMS_DRAWN = Metric("problems_drawn", Unit.COUNT, "drawn since the run began, repeats among them")
+STAGE = Metric("stage", Unit.COUNT, "where the curriculum is, from 1")
+STAGES = Metric("stages", Unit.COUNT, "how many it has")
+NODE_SECONDS = Metric(
+    "node/NODE/seconds", Unit.SECONDS, "own computing of a node's slowest rank, without any wait; over hosts alone"
+)
+
+
+def of_node(node: str, figure: str) -> str:
+    """The name of a node's metric: `node/n7/seconds`."""
+    return f"node/{node}/{figure}"
+
+
+def by_node(metrics: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """The metrics of nodes among those of a step: node -> figure -> value."""
+    found: dict[str, dict[str, float]] = {}
+    for name, value in metrics.items():
+        if name.startswith("node/"):
+            node, _, figure = name.removeprefix("node/").rpartition("/")
+            found.setdefault(node, {})[figure] = value
+    return found
 
 
 _COMMON = (
-    Metric("seconds", SECONDS, "the whole step"),
-    Metric("seconds/STAGE", SECONDS, "a part of the step"),
-    Metric("tokens", TOKENS, "completion tokens that the update was given"),
-    Metric("oom_retries", COUNT, "how often the run has repeated a step with less since it began"),
-    Metric("rss_bytes", BYTES, "resident memory of the worker"),
-    Metric("peak_rss_bytes", BYTES, "its highest"),
-    Metric("memory/PHASE/allocated", BYTES, "highest of the phase, in tensors on the GPU"),
-    Metric("memory/PHASE/reserved", BYTES, "highest of the phase, held by PyTorch's allocator"),
-    Metric("memory/PHASE/device", BYTES, "highest of the phase, of the whole GPU"),
-    Metric("memory/PHASE/host", BYTES, "highest of the phase, resident, where there is no GPU"),
-    Metric("memory/PHASE/expected", BYTES, "what the planner expects of the phase"),
-    Metric("reward", REWARD, "mean of all rollouts that were judged"),
-    Metric("truncated", SHARE, "rollouts that ran into the length limit"),
-    Metric("tokens_mean", TOKENS, "mean length of a completion"),
-    Metric("distinct_share", SHARE, "different completions within a group, averaged: 1 is all different"),
-    Metric("rollouts_not_finite", COUNT, "rollouts with a log-prob or entropy that is NaN or infinite: not trained on"),
-    Metric("update_skipped", COUNT, "1: there was nothing to learn from, and nothing was changed"),
-    Metric("loss", NO_UNIT, "sum over the updates of the step"),
-    Metric("grad_norm", NO_UNIT, "highest norm of a gradient before clipping"),
-    Metric("learning_rate", NO_UNIT, "of all updates of the step"),
-    Metric("entropy", NATS, "mean over all completion tokens in the update, masked or not"),
-    Metric("clip_fraction", SHARE, "tokens in the loss whose gradient is cut"),
-    Metric("mismatch_mean", NATS, "mean |log-ratio| of trainer to engine, before the first update alone"),
-    Metric("mismatch_max", NATS, "the highest of those"),
-    Metric("mismatch_kl", NATS, "k3 of the same"),
-    Metric("mismatch_tokens", TOKENS, "how many were compared; with an entropy mask only those that it keeps"),
-    Metric("tis_weight", NO_UNIT, "mean importance weight of a token"),
-    Metric("tis_capped", SHARE, "importance weights that were cut"),
+    SECONDS,
+    Metric("seconds/STAGE", Unit.SECONDS, "a part of the step"),
+    TOKENS,
+    Metric("reward/NAME", Unit.REWARD, "part of a reward of your own: mean of the rollouts that it judges"),
+    Metric("oom_retries", Unit.COUNT, "how often the run has repeated a step with less since it began"),
+    Metric("rss_bytes", Unit.BYTES, "resident memory of the worker"),
+    Metric("peak_rss_bytes", Unit.BYTES, "its highest"),
+    Metric("memory/PHASE/allocated", Unit.BYTES, "highest of the phase, in tensors on the GPU"),
+    Metric("memory/PHASE/reserved", Unit.BYTES, "highest of the phase, held by PyTorch's allocator"),
+    Metric("memory/PHASE/device", Unit.BYTES, "highest of the phase, of the whole GPU"),
+    Metric("memory/PHASE/host", Unit.BYTES, "highest of the phase, resident, where there is no GPU"),
+    Metric("memory/PHASE/expected", Unit.BYTES, "what the planner expects of the phase"),
+    NODE_SECONDS,
+    Metric("node/NODE/read", Unit.TOKENS, "that rank's distinct prompts"),
+    Metric("node/NODE/decoded", Unit.TOKENS, "its completions"),
+    Metric("node/NODE/longest", Unit.TOKENS, "its longest completions, one of each call of the engine"),
+    Metric("node/NODE/trained", Unit.TOKENS, "its passes in scoring and update"),
+    REWARD,
+    TRUNCATED,
+    TOKENS_MEAN,
+    Metric("distinct_share", Unit.SHARE, "different completions within a group, averaged: 1 is all different"),
+    Metric(
+        "rollouts_not_finite", Unit.COUNT, "rollouts with a log-prob or entropy that is NaN or infinite: not trained on"
+    ),
+    Metric("update_skipped", Unit.COUNT, "1: there was nothing to learn from, and nothing was changed"),
+    LOSS,
+    GRAD_NORM,
+    LEARNING_RATE,
+    ENTROPY,
+    CLIP_FRACTION,
+    Metric("mismatch_mean", Unit.NATS, "mean |log-ratio| of trainer to engine, before the first update alone"),
+    MISMATCH_MAX,
+    Metric("mismatch_kl", Unit.NATS, "k3 of the same"),
+    Metric("mismatch_tokens", Unit.TOKENS, "how many were compared; with an entropy mask only those that it keeps"),
+    Metric("tis_weight", Unit.NONE, "mean importance weight of a token"),
+    Metric("tis_capped", Unit.SHARE, "importance weights that were cut"),
 )
 _SELF_PLAY = (
-    Metric("reward/ROLE_TASK", REWARD, "mean of a cell"),
-    Metric("reward_min/ROLE_TASK", REWARD, "least of a cell"),
-    Metric("reward_max/ROLE_TASK", REWARD, "largest of a cell"),
-    Metric("malformed/ROLE_TASK", SHARE, "of a cell that earns -1: the form is wrong, or the proposal no valid task"),
-    Metric("truncated/ROLE_TASK", SHARE, "of a cell that ran into the length limit"),
-    Metric("tokens_max/ROLE_TASK", TOKENS, "longest rollout of a cell"),
-    Metric("advantage_std/ROLE_TASK", NO_UNIT, "deviation of a cell's advantages: 1, or 0 where its rewards are equal"),
-    Metric("proposals", COUNT, "rollouts of the proposer"),
-    Metric("proposals_dropped", COUNT, "those without a fair judgement"),
-    Metric("rows_dropped", COUNT, "rollouts of both roles without a fair judgement"),
-    Metric("cell_degenerate", COUNT, "cells (task, role) whose rewards are all equal: their advantages are 0"),
-    Metric("fill_with_replacement", COUNT, "tasks of the solver's batch that are repeats: its buffer is smaller"),
-    Metric("new_examples", COUNT, "valid tasks that were not known"),
-    Metric("new_examples/TASK", COUNT, "of a kind"),
-    Metric("learnable", COUNT, "new tasks with a solve rate strictly between 0 and 1"),
-    Metric("learnable_share/TASK", SHARE, "the same as a share of a kind's new tasks"),
-    Metric("solve_rate/TASK", SHARE, "mean solve rate of a kind's new tasks"),
-    Metric("accept_rate", SHARE, "proposals that are valid and new"),
-    Metric("accept_rate/TASK", SHARE, "of a kind"),
-    Metric("dup_rate", SHARE, "proposals that are valid and known"),
-    Metric("dup_rate/TASK", SHARE, "of a kind"),
-    Metric("invalid/REASON", COUNT, "proposals that are no new valid task, by first reason"),
-    Metric("accuracy/TASK", SHARE, "the solver's rollouts that were right. Of own tasks: no measure of progress"),
-    Metric("worked/TASK", SHARE, "the solver's rollouts that work before they answer"),
-    Metric("tokens_mean/TASK", TOKENS, "mean length of an answer"),
-    Metric("proposal_tokens/TASK", TOKENS, "mean length of a proposal"),
-    Metric("statements", COUNT, "mean length of new programs, in statements"),
-    Metric("distinct_programs", COUNT, "programs among the new tasks that are no copy of another"),
-    Metric("identical_share", SHARE, "new tasks whose rollouts are all the same text: 1 in a whole step is an alarm"),
-    Metric("executions", COUNT, "calls of programs to judge answers"),
-    Metric("timeouts", COUNT, "those of them that ran out of time"),
-    Metric("buffer/TASK", COUNT, "tasks in the buffer of a kind"),
+    CELL_REWARD,
+    Metric("reward_min/ROLE_TASK", Unit.REWARD, "least of a cell"),
+    Metric("reward_max/ROLE_TASK", Unit.REWARD, "largest of a cell"),
     Metric(
-        "proposer_push", SHARE, "of the proposer in the sum of |advantage| over all tokens, weighed as in the update"
+        "malformed/ROLE_TASK", Unit.SHARE, "of a cell that earns -1: the form is wrong, or the proposal no valid task"
+    ),
+    Metric("truncated/ROLE_TASK", Unit.SHARE, "of a cell that ran into the length limit"),
+    Metric("tokens_max/ROLE_TASK", Unit.TOKENS, "longest rollout of a cell"),
+    Metric(
+        "advantage_std/ROLE_TASK", Unit.NONE, "deviation of a cell's advantages: 1, or 0 where its rewards are equal"
+    ),
+    PROPOSALS,
+    Metric("proposals_dropped", Unit.COUNT, "those without a fair judgement"),
+    Metric("rows_dropped", Unit.COUNT, "rollouts of both roles without a fair judgement"),
+    Metric("cell_degenerate", Unit.COUNT, "cells (task, role) whose rewards are all equal: their advantages are 0"),
+    Metric("fill_with_replacement", Unit.COUNT, "tasks of the solver's batch that are repeats: its buffer is smaller"),
+    NEW_EXAMPLES,
+    Metric("new_examples/TASK", Unit.COUNT, "of a kind"),
+    LEARNABLE,
+    Metric("learnable_share/TASK", Unit.SHARE, "the same as a share of a kind's new tasks"),
+    Metric("solve_rate/TASK", Unit.SHARE, "mean solve rate of a kind's new tasks"),
+    ACCEPT_RATE,
+    Metric("accept_rate/TASK", Unit.SHARE, "of a kind"),
+    Metric("dup_rate", Unit.SHARE, "proposals that are valid and known"),
+    Metric("dup_rate/TASK", Unit.SHARE, "of a kind"),
+    Metric("invalid/REASON", Unit.COUNT, "proposals that are no new valid task, by first reason"),
+    Metric("accuracy/TASK", Unit.SHARE, "the solver's rollouts that were right. Of own tasks: no measure of progress"),
+    TASK_WORKED,
+    TASK_TOKENS_MEAN,
+    Metric("proposal_tokens/TASK", Unit.TOKENS, "mean length of a proposal"),
+    STATEMENTS,
+    Metric("distinct_programs", Unit.COUNT, "programs among the new tasks that are no copy of another"),
+    Metric(
+        "identical_share", Unit.SHARE, "new tasks whose rollouts are all the same text: 1 in a whole step is an alarm"
+    ),
+    Metric("executions", Unit.COUNT, "calls of programs to judge answers"),
+    Metric("timeouts", Unit.COUNT, "those of them that ran out of time"),
+    BUFFER,
+    Metric(
+        "proposer_push",
+        Unit.SHARE,
+        "of the proposer in the sum of |advantage| over all tokens, weighed as in the update",
     ),
 )
 _GRPO = (
-    Metric("reward/correct", REWARD, "part of the reward for the right answer"),
-    Metric("reward/format", REWARD, "part for the form"),
-    Metric("reward/length", REWARD, "part for the length, at most 0"),
-    Metric("reward/NAME", REWARD, "part of a reward of your own, by its name"),
-    Metric("reward_std", REWARD, "deviation over all rollouts"),
-    Metric("group_spread", REWARD, "mean of the groups' own deviations"),
-    Metric("accuracy", SHARE, "rollouts that are right"),
-    Metric("answered", SHARE, "rollouts in which an answer was found"),
-    Metric("groups", COUNT, "problems drawn"),
-    Metric("extra_rounds", COUNT, "rounds of further draws in place of uniform groups"),
-    Metric("uniform_share", SHARE, "groups whose rewards make no difference"),
-    Metric("all_right", SHARE, "groups that were always right"),
-    Metric("all_wrong", SHARE, "groups that were never right"),
-    Metric("skipped_share", SHARE, "groups that the update did not use"),
-    Metric("rollouts_kept", COUNT, "rollouts that it did use"),
-    Metric("tokens_min", TOKENS, "shortest completion"),
-    Metric("tokens_max", TOKENS, "longest completion"),
-    Metric("tokens_per_s", RATE, "completion tokens, by the seconds of generation"),
-    Metric("train_tokens_per_s", RATE, "completion tokens in the update, by all of its seconds"),
-    Metric("kept_tokens", SHARE, "tokens in the update that the entropy mask keeps"),
-    Metric("entropy_kept", NATS, "mean over those"),
-    Metric("entropy_threshold", NATS, "over which a token is kept"),
-    Metric("clip_low", SHARE, "tokens in the loss whose gradient is cut at the lower bound"),
-    Metric("clip_high", SHARE, "at the upper bound"),
+    Metric("reward/correct", Unit.REWARD, "part of the reward for the right answer"),
+    REWARD_FORMAT,
+    REWARD_LENGTH,
+    Metric("reward_std", Unit.REWARD, "deviation over all rollouts"),
+    GROUP_SPREAD,
+    ACCURACY,
+    ANSWERED,
+    Metric("groups", Unit.COUNT, "problems drawn"),
+    Metric("extra_rounds", Unit.COUNT, "rounds of further draws in place of uniform groups"),
+    Metric("uniform_share", Unit.SHARE, "groups whose rewards make no difference"),
+    Metric("all_right", Unit.SHARE, "groups that were always right"),
+    Metric("all_wrong", Unit.SHARE, "groups that were never right"),
+    SKIPPED_SHARE,
+    Metric("rollouts_kept", Unit.COUNT, "rollouts that it did use"),
+    Metric("tokens_min", Unit.TOKENS, "shortest completion"),
+    TOKENS_MAX,
+    TOKENS_PER_S,
+    Metric("train_tokens_per_s", Unit.RATE, "completion tokens in the update, by all of its seconds"),
+    KEPT_TOKENS,
+    Metric("entropy_kept", Unit.NATS, "mean over those"),
+    Metric("entropy_threshold", Unit.NATS, "over which a token is kept"),
+    CLIP_LOW,
+    CLIP_HIGH,
     Metric(
-        "ratio_mean", NO_UNIT, "policy in training over the one before the step's first update, of tokens in the loss"
+        "ratio_mean", Unit.NONE, "policy in training over the one before the step's first update, of tokens in the loss"
     ),
-    Metric("ratio_max", NO_UNIT, "the highest of those"),
-    Metric("kl", NATS, "k3 to the model without adapter"),
-    Metric("updates_done", COUNT, "steps with an update so far"),
-    Metric("silent_steps", COUNT, "steps in a row in which no group taught anything"),
-    Metric("problems", COUNT, "problems that there are"),
-    Metric("problems_drawn", COUNT, "drawn since the run began, repeats among them"),
-    Metric("epoch", COUNT, "how often the file was read"),
-    Metric("stage", COUNT, "where the curriculum is, from 1"),
-    Metric("stages", COUNT, "how many it has"),
-    Metric("stage_steps", COUNT, "steps in this one"),
+    Metric("ratio_max", Unit.NONE, "the highest of those"),
+    KL,
+    Metric("updates_done", Unit.COUNT, "steps with an update so far"),
+    Metric("silent_steps", Unit.COUNT, "steps in a row in which no group taught anything"),
+    PROBLEMS,
+    PROBLEMS_DRAWN,
+    Metric("epoch", Unit.COUNT, "how often the file was read"),
+    STAGE,
+    STAGES,
+    Metric("stage_steps", Unit.COUNT, "steps in this one"),
+    STEPS_PER_SECOND,
+    Metric("probability_gap_mean", Unit.SHARE, "with verl: mean difference of a token's probability to the trainer's"),
+    Metric("probability_gap_max", Unit.SHARE, "with verl: the largest of those"),
 )
 METRICS = (*_COMMON, *_SELF_PLAY, *_GRPO)
 PLACES = {
@@ -139,22 +247,28 @@ PLACES = {
     "STAGE": "[a-z_]+",
     "REASON": "[a-z_]+",
     "NAME": "[a-z]+",
+    "NODE": r"[\w.-]+",
 }
-_place = re.compile("|".join(PLACES))
-_patterns = [(re.compile(_place.sub(lambda found: PLACES[found[0]], one.name)), one) for one in METRICS]
+
+
+@cache
+def _patterns() -> list[tuple[re.Pattern[str], Metric]]:
+    """Made when they are asked for: the start of a command does without."""
+    place = re.compile("|".join(PLACES))
+    return [(re.compile(place.sub(lambda found: PLACES[found[0]], one.name)), one) for one in METRICS]
 
 
 def metric_of(name: str) -> Metric:
-    """What a reported name means. Raises KeyError for one that is not declared."""
+    """The metric for a reported name. Raises KeyError if it is not declared."""
     plain = next((one for one in METRICS if one.name == name), None)  # reward/correct before reward/ROLE_TASK
-    found = plain or next((one for pattern, one in _patterns if pattern.fullmatch(name)), None)
+    found = plain or next((one for pattern, one in _patterns() if pattern.fullmatch(name)), None)
     if found is None:
-        raise KeyError(f"{name!r} is no metric of profiles/metrics.py")
+        raise KeyError(f"{name!r} is not a metric of profiles/metrics.py")
     return found
 
 
 def reference() -> str:
-    """docs/metrics.md, whole."""
+    """The content of docs/metrics.md."""
     parts = [
         "# Metrics of a step\n\n"
         "<!-- Made by `python -m profiles.metrics > docs/metrics.md` from profiles/metrics.py; a test compares. -->\n\n"

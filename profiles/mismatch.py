@@ -1,8 +1,9 @@
-"""How far a rollout engine's log-probs may be from the trainer's, under the same weights. (pure)
+"""Bounds for the difference between a rollout engine's log-probs and the trainer's, under the same weights. (pure)
 
-Both compute one function, so only rounding may part them. Unit roundoff is 2^-24 in float32: 1e-7 to 1e-6 nats were
-measured. It is 2^-8 in bfloat16, where a logit of 8 to 16 is rounded by up to .03: means of .008 to .021 were measured
-over all engines (docs/engines.md). NF4 codes are computed with in 16 bits, by both: .019. vLLM rounds to its own dtype.
+Both compute the same function, so they may differ only by rounding. In float32 (unit roundoff 2^-24) the measured
+difference is 1e-7 to 1e-6 nats. In bfloat16 (2^-8) a logit of 8 to 16 is rounded by up to .03, and the measured mean is
+.008 to .021 over all engines (docs/engines.md); with NF4, which both compute in 16 bits, it is .019. vLLM rounds to its
+own dtype.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from profiles.passes import engines_of
 from profiles.schema import Profile
 
 FEWEST_TOKENS = 64
-"""A mean over fewer is taken as if the missing ones had no mismatch: one unlikely token must not end a run."""
+"""A mean over fewer tokens is diluted to this number, so that one unlikely token cannot end a run."""
 CAUSES = (
     "a model that this engine computes otherwise (try sampling.engine=hf), a checkpoint or rollouts of other weights, "
     "or a faulty GPU"
@@ -21,7 +22,7 @@ CAUSES = (
 
 
 class Bounds(NamedTuple):
-    """Nats, of the mean over a step's tokens."""
+    """Bounds in nats for the mean over a step's tokens."""
 
     warn: float
     end: float
@@ -31,7 +32,7 @@ FLOAT32, ROUNDED = Bounds(1e-4, 1e-2), Bounds(0.05, 0.25)
 
 
 def bounds_of(profile: Profile, limit: float) -> Bounds:
-    """limit: `optimizer.mismatch_limit`; below 0 the precision decides. `end` is 0 where the run never ends for it."""
+    """limit: `optimizer.mismatch_limit`; below 0 the precision decides. `end` is 0 if the run never ends for it."""
     is_rounded = profile.model.dtype != "float32" or profile.model.quantization != "none"
     is_rounded |= "vllm" in engines_of(profile) and profile.vllm.dtype != "float32"
     bounds = ROUNDED if is_rounded else FLOAT32
@@ -39,5 +40,5 @@ def bounds_of(profile: Profile, limit: float) -> Bounds:
 
 
 def judged_mean(mean: float, tokens: float) -> float:
-    """What is compared with the bounds."""
+    """The mean to compare with the bounds."""
     return mean * tokens / max(tokens, FEWEST_TOKENS)

@@ -1,41 +1,43 @@
-"""Whether a step reads its rollouts once more before the update: what of that the profile alone decides. (pure)"""
+"""Decides from the profile whether a step needs a scoring pass over its rollouts before the update. (pure)"""
 
 from __future__ import annotations
 
 from profiles.schema import Profile
 
 OWN_NUMBERS = frozenset({"vllm", "continuous"})
-"""Engines that compute logits by kernels of their own and tell no entropies; the others run the trainer's modules."""
+"""Engines with their own kernels, which report no entropies; the others run the trainer's modules."""
 
 
 def engines_of(profile: Profile) -> frozenset[str]:
-    """Those that may draw a rollout."""
+    """The engines that may generate rollouts."""
     return frozenset({profile.sampling.engine, *profile.sampling.fallback})
 
 
 def is_corrected(profile: Profile) -> bool:
-    """Whether tokens get importance weights, as the engine's log-probs are not those that the trainer would compute."""
+    """Whether tokens get importance weights, because the engine's log-probs differ from the trainer's."""
     cap = profile.optimizer.tis_cap
-    # In fewer bits than float32, the same modules round a decoded token and one of a whole row differently.
+    # Below float32, the same modules round a decoded token differently from one in a whole row.
     is_rounded = profile.model.dtype != "float32" or profile.model.quantization != "none"
     return cap > 0 or (cap < 0 and (is_rounded or bool(engines_of(profile) & OWN_NUMBERS)))
 
 
 def can_be_one_pass(profile: Profile) -> bool:
-    """Whether the forward pass of GRPO's update can itself say the trainer's old log-probs, where it is the only update
-    of a step: it goes over its tokens once, and wants to know nothing of all of them before it."""
+    """Whether a step's only GRPO update can take the old log-probs from its own forward pass.
+
+    It can if it passes over its tokens once and needs nothing about all of them beforehand.
+    """
     grpo = profile.grpo
-    if profile.optimizer.tis_cap == 0:  # without weights the ratio needs them before
+    if profile.optimizer.tis_cap == 0:  # without importance weights, the ratio needs the old log-probs first
         return False
     is_of_tokens = grpo.variants.ratio_level == "token" and grpo.variants.tis_mode != "sequence_mask"
     return grpo.inner_epochs == 1 and is_of_tokens and not grpo.variants.low_entropy_kl
 
 
 def is_scored(profile: Profile) -> bool:
-    """Whether the trainer may read a step's rollouts without gradient before the update.
+    """Whether the trainer may score a step's rollouts without gradient before the update.
 
-    GRPO does so for old log-probs (also the engine's may be found far off), for the entropies of a mask that nobody
-    tells, and for a reference.
+    GRPO does so for old log-probs (even the engine's may turn out too far off), for entropies that a mask needs and the
+    engine does not report, and for the reference.
     """
     if profile.run.worker != "grpo":
         return is_corrected(profile)

@@ -1,4 +1,4 @@
-"""How a refused profile is told: one line a problem, and what to do next. (pure)"""
+"""Builds the error for a refused profile: one line per problem, and what to do next. (pure)"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OVERRIDE = "--set"
 
 
 class Refused(Struct, frozen=True):
-    """One line of a refusal: which knob, what about it, and where it stands."""
+    """One line of a refusal: the knob, the problem, and its file and line."""
 
     place: str
     text: str
@@ -22,12 +22,12 @@ class Refused(Struct, frozen=True):
 
 
 def refusal(name: str, problems: Iterable[Refused]) -> LonghaulError:
-    """All problems of the profile `name` as the one error that is raised."""
-    told = list(dict.fromkeys(problems))
-    width = min(max(len(line.place) for line in told), 48)
-    lines = [f"  {t.place:<{width}}  {t.text}  ({t.origin})" for t in told]
-    count = "1 problem" if len(told) == 1 else f"{len(told)} problems"
-    wrong = sorted({t.origin.split(":")[0] for t in told})
+    """One error for all problems of the profile `name`."""
+    distinct = list(dict.fromkeys(problems))
+    width = min(max(len(line.place) for line in distinct), 48)
+    lines = [f"  {t.place:<{width}}  {t.text}  ({t.origin})" for t in distinct]
+    count = "1 problem" if len(distinct) == 1 else f"{len(distinct)} problems"
+    wrong = sorted({t.origin.split(":")[0] for t in distinct})
     return input_error(
         "\n".join([f"profile {name!r} has {count}", *lines]),
         f"correct {', '.join(wrong)} (docs/profiles.md lists every knob) and type the same command again",
@@ -35,17 +35,17 @@ def refusal(name: str, problems: Iterable[Refused]) -> LonghaulError:
 
 
 def input_error(what: str, next_command: str) -> LonghaulError:
-    """A profile that cannot be used."""
+    """The error for a profile that cannot be used."""
     return LonghaulError(what, kept="nothing was started", next_command=next_command, exit_code=ExitCode.INPUT)
 
 
 def place(section: str, key: str) -> str:
-    """A knob as it stands in a file."""
+    """A knob as written in a file."""
     return f"[{section}] {key}" if section else key
 
 
 def toml_text(value: Any) -> str:
-    """A value in TOML's spelling, near enough, and never longer than a line."""
+    """A value in approximate TOML syntax, cut to 60 characters."""
     if isinstance(value, bool):
         text = str(value).lower()
     elif isinstance(value, str):
@@ -58,14 +58,14 @@ def toml_text(value: Any) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The known word that was probably meant; empty if none is near."""
+    """The known word most similar to `word`; empty if none is similar."""
     import difflib  # only a refusal needs it
 
     return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)), "")
 
 
 def line_of(text: str, section: str, key: str) -> int:
-    """Line of a key, counted from 1; 0 where it is written in a way that this simple look does not see."""
+    """Line number of a key, from 1; 0 if this simple search does not find it."""
     current = ""
     for number, line in enumerate(text.splitlines(), start=1):
         stripped = line.strip()

@@ -1,6 +1,7 @@
-"""The same path with a tiny random model on a CPU, for a few steps: what `run --dry-run` runs. (pure)
+"""Derives the profiles that rehearse another one. (pure)
 
-Sizes are small, and where the model lies and what it is asked come from here; every choice of the method stays.
+`run --dry-run` runs a few steps with a tiny random model on a CPU: sizes, model and data are replaced, every choice of
+the method is kept. `doctor --one-step` runs one step of the profile as it is.
 """
 
 from __future__ import annotations
@@ -8,19 +9,25 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from profiles.built_in import BUILT_IN
+from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Profile
 
 STEPS = 3
 OWN_TRACKERS = ("tensorboard",)
 """Those that write into the run's folder, which is gone afterwards; others would list a run that never was."""
-PROMPT_TOKENS = {"azr": 3584, "grpo": 512}
+PROMPT_TOKENS = {"azr": 3584, "grpo": 512, "verl": 512}
 """Of the tiny model, to which a token is a byte."""
 COMPLETION_TOKENS = 16
+FEW_BATCHES = 4
+"""Batches of problems for one step, which may draw again for groups that teach nothing."""
 
 
 def rehearsal_of(profile: Profile) -> Profile:
-    """`profile` in small. Rewards are coins where the model is a random one: it gets nothing right, and groups of equal
-    rewards would rehearse no update."""
+    """A small version of `profile`.
+
+    A random model gets random rewards: it answers nothing right, and groups of equal rewards would give no update.
+    Raises LonghaulError (INPUT) for a worker whose sizes are not in the profile.
+    """
     small = replace(
         profile,
         name="rehearsal",
@@ -42,7 +49,43 @@ def rehearsal_of(profile: Profile) -> Profile:
     )
     if profile.run.worker == "fake":
         return small
-    return _tiny_grpo(small) if profile.run.worker == "grpo" else _tiny_azr(small)
+    tiny = {"azr": _tiny_azr, "grpo": _tiny_grpo, "verl": _tiny_verl}.get(profile.run.worker)
+    if tiny is None:
+        raise LonghaulError(
+            f"the worker {profile.run.worker} has no dry run: its model and sizes are not in the profile",
+            kept="nothing was started",
+            next_command=f"python -m orchestrator plan --profile {profile.name}",
+            exit_code=ExitCode.INPUT,
+        )
+    return tiny(small)
+
+
+def one_step_of(profile: Profile) -> Profile:
+    """One step of `profile` with a checkpoint: its own model, data, lengths, batch, GPUs and launcher.
+
+    Only what comes before and after a step is less: tasks found by seeding, problems whose difficulty is measured,
+    held-out problems.
+    """
+    short = replace(
+        profile,
+        name="one-step",
+        run=replace(
+            profile.run,
+            max_cycles=1,
+            max_hours=0.0,
+            until="",
+            phases=("seed", "train"),
+            steps_per_cycle=1,
+            checkpoint_every=1,
+        ),
+        validation=replace(profile.validation, examples_per_task=2, every=1),
+        trackers=replace(profile.trackers, use=()),
+    )
+    if profile.run.worker == "azr":
+        return replace(short, azr=replace(short.azr, seed_tasks=1))
+    if profile.run.worker == "fake":
+        return short
+    return replace(short, grpo=replace(short.grpo, problems=FEW_BATCHES * short.grpo.groups_per_step))
 
 
 def _tiny_grpo(p: Profile) -> Profile:
@@ -55,10 +98,26 @@ def _tiny_grpo(p: Profile) -> Profile:
         entropy_min_tokens=min(p.grpo.entropy_min_tokens, 4),
         sent=replace(p.grpo.sent, samples=2),
         variants=replace(p.grpo.variants, random_rewards=True),
-        truncated="keep" if is_random else p.grpo.truncated,  # of random weights nearly every completion is cut
+        truncated="keep" if is_random else p.grpo.truncated,  # random weights rarely stop
     )
     return replace(
         p,
+        grpo=grpo,
+        data=replace(p.data, tasks="pocket-words"),
+        validation=replace(p.validation, suites=(BUILT_IN["pocket-words"].suite,)),
+    )
+
+
+def _tiny_verl(p: Profile) -> Profile:
+    """Two processes of one host. verl has no coins for rewards: of a random model every group is uniform, and kept."""
+    is_random = p.model.random_init != "off" or p.model.path not in BUILT_IN
+    p = _tiny(p) if is_random else p
+    grpo = replace(p.grpo, group_size=4, groups_per_step=4 * p.optimizer.updates_per_step, problems=16)
+    return replace(
+        p,
+        run=replace(p.run, gpus=2, hosts=1),
+        verl=type(p.verl)(kl_in=p.verl.kl_in),
+        sampling=replace(p.sampling, engine="hf"),
         grpo=grpo,
         data=replace(p.data, tasks="pocket-words"),
         validation=replace(p.validation, suites=(BUILT_IN["pocket-words"].suite,)),
@@ -77,7 +136,7 @@ def _tiny_azr(p: Profile) -> Profile:
 
 
 def _tiny(p: Profile) -> Profile:
-    """With the tiny random model, and what it can hold."""
+    """Use the tiny random model, with lengths that it supports."""
     kind = "adamw8bit" if p.optimizer.kind == "paged_adamw8bit" else p.optimizer.kind
     longest = PROMPT_TOKENS[p.run.worker]
     return replace(

@@ -1,6 +1,6 @@
-"""Knobs that got another name: the old one is refused with the new one. (pure)
+"""Renamed knobs: a profile that uses an old name is refused with the new one. (pure)
 
-Knobs that only moved into another section need no line: whoever reads a profile finds them by their key.
+Knobs that only moved into a section inside their own need no line: whoever reads a profile finds them by their key.
 """
 
 RENAMED = {
@@ -14,5 +14,7 @@ RENAMED = {
     "grpo.sent_accuracy": "grpo.sent.accuracy",
     "grpo.sent_uniform": "grpo.sent.uniform",
     "grpo.sent_on_stale": "grpo.sent.on_stale",
+    "optimizer.loss_divisor": "azr.loss_divisor",
+    "optimizer.loss_constant": "azr.loss_constant",
 }
 """Old full name -> new full name."""

@@ -1,6 +1,6 @@
-"""Checks across knobs, each returning a Finding or None; none raises. (pure, but for the import of suites' modules)
+"""Rules across knobs, each returning a Finding or None; none raises. (pure, except for importing suites' modules)
 
-A bound of one knob belongs to its type in schema.py; here stands only what two or more knobs settle together.
+Bounds of a single knob belong to its type in schema.py.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 
-from profiles import data_rules, grpo_rules, ranks_rules, style_rules, vllm_rules
+from profiles import data_rules, grpo_rules, ranks_rules, style_rules, verl_rules, vllm_rules
 from profiles.built_in import BUILT_IN
 from profiles.finding import Finding
 from profiles.goal import parse_goal, why_never
@@ -17,7 +17,7 @@ from profiles.schema import Profile
 from profiles.suites import FOR_PROBLEMS, SuiteRecord, UnknownSuite, record_of, shipped_suites
 
 MAX_POSITIONS = 32_768
-"""Longest sequence that any supported model takes; a typo in a token limit shows here instead of after an hour."""
+"""Longest sequence of any supported model. Catches a typo in a token limit at once instead of after an hour."""
 LONGEST_NAME = 64
 
 
@@ -31,30 +31,38 @@ def name_is_a_file_name(p: Profile) -> Finding | None:
 
 
 def rollouts_fill_the_updates(p: Profile) -> Finding | None:
-    """Each update needs a rollout at least; found here, not after an hour of generation."""
+    """Each update needs at least one rollout."""
     if p.run.worker != "azr":
         return None
-    # Every proposal may be invalid; old tasks from the buffer then fill the solver's share, one group at the least.
+    # If every proposal is invalid, old tasks from the buffer fill the solver's share with at least one group.
     solved = p.azr.group_size if p.azr.train_on_estimates else (p.azr.solve_batch or p.azr.proposals_per_task)
     fewest = len(p.azr.tasks) * (solved + (p.azr.proposals_per_task if p.azr.variants.train_proposer else 0))
     if fewest >= p.optimizer.updates_per_step:
         return None
     return Finding(
         ("optimizer.updates_per_step", "azr.tasks", "azr.proposals_per_task", "azr.solve_batch", "azr.group_size"),
-        f"needs as many rollouts; a step of this profile may have only {fewest}",
+        f"needs at least that many rollouts, but a step of this profile may have only {fewest}",
     )
 
 
 def launcher_is_known(p: Profile) -> Finding | None:
-    """Whether a class of somebody else's can be loaded is found out at the start of a run."""
-    if p.run.launcher in LAUNCHERS or re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", p.run.launcher):
+    """Only checks the form of an external class; the start of a run loads it."""
+    if p.launch.launcher in LAUNCHERS or re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", p.launch.launcher):
         return None
-    return Finding(("run.launcher",), f"is one of {', '.join(LAUNCHERS)}, or a class of your own as module:Class")
+    return Finding(("launch.launcher",), f"is one of {', '.join(LAUNCHERS)}, or a class of your own as module:Class")
+
+
+def _is_validated(p: Profile) -> bool:
+    from profiles.worker_kinds import worker_kind_of  # slow to import, and most profiles need no answer
+
+    return worker_kind_of(p).validates
 
 
 def goal_can_be_met(p: Profile) -> Finding | None:
     if not p.run.until:
         return None
+    if not _is_validated(p):
+        return Finding(("run.until", "run.worker"), "names a score of a validation, and this worker has none")
     try:
         goal = parse_goal(p.run.until)
     except ValueError as error:
@@ -69,7 +77,7 @@ def goal_can_be_met(p: Profile) -> Finding | None:
 def a_run_begins_with_seeding(p: Profile) -> Finding | None:
     if p.run.phases in (("seed",), ("seed", "train")):
         return None
-    return Finding(("run.phases",), 'is ["seed"] or ["seed", "train"]: with the latter, a seeded run goes on to train')
+    return Finding(("run.phases",), 'must be ["seed"] or ["seed", "train"]; the latter trains after seeding')
 
 
 def adapter_has_no_dropout(p: Profile) -> Finding | None:
@@ -77,7 +85,7 @@ def adapter_has_no_dropout(p: Profile) -> Finding | None:
         return None
     return Finding(
         ("adapter.dropout",),
-        "must be 0: rollouts and old log-probs are made without it, so every ratio would be noise before any update",
+        "must be 0: rollouts and old log-probs are computed without dropout, so every ratio would be noise",
     )
 
 
@@ -100,21 +108,21 @@ def moments_have_one_home(p: Profile) -> Finding | None:
         return None
     return Finding(
         ("optimizer.offload", "optimizer.kind"),
-        f'needs kind = "adamw": in host memory the 8 bits of {p.optimizer.kind} save little and round every moment',
+        f'needs kind = "adamw": in host memory, {p.optimizer.kind} saves little and rounds every moment',
     )
 
 
 def pages_need_a_gpu(p: Profile) -> Finding | None:
     if p.optimizer.kind != "paged_adamw8bit" or p.run.device != "cpu":
         return None
-    return Finding(("optimizer.kind", "run.device"), 'pages memory of a GPU; on a CPU say "adamw8bit"')
+    return Finding(("optimizer.kind", "run.device"), 'pages GPU memory; on a CPU use "adamw8bit"')
 
 
 def random_weights_need_no_path(p: Profile) -> Finding | None:
     if p.model.random_init == "off" or p.model.path == "pocket":
         return None
     return Finding(
-        ("model.path", "model.random_init"), f'is not read with random_init = "{p.model.random_init}"; take one out'
+        ("model.path", "model.random_init"), f'is not read with random_init = "{p.model.random_init}"; remove one'
     )
 
 
@@ -135,14 +143,14 @@ def the_built_in_model_has_its_own_style(p: Profile) -> Finding | None:
         return None
     return Finding(
         ("model.prompt_style", "model.path"),
-        f'is for other models; the built-in one (path = "{p.model.path}") knows "{known.prompt_style}" alone',
+        f'is for other models; the built-in one (path = "{p.model.path}") only knows "{known.prompt_style}"',
     )
 
 
 def self_play_has_words(p: Profile) -> Finding | None:
     if p.run.worker != "azr" or p.model.prompt_style not in FOR_PROBLEMS:
         return None
-    return Finding(("model.prompt_style", "run.worker"), "cannot express a proposal of self-play")
+    return Finding(("model.prompt_style", "run.worker"), "cannot express self-play proposals")
 
 
 def proposer_share_is_used(p: Profile) -> Finding | None:
@@ -159,20 +167,20 @@ def solver_mix_is_used(p: Profile) -> Finding | None:
         return None
     return Finding(
         ("azr.variants.solver_mix", "azr.train_on_estimates"),
-        "is unused while train_on_estimates = true: then every new task is trained on; set that to false",
+        "is unused while train_on_estimates = true, which trains on every new task; set that to false",
     )
 
 
 def token_statistics_have_cells(p: Profile) -> Finding | None:
     if p.azr.variants.adv_norm == "sample" or p.azr.advantages == "cell":
         return None
-    return Finding(("azr.variants.adv_norm", "azr.advantages"), 'needs advantages = "cell": groups are of samples')
+    return Finding(("azr.variants.adv_norm", "azr.advantages"), 'needs advantages = "cell": groups are over samples')
 
 
 def tasks_are_named_once(p: Profile) -> Finding | None:
     if len(set(p.azr.tasks)) == len(p.azr.tasks):
         return None
-    return Finding(("azr.tasks",), "names a task twice; each is trained once a step")
+    return Finding(("azr.tasks",), "names a task twice")
 
 
 def buffer_holds_the_seeds(p: Profile) -> Finding | None:
@@ -193,7 +201,7 @@ def sequences_are_possible(p: Profile) -> Finding | None:
         return None
     return Finding(
         ("sampling.max_completion_tokens", "sampling.max_prompt_tokens"),
-        f"makes sequences of {total} tokens with max_prompt_tokens; {MAX_POSITIONS} is the longest supported",
+        f"allows sequences of {total} tokens with max_prompt_tokens; the longest supported is {MAX_POSITIONS}",
     )
 
 
@@ -220,7 +228,7 @@ def decay_goes_down(p: Profile) -> Finding | None:
             return None
         return Finding(
             ("optimizer.final_learning_rate", "optimizer.decay_steps"),
-            "is unused without decay_steps; say at which step the decay ends",
+            "is unused without decay_steps; set the step at which the decay ends",
         )
     if final <= peak:
         return None
@@ -237,11 +245,11 @@ def betas_are_shares(p: Profile) -> Finding | None:
 
 
 def exhaustion_has_a_source(p: Profile) -> Finding | None:
-    if p.data.tasks or p.data.on_exhausted == "reshuffle" or p.run.worker == "grpo":
+    if p.data.tasks or p.data.on_exhausted == "reshuffle" or p.run.worker in ("grpo", "verl"):
         return None
     return Finding(
         ("data.on_exhausted", "data.tasks"),
-        "needs data.tasks: what self-play proposes has no end",
+        "needs data.tasks: self-play never runs out of proposals",
     )
 
 
@@ -250,7 +258,7 @@ def programs_end(p: Profile) -> Finding | None:
         return None
     return Finding(
         ("sandbox.wall_s", "sandbox.cpu_s"),
-        f"is less than cpu_s ({p.sandbox.cpu_s:g}): a busy machine would then judge the same program differently",
+        f"is less than cpu_s ({p.sandbox.cpu_s:g}): a busy machine would judge the same program differently",
     )
 
 
@@ -259,12 +267,12 @@ def something_required(p: Profile) -> Finding | None:
         return None
     return Finding(
         ("sandbox.require", "sandbox.allow_weak"),
-        "needs landlock or seccomp: without both, programs of the model run unconfined (allow_weak permits it)",
+        "needs landlock or seccomp: without either, model-written programs run unconfined (allow_weak permits that)",
     )
 
 
 def _records(p: Profile) -> dict[str, SuiteRecord]:
-    """Of the suites that can be found."""
+    """Records of the suites that can be found."""
     found = {}
     for name in p.validation.suites:
         with suppress(UnknownSuite):
@@ -283,25 +291,25 @@ def suites_are_known(p: Profile) -> Finding | None:
 
 def suite_fits_the_worker(p: Profile) -> Finding | None:
     wrong = [name for name, record in _records(p).items() if p.run.worker not in record.workers]
-    if not wrong:
+    if not wrong or not _is_validated(p):
         return None
     fits = [name for name in shipped_suites() if p.run.worker in record_of(name).workers]
     return Finding(
         ("validation.suites", "run.worker"),
-        f"has {', '.join(wrong)}, which the worker {p.run.worker} cannot answer; it has {', '.join(fits)}",
+        f"has {', '.join(wrong)}, which the worker {p.run.worker} cannot answer; use {', '.join(fits)}",
     )
 
 
 def suite_fits_the_style(p: Profile) -> Finding | None:
-    if p.run.worker == "grpo" and p.model.prompt_style not in FOR_PROBLEMS:
-        return None  # grpo_rules tells
+    if p.run.worker in ("grpo", "verl") and p.model.prompt_style not in FOR_PROBLEMS:
+        return None  # grpo_rules reports it
     fitting = {name: record for name, record in _records(p).items() if p.run.worker in record.workers}
     wrong = [name for name, record in fitting.items() if record.styles and p.model.prompt_style not in record.styles]
     if not wrong:
         return None
     return Finding(
         ("validation.suites", "model.prompt_style"),
-        f"has {', '.join(wrong)}, for which the prompt style {p.model.prompt_style} has no words",
+        f"has {', '.join(wrong)}, which the prompt style {p.model.prompt_style} cannot express",
     )
 
 
@@ -318,7 +326,7 @@ def fault_is_for_the_fake(p: Profile) -> Finding | None:
         return None
     return Finding(
         ("run.worker", "fake.step_s", "fake.fault", "fake.state_bytes"),
-        'does not read [fake]; only worker = "fake" does',
+        'ignores [fake]; only worker = "fake" reads it',
     )
 
 
@@ -360,10 +368,11 @@ RULES = (
     *grpo_rules.RULES,
     *ranks_rules.RULES,
     *style_rules.RULES,
+    *verl_rules.RULES,
     *vllm_rules.RULES,
 )
 
 
 def check(profile: Profile) -> list[Finding]:
-    """All problems of a profile, in the order of RULES."""
+    """All problems with a profile, in the order of RULES."""
     return [problem for rule in RULES if (problem := rule(profile)) is not None]

@@ -14,9 +14,12 @@ from msgspec import Meta
 from profiles.azr import Azr as Azr
 from profiles.built_in import BUILT_IN
 from profiles.grpo import Grpo as Grpo
+from profiles.launch import Launch as Launch
 from profiles.memory import Memory as Memory
+from profiles.open_instruct.section import OpenInstruct as OpenInstruct
 from profiles.section import FIXED, FREE, Count, Positive, Seconds, Share
 from profiles.section import Section as Section
+from profiles.verl import Verl as Verl
 
 
 class Run(Section, frozen=True):
@@ -24,10 +27,9 @@ class Run(Section, frozen=True):
 
     seed: Annotated[int, Meta(ge=0), FIXED] = 0
     """Root of every random stream of the run: (seed, step, purpose) gives each stream its own."""
-    worker: Annotated[Literal["azr", "grpo", "fake"], FIXED] = "azr"
-    """`azr`: self-play. `grpo`: problems with known answers. `fake`: two floats, to prove durability."""
-    launcher: Annotated[str, FREE] = "local"
-    """What starts the workers: `local`, or a class of your own as `module:Class` (docs/extending.md)."""
+    worker: Annotated[Literal["azr", "grpo", "verl", "open_instruct", "fake"], FIXED] = "azr"
+    """`azr`: self-play. `grpo`: problems with known answers. `verl`: those by verl (docs/verl.md). `open_instruct`:
+    by open-instruct (docs/open-instruct.md). `fake`: two floats, to prove durability."""
     max_cycles: Annotated[Count, FREE] = 0
     """Number of cycles after which the run is finished; 0: go on until stagnant, exhausted or stopped."""
     max_hours: Annotated[float, Meta(ge=0), FREE] = 0.0
@@ -48,7 +50,14 @@ class Run(Section, frozen=True):
     device: Annotated[Literal["auto", "cpu", "cuda"], FREE] = "auto"
     """Device of the model; `auto` uses the GPU if there is one."""
     gpus: Annotated[Positive, FREE] = 1
-    """GPUs of this host that train together; on a CPU, the number of processes. docs/models.md says what is divided."""
+    """GPUs of a host that train together; on a CPU, the number of processes. docs/models.md says what is divided."""
+    hosts: Annotated[Positive, FREE] = 1
+    """Hosts that train together, with `gpus` each; more than one needs a launcher that gives them, such as `slurm`."""
+
+    @property
+    def ranks(self) -> int:
+        """Processes that train together, one for each GPU of each host."""
+        return self.hosts * self.gpus
 
 
 class Model(Section, frozen=True):
@@ -165,10 +174,6 @@ class Optimizer(Section, frozen=True):
     """`mismatch_mean` in nats that ends the run; 0: never; -1: .01 in float32, .25 if weights have fewer bits."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus: this times the mean token entropy is subtracted from the loss."""
-    loss_divisor: Literal["tokens", "constant"] = "tokens"
-    """Divide the token losses of an update by its number of tokens, or by rollouts times `loss_constant`."""
-    loss_constant: Annotated[float, Meta(gt=0)] = 16.0
-    """Tokens that one rollout counts as, with loss_divisor = "constant". Long answers then keep their full weight."""
     updates_per_step: Positive = 1
     """Minibatches into which a step's rollouts are split, each with its own optimiser update."""
     micro_batch_size: Positive = 128
@@ -332,12 +337,15 @@ class Profile(Section, frozen=True):
     description: str = ""
     """One sentence: what the profile is, on which hardware, how long it takes."""
     run: Run = Run()
+    launch: Launch = Launch()
     model: Model = Model()
     adapter: Adapter = Adapter()
     sampling: Sampling = Sampling()
     vllm: Vllm = Vllm()
     azr: Azr = Azr()
     grpo: Grpo = Grpo()
+    verl: Verl = Verl()
+    open_instruct: OpenInstruct = OpenInstruct()
     optimizer: Optimizer = Optimizer()
     memory: Memory = Memory()
     sandbox: Sandbox = Sandbox()

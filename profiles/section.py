@@ -1,4 +1,4 @@
-"""What sections of a profile are made of: their base class, and the types that many knobs share. (pure)"""
+"""The base class of profile sections, and the types that many knobs share. (pure)"""
 
 from __future__ import annotations
 
@@ -16,4 +16,4 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 class Section(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Base of all sections: immutable, and unknown keys are refused. (Type checkers want `frozen` repeated.)"""
+    """Base of all sections: immutable, and refuses unknown keys. (Type checkers need `frozen` repeated.)"""

@@ -1,17 +1,19 @@
-"""Shapes of models: the sizes that a config.json names, and how many parameters follow from them. (pure)
+"""Shapes of models: the sizes in a config.json, and the parameter counts that follow from them. (pure)
 
-Only what Qwen2 and its like have: grouped queries, gated MLP, RMSNorm, biases on queries, keys and values alone. What
-else a config.json describes stands in `profiles/description.py`.
+Decoders with grouped queries, gated MLP and RMSNorm; which layers have a bias and where norms stand, the family's
+record says. Of a family without a record they are taken to be those of Qwen2. What else a config.json describes stands
+in `profiles/description.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from profiles import capture
 from profiles.architecture import reason_against
+from profiles.description import QKV, Architecture
 from profiles.families import architecture_of, with_usual_names
 
 QWEN2 = {"model_type": "qwen2"}
@@ -68,8 +70,34 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 32_768,
     },
 }
-"""Keys of config.json as published; Qwen2.5 and Qwen2.5-Coder of a size are alike. Embedding and head are one matrix
-unless said otherwise."""
+"""Published config.json values, the same for Qwen2.5 and Qwen2.5-Coder. Embedding and head are tied by default."""
+
+_OLMO3 = {
+    "model_type": "olmo3",
+    "vocab_size": 100_278,
+    "max_position_embeddings": 65_536,
+    "sliding_window": 4096,
+    "tie_word_embeddings": False,
+}
+CLUSTER_ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "olmo3-7b": {
+        **_OLMO3,
+        "hidden_size": 4096,
+        "intermediate_size": 11_008,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 32,
+    },
+    "olmo3-32b": {
+        **_OLMO3,
+        "hidden_size": 5120,
+        "intermediate_size": 27_648,
+        "num_hidden_layers": 64,
+        "num_attention_heads": 40,
+        "num_key_value_heads": 8,
+    },
+}
+"""The same of models that are trained on several hosts; none is drawn at random."""
 
 PUBLISHED = {
     "qwen2.5-0.5b": "qwen2.5-0.5b",
@@ -80,13 +108,15 @@ PUBLISHED = {
     "deepseek-r1-distill-qwen-1.5b": "r1-qwen-1.5b",
     "qwen2.5-3b": "qwen2.5-3b",
     "qwen2.5-coder-3b": "qwen2.5-3b",
+    "olmo-3-1025-7b": "olmo3-7b",
+    "olmo-3-1125-32b": "olmo3-32b",
 }
-"""Names of published models, in lower case and without `-instruct`: what a folder that is not there yet would hold."""
+"""Published models by name, in lower case and without `-instruct`, to plan for a folder that does not exist yet."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a model; the names are those of config.json."""
+    """Sizes of a model, named as in config.json."""
 
     vocab_size: int
     hidden_size: int
@@ -97,7 +127,15 @@ class Shape:
     head_dim: int
     tie_word_embeddings: bool
     is_captured: bool = True
-    """Of an architecture whose decode steps the engine `native` captures, without a sliding window."""
+    """Whether the engine `native` can capture decode steps of this model."""
+    biases: frozenset[str] = QKV
+    """Linear layers that have one."""
+    norms_per_block: int = 2
+    """Norms of the residual stream in a block, each as wide as the hidden states."""
+    qk_norm_width: int = 0
+    """Weights of a block's norms of queries and keys."""
+    is_counted: bool = True
+    """Its family has a record, so that its parameters are counted exactly; else they are those of a Qwen2."""
 
     @property
     def query_width(self) -> int:
@@ -124,36 +162,38 @@ class Shape:
 
     @property
     def linear_parameters(self) -> int:
-        """Weights of the linear layers of all blocks: what quantisation makes smaller."""
+        """Weights of the linear layers of all blocks, which quantisation shrinks."""
         return self.num_hidden_layers * sum(inputs * outputs for inputs, outputs in self.linear.values())
 
     @property
     def embedding_parameters(self) -> int:
-        """Of the embedding, and of the output head where that is a matrix of its own."""
+        """Weights of the embedding, and of the output head unless it is tied."""
         return self.vocab_size * self.hidden_size * (1 if self.tie_word_embeddings else 2)
 
     @property
     def small_parameters(self) -> int:
-        """Norms, and biases of queries, keys and values."""
-        biases = self.num_hidden_layers * (self.query_width + 2 * self.key_width)
-        return biases + (2 * self.num_hidden_layers + 1) * self.hidden_size
+        """Norms and biases."""
+        biases = sum(outputs for name, (_, outputs) in self.linear.items() if name in self.biases)
+        norms = self.norms_per_block * self.hidden_size + self.qk_norm_width
+        return self.num_hidden_layers * (biases + norms) + self.hidden_size
 
     @property
     def parameters(self) -> int:
         return self.linear_parameters + self.embedding_parameters + self.small_parameters
 
     def adapter_parameters(self, rank: int, targets: Collection[str]) -> int:
-        """Of LoRA adapters of `rank` in the linear layers that `targets` names."""
+        """Weights of LoRA adapters of `rank` in the linear layers `targets`."""
         widths = sum(sum(pair) for name, pair in self.linear.items() if name in targets)
         return self.num_hidden_layers * rank * widths
 
 
 def shape_of(config: Mapping[str, Any]) -> Shape:
-    """The shape that a config.json describes. Raises KeyError where a size is missing."""
-    is_captured = not reason_against(config) and not capture.supports(architecture_of(config))
+    """The shape that a config.json describes. Raises KeyError if a size is missing."""
+    architecture = architecture_of(config)
+    is_captured = not reason_against(config) and not capture.supports(architecture)
     config = with_usual_names(config)
     heads = config["num_attention_heads"]
-    return Shape(
+    plain = Shape(
         vocab_size=config["vocab_size"],
         hidden_size=config["hidden_size"],
         intermediate_size=config["intermediate_size"],
@@ -164,9 +204,21 @@ def shape_of(config: Mapping[str, Any]) -> Shape:
         tie_word_embeddings=bool(config.get("tie_word_embeddings", True)),
         is_captured=is_captured,
     )
+    return replace(plain, is_counted=False) if architecture is None else _with_small(plain, architecture)
+
+
+def _with_small(plain: Shape, architecture: Architecture) -> Shape:
+    """The shape with the biases and norms of its family."""
+    whole = plain.query_width + plain.key_width if architecture.qk_norm_is_whole else 2 * plain.head_dim
+    return replace(
+        plain,
+        biases=architecture.biases,
+        norms_per_block=2 * (architecture.norm.before + architecture.norm.after),
+        qk_norm_width=whole if architecture.qk_norm else 0,
+    )
 
 
 def published(name: str) -> Shape | None:
-    """The shape of a published model, by its name or that of a folder which is named after it; None: not known."""
+    """The shape of a published model, by its name or that of its folder; None if unknown."""
     plain = name.lower().removesuffix("-instruct")
-    return shape_of(ARCHITECTURES[PUBLISHED[plain]]) if plain in PUBLISHED else None
+    return shape_of((ARCHITECTURES | CLUSTER_ARCHITECTURES)[PUBLISHED[plain]]) if plain in PUBLISHED else None

@@ -1,4 +1,4 @@
-"""Checks of what a prompt style has words for, each returning a Finding or None; none raises. (pure)"""
+"""Rules for what a prompt style can express, each returning a Finding or None; none raises. (pure)"""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ WORDED = (
         )
     ),
 )
-"""Knobs that change how a proposer is asked or read in words. The pocket style has marks alone."""
+"""Knobs that change how a proposer's prompt or response is worded. The pocket style only has markers."""
 
 
 def the_pocket_style_is_one_form(p: Profile) -> Finding | None:
-    """A proposer that never got the programs to build on would be punished for not building on them."""
+    """Otherwise a proposer would be punished for not building on programs that its prompt never showed."""
     if p.run.worker != "azr" or p.model.prompt_style != "pocket":
         return None
     wrong = [name for name in WORDED if value_of(p, name) != knobs()[name].default]
@@ -33,7 +33,7 @@ def the_pocket_style_is_one_form(p: Profile) -> Finding | None:
     needed = toml_text(knobs()[wrong[0]].default)
     return Finding(
         (wrong[0], "model.prompt_style", *wrong[1:]),
-        f"must be {needed}: the prompt style pocket shows one task, and has no words for more",
+        f"must be {needed}: the prompt style pocket can only show one task",
     )
 
 

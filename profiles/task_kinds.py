@@ -1,6 +1,6 @@
-"""What profiles and screens must know of each kind of task: its name, its title, its colours. (pure)
+"""Name, title and colours of each kind of task, for profiles and displays. (pure)
 
-What a kind asks and who is right about it is its own business: `workers/tasks/kinds/`.
+`workers/tasks/kinds/` defines what each kind asks and how it is judged.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ ABDUCTION, DEDUCTION, INDUCTION = "abd", "ded", "ind"
 
 class Look(NamedTuple):
     title: str
-    """For a person."""
+    """Display name."""
     terminal: str
     """Colour on a terminal: a mid-tone, legible on black and on white."""
     light: str
     """Colour of curves in the report, on white."""
     dark: str
-    """The same, on black."""
+    """Colour of curves in the report, on black."""
 
 
 LOOKS: Mapping[str, Look] = {
@@ -28,7 +28,7 @@ LOOKS: Mapping[str, Look] = {
     DEDUCTION: Look("deduction", "#3b9eff", "#1f77d0", "#5ba8f5"),
     INDUCTION: Look("induction", "#f0902a", "#d9731a", "#f09a4c"),
 }
-"""The built-in kinds. Screens show any other under its name, without a colour."""
+"""The built-in kinds. Displays show any other kind by its name, without a colour."""
 
 NAMES = tuple(LOOKS)
 """In the order of the cells of a step."""

@@ -1,4 +1,4 @@
-"""Checks of what vLLM can do at all, each returning a Finding or None; none raises. (pure)"""
+"""Rules for vLLM, each returning a Finding or None; none raises. (pure)"""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from profiles.finding import Finding
 from profiles.schema import Profile
 
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-"""Adapter ranks that vLLM makes room for (its `max_lora_rank`)."""
+"""Adapter ranks that vLLM supports (its `max_lora_rank`)."""
 
 
 def vllm_batches_hold_a_token_each(p: Profile) -> Finding | None:
@@ -14,7 +14,7 @@ def vllm_batches_hold_a_token_each(p: Profile) -> Finding | None:
         return None
     return Finding(
         ("vllm.max_num_batched_tokens", "vllm.max_num_seqs"),
-        f"is less than max_num_seqs ({p.vllm.max_num_seqs}): every rollout that decodes has one token in each pass",
+        f"is less than max_num_seqs ({p.vllm.max_num_seqs}): every decoding rollout needs one token in each pass",
     )
 
 
@@ -29,7 +29,7 @@ def vllm_has_room_for_the_adapter(p: Profile) -> Finding | None:
         return None
     return Finding(
         ("adapter.rank", "sampling.engine", "sampling.fallback"),
-        f"is more than vLLM's largest adapter has ({RANKS[-1]}); every other engine takes any rank",
+        f"is more than vLLM supports ({RANKS[-1]}); every other engine takes any rank",
     )
 
 

@@ -1,6 +1,6 @@
-"""What the master and its screens must know of each kind of worker. (pure)
+"""Facts about each kind of worker for the master and its displays. (pure)
 
-What a kind does is its own business: `workers/<name>/kind.py`.
+`workers/<name>/kind.py` defines what a kind does.
 """
 
 from __future__ import annotations
@@ -9,6 +9,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from profiles.metrics import (
+    ACCEPT_RATE,
+    ACCURACY,
+    CLIP_FRACTION,
+    ENTROPY,
+    GRAD_NORM,
+    GROUP_SPREAD,
+    KEPT_TOKENS,
+    KL,
+    LEARNABLE,
+    LEARNING_RATE,
+    LOSS,
+    REWARD_FORMAT,
+    REWARD_LENGTH,
+    SKIPPED_SHARE,
+    STATEMENTS,
+    TOKENS_MEAN,
+    TOKENS_PER_S,
+    TRUNCATED,
+    Metric,
+)
+
 if TYPE_CHECKING:  # `status` starts without the schema
     from profiles.schema import Profile
 
@@ -16,25 +38,32 @@ if TYPE_CHECKING:  # `status` starts without the schema
 @dataclass(frozen=True)
 class WorkerKind:
     training: str
-    """The phase of training, for a person."""
+    """Display name of the training phase."""
     seeding: str
-    """The phase before it."""
+    """Display name of the phase before it."""
     first_thing: str
-    """What a run has before its first cycle."""
-    signals: tuple[str, ...]
-    """Metrics of a step that screens draw, the most telling first."""
-    rollout_signals: tuple[str, ...] = ()
-    """Those of them that say how the rollouts are; the others say what the update does."""
-    idle: Mapping[str, float] = field(default_factory=dict)
-    """Metrics that are reported also where the profile does without them, and their value then: not worth a line."""
+    """What the display shows before the first cycle."""
+    signals: tuple[Metric, ...]
+    """Metrics of a step to display, the most informative first."""
+    rollout_signals: tuple[Metric, ...] = ()
+    """Those of them that describe the rollouts; the others describe the update."""
+    idle: Mapping[Metric, float] = field(default_factory=dict)
+    """Metric -> the constant value it has if the profile does not use it; such a metric is not displayed."""
     titles: Mapping[str, str] = field(default_factory=dict)
-    """Tile -> its title, where the kind has another than the tile's own."""
+    """Tile -> title, where it differs from the tile's default."""
     finds_tasks: bool = True
-    """False: it reads problems that are given, so there are no buffers and no tasks to show."""
+    """False if it reads given problems, so that there are no buffers or tasks to show."""
     hands_on: bool = False
-    """Whether a next run may begin with the tasks that it found."""
+    """Whether a next run can start with the tasks it found."""
     uses_model: bool = True
-    """False: neither a language model nor the libraries and the GPU that one needs."""
+    """False if it needs no language model, and so neither its libraries nor a GPU."""
+    has_own_engine: bool = False
+    """True: another program trains and draws rollouts. Our engines, planner and readers of checkpoints do not apply."""
+    saves_when_asked: bool = True
+    """False if it writes checkpoints at steps of its own only (`run.checkpoint_every`). A stop then waits for the next
+    one, `open_instruct.stop_within_s` at most."""
+    validates: bool = True
+    """False if no validation follows its cycles: nothing of ours can answer with its weights."""
 
 
 _SELF_PLAY = WorkerKind(
@@ -42,15 +71,15 @@ _SELF_PLAY = WorkerKind(
     seeding="seeding",
     first_thing="the first buffers",
     signals=(
-        "accept_rate",
-        "accuracy",
-        "learnable",
-        "statements",
-        "entropy",
-        "clip_fraction",
-        "loss",
-        "grad_norm",
-        "learning_rate",
+        ACCEPT_RATE,
+        ACCURACY,
+        LEARNABLE,
+        STATEMENTS,
+        ENTROPY,
+        CLIP_FRACTION,
+        LOSS,
+        GRAD_NORM,
+        LEARNING_RATE,
     ),
     hands_on=True,
 )
@@ -59,36 +88,63 @@ _GRPO = WorkerKind(
     seeding="first model",
     first_thing="before the first step",
     signals=(
-        "accuracy",
-        "group_spread",
-        "skipped_share",
-        "tokens_mean",
-        "truncated",
-        "entropy",
-        "kept_tokens",
-        "kl",
-        "clip_fraction",
-        "loss",
-        "grad_norm",
-        "learning_rate",
-        "tokens_per_s",
+        ACCURACY,
+        GROUP_SPREAD,
+        SKIPPED_SHARE,
+        TOKENS_MEAN,
+        TRUNCATED,
+        ENTROPY,
+        KEPT_TOKENS,
+        KL,
+        CLIP_FRACTION,
+        LOSS,
+        GRAD_NORM,
+        LEARNING_RATE,
+        TOKENS_PER_S,
     ),
-    rollout_signals=("accuracy", "group_spread", "skipped_share", "tokens_mean"),
-    idle={"reward/format": 0.0, "reward/length": 0.0, "kl": 0.0, "truncated": 0.0, "kept_tokens": 1.0},
+    rollout_signals=(ACCURACY, GROUP_SPREAD, SKIPPED_SHARE, TOKENS_MEAN),
+    idle={REWARD_FORMAT: 0.0, REWARD_LENGTH: 0.0, KL: 0.0, TRUNCATED: 0.0, KEPT_TOKENS: 1.0},
     titles={"play": "rollouts", "data": "problems", "signals": "update"},
     finds_tasks=False,
 )
+_VERL = replace(
+    _GRPO,
+    training="GRPO by verl",
+    signals=(
+        ACCURACY,
+        TOKENS_MEAN,
+        TRUNCATED,
+        ENTROPY,
+        KL,
+        CLIP_FRACTION,
+        LOSS,
+        GRAD_NORM,
+        LEARNING_RATE,
+        TOKENS_PER_S,
+    ),
+    rollout_signals=(ACCURACY, TOKENS_MEAN, TRUNCATED),
+    has_own_engine=True,
+)
+_OPEN_INSTRUCT = replace(
+    _VERL, training="GRPO by open-instruct", uses_model=False, saves_when_asked=False, validates=False
+)
 _FAKE = replace(_SELF_PLAY, hands_on=False, uses_model=False)
 
-KINDS: Mapping[str, WorkerKind] = {"azr": _SELF_PLAY, "grpo": _GRPO, "fake": _FAKE}
+KINDS: Mapping[str, WorkerKind] = {
+    "azr": _SELF_PLAY,
+    "grpo": _GRPO,
+    "verl": _VERL,
+    "open_instruct": _OPEN_INSTRUCT,
+    "fake": _FAKE,
+}
 """By `run.worker`."""
 
 
 def worker_kind_of(profile: Profile) -> WorkerKind:
-    """The kind that the profile names."""
+    """The kind of the profile's worker."""
     return KINDS[profile.run.worker]
 
 
 def kind_of_stored(profile: Mapping[str, Any]) -> WorkerKind:
-    """The same of a profile as JSON has it; where that is damaged, self-play."""
+    """The kind of a stored profile's worker; self-play if the profile is damaged."""
     return KINDS.get(profile.get("run", {}).get("worker"), _SELF_PLAY)

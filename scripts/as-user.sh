@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs a command as an ordinary user, in a copy of this tree that belongs to that user: as-user.sh COMMAND...
-# Made for it and removed after it: the user, whose login shell is /bin/sh, and the copy, whose .venv reads the packages
-# of this one. Where this is not run by root, or the machine does not let it, it says so and succeeds.
+# Runs a command as an ordinary user, in that user's own copy of this tree: as-user.sh COMMAND...
+# Creates the user (login shell /bin/sh) and the copy, whose .venv uses this tree's packages, and removes both
+# afterwards. Without root, or if the machine does not allow it, says so and succeeds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,12 +11,12 @@ skip() {
     exit 0
 }
 
-if [ "$(id -u)" -ne 0 ]; then skip "this user is an ordinary one"; fi
+if [ "$(id -u)" -ne 0 ]; then skip "already an ordinary user"; fi
 for tool in useradd userdel runuser unshare tar; do
-    command -v $tool >/dev/null || skip "there is no $tool"
+    command -v $tool >/dev/null || skip "$tool is not installed"
 done
 
-# Mounts made below are seen by what this script starts, and by nobody else.
+# Only this script and its children see the mounts made below.
 if [ "${AS_USER_MOUNTS:-}" = "" ]; then
     AS_USER_MOUNTS=none
     if unshare --mount --propagation private true 2>/dev/null; then AS_USER_MOUNTS=own; fi
@@ -32,7 +32,7 @@ clean_up() {
     rm -rf --one-file-system "$home"
 }
 trap clean_up EXIT
-useradd --home-dir "$home" --no-create-home --shell /bin/sh "$user" 2>/dev/null || skip "no user could be made"
+useradd --home-dir "$home" --no-create-home --shell /bin/sh "$user" 2>/dev/null || skip "cannot create a user"
 chmod 755 "$home"
 
 as_user() {
@@ -42,8 +42,8 @@ as_user() {
     runuser -u "$user" -- env -i "${known[@]}" "$@"
 }
 
-# The interpreter and its packages may lie below a directory that only root may enter, as /root. An empty directory is
-# put in its place, with nothing but them in it.
+# The interpreter and its packages may be below a directory that only root may enter, such as /root. Mount an empty
+# directory over it that contains only them.
 first_closed() {
     local path=/ part
     local IFS=/
@@ -59,7 +59,7 @@ open_up() {
         local found
         found=$(first_closed "$path")
         if [ -z "$found" ]; then continue; fi
-        if [ "$AS_USER_MOUNTS" = none ]; then skip "$found is closed to users, and no mount can be made"; fi
+        if [ "$AS_USER_MOUNTS" = none ]; then skip "$found is closed to users, and mounting is not allowed"; fi
         if [ "$found" = "$path" ]; then skip "$path is closed to users"; fi
         number=${#closed[@]}
         mkdir -p "$home/.shown/$number"
@@ -83,11 +83,11 @@ print(sys._base_executable, sys.base_prefix, sysconfig.get_path("purelib"), sep=
 "$python" -m venv --without-pip "$tree/.venv"
 own=$("$tree/.venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 ln -s "$packages"/* "$own"
-echo "$tree" >"$own/0-tree.pth"                 # read first: before the tree that they were installed from
+echo "$tree" >"$own/0-tree.pth"                 # sorts first, before the tree the packages were installed from
 touch "$tree/.venv/.ready"
 chown -R "$user:" "$home"
 open_up "$prefix" "$packages" ${data:+"$data"}
 cd "$tree"
-as_user .venv/bin/python -c 'import pytest, torch' 2>/dev/null || skip "$user can not start $python with $packages"
+as_user .venv/bin/python -c 'import pytest, torch' 2>/dev/null || skip "$user cannot start $python with $packages"
 say "$user, in a copy of this tree"
 as_user "$@"

@@ -1,9 +1,9 @@
-"""Check messages of commits against CONTRIBUTING.md: those since BASE, or the one in a file (the hook commit-msg).
+"""Checks commit messages against CONTRIBUTING.md: those since BASE, or the one in a file (the hook commit-msg).
 
     python scripts/check_commits.py [MESSAGE_FILE]
 
-What a machine can tell: the subject's form, length and mood, a blank line after it, and a body that can say why.
-Whether it does, people read. Where there is no history to look at (an archive, a shallow clone), nothing is checked.
+Checks the subject's form, length and mood, the blank line after it, and that there is a body; reviewers judge what the
+body says. Without history (an archive, a shallow clone), checks nothing.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 BASE = "a9c55c72c766"
-"""Commits after this one are checked; those before it were written before the check was."""
+"""Commits after this one are checked; earlier ones predate the check."""
 LONGEST = 72
 TYPES = ("bench", "build", "ci", "docs", "feat", "fix", "perf", "profiles", "refactor", "revert", "style", "test")
 WITHOUT_BODY = ("docs", "style", "test")
-"""Types whose subject may say all."""
+"""Types that need no body."""
 BY_GIT = ("Merge ", 'Revert "', "fixup! ", "squash! ", "amend! ")
 """Subjects that git itself writes."""
 NO_VERBS = tuple("a an the this these that it its we i our no some more new".split())  # noqa: SIM905
 VERBS = frozenset({"alias", "bias", "canvas", "embed", "unembed"})
-"""Imperatives that look like another form."""
+"""Imperatives that match _ANOTHER_FORM."""
 _SUBJECT = re.compile(rf"({'|'.join(TYPES)})(\([\w.,/ -]+\))?!?: (\S.*)")
 _ANOTHER_FORM = re.compile(r"\w*[aeiouy]\w*(?:ing|[^e]ed)|\w*[^siu]s")
 """`adding`, `added`, `adds`; not `bring`, `need`, `pass`, `focus`."""
@@ -33,18 +33,18 @@ _SCISSORS = "# ------------------------ >8 ------------------------"
 
 
 def problems_of(message: str) -> list[str]:
-    """What is against the rule in a whole message; empty where nothing is. (pure)"""
+    """The problems of a whole message; empty if there are none. (pure)"""
     subject, *rest = message.rstrip("\n").split("\n")
     if subject.startswith(BY_GIT):
         return []
     found = []
     if len(subject) > LONGEST:
-        found.append(f"the subject has {len(subject)} characters; {LONGEST} at most")
+        found.append(f"the subject has {len(subject)} characters; the limit is {LONGEST}")
     if rest and rest[0].strip():
         found.append("the second line is not blank")
     parts = _SUBJECT.fullmatch(subject)
     if parts is None:
-        return [*found, f"the subject has not the form `type(scope): words`; types are {', '.join(TYPES)}"]
+        return [*found, f"the subject does not have the form `type(scope): words`; types are {', '.join(TYPES)}"]
     kind, _, words = parts.groups()
     first = words.split()[0].strip("`'\",:;").lower()
     if first in NO_VERBS or (first not in VERBS and _ANOTHER_FORM.fullmatch(first)):
@@ -59,13 +59,13 @@ def problems_of(message: str) -> list[str]:
 
 
 def written_in(path: Path) -> str:
-    """The message that git will take from the file of an editor."""
+    """The message that git will read from an editor's file."""
     text = path.read_text(encoding="utf-8").split(_SCISSORS)[0]
     return "\n".join(line for line in text.splitlines() if not line.startswith("#")).strip("\n")
 
 
 def git(*words: str) -> str | None:
-    """What git says; None where it cannot."""
+    """Output of a git command; None if it fails."""
     try:
         done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
@@ -74,7 +74,7 @@ def git(*words: str) -> str | None:
 
 
 def since_base() -> list[tuple[str, str]] | None:
-    """(short hash, message) of each commit after BASE, oldest first; None where the history does not reach so far."""
+    """(short hash, message) of each commit after BASE, oldest first; None if the history does not reach BASE."""
     top = git("rev-parse", "--show-toplevel")
     if top is None or Path(top.strip()) != ROOT or git("merge-base", "--is-ancestor", BASE, "HEAD") is None:
         return None
@@ -98,7 +98,7 @@ def main(arguments: list[str]) -> int:
         for problem in problems:
             sys.stderr.write(f"{name}: {problem}\n    {message.partition(chr(10))[0]}\n")
     if any(problems for *_, problems in wrong):
-        sys.stderr.write("kept:  every file as it is\nnext:  git commit --amend (the last), git rebase -i (others)\n")
+        sys.stderr.write("kept:  every file, unchanged\nnext:  git commit --amend (the last), git rebase -i (others)\n")
         return 1
     return 0
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes .venv: a virtual environment with torch for this machine, the pinned dependencies and Longhaul itself.
-# Safe to run again, also after it was interrupted: the stamp that `make` looks at is written last.
+# Creates .venv: a virtual environment with torch for this machine, the pinned dependencies and Longhaul itself.
+# Safe to run again, even after an interruption: the stamp that `make` checks is written last.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,7 +16,7 @@ fail() {
     exit 1
 }
 
-accepted=(3.11 3.12 3.13 3.14)                # those of `requires-python` in pyproject.toml; the first found is taken
+accepted=(3.11 3.12 3.13 3.14)                # as in `requires-python` of pyproject.toml; the first one found is used
 
 minor_version() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || true; }
 
@@ -33,7 +33,7 @@ find_python() {
         fi
         if [ -n "$version$PYTHON" ]; then found+="; $candidate ${version:+is }${version:-does not start}"; fi
     done
-    fail "no Python that Longhaul accepts was found (${accepted[*]})$found" \
+    fail "no supported Python was found (${accepted[*]})$found" \
         "install one (Debian, Ubuntu: apt install python3 python3-venv), or: PYTHON=/path/to/python${accepted[0]} make setup"
 }
 
@@ -43,8 +43,8 @@ make_venv() {
         return
     fi
     python=$(find_python)
-    say "making $venv with $("$python" --version)"
-    rm -rf $venv                              # half-made, or its Python has gone
+    say "creating $venv with $("$python" --version)"
+    rm -rf $venv                              # incomplete, or its Python is gone
     "$python" -m venv $venv >"$log" 2>&1 ||
         fail "$(tail -n 1 "$log")" "apt install python3-venv, then: make setup"
 }
@@ -63,7 +63,7 @@ install_torch() {
     if has_torch; then
         return
     fi
-    # By itself, before the rest: whatever asks for torch later finds this one and leaves it alone.
+    # First and alone, so that later installs find this torch and leave it alone.
     if has_gpu; then
         say "installing torch $torch with CUDA (some GB)"
         pip_install "torch==$torch" && return
@@ -85,13 +85,13 @@ install_rest() {
 
 cannot_install() {
     grep -E '^ERROR' "$log" | tail -n 3 >&2 || tail -n 3 "$log" >&2
-    fail "pip could not install $1 (its words are above)" "check the network and the package index (pip config list), then: make setup"
+    fail "pip could not install $1 (see its output above)" "check the network and the package index (pip config list), then: make setup"
 }
 
-# Two `make` at once (run and test) must not build the same environment side by side.
+# Two concurrent `make` (run and test) must not build the same environment.
 if command -v flock >/dev/null; then
     exec 9>.venv.lock
-    flock -n 9 || { say "another setup is at work, waiting for it"; flock 9; }
+    flock -n 9 || { say "waiting for another setup to finish"; flock 9; }
 fi
 if [ -e $stamp ] && [ $stamp -nt pyproject.toml ] && [ $stamp -nt constraints.txt ] && [ $stamp -nt scripts/setup.sh ]; then
     exit 0

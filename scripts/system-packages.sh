@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Installs the programs that some tests drive (tmux: keys in a terminal; strace: kills at system calls).
+# Installs the programs that some tests drive (tmux: keys in a terminal; strace: kills at system calls; Slurm: jobs).
 # Where it cannot, it says so and succeeds: those tests then skip, and say why.
 set -euo pipefail
 
+declare -A packages=([tmux]=tmux [strace]=strace [slurmctld]="slurmctld slurmd slurm-client munge" [shellcheck]=shellcheck)
 missing=()
-for program in tmux strace; do
-    command -v "$program" >/dev/null || missing+=("$program")
+for program in "${!packages[@]}"; do
+    PATH=$PATH:/usr/sbin command -v "$program" >/dev/null || read -ra missing <<< "${missing[*]} ${packages[$program]}"
 done
 if [ ${#missing[@]} -eq 0 ]; then
     exit 0

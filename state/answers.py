@@ -1,4 +1,4 @@
-"""Who answered what, as rows: a bit a problem, and the names of the problems once for all checkpoints that had them."""
+"""Stores validation answers: one bit per problem. Checkpoints that share a problem set store its names once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def insert_answers(db: Database, checkpoint_id: str, suite: str, answers: Mappin
 
 
 def answers_of(connection: sqlite3.Connection, first_cycle: int) -> dict[tuple[int, str], dict[str, AnswerBits]]:
-    """(cycle, suite) -> task -> bits, of validations from that cycle on. Equal sets of problems are one object."""
+    """(cycle, suite) -> task -> bits, for validations from `first_cycle` on. Equal problem sets share one tuple."""
 
     @cache
     def problems(set_id: str) -> tuple[str, ...]:

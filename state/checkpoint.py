@@ -1,7 +1,7 @@
 """The format of a checkpoint: stage, fsync, manifest last, rename, verify.
 
-A directory counts because its manifest verifies, never because it exists. What is inside the state files is not known
-here, nor which checkpoint is the head.
+A directory is a checkpoint only if its manifest verifies. This module knows neither the contents of the state files nor
+which checkpoint is the head.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FORMAT_VERSION = 1
 MANIFEST = "MANIFEST.json"
 STAGING_PREFIX = ".staging-"
 READ_BYTES = 1 << 20
-"""Read and hashed at one time."""
+"""Bytes read and hashed at a time."""
 LOST_ERRORS = frozenset({errno.EIO, errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EUCLEAN})
 KEPT = "the head, as it was; the unfinished checkpoint was removed"
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -37,7 +37,7 @@ _SEALED = re.compile(rb'(\{.*),"seal":"([0-9a-f]{64})"\}\n', re.DOTALL)
 
 
 class Damaged(Exception):
-    """A checkpoint directory that must not be used, and why."""
+    """Raised for a checkpoint directory that must not be used; `reason` says why."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path.name}: {reason}")
@@ -51,19 +51,19 @@ class FileEntry(Struct, frozen=True):
 
 
 class Manifest(Struct, frozen=True):
-    """`MANIFEST.json`. On disk it ends with `seal`, the sha256 of all bytes before it."""
+    """`MANIFEST.json`. On disk its last field is `seal`, the sha256 of all bytes before it."""
 
     format_version: int
     run_id: str
     parent: str | None
-    """checkpoint_id of the one that it continues; None: the first of its run."""
+    """checkpoint_id of the checkpoint it continues; None for the first of a run."""
     cycle: int
     attempt: int
     token: str
     step: int
     files: dict[str, FileEntry]
     digest: str
-    """Over names and hashes of the files alone: equal state, equal digest, whoever wrote it and when."""
+    """Covers only file names and hashes, so equal state has an equal digest whoever wrote it and when."""
     versions: dict[str, str]
     profile_sha256: str
     created_at: float
@@ -74,13 +74,13 @@ class Manifest(Struct, frozen=True):
 
     @staticmethod
     def checkpoint_id(path: Path) -> str:
-        """Identity of the checkpoint directory `path`: the sha256 of its manifest's bytes."""
+        """Identity of the checkpoint directory `path`: the sha256 of its manifest file."""
         return hashlib.sha256((path / MANIFEST).read_bytes()).hexdigest()
 
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint that is durable. path: relative to the run directory, as it is stored and sent."""
+    """A durable checkpoint. path: relative to the run directory, as stored and sent."""
 
     path: str
     directory: Path
@@ -112,10 +112,10 @@ def stage(
     versions: Mapping[str, str],
     write: Callable[[Path], None],
 ) -> Saved:
-    """Make a checkpoint out of the files that `write` puts into an empty directory; durable when this returns.
+    """Make a durable checkpoint from the files that `write` puts into an empty directory.
 
-    The same token and step once more: the one that is there, if it is whole. Raises what `write` raises, and
-    LonghaulError (DISK, PERMISSION); then no staging directory is left.
+    If a valid checkpoint with this token and step exists, returns it. Raises what `write` raises, and LonghaulError
+    (DISK, PERMISSION); in both cases the staging directory is removed.
     """
     if not _TOKEN.fullmatch(token):
         raise ValueError(f"token {token!r} cannot be part of a file name")
@@ -167,7 +167,7 @@ def directory_name(cycle: int, step: int, token: str) -> str:
 
 
 def _free_name(target: Path) -> Path:
-    """`target` if it is whole or free; else the first of target.2, target.3 ... A damaged one is for recovery."""
+    """The first of target, target.2, target.3 ... that is free or valid. Recovery deals with the damaged ones."""
     candidate, number = target, 1
     while os.path.lexists(candidate) and problem_with(candidate, deep=True):
         number += 1
@@ -180,7 +180,7 @@ def _saved(run: RunDir, directory: Path) -> Saved:
 
 
 def _seal_files(directory: Path) -> dict[str, FileEntry]:
-    """Hash every file, make it durable and 0600; then the folders inside."""
+    """Hash every file, set it to 0600 and fsync it; then fsync the subfolders."""
     files: dict[str, FileEntry] = {}
     folders: set[Path] = set()
     for name, status in sorted(_walk(directory)):
@@ -198,7 +198,7 @@ def _seal_files(directory: Path) -> dict[str, FileEntry]:
 
 
 def _explained(error: Exception, path: Path) -> Exception:
-    """Disk faults as LonghaulError, with what was kept; all else as it came. safetensors hides them in its own type."""
+    """Turn disk faults into a LonghaulError. safetensors wraps them in its own type, hence the match on the text."""
     if isinstance(error, LonghaulError):
         return LonghaulError(error.what, kept=KEPT, next_command=error.next_command, exit_code=error.exit_code)
     if "No space left on device" in str(error):
@@ -217,22 +217,22 @@ def state_digest(files: Mapping[str, FileEntry]) -> str:
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """JSON whose last member is the seal, so that a change of any byte of the file shows. (pure)"""
+    """JSON that ends with the seal, so that any changed byte is detected. (pure)"""
     body = msgspec.json.encode(manifest, order="deterministic").removesuffix(b"}")
     return body + b',"seal":"' + hashlib.sha256(body).hexdigest().encode() + b'"}\n'
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The manifest of the checkpoint directory `path`, its seal checked; no other file is looked at.
+    """Read and check the sealed manifest of the checkpoint directory `path`, without looking at other files.
 
-    Raises Damaged; LonghaulError (VERSION) for a whole one that a newer program wrote.
+    Raises Damaged; LonghaulError (VERSION) if a newer program wrote it.
     """
     raw = _read_regular(path)
     sealed = _SEALED.fullmatch(raw)
     if sealed is None:
         raise Damaged(path, f"{MANIFEST} is torn or not a manifest ({len(raw)} bytes)")
     if hashlib.sha256(sealed[1]).hexdigest() != sealed[2].decode():
-        raise Damaged(path, f"{MANIFEST} was changed: its seal does not fit")
+        raise Damaged(path, f"{MANIFEST} was changed: its seal does not match")
     try:
         version = msgspec.json.decode(raw)["format_version"]
         if isinstance(version, int) and version > FORMAT_VERSION:
@@ -255,7 +255,7 @@ def _read_regular(path: Path) -> bytes:
             raise Damaged(path, f"{MANIFEST} is not a plain file")
         return (path / MANIFEST).read_bytes()
     except FileNotFoundError as error:
-        raise Damaged(path, f"it has no {MANIFEST}" if path.exists() else "it is not there") from error
+        raise Damaged(path, f"it has no {MANIFEST}" if path.exists() else "it is missing") from error
     except OSError as error:
         failure = _unreadable(path, error)
         if failure is error:
@@ -267,10 +267,10 @@ def _read_regular(path: Path) -> bytes:
 
 
 def verify(path: Path, deep: bool, between: Callable[[], None] = lambda: None) -> Manifest:
-    """The manifest, if it and all files are as they were written: names and sizes, and with `deep` every byte.
+    """Check the manifest and the name and size of every file, with `deep` also every byte. Returns the manifest.
 
-    between: called after every READ_BYTES that were hashed; what it raises ends the work. Raises Damaged;
-    LonghaulError (VERSION) for a newer format, (DISK, PERMISSION) where files cannot be read at all.
+    between: called after every READ_BYTES hashed; an exception from it stops the work. Raises Damaged; LonghaulError
+    (VERSION) for a newer format, (DISK, PERMISSION) if files cannot be read.
     """
     manifest = read_manifest(path)
     try:
@@ -281,12 +281,12 @@ def verify(path: Path, deep: bool, between: Callable[[], None] = lambda: None) -
             raise
         raise failure from error
     if state_digest(manifest.files) != manifest.digest:
-        raise Damaged(path, "the digest in its manifest is not that of its files")
+        raise Damaged(path, "the digest in its manifest does not match its files")
     return manifest
 
 
 def problem_with(path: Path, deep: bool) -> str:
-    """Why the checkpoint cannot be used; empty: it verifies."""
+    """Why the checkpoint cannot be used; empty if it verifies."""
     try:
         verify(path, deep)
     except Damaged as damaged:
@@ -310,7 +310,7 @@ def _verify_files(path: Path, manifest: Manifest, deep: bool, between: Callable[
 
 
 def _walk(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Every file below, by its name relative to `directory`. Raises Damaged for links, sockets and the like."""
+    """Every file below `directory`, by relative name. Raises Damaged for links, sockets and other special files."""
     with os.scandir(directory) as entries:
         for entry in entries:
             status = entry.stat(follow_symlinks=False)
@@ -332,7 +332,7 @@ def _sha256(path: Path, between: Callable[[], None] = lambda: None) -> str:
 
 
 def _unreadable(path: Path, error: OSError) -> Exception:
-    """EIO means that the disk lost it; no permission or too many open files must not condemn a good one. (pure)"""
+    """Damaged only if the disk lost the file: missing permission or too many open files say nothing about it. (pure)"""
     if error.errno in LOST_ERRORS:
         return Damaged(path, f"it cannot be read: {error.strerror}")
     return durable.os_failure(error, "cannot read", path, "all files, unchanged") or error

@@ -1,13 +1,13 @@
-"""Named places where a test may kill this process; without LONGHAUL_CRASHPOINT in the environment a call does nothing.
+"""Named crash points where a test can kill this process. Without LONGHAUL_CRASHPOINT they do nothing.
 
-LONGHAUL_CRASHPOINT="name:nth[:action[:argument]]": at the nth hit of `name` in this process (1 is the first) do
-    kill    SIGKILL to itself (the default)          exit    os._exit, code in the argument (70)
+LONGHAUL_CRASHPOINT="name:nth[:action[:argument]]": at the nth hit of `name` in this process, counted from 1, do
+    kill    SIGKILL to itself (the default)          exit    os._exit with the argument as code (70)
     enospc  raise OSError "No space left on device"  eio     raise OSError "Input/output error"
-    stop    SIGSTOP to itself                        sleep   seconds in the argument (3600)
-LONGHAUL_CRASHPOINT_ONCE=FILE: only the first process that gets there acts; the file is the mark.
-LONGHAUL_CRASHPOINT_COUNT=FILE: hits are counted over all processes (one byte a hit), so the nth one comes only once.
-LONGHAUL_CRASHPOINT_LOG=FILE: one line with the name at each hit, for the run that counts them.
-All four are read once, at import. Not for code that runs once a token or once a program.
+    stop    SIGSTOP to itself                        sleep   for the argument in seconds (3600)
+LONGHAUL_CRASHPOINT_ONCE=FILE: only the first process to reach the point acts; it creates FILE as a mark.
+LONGHAUL_CRASHPOINT_COUNT=FILE: count hits across all processes (one byte per hit), so that the nth occurs only once.
+LONGHAUL_CRASHPOINT_LOG=FILE: append the name of each point hit, so that a test can count them.
+All four are read once, at import. Do not place crash points in code that runs per token or per program.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 
 POINTS = frozenset(
     {
-        # state.durable: every small file that is written by rename (specs, results, pid files)
+        # state.durable: small files written by rename (specs, results, pid files)
         "durable.before_rename",
         "durable.after_rename",
         # state.checkpoint, in the worker
@@ -39,7 +39,7 @@ POINTS = frozenset(
         "commit.before",
         "commit.inside",
         "commit.after",
-        # orchestrator.hashing and verifying: large checkpoints alone
+        # orchestrator.hashing and verifying: only for large checkpoints
         "hash.begun",
         "hash.done",
         "prune.marked",
@@ -48,8 +48,9 @@ POINTS = frozenset(
         "recover.before_quarantine",
         "recover.after_quarantine",
         "master.ready",
-        "attempt.spawned",
         "attempt.planned",
+        "worker.launched",
+        "attempt.spawned",
         "attempt.started",
         "attempt.before_close",
         "cycle.committed",
@@ -68,11 +69,13 @@ POINTS = frozenset(
         # state.evaluations and workers/evaluate
         "evaluate.before_commit",
         "evaluate.answers_written",
+        "evaluate.array_planned",
+        "evaluate.array_submitted",
         # orchestrator.commands.export
         "export.before_rename",
     }
 )
-"""All names. A call with a name that is not here fails in the tests, and when crash points are armed."""
+"""All names. A call with any other name fails in the tests, and whenever crash points are armed."""
 
 VARIABLE = "LONGHAUL_CRASHPOINT"
 LOG_VARIABLE = "LONGHAUL_CRASHPOINT_LOG"
@@ -115,10 +118,10 @@ ACTIONS: dict[str, Callable[[str], None]] = {
 
 
 class Armed:
-    """Counts hits, and acts at the one that was asked for."""
+    """Counts hits and acts at the requested one."""
 
     def __init__(self, order: str, log: str = "", once: str = "", count: str = "") -> None:
-        """Raises ValueError for an order that is not in the form above, or names no known point or action."""
+        """Raises ValueError for a malformed `order`, or an unknown point or action."""
         name, nth, action, argument = (*order.split(":", 3), *[""] * 4)[:4] if order else ("", "0", "", "")
         if order and (name not in POINTS or (action and action not in ACTIONS) or not nth.isdigit() or int(nth) < 1):
             raise ValueError(
@@ -152,7 +155,7 @@ class Armed:
 
 
 def _append(path: str, text: str) -> int:
-    """The size of the file afterwards; right also where several processes append at once."""
+    """Append and return the new size of the file; safe when several processes append at once."""
     fd = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     try:
         os.write(fd, text.encode())
@@ -162,11 +165,11 @@ def _append(path: str, text: str) -> int:
 
 
 def _nothing(name: str) -> None:
-    """What crash_point is in every real run."""
+    """crash_point outside tests."""
 
 
 def bind(environment: Mapping[str, str]) -> Callable[[str], None]:
-    """The crash_point for this environment: the no-op unless something was ordered."""
+    """The crash_point for this environment: a no-op unless a variable arms or logs it."""
     order, log = environment.get(VARIABLE, ""), environment.get(LOG_VARIABLE, "")
     if not order and not log:
         return _nothing

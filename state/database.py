@@ -1,7 +1,7 @@
-"""The writing connection to state.db: opened, migrated, checked, backed up; transactions with their durability.
+"""The writing connection to state.db: opens, migrates, checks and backs it up, and runs transactions.
 
-WAL, foreign keys, explicit BEGIN IMMEDIATE. `synchronous` is FULL for what was promised to a person (checkpoints,
-cycles, states) and NORMAL for what can be ingested again from files.
+WAL, foreign keys, explicit BEGIN IMMEDIATE. `synchronous` is FULL for facts that exist only here (checkpoints, cycles,
+states) and NORMAL for those that can be ingested again from files.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from state.tables import APPLICATION_ID, MIGRATIONS, SCHEMA_VERSION
 
 _ABSENT = [name for name in ("numpy", "pandas") if name not in sys.modules]
 sys.modules.update(dict.fromkeys(_ABSENT))  # type: ignore[arg-type]
-try:  # sqlite_utils takes them where it can: 0.1 s and 20 MB for column types that no table here has
+try:  # sqlite_utils imports them if it can: 0.1 s and 20 MB for column types that we do not use
     from sqlite_utils import Database
 finally:
     for _name in _ABSENT:
@@ -41,7 +41,7 @@ PRAGMAS = (
 
 
 LOCK_PATIENCE_S = 60.0
-"""So long another process may hold a lock: a back-up program, a person with the sqlite3 shell."""
+"""How long to wait for another process's lock, such as a backup program's or a sqlite3 shell's."""
 
 
 def _to_stderr(text: str) -> None:
@@ -49,16 +49,16 @@ def _to_stderr(text: str) -> None:
 
 
 class WritingConnection:
-    """The only connection that writes. `state.store.Store` adds what is written."""
+    """The only connection that writes. `state.store.Store` adds the statements."""
 
     def __init__(self, run: RunDir, *, path: Path | None = None) -> None:
-        """Open and migrate the store; `path`: another file than the run's, which is made.
+        """Open and migrate the store. path: create this file instead of opening the run's.
 
         Raises LonghaulError: VERSION (written by a newer program), STORE, DISK, PERMISSION, LOCKED.
         """
         self.run = run
         self.say: Callable[[str], None] = _to_stderr
-        """Told when we wait for a lock."""
+        """Reports that we wait for a lock."""
         if path is None and not run.store.exists():
             raise LonghaulError(
                 f"run '{run.name}' has no store at {run.store}",
@@ -74,18 +74,18 @@ class WritingConnection:
             raise store_error(run, error) from error
 
     def _patiently(self, work: Callable[[], None]) -> None:
-        """`work()`, again while another process holds a lock. Raises what it raises, after LOCK_PATIENCE_S that too."""
+        """Retry `work` while another process holds a lock, for LOCK_PATIENCE_S. Raises what `work` raises."""
         deadline = time.monotonic() + LOCK_PATIENCE_S
-        is_told = False
+        is_reported = False
         while True:
             try:
                 return work()
             except sqlite3.OperationalError as error:
                 if not is_busy(error) or time.monotonic() >= deadline:
                     raise
-            if not is_told:
+            if not is_reported:
                 self.say(f"another process holds a lock on the store; waiting up to {LOCK_PATIENCE_S:.0f} s for it")
-                is_told = True
+                is_reported = True
 
     def _prepare(self) -> None:
         version = int(self.db.execute("PRAGMA user_version").fetchone()[0])
@@ -119,9 +119,9 @@ class WritingConnection:
 
     @contextmanager
     def transaction(self, *, durable_commit: bool = True) -> Iterator[None]:
-        """BEGIN IMMEDIATE ... COMMIT. durable_commit=False may lose the newest rows with the power, never the order.
+        """BEGIN IMMEDIATE ... COMMIT. With durable_commit=False a power cut may lose the newest rows, but no others.
 
-        Waits for another process's lock. Raises LonghaulError (LOCKED) where it lasts; STORE, DISK, PERMISSION.
+        Waits while another process holds a lock. Raises LonghaulError: LOCKED if it holds on; STORE, DISK, PERMISSION.
         """
         try:
             self.db.execute(f"PRAGMA synchronous={'FULL' if durable_commit else 'NORMAL'}")
@@ -140,7 +140,7 @@ class WritingConnection:
             raise
 
     def check(self) -> None:
-        """Raises LonghaulError(STORE) unless SQLite's own quick check is clean."""
+        """Raises LonghaulError(STORE) unless SQLite's quick_check passes."""
         try:
             verdict = self.db.execute("PRAGMA quick_check(1)").fetchone()[0]
         except sqlite3.DatabaseError as error:
@@ -149,7 +149,7 @@ class WritingConnection:
             raise store_error(self.run, sqlite3.DatabaseError(verdict))
 
     def backup(self, name: str) -> Path:
-        """A consistent copy in backups/, durable when this returns; the last BACKUPS_KEPT numbered ones stay."""
+        """Write a consistent, durable copy to backups/. Keeps the last BACKUPS_KEPT numbered copies."""
         durable.make_dir(self.run.backups)
         target, temporary = self.run.backups / name, self.run.backups / f".{name}.tmp"
         with durable.explained("cannot write the back-up", target):
@@ -167,12 +167,12 @@ class WritingConnection:
 
 
 def companions(path: Path) -> tuple[Path, ...]:
-    """Files that SQLite keeps beside a store at `path`."""
+    """The files that SQLite keeps beside the store at `path`."""
     return tuple(path.with_name(f"{path.name}{suffix}") for suffix in ("-wal", "-shm", "-journal"))
 
 
 def remove_store(path: Path) -> None:
-    """Remove a store that was never complete, the file itself last."""
+    """Remove a store that was never completed; the store itself goes last."""
     with durable.explained("cannot remove", path, kept="nothing was in it"):
         for part in (*companions(path), path):
             part.unlink(missing_ok=True)

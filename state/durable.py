@@ -1,7 +1,7 @@
-"""The only durable writes: what these functions return from is on disk, whole, after a crash of process or power.
+"""The only durable writes: once a function here returns, its write survives a crash or a power cut.
 
-Files are 0600, directories 0700, symbolic links are never followed. A full, read-only or failing disk is a
-LonghaulError (DISK), a refusal by the system one too (PERMISSION); any other OSError passes through: a bug of ours.
+Files are 0600, directories 0700, and symbolic links are never followed. A full, read-only or failing disk raises
+LonghaulError (DISK), missing permission LonghaulError (PERMISSION). Any other OSError is a bug and passes through.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def os_failure(error: OSError, doing: str, path: Path, kept: str) -> LonghaulError | None:
-    """The error for a person, or None where it is no fault of the disk or of permissions. (pure)"""
+    """The LonghaulError for a disk or permission error; None for any other. (pure)"""
     reason = error.strerror or str(error)
     if error.errno in PERMISSION_ERRORS:
         return LonghaulError(
@@ -50,7 +50,7 @@ def os_failure(error: OSError, doing: str, path: Path, kept: str) -> LonghaulErr
 
 @contextmanager
 def explained(doing: str, path: Path, kept: str = "everything that was saved before") -> Iterator[None]:
-    """Turn OSErrors of disk and permissions inside the block into LonghaulErrors."""
+    """Turn disk and permission errors in the block into LonghaulErrors."""
     try:
         yield
     except OSError as error:
@@ -61,8 +61,8 @@ def explained(doing: str, path: Path, kept: str = "everything that was saved bef
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Replace or create `path` with `data`: a reader sees the old content or the new one, never a part."""
-    temporary = path.with_name(f".{path.name}.tmp")  # a fixed name, so that a crash leaves one at most
+    """Replace or create `path` with `data`. A reader sees either the old content or the new, never a mixture."""
+    temporary = path.with_name(f".{path.name}.tmp")  # a fixed name, so that a crash leaves at most one
     with explained("cannot write", path):
         with suppress(FileNotFoundError):
             temporary.unlink()
@@ -79,7 +79,7 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def write_new_file(path: Path, data: bytes) -> None:
-    """Create `path` and fsync it. Not its directory; for files in a directory that is itself not yet in place."""
+    """Create `path` and fsync it, but not its directory. For files in a directory that is still to be renamed."""
     with explained("cannot write", path):
         _write_new(path, data)
 
@@ -96,12 +96,12 @@ def _write_new(path: Path, data: bytes) -> None:
 
 
 def fsync_file(path: Path) -> None:
-    """Content and size of `path` are on disk when this returns; its name is not, see fsync_dir."""
+    """Put the content and size of `path` on disk. For its name, see fsync_dir."""
     _fsync(path, os.O_RDONLY)
 
 
 def fsync_dir(path: Path) -> None:
-    """The names in `path`, which may be a link to a directory, are on disk when this returns."""
+    """Put the names in directory `path` on disk. `path` may be a link to a directory."""
     _fsync(path, os.O_RDONLY | os.O_DIRECTORY, follow=True)
 
 
@@ -115,13 +115,13 @@ def _fsync(path: Path, flags: int, *, follow: bool = False) -> None:
 
 
 def make_dir(path: Path) -> None:
-    """Create `path` and its missing parents (0700), durably. A directory that is there already is left as it is."""
+    """Create `path` and its missing parents (0700), durably. Leaves an existing directory as it is."""
     with explained("cannot create", path):
         create_dirs(path)
 
 
 def create_dirs(path: Path) -> None:
-    """As `make_dir`; every OSError as it comes."""
+    """Like `make_dir`, but raises a plain OSError."""
     for folder in (*reversed(path.parents), path):
         with suppress(FileExistsError):
             if not folder.exists():
@@ -132,7 +132,7 @@ def create_dirs(path: Path) -> None:
 
 
 def rename_dir(source: Path, target: Path) -> None:
-    """Rename durably. Raises FileExistsError where `target` is there: plain rename(2) would replace an empty one."""
+    """Rename durably. Raises FileExistsError if `target` exists: rename(2) would replace an empty directory."""
     with explained("cannot rename to", target):
         if os.path.lexists(target):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
@@ -143,10 +143,10 @@ def rename_dir(source: Path, target: Path) -> None:
 
 
 def remove_tree(path: Path, root: Path) -> None:
-    """Remove a directory (or file) below `root`, durably; nothing where it is gone already.
+    """Remove a directory or file below `root`, durably. Does nothing if it is already gone.
 
-    Raises ValueError for a symbolic link, for `root` itself, and for what lies outside `root` once resolved. Links
-    inside the tree are removed, never followed.
+    Raises ValueError for a symbolic link, for `root` itself, and for a path that resolves outside `root`. Removes links
+    inside the tree without following them.
     """
     if not os.path.lexists(path):
         return
@@ -164,17 +164,17 @@ def remove_tree(path: Path, root: Path) -> None:
 
 
 def free_bytes(path: Path) -> int:
-    """Bytes that this user may still write on the file system of `path`."""
+    """Free bytes available to this user on the file system of `path`."""
     with explained("cannot look at", path):
         usage = os.statvfs(path)
     return usage.f_bavail * usage.f_frsize
 
 
 class Appender:
-    """Appends whole lines to a file, each by one write(2). The only writer of that file."""
+    """Appends whole lines to a file, each by one write(2). Must be the only writer of that file."""
 
     def __init__(self, path: Path) -> None:
-        """Opens or creates `path`. A torn last line of an earlier writer stays, closed by a newline, as a line."""
+        """Open or create `path`. If an earlier writer left a torn last line, the next append ends it with a newline."""
         self.path = path
         with explained("cannot open", path):
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -184,9 +184,9 @@ class Appender:
             fsync_dir(path.parent)
 
     def append(self, line: bytes, *, sync: bool = False) -> None:
-        """Append `line`, which has no newline in it. sync: on disk when this returns.
+        """Append `line`, which must not contain a newline. sync: also fsync.
 
-        Raises LonghaulError (DISK) where it does not fit; what was written of the line is taken back.
+        Raises LonghaulError (DISK) if the line does not fit; a partly written line is truncated away.
         """
         if b"\n" in line:
             raise ValueError(f"{self.path.name}: a line with a newline in it")
@@ -207,7 +207,7 @@ class Appender:
 
     def _write(self, data: bytes) -> None:
         written = os.write(self._fd, data)
-        if written < len(data):  # a regular file is cut short only where the space ends: the rest raises ENOSPC
+        if written < len(data):  # a short write to a regular file means a full disk: the next write raises ENOSPC
             rest = os.write(self._fd, data[written:])
             if rest < len(data) - written:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

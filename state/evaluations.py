@@ -1,7 +1,7 @@
-"""Results of evaluations: a folder with a store of its own, a lock, and a folder of answers for each evaluation.
+"""Results of evaluations: a folder with its own store, a lock, and a folder of answers for each evaluation.
 
-A run's own store has one writer, its master, which may train for days; so evaluations have a file of their own beside
-it, whose one writer is the command that holds this folder's lock. A model without a run gets such a folder by itself.
+Only the master writes a run's store, and it may train for days. Evaluations therefore go to a store beside it, written
+by the command that holds the folder's lock. A model without a run gets such a folder of its own.
 """
 
 from __future__ import annotations
@@ -83,16 +83,16 @@ class EvaluationDir:
         return self.root / "lock"
 
     def folder(self, evaluation_id: str) -> Path:
-        """What one evaluation was told, and its answers."""
+        """The spec and the answers of one evaluation."""
         return self.root / evaluation_id
 
     def model(self, evaluation_id: str) -> Path:
-        """Links to a checkpoint's files while it is evaluated: the run that made it may prune it meanwhile."""
+        """Hard links to the checkpoint under evaluation, so that its run can prune it meanwhile."""
         return self.folder(evaluation_id) / "model"
 
 
 @dataclass(frozen=True)
-class Subject:
+class Target:
     """What was evaluated. identity: a hash of its weights; step: None for a model that is no checkpoint."""
 
     kind: str
@@ -105,11 +105,13 @@ class Subject:
 
 @dataclass(frozen=True)
 class SuiteFacts:
-    """One suite of one evaluation. score: None until the last problem is answered; then `low` and `high` are its 95 %
-    interval. metrics: task -> name -> value, with `mean` over the tasks."""
+    """One suite of one evaluation. score: None until every problem is answered; `low` and `high` are its 95 % interval.
+
+    metrics: task -> name -> value, with `mean` over the tasks.
+    """
 
     evaluation_id: str
-    subject: Subject
+    target: Target
     settings: Mapping[str, Any]
     suite: str
     n: int
@@ -122,14 +124,14 @@ class SuiteFacts:
 
 
 class EvaluationLock:
-    """One evaluation at a time in a folder. A worker inherits it, so that it ends with the last of the two."""
+    """Allows one evaluation at a time in a folder. The worker inherits the lock, so it lasts until both have ended."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
 
     @classmethod
     def acquire(cls, where: EvaluationDir) -> EvaluationLock | None:
-        """None where somebody holds it."""
+        """Returns None if another process holds the lock."""
         durable.make_dir(where.root)
         with durable.explained("cannot open the lock", where.lock, kept="everything"):
             fd = os.open(where.lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -143,21 +145,21 @@ class EvaluationLock:
         return cls(fd)
 
     def release(self) -> None:
-        """The file stays: unlinking it would let two in."""
+        """Keeps the file: unlinking it would let two processes in."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
 
 def holder_of(where: EvaluationDir) -> str:
-    """The process id that the lock's text names; empty if it names none."""
+    """The process id written in the lock file; empty if there is none."""
     with suppress(OSError):
         return where.lock.read_text(errors="replace").strip()[:20]
     return ""
 
 
 class EvaluationStore:
-    """The one writer of `evaluations.db`; open it with the folder's lock held."""
+    """The only writer of `evaluations.db`. Open it while holding the folder's lock."""
 
     def __init__(self, where: EvaluationDir) -> None:
         """Open or create, and migrate. Raises LonghaulError (VERSION, STORE, DISK, PERMISSION)."""
@@ -199,20 +201,18 @@ class EvaluationStore:
                 raise _unusable(self.where, error) from error
             raise
 
-    def begin(
-        self, evaluation_id: str, subject: Subject, settings: Mapping[str, Any], version: str, now: float
-    ) -> None:
-        """The evaluation's row; one that is there stays."""
+    def begin(self, evaluation_id: str, target: Target, settings: Mapping[str, Any], version: str, now: float) -> None:
+        """Insert the evaluation's row unless it exists."""
         with self._transaction():
             self.db.execute(
                 "INSERT OR IGNORE INTO evaluations VALUES (?,?,?,?,?,?,?,?,?)",
                 [
                     evaluation_id,
-                    subject.kind,
-                    subject.name,
-                    subject.step,
-                    subject.identity,
-                    subject.path,
+                    target.kind,
+                    target.name,
+                    target.step,
+                    target.identity,
+                    target.path,
                     json.dumps(settings, sort_keys=True),
                     version,
                     now,
@@ -220,7 +220,7 @@ class EvaluationStore:
             )
 
     def begin_suite(self, evaluation_id: str, suite: str, fingerprint: str, n: int, now: float) -> None:
-        """The suite's row. Answers to other problems or prompts (another fingerprint) no longer count."""
+        """Insert the suite's row. A changed fingerprint (other problems or prompts) deletes the earlier answers."""
         key = [evaluation_id, suite]
         with self._transaction():
             row = self.db.execute("SELECT fingerprint FROM suites WHERE evaluation_id=? AND suite=?", key).fetchone()
@@ -234,7 +234,7 @@ class EvaluationStore:
             )
 
     def add_answers(self, evaluation_id: str, suite: str, rows: Sequence[tuple[str, str, int, int]]) -> None:
-        """rows: (problem, task, samples, how many of them are right). A row that comes again changes nothing."""
+        """rows: (problem, task, samples, correct samples). Adding a row again changes nothing."""
         with self._transaction():
             self.db.executemany(
                 "INSERT OR REPLACE INTO answers VALUES (?,?,?,?,?,?)", [(evaluation_id, suite, *row) for row in rows]
@@ -243,7 +243,7 @@ class EvaluationStore:
     def end_suite(
         self, evaluation_id: str, suite: str, score: tuple[float, float, float], metrics: Mapping[str, Any], now: float
     ) -> None:
-        """score: (itself, low, high) of the mean."""
+        """score: (mean, low, high)."""
         with self._transaction():
             self.db.execute(
                 "UPDATE suites SET score=?, low=?, high=?, metrics=?, ended_at=coalesce(ended_at, ?)"
@@ -253,13 +253,13 @@ class EvaluationStore:
 
 
 def read_evaluations(where: EvaluationDir, limit: int = 200) -> tuple[SuiteFacts, ...]:
-    """Newest first; empty where nothing was evaluated. Raises LonghaulError (STORE) for a damaged store."""
+    """Newest first; empty if nothing was evaluated. Raises LonghaulError (STORE) for a damaged store."""
     if not where.store.is_file():
         return ()
     try:
         with closing(read_only(where.store)) as db:
             if not db.execute("SELECT 1 FROM sqlite_master WHERE name='answers'").fetchone():
-                return ()  # a crash came before the first migration
+                return ()  # a crash interrupted the first migration
             rows = db.execute(
                 "SELECT e.evaluation_id, kind, name, step, identity, path, settings, s.suite, n, (SELECT count(*) FROM"
                 " answers a WHERE a.evaluation_id=s.evaluation_id AND a.suite=s.suite), score, low, high, metrics,"
@@ -272,7 +272,7 @@ def read_evaluations(where: EvaluationDir, limit: int = 200) -> tuple[SuiteFacts
     return tuple(
         SuiteFacts(
             evaluation_id=row[0],
-            subject=Subject(*row[1:6]),
+            target=Target(*row[1:6]),
             settings=json.loads(row[6]),
             suite=row[7],
             n=row[8],
@@ -301,8 +301,8 @@ def _unusable(where: EvaluationDir, error: sqlite3.Error) -> LonghaulError:
     if is_busy(error):
         return LonghaulError(
             f"another process holds a lock on {where.store}: {text}",
-            kept="the answers beside it, and the run",
-            next_command=f"fuser -v {where.store}   (end what holds it), then the same command",
+            kept="the answer files and the run",
+            next_command=f"fuser -v {where.store}   (end the process that holds it), then the same command",
             exit_code=ExitCode.LOCKED,
         )
     code = ExitCode.STORE
@@ -312,7 +312,7 @@ def _unusable(where: EvaluationDir, error: sqlite3.Error) -> LonghaulError:
         code = ExitCode.PERMISSION
     return LonghaulError(
         f"the results in {where.store} cannot be used: {text}",
-        kept="the answers beside it, and the run",
+        kept="the answer files and the run",
         next_command=f"mv {where.store} {where.store}.bad   (the next evaluate rebuilds it from the answers)",
         exit_code=code,
     )

@@ -1,6 +1,6 @@
-"""Kinds of events of a run, each declared once: its name, its fields, what it says. (pure)
+"""Declares each kind of event of a run once: name, fields, meaning. (pure)
 
-A worker emits them through `workers.runtime.Attempt.event`; the store and the screens read them by these names.
+Workers emit them through `workers.runtime.Attempt.event`; the store and the displays read them by these names.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class EventKind:
-    """fields: of the event's data, all of them. is_open: there are more, as `meaning` says."""
+    """fields: the required keys of the event's data. is_open: further keys are allowed."""
 
     name: str
     meaning: str
@@ -19,7 +19,7 @@ class EventKind:
     is_open: bool = False
 
     def check(self, given: Collection[str]) -> None:
-        """Raises ValueError for data whose fields are not those that are declared."""
+        """Raises ValueError if the data's fields differ from the declared ones."""
         missing, more = set(self.fields) - set(given), set(given) - set(self.fields)
         if missing or (more and not self.is_open):
             raise ValueError(
@@ -29,34 +29,38 @@ class EventKind:
 
 
 STARTED = EventKind("started", "a worker begins; versions of its libraries", ("versions",))
+RESTARTED = EventKind(
+    "restarted", "the scheduler started the job of an attempt anew; steps after this one are done again", ("restart",)
+)
 SANDBOX = EventKind("sandbox", "what protects the machine from programs that the model writes", ("layers",))
 PROBLEMS = EventKind("problems", "the problems that a run trains on, and their digest", ("text", "digest"))
 IMPORT = EventKind("import", "the tasks that a run begins with, and the report of their check", ("text",), is_open=True)
 PATH = EventKind(
-    "path", "what computes the model, and how it compares with plain transformers", ("text",), is_open=True
+    "path", "the implementation that computes the model, compared with plain transformers", ("text",), is_open=True
 )
 MEMORY = EventKind(
-    "memory", "what the largest shapes took, and what was expected", ("expected_peak_bytes",), is_open=True
+    "memory", "measured and expected memory of the largest shapes", ("expected_peak_bytes",), is_open=True
 )
 STEP = EventKind("step", "metrics of a finished step (profiles/metrics.py)", is_open=True)
 EXAMPLES = EventKind("examples", "new valid tasks", ("tasks",))
 CHECKPOINT = EventKind("checkpoint", "a checkpoint is durable", ("path", "checkpoint_id", "digest"))
 VALIDATION = EventKind(
     "validation",
-    "scores of a suite, the seconds they took, and the problems that it has",
+    "scores of a suite, the seconds taken, and its number of problems",
     ("suite", "metrics", "seconds", "available"),
 )
-RESEED = EventKind("reseed", "tasks that a reseed kept and dropped", ("kept", "dropped"))
-WARNING = EventKind("warning", "what a person should know", ("text",))
+RESEED = EventKind("reseed", "tasks kept and dropped by a reseed", ("kept", "dropped"))
+WARNING = EventKind("warning", "something the user should know", ("text",))
 OOM_RETRY = EventKind(
-    "oom_retry", "the GPU ran out of memory, and the step is done again", ("text", "phase", "shrinks", "error")
+    "oom_retry", "the GPU ran out of memory; the step is repeated", ("text", "phase", "shrinks", "error")
 )
-NOT_FINITE = EventKind("not_finite", "a step with numbers that are not finite, how many in a row", ("in_row",))
+NOT_FINITE = EventKind("not_finite", "a step with NaN or infinite values, and how many in a row", ("in_row",))
 EXHAUSTED = EventKind("exhausted", "the finite source of problems or tasks was used up", ("text",))
-DONE = EventKind("done", "the attempt ends, and how", ("outcome", "exit_code"))
+DONE = EventKind("done", "the attempt ended, and how", ("outcome", "exit_code"))
 
 BY_WORKERS = (
     STARTED,
+    RESTARTED,
     SANDBOX,
     PROBLEMS,
     IMPORT,
@@ -73,14 +77,14 @@ BY_WORKERS = (
     EXHAUSTED,
     DONE,
 )
-"""What may stand in `events.jsonl`."""
+"""Kinds allowed in `events.jsonl`."""
 
-UNPARSED = EventKind("unparsed", "a line of `events.jsonl` that is no event", ("text", "line"))
-CONFLICT = EventKind("conflict", "an event that came twice and differs; the first is kept", ("text", "line"))
-MASTER = EventKind("master", "what the master tells a person; shown, and never stored", ("text",))
+UNPARSED = EventKind("unparsed", "an invalid line of `events.jsonl`", ("text", "line"))
+CONFLICT = EventKind("conflict", "an event that repeats with different data; the first is kept", ("text", "line"))
+MASTER = EventKind("master", "a message from the master; shown, never stored", ("text",))
 
 BY_MASTER = (UNPARSED, CONFLICT, MASTER)
-"""What the master adds."""
+"""Kinds the master adds."""
 
 
 def names(*kinds: EventKind) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""Facts that workers report, as rows: one that comes twice changes nothing, another in its place is an error."""
+"""Stores events from workers as rows. A repeated event changes nothing; a conflicting one is an error."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from profiles.metrics import LOSS, REWARD, SECONDS, TOKENS
 from state import event_kinds
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Line:
-    """One parsed line of events.jsonl. text is the line itself: it decides whether a repeat is the same event."""
+    """One parsed line of events.jsonl. text: the raw line."""
 
     seq: int
     type: str
@@ -27,14 +28,14 @@ class Line:
 
 
 class ConflictingEvent(Exception):
-    """The same (cycle, attempt, seq) came with another payload: a bug or a tampered file, never ignored."""
+    """The same (cycle, attempt, seq) arrived with a different payload: a bug or a tampered file."""
 
     def __init__(self, what: str, line: Line) -> None:
         super().__init__(what)
         self.what, self.line = what, line
 
     def as_line(self) -> Line:
-        """What is kept in its place. Numbered by its content, so that it comes once, and apart from all others."""
+        """A `conflict` line to store instead. Its number is a hash of the content, so repeats are stored once."""
         number = -(1 << 62) + int.from_bytes(hashlib.sha256(self.line.text.encode()).digest()[:6])
         data = {"text": self.what, "line": self.line.text[:2000]}
         return Line(
@@ -43,13 +44,15 @@ class ConflictingEvent(Exception):
 
 
 def insert_line(db: Database, cycle: int, role: str, attempt: int, line: Line) -> None:
-    """Into the table that its type belongs to. Raises ConflictingEvent; then nothing was changed."""
+    """Insert the line into the table for its type. Raises ConflictingEvent without changing anything."""
     if line.type == event_kinds.STEP.name:
         insert_step(db, cycle, attempt, line)
     elif line.type == event_kinds.EXAMPLES.name:
         insert_examples(db, cycle, attempt, line)
     else:
         insert_event(db, cycle, role, attempt, line)
+        if line.type == event_kinds.RESTARTED.name:
+            forget_steps(db, cycle, attempt, line)
 
 
 def insert_event(db: Database, cycle: int, role: str, attempt: int, line: Line) -> None:
@@ -75,10 +78,19 @@ def insert_step(db: Database, cycle: int, attempt: int, line: Line) -> None:
             raise ConflictingEvent(f"step {line.step} came twice and differs; the first is kept", line)
         return
     get = line.data.get
+    values = [get(SECONDS.name), get(REWARD.name), get(LOSS.name), int(get(TOKENS.name) or 0)]
     db.execute(
         "INSERT INTO steps (step, cycle, attempt, seq, seconds, reward, loss, tokens, metrics, t_wall)"
         " VALUES (?,?,?,?,?,?,?,?,?,?)",
-        [*key, line.seq, get("seconds"), get("reward"), get("loss"), int(get("tokens") or 0), metrics, line.t_wall],
+        [*key, line.seq, *values, metrics, line.t_wall],
+    )
+
+
+def forget_steps(db: Database, cycle: int, attempt: int, line: Line) -> None:
+    """Those that no checkpoint holds and that were reported before `line`: the restarted job does them again."""
+    db.execute(
+        "DELETE FROM steps WHERE cycle=? AND attempt=? AND step>? AND seq<? AND trained=0",
+        [cycle, attempt, line.step, line.seq],
     )
 
 
@@ -101,5 +113,5 @@ def insert_examples(db: Database, cycle: int, attempt: int, line: Line) -> None:
 
 
 def example_id(task: str, program: str, inputs: str) -> str:
-    """Identity of a task; workers send each program in its normal form."""
+    """Identity of a task. Workers send programs in normal form."""
     return hashlib.sha256(f"{task}\0{program}\0{inputs}".encode()).hexdigest()

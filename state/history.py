@@ -1,6 +1,6 @@
 """The frozen facts that decisions and displays read. (pure)
 
-A History is small however long the run is: the newest cycle, a window of committed ones, and running totals.
+A History stays small in long runs: the newest cycle, a window of committed cycles, and running totals.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from state.states import AttemptState, CycleState, RunState
 
 WINDOW = 64
-"""Committed cycles that a History holds; no rule looks further back."""
+"""Number of committed cycles in a History; no rule looks further back."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class CheckpointFacts:
 
 
 def num_unhashed(known: Sequence[CheckpointFacts], newest_id: str) -> int:
-    """Checkpoints newer than the newest verified one, among them `newest_id`, which may have no row yet. (pure)
+    """Number of checkpoints newer than the newest verified one, counting `newest_id` even if it has no row yet. (pure)
 
     known: oldest first.
     """
@@ -45,13 +45,24 @@ def num_unhashed(known: Sequence[CheckpointFacts], newest_id: str) -> int:
 
 @dataclass(frozen=True)
 class AnswerBits:
-    """Which problems of one task a checkpoint got right: bit n, counted from the lowest, is of problems[n]."""
+    """Which problems of one task a checkpoint solved. Bit n, counted from the lowest, belongs to problems[n]."""
 
     problems: tuple[str, ...]
-    """Names by content: equal names, equal problems."""
+    """Names derived from content: equal names mean equal problems."""
     greedy: int
     sampled: int | None = None
-    """None: nothing was sampled."""
+    """None if nothing was sampled."""
+
+
+@dataclass(frozen=True)
+class NodeFailure:
+    """A node of a cluster that failed under an attempt. at: UTC seconds."""
+
+    node: str
+    reason: str
+    cycle: int
+    attempt: int
+    at: float
 
 
 @dataclass(frozen=True)
@@ -66,17 +77,17 @@ class ValidationFacts:
     n: int
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     answers: Mapping[str, AnswerBits] = field(default_factory=dict)
-    """By task; empty for a validation of before they were stored, and where only scores are read."""
+    """By task. Empty if the validation predates stored answers, or if only scores were read."""
 
 
 @dataclass(frozen=True)
 class ValidationCost:
-    """What asking took, all suites together."""
+    """Cost of one validation, over all suites."""
 
     seconds: float
     asked: int
     available: int
-    """Problems that the suites have."""
+    """Problems in the suites."""
 
 
 @dataclass(frozen=True)
@@ -108,10 +119,10 @@ class AttemptFacts:
     first_step: int
     step_reached: int
     progressed: bool
-    """It left a committed checkpoint that was not there before."""
+    """Whether it committed a new checkpoint."""
     exit_code: int | None = None
     failure: str = ""
-    """Class of the failure: an ExitCode's name, `signal:N`, `host_oom`, `hung:STAGE`; empty if there was none."""
+    """Class of the failure: an ExitCode's name, `signal:N`, `host_oom` or `hung:STAGE`; empty if it did not fail."""
     message: str = ""
     reductions: int = 0
     started_at: float = 0.0
@@ -122,7 +133,7 @@ class AttemptFacts:
 
 @dataclass(frozen=True)
 class History:
-    """What the master knows. Steps count from 1; step 0 is the checkpoint that the seed phase ends with."""
+    """What the master knows. Steps count from 1; step 0 is the checkpoint at the end of seeding."""
 
     run_id: str
     name: str
@@ -132,42 +143,42 @@ class History:
     stop_reason: str = ""
     created_at: float = 0.0
     heartbeat_at: float = 0.0
-    """UTC seconds at which a master last said that it lives."""
+    """UTC seconds of the master's last heartbeat."""
     current: CycleFacts | None = None
-    """The newest cycle, in whatever state."""
+    """The newest cycle, in any state; the oldest uncommitted one if there is any."""
     recent: tuple[CycleFacts, ...] = ()
     """The last WINDOW committed cycles, oldest first."""
     failures: tuple[AttemptFacts, ...] = ()
-    """Attempts that ended in failure since the last progress, oldest first."""
+    """Failed attempts since the last progress, oldest first."""
     last_attempt: Mapping[str, int] = field(default_factory=dict)
     """role -> number of the newest attempt at the current cycle."""
     first_validation: ValidationFacts | None = None
     last_validation: ValidationFacts | None = None
     best_validation: ValidationFacts | None = None
-    """Highest accuracy; ties go to the earlier."""
+    """Highest accuracy; the earlier wins a tie."""
     cycles_done: int = 0
     examples: int = 0
     """Distinct valid tasks found in committed and current cycles."""
     training_s: float = 0.0
-    """Seconds of training in all cycles."""
+    """Training time of all cycles."""
     seeding_s: float = 0.0
-    """Seconds from first to last word of the workers of cycle 0, by their own clock: no time between two attempts."""
+    """Time from first to last event of each attempt at cycle 0, summed. Excludes the time between attempts."""
     reductions: int = 0
-    """How often the rollout batch was halved for CUDA memory."""
+    """How often the rollout batch was halved after CUDA ran out of memory."""
     all_problems: bool | None = None
-    """Whether validations ask every problem of their suites; None: not decided."""
+    """Whether validations use every problem of their suites; None: undecided."""
     validation_cost: ValidationCost | None = None
-    """Of the newest validation that said so."""
+    """Cost of the newest validation, if its worker reported it."""
 
     @property
     def step(self) -> int:
-        """Last step that cannot be lost."""
+        """Last step in a committed checkpoint."""
         return self.head.step if self.head is not None else 0
 
 
 @dataclass(frozen=True)
 class StepFacts:
-    """One trained step, for charts. metrics: flat, as the worker reported them."""
+    """One trained step, for charts. metrics: as reported by the worker, flat."""
 
     step: int
     cycle: int
@@ -178,7 +189,7 @@ class StepFacts:
 
 @dataclass(frozen=True)
 class EventFacts:
-    """One line of the log, for people."""
+    """One line of the event log."""
 
     at: float
     """UTC seconds."""

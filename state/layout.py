@@ -1,7 +1,7 @@
-"""Every path of a run, as properties of RunDir; nobody else joins paths. (pure, but for `free_attempt`)
+"""Every path of a run, as properties of RunDir. No other module joins paths. (pure, except `free_attempt`)
 
-Paths that are stored (in the store, in manifests, in specs) are relative to the run directory, so that a run may be
-moved or renamed.
+Stored paths (in the store, manifests and specs) are relative to the run directory, so that a run can be moved or
+renamed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class AttemptDir:
-    """One try at a cycle: what its worker is told, what it says, what it leaves."""
+    """One attempt at a cycle: the worker's spec, its events, its result and its logs."""
 
     path: Path
 
@@ -38,11 +38,44 @@ class AttemptDir:
 
     @property
     def ranks_store(self) -> Path:
-        """Through which the ranks of an attempt on several GPUs meet."""
+        """The file through which the ranks of a multi-GPU attempt rendezvous."""
         return self.path / "ranks"
 
+    @property
+    def requests(self) -> Path:
+        """Lines of the master to a worker that has no socket to it."""
+        return self.path / "requests.jsonl"
+
+    @property
+    def replies(self) -> Path:
+        """Lines of such a worker to the master, heartbeats among them."""
+        return self.path / "replies.jsonl"
+
+    @property
+    def stop(self) -> Path:
+        """Where this file is, such a worker saves after its step and ends: the wish of its job script, at a limit."""
+        return self.path / "stop"
+
+    @property
+    def master(self) -> Path:
+        """A number that the master counts up while it looks after such a worker."""
+        return self.path / "master"
+
+    def claim(self, restart: int) -> Path:
+        """Whose this attempt is, after so many restarts of its job: the process that created the file."""
+        return self.path / f"claim.{restart}"
+
+    @property
+    def job_script(self) -> Path:
+        return self.path / "job.bash"
+
+    @property
+    def job_end(self) -> Path:
+        """The exit code with which the job script ended, the last thing that it writes."""
+        return self.path / "job.exit"
+
     def rank_log(self, rank: int) -> Path:
-        """What a further GPU's process wrote; that of rank 0 is the worker's."""
+        """Output of another rank's process; rank 0 writes to the worker's log."""
         return self.path / f"rank-{rank}.log"
 
 
@@ -52,7 +85,7 @@ class RunDir:
 
     root: Path
     link: Path | None = None
-    """The symbolic link by which a person named it; `root` is then what it led to."""
+    """The symbolic link used to name the run; `root` is then its target."""
 
     @property
     def name(self) -> str:
@@ -60,7 +93,7 @@ class RunDir:
 
     @property
     def folder(self) -> Path:
-        """Where a person finds it: the folder of all runs."""
+        """The folder of all runs that lists this one."""
         return (self.link or self.root).parent
 
     @property
@@ -69,12 +102,12 @@ class RunDir:
 
     @property
     def store_companions(self) -> tuple[Path, ...]:
-        """Files that SQLite keeps beside the store; a store that is put elsewhere is not whole without them."""
+        """Files that SQLite keeps beside the store. A moved store is incomplete without them."""
         return tuple(self.root / f"state.db{suffix}" for suffix in ("-wal", "-shm", "-journal"))
 
     @property
     def unborn_store(self) -> Path:
-        """The store of a new run until it is complete; then it is renamed."""
+        """The store of a new run until it is complete and renamed."""
         return self.root / ".state.db.new"
 
     @property
@@ -83,7 +116,7 @@ class RunDir:
 
     @property
     def place(self) -> Path:
-        """Where the last master found this directory: a copy is known by it."""
+        """Records where the last master found this directory, which reveals a copy."""
         return self.root / "place.json"
 
     @property
@@ -92,17 +125,17 @@ class RunDir:
 
     @property
     def latest(self) -> Path:
-        """Names the head, for people and other programs."""
+        """Names the head, for users and other programs."""
         return self.root / "latest.json"
 
     @property
     def best(self) -> Path:
-        """Names the checkpoint with the best validation; not there before the first one."""
+        """Names the checkpoint with the best validation; absent before the first validation."""
         return self.root / "best.json"
 
     @property
     def readers(self) -> Path:
-        """Links to checkpoints that a command reads now; a folder for each process."""
+        """Links to checkpoints that commands are reading; one folder per process."""
         return self.root / "readers"
 
     @property
@@ -111,7 +144,7 @@ class RunDir:
 
     @property
     def trackers(self) -> Path:
-        """What the tracker process remembers and logs."""
+        """State and logs of the tracker process."""
         return self.root / "trackers"
 
     @property
@@ -128,12 +161,12 @@ class RunDir:
 
     @property
     def standby_logs(self) -> Path:
-        """Output of workers that were warmed and have no attempt yet."""
+        """Output of standby workers that have no attempt yet."""
         return self.root / "standby"
 
     @property
     def workers(self) -> Path:
-        """A file for each worker that may live: the handle by which its launcher finds it."""
+        """One file per worker that may be alive, with the handle by which its launcher finds it."""
         return self.root / "workers"
 
     @property
@@ -146,7 +179,7 @@ class RunDir:
 
     @property
     def ballast(self) -> Path:
-        """16 MB that are given up first when the disk is full, so that the store can commit the reason."""
+        """16 MB that the master frees when the disk is full, so that the store can commit the reason."""
         return self.root / "ballast"
 
     @property
@@ -159,40 +192,40 @@ class RunDir:
 
     @property
     def difficulties(self) -> Path:
-        """How hard each problem was for the policy that the run began with; GRPO with a curriculum alone."""
+        """Difficulty of each problem for the initial policy; only for GRPO with a curriculum."""
         return self.root / "difficulties.jsonl"
 
     @property
     def imported(self) -> Path:
-        """Data set of the tasks that the run began with, as they were verified on the way in."""
+        """Data set of the tasks the run started with, after verification."""
         return self.root / "data" / "imported.jsonl"
 
     @property
     def next_input(self) -> Path:
-        """Data set of everything that the run ended with: the input of a next iteration."""
+        """Data set of all tasks at the end of the run, as input for another run."""
         return self.root / "data" / "next.jsonl"
 
     def cycle(self, cycle: int) -> Path:
         return self.cycles / f"{cycle:04d}"
 
     def rollouts(self, cycle: int) -> Path:
-        """Rollouts of a cycle, shared by its attempts: what one generated, the next need not generate again."""
+        """Rollouts of a cycle, shared by its attempts so that a retry need not generate them again."""
         return self.cycle(cycle) / "rollouts"
 
     def rollout_file(self, cycle: int, step: int) -> Path:
         return self.rollouts(cycle) / f"step-{step:06d}.jsonl"
 
     def seed_file(self, cycle: int, batch: int) -> Path:
-        """What one batch of seeding found."""
+        """The tasks found by one seeding batch."""
         return self.rollouts(cycle) / f"seed-{batch:06d}.jsonl"
 
     def attempt(self, cycle: int, attempt: int, role: str = "train") -> AttemptDir:
-        """role: "train" or "validate"; a validation attempt has a directory of its own."""
+        """role: "train" or "validate"; each has its own directories."""
         prefix = "attempt" if role == "train" else role
         return AttemptDir(self.cycle(cycle) / f"{prefix}-{attempt}")
 
     def free_attempt(self, cycle: int, attempt: int, role: str) -> int:
-        """`attempt`, or one past the highest number whose directory is there: two attempts never share one."""
+        """`attempt`, or one past the highest existing directory, so that two attempts never share a directory."""
         prefix = self.attempt(cycle, attempt, role).path.name.rpartition("-")[0]
         names = [path.name.rpartition("-")[2] for path in self.cycle(cycle).glob(f"{prefix}-*")]
         return max([attempt, *(int(name) + 1 for name in names if name.isdigit())])
@@ -201,24 +234,24 @@ class RunDir:
         return self.workers / f"{token}.json"
 
     def relative(self, path: Path) -> str:
-        """The form in which a path is stored."""
+        """`path` relative to the run directory, as it is stored."""
         return path.relative_to(self.root).as_posix()
 
 
 LONGEST_NAME_BYTES = 255
-"""Of a file name, on the file systems that people use."""
+"""Limit of a file name on common file systems."""
 
 
 def name_problem(name: str) -> str:
-    """Why a run cannot have this name, which is that of its directory; empty if it can. (pure)"""
+    """Why this cannot be the name of a run and its directory; empty if it can. (pure)"""
     if not name:
         return "it is empty"
     if name in (".", ".."):
-        return "that is a directory of the file system"
+        return "it is a reserved directory name"
     if "/" in name:
-        return "it has a '/': a run is one directory in the folder of all runs (--runs)"
+        return "it contains a '/': a run is a single directory in the folder of all runs (--runs)"
     if not name.isprintable():
-        return "it has characters that cannot be shown"
+        return "it contains unprintable characters"
     if len(name.encode(errors="replace")) > LONGEST_NAME_BYTES:
-        return f"it has {len(name.encode(errors='replace'))} bytes, of {LONGEST_NAME_BYTES} that a file name may have"
+        return f"it has {len(name.encode(errors='replace'))} bytes; a file name may have {LONGEST_NAME_BYTES}"
     return ""

@@ -1,7 +1,7 @@
-"""One orchestrator a run: an flock on `lock`, held for life; it names the holder's pid and age when refused.
+"""Allows one orchestrator per run: an flock on `lock`, held for life. A refusal names the holder's pid and age.
 
-The kernel's lock is what counts and ends with its holder, however that dies. The text in the file is for people, and
-for the one case that flock may not see: another host on a network file system.
+The kernel releases the flock however its holder dies. The text in the file is for people, and for the one case that
+flock may miss: another host on a network file system.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _held: weakref.WeakSet[RunLock] = weakref.WeakSet()
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a lock, in the words that it left in the file."""
+    """The holder of a lock, as it wrote itself into the file."""
 
     pid: int
     started_at: float
     host: str
     boot_id: str
     inode: int = 0
-    """Of the lock file: another one means that the text was copied along with the run."""
+    """Inode of the lock file. A different one means that the file was copied along with the run."""
 
 
 class RunLock:
-    """Held from `acquire` to `release`. A forked child does not hold it; an exec closes it."""
+    """Held from `acquire` to `release`. Neither a forked child nor an exec keeps it."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -59,9 +59,9 @@ class RunLock:
         steal: bool = False,
         on_network: Callable[[Path], bool] | None = None,
     ) -> RunLock:
-        """Take the lock of `run`, whose directory exists.
+        """Take the lock of `run`, whose directory must exist.
 
-        steal: believe the lock although another host's text is in it. Raises LonghaulError: LOCKED, PERMISSION, DISK.
+        steal: trust flock even if the file names another host. Raises LonghaulError: LOCKED, PERMISSION, DISK.
         """
         now = time.time() if now is None else now
         fd = _open(run.lock)
@@ -70,7 +70,7 @@ class RunLock:
             left = _holder(fd)
             is_foreign = left is not None and left.host != socket.gethostname()
             if is_foreign and not steal and (on_network or is_network)(run.root):
-                raise _refusal(run, left, now, "; flock does not reach over every network file system")
+                raise _refusal(run, left, now, "; flock does not work across hosts on every network file system")
             _write(fd, run.lock, Holder(os.getpid(), now, socket.gethostname(), _boot_id(), os.fstat(fd).st_ino))
         except BaseException:
             os.close(fd)
@@ -78,10 +78,10 @@ class RunLock:
         return cls(fd)
 
     def release(self) -> None:
-        """Let go, and clear the text. The file stays: unlinking it would let two masters in. Repeats are harmless."""
+        """Clear the text and unlock. Keeps the file: unlinking it would let two masters in. Safe to repeat."""
         if self._fd >= 0:
             os.ftruncate(self._fd, 0)
-            fcntl.flock(self._fd, fcntl.LOCK_UN)  # a child forked this instant may still have the file open
+            fcntl.flock(self._fd, fcntl.LOCK_UN)  # a child forked just now may still have the file open
             self._close()
 
     def _close(self) -> None:
@@ -91,7 +91,7 @@ class RunLock:
 
 
 def is_network(path: Path, mounts: str | None = None) -> bool:
-    """Whether `path` lies on a network file system, by the longest mount point that contains it."""
+    """Whether `path` is on a network file system, judged by the longest mount point that contains it."""
     text = _MOUNTS.read_text(errors="replace") if mounts is None else mounts
     resolved = path.resolve()
     kinds = {Path(fields[1].replace("\\040", " ")): fields[2] for fields in map(str.split, text.splitlines())}
@@ -100,7 +100,7 @@ def is_network(path: Path, mounts: str | None = None) -> bool:
 
 
 def age_text(seconds: float) -> str:
-    """An age for people: "40 s", "12 min", "3 h 5 min", "2 d 4 h". A clock set back gives 0 s. (pure)"""
+    """A readable age: "40 s", "12 min", "3 h 5 min", "2 d 4 h". A clock set back gives "0 s". (pure)"""
     left = max(0, int(seconds))
     if left < 60:
         return f"{left} s"
@@ -147,7 +147,7 @@ def _refusal(run: RunDir, holder: Holder | None, now: float, why: str) -> Longha
         who = f"by pid {holder.pid} on {holder.host} for {age_text(now - holder.started_at)} (since {since})"
     return LonghaulError(
         f"run '{run.name}' is held {who}{why}",
-        kept="the run, untouched; its holder goes on",
+        kept="the run, untouched; the other process goes on",
         next_command=f"python -m orchestrator status --run {run.name}",
         exit_code=ExitCode.LOCKED,
     )
@@ -174,7 +174,7 @@ def _boot_id() -> str:
 
 
 def _forget_in_child() -> None:
-    """An flock belongs to the open file that a fork shares: a child that outlives us would hold the run for ever."""
+    """A forked child shares the flock, so a child that outlives us would hold the run forever. Close its copy."""
     for lock in tuple(_held):
         lock._close()
 

@@ -1,4 +1,4 @@
-"""Opens SQLite files for reading, and says what SQLite's errors mean to a person. Imports little: `status` needs it."""
+"""Opens SQLite files for reading and explains SQLite's errors. Imports little, because `status` must start fast."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from state import durable
 from state.layout import RunDir
 
 BUSY_S = 5.0
-"""What SQLite itself waits for a lock."""
+"""How long SQLite itself waits for a lock."""
 LONGEST_PATH = 504
-"""Bytes of the absolute path of a store, links resolved: SQLite is built for 512, and keeps eight for `-journal`."""
+"""Limit of a store's absolute path in bytes, links resolved: SQLite allows 512 and needs eight for `-journal`."""
 LONGEST_ROOT = LONGEST_PATH - len("/backups/.state.db.v100.bak.tmp")
-"""Of a run directory: every store in it can then be opened."""
+"""Limit of a run directory's path in bytes, so that every store in it can be opened."""
 SMALLEST_ROOM = 1 << 20
-"""With less free space than this, a refusal to open or to write is put down to the full disk."""
+"""With less free space than this, a failure to open or write is blamed on a full disk."""
 
 
 def read_only(path: Path) -> sqlite3.Connection:
-    """A connection that cannot write. The path is quoted: `#`, `?` and `%` are letters of it. Raises sqlite3.Error."""
+    """A read-only connection. The path is quoted, so it may contain `#`, `?` and `%`. Raises sqlite3.Error."""
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_S)
 
 
@@ -32,18 +32,18 @@ def is_busy(error: Exception) -> bool:
 
 
 def _code(error: Exception) -> int:
-    """SQLite's primary error code; 0 where the error has none."""
+    """SQLite's primary error code; 0 if the error has none."""
     return int(getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF
 
 
 def store_error(run: RunDir, error: Exception) -> LonghaulError:
-    """What a person is told when SQLite fails: lock, disk, permission, or damage."""
+    """Explain a failure of SQLite: lock, disk, permission or damage."""
     code, text = _code(error), str(error)
     if is_busy(error):
         return LonghaulError(
             f"another process holds a lock on the store of run '{run.name}': {text}",
             kept="everything that was committed",
-            next_command=f"fuser -v {run.store}   (end what holds it), then: python -m orchestrator run",
+            next_command=f"fuser -v {run.store}   (end the process that holds it), then: python -m orchestrator run",
             exit_code=ExitCode.LOCKED,
         )
     cannot_open = code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM)
@@ -68,7 +68,7 @@ def store_error(run: RunDir, error: Exception) -> LonghaulError:
 
 
 def too_long(run: RunDir) -> LonghaulError:
-    """No store can be opened below this directory: the limit is SQLite's own, and a link does not get around it."""
+    """The run directory's path exceeds SQLite's limit. A symbolic link does not help: SQLite resolves it."""
     length = len(os.fsencode(run.root.resolve()))
     return LonghaulError(
         f"the path of the directory of run '{run.name}' has {length} bytes; SQLite allows {LONGEST_ROOT}",
@@ -79,7 +79,7 @@ def too_long(run: RunDir) -> LonghaulError:
 
 
 def damaged(run: RunDir, text: str) -> LonghaulError:
-    """The store holds what it should not; it can be made again from the files beside it."""
+    """The store is damaged; `recover` can rebuild it from the files beside it."""
     return LonghaulError(
         f"the store of run '{run.name}' is damaged: {text}",
         kept=f"checkpoints in {run.checkpoints}, and what each attempt wrote in {run.cycles}",
@@ -101,7 +101,7 @@ def _is_full(run: RunDir) -> bool:
 
 
 def unexpected(run: RunDir, error: OSError | sqlite3.Error) -> LonghaulError:
-    """An error of the system that nobody expected where it came: disk, permission, or a class of its own."""
+    """Explain a system error that no other code caught: disk, permission, or INTERNAL."""
     if isinstance(error, sqlite3.Error):
         return store_error(run, error)
     path = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else run.root

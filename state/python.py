@@ -1,7 +1,7 @@
-"""How another Python of ours is started: our packages come first, and nothing from the working directory. (pure)
+"""Builds the command and environment of a child Python: our packages first, never the working directory. (pure)
 
-`python -m workers` would look into the working directory before anything else, and execute a `workers.py`, `torch.py`
-or `json.py` that lies there.
+A plain `python -m workers` searches the working directory first, and would execute a `workers.py`, `torch.py` or
+`json.py` there.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = str(Path(__file__).resolve().parents[1])
-"""Where our packages lie: a checkout, or site-packages."""
+"""The folder of our packages: a checkout, or site-packages."""
 
 
 def command(module: str, *arguments: str) -> list[str]:
-    """`python -m MODULE` without the working directory. Give it an environment of `finding_us`."""
+    """`python -m MODULE` without the working directory. Use it with the environment from `finding_us`."""
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
 def finding_us(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment with our packages in PYTHONPATH, and without the working directory for what a child starts.
+    """Put our packages into PYTHONPATH, and keep the working directory out of it for the child's own children.
 
-    An empty part of PYTHONPATH, as `$PYTHONPATH:/mine` easily leaves one, would mean the working directory as well.
+    Drops empty parts of PYTHONPATH, as left by `$PYTHONPATH:/mine`, because they mean the working directory too.
     """
     given = environment.get("PYTHONPATH", "").split(os.pathsep)
     path = os.pathsep.join(dict.fromkeys([ROOT, *filter(None, given)]))

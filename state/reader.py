@@ -20,6 +20,7 @@ from state.history import (
     CycleFacts,
     EventFacts,
     History,
+    NodeFailure,
     StepFacts,
     ValidationCost,
     ValidationFacts,
@@ -27,7 +28,7 @@ from state.history import (
 from state.layout import RunDir
 from state.opening import damaged, read_only, store_error
 from state.states import AttemptState, CycleState, RunState
-from state.tables import WITH_ANSWERS
+from state.tables import WITH_ANSWERS, WITH_NODES
 
 Answers = dict[tuple[int, str], dict[str, AnswerBits]]
 """(cycle, suite) -> task -> bits."""
@@ -50,7 +51,7 @@ _CYCLE = (
 
 
 def is_born(run: RunDir) -> bool:
-    """False where there is no store, or a crash left one before the run's row was in it. Damage is told elsewhere."""
+    """Whether the store exists and holds the run's row, which a crash may prevent. Others report damage."""
     if not run.store.exists():
         return False
     try:
@@ -59,12 +60,12 @@ def is_born(run: RunDir) -> bool:
                 return bool(connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone())
             return bool(connection.execute("SELECT 1 FROM runs").fetchone())
     except sqlite3.Error:
-        # A journal is only there before a store is in WAL mode: what it belongs to was never complete.
+        # A journal exists only before a store enters WAL mode: this store was never completed.
         return not run.store_companions[-1].exists()
 
 
 class Reader:
-    """A read-only view of one run's store; sees what was committed when each method was called."""
+    """A read-only view of one run's store. Each method sees what was committed when it was called."""
 
     def __init__(self, connection: sqlite3.Connection, run: RunDir) -> None:
         self.connection = connection
@@ -72,7 +73,7 @@ class Reader:
 
     @classmethod
     def open(cls, run: RunDir) -> Reader:
-        """Raises LonghaulError: INPUT if there is no such run; STORE, DISK, PERMISSION, LOCKED if it cannot be read."""
+        """Raises LonghaulError: INPUT if the run does not exist; STORE, DISK, PERMISSION, LOCKED if unreadable."""
         if not run.store.exists():
             raise LonghaulError(
                 f"there is no run '{run.name}' in {run.root.parent}",
@@ -86,7 +87,7 @@ class Reader:
         except sqlite3.Error as error:
             raise store_error(run, error) from error
         if not is_there:
-            raise damaged(run, "it has no row of the run")
+            raise damaged(run, "the row of the run is missing")
         return cls(connection, run)
 
     def close(self) -> None:
@@ -106,7 +107,7 @@ class Reader:
             0
         ]
         head = self.checkpoint(run[3]) if run[3] else None
-        # The oldest open one: after a walk back over several cycles each of them is done again, in order.
+        # The oldest uncommitted cycle: after a walk back over several cycles, each is repeated in order.
         newest = self._rows(
             f"SELECT {_CYCLE} FROM cycles ORDER BY state='committed', CASE state WHEN 'committed'"
             " THEN -cycle ELSE cycle END LIMIT 1"
@@ -154,7 +155,7 @@ class Reader:
         )
 
     def _validation_cost(self) -> ValidationCost | None:
-        """Of the newest validation, as its worker measured it; None if it was of before workers said so."""
+        """Cost of the newest validation, as its worker measured it; None if an older version did not report it."""
         rows = self._rows(
             "SELECT sum(json_extract(payload, '$.seconds')), sum(json_extract(payload, '$.metrics.mean.n')),"
             " sum(json_extract(payload, '$.available')), count(*) - count(json_extract(payload, '$.available'))"
@@ -193,7 +194,7 @@ class Reader:
         return _validation(rows[0]) if rows else None
 
     def _failures(self) -> tuple[AttemptFacts, ...]:
-        """Failed attempts after the newest one that progressed, succeeded or stopped as asked."""
+        """Failed attempts since the newest one that progressed, succeeded or stopped on request."""
         rows = self._rows(f"SELECT {_ATTEMPT} FROM attempts ORDER BY rowid DESC LIMIT 64")
         failures = []
         for row in rows:
@@ -220,6 +221,13 @@ class Reader:
         )
         return tuple(_attempt(row) for row in rows)
 
+    def node_failures(self) -> tuple[NodeFailure, ...]:
+        """Nodes that failed under an attempt, oldest first."""
+        if self._rows("PRAGMA user_version")[0][0] < WITH_NODES:
+            return ()
+        rows = self._rows("SELECT node, reason, cycle, attempt, at FROM node_failures ORDER BY rowid")
+        return tuple(NodeFailure(*row) for row in rows)
+
     def end_step(self, cycle: int) -> int:
         """One past the last step of a cycle; -1 if there is no such row."""
         rows = self._rows("SELECT end_step FROM cycles WHERE cycle=?", [cycle])
@@ -231,7 +239,7 @@ class Reader:
         return str(rows[0][0]) if rows else ""
 
     def knows(self, token: str) -> bool:
-        """Whether there is an attempt of that token."""
+        """Whether an attempt has this token."""
         return bool(self._rows("SELECT 1 FROM attempts WHERE token=?", [token]))
 
     def checkpoint(self, checkpoint_id: str) -> CheckpointFacts | None:
@@ -239,12 +247,12 @@ class Reader:
         return _checkpoint(rows[0]) if rows else None
 
     def checkpoints(self) -> tuple[CheckpointFacts, ...]:
-        """All that are not deleted, oldest first."""
+        """All checkpoints that are not deleted, oldest first."""
         rows = self._rows(f"SELECT {_CHECKPOINT} FROM checkpoints WHERE state <> 'deleted' ORDER BY step, created_at")
         return tuple(_checkpoint(row) for row in rows)
 
     def best_checkpoints(self) -> dict[str, str]:
-        """suite -> checkpoint_id of its best validation; ties go to the earlier."""
+        """suite -> checkpoint_id of its best validation; the earlier wins a tie."""
         rows = self._rows("SELECT suite, checkpoint_id FROM validations ORDER BY accuracy DESC, step ASC")
         best: dict[str, str] = {}
         for suite, checkpoint_id in rows:
@@ -254,12 +262,12 @@ class Reader:
     # --- for displays ----------------------------------------------------------------------------------------
 
     def profile_json(self) -> str:
-        """The profile as it was stored. Raises LonghaulError (STORE) where it is not that any more."""
-        import hashlib  # kept out of what every command imports
+        """The profile as stored. Raises LonghaulError (STORE) if it no longer matches its sha256."""
+        import hashlib  # not imported by every command
 
         text, sha256 = self._rows("SELECT profile, profile_sha256 FROM runs")[0]
         if hashlib.sha256(str(text).encode()).hexdigest() != sha256:
-            raise damaged(self.run, "its profile was changed: the sha256 beside it does not fit")
+            raise damaged(self.run, "its profile does not match the stored sha256")
         return str(text)
 
     def steps(self, limit: int = 2000) -> tuple[StepFacts, ...]:
@@ -272,7 +280,7 @@ class Reader:
         return tuple(StepFacts(r[0], r[1], r[2], r[3], json.loads(r[4])) for r in reversed(rows))
 
     def step_seconds(self, limit: int) -> list[float]:
-        """Seconds of the last `limit` of these steps that were timed, oldest first."""
+        """Durations of the last `limit` of these steps that were timed, oldest first."""
         rows = self._rows(
             f"SELECT seconds FROM steps WHERE seconds > 0 AND ({_THAT_COUNT}) ORDER BY step DESC LIMIT ?", [limit]
         )
@@ -297,12 +305,12 @@ class Reader:
         return tuple(_validation(row) for row in reversed(rows))
 
     def events(self, limit: int = 50) -> tuple[EventFacts, ...]:
-        """The newest events, oldest first. Text comes from workers: escape it where it is shown."""
+        """The newest events, oldest first. Text comes from workers: escape it for display."""
         rows = self._rows("SELECT t_wall, cycle, step, type, payload FROM events ORDER BY rowid DESC LIMIT ?", [limit])
         return tuple(EventFacts(r[0], r[1], r[2], r[3], _event_text(json.loads(r[4]))) for r in reversed(rows))
 
     def examples(self, limit: int = 20) -> list[dict[str, Any]]:
-        """Newest tasks found, newest first. Programs are a model's text: escape them where they are shown."""
+        """The newest tasks, newest first. Programs are model output: escape them for display."""
         names = ("task", "step", "program", "input", "output", "solve_rate")
         rows = self._rows(f"SELECT {', '.join(names)} FROM examples ORDER BY step DESC LIMIT ?", [limit])
         return [dict(zip(names, row, strict=True)) for row in rows]
@@ -319,7 +327,7 @@ def _validation(row: Sequence[Any], answers: dict[str, AnswerBits] | None = None
 
 
 def _attempt(row: Sequence[Any]) -> AttemptFacts:
-    """Of columns in the order of the record's fields."""
+    """Columns must be in the order of the record's fields."""
     facts = AttemptFacts(*row)
     return replace(facts, state=AttemptState(facts.state), progressed=bool(facts.progressed))
 

@@ -1,7 +1,7 @@
-"""What a crash left in checkpoints/ -> a list of repairs (pure), then their file side.
+"""Plans the repairs that checkpoints/ needs after a crash (pure), and applies them to the files.
 
-`survey` looks, `plan` decides, `apply` moves files. The store's side of a repair (rows, head) is the caller's. Repairs
-are to be carried out in order; carrying out half of them and planning again ends at the same place.
+`survey` looks, `plan` decides, `apply` moves files. The caller updates the store (rows, head). Repairs must be applied
+in order; after an interruption, planning again leads to the same state.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from state.trash import TRASH_PREFIX
 
 class Kind(StrEnum):
     DELETE = "delete"
-    """Staging of a dead attempt, or trash."""
+    """Remove the staging directory of a dead attempt, or trash."""
     QUARANTINE = "quarantine"
-    """Move away with the reason. Where checkpoint_id is set it has a row, which the caller marks; it may be gone."""
+    """Move away with the reason. If checkpoint_id is set, the caller marks its row; the directory may be missing."""
     ADOPT = "adopt"
-    """A whole child of the head that has no row: the caller commits it."""
+    """A valid child of the head without a row: the caller commits it."""
     WALK_BACK = "walk_back"
-    """The head is not usable: the caller makes checkpoint_id, an ancestor, the head."""
+    """The head is unusable: the caller makes checkpoint_id, an older checkpoint, the head."""
 
 
 @dataclass(frozen=True)
 class FoundDir:
-    """An entry of checkpoints/. problem: why it cannot be used; then nothing else is known of it."""
+    """An entry of checkpoints/. problem: why it cannot be used; the other fields are then unset."""
 
     path: Path
     problem: str = ""
@@ -57,7 +57,7 @@ class Repair:
     reason: str
     checkpoint_id: str = ""
     is_whole: bool = False
-    """QUARANTINE only: nothing is wrong with it but its place."""
+    """QUARANTINE only: the checkpoint verifies but does not belong here."""
 
 
 # --- looking -------------------------------------------------------------------------------------------------------
@@ -66,9 +66,9 @@ class Repair:
 def survey(
     run: RunDir, known: Sequence[CheckpointFacts], head: CheckpointFacts | None, *, check_head: bool
 ) -> list[FoundDir]:
-    """What is in checkpoints/, by name. Directories without a row are verified to the last byte.
+    """The entries of checkpoints/, by name. Verifies every byte of directories without a row.
 
-    check_head: so is the head; and if it is damaged, all the others, as one of them will have to serve.
+    check_head: also verify the head and, if it is damaged, every other checkpoint, since one must replace it.
     """
     if not run.checkpoints.is_dir():
         return []
@@ -86,7 +86,7 @@ def survey(
 
 
 def look(path: Path) -> FoundDir:
-    """Verify one directory to the last byte."""
+    """Verify every byte of one directory."""
     try:
         manifest = verify(path, deep=True)
     except Damaged as damaged:
@@ -100,7 +100,7 @@ def found_as(path: Path, manifest: Manifest) -> FoundDir:
 
 
 def strangers(run: RunDir, run_id: str, known: Sequence[CheckpointFacts]) -> list[FoundDir]:
-    """Checkpoints of the run that have no row, as their manifests say; their other files are not looked at."""
+    """Checkpoints of the run without a row, according to their manifests; reads no other file."""
     rows, found = {Path(facts.path).name for facts in known}, []
     for path in sorted(run.checkpoints.glob("[!.]*")):
         if path.name not in rows:
@@ -120,14 +120,14 @@ def plan_adoption(
     head: CheckpointFacts | None,
     live_tokens: Collection[str] = (),
 ) -> list[Repair]:
-    """After an attempt: what to do with directories that have no row. The head is taken as whole."""
+    """Repairs after an attempt: what to do with directories without a row. Assumes that the head is valid."""
     return plan(run, survey(run, known, head, check_head=False), known, head, run_id, live_tokens)
 
 
 def plan_recovery(
     run: RunDir, run_id: str, known: Sequence[CheckpointFacts], head: CheckpointFacts | None
 ) -> list[Repair]:
-    """At start: the same, with the head checked to the last byte. Raises LonghaulError (STORE), see `plan`."""
+    """Repairs at start: also verifies every byte of the head. Raises LonghaulError (STORE), see `plan`."""
     return plan(run, survey(run, known, head, check_head=True), known, head, run_id)
 
 
@@ -142,10 +142,10 @@ def plan(
     run_id: str,
     live_tokens: Collection[str] = (),
 ) -> list[Repair]:
-    """Repairs in the order in which they are to be carried out. (pure)
+    """The repairs, in the order to apply them. (pure)
 
-    live_tokens: attempts that are still at work; their staging stays. Raises LonghaulError (STORE) where the store
-    knows checkpoints and none can be used; then nothing is to be touched.
+    live_tokens: running attempts, whose staging directories stay. Raises LonghaulError (STORE) if the store knows
+    checkpoints but none is usable; the caller must then touch nothing.
     """
     rows = {Path(facts.path).name: facts for facts in known}
     live = {f"{STAGING_PREFIX}{token}" for token in live_tokens}
@@ -156,7 +156,7 @@ def plan(
     ]
     strangers = [item for item in found if item.name not in rows and not item.name.startswith(".")]
     chain = _chain(strangers, head, run_id)
-    adoptions = [Repair(Kind.ADOPT, item.path, "whole, and continues the head", item.checkpoint_id) for item in chain]
+    adoptions = [Repair(Kind.ADOPT, item.path, "valid, and continues the head", item.checkpoint_id) for item in chain]
     away = [
         Repair(Kind.QUARANTINE, item.path, _why_not(item, known, head, run_id), is_whole=not item.problem)
         for item in strangers
@@ -167,7 +167,7 @@ def plan(
 
 
 def _chain(strangers: Sequence[FoundDir], head: CheckpointFacts | None, run_id: str) -> list[FoundDir]:
-    """The line of whole children that goes furthest from the head. A parent's id is part of its child's: no loops."""
+    """The chain of valid descendants that goes furthest beyond the head. A child's id hashes its parent's: no loops."""
     children: dict[str | None, list[FoundDir]] = {}
     for item in strangers:
         if not item.problem and item.run_id == run_id:
@@ -191,7 +191,7 @@ def _why_not(item: FoundDir, known: Sequence[CheckpointFacts], head: CheckpointF
         if facts.checkpoint_id == item.checkpoint_id:
             return f"a copy of {facts.path}"
     if head is not None and item.parent == head.checkpoint_id:
-        return f"another child of the head goes further, or its step {item.step} is before the head's {head.step}"
+        return f"another child of the head goes further, or step {item.step} precedes the head's step {head.step}"
     return "it does not continue the head"
 
 
@@ -203,10 +203,10 @@ def _fall_back(
     *,
     is_replaced: bool,
 ) -> tuple[list[Repair], list[Repair]]:
-    """Quarantine for each committed checkpoint that was found damaged, and the walk back if the head is one.
+    """Quarantine each damaged committed checkpoint, and walk back if the head is among them.
 
-    is_replaced: a child of the head will be adopted, so the head itself is not needed. Without a head the store may
-    know checkpoints all the same (it was rebuilt): the newest of them becomes the head.
+    is_replaced: a child of the head will be adopted, so a damaged head does not matter. A rebuilt store may know
+    checkpoints but no head: the newest then becomes the head.
     """
     at = {item.name: item for item in found}
     committed = [facts for facts in known if facts.state == "committed"]
@@ -228,16 +228,16 @@ def _fall_back(
 def _problem(at: Mapping[str, FoundDir], facts: CheckpointFacts) -> str:
     item = at.get(Path(facts.path).name)
     if item is None:
-        return "it is not there"
+        return "it is missing"
     if item.problem or item.checkpoint_id == facts.checkpoint_id:
         return item.problem
-    return "another checkpoint stands in its place"
+    return "another checkpoint is in its place"
 
 
 def _nearest(
     usable: Sequence[CheckpointFacts], known: Sequence[CheckpointFacts], head: CheckpointFacts | None
 ) -> CheckpointFacts:
-    """The newest usable ancestor of the head; where pruning cut the line of parents, the newest usable before it."""
+    """The newest usable ancestor of the head, or the newest usable checkpoint before it if pruning broke the chain."""
     by_id = {facts.checkpoint_id: facts for facts in known}
     parent = head.parent if head is not None else None
     while parent in by_id:
@@ -263,7 +263,7 @@ def _refusal(run: RunDir, at: Mapping[str, FoundDir], known: Sequence[Checkpoint
 
 
 def apply(run: RunDir, repair: Repair) -> None:
-    """The file side of a repair; nothing for ADOPT and WALK_BACK, which are the store's. Repeats are harmless."""
+    """Apply a repair to the files. ADOPT and WALK_BACK only concern the store. Safe to repeat."""
     if repair.path.parent.resolve() != run.checkpoints.resolve():
         raise ValueError(f"refused to touch {repair.path}: it is not directly in {run.checkpoints}")
     if repair.kind == Kind.DELETE:
@@ -284,7 +284,7 @@ def _delete(run: RunDir, path: Path) -> None:
 
 
 def _quarantine(run: RunDir, repair: Repair) -> None:
-    """The reason is on disk before the directory moves: NAME.WHY beside NAME, as the directory itself is evidence."""
+    """Write the reason to NAME.WHY before moving the directory, which stays unchanged as evidence."""
     durable.make_dir(run.quarantine)
     target, number = run.quarantine / repair.path.name, 1
     while os.path.lexists(target):

@@ -1,6 +1,6 @@
-"""What a checkpoint holds: every stateful object registers here. State in a checkpoint and nowhere else.
+"""Registers every stateful object whose state a checkpoint must hold.
 
-A global or a closure that changes between steps and is not registered makes resume inexact: that is a bug.
+A global or closure that changes between steps without being registered is a bug: it makes resume inexact.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ class Stateful(Protocol):
 
 
 class Registry:
-    """The stateful objects of one trainer, by the name of their file, in the order of registration."""
+    """The stateful objects of one trainer, by file name, in order of registration."""
 
     def __init__(self) -> None:
         self._items: dict[str, Stateful] = {}
 
     def register(self, item: Stateful) -> None:
-        """Raises ValueError for a name that is taken, or that is not a plain file name."""
+        """Raises ValueError if the name is taken or is not a plain file name."""
         name = item.filename
         if name in self._items:
-            raise ValueError(f"two objects want to be saved as {name!r}")
+            raise ValueError(f"two stateful objects use the file name {name!r}")
         if not name or name != Path(name).name or name.startswith(".") or name == "MANIFEST.json":
             raise ValueError(f"{name!r} cannot name a file of a checkpoint")
         self._items[name] = item
 
     def save(self, directory: Path) -> None:
-        """Let every object write its file into `directory`. Raises LonghaulError where one wrote none."""
+        """Let every object write its file into `directory`. Raises LonghaulError if one does not."""
         for name, item in self._items.items():
             path = directory / name
             item.save(path)
             if path.is_symlink() or not path.is_file():
                 raise LonghaulError(
-                    f"{type(item).__name__} was asked to save its state as {name}, and wrote no such file",
+                    f"{type(item).__name__} did not write its state to {name}",
                     kept="the head; this checkpoint was not made",
                     next_command="python -m orchestrator status",
                     exit_code=ExitCode.INTERNAL,
@@ -56,16 +56,16 @@ class Registry:
     ) -> None:
         """Let every object read its file back from a verified checkpoint.
 
-        manifest_filenames: all that the checkpoint holds; None: do not look for files that nobody reads. static: those
-        of them that are no state (a tokenizer, a config). Raises LonghaulError naming the first file that is missing,
-        or that no object reads; then nothing was loaded.
+        manifest_filenames: every file in the checkpoint; None skips the check for files that no object reads. static:
+        files that are not state (a tokenizer, a config). Raises LonghaulError, before loading anything, naming the
+        first file that is missing or that no object reads.
         """
         held = manifest_filenames
         missing = [
             name for name in self._items if not (directory / name).is_file() or (held is not None and name not in held)
         ]
         if missing:
-            raise _mismatch(directory, f"has no {missing[0]}, which this program needs to go on")
+            raise _mismatch(directory, f"has no {missing[0]}, which this program needs to resume")
         extra = sorted(set(held or ()) - set(self._items) - set(static))
         if extra:
             raise _mismatch(directory, f"holds {extra[0]}, which nothing in this program reads")

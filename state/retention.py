@@ -1,6 +1,6 @@
-"""Which checkpoints to keep. (pure)
+"""Decides which checkpoints to keep. (pure)
 
-Deleting is done elsewhere (orchestrator/commit.py marks, state/trash.py removes); what is given here is only facts.
+orchestrator/commit.py marks the others and state/trash.py removes them.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 MIN_VERIFIED = 2
-"""So many checkpoints whose every byte was hashed remain, or all that there are."""
+"""Always keep this many verified checkpoints, if there are that many."""
 
 
 @dataclass(frozen=True)
 class Kept:
-    """A committed checkpoint as the rule sees it."""
+    """A committed checkpoint, as the rule sees it."""
 
     checkpoint_id: str
     parent: str | None
@@ -24,7 +24,7 @@ class Kept:
     verified: bool = False
     """Every byte was hashed since it was written."""
     best_for: tuple[str, ...] = ()
-    """Suites of which it holds the best validation."""
+    """Suites on which it has the best validation."""
     is_cycle_end: bool = False
 
 
@@ -32,14 +32,14 @@ class Kept:
 class Rule:
     keep_ancestors: int = 2
     keep_every: int = 10
-    """Every Nth cycle end stays; 0: none."""
+    """Keep every Nth cycle's end; 0 keeps none."""
 
 
 def to_delete(checkpoints: Sequence[Kept], rule: Rule, head_id: str) -> list[Kept]:
-    """Checkpoints that may go, oldest first.
+    """Checkpoints to delete, oldest first.
 
-    Until the head is verified, its nearest verified ancestor is treated as the head: it is what we would fall back to.
-    Everything newer stays. Empty while the head is not known or there is no such ancestor.
+    Until the head is verified, its nearest verified ancestor counts as the head, because a fallback would use it.
+    Everything newer stays. Deletes nothing if the head is unknown or no ancestor is verified.
     """
     by_id = {entry.checkpoint_id: entry for entry in checkpoints}
     ordered = sorted(by_id.values(), key=_age)
@@ -62,13 +62,13 @@ def _age(entry: Kept) -> tuple[int, int, str]:
 
 
 def _stays(entry: Kept, rule: Rule) -> bool:
-    """Whether it stays for what it is, wherever the head may be."""
+    """Whether it stays regardless of the head: it is a best checkpoint, or an Nth cycle's end."""
     is_nth = rule.keep_every > 0 and entry.is_cycle_end and entry.cycle % rule.keep_every == 0
     return bool(entry.best_for) or is_nth
 
 
 def _ancestors(by_id: Mapping[str, Kept], head_id: str, count: int) -> list[str]:
-    """The nearest `count` ancestors that are still there."""
+    """The nearest `count` ancestors that still exist."""
     found: list[str] = []
     parent = by_id[head_id].parent
     while parent is not None and parent in by_id and len(found) < count and parent not in found:

@@ -1,4 +1,4 @@
-"""States of runs, cycles and attempts, and the edges between them; an edge that is not here cannot happen. (pure)"""
+"""States of runs, cycles and attempts, and the allowed transitions between them. (pure)"""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from enum import StrEnum
 class RunState(StrEnum):
     RUNNING = "running"
     STOPPED = "stopped"
-    """Asked to stop; resumes by `run`."""
+    """Stopped on request; `run` resumes it."""
     FINISHED = "finished"
-    """All cycles done, or the time is over."""
+    """All cycles are done, or the time limit is reached."""
     STAGNANT = "stagnant"
-    """No more progress or no more data, and the profile says stop."""
+    """No more progress or no more data, and the profile says to stop."""
     FAILED = "failed"
-    """Crash loop; resumes by `run` once the cause is gone."""
+    """Crash loop; `run` resumes it once the cause is fixed."""
 
 
 UNFINISHED = frozenset({RunState.RUNNING, RunState.STOPPED, RunState.FAILED})
@@ -24,12 +24,12 @@ class CycleState(StrEnum):
     PLANNED = "planned"
     TRAINING = "training"
     TRAINED = "trained"
-    """Its last step is in a committed checkpoint."""
+    """A committed checkpoint holds its last step."""
     VALIDATING = "validating"
     VALIDATED = "validated"
     COMMITTED = "committed"
     BLOCKED = "blocked"
-    """Given up by the crash-loop rule; a later `run` tries it again."""
+    """The crash-loop rule gave up; a later `run` tries again."""
 
 
 CYCLE_EDGES: dict[CycleState, frozenset[CycleState]] = {
@@ -41,7 +41,7 @@ CYCLE_EDGES: dict[CycleState, frozenset[CycleState]] = {
     CycleState.COMMITTED: frozenset({CycleState.TRAINING}),
     CycleState.BLOCKED: frozenset({CycleState.TRAINING, CycleState.VALIDATING}),
 }
-"""Back to TRAINING from later states: only when recovery walked the head back into the cycle."""
+"""Later states return to TRAINING only when recovery walked the head back into the cycle."""
 
 
 class AttemptState(StrEnum):
@@ -55,20 +55,20 @@ class AttemptState(StrEnum):
     STOPPED = "stopped"
     FAILED = "failed"
     LOST = "lost"
-    """Found open at start-up, and its process is not there."""
+    """Found open at start-up, with its process gone."""
 
 
 FINAL = frozenset({AttemptState.SUCCEEDED, AttemptState.STOPPED, AttemptState.FAILED, AttemptState.LOST})
 
 _A = AttemptState
 ATTEMPT_EDGES: dict[AttemptState, frozenset[AttemptState]] = {
-    # STARTING and all until the next FULL commit may be lost with the power, when files already say how it ended.
+    # A power cut can lose states from STARTING on until the next FULL commit, so PLANNED may lead to any final state.
     _A.PLANNED: frozenset({_A.STARTING, _A.SUCCEEDED, _A.STOPPED, _A.FAILED, _A.LOST}),
     _A.STARTING: frozenset({_A.RUNNING, _A.STOPPING, _A.HUNG, _A.SUCCEEDED, _A.STOPPED, _A.FAILED, _A.LOST}),
     _A.RUNNING: frozenset({_A.CHECKPOINTING, _A.STOPPING, _A.HUNG, _A.SUCCEEDED, _A.STOPPED, _A.FAILED, _A.LOST}),
     _A.CHECKPOINTING: frozenset({_A.RUNNING, _A.STOPPING, _A.HUNG, _A.SUCCEEDED, _A.STOPPED, _A.FAILED, _A.LOST}),
     _A.STOPPING: frozenset({_A.HUNG, _A.SUCCEEDED, _A.STOPPED, _A.FAILED, _A.LOST}),
-    # It may have done its work and hung on the way out: result and checkpoint count, not how it ended.
+    # A worker may finish its work and hang on exit: its result and checkpoint still count.
     _A.HUNG: frozenset({_A.SUCCEEDED, _A.STOPPED, _A.FAILED, _A.LOST}),
     _A.SUCCEEDED: frozenset(),
     _A.STOPPED: frozenset(),
@@ -78,7 +78,7 @@ ATTEMPT_EDGES: dict[AttemptState, frozenset[AttemptState]] = {
 
 
 class WrongTransition(Exception):
-    """A bug of ours: a state was left by an edge that is not in the table."""
+    """A transition that the table does not allow: a bug."""
 
 
 def check_cycle(old: CycleState, new: CycleState) -> None:

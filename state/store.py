@@ -1,4 +1,4 @@
-"""The one writer of a run's facts; each method is one transaction. Readers use `state.reader`."""
+"""The only writer of a run's facts. Each method is one transaction. Readers use `state.reader`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from profiles.metrics import LEARNABLE, NEW_EXAMPLES, PROPOSALS
 from state import durable, event_kinds
 from state.answers import insert_answers
 from state.crash import crash_point
@@ -21,7 +22,7 @@ from state.states import AttemptState, CycleState, RunState, check_attempt, chec
 
 @dataclass(frozen=True)
 class NewRun:
-    """What a run is born with."""
+    """The facts of a new run."""
 
     run_id: str
     name: str
@@ -34,18 +35,18 @@ class NewRun:
 
 
 class Store(WritingConnection):
-    """Owns the only writing connection. Use `Store.open`."""
+    """The store of a run, open for writing. Use `Store.open`."""
 
     @classmethod
     def open(cls, run: RunDir, new: NewRun | None = None) -> Store:
-        """Open, or create with `new` where there is no store with a run in it. Raises what WritingConnection raises."""
+        """Open the store, or create it from `new` if it holds no run. Raises what WritingConnection raises."""
         if new is not None and not is_born(run):
             cls._bear(run, new)
         return cls(run)
 
     @classmethod
     def _bear(cls, run: RunDir, new: NewRun) -> None:
-        """A complete store under another name, then one rename: a crash leaves no store, or a whole one."""
+        """Complete the store under another name, then rename it: a crash leaves no store or a complete one."""
         remove_store(run.unborn_store)
         store = cls(run, path=run.unborn_store)
         crash_point("store.created")
@@ -54,7 +55,7 @@ class Store(WritingConnection):
         if any(path.exists() for path in companions(run.unborn_store)):
             raise damaged(run, "its first rows could not be written into the file")
         durable.fsync_file(run.unborn_store)
-        remove_store(run.store)  # of a crash of an earlier version, with a journal that must not be played back
+        remove_store(run.store)  # left by a crash of an earlier version; its journal must not be replayed
         crash_point("store.before_rename")
         with durable.explained("cannot create the store", run.store):
             run.unborn_store.rename(run.store)
@@ -88,9 +89,9 @@ class Store(WritingConnection):
             self.db.execute("UPDATE runs SET profile=?, profile_sha256=?", [profile, sha256])
 
     def begin_anew(self, profile: str, sha256: str, seed: int) -> None:
-        """Another profile for a run without a checkpoint: what was found and counted under the old one goes.
+        """Give a run without a checkpoint another profile, and drop the tasks and reductions found under the old one.
 
-        It counts as failed, because a failed run that is started again is forgiven its failures.
+        Marks the run as failed, because restarting a failed run clears its failure count.
         """
         with self.transaction():
             assert not self.db.execute("SELECT 1 FROM checkpoints").fetchone(), "the run has a checkpoint"
@@ -108,7 +109,7 @@ class Store(WritingConnection):
     # --- cycles and attempts ---------------------------------------------------------------------------------
 
     def plan_cycle(self, cycle: int, phase: str, first_step: int, end_step: int, reseed: int, now: float) -> None:
-        """The row of a new cycle; an existing one is left as it is."""
+        """Insert the row of a new cycle unless it exists."""
         with self.transaction():
             self.db.execute(
                 "INSERT OR IGNORE INTO cycles (cycle, phase, first_step, end_step, state, reseed, started_at)"
@@ -134,7 +135,7 @@ class Store(WritingConnection):
     def plan_attempt(
         self, cycle: int, role: str, attempt: int, token: str, first_step: int, reductions: int, now: float
     ) -> None:
-        """PLANNED, and its cycle goes to TRAINING or VALIDATING, in one commit."""
+        """Insert the attempt as PLANNED and move its cycle to TRAINING or VALIDATING, in one commit."""
         with self.transaction():
             self._insert_attempt(cycle, role, attempt, token, first_step, reductions, now)
             self._move_cycle(cycle, CycleState.TRAINING if role == "train" else CycleState.VALIDATING)
@@ -142,12 +143,12 @@ class Store(WritingConnection):
     def restore_attempt(
         self, cycle: int, role: str, attempt: int, token: str, first_step: int, reductions: int, now: float
     ) -> None:
-        """The row of an attempt that ended long ago; its cycle stays as it is."""
+        """Insert the row of a past attempt without moving its cycle."""
         with self.transaction():
             self._insert_attempt(cycle, role, attempt, token, first_step, reductions, now)
 
     def restore_cycle(self, cycle: int, state: CycleState) -> None:
-        """What a cycle came to, as its files say: no step of its life, so the edges do not hold."""
+        """Set the state that a cycle's files show. CYCLE_EDGES does not apply to a restored cycle."""
         with self.transaction():
             self.db.execute("UPDATE cycles SET state=? WHERE cycle=?", [state, cycle])
 
@@ -195,7 +196,7 @@ class Store(WritingConnection):
         now: float,
         exhausted: bool = False,
     ) -> None:
-        """The attempt's final row and, where it ends one, its cycle's next state, in one commit."""
+        """Write the attempt's final row and its cycle's next state, if given, in one commit."""
         with self.transaction():
             old = self.attempt_state(token)
             check_attempt(old, state)
@@ -224,8 +225,10 @@ class Store(WritingConnection):
         return int(self.db.execute("SELECT ingest_offset FROM attempts WHERE token=?", [token]).fetchone()[0])
 
     def ingest(self, token: str, lines: Sequence[Line], offset: int) -> list[Line]:
-        """Rows and the offset of the next unread byte move together. Returns what is to be shown: the lines, and a
-        `conflict` for each that came before with other content; then the first version stays."""
+        """Store the lines and the offset of the next unread byte in one transaction. Returns the lines to show.
+
+        A line that conflicts with a stored one is replaced by a `conflict` line; the stored version stays.
+        """
         taken: list[Line] = []
         with self.transaction(durable_commit=False):
             cycle, role, attempt = self.db.execute(
@@ -252,9 +255,9 @@ class Store(WritingConnection):
     def commit_checkpoint(
         self, checkpoint: CheckpointFacts, attempt: int, now: float, *, from_step: int | None = None
     ) -> None:
-        """New head, its steps marked as trained, the cycle's totals: one FULL commit. Repeating it changes nothing.
+        """Set the new head, mark its steps as trained and update the cycle's totals, in one FULL commit. Idempotent.
 
-        from_step: last step of the parent; None: looked up.
+        from_step: last step of the parent; None looks it up.
         """
         with self.transaction():
             if self.db.execute(
@@ -298,15 +301,20 @@ class Store(WritingConnection):
     def _total_cycle(self, cycle: int) -> None:
         self.db.execute(
             "UPDATE cycles SET (proposals, new_examples, learnable, train_s) = (SELECT"
-            " coalesce(sum(json_extract(metrics, '$.proposals')), 0),"
-            " coalesce(sum(json_extract(metrics, '$.new_examples')), 0),"
-            " coalesce(sum(json_extract(metrics, '$.learnable')), 0),"
+            " coalesce(sum(json_extract(metrics, :proposals)), 0),"
+            " coalesce(sum(json_extract(metrics, :new)), 0),"
+            " coalesce(sum(json_extract(metrics, :learnable)), 0),"
             " coalesce(sum(seconds), 0.0) FROM steps WHERE cycle=:c AND trained=1) WHERE cycle=:c",
-            {"c": cycle},
+            {
+                "c": cycle,
+                "proposals": f"$.{PROPOSALS.name}",
+                "new": f"$.{NEW_EXAMPLES.name}",
+                "learnable": f"$.{LEARNABLE.name}",
+            },
         )
 
     def walk_back(self, head: str, now: float) -> None:
-        """The head becomes an older checkpoint; later steps no longer count, and their cycles are trained again."""
+        """Make an older checkpoint the head. Later steps no longer count; their cycles are trained again."""
         with self.transaction():
             step, cycle, is_end = self.db.execute(
                 "SELECT step, cycle, is_cycle_end FROM checkpoints WHERE checkpoint_id=?", [head]
@@ -346,7 +354,7 @@ class Store(WritingConnection):
         now: float,
         answers: Mapping[str, Mapping[str, AnswerBits]] | None = None,
     ) -> None:
-        """First complete result wins; the cycle becomes VALIDATED. answers: suite -> task -> bits."""
+        """Store the scores and move the cycle to VALIDATED. Keeps earlier scores. answers: suite -> task -> bits."""
         with self.transaction():
             for suite, metrics in suites.items():
                 mean = metrics["mean"]
@@ -369,7 +377,12 @@ class Store(WritingConnection):
                     insert_answers(self.db, checkpoint_id, suite, (answers or {}).get(suite, {}))
             self._move_cycle(cycle, CycleState.VALIDATED)
 
+    def add_node_failures(self, nodes: Sequence[str], reason: str, cycle: int, attempt: int, now: float) -> None:
+        with self.transaction():
+            for node in nodes:
+                self.db.execute("INSERT INTO node_failures VALUES (?,?,?,?,?)", [node, reason, cycle, attempt, now])
+
     def decide_problems(self, *, all_problems: bool) -> None:
-        """Once in a run: later validations answer the same problems, or could not be compared one by one."""
+        """Decide once per run: validations can be compared problem by problem only if they use the same problems."""
         with self.transaction():
             self.db.execute("UPDATE runs SET all_problems=? WHERE all_problems IS NULL", [all_problems])

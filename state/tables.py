@@ -149,8 +149,19 @@ MIGRATIONS: tuple[str, ...] = (
     ) STRICT, WITHOUT ROWID;
     ALTER TABLE runs ADD COLUMN all_problems INTEGER;
     """,
+    """
+    CREATE TABLE node_failures (
+        node TEXT NOT NULL,
+        reason TEXT NOT NULL,
+        cycle INTEGER NOT NULL,
+        attempt INTEGER NOT NULL,
+        at REAL NOT NULL
+    ) STRICT;
+    """,
 )
 
 WITH_ANSWERS = 2
-"""First version with problem_sets, answers and runs.all_problems; readers open older stores as they are."""
+"""First version with problem_sets, answers and runs.all_problems. Readers open older stores without migrating them."""
+WITH_NODES = 3
+"""First version with node_failures."""
 SCHEMA_VERSION = len(MIGRATIONS)

@@ -1,6 +1,6 @@
-"""Removes a checkpoint that the store has marked `deleting`: rename to `.trash-*`, then remove; repeats are harmless.
+"""Removes a checkpoint that the store marked `deleting`: renames it to `.trash-*`, then deletes it. Safe to repeat.
 
-What to remove is decided in state/retention.py. Here are the guards that hold whatever was decided.
+state/retention.py decides what to remove. The guards here hold whatever it decides.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ TRASH_PREFIX = ".trash-"
 
 
 def discard(run: RunDir, path: Path, head: Path) -> None:
-    """Remove the checkpoint directory `path`; nothing where it is gone already.
+    """Remove the checkpoint directory `path`, if it still exists.
 
-    Raises ValueError for the head, a symbolic link, and anything that is not directly in checkpoints/; LonghaulError
-    (STORE) where the head itself is not whole: then this may be the one to fall back to.
+    Raises ValueError for the head, a symbolic link, and anything not directly in checkpoints/; LonghaulError (STORE) if
+    the head is damaged, because this checkpoint may have to replace it.
     """
     if path.is_symlink() or path.parent.resolve() != run.checkpoints.resolve() or path.name.startswith("."):
         raise ValueError(f"refused to remove {path}: not a checkpoint directory of {run.root}")
@@ -52,11 +52,11 @@ def empty(run: RunDir) -> None:
 
 
 def _remove(run: RunDir, trashed: Path) -> None:
-    if trashed.is_symlink():  # the link goes; what it points to is none of ours
+    if trashed.is_symlink():  # remove the link, not its target
         trashed.unlink()
     if not os.path.lexists(trashed):
         return
-    with suppress(FileNotFoundError):  # first, so that a half-removed directory can never look whole
+    with suppress(FileNotFoundError):  # first, so that a half-removed directory never looks valid
         (trashed / MANIFEST).unlink()
     crash_point("prune.mid_remove")
     durable.remove_tree(trashed, run.checkpoints)

@@ -20,7 +20,7 @@ from profiles.worker_kinds import KINDS
 from tests import REPOSITORY
 
 CODE = ("profiles", "state", "workers", "orchestrator", "benchmarks")
-CONTRACTS = ("workers.contract", "workers.line_contract")
+CONTRACTS = ("workers.contract", "workers.line_contract", "workers.node_contract")
 """What both sides may import."""
 HEAVY = {"torch", "transformers", "numpy", "safetensors", "tokenizers", "bitsandbytes", "peft", "vllm"}
 
@@ -185,7 +185,6 @@ def suites_named_in(tree: ast.AST) -> Iterator[int]:
     """Lines with a suite's name as a text; one that other things have too counts where suites are spoken of."""
     names = set(shipped_suites())
     shared = names & {*BUILT_IN, *KINDS, *get_args(get_type_hints(Model)["prompt_style"])}
-    shared |= names & {"words"}  # one of the courses of `workers/pocket/course.py`, and a word
     for part in parts_of(tree):
         refused = names if speaks_of_suites(part) else names - shared
         nodes = list(ast.walk(part))
@@ -407,7 +406,7 @@ def test_the_search_for_dangers_finds_them(
         ("orchestrator.line_worker", "workers.line_contract.Said", True),
         ("orchestrator.loop", "workers.runtime", False),
         ("workers.cycle.train", "orchestrator.clock", False),
-        ("workers.cycle.train", "workers.azr.rewards", True),
+        ("workers.cycle.train", "workers.rewards.reward", True),
     ],
 )
 def test_the_import_order_is_the_one_of_the_design(importer: str, imported: str, is_allowed: bool) -> None:

@@ -1,4 +1,4 @@
-"""Messages of commits: what the check tells, what it leaves to people, and where it has nothing to look at."""
+"""The check of commit messages: what it reports, what it leaves to people, and when there is nothing to check."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def test_an_honest_message_passes(message: str) -> None:
 @pytest.mark.parametrize(
     ("message", "problem"),
     [
-        ("fix: " + "use " + "a" * 64 + WHY, "the subject has 73 characters; 72 at most"),
+        ("fix: " + "use " + "a" * 64 + WHY, "the subject has 73 characters; the limit is 72"),
         ("fix: add a rule.\n\nwhy", "ends with a full stop"),
-        ("Add a rule" + WHY, "has not the form `type(scope): words`"),
-        ("oops: add a rule" + WHY, "has not the form"),
-        ("fix:add a rule" + WHY, "has not the form"),
+        ("Add a rule" + WHY, "does not have the form `type(scope): words`"),
+        ("oops: add a rule" + WHY, "does not have the form"),
+        ("fix:add a rule" + WHY, "does not have the form"),
         ("fix: added a rule" + WHY, "begins with 'added'"),
         ("fix: adds a rule" + WHY, "begins with 'adds'"),
         ("fix: Adding a rule" + WHY, "begins with 'adding'"),

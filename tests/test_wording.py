@@ -1,4 +1,4 @@
-"""One word for one thing: the glossary of docs/architecture.md says which, and what nobody writes in its place."""
+"""One word for one thing: docs/architecture.md has the glossary, and the phrases that it replaces are refused."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the master and its workers share: the spec in, the events out, the messages between, the result. No torch.
+"""The contract between the master and its workers: spec, events, control messages and result. Does not import torch.
 
-Facts travel in files (`spec.json`, `events.jsonl`, `result.json`); the control socket only makes them be looked at
-sooner. A lost message loses speed, never a fact.
+Facts travel in files (`spec.json`, `events.jsonl`, `result.json`). Messages on the control socket only prompt the other
+side to read them sooner: a lost message costs time, never a fact.
 """
 
 from __future__ import annotations
@@ -21,12 +21,32 @@ LIFELINE_FD = 4
 CONTROL_FD_VARIABLE = "LONGHAUL_CONTROL_FD"
 LIFELINE_FD_VARIABLE = "LONGHAUL_LIFELINE_FD"
 ATTEMPT_VARIABLE = "LONGHAUL_ATTEMPT"
-"""Marks every process of a worker, as `owner/token`, the owner being a run in its directory; strays are found by it,
-never by name."""
+"""Marks every process of a worker as `owner/token`. The owner is a run in its directory (`copies.owner_of`). The master
+finds stray processes by this mark, never by name."""
 TOKEN_VARIABLE = "LONGHAUL_TOKEN"
+MAILBOX_VARIABLE = "LONGHAUL_MAILBOX"
+"""Absolute path of the attempt's directory, for a worker that a scheduler starts. Such a worker has neither socket nor
+lifeline, outlives the master, and exchanges messages through files in that directory, one per line."""
+RESTART_VARIABLE = "LONGHAUL_RESTART"
+"""How many times the scheduler has restarted the worker's job; unset: 0."""
+HOST_VARIABLE = "LONGHAUL_HOST"
+"""Index of this host among those that train together (`run.hosts`). A launcher starts `python -m workers` on host 0, as
+on a single host, and `python -m workers.follower` on every other, each with these four variables; see
+docs/cluster.md."""
+HOSTS_VARIABLE = "LONGHAUL_HOSTS"
+"""Number of hosts."""
+MEETING_VARIABLE = "LONGHAUL_MEETING"
+"""Path of a file in the attempt's directory, on a file system that all hosts share. Host 0 writes its listening address
+there. The file must not exist yet, so a restarted job needs another name."""
+NODE_VARIABLE = "LONGHAUL_NODE"
+"""What the scheduler calls this host. Optional: without it, nobody can say which host is slow."""
+INTERFACE_VARIABLE = "LONGHAUL_INTERFACE"
+"""Network interface between the hosts; nothing listens on any other."""
+HOSTS_WAIT_VARIABLE = "LONGHAUL_HOSTS_WAIT_S"
+"""Seconds that hosts wait for each other at the start of an attempt; unset: 600."""
 BY_BUS = "PCI_BUS_ID"
-"""CUDA_DEVICE_ORDER of workers, unless the user says another: cards are counted as by nvidia-smi, which plans and caps
-ask; CUDA's own order has the fastest first."""
+"""Default CUDA_DEVICE_ORDER of workers. It numbers GPUs as nvidia-smi does, which the planner and the power caps query;
+CUDA's own default puts the fastest first."""
 
 HEARTBEAT_EVERY_S = 2.0
 
@@ -34,12 +54,12 @@ Role = Literal["train", "validate"]
 
 
 class Message(Struct, omit_defaults=True):
-    """One line on the control socket, either way.
+    """One line on the control socket, in either direction.
 
     To the worker: `start` (path: spec.json), `checkpoint`, `stop` (after the step), `abort` (now).
     From it: `ready`, `started`, `heartbeat` (step, stage), `checkpointed` (path, step, digest),
     `event_hint`, `done`, `unsupported`.
-    `attempt` is the token that the process was born with: a message with another one is counted and dropped.
+    `attempt` is the token that the process was started with: a message with another one is counted and dropped.
     """
 
     type: str
@@ -54,22 +74,22 @@ class Message(Struct, omit_defaults=True):
 
 
 class CheckpointRef(Struct, frozen=True):
-    """A checkpoint by name and content. path is relative to the run directory."""
+    """Identifies a checkpoint by path and content. path: relative to the run directory."""
 
     path: str
     step: int
     checkpoint_id: str
-    """sha256 of MANIFEST.json: the identity."""
+    """sha256 of MANIFEST.json: the checkpoint's identity."""
     digest: str
-    """sha256 over the state files alone: equal for equal state, whichever attempt wrote it."""
+    """sha256 of the state files only: equal for equal state, whichever attempt wrote it."""
 
 
 class WorkerSpec(Struct, frozen=True):
-    """All that a worker is told. Written and fsynced before the worker is asked to start."""
+    """A worker's complete instructions. Written and fsynced before the worker is told to start."""
 
     run_id: str
     run_dir: str
-    """Absolute when written; a worker uses no other root."""
+    """Absolute; the only root that a worker uses."""
     role: Role
     cycle: int
     attempt: int
@@ -77,33 +97,34 @@ class WorkerSpec(Struct, frozen=True):
     attempt_dir: str
     """Relative to run_dir."""
     first_step: int
-    """First step to be done; head.step + 1. A cycle owns the half-open interval [first_step, end_step)."""
+    """First step to train: head.step + 1. A cycle owns the half-open interval [first_step, end_step)."""
     end_step: int
-    """One past the last step of the cycle, whatever was done before a resume."""
+    """One past the last step of the cycle; a resume does not change it."""
     head: CheckpointRef | None
-    """Checkpoint to begin from; None: the model as the profile names it, at step 0."""
+    """Checkpoint to start from; None: the profile's base model, at step 0."""
     profile: Profile
     profile_sha256: str
     isolate: bool = False
-    """Second failure at one step: deterministic kernels, anomaly detection, evidence kept."""
+    """Set after a second failure at the same step: use deterministic kernels and anomaly detection, and keep
+    evidence."""
     reductions: int = 0
-    """How often the rollout batch was halved after CUDA ran out of memory."""
+    """How many times the rollout batch was halved after CUDA ran out of memory."""
     reseed: int = 0
-    """How often the run was reseeded; a worker that sees a higher number than its state consolidates its buffers."""
+    """How many times the run was reseeded. A worker whose state has a lower number consolidates its buffers."""
     all_problems: bool = False
-    """Validation only: ask every problem that a suite has, not just `validation.examples_per_task`."""
+    """Validation only: ask every problem of each suite, not only `validation.examples_per_task`."""
     version: int = CONTRACT_VERSION
 
 
 class Outcome(StrEnum):
-    """How an attempt ended, in its own words."""
+    """How an attempt ended, as its worker reports it."""
 
     DONE = "done"
-    """All steps of the cycle, or all of the validation."""
+    """Completed all steps of the cycle, or the whole validation."""
     STOPPED = "stopped"
-    """As asked, after the step, checkpointed."""
+    """Stopped on request after a step, and checkpointed."""
     EXHAUSTED = "exhausted"
-    """The finite source of tasks ended and the profile says stop; checkpointed."""
+    """The finite task source ran out, the profile says to stop there, and the worker checkpointed."""
     FAILED = "failed"
 
 
@@ -111,16 +132,16 @@ Digits = Annotated[str, msgspec.Meta(pattern="^[01]*$")]
 
 
 class TaskAnswers(Struct, frozen=True):
-    """Which problems of one task were answered right, in the order of `problems`: a `1` or a `0` each.
+    """Which problems of one task were answered correctly: a string of `1` and `0`, in the order of `problems`.
 
-    Raises ValueError where their numbers differ.
+    Raises ValueError if the lengths differ.
     """
 
     problems: tuple[str, ...]
-    """Names by content: equal names, equal problems."""
+    """Names derived from content: equal names mean equal problems."""
     greedy: Digits
     sampled: Digits = ""
-    """Empty: nothing was sampled."""
+    """Empty if nothing was sampled."""
 
     def __post_init__(self) -> None:
         if len(self.greedy) != len(self.problems) or len(self.sampled) not in (0, len(self.problems)):
@@ -128,19 +149,19 @@ class TaskAnswers(Struct, frozen=True):
 
 
 class Result(Struct, frozen=True):
-    """`result.json`: the last thing a worker writes, durable before it exits."""
+    """`result.json`: the last file that a worker writes, durable before it exits."""
 
     token: str
     role: Role
     outcome: Outcome
     exit_code: int
     last_step: int
-    """Last step that is in the checkpoint."""
+    """Last step included in the checkpoint."""
     checkpoint: CheckpointRef | None = None
     validation: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
     """Validation only: suite -> metrics (see ValidationMetrics in docs/architecture.md)."""
     answers: dict[str, dict[str, TaskAnswers]] = msgspec.field(default_factory=dict)
-    """Validation only: suite -> task -> who answered what."""
+    """Validation only: suite -> task -> which problems were answered correctly."""
     error: str = ""
     advice: str = ""
     version: int = CONTRACT_VERSION
@@ -149,7 +170,7 @@ class Result(Struct, frozen=True):
 class Event(Struct, frozen=True, omit_defaults=True):
     """One line of `events.jsonl`. `seq` counts from 1 in each attempt, so ingesting a line twice changes nothing.
 
-    type: the name of a kind in `state.event_kinds`, which says what `data` has.
+    type: the name of a kind in `state.event_kinds`, which defines the fields of `data`.
     """
 
     seq: int

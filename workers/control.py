@@ -1,6 +1,6 @@
-"""The worker's end of the control socket: requests in, replies and heartbeats out, one JSON object a line.
+"""The worker's side of the control link to the master: requests in, replies and heartbeats out, one JSON object a line.
 
-Nothing here blocks training: a thread reads, another writes. While the master is stopped the writer waits alone.
+Nothing here blocks training: one thread reads and another writes. While the master is stopped, only the writer waits.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import msgspec
 
@@ -19,21 +22,22 @@ from profiles.errors import ExitCode
 from workers.contract import CONTRACT_VERSION, HEARTBEAT_EVERY_S, MAX_MESSAGE_BYTES, Message
 
 STAGE_HEARTBEAT_S = 0.2
-"""Least time between heartbeats that only tell of another stage."""
+"""Minimum seconds between heartbeats that only report a new stage."""
 FLUSH_S = 2.0
 
 
 @dataclass
 class Requests:
-    """What the master wants, remembered until a step edge. Written by the reader thread, taken by the main thread."""
+    """Requests from the master, kept until the current step ends. The reader thread adds them; the main thread takes
+    them."""
 
     checkpoint_ids: queue.SimpleQueue[int] = field(default_factory=queue.SimpleQueue)
     stop_ids: queue.SimpleQueue[int] = field(default_factory=queue.SimpleQueue)
     stop: threading.Event = field(default_factory=threading.Event)
     start: queue.SimpleQueue[Message | None] = field(default_factory=queue.SimpleQueue)
-    """Its path is that of spec.json. None: stopped before it began, or the master closed the socket."""
+    """The `start` message; its path is that of spec.json. None: stopped before starting, or the link ended."""
     dropped: int = 0
-    """Messages with another token, or that were none."""
+    """Number of lines dropped: another token, or not a valid message."""
 
     def checkpoints_wanted(self) -> list[int]:
         """Ids of all checkpoint requests so far: one checkpoint answers them all."""
@@ -44,7 +48,7 @@ class Requests:
 
 
 _MOVED = Message(type="moved")
-"""Wakes the writer; never sent."""
+"""Wakes the writer thread; never sent."""
 
 
 def _drain(source: queue.SimpleQueue[int]) -> list[int]:
@@ -56,67 +60,104 @@ def _drain(source: queue.SimpleQueue[int]) -> list[int]:
             return found
 
 
-class Control:
-    """Both directions of the socket. Without a file descriptor there is no master: nothing is sent, no spec comes."""
+class Link(Protocol):
+    """Carries lines between a worker and its master."""
 
-    def __init__(self, fd: int | None, token: str) -> None:
+    def lines(self) -> Iterator[bytes]:
+        """Yield requests as they arrive, until the link ends. Called by one thread."""
+
+    def send(self, line: bytes) -> None:
+        """Send a line that includes its newline. May block. Raises OSError if the other end is gone."""
+
+    def fence(self) -> None:
+        """End this process without touching anything if another copy of it has taken over its work."""
+
+
+class SocketLink:
+    """The link to a master on this host, over the socket that the worker inherited."""
+
+    def __init__(self, fd: int) -> None:
+        self._socket = socket.socket(fileno=fd)
+        self._socket.setblocking(True)
+
+    def lines(self) -> Iterator[bytes]:
+        with suppress(OSError), self._socket.makefile("rb") as lines:
+            while line := lines.readline(MAX_MESSAGE_BYTES):
+                yield line
+
+    def send(self, line: bytes) -> None:
+        self._socket.sendall(line)
+
+    def fence(self) -> None:
+        """Do nothing: a process that the master itself started has no copy."""
+
+
+class Control:
+    """Both directions of the link. Without a link there is no master: nothing is sent and no spec arrives."""
+
+    def __init__(self, link: Link | None, token: str) -> None:
         self.requests = Requests()
         self._token = token
-        self._socket = socket.socket(fileno=fd) if fd is not None else None
+        self._link = link
         self._outbox: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._hint = False
         self._step, self._stage = 0, "starting"
         self._has_moved = False
         self._is_deaf = False
         self._writer = threading.Thread(target=self._write, name="heartbeat", daemon=True)
-        if self._socket is not None:
-            self._socket.setblocking(True)
+        if self._link is not None:
             threading.Thread(target=self._read, name="control", daemon=True).start()
             self._writer.start()
         else:
             self.requests.start.put(None)
 
     def send(self, message: Message) -> None:
-        """Queue a reply. It is written by another thread; `close` waits for it."""
+        """Queue a reply for the writer thread; `close` waits until it is sent."""
         self._outbox.put(message)
 
+    def fence(self) -> None:
+        """End this process if another copy has taken over. Call it before work becomes permanent."""
+        if self._link is not None:
+            self._link.fence()
+
     def hint(self) -> None:
-        """Tell the master that events.jsonl grew; many hints in a row are one message."""
+        """Tell the master that events.jsonl grew; hints in quick succession are sent as one message."""
         if not self._hint:
             self._hint = True
             self._outbox.put(Message(type="event_hint"))
 
     def at(self, step: int, stage: str) -> None:
-        """Where the worker is, for the next heartbeat; a new stage is told soon, as it moves the master's deadline."""
+        """Set the step and stage for the next heartbeat. It is sent soon, because a new stage moves the master's
+        deadline."""
         self._step, self._stage = step, stage
         if not self._has_moved:
             self._has_moved = True
             self._outbox.put(_MOVED)
 
     def close(self) -> None:
-        """Send what is queued, for at most FLUSH_S seconds."""
-        if self._socket is not None:
+        """Send queued messages, for at most FLUSH_S seconds."""
+        if self._link is not None:
             self._outbox.put(None)
             self._writer.join(FLUSH_S)
 
     def deafen(self) -> None:
-        """Ignore every further message. For the fault tests: nothing but KILL then ends this worker."""
+        """Ignore every further message. For fault tests: only KILL then ends this worker."""
         self._is_deaf = True
 
     def _heartbeat(self) -> Message:
         return Message(type="heartbeat", step=self._step, stage=self._stage)
 
     def _write(self) -> None:
-        assert self._socket is not None
-        told_at = time.monotonic() - STAGE_HEARTBEAT_S
+        assert self._link is not None
+        reported_at = time.monotonic() - STAGE_HEARTBEAT_S
         while True:
             patience = STAGE_HEARTBEAT_S if self._has_moved else HEARTBEAT_EVERY_S
             try:
-                message = self._outbox.get(timeout=max(0.0, told_at + patience - time.monotonic()))
+                message = self._outbox.get(timeout=max(0.0, reported_at + patience - time.monotonic()))
             except queue.Empty:
                 self._has_moved = False
                 message = self._heartbeat()
-                told_at = time.monotonic()
+                reported_at = time.monotonic()
             if message is None:
                 return
             if message is _MOVED:
@@ -125,22 +166,15 @@ class Control:
                 self._hint = False
             line = msgspec.json.encode(msgspec.structs.replace(message, attempt=self._token)) + b"\n"
             try:
-                self._socket.sendall(line)
+                self._link.send(line)
             except OSError:
-                return  # the master closed it; whether the master lives is the lifeline's question
+                return  # the master closed the link; the lifeline detects whether the master is alive
 
     def _read(self) -> None:
-        assert self._socket is not None
-        with self._socket.makefile("rb") as lines:
-            while True:
-                try:
-                    line = lines.readline(MAX_MESSAGE_BYTES)
-                except OSError:
-                    line = b""
-                if not line:
-                    self.requests.start.put(None)
-                    return
-                self._take(line)
+        assert self._link is not None
+        for line in self._link.lines():
+            self._take(line)
+        self.requests.start.put(None)
 
     def _take(self, line: bytes) -> None:
         try:

@@ -1,4 +1,4 @@
-"""What tensor libraries read in the environment once, when they are loaded."""
+"""Environment variables that tensor libraries read once, when they are loaded."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ import os
 from workers.contract import BY_BUS
 
 ENVIRONMENT = {
-    # Nothing may be downloaded by a worker, nor waited for.
+    # A worker must not download anything or wait for the network.
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "CUDA_DEVICE_ORDER": BY_BUS,
-    # How long tensor threads wait awake. Awake for ever they take the cores from those they wait for, and a step is up
-    # to ten times slower as soon as another program wants a core; asleep at once they lose a third of a quiet step.
+    # How long OpenMP threads spin before they sleep. Endless spinning takes cores from the threads they wait for: a
+    # step gets up to ten times slower once another program wants a core. Sleeping at once costs a third of a step on
+    # an idle machine.
     "GOMP_SPINCOUNT": "1000",
 }
 
 
 def set_environment() -> None:
-    """What tensor libraries read once, when they are loaded."""
+    """Set ENVIRONMENT's defaults. Call it before tensor libraries are imported."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)

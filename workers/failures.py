@@ -1,6 +1,6 @@
-"""What kind of failure an exception is, and the exit code that says so. (pure)
+"""Classifies exceptions and maps them to exit codes. (pure)
 
-Nothing here imports torch: its exceptions are known by name and text.
+Does not import torch: its exceptions are recognised by name and message.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LIMIT_ERRORS = {errno.EMFILE: "open files (ulimit -n)", errno.ENFILE: "open file
 
 
 def exit_code_of(error: BaseException) -> int:
-    """The class of a failure. (pure)"""
+    """The exit code for an exception. (pure)"""
     if isinstance(error, LonghaulError):
         return int(error.exit_code)
     if is_out_of_memory(error):
@@ -32,30 +32,30 @@ def exit_code_of(error: BaseException) -> int:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """CUDA ran out of memory. By name, so that nothing here imports torch. (pure)"""
+    """Whether CUDA ran out of memory. (pure)"""
     if type(error).__name__ == "OutOfMemoryError":
         return True
-    told = str(error).lower().replace("_", " ")  # the driver and cuBLAS name a constant
-    return isinstance(error, RuntimeError) and ("out of memory" in told or "cublas status alloc failed" in told)
+    message = str(error).lower().replace("_", " ")  # the driver and cuBLAS name a constant
+    return isinstance(error, RuntimeError) and ("out of memory" in message or "cublas status alloc failed" in message)
 
 
 def mark_phase(error: BaseException, phase: str) -> None:
-    """Note on an error in which phase it came up; the innermost one holds."""
+    """Record the phase in which an error was raised; the innermost phase wins."""
     if not phase_of(error):
         error.__dict__["longhaul_phase"] = phase
 
 
 def phase_of(error: BaseException) -> str:
-    """The phase that `mark_phase` noted; empty: none. (pure)"""
+    """The phase that `mark_phase` recorded; empty: none. (pure)"""
     return str(error.__dict__.get("longhaul_phase", ""))
 
 
 def is_gpu_lost(error: BaseException) -> bool:
-    """The device or its context is broken: nothing in this process can use it again. (pure)"""
+    """Whether the device or its context is broken, so that this process cannot use it again. (pure)"""
     lost = type(error).__name__ == "AcceleratorError" or "CUDA error" in str(error)
     return lost and isinstance(error, RuntimeError)
 
 
 def is_unordered(error: BaseException) -> bool:
-    """torch has no deterministic form of an operation that the model asks for. (pure)"""
+    """Whether torch lacks a deterministic implementation of an operation in the model. (pure)"""
     return isinstance(error, RuntimeError) and "does not have a deterministic implementation" in str(error)

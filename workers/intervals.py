@@ -1,4 +1,4 @@
-"""How sure a count of correct answers is, and what several samples of a problem tell. (pure)"""
+"""Confidence interval of an accuracy, and the pass@k estimate. (pure)"""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ Z_95 = 1.959964
 
 
 def wilson(correct: float, n: int, z: float = Z_95) -> tuple[float, float]:
-    """Wilson's interval of a proportion: (low, high), within 0 and 1. n = 0 knows nothing: (0, 1).
+    """Wilson score interval of a proportion: (low, high), within [0, 1]. Returns (0, 1) for n = 0.
 
-    correct: may be a sum of shares, one a problem: their variance is at most that of yes and no, so that the interval
-    is then too wide rather than too narrow.
+    correct: may be a sum of fractions, one per problem. Their variance is at most that of binary outcomes, so the
+    interval is then too wide rather than too narrow.
 
     Source: E. B. Wilson, J. Am. Stat. Assoc. 22 (1927). Unlike the normal interval it never leaves [0, 1].
     """
@@ -25,9 +25,9 @@ def wilson(correct: float, n: int, z: float = Z_95) -> tuple[float, float]:
 
 
 def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
-    """Unbiased estimate that one of `k` samples of a problem is right, from `num_samples` of which some are.
+    """Unbiased estimate of the probability that at least one of `k` samples of a problem is correct.
 
-    1 - C(n - c, k) / C(n, k), as a product, so that no binomial gets large. Raises ValueError unless
+    1 - C(n - c, k) / C(n, k), computed as a product to avoid large binomials. Raises ValueError unless
     0 <= num_correct <= num_samples and 1 <= k <= num_samples. Source: arXiv 2107.03374, equation 1.
     """
     if not (0 <= num_correct <= num_samples and 1 <= k <= num_samples):

@@ -1,7 +1,7 @@
-"""The kinds of worker by the name that `run.worker` gives them: a package each, with a module `kind`.
+"""Loads a kind of worker by its name in `run.worker`: each is a package with a module `kind`.
 
-A kind offers `warm_up`, what a process does before it has a task; `job`, what it does for a spec; and `replica`, what
-each rank of several holds. Modules are imported when their kind is chosen.
+A kind provides `warm_up`, which a process runs before it has a task; `job`, the work for a spec; and `replica`, the
+state of each rank. A kind's module is imported only when that kind is chosen.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ class WorkerKind(Protocol):
     """A module `workers.<name>.kind`."""
 
     def warm_up(self) -> Sandbox | None:
-        """Start the zygotes of a sandbox, if the kind runs programs, then import what takes long.
+        """Start the sandbox zygotes if the kind runs programs, then do the slow imports.
 
-        The zygotes come first: they must not hold a copy of torch.
+        The zygotes come first, because they must not hold a copy of torch.
         """
 
     def job(self, spec: WorkerSpec, warmed: Sandbox | None) -> Callable[[Attempt], Result]:
-        """What to do for `spec`. warmed: what `warm_up` returned."""
+        """The work for `spec`. warmed: the return value of `warm_up`."""
 
     def replica(self) -> type[Replica]:
-        """What each rank holds."""
+        """The class of the state that each rank holds."""
 
 
 def worker_kind_named(name: str) -> WorkerKind:
-    """name: `run.worker` of a profile."""
+    """Import a kind. name: `run.worker` of a profile."""
     return cast(WorkerKind, import_module(f"workers.{name}.kind"))

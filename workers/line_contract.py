@@ -1,8 +1,8 @@
-"""What a command and the worker that serves it say to each other: a spec in, then one JSON object a line. No torch.
+"""The protocol between a command and its worker: a spec in, one JSON object a line out. Does not import torch.
 
-The spec is the first line of the worker's standard input, which then stays open for as long as anybody waits. What the
-worker says goes to its standard output; `Done` or `Error` is the last of it. Every message names its `type`.
-`orchestrator/line_worker.py` is the command's side, `workers/lines.py` the worker's.
+The spec is the first line of the worker's standard input, which stays open as long as the command waits. The worker
+writes messages to its standard output and ends with `Done` or `Error`. Every message has a `type`.
+`orchestrator/line_worker.py` implements the command's side, `workers/lines.py` the worker's.
 """
 
 from __future__ import annotations
@@ -14,25 +14,26 @@ from msgspec import Struct
 
 from profiles.schema import Profile, Trackers
 
-# --- what any worker may say -----------------------------------------------------------------------------------------
+# --- messages that any worker may send -------------------------------------------------------------------------------
 
 
 class Loading(Struct, frozen=True, tag="loading"):
-    """The model is being read, which takes long."""
+    """The model is loading, which takes a while."""
 
 
 class Note(Struct, frozen=True, tag="note"):
-    """What a person should know."""
+    """A message for the user."""
 
     text: str
 
 
 class Done(Struct, frozen=True, tag="done"):
-    """All is done, and the process ends."""
+    """The work is done; the process exits."""
 
 
 class Error(Struct, frozen=True, tag="error"):
-    """Why it ends, and with which code. kept, next_command: empty where nobody foresaw it; the command knows both."""
+    """The worker failed: the reason and the exit code. kept, next_command: empty for an unexpected error; the command
+    then fills in both."""
 
     what: str
     exit_code: int
@@ -44,7 +45,7 @@ class Error(Struct, frozen=True, tag="error"):
 
 
 class SuiteBegun(Struct, frozen=True, tag="suite"):
-    """n: questions. fingerprint: of the questions and how they are asked."""
+    """n: number of questions. fingerprint: covers the questions and how they are asked."""
 
     suite: str
     fingerprint: str
@@ -52,16 +53,22 @@ class SuiteBegun(Struct, frozen=True, tag="suite"):
 
 
 class Answered(Struct, frozen=True, tag="answers"):
-    """Answers that are durable. done: how many of the suite's questions by now."""
+    """Answers that are now durable. done: number of the suite's questions answered so far."""
 
     suite: str
     done: int
     rows: list[tuple[str, str, int, int]]
-    """Question, task, samples, how many of them are right."""
+    """(question, task, number of samples, number of correct samples)."""
+
+
+class Left(Struct, frozen=True, tag="left"):
+    """The questions that each shard has left to ask, the first shard's first. Sent once, if the spec has shards."""
+
+    counts: list[int]
 
 
 class Scores(Struct, frozen=True, tag="scores"):
-    """All of a suite is answered. metrics: by task, and `mean`."""
+    """A suite is complete. metrics: keyed by task, plus `mean`."""
 
     suite: str
     metrics: dict[str, dict[str, int | float]]
@@ -71,44 +78,44 @@ class Scores(Struct, frozen=True, tag="scores"):
 
 
 class Reading(Struct, frozen=True, tag="reading"):
-    """text: which source."""
+    """text: the source being read."""
 
     text: str
 
 
 class Checked(Struct, frozen=True, tag="checked"):
-    """Programs that were run again, of how many."""
+    """Progress of rerunning programs: `done` of `total`."""
 
     done: int
     total: int
 
 
 class Consolidated(Struct, frozen=True, tag="report"):
-    """Of `import` and `merge`: the report, as docs/data.md says."""
+    """Reply of `import` and `merge`: the report; see docs/data.md."""
 
     report: dict[str, Any]
 
 
 class Unchanged(Struct, frozen=True, tag="unchanged"):
-    """Of `merge`: the data set was made of the same already."""
+    """Reply of `merge` if the data set was already built from the same sources."""
 
     tasks: int
 
 
 class Statistics(Struct, frozen=True, tag="stats"):
-    """Of `stats`: counts, as docs/data.md says."""
+    """Reply of `stats`: counts; see docs/data.md."""
 
     counts: dict[str, Any]
 
 
 class Task(Struct, frozen=True, tag="task"):
-    """Of `show`, one for each task: its record, as docs/data.md says."""
+    """Reply of `show`, one message per task: its record; see docs/data.md."""
 
     record: dict[str, Any]
 
 
 class Exported(Struct, frozen=True, tag="exported"):
-    """Of `export`. files: path -> lines."""
+    """Reply of `export`. files: path -> number of lines."""
 
     files: dict[str, int]
     tasks: int
@@ -118,24 +125,24 @@ class Exported(Struct, frozen=True, tag="exported"):
 
 
 class Ready(Struct, frozen=True, tag="ready"):
-    """The model is loaded. positions: that it reads at most; 0: not known."""
+    """The model is loaded. positions: its context window in tokens; 0: unknown."""
 
     style: str
     positions: int
 
 
 class Piece(Struct, frozen=True, tag="text"):
-    """Of a completion, as it comes."""
+    """A streamed piece of a completion."""
 
     text: str
 
 
 Reason = Literal["stop", "stop_text", "length", "stopped"]
-"""How a completion ended: with the model's own last token, with a stop text, at its longest length, or as asked."""
+"""Why a completion ended, in this order: end-of-sequence token, stop text, maximum length, stopped on request."""
 
 
 class Completed(Struct, frozen=True, tag="end"):
-    """A completion, whole. tokens, prompt_tokens: how many."""
+    """A finished completion. tokens, prompt_tokens: counts."""
 
     text: str
     reason: Reason
@@ -145,7 +152,7 @@ class Completed(Struct, frozen=True, tag="end"):
 
 
 class Refused(Struct, frozen=True, tag="refused"):
-    """A prompt that cannot be asked, and why."""
+    """A prompt that cannot be completed, and the reason."""
 
     text: str
 
@@ -167,6 +174,7 @@ Said = (
     | Error
     | SuiteBegun
     | Answered
+    | Left
     | Scores
     | Reading
     | Checked
@@ -181,25 +189,25 @@ Said = (
     | Refused
     | Wrote
 )
-"""A line of a worker."""
+"""Any message from a worker."""
 
 
-# --- what a command says after the spec, to `generate` alone ---------------------------------------------------------
+# --- messages from a command after the spec, for `generate` only -----------------------------------------------------
 
 
 class Prompt(Struct, frozen=True, tag="prompt"):
-    """Complete this. seed: of the draws."""
+    """Complete `text`. seed: random seed for sampling."""
 
     text: str
     seed: int
 
 
 class Stop(Struct, frozen=True, tag="stop"):
-    """End the completion that is being made."""
+    """Stop the current completion."""
 
 
 class New(Struct, frozen=True, tag="new"):
-    """Forget the conversation."""
+    """Start a new conversation."""
 
 
 Request = Prompt | Stop | New
@@ -208,9 +216,9 @@ _said: msgspec.json.Decoder[Said] = msgspec.json.Decoder(Said)
 
 
 def read_line(line: bytes) -> Said | None:
-    """What a worker says in `line`; None where that is not JSON, as of a worker that was killed while it wrote.
+    """Decode a worker's line; None if it is not JSON, for example because the worker was killed while writing it.
 
-    Raises msgspec.ValidationError for JSON that is no message.
+    Raises msgspec.ValidationError for JSON that is not a message.
     """
     try:
         return _said.decode(line)
@@ -224,19 +232,23 @@ def read_line(line: bytes) -> Said | None:
 
 
 class EvaluationSpec(Struct, frozen=True):
-    """All that `python -m workers.evaluate` is told. It says SuiteBegun, Loading, Answered, Scores and Note."""
+    """Input of `python -m workers.evaluate`, which replies with SuiteBegun, Loading, Answered, Left, Scores and Note.
+
+    A job of a scheduler finds it as the spec of its array, and asks its share of the questions.
+    """
 
     folder: str
-    """Absolute; answers are written here, a file for each suite."""
+    """Absolute; answers are written here, one file per suite."""
     model: str
     """Directory of a checkpoint or of a Hugging Face model."""
     step: int | None
     """Step of a checkpoint; None: `model` is a model directory."""
     profile: Profile
-    """How the model is read and what its programs may do; of a checkpoint, that of its run."""
+    """Decides how the model is loaded and what its programs may do. For a checkpoint: the profile of its run."""
     suites: tuple[str, ...]
     style: str
-    """`run`: the profile's prompt style; `plain`, `plain-chat`, or `auto`: the latter where there is a template."""
+    """`run`: the profile's prompt style; `plain`; `plain-chat`; or `auto`: `plain-chat` if the model has a chat
+    template."""
     data: str
     examples: int
     """Problems of each suite and task, a fixed subset; 0: all."""
@@ -245,43 +257,48 @@ class EvaluationSpec(Struct, frozen=True):
     """0: greedy."""
     max_new_tokens: int
     ks: tuple[int, ...]
-    """Of pass@k, each at most `samples`."""
+    """The k of each pass@k, at most `samples`."""
     batch_size: int
-    """Completions that are asked for side by side."""
+    """Completions generated in parallel."""
     seed: int
+    shards: int = 0
+    """Jobs that share the questions; the command's own worker then only collects their answers. 0: it asks them all."""
+    fingerprints: dict[str, str] = {}
+    """Suite -> fingerprint of the questions that a job must find on its node."""
 
 
 class DataSpec(Struct, frozen=True):
-    """All that `python -m workers.data` is told.
+    """Input of `python -m workers.data`.
 
-    It says Reading, Checked and Note; then, by action, Consolidated or Unchanged, Statistics, a Task each, or Exported.
+    The worker reports Reading, Checked and Note. It ends with Consolidated or Unchanged, Statistics, one Task per task,
+    or Exported, depending on `action`.
     """
 
     action: Literal["import", "merge", "stats", "show", "export"]
-    """`import` adds to the data set `into`, `merge` makes it of the sources alone."""
+    """`import` adds the sources to the data set `into`; `merge` builds it from the sources only."""
     profile: Profile
-    """Whose [azr], [sandbox] and [validation] decide what is valid and what is held out."""
+    """Its [azr], [sandbox] and [validation] decide which tasks are valid and which are held out."""
     sources: tuple[str, ...]
     """Absolute paths of files and of run directories."""
     names: tuple[str, ...]
-    """The same as a person wrote them."""
+    """The sources as the user typed them."""
     into: str = ""
     inputs: str = ""
-    """Of `merge`: what the sources are. A set that was made of the same, as its header says, is left as it is."""
+    """For `merge`: identifies the sources. A data set whose header has the same value is left unchanged."""
     form: Literal["longhaul", "triplet"] = "longhaul"
-    """Of `export`: this project's, or that of the original Absolute Zero."""
+    """For `export`: this project's format, or that of the original Absolute Zero."""
     task: str = ""
-    """Of `show` and `export`: abd, ded or ind; empty: all."""
+    """For `show` and `export`: abd, ded or ind; empty: all."""
     key: str = ""
-    """Of `show`: how the key begins."""
+    """For `show`: a prefix of the key."""
     limit: int = 0
-    """Of `show` and `export`: at most so many, the newest last; 0: all."""
+    """For `show` and `export`: maximum number of tasks, the newest last; 0: all."""
 
 
 class GenerateSpec(Struct, frozen=True):
-    """What `python -m workers.generate` is told first; Prompt, Stop and New follow, and a closed input ends it.
+    """First input of `python -m workers.generate`. Prompt, Stop and New follow; closing the input ends the worker.
 
-    It says Ready once; then, for a Prompt, each Piece and Completed, or Refused.
+    The worker sends Ready once. It answers each Prompt with Pieces and Completed, or with Refused.
     """
 
     directory: str
@@ -290,9 +307,9 @@ class GenerateSpec(Struct, frozen=True):
     """Step of a checkpoint; None: a model directory."""
     profile: Profile
     style: Literal["run", "chat", "raw", "auto"]
-    """`run`: in the words that the run is trained in; `auto`: chat where there is a template, else raw."""
+    """`run`: the format that the run trains with; `auto`: `chat` if the model has a chat template, else `raw`."""
     temperature: float
-    """0: the likeliest token."""
+    """0: greedy."""
     top_p: float
     top_k: int
     """0: all tokens."""
@@ -300,36 +317,36 @@ class GenerateSpec(Struct, frozen=True):
 
 
 class ExportSpec(Struct, frozen=True):
-    """All that `python -m workers.export` is told. It says Loading and Wrote."""
+    """Input of `python -m workers.export`, which replies with Loading and Wrote."""
 
     kind: Literal["adapter", "merged", "gguf-ready"]
     directory: str
     """Absolute: a checkpoint."""
     step: int
     out: str
-    """Absolute: an empty directory that is renamed into place once all is written."""
+    """Absolute: an empty directory, renamed into place once everything is written."""
     profile: Profile
     dtype: Literal["float32", "float16", "bfloat16", "auto"]
-    """Of merged weights; `auto`: as the profile has them in memory, and bfloat16 for `gguf-ready`."""
+    """dtype of merged weights; `auto`: the profile's dtype in memory, and bfloat16 for `gguf-ready`."""
     source: dict[str, Any]
-    """What export.json says of where the weights come from."""
+    """Origin of the weights, as written to export.json."""
     shard_bytes: int = 2 << 30
 
 
 class TrackSpec(Struct, frozen=True):
-    """What `python -m workers.track` is told first.
+    """First input of `python -m workers.track`, which replies with Note.
 
-    A byte follows whenever something may have been committed; a closed input ends it. It says Note.
+    The command writes a byte whenever something may have been committed; closing the input ends the worker.
     """
 
     run_dir: str
-    """Absolute; its store is read, and nothing else."""
+    """Absolute; the worker reads only the store in it."""
     run_id: str
     name: str
     folder: str
-    """Absolute: what it remembers, and files of libraries."""
+    """Absolute: the worker's own state, and files of tracker libraries."""
     tensorboard: str
-    """Absolute: event files."""
+    """Absolute: directory of event files."""
     trackers: Trackers
     config: dict[str, Any]
-    """The profile, for those who list runs by their settings."""
+    """The profile, for trackers that list runs by their settings."""

@@ -1,7 +1,7 @@
-"""A worker that serves one command: told what to do on its standard input, it answers in JSON lines, then leaves.
+"""Runs a worker that serves one command: it reads a spec from standard input, replies in JSON lines, and exits.
 
-`workers/line_contract.py` has the messages, `orchestrator/line_worker.py` the other side. Nothing heavy is imported
-here.
+`workers/line_contract.py` defines the messages, `orchestrator/line_worker.py` implements the command's side. Imports
+nothing heavy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from workers.failures import exit_code_of
 from workers.line_contract import Done, Error, Said
 
 Say = Callable[[Said], None]
-"""One line to the command that started us."""
+"""Sends one message to the command that started the worker."""
 Spec = TypeVar("Spec")
 
 
@@ -33,14 +33,14 @@ def serve(
     outlives_parent: bool = False,
     level: int = logging.WARNING,
 ) -> NoReturn:
-    """Read the spec, do the work, tell how it ended, and end this process.
+    """Read the spec, do the work, report how it ended, and exit.
 
-    reads_input: the work reads what follows the spec; else an input that is closed, as nobody waits for us any more,
-    ends this process at once. Call `process.ignore_signals()` before anything else is imported: Ctrl+C is for the
-    command alone.
+    reads_input: the work reads the input after the spec. Otherwise a closed input means that the command is gone, and
+    ends this process at once. Call `process.ignore_signals()` before any other import, because only the command
+    handles Ctrl+C.
     """
     process.set_up(level, dies_with_parent=not outlives_parent)
-    # What libraries print goes to the log, and only our lines to the one who reads them.
+    # Send library output to the log, so that the command reads only our messages.
     lines = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
 
@@ -51,13 +51,21 @@ def serve(
 
 
 def _served(spec_type: type[Spec], work: Callable[[Spec, Say], None], say: Say, *, reads_input: bool) -> int:
-    try:
+    def read_and_work() -> None:
         line = sys.stdin.buffer.readline()
         if not reads_input:
             lifeline = os.dup(0)
             os.set_inheritable(lifeline, False)
             process.watch_lifeline(lifeline)
         work(msgspec.json.decode(line, type=spec_type), say)
+
+    return reported(read_and_work, say)
+
+
+def reported(work: Callable[[], None], say: Say) -> int:
+    """Do the work, and report how it ended, as `Done` or `Error`. Returns the exit code of the process."""
+    try:
+        work()
     except BrokenPipeError:
         return ExitCode.STORE
     except LonghaulError as error:

@@ -1,6 +1,7 @@
-"""What a worker process owes its master from its first line on: signals, lifeline, dumps, a modest OOM score.
+"""Sets up a worker process: signals, lifeline, stack dumps, OOM score and logging.
 
-No heavy import here: it runs before anything that takes time, so that no early signal can kill and no orphan can stay.
+Imports nothing heavy, because it runs before anything slow: no early signal may kill the worker, and no worker may be
+orphaned.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from profiles.errors import ExitCode
 
 PR_SET_PDEATHSIG = 1
 OOM_SCORE_ADJ = 500
-"""Above the master's 0 and below the programs' 1000: the kernel takes the master last."""
+"""Above the master's 0 and below the 1000 of sandboxed programs: the kernel kills the master last."""
 
 
 MASTERS_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
@@ -28,20 +29,22 @@ MASTERS_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
 def ignore_signals() -> None:
-    """Leave the end to the master: it gets the same signal, and asks for a stop after the step. Call this first.
+    """Ignore the signals that are meant for the master, which then asks for a stop after the step. Call this first.
 
-    Ignored rather than handled: what is ignored stays so across exec, so sandboxes, ranks and the helper processes of
-    libraries inherit it. The master itself ends a worker by `abort` and KILL, and a dead master by the lifeline.
+    The signals are ignored rather than handled, because SIG_IGN survives exec: sandboxes, ranks and the helper
+    processes of libraries inherit it. The master ends a worker with `abort` and KILL; the lifeline ends it when the
+    master dies.
     """
     for number in MASTERS_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the master has them blocked until we are here
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the master started us with them blocked
 
 
 def set_up(level: int, *, lifeline_variable: str = "", dies_with_parent: bool = True) -> None:
-    """What comes next, once for each process: its end with that of its master, dumps, OOM score, and a log on stderr.
+    """Call once per process: exit when the master dies, dump stacks on USR2, set the OOM score, log to stderr.
 
-    level: of `logging`. lifeline_variable: names the descriptor of the lifeline; empty: whoever calls watches another.
+    level: of `logging`. lifeline_variable: environment variable with the lifeline's descriptor; empty: the caller
+    watches its own lifeline.
     """
     import logging  # after the signals
 
@@ -55,7 +58,7 @@ def set_up(level: int, *, lifeline_variable: str = "", dies_with_parent: bool = 
 
 
 def leave(exit_code: int) -> NoReturn:
-    """End at once: the teardown of a tensor library takes longer than a hand-over may."""
+    """Exit at once: the teardown of a tensor library would delay the next worker."""
     import logging
 
     logging.shutdown()
@@ -65,13 +68,13 @@ def leave(exit_code: int) -> NoReturn:
 
 
 def dump_on_usr2() -> None:
-    """USR2 writes the stacks of all threads to worker.log: the master sends it before it ends a hung worker."""
+    """Write the stacks of all threads to worker.log on USR2, which the master sends before it kills a hung worker."""
     faulthandler.enable(file=sys.stderr)
     faulthandler.register(signal.SIGUSR2, file=sys.stderr, all_threads=True, chain=False)
 
 
 def inherited_fd(variable: str) -> int | None:
-    """The file descriptor that `variable` names, not passed on to children; None where there is none."""
+    """The file descriptor that `variable` holds, made non-inheritable; None if the variable is unset or empty."""
     text = os.environ.get(variable, "")
     if not text:
         return None
@@ -81,7 +84,7 @@ def inherited_fd(variable: str) -> int | None:
 
 
 def watch_lifeline(fd: int) -> None:
-    """End this process when the master is gone: only the master holds the pipe's other end."""
+    """Exit when the master is gone: only the master holds the other end of the pipe."""
 
     def wait_for_eof() -> None:
         while True:
@@ -97,13 +100,14 @@ def watch_lifeline(fd: int) -> None:
     threading.Thread(target=wait_for_eof, name="lifeline", daemon=True).start()
 
 
-def die_with_parent() -> None:
-    """The second line behind the lifeline: a native call that keeps the GIL would keep the lifeline thread too."""
+def die_with_parent(number: int = signal.SIGKILL) -> None:
+    """Get a signal when the parent dies. It backs up the lifeline, whose thread a native call with the GIL would
+    block."""
     parent = os.getppid()
     libc = ctypes.CDLL(None, use_errno=True)
     with contextlib.suppress(AttributeError):  # not Linux
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it died between the two lines: no signal will come
+        libc.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
+        if os.getppid() != parent:  # it died before prctl: no signal will come
             os._exit(ExitCode.STORE)
 
 
@@ -114,9 +118,9 @@ def offer_to_oom_killer() -> None:
 
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
-    """Around imports that take seconds, of which looking for garbage would be a sixth: what they make stays for good.
+    """Disable garbage collection during slow imports, where it would take a sixth of the time.
 
-    It is left out of later searches too.
+    Imported objects stay for good, so they are also frozen out of later collections.
     """
     gc.disable()
     try:

@@ -1,7 +1,7 @@
-"""Random streams: each draw belongs to (run seed, step, purpose), and what libraries keep globally is saved.
+"""Random streams derived from (run seed, step, purpose), and the saved state of libraries' global generators.
 
-Streams that are derived need no state, so a resumed step draws what the lost one drew. The global generators are not
-used by us, but a library may use them: their state is saved all the same.
+Derived streams have no state to save, so a resumed step repeats the draws of the lost one. We do not use the global
+generators, but a library may, so their state is saved as well.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Any
 
 
 def derive(seed: int, step: int, purpose: str, index: int = 0) -> int:
-    """A 63-bit seed for one stream; equal arguments give equal seeds on every machine. (pure)"""
+    """A 63-bit seed for one stream. Equal arguments give equal seeds on every machine. (pure)"""
     text = f"{seed}/{step}/{purpose}/{index}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
 def stream(seed: int, step: int, purpose: str) -> random.Random:
-    """A generator of its own for one purpose of one step. (pure)"""
+    """An independent generator for one purpose of one step. (pure)"""
     return random.Random(derive(seed, step, purpose))
 
 
 def seed_globals(seed: int) -> None:
-    """Put every loaded library's global generator at the run's beginning. Done once in a run; later it is restored."""
+    """Seed the global generators of all loaded libraries. Called once per run; a resume restores their state."""
     random.seed(derive(seed, 0, "python"))
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed(derive(seed, 0, "numpy") % 2**32)
@@ -35,7 +35,7 @@ def seed_globals(seed: int) -> None:
 
 
 class GlobalGenerators:
-    """State of the generators that libraries share: python, numpy, torch on the CPU and on each CUDA device."""
+    """Saves and loads the state of the global generators: Python, NumPy, torch on the CPU and on each CUDA device."""
 
     filename = "rng.json"
 
@@ -76,6 +76,6 @@ def _load_torch(state: dict[str, Any]) -> None:
 
     torch.set_rng_state(tensor(state["cpu"]))
     if torch.cuda.is_available():
-        # A run that moved to fewer devices keeps what fits; `status` then tells that resume is not bit-exact.
+        # A run that moved to fewer devices restores only those; `status` then reports that resume is not bit-exact.
         for device, text in enumerate(state["cuda"][: torch.cuda.device_count()]):
             torch.cuda.set_rng_state(tensor(text), device)

@@ -1,6 +1,6 @@
-"""Life of one attempt, from its spec to result.json: events, stages and their seconds, the way it ends.
+"""Runs one attempt, from its spec to result.json: events, stages and their durations, and the outcome.
 
-What is trained or validated is given as a function; this module knows neither.
+The caller passes training or validation as a function; this module depends on neither.
 """
 
 from __future__ import annotations
@@ -24,30 +24,35 @@ from state.layout import AttemptDir, RunDir
 from workers.contract import CONTRACT_VERSION, CheckpointRef, Event, Message, Outcome, Result, WorkerSpec
 from workers.control import Control
 from workers.failures import LIMIT_ERRORS, exit_code_of, is_unordered
+from workers.mailbox import last_seq
 
 log = logging.getLogger("worker")
 
 
 class Attempt:
-    """What a trainer sees of the outside: its spec, where it may write, and how it tells what happens."""
+    """A trainer's view of the outside: its spec, its directories, and how to report events and progress."""
 
-    def __init__(self, spec: WorkerSpec, control: Control) -> None:
+    def __init__(self, spec: WorkerSpec, control: Control, restart: int = 0) -> None:
+        """restart: how many times a scheduler has restarted this attempt's job; events continue the earlier `seq`."""
         self.spec = spec
         self.profile = spec.profile
         self.control = control
         self.run = RunDir(Path(spec.run_dir))
         self.dir = AttemptDir(self.run.root / spec.attempt_dir)
         self.saved: CheckpointRef | None = spec.head
-        """The newest checkpoint that this attempt knows to be durable."""
+        """The newest checkpoint known to be durable."""
         self.step = 0
-        self._seq = 0
+        self._seq = last_seq(self.dir) if restart else 0
         self._seconds: dict[str, float] = {}
         self._events = Appender(self.dir.events)
+        if restart:
+            self.step = spec.first_step - 1
+            self.event(event_kinds.RESTARTED, restart=restart)
 
     def event(self, kind: EventKind, /, **data: Any) -> None:
-        """Append one line to events.jsonl, of the step that the work is at, and tell the master that there is one.
+        """Append an event of the current step to events.jsonl, and send the master a hint.
 
-        Raises ValueError where the data are not those that the kind declares.
+        Raises ValueError if `data` does not match what the kind declares.
         """
         kind.check(data)
         self._seq += 1
@@ -58,7 +63,8 @@ class Attempt:
         self.control.hint()
 
     def sync(self) -> None:
-        """All events so far are on disk when this returns: no checkpoint may outlive the rows of its steps."""
+        """Flush all events to disk. Call it before a checkpoint, so that no checkpoint outlives the events of its
+        steps."""
         self._events.sync()
 
     def warn(self, text: str) -> None:
@@ -66,13 +72,13 @@ class Attempt:
         self.event(event_kinds.WARNING, text=text)
 
     def at(self, step: int, stage: str) -> None:
-        """Say where the work is. The master's deadlines are measured between these."""
+        """Report the current step and stage. The master measures its deadlines between these reports."""
         self.step = step
         self.control.at(step, stage)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Report `name` while the block runs, and add its seconds to those of the step."""
+        """Report the stage `name`, and add the block's duration to the step's seconds of that stage."""
         self.control.at(self.step, name)
         began = time.monotonic()
         try:
@@ -81,23 +87,23 @@ class Attempt:
             self._seconds[name] = self._seconds.get(name, 0.0) + time.monotonic() - began
 
     def seconds_of(self, name: str) -> float:
-        """Of that stage since the last `take_seconds`."""
+        """Seconds spent in the stage since the last `take_seconds`."""
         return self._seconds.get(name, 0.0)
 
     def take_seconds(self) -> dict[str, float]:
-        """Seconds by stage since the last call."""
+        """Return the seconds per stage since the last call, and reset them."""
         seconds, self._seconds = self._seconds, {}
         return seconds
 
     def finish(self, result: Result) -> None:
-        """Make the result durable, then say so. Nothing may follow but the exit."""
+        """Make the result durable, then report it. The process must exit next."""
         self.event(event_kinds.DONE, outcome=result.outcome.value, exit_code=result.exit_code)
         self._events.close()
         write_file(self.dir.result, msgspec.json.encode(result))
         self.control.send(Message(type="done", step=result.last_step, reason=result.outcome.value))
 
     def abandon(self, error: LonghaulError) -> NoReturn:
-        """End this process from another thread, while the main one waits for something that will never come."""
+        """End this process from another thread, while the main thread waits for something that will never arrive."""
         log.error("attempt abandoned: %s", error)
         result = failure(self.spec, error, self.saved)
         with suppress(OSError, LonghaulError):
@@ -106,7 +112,7 @@ class Attempt:
 
 
 class SpecError(Exception):
-    """spec.json cannot be used; nobody can be told but the log, as the attempt's directory is not known."""
+    """spec.json is unusable. Only the log can report it, because the attempt's directory is unknown."""
 
     def __init__(self, text: str, exit_code: ExitCode) -> None:
         super().__init__(text)
@@ -114,7 +120,11 @@ class SpecError(Exception):
 
 
 def read_spec(path: Path, token: str) -> WorkerSpec:
-    """The spec at `path`. Raises SpecError: 64 where it cannot be decoded or is another's, 65 for another contract."""
+    """Read the spec at `path`.
+
+    Raises SpecError: exit code 64 if it cannot be decoded or belongs to another attempt, 65 for another contract
+    version.
+    """
     try:
         raw = msgspec.json.decode(path.read_bytes())
         version = raw["version"] if isinstance(raw, dict) and "version" in raw else CONTRACT_VERSION
@@ -128,11 +138,11 @@ def read_spec(path: Path, token: str) -> WorkerSpec:
     return spec
 
 
-def carry_out(spec: WorkerSpec, control: Control, job: Callable[[Attempt], Result]) -> int:
-    """Run one attempt to its result, whatever happens, and return the exit code."""
+def carry_out(spec: WorkerSpec, control: Control, job: Callable[[Attempt], Result], restart: int = 0) -> int:
+    """Run one attempt, always write its result if possible, and return the exit code."""
     attempt: Attempt | None = None
     try:
-        attempt = Attempt(spec, control)
+        attempt = Attempt(spec, control, restart)
         result = job(attempt)
     except Exception as error:
         log.error("attempt failed: %s\n%s", error, traceback.format_exc())
@@ -149,7 +159,7 @@ def carry_out(spec: WorkerSpec, control: Control, job: Callable[[Attempt], Resul
 
 
 def failure(spec: WorkerSpec, error: Exception, saved: CheckpointRef | None) -> Result:
-    """The result of an attempt that ended by an exception. (pure)"""
+    """The result of an attempt that ended with an exception. (pure)"""
     advice = error.next_command if isinstance(error, LonghaulError) else ""
     if isinstance(error, OSError) and error.errno in LIMIT_ERRORS:
         advice = f"raise the limit of {LIMIT_ERRORS[error.errno]}"

@@ -1,7 +1,8 @@
-"""Do the libraries that a profile needs work here? Asked of a process of its own, as some of them die when they fail.
+"""Checks that the libraries a profile needs work here. Runs in its own process, because some of them crash on failure.
 
-`python -m workers.selftest < profile.json` writes one JSON line a check: name, state (ok, warn, fail), detail, fix. The
-last one is the whole path with a tiny model: base in 4 bits, adapter, rollouts, a backward pass, an optimiser step.
+`python -m workers.selftest < profile.json` writes one JSON line per check: name, state (ok, warn, fail), detail, fix.
+The last check runs a whole step with a tiny model: 4-bit base model, adapter, rollouts, a backward pass and an
+optimiser step.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def main() -> int:
     profile = msgspec.json.decode(sys.stdin.buffer.read(), type=Profile)
     set_environment()
     answers = sys.stdout
-    with redirect_stdout(sys.stderr):  # libraries greet
+    with redirect_stdout(sys.stderr):  # libraries print banners
         for check in checks(profile):
             answers.write(json.dumps(check) + "\n")
             answers.flush()
@@ -39,7 +40,7 @@ def main() -> int:
 
 
 def checks(profile: Profile) -> Iterator[Check]:
-    """In the order in which a worker would meet them."""
+    """Run the checks in the order in which a worker needs the libraries."""
     yield cuda(profile)
     yield from libraries(profile)
     yield triton(profile)
@@ -51,7 +52,7 @@ def check(name: str, state: str, detail: str, fix: str = "") -> Check:
 
 
 def cuda(profile: Profile) -> Check:
-    """What torch was built for, and whether it can use the GPU."""
+    """Report torch's build, and whether it can use the GPU."""
     import torch
 
     needed = profile.run.device == "cuda"
@@ -75,7 +76,7 @@ def cuda(profile: Profile) -> Check:
 
 
 def libraries(profile: Profile) -> Iterator[Check]:
-    """peft and bitsandbytes: there, and loadable."""
+    """Check that peft and bitsandbytes are installed and can be imported."""
     for name, is_needed in needed_libraries(profile).items():
         fix = f"pip install -c constraints.txt {name}"
         if importlib.util.find_spec(name) is None:
@@ -83,7 +84,7 @@ def libraries(profile: Profile) -> Iterator[Check]:
             continue
         try:
             importlib.import_module(name)
-        except Exception as error:  # its import runs much of other libraries' code
+        except Exception as error:  # importing it runs much code of other libraries
             yield check(name, "fail" if is_needed else "warn", f"does not load: {first_line(error)}", fix)
             continue
         yield check(name, "ok", metadata.version(name))
@@ -97,7 +98,7 @@ def needed_libraries(profile: Profile) -> dict[str, bool]:
 
 
 def triton(profile: Profile) -> Check:
-    """Kernels of our own; PyTorch takes their place where they do not work, more slowly."""
+    """Check that our Triton kernels work; if not, PyTorch replaces them, more slowly."""
     import torch
 
     if not torch.cuda.is_available() or profile.run.device == "cpu":
@@ -112,7 +113,7 @@ def triton(profile: Profile) -> Check:
 
 
 def whole_path(profile: Profile) -> Check:
-    """A model of two layers through everything that a step does."""
+    """Run every part of a training step on a two-layer model."""
     began = time.monotonic()
     tiny = tiny_of(profile)
     what = ", ".join(
@@ -134,7 +135,7 @@ def whole_path(profile: Profile) -> Check:
 
 
 def tiny_of(profile: Profile) -> Profile:
-    """The profile's precision, adapter and optimiser, as far as their libraries are there, with a tiny random model."""
+    """A profile with a tiny random model and the given one's precision, adapter and optimiser, where installed."""
     import torch
 
     there = {name: importlib.util.find_spec(name) is not None for name in ("peft", "bitsandbytes")}
@@ -160,7 +161,7 @@ def tiny_of(profile: Profile) -> Profile:
 
 
 def step_of(profile: Profile) -> str:
-    """What is wrong with a step, in words; empty: nothing."""
+    """Run a step and describe what is wrong with it; empty: nothing."""
     import torch
 
     from workers.azr.rows import Row

@@ -1,6 +1,6 @@
-"""One contender in this process: `python -m benchmarks.contenders JOB REPORT`, both JSON files. For `benchmarks.grpo`.
+"""Runs one contender in this process for `benchmarks.grpo`: `python -m benchmarks.contenders JOB REPORT` (JSON files).
 
-A failure is a report with its reason, like any other: only a process that dies leaves none.
+A failure is reported with its reason. Only a process that dies leaves no report.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def main(job_file: Path, report_file: Path) -> int:
     try:
         perform(job, report)
         report.status = "ok"
-    except Exception as error:  # whatever ends a contender is its figure
+    except Exception as error:  # any failure of a contender is its result
         traceback.print_exc()
         kind = type(error).__name__
         report.status = "out of memory" if "OutOfMemory" in kind or "out of memory" in str(error) else "failed"
@@ -64,7 +64,7 @@ def perform(job: dict[str, Any], report: Report) -> None:
 
 
 def overrides_of(job: dict[str, Any]) -> list[str]:
-    """Knobs of our own contenders: the profile would put its own cap in the place of the one that was asked for."""
+    """Knobs of our own contenders, including the requested cap, which the profile would otherwise override."""
     return [f"memory.cap_gib={job['cap_gib']}", *job["overrides"]]
 
 

@@ -1,4 +1,4 @@
-"""Engines alone: rollouts of the workload with nothing to train beside them."""
+"""Engines alone: rollouts of the workload without a trainer."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def for_steps(work: Workload, rollout: Any, meter: Meter, budget: Budget) -> Non
 
 
 def run_vllm(work: Workload, model: Path, quantized: bool, share: float, meter: Meter, budget: Budget) -> None:
-    """vLLM with CUDA graphs for decoding, the workload's adapter, and no tokenizer. Of its own settings only these."""
+    """vLLM with CUDA graphs for decoding, the workload's adapter and no tokenizer; otherwise its defaults."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     from vllm import LLM, SamplingParams
     from vllm.lora.request import LoRARequest
@@ -80,7 +80,7 @@ def run_vllm(work: Workload, model: Path, quantized: bool, share: float, meter: 
 
 
 def write_adapter(work: Workload, folder: Path) -> None:
-    """LoRA as PEFT stores it, with a B that is not zero."""
+    """Write LoRA in PEFT's format, with a nonzero B."""
     import torch
     from safetensors.torch import save_file
 

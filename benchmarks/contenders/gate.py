@@ -1,8 +1,8 @@
-"""Is what was timed also right? Log-probs and gradients of our own session against a plain one in float32.
+"""Checks our session's log-probs and gradients against a plain float32 model.
 
-The reference computes in float32 with the very numbers that the NF4 weights stand for, each row by itself, with whole
-logits and autograd. The adapter's B matrices are drawn at random first: as made they are zero, and would prove nothing.
-What transformers' own modules make of all that in bfloat16 stands beside ours, and is held to nothing.
+The reference computes in float32 with the dequantised NF4 weights, one row at a time, with whole logits and autograd.
+The adapter's B matrices get random values first, because their initial zeros would prove nothing. The results of
+transformers' own modules in bfloat16 are listed for comparison, without a limit.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def compared(name: str, ours: Tensor, theirs: Tensor) -> dict[str, float]:
 
 
 def cosine(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> float:
-    """Of all matrices taken as one vector, in float64. (pure)"""
+    """Cosine of all matrices as one vector, in float64. (pure)"""
     pairs = [(ours[name].double().flatten(), theirs[name].double().flatten()) for name in sorted(ours)]
     dot = sum(float(a @ b) for a, b in pairs)
     lengths = [sum(float(one @ one) for one in side) ** 0.5 for side in zip(*pairs, strict=True)]
@@ -76,7 +76,7 @@ def disturb(model: Any) -> None:
 
 
 def reference_of(session: Session, model: Path) -> Any:
-    """A model in float32 with the session's weights as they are: dequantised base, peft's adapter."""
+    """A float32 model with the session's weights: dequantised base and peft's adapter."""
     from workers.models.adapters import adapter_of
     from workers.rollout.weight_transfer import base_weights
 
@@ -95,7 +95,7 @@ def reference_of(session: Session, model: Path) -> Any:
 
 
 def plain_of(session: Session, model: Path, reference: Any) -> Any:
-    """The reference's weights and adapter as transformers and peft have them in bfloat16."""
+    """The reference's weights and adapter in transformers and peft, in bfloat16."""
     plain = base_of(session, model, torch.bfloat16, "sdpa")
     inject_peft(session, plain)
     with torch.no_grad():
@@ -106,7 +106,7 @@ def plain_of(session: Session, model: Path, reference: Any) -> Any:
 
 
 def base_of(session: Session, model: Path, dtype: torch.dtype, attention: str) -> Any:
-    """The model's files as transformers reads them, beside the session's."""
+    """Load the model's files with transformers."""
     from transformers import AutoModelForCausalLM
 
     read: Any = AutoModelForCausalLM.from_pretrained
@@ -114,7 +114,7 @@ def base_of(session: Session, model: Path, dtype: torch.dtype, attention: str) -
 
 
 def inject_peft(session: Session, plain: Any) -> None:
-    """The session's adapter, by peft; its matrices are those of a beginning."""
+    """Add the session's adapter with peft, with initial matrices."""
     from msgspec.structs import replace
 
     from workers.models.adapters import inject
@@ -125,7 +125,7 @@ def inject_peft(session: Session, plain: Any) -> None:
 def learned(model: Any, rows: list[Any], advantages: list[float]) -> tuple[Tensor, dict[str, Tensor]]:
     """Log-probs of all completion tokens, on the CPU, and the gradient of -sum(advantage * log-prob) / tokens.
 
-    With old log-probs that are the policy's own, that is the gradient of the clipped loss.
+    This is the gradient of the clipped loss if the old log-probs are the policy's own.
     """
     from workers.models.adapters import adapter_of
 

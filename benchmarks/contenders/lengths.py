@@ -1,7 +1,7 @@
-"""Completions that end at different lengths, as real answers do, and how each contender is made to end them there.
+"""Completions of different lengths, like real answers, and how each contender is made to produce them.
 
-The lengths are the workload's, not the weights': ours draw by uniforms that are set, TRL's generate has its logits
-changed, and vLLM is asked for so many tokens of each prompt.
+The workload sets the lengths, not the weights: our engines get fixed uniforms, TRL's generate gets changed logits, and
+vLLM gets a token count per prompt.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Any
 from unittest.mock import patch
 
 LENGTHS = (64, 128, 184, 228, 268, 308, 364, 456, 512)
-"""Tokens at equidistant quantiles of what completions have, end token included, where the longest may have 512."""
+"""Completion lengths at equidistant quantiles, with the end token, for a limit of 512 tokens."""
 MEAN = sum(low + high for low, high in pairwise(LENGTHS)) / 2 / (len(LENGTHS) - 1)
 LAST_DRAW = 0.99
-"""Uniforms are this at most: the end token, the vocabulary's last, lies above it unless it takes a hundredth."""
+"""Upper bound of uniforms, below the range of the end token (the vocabulary's last) unless its probability is 1 %."""
 PAST_ALL = 2.0
-"""A uniform that only the vocabulary's last token answers."""
+"""A uniform that always selects the vocabulary's last token."""
 
 
 def lengths_of(rows: int, completion: int, step: int) -> tuple[int, ...]:
-    """Of the rows of a group in `step`, where the longest may have `completion` tokens. (pure)
+    """Lengths of a group's rows in `step`, at most `completion` tokens. (pure)
 
-    Drawn anew in each step: one set of lengths would be captured once, and no later step would pay for a new shape.
-    One row is drawn from each of as many equal parts of the distribution, so that steps are about as large.
+    Each step draws new lengths; otherwise, shapes would be captured once and later steps would not pay for new ones.
+    Rows are drawn from equal parts of the distribution, one each, so that steps have similar sizes.
     """
     draws = random.Random(f"lengths {step}")
     places = [(row + draws.random()) / rows for row in range(rows)]
@@ -36,23 +36,23 @@ def lengths_of(rows: int, completion: int, step: int) -> tuple[int, ...]:
 
 
 def _at(place: float) -> float:
-    """The quantile at `place`, 0 to 1, between those of `LENGTHS`."""
+    """The quantile at `place` (0 to 1), interpolated from `LENGTHS`."""
     low = min(int(place * (len(LENGTHS) - 1)), len(LENGTHS) - 2)
     share = place * (len(LENGTHS) - 1) - low
     return LENGTHS[low] + share * (LENGTHS[low + 1] - LENGTHS[low])
 
 
 def distribution_text(completion: int) -> str:
-    """The distribution, for a person. (pure)"""
+    """The distribution as text. (pure)"""
     low, mean = (round(tokens * completion / LENGTHS[-1]) for tokens in (LENGTHS[0], MEAN))
-    return f"completions of {low} to {completion}, mean {mean}, drawn anew in each step (real lengths)"
+    return f"completions of {low} to {completion}, mean {mean}, new in each step (real lengths)"
 
 
 @contextmanager
 def rows_end(lengths: Sequence[int], seeds: int) -> Iterator[None]:
-    """In the block our engines draw the vocabulary's last token at a row's last place, and not before.
+    """Make our engines sample the vocabulary's last token exactly at a row's last position.
 
-    seeds: what a request's seed is taken modulo for its row.
+    seeds: a request's seed modulo this is its row.
     """
     from workers.rollout import engine, hf, native
     from workers.rollout.graph import engine as graph
@@ -71,7 +71,7 @@ def rows_end(lengths: Sequence[int], seeds: int) -> Iterator[None]:
 
 
 class Ends:
-    """A logits processor that forbids the end token before a row's last place, and leaves nothing else there."""
+    """A logits processor that allows only the end token at a row's last position, and forbids it before."""
 
     def __init__(self, lengths: Sequence[int], end: int, width: int) -> None:
         """end: the token. width: tokens of the prompts, padding included."""
@@ -89,7 +89,7 @@ class Ends:
 
 
 def ending(generate: Callable[..., Any], lengths: Callable[[], Sequence[int]], end: int) -> Callable[..., Any]:
-    """transformers' `generate`, with `Ends` among its processors. lengths: of the step under way."""
+    """transformers' `generate` with `Ends` as a processor. lengths: of the current step."""
     from transformers import LogitsProcessorList
 
     def ended(**inputs: Any) -> Any:
@@ -100,7 +100,7 @@ def ending(generate: Callable[..., Any], lengths: Callable[[], Sequence[int]], e
 
 
 def counted(generate: Callable[..., Any], lengths: Callable[[], Sequence[int]]) -> Callable[..., Any]:
-    """`generate` of vLLM's LLM, with so many tokens for each prompt in turn. lengths: of the step under way."""
+    """`generate` of vLLM's LLM with a token count per prompt. lengths: of the current step."""
 
     def each(prompts: Sequence[Any], sampling_params: Any, **options: Any) -> Any:
         wanted = []

@@ -1,4 +1,4 @@
-"""This project as a contender: the rollout engine, the rows and the update that a worker's step is made of."""
+"""This project as a contender: a worker's rollout engine, rows and update."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from benchmarks.contenders.workload import LORA_TARGETS, Workload, rewards
 
 BASE = "grpo-1.5b-8gb"
 SEEDS = 1000
-"""Of the rows of one step."""
+"""Seeds of the rows of one step."""
 
 
 def profile_of(work: Workload, model: Path, engine: str, overrides: list[str]) -> Any:
-    """The profile of the run that is measured; `overrides` (KEY=VALUE) come last."""
+    """The profile to measure; `overrides` (KEY=VALUE) are applied last."""
     from profiles.load import load_profile
 
     targets = ", ".join(f'"{name}"' for name in LORA_TARGETS)
@@ -64,7 +64,7 @@ def profile_of(work: Workload, model: Path, engine: str, overrides: list[str]) -
 
 
 class Session:
-    """A policy, its engine and its update, as a train worker holds them."""
+    """A policy, its engine and its update, as in a train worker."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Session:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What was resolved, for the report."""
+        """The resolved settings, for the report."""
         from workers.grpo.old_source import old_source_of
 
         profile = self.profile
@@ -111,12 +111,12 @@ class Session:
         }
 
     def limit(self, completion: int) -> None:
-        """From now on completions have so many tokens."""
+        """Limit completions to this many tokens from now on."""
         self.work = replace(self.work, completion=completion)
         self._sampling = replace(self._sampling, max_new_tokens=completion)
 
     def rollout(self, step: int) -> list[Any]:
-        """The group's rollouts, by the engine with the weights as they are."""
+        """The group's rollouts with the current weights."""
         from workers.rollout.engine import Request
 
         prompt = self.work.prompt_ids(step)
@@ -130,7 +130,7 @@ class Session:
         return rollouts
 
     def train(self, step: int, rollouts: list[Any]) -> dict[str, float]:
-        """Rewards, advantages and one optimiser update; what it tells of itself."""
+        """Rewards, advantages and one optimiser update. Returns its metrics."""
         from workers.models.optimizer import learning_rate_at
 
         self.engine.rest()
@@ -142,19 +142,19 @@ class Session:
         return metrics
 
     def log_probs(self, rollouts: list[Any]) -> list[Any]:
-        """The trainer's own, of each rollout's tokens."""
+        """The trainer's log-probs of each rollout's tokens."""
         from workers.grpo.scoring import score_rows
 
         return score_rows(self.model, rows_of(rollouts), 1.0, self.update.sizes).log_probs
 
     def gradients(self, rollouts: list[Any]) -> dict[str, Any]:
-        """Of the adapter's matrices, by peft's names, as an update would have them before clipping."""
+        """Gradients of the adapter's matrices before clipping, by peft's names."""
         from workers.grpo.entropy import EntropyMask
         from workers.grpo.prepare import prepare
         from workers.grpo.update import GroupUpdate
         from workers.models.adapters import adapter_of
 
-        # The ratio is 1 and no token has a weight for what the engine rounded otherwise: a gradient of a plain form.
+        # The ratio is 1 and there are no importance weights, so the gradient has a simple form.
         profile = replace_in(self.profile, "grpo", old_source="detach")
         mask = EntropyMask(profile.grpo)
         update = GroupUpdate(self.model, self._optimiser, profile, mask)
@@ -191,7 +191,7 @@ def rows_of(rollouts: list[Any]) -> list[Any]:
 
 
 def advantages_of(rollouts: list[Any], profile: Any) -> list[float]:
-    """By the trainer's own choice of rows, which must leave none out."""
+    """Advantages of the rows that the trainer selects, which must be all of them."""
     from workers.grpo.rows import Collected
     from workers.grpo.trainer import chosen
 
@@ -209,7 +209,7 @@ def replace_in(profile: Any, section: str, **knobs: Any) -> Any:
 
 def run(work: Workload, model: Path, engine: str, overrides: list[str], meter: Meter, budget: Budget) -> None:
     report = meter.report
-    # `score`: what is prepared before the first gradient; `train`: the rest
+    # `score`: everything before the first gradient; `train`: the rest
     session = Session(work, model, engine, overrides, meter.phase)
     report.settings = session.settings | {"overrides": overrides}
     done = 0

@@ -1,5 +1,4 @@
-"""Where the time of our own step goes: kernels of one rollout window and of one training pass, by family; and what the
-processor is busy with, which launches them."""
+"""Profiles our own step: kernel time by family in one rollout window and one training pass, and the CPU's work."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from benchmarks.contenders.report import Meter
 from benchmarks.contenders.workload import Workload
 
 WINDOW = 64
-"""Tokens of the rollout that is profiled: enough for a mean, few enough for a trace that fits memory."""
+"""Tokens of the profiled rollout: enough for a mean, few enough for a trace that fits in memory."""
 FAMILIES = (
     ("4-bit matrix products and dequantisation", r"nf4|4bit|dequant|fp4"),
     ("optimiser", r"adam|multi_tensor"),
@@ -30,15 +29,15 @@ FAMILIES = (
     ("elementwise", r"elementwise|mul|add|silu|sigmoid|rotary|rope|exp"),
     ("of torch.compile or Triton", r"triton"),
 )
-"""Family -> what a kernel's name holds; the first that fits counts."""
+"""Family -> pattern in a kernel's name; the first match counts."""
 LAUNCHING = 12
-"""Operations of the processor that are listed."""
+"""Number of CPU operations to list."""
 
 
 def run(work: Workload, model: Path, engine: str, overrides: list[str], meter: Meter) -> None:
     session = Session(work, model, engine, overrides)
     short = replace(work, completion=min(WINDOW, work.completion))
-    for step in (1, 2):  # graphs are captured and kernels chosen before
+    for step in (1, 2):  # to capture graphs and choose kernels
         rollouts = session.rollout(step)
         session.train(step, rollouts)
     rollouts = session.rollout(3)
@@ -56,7 +55,7 @@ def decode_window(session: Session, short: Workload, meter: Meter) -> dict[str, 
 
 
 def window(plain: Callable[[], Any], traced: Callable[[], Any], meter: Meter) -> dict[str, Any]:
-    """Seconds of `plain` alone, then kernels of `traced`, which does the same once more under the profiler."""
+    """Time `plain`, then the kernels of `traced`, which repeats the work under the profiler."""
     began = meter.now()
     plain()
     wall = meter.now() - began
@@ -87,7 +86,7 @@ def window(plain: Callable[[], Any], traced: Callable[[], Any], meter: Meter) ->
 
 
 def launching(trace: Any) -> list[dict[str, Any]]:
-    """What the processor spent most time in by itself but Python; under the profiler, so that relations count."""
+    """CPU operations with the most self time, without Python. The profiler inflates times, so compare only ratios."""
     found = [one for one in trace.key_averages() if one.device_type == DeviceType.CPU and one.self_cpu_time_total > 0]
     found.sort(key=lambda one: -one.self_cpu_time_total)
     return [
@@ -97,7 +96,7 @@ def launching(trace: Any) -> list[dict[str, Any]]:
 
 
 def kernels(trace: Any, is_gpu: bool) -> list[tuple[str, float, int]]:
-    """Name, seconds in all and number of calls of each kernel, or of each operator where there is no GPU."""
+    """Name, total seconds and number of calls of each kernel, or of each operator without a GPU."""
     found = []
     for one in trace.key_averages():
         if getattr(one, "is_user_annotation", False):
@@ -110,5 +109,5 @@ def kernels(trace: Any, is_gpu: bool) -> list[tuple[str, float, int]]:
 
 
 def family_of(kernel: str) -> str:
-    """The family that a kernel's name shows it to be of. (pure)"""
+    """The family of a kernel, by its name. (pure)"""
     return next((name for name, words in FAMILIES if re.search(words, kernel, re.IGNORECASE)), "other")

@@ -1,4 +1,4 @@
-"""What is known about one contender, measured in its own process: seconds by phase, peaks of memory, versions."""
+"""The report of one contender, measured in its own process: seconds by phase, memory peaks, versions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIBRARIES = ("torch", "transformers", "peft", "bitsandbytes", "accelerate", "trl
 
 @dataclass
 class Report:
-    """Bytes and seconds. `steps` are the timed ones; each maps a phase to its seconds, and `step` to the whole."""
+    """In bytes and seconds. `steps`: per timed step, the seconds of each phase, and of all under `step`."""
 
     contender: str
     group_size: int
@@ -29,40 +29,40 @@ class Report:
     reason: str = ""
     device: str = ""
     sampled: list[dict[str, int]] = field(default_factory=list)
-    """Of each of `steps`: `tokens` of all rows, and of the `longest` one, which are its decode steps."""
+    """For each of `steps`: `tokens` of all rows and of the `longest` one (its number of decode steps)."""
     steps: list[dict[str, float]] = field(default_factory=list)
     warmup: list[dict[str, float]] = field(default_factory=list)
     cold_start_s: float | None = None
-    """From the start of the process to the end of its first step."""
+    """Seconds from the start of the process to the end of its first step."""
     allocated: int | None = None
-    """Peak of torch's allocator over the timed steps; `reserved` likewise, `peaks` by phase."""
+    """Peak of torch's allocator over the timed steps, like `reserved`; `peaks` has it by phase."""
     reserved: int | None = None
     peaks: dict[str, int] = field(default_factory=dict)
     allocated_at_load: int | None = None
-    """Peak before the first step ended: loading and warming up."""
+    """Peak until the end of the first step, including loading and warm-up."""
     context: int | None = None
-    """Bytes of the GPU in use beside the allocator's, the most that was seen."""
+    """Highest use of the GPU's memory outside the allocator."""
     limit: int | None = None
-    """Bytes that the allocator was allowed."""
+    """Limit of the allocator."""
     on_device: int | None = None
     """Peak of the whole GPU, sampled from outside."""
     host: int | None = None
     """Peak resident memory of the process."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """What the contender was told, resolved."""
+    """Resolved settings of the contender."""
     metrics: dict[str, Any] = field(default_factory=dict)
-    """What the contender itself reports of its last step."""
+    """The contender's own metrics of its last step."""
     tables: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
 
 
 class Meter:
-    """Times phases, with the device idle at each border, and fills a report."""
+    """Times phases, with the device synchronised between them, and fills a report."""
 
     def __init__(self, report: Report, began: float, cap_gib: float = 0.0) -> None:
-        """began: wall-clock time at which the process was started. cap_gib: of a card that is to be emulated; 0: none.
+        """began: wall-clock time of the process start. cap_gib: emulate a card of this size; 0 means no cap.
 
-        To be made before anything else touches the GPU.
+        Create it before anything else uses the GPU.
         """
         self.report, self._began = report, began
         self._phases: dict[str, float] = {}
@@ -84,7 +84,7 @@ class Meter:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Seconds of the block count for `name` of the step under way, and so does the peak of its memory."""
+        """Add the block's seconds and memory peak to phase `name` of the current step."""
         began = self.now()
         self._note_peak("")
         yield
@@ -92,7 +92,7 @@ class Meter:
         self._phases[name] = self._phases.get(name, 0.0) + self.now() - began
 
     def _note_peak(self, name: str) -> None:
-        """The allocator's peak since the last call belongs to `name`; without one to the step alone."""
+        """Assign the allocator's peak since the last call to `name`, or only to the step without a name."""
         if not self.is_gpu:
             return
         look_beside(self.report)
@@ -104,14 +104,14 @@ class Meter:
         torch.cuda.reset_peak_memory_stats()
 
     def split(self, whole: str, part: str, rest: str) -> None:
-        """Of the step under way: `whole` contained `part`; keep that and what remains, as `rest`."""
+        """Split phase `whole` of the current step into `part` and the remainder `rest`."""
         if whole in self._phases:
             self._phases[rest] = self._phases.pop(whole) - self._phases.get(part, 0.0)
         if whole in self._peaks:
             self._peaks[rest] = self._peaks.pop(whole)
 
     def end_step(self, seconds: float, *, timed: bool, lengths: Sequence[int]) -> None:
-        """The step under way took so many seconds in all. lengths: tokens of its completions."""
+        """Record the total seconds of the current step. lengths: tokens of its completions."""
         self._note_peak("train" if "train" not in self._phases else "")
         phases, self._phases = self._phases, {}
         report = self.report
@@ -134,14 +134,14 @@ class Meter:
 
 @dataclass
 class Budget:
-    """When to stop: after `steps` timed steps, or earlier where at least two took `seconds` together."""
+    """Stops after `steps` timed steps, or earlier once at least two took `seconds` together."""
 
     warmup: int
     steps: int
     seconds: float
 
     def is_timed(self, done: int) -> bool:
-        """Whether the step after `done` others counts."""
+        """Whether the step after `done` others is timed."""
         return done >= self.warmup
 
     def is_spent(self, report: Report) -> bool:

@@ -11,7 +11,7 @@ Found = dict[str, Any]
 
 
 def steps_table(reports: Sequence[Found]) -> str:
-    """A row for each contender: medians of seconds with the least and the most, then peaks of memory in GiB."""
+    """A row per contender: median seconds with minimum and maximum, then memory peaks in GiB."""
     heads = (
         "contender",
         "G",
@@ -48,7 +48,7 @@ def row_of(one: Found, width: int) -> list[str]:
 
 
 def speeds(one: Found) -> tuple[list[float], list[float]]:
-    """Tokens per second, and milliseconds of a decode step, of each step that drew rollouts."""
+    """Tokens per second, and milliseconds per decode step, of each step with rollouts."""
     found = [
         (sampled["tokens"] / step["rollout"], step["rollout"] * 1000 / sampled["longest"])
         for step, sampled in zip(one["steps"], sampled_of(one), strict=True)
@@ -58,7 +58,7 @@ def speeds(one: Found) -> tuple[list[float], list[float]]:
 
 
 def sampled_of(one: Found) -> list[dict[str, float]]:
-    """Of each step. Older files have one number for all, and the oldest no longest row: there all rows are alike."""
+    """Token counts per step. Older files have one count for all steps, the oldest without `longest` (equal rows)."""
     if "sampled" in one:
         return list(one["sampled"])
     tokens = one["tokens"]
@@ -66,7 +66,7 @@ def sampled_of(one: Found) -> list[dict[str, float]]:
 
 
 def decode_table(reports: Sequence[Found]) -> str:
-    """Rollouts alone: no trainer beside the engine."""
+    """Rollouts alone, without a trainer."""
     heads = ("engine", "G", "rollout s", "tokens/s", "ms a decode step", "weights and cache GiB", "device GiB")
     rows = []
     for one in reports:
@@ -90,7 +90,7 @@ def decode_table(reports: Sequence[Found]) -> str:
 
 
 def time_table(report: Found) -> str:
-    """Where the seconds of one window go, by family of kernels."""
+    """Time of one window by kernel family."""
     if not report["tables"]:
         return f"{report['contender']} G={report['group_size']}: {report['status']}: {report['reason']}"
     parts = []
@@ -113,13 +113,13 @@ def time_table(report: Found) -> str:
 
 
 MOST_APART = {", mean": 0.02, ", largest": 0.5}
-"""Nats that log-probs may be off the reference's, by the end of a figure's name."""
+"""Allowed difference of log-probs from the reference in nats, by the suffix of a figure's name."""
 LEAST_COSINE = 0.999
-"""Of the adapter's whole gradient with the reference's."""
+"""Smallest allowed cosine of the adapter's whole gradient with the reference's."""
 
 
 def limit_of(figure: str, value: float) -> str:
-    """What a figure of `--check` is held to, and whether it misses that; empty: it is told alone."""
+    """The limit of a figure of `--check`, and whether it is missed; empty without a limit."""
     most = next((limit for end, limit in MOST_APART.items() if figure.endswith(end)), None)
     if most is not None:
         return f"at most {most:g}{': missed' if value > most else ''}"
@@ -129,7 +129,7 @@ def limit_of(figure: str, value: float) -> str:
 
 
 def check_table(reports: Sequence[Found]) -> str:
-    """Differences from the float32 reference, in nats, and cosines of gradients, beside what they are held to."""
+    """Differences from the float32 reference in nats, and cosines of gradients, with their limits."""
     rows = []
     for one in reports:
         start = [one["contender"], str(one["group_size"])]
@@ -141,7 +141,7 @@ def check_table(reports: Sequence[Found]) -> str:
 
 
 def ratios(reports: Sequence[Found], ours: str = "native") -> str:
-    """How many steps ours makes in the time of one of another's, by group size; empty where nothing can be compared."""
+    """How many of our steps take the time of one of another contender's, by group size; empty if not comparable."""
     lines = []
     for size in sorted({one["group_size"] for one in reports}):
         steps: dict[str, list[float]] = {}
@@ -157,7 +157,7 @@ def ratios(reports: Sequence[Found], ours: str = "native") -> str:
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:
-    """Median, and the least and the most in brackets."""
+    """Median, with minimum and maximum in brackets."""
     if not values:
         return "-"
     low, middle, high = (f"{value:,.{digits}f}" for value in (min(values), median(values), max(values)))

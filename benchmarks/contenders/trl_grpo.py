@@ -1,8 +1,7 @@
-"""TRL's GRPOTrainer as a contender: QLoRA, rollouts by transformers' generate or by a vLLM engine in the same process.
+"""TRL's GRPOTrainer as a contender: QLoRA, with rollouts by transformers' generate or a vLLM engine in the process.
 
-Its settings are those of the workload; what the workload leaves open stays as TRL has it. Phases are taken around its
-own methods: `_generate` is the rollout, the rest of `_generate_and_score_completions` is scoring, the rest of a step is
-training and the trainer's own work between steps.
+Settings come from the workload; the rest are TRL's defaults. Phases wrap its own methods: `_generate` is the rollout,
+the rest of `_generate_and_score_completions` is scoring, and the rest of a step is training and the trainer's own work.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from benchmarks.contenders.workload import LORA_TARGETS, Workload, rewards, text
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How TRL is to be run. vllm_share: of the GPU's memory, for the engine of vLLM."""
+    """How to run TRL. vllm_share: share of the GPU's memory for vLLM's engine."""
 
     vllm: bool = False
     sleep: bool = False
@@ -29,11 +28,11 @@ class Options:
 
 
 def run(work: Workload, model: Path, options: Options, meter: Meter, budget: Budget) -> None:
-    # The engine in this process: weights are handed over inside it. No reports to trackers.
+    # The engine runs in this process, which hands over weights directly. No reports to trackers.
     os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "TRL_EXPERIMENTAL_SILENCE": "1"}
     os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     if options.vllm:
-        import vllm  # noqa: F401  TRL only says that it is missing after the model was loaded
+        import vllm  # noqa: F401  TRL would report a missing vLLM only after loading the model
     from transformers import PreTrainedTokenizerFast
     from trl import GRPOTrainer
 
@@ -154,7 +153,7 @@ def prompts_of(work: Workload, budget: Budget) -> Any:
 
 
 def end_rows(trainer: Any, work: Workload, options: Options) -> None:
-    """Each row of a group has its own length, by the engine that the trainer generates with."""
+    """Give each row of a group its own length, in the trainer's engine."""
 
     def lengths() -> tuple[int, ...]:
         return work.lengths(step_of(trainer))
@@ -167,12 +166,12 @@ def end_rows(trainer: Any, work: Workload, options: Options) -> None:
 
 
 def step_of(trainer: Any) -> int:
-    """Number of the step under way, from 1 on."""
+    """Number of the current step, from 1."""
     return int(trainer.state.global_step) + 1
 
 
 def watch(trainer: Any, work: Workload, meter: Meter, budget: Budget) -> None:
-    """Time the trainer's methods, check that completions have the wanted lengths, stop when the budget is spent."""
+    """Time the trainer's methods, check the completion lengths, and stop when the budget is spent."""
     from transformers import PrinterCallback, TrainerCallback
 
     generate, score = trainer._generate, trainer._generate_and_score_completions
@@ -209,6 +208,6 @@ def watch(trainer: Any, work: Workload, meter: Meter, budget: Budget) -> None:
 
 
 def resolved(arguments: Any) -> dict[str, Any]:
-    """The whole configuration, as far as it is plain values."""
+    """All configuration values of plain types."""
     plain = (str, int, float, bool, type(None), list, dict)
     return {key: value for key, value in sorted(vars(arguments).items()) if isinstance(value, plain)}

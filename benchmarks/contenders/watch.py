@@ -1,4 +1,4 @@
-"""Memory in use on a whole GPU, asked of its driver from outside the process that is measured."""
+"""Samples the memory in use on a whole GPU from its driver, outside the measured process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PERIOD_S = 0.05
 
 
 class Memory(ctypes.Structure):
-    """`nvmlMemory_v2_t`. The first version counts as used what the driver keeps to itself, .6 GiB of an idle H200."""
+    """`nvmlMemory_v2_t`. The first version counts the driver's own reserve as used, .6 GiB on an idle H200."""
 
     _fields_ = (
         ("version", ctypes.c_uint),
@@ -30,14 +30,14 @@ VERSION_2 = ctypes.sizeof(Memory) | 2 << 24
 
 
 class Peak:
-    """bytes: the most that programs had at a sample; None where there is no NVIDIA driver to ask."""
+    """bytes: highest use by programs in any sample; None without an NVIDIA driver."""
 
     bytes: int | None = None
 
 
 @contextmanager
 def device_peak() -> Iterator[Peak]:
-    """Sample the memory of the first GPU that this process may use while the block runs."""
+    """Sample the memory of the first visible GPU while the block runs."""
     peak, ended = Peak(), threading.Event()
     try:
         driver = ctypes.CDLL("libnvidia-ml.so.1")

@@ -1,5 +1,6 @@
-"""What every contender of `benchmarks.grpo` gets: one model of random weights, one prompt, one rule for rewards. (pure
-but for `write_model`)
+"""The workload of every contender of `benchmarks.grpo`: a random model, a prompt and rewards.
+
+(pure, except `write_model`)
 """
 
 from __future__ import annotations
@@ -23,51 +24,51 @@ LORA_TARGETS = ("k_proj", "o_proj", "q_proj", "v_proj")
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One step: `group_size` completions of one prompt, each as long as `lengths` says, one update."""
+    """One step: `group_size` completions of one prompt, with the lengths from `lengths`, and one update."""
 
     shape: str = "r1-qwen-1.5b"
     group_size: int = 8
     prompt: int = 128
     """Tokens."""
     completion: int = 512
-    """Tokens of every completion: end tokens do not end it. With `real_lengths`, that a completion has at most."""
+    """Tokens of every completion, which end tokens do not end. With `real_lengths`, the maximum."""
     lora_rank: int = 16
     lora_alpha: int = 32
     learning_rate: float = 1e-5
     clip: float = 0.2
     real_lengths: bool = False
-    """Rows end at different lengths, each with the end token."""
+    """Whether rows end at different lengths, each with the end token."""
 
     @property
     def vocabulary(self) -> int:
         return int(SHAPES[self.shape]["vocab_size"])
 
     def lengths(self, step: int) -> tuple[int, ...]:
-        """Tokens of each row's completion in `step`, the same for all contenders."""
+        """Completion length of each row in `step`, the same for all contenders."""
         if self.real_lengths:
             return lengths_of(self.group_size, self.completion, step)
         return (self.completion,) * self.group_size
 
     def prompt_ids(self, step: int) -> tuple[int, ...]:
-        """Another prompt in each step, the same for all contenders: special tokens are at the vocabulary's end."""
+        """The prompt of `step`, the same for all contenders. Avoids special tokens at the end of the vocabulary."""
         draws = random.Random(f"{SEED} {step}")
         return tuple(draws.randrange(self.vocabulary // 100, self.vocabulary * 98 // 100) for _ in range(self.prompt))
 
 
 def rewards(count: int) -> list[float]:
-    """Of the rows of a group: 0 and 1 in turn, so that no contender may skip a group without differences. (pure)"""
+    """Rewards of a group's rows: alternately 0 and 1, so that no contender skips a uniform group. (pure)"""
     return [float(row % 2) for row in range(count)]
 
 
 def text_of(ids: tuple[int, ...]) -> str:
-    """What the trivial tokenizer reads as exactly these ids. (pure)"""
+    """Text that the trivial tokenizer encodes as exactly these ids. (pure)"""
     return " ".join(f"t{number}" for number in ids)
 
 
 def write_model(shape: str, directory: Path) -> None:
-    """Fill `directory` with config, bfloat16 weights drawn from a fixed seed, and a tokenizer of one word an id.
+    """Fill `directory` with a config, bfloat16 weights from a fixed seed, and a tokenizer with one word per id.
 
-    Drawn on the GPU where there is one: all contenders read the same files, so the generator does not matter.
+    Uses the GPU if there is one: all contenders read the same files, so the random generator does not matter.
     """
     import torch
     from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers

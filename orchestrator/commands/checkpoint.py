@@ -1,6 +1,6 @@
 """Make a durable checkpoint at the end of the current step, without stopping.
 
-Returns when the files, their directory and the store's commit are down; prints step and digest.
+Returns once the checkpoint and its row in the store are durable, and prints its step and digest.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from orchestrator.runs import find_run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--timeout", type=float, default=900.0, metavar="S", help="seconds to wait for it (900)")
+    parser.add_argument("--timeout", type=float, default=900.0, metavar="S", help="seconds to wait (900)")
 
 
 def run(args: argparse.Namespace) -> int:

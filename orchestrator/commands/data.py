@@ -1,11 +1,11 @@
-"""Import, merge, count, show and export tasks; each one that enters a data set is run again.
+"""Import, merge, count, show and export tasks; every task added to a data set is verified again.
 
-  import SOURCE...   add to the data set --into (data/tasks.jsonl); twice the same adds nothing
-  merge [SOURCE...]  make the data set --into of the sources alone; without a source, of all runs
-  stats, show        what a data set, a file or a run holds (the data set, else the newest run)
-  export SOURCE...   write --out: this project's JSONL, or with --format triplet the original Absolute Zero's
+  import SOURCE...   add to the data set --into (data/tasks.jsonl); importing twice adds nothing
+  merge [SOURCE...]  rebuild the data set --into from the sources only, by default from all runs
+  stats, show        count or print the tasks of a data set, file or run (the data set, else the newest run)
+  export SOURCE...   write --out in this project's JSONL, or with --format triplet in Absolute Zero's original format
 
-A SOURCE is a file of JSON lines, a run's directory, or a run's name. Sources are never changed. docs/data.md has more.
+A SOURCE is a file of JSON lines, a run directory or a run's name. Sources are never changed. See docs/data.md.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from orchestrator.arguments import add_overrides
 from orchestrator.data_sets.render import Progress, report_lines, stats_lines, task_lines
 from orchestrator.data_sets.worker import KEPT, data_worker
 from orchestrator.display.wording import count, harmless
@@ -45,16 +46,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("sources", nargs="*", metavar="SOURCE", help="a file, a run's directory or a run's name")
     parser.add_argument("--into", type=Path, default=DEFAULT_SET, metavar="FILE", help=f"data set ({DEFAULT_SET})")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="of export")
-    parser.add_argument("--format", choices=("longhaul", "triplet"), default="longhaul", help="of export (longhaul)")
-    parser.add_argument("--task", choices=NAMES, default="", help="of show and export: only this kind")
-    parser.add_argument("--key", default="", metavar="PREFIX", help="of show: only tasks whose key begins so")
-    parser.add_argument("--limit", type=int, metavar="N", help=f"of show and export: the last N (show {SHOW}, all)")
-    parser.add_argument("--profile", metavar="NAME|FILE", help="whose [azr], [sandbox], [validation] decide validity")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="file that export writes")
     parser.add_argument(
-        "--set", metavar="KEY=VALUE", action="append", default=[], dest="overrides", help="override one knob of it"
+        "--format", choices=("longhaul", "triplet"), default="longhaul", help="format that export writes (longhaul)"
     )
-    parser.add_argument("--data", default="", metavar="DIR", help="where held-out files are ($LONGHAUL_DATA)")
+    parser.add_argument("--task", choices=NAMES, default="", help="show, export: only this kind of task")
+    parser.add_argument("--key", default="", metavar="PREFIX", help="show: only tasks whose key starts with PREFIX")
+    parser.add_argument(
+        "--limit", type=int, metavar="N", help=f"show, export: the last N tasks (show {SHOW}, export all)"
+    )
+    parser.add_argument("--profile", metavar="NAME|FILE", help="profile whose [azr], [sandbox] and [validation] apply")
+    add_overrides(parser, "override a knob of the profile")
+    parser.add_argument("--data", default="", metavar="DIR", help="folder of the held-out files ($LONGHAUL_DATA)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -95,7 +98,7 @@ def nothing_valid(report: Mapping[str, Any]) -> LonghaulError:
 
 
 def render(action: str, facts: Mapping[str, Any]) -> str:
-    """The answer for a person."""
+    """The result as text."""
     if action in ("import", "merge"):
         lines = report_lines(facts)
     elif action == "stats":
@@ -107,7 +110,7 @@ def render(action: str, facts: Mapping[str, Any]) -> str:
     return "".join(line + "\n" for line in lines)
 
 
-# --- what is asked for -----------------------------------------------------------------------------------------------
+# --- arguments -------------------------------------------------------------------------------------------------------
 
 
 def refuse_nonsense(args: argparse.Namespace) -> None:
@@ -150,13 +153,13 @@ def spec_of(args: argparse.Namespace) -> DataSpec:
 
 
 def locate(name: str, runs: Path) -> Path:
-    """The file or run that a person means: what is there under that path, else a run of that name."""
+    """The file or run that `name` means: an existing path, else a run of that name."""
     path = Path(name).expanduser()
     return path if path.exists() or not (runs / name / "state.db").is_file() else runs / name
 
 
 def sources_meant(args: argparse.Namespace) -> list[tuple[str, Path]]:
-    """Where none is named: all runs, the oldest first, for merge; else the data set, or the newest run."""
+    """The default sources: for merge all runs, oldest first; otherwise the data set, or else the newest run."""
     if args.action == "merge":
         found = [(one.run.name, one.run.root) for one in reversed(all_runs(args.runs))]
         if found:
@@ -168,7 +171,7 @@ def sources_meant(args: argparse.Namespace) -> list[tuple[str, Path]]:
 
 
 def profile_of(args: argparse.Namespace) -> Profile:
-    """The one that is named; else one with the plain rules, which refuses the programs of every suite at hand."""
+    """The named profile, or else a default one that refuses the programs of every available suite."""
     if args.profile:
         profile = load_profile(args.profile, args.overrides).profile
     else:

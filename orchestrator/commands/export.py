@@ -1,6 +1,6 @@
-"""Write a checkpoint for other programs: its adapter, a merged model, or one that llama.cpp can convert.
+"""Export a checkpoint as an adapter, a merged model, or a model that llama.cpp can convert.
 
-The directory appears when it is whole, and not before; one that holds something is refused. See docs/using.md.
+The directory appears only once it is complete; an existing one must be empty. See docs/using.md.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ from workers.line_contract import ExportSpec, Loading, Said, Wrote
 
 KEPT = "the checkpoint, unchanged; nothing was exported"
 CONVERT = "python convert_hf_to_gguf.py {out} --outfile {out}.gguf --outtype {kind}"
-"""The script lies in llama.cpp's repository."""
+"""The script is in llama.cpp's repository."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_mutually_exclusive_group(required=True)
     for kind, text in (
-        ("adapter", "the adapter alone, as peft reads it"),
-        ("merged", "a plain model directory: base and adapter in one, nothing in 4 bits"),
-        ("gguf-ready", "the same in 16 bits, with all that llama.cpp's converter reads"),
+        ("adapter", "only the adapter, in peft's format"),
+        ("merged", "a plain model directory with the adapter merged into the base, nothing in 4 bits"),
+        ("gguf-ready", "the same in 16 bits, with every file that llama.cpp's converter needs"),
     ):
         kinds.add_argument(f"--{kind}", action="store_const", const=kind, dest="kind", help=text)
     parser.add_argument(
-        "--out", type=Path, required=True, metavar="DIR", help="a directory that is not there, or empty"
+        "--out", type=Path, required=True, metavar="DIR", help="a directory that is empty or does not exist"
     )
     parser.add_argument("--checkpoint", default="latest", metavar="WHICH", help="latest, best, a step, a path (latest)")
     parser.add_argument(
         "--dtype",
         choices=("auto", "float32", "float16", "bfloat16"),
         default="auto",
-        help="of merged weights (as the run has them in memory; gguf-ready: bfloat16)",
+        help="dtype of merged weights (as in the run's memory; gguf-ready: bfloat16)",
     )
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), help="where the model is loaded (as the run says)")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), help="device to load the model on (as in the run)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -75,14 +75,14 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.write(json.dumps({"out": str(out)} | facts) + "\n")
         return 0
     total = sum(path.stat().st_size for path in out.iterdir())
-    sys.stdout.write(f"step {chosen.subject.step} of run {harmless(chosen.subject.name)}: {size(total)} in {out}\n")
+    sys.stdout.write(f"step {chosen.target.step} of run {harmless(chosen.target.name)}: {size(total)} in {out}\n")
     if command := facts.get("convert"):
         sys.stdout.write(f"convert it with llama.cpp's script:\n  {command}\n")
     return 0
 
 
 def tell(message: Said) -> None:
-    """Progress, on standard error."""
+    """Print progress to standard error."""
     match message:
         case Loading():
             sys.stderr.write("loading the model ...\n")
@@ -92,14 +92,14 @@ def tell(message: Said) -> None:
 
 
 def spec_of(args: argparse.Namespace, chosen: Chosen, directory: Path, half: Path, out: Path) -> ExportSpec:
-    profile, subject = chosen.profile, chosen.subject
+    profile, target = chosen.profile, chosen.target
     if args.device:
         profile = replace(profile, run=replace(profile.run, device=args.device))
-    assert subject.step is not None
+    assert target.step is not None
     source: dict[str, Any] = {
-        "run": subject.name,
-        "step": subject.step,
-        "checkpoint_id": subject.identity,
+        "run": target.name,
+        "step": target.step,
+        "checkpoint_id": target.identity,
         "longhaul": program_version(),
     }
     if args.kind == "gguf-ready":
@@ -107,7 +107,7 @@ def spec_of(args: argparse.Namespace, chosen: Chosen, directory: Path, half: Pat
     return ExportSpec(
         kind=args.kind,
         directory=str(directory.resolve()),
-        step=subject.step,
+        step=target.step,
         out=str(half),
         profile=profile,
         dtype=args.dtype,
@@ -116,17 +116,17 @@ def spec_of(args: argparse.Namespace, chosen: Chosen, directory: Path, half: Pat
 
 
 def refuse_what_is_there(out: Path) -> None:
-    """Raises LonghaulError (INPUT) unless the name is free, or an empty directory's."""
+    """Raises LonghaulError (INPUT) unless `out` is free or an empty directory."""
     if not os.path.lexists(out):
         return
     if out.is_symlink() or not out.is_dir():
-        why = "is there and is no directory"
+        why = "exists and is not a directory"
     elif any(out.iterdir()):
         why = "is not empty"
     else:
         return
     raise LonghaulError(
-        f"{out} {why}; an export never writes into what is there",
+        f"{out} {why}; an export never overwrites anything",
         kept="everything; nothing was exported",
         next_command=f"ls -l {out}   then the same command with another --out",
         exit_code=ExitCode.INPUT,
@@ -135,7 +135,7 @@ def refuse_what_is_there(out: Path) -> None:
 
 @contextmanager
 def half_made(out: Path) -> Iterator[Path]:
-    """An empty directory beside `out`, gone when the block is left; those of commands that were killed go too."""
+    """A temporary directory beside `out`, removed at the end of the block. Also removes those of killed commands."""
     with writing(out, KEPT):
         durable.make_dir(out.parent)
     prefix = f".{out.name}.half-"
@@ -154,7 +154,7 @@ def half_made(out: Path) -> Iterator[Path]:
 
 
 def publish(half: Path, out: Path) -> None:
-    """The whole directory gets its name at once; an empty one of that name makes room."""
+    """Rename the complete directory to `out`, replacing an empty directory."""
     refuse_what_is_there(out)
     with durable.explained("cannot rename to", out, KEPT):
         with suppress(FileNotFoundError):

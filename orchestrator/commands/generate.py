@@ -1,7 +1,7 @@
-"""Complete a prompt with a checkpoint or a model directory, or talk to it; the text comes as it is made.
+"""Complete a prompt, or chat, with a checkpoint or a model directory; the text is streamed.
 
-Without --prompt and --interactive the prompt is read from standard input. Ctrl+C ends a completion and keeps what came
-so far; a second one, or one at the prompt, ends the command. A run may train meanwhile. See docs/using.md.
+Without --prompt or --interactive, reads the prompt from standard input. Ctrl+C ends a completion and keeps its text so
+far; a second Ctrl+C, or one at the prompt, ends the command. A run may be training meanwhile. See docs/using.md.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from orchestrator.runs import find_run
 from profiles.errors import ExitCode, LonghaulError
 from workers.line_contract import Completed, GenerateSpec, New, Piece, Prompt, Ready, Refused, Stop
 
-KEPT = "everything; nothing is written by this command"
-HELP = "a line is a prompt; /new forgets the conversation, /quit or Ctrl+D ends"
+KEPT = "everything; this command writes nothing"
+HELP = "each line is a prompt; /new forgets the conversation, /quit or Ctrl+D ends"
 INTERRUPTED = 130
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--prompt", metavar="TEXT", help="what to complete")
-    what.add_argument("--interactive", action="store_true", help=f"one prompt after the other: {HELP}")
+    what.add_argument("--prompt", metavar="TEXT", help="the prompt to complete")
+    what.add_argument("--interactive", action="store_true", help=f"prompt after prompt: {HELP}")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--checkpoint", default="latest", metavar="WHICH", help="latest, best, a step, a path (latest)")
     which.add_argument("--model", metavar="DIR", help="a Hugging Face model directory instead, or a built-in model")
@@ -45,16 +45,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--style",
         choices=("auto", "run", "chat", "raw"),
         default="auto",
-        help="in the words of the run, the model's chat template, or the text as it is",
+        help="run: the run's prompt style; chat: the model's chat template; raw: the text as it is",
     )
-    parser.add_argument("--temperature", type=float, default=1.0, metavar="T", help="0 takes the likeliest token (1)")
-    parser.add_argument("--top-p", type=float, default=1.0, metavar="P", help="only the likeliest that reach this sum")
-    parser.add_argument("--top-k", type=int, default=0, metavar="K", help="only so many likeliest tokens (0: all)")
     parser.add_argument(
-        "--max-new-tokens", type=int, metavar="N", help="longest completion (that of the run's profile)"
+        "--temperature", type=float, default=1.0, metavar="T", help="sampling temperature; 0 is greedy (1)"
     )
-    parser.add_argument("--seed", type=int, metavar="N", help="of the draws; the same one gives the same text")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), help="where the model lives (as the run says)")
+    parser.add_argument(
+        "--top-p",
+        type=float,
+        default=1.0,
+        metavar="P",
+        help="nucleus sampling: keep the likeliest tokens up to this probability (1)",
+    )
+    parser.add_argument("--top-k", type=int, default=0, metavar="K", help="keep only the K likeliest tokens (0: all)")
+    parser.add_argument(
+        "--max-new-tokens", type=int, metavar="N", help="longest completion in tokens (as in the run's profile)"
+    )
+    parser.add_argument("--seed", type=int, metavar="N", help="random seed; the same seed gives the same text")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), help="device of the model (as in the run)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -77,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def open_subject(args: argparse.Namespace, stack: ExitStack) -> tuple[Chosen, Path]:
-    """What completes, and where its files are; those of a checkpoint are held until the stack is left."""
+    """The model and its directory. A checkpoint's files are held until the stack closes."""
     if args.model:
         chosen = choose_model(args.model, None, identify=False)
         return chosen, chosen.directory
@@ -87,7 +95,7 @@ def open_subject(args: argparse.Namespace, stack: ExitStack) -> tuple[Chosen, Pa
 
 
 class Session:
-    """The person on one side, the worker on the other."""
+    """Connects the user with the worker."""
 
     def __init__(self, worker: LineWorker, args: argparse.Namespace) -> None:
         self._worker, self._args = worker, args
@@ -98,7 +106,7 @@ class Session:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Ctrl+C is ours: the first one during a completion asks the worker to end it."""
+        """Handle Ctrl+C: the first one during a completion asks the worker to end it."""
         before = signal.signal(signal.SIGINT, self._on_interrupt)
         try:
             yield
@@ -112,18 +120,18 @@ class Session:
         self._worker.tell(Stop())
 
     def load(self, chosen: Chosen) -> Ready:
-        subject = chosen.subject
-        name = subject.name if subject.step is None else f"step {subject.step} of run {subject.name}"
+        target = chosen.target
+        name = target.name if target.step is None else f"step {target.step} of run {target.name}"
         self.say(f"loading {name} ...")
         return next(message for message in self._messages if isinstance(message, Ready))
 
     def say(self, text: str) -> None:
-        """A line about the work, never mixed with what the model says."""
+        """Print a status line to standard error, apart from the model's output."""
         sys.stderr.write(harmless_lines(text) + "\n")
         sys.stderr.flush()
 
     def complete(self, text: str) -> int:
-        """Ask for one completion and show it as it comes. 0, or 130 where it was interrupted."""
+        """Request one completion and stream it. Returns 0, or 130 if it was interrupted."""
         seed = secrets.randbits(32) if self._args.seed is None else self._args.seed + self._count
         self._count += 1
         self._is_completing, self._asked_to_stop = True, False
@@ -140,24 +148,24 @@ class Session:
                         return self._end(text, seed, message)
         finally:
             self._is_completing = False
-        raise AssertionError("the worker's lines end with an error or go on")
+        raise AssertionError("the worker's messages ended without an error")
 
     def _end(self, text: str, seed: int, message: Completed) -> int:
         if self._args.json:
-            said = {"prompt": text, "seed": seed} | msgspec.structs.asdict(message)
-            sys.stdout.write(json.dumps(said) + "\n")
+            record = {"prompt": text, "seed": seed} | msgspec.structs.asdict(message)
+            sys.stdout.write(json.dumps(record) + "\n")
         else:
             sys.stdout.write("\n")
         sys.stdout.flush()
-        how = {"length": "cut at its longest length", "stopped": "stopped as asked"}.get(message.reason, "ended")
+        how = {"length": "cut off at the token limit", "stopped": "stopped as asked"}.get(message.reason, "ended")
         rate = message.tokens / max(message.seconds, 1e-3)
         self.say(f"[{how}: {message.tokens} tokens in {message.seconds:.1f} s, {rate:.0f} a second, seed {seed}]")
         return INTERRUPTED if message.reason == "stopped" else 0
 
     def converse(self) -> int:
-        """Prompt after prompt, until the person ends it."""
+        """Read prompts until the user quits."""
         with contextlib.suppress(ImportError):
-            import readline  # noqa: F401 - lines can be edited
+            import readline  # noqa: F401 - enables line editing
         while True:
             try:
                 text = input("> " if sys.stdin.isatty() else "")
@@ -178,7 +186,7 @@ class Session:
 
 
 def read_prompt(args: argparse.Namespace) -> str:
-    """Raises LonghaulError (USAGE) where there is none, INPUT where it is no text."""
+    """Raises LonghaulError: USAGE without a prompt, INPUT if it is not valid text."""
     text: str = args.prompt if args.prompt is not None else ("" if sys.stdin.isatty() else sys.stdin.read())
     if text:
         return readable(text)
@@ -186,14 +194,16 @@ def read_prompt(args: argparse.Namespace) -> str:
 
 
 def take_all_bytes() -> None:
-    """Let bytes of standard input that are no text arrive as lone surrogates, for `readable`. An error of the decoder
-    would come with a whole block, and take along the good lines of a talk that are in it. A closed one has none."""
+    """Decode standard input with surrogateescape, so that `readable` can refuse invalid bytes line by line.
+
+    A decoding error would discard a whole block, including valid lines.
+    """
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="surrogateescape")
 
 
 def readable(text: str) -> str:
-    """`text`. Raises LonghaulError (INPUT) where it has bytes that are none."""
+    """Return `text`. Raises LonghaulError (INPUT) if it contains invalid bytes."""
     if place := not_text(text):
         raise LonghaulError(
             f"the prompt is not {sys.stdin.encoding}, at �: {place}",
@@ -208,10 +218,10 @@ def spec_of(args: argparse.Namespace, chosen: Chosen, directory: Path) -> Genera
     profile = chosen.profile
     if args.device:
         profile = replace(profile, run=replace(profile.run, device=args.device))
-    is_run = chosen.subject.kind == "checkpoint" or chosen.style == "run"
+    is_run = chosen.target.kind == "checkpoint" or chosen.style == "run"
     return GenerateSpec(
         directory=str(directory.resolve()),
-        step=chosen.subject.step,
+        step=chosen.target.step,
         profile=profile,
         style="run" if args.style == "auto" and is_run else args.style,
         temperature=args.temperature,

@@ -1,4 +1,4 @@
-"""Make the store of a run again from the files beside it, where it was lost or damaged.
+"""Rebuild a lost or damaged store from the run's files.
 
 What each attempt was told, did and left is read from checkpoints/ and cycles/. A store that is damaged is kept in
 quarantine/; one that is whole is left as it is. Needs --run NAME.
@@ -33,7 +33,7 @@ KEPT = "all files, unchanged"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """None but those of every command."""
+    """Add nothing: this command has only the common arguments."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def named(args: argparse.Namespace) -> RunDir:
-    """The directory of `--run`, with a store in it or without. Raises LonghaulError (INPUT, USAGE)."""
+    """The directory of `--run`, with or without a store. Raises LonghaulError (INPUT, USAGE)."""
     if args.run is None:
         raise LonghaulError(
             "recover needs the name of a run: --run NAME",
@@ -73,7 +73,7 @@ def named(args: argparse.Namespace) -> RunDir:
 
 
 def problem_of(run_dir: RunDir) -> str:
-    """What is wrong with the store; empty where it is whole. Raises LonghaulError where it is anything but damage."""
+    """Describe the damage to the store; empty: it is intact. Raises LonghaulError for any problem but damage."""
     if not is_born(run_dir):
         return f"run '{run_dir.name}' has no store"
     try:
@@ -91,9 +91,9 @@ def problem_of(run_dir: RunDir) -> str:
 
 
 def made_again(run_dir: RunDir) -> list[str]:
-    """Put the old store aside, make a new one, and tell it all. Returns a line for each thing done.
+    """Quarantine the old store and rebuild a new one from the run's files. Returns one line per action.
 
-    Raises LonghaulError (STORE) where the files do not say enough; then nothing was touched.
+    Raises LonghaulError (STORE), before touching anything, if the files do not suffice.
     """
     records = read_records(run_dir)
     new, profile = newborn(run_dir, records)
@@ -108,7 +108,10 @@ def made_again(run_dir: RunDir) -> list[str]:
 
 
 def newborn(run_dir: RunDir, records: Sequence[Record]) -> tuple[NewRun, Profile]:
-    """What the run was born with, by the newest attempt whose profile is as it was written; and that profile."""
+    """The new run's facts and profile, from the newest attempt whose profile is intact.
+
+    Raises LonghaulError (STORE) if there is none.
+    """
     for record in reversed(records):
         if (found := profile_of(record)) is not None:
             text, sha256 = found
@@ -125,7 +128,7 @@ def newborn(run_dir: RunDir, records: Sequence[Record]) -> tuple[NewRun, Profile
 
 
 def check_checkpoints(run_dir: RunDir, run_id: str) -> None:
-    """Raises LonghaulError (STORE) where there are checkpoints and none is whole: no run begins afresh by itself."""
+    """Raise LonghaulError (STORE) if there are checkpoints but none is usable, so that no run restarts from scratch."""
     found = [recover.look(path) for path in sorted(run_dir.checkpoints.glob("[!.]*"))]
     if found and not any(not item.problem and item.run_id == run_id for item in found):
         reasons = "; ".join(f"{item.name}: {item.problem or 'of another run'}" for item in found[-5:])
@@ -138,13 +141,13 @@ def check_checkpoints(run_dir: RunDir, run_id: str) -> None:
 
 
 def put_aside(run_dir: RunDir) -> list[Path]:
-    """Move the store and what belongs to it into quarantine/."""
+    """Move the store and its companion files into quarantine/."""
     parts = [path for path in (*run_dir.store_companions, run_dir.store) if os.path.lexists(path)]
     number = 1
     while any(os.path.lexists(run_dir.quarantine / f"{path.name}.{number}") for path in parts):
         number += 1
     moved = []
-    for path in parts:  # the store last: without it a second try does the rest
+    for path in parts:  # move the store last, so that a retry after a failure moves the rest
         target = run_dir.quarantine / f"{path.name}.{number}"
         with durable.explained("cannot move", path, KEPT):
             path.rename(target)

@@ -1,6 +1,6 @@
-"""Write report.html: curves, cycles, examples.
+"""Write report.html with curves, cycles and examples.
 
-The file needs nothing else: no network, no other file. Prints its path.
+The file is self-contained and needs no network. Prints its path.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from orchestrator.runs import find_run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Nothing but what every command has."""
+    """Only the common arguments."""
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,7 +1,7 @@
-"""Start or resume a run; without a profile the newest unfinished one, else the pocket model.
+"""Start or resume a run; without a profile, the newest unfinished run or else the pocket model.
 
-Ctrl+C (SIGINT, SIGTERM) finishes the step, checkpoints and ends with 0; a second one within ten seconds stops at
-once. Ctrl+X (SIGUSR1) makes a checkpoint and goes on. SIGHUP: goes on without the terminal.
+Ctrl+C (SIGINT, SIGTERM) finishes the step, checkpoints and exits with 0; a second one within ten seconds stops at
+once. Ctrl+X (SIGUSR1) makes a checkpoint and goes on. SIGHUP makes the run go on without the terminal.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from orchestrator.arguments import OF_A_RUN, add_overrides
+from orchestrator.attach import find_running
 from orchestrator.clock import Clock
 from orchestrator.commit import Ledger
 from orchestrator.copies import noticed
@@ -29,12 +31,12 @@ from orchestrator.display.screen import Display, Screen
 from orchestrator.display.summary import summary
 from orchestrator.display.terminal import Keyboard
 from orchestrator.display.wording import among, harmless
+from orchestrator.engine_check import check_engine
 from orchestrator.launchers.registry import launcher_named
 from orchestrator.loop import Master
-from orchestrator.planned import say_plan
-from orchestrator.preflight import engine_kept, examined, gigabytes, memory_line, too_small
+from orchestrator.preflight import engine_kept, examined, memory_line, too_small
 from orchestrator.recovery import raise_oom_priority, recover_run
-from orchestrator.resume_profile import has_begun, settle_profile
+from orchestrator.resume_profile import has_begun, profile_to_resume
 from orchestrator.run_directory import behind_link, give_up_ballast, make_ballast, make_directory, make_folders
 from orchestrator.runs import newest_unfinished
 from orchestrator.schedule import Stop
@@ -60,14 +62,7 @@ End = Callable[[RunDir, Reader, Profile, Screen, Stop], int] | None
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--profile", metavar="NAME|FILE", help="a shipped profile's name, or a TOML file")
-    parser.add_argument(
-        "--set",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        dest="overrides",
-        help="override one knob, as in --set run.seed=7; may be repeated",
-    )
+    add_overrides(parser, OF_A_RUN)
     phases = parser.add_mutually_exclusive_group()
     phases.add_argument("--phases", metavar="LIST", help="seed, or seed,train (run.phases)")
     phases.add_argument("--seeding-only", action="store_const", const="seed", dest="phases", help="--phases seed")
@@ -79,18 +74,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--until", metavar="GOAL", help="score at which the run is finished, as in 'mean>=0.9'")
     parser.add_argument("--accept-changes", action="store_true", help="resume with a profile that differs")
     parser.add_argument("--dry-run", action="store_true", help="walk the whole path with a tiny model; keep nothing")
-    parser.add_argument(
-        "--plan", action="store_true", help="tell what memory and disk it needs, and what fits; start nothing"
-    )
-    parser.add_argument(
-        "--card", type=gigabytes, metavar="GB", help="plan for a GPU of so many GB, not for the one here"
-    )
     parser.add_argument("--plain", action="store_true", help="lines instead of the dashboard, also on a terminal")
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """Which run, and the profile that a person asked for (None: the stored one)."""
+    """The run, and the requested profile (None: the stored one)."""
 
     run: RunDir
     profile: Profile | None
@@ -108,9 +97,8 @@ def run(args: argparse.Namespace) -> int:
     is_begun = has_begun(chosen.run)
     verdict = examined(chosen.profile or stored_with(chosen.run, []), args, is_new=not is_begun)
     room = room_for(verdict.profile, chosen.run)
-    if args.plan or args.card:
-        return say_plan(verdict, room, args)
-    launcher_named(verdict.profile.run.launcher)  # refused before anything is written
+    launcher_named(verdict.profile.launch.launcher, verdict.profile)  # refused before anything is written
+    check_engine(verdict.profile)
     if verdict.is_refused:
         raise too_small(verdict, args)
     if room.is_refused:
@@ -130,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
         store = open_store(chosen)
         reader = Reader.open(chosen.run)
         try:
-            profile = settle_profile(chosen.run, chosen.profile, store, reader, args)
+            profile = profile_to_resume(chosen.run, chosen.profile, store, reader, args)
             return drive(chosen.run, store, reader, profile, plain=args.plain)
         finally:
             reader.close()
@@ -140,7 +128,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def shorthands(args: argparse.Namespace) -> list[str]:
-    """Options that are knobs under a shorter name, as overrides. (pure)"""
+    """Options that are short names for knobs, as overrides. (pure)"""
     phases = None if args.phases is None else str([part.strip() for part in args.phases.split(",")]).replace("'", '"')
     knobs = {
         "phases": phases,
@@ -151,13 +139,13 @@ def shorthands(args: argparse.Namespace) -> list[str]:
     return [f"run.{name}={value}" for name, value in knobs.items() if value is not None]
 
 
-# --- which run, which profile --------------------------------------------------------------------------------
+# --- run and profile -----------------------------------------------------------------------------------------
 
 
 def choose(args: argparse.Namespace) -> Chosen:
-    """Find the run and the profile that the command line means.
+    """Find the run and the profile for the command line.
 
-    A name that has a store is resumed, and its stored profile holds unless --profile or --set says otherwise.
+    A run with a store is resumed with its stored profile unless --profile or --set says otherwise.
     """
     root: Path = args.runs
     if args.run is None and args.profile is None and (unfinished := newest_unfinished(root)) is not None:
@@ -186,7 +174,7 @@ def stored_with(run_dir: RunDir, overrides: list[str]) -> Profile:
 
 
 def free_name(root: Path, name: str) -> str:
-    """name, or name-2, name-3 ... : a finished run is never taken up again by accident."""
+    """The first free of name, name-2, name-3 ..., so that no finished run is resumed by accident."""
     number, candidate = 1, name
     while (root / candidate / "state.db").exists():
         number += 1
@@ -195,7 +183,7 @@ def free_name(root: Path, name: str) -> str:
 
 
 def open_store(chosen: Chosen) -> Store:
-    """The run's store; a new run gets its row and its folders."""
+    """Open the run's store, or create the store and folders of a new run."""
     if not chosen.is_new:
         return Store.open(chosen.run)
     if chosen.run.checkpoints.exists() and any(chosen.run.checkpoints.iterdir()):
@@ -232,12 +220,14 @@ def program_version() -> str:
 
 
 def drive(run_dir: RunDir, store: Store, reader: Reader, profile: Profile, *, plain: bool, end: End = None) -> int:
-    """Recover, then turn the wheel until it ends; the summary stays on the terminal. end: in place of `finish`."""
+    """Recover, then run the master until it ends, and print the summary. end: called instead of `finish`."""
     become_subreaper()
     raise_oom_priority()
     clock = Clock()
     ledger = Ledger(run_dir, store, reader, profile.retention)
-    repairs = [*noticed(run_dir), *recover_run(run_dir, store, reader, ledger, clock.utc())]
+    running = find_running(run_dir, reader, profile)
+    token = running.attempt.token if running is not None else ""
+    repairs = [*noticed(run_dir), *recover_run(run_dir, store, reader, ledger, clock.utc(), token)]
     screen = open_screen(run_dir, profile, plain=plain)
     screen.reload(reader)
     store.say = screen.say
@@ -245,7 +235,7 @@ def drive(run_dir: RunDir, store: Store, reader: Reader, profile: Profile, *, pl
         for line in repairs:
             screen.say(line)
         screen.say(opening(run_dir, reader))
-        master = Master(run_dir, store, reader, profile, clock, SIGNALS, screen)
+        master = Master(run_dir, store, reader, profile, clock, SIGNALS, screen, running)
         # Only now: a run that ended in a crash loop is forgiven once, by the Master above.
         store.set_run_state(RunState.RUNNING, "", clock.utc())
         crash_point("master.ready")
@@ -281,25 +271,25 @@ def open_screen(run_dir: RunDir, profile: Profile, *, plain: bool) -> Screen:
 
 
 def finish(run_dir: RunDir, reader: Reader, profile: Profile, screen: Screen, ending: Stop) -> int:
-    """Report and summary. A failure is told like every error: what, what was kept, what to type."""
+    """Write the report and print the summary. Raises LonghaulError if the run failed."""
     from orchestrator.report.page import write_report
 
     try:
         write_report(run_dir)
-    except Exception as error:  # whatever is wrong with a picture, the run ended as it ended
+    except Exception as error:  # a broken report must not change how the run ended
         screen.say(f"the report could not be written: {error!r}")
     history = reader.history()
     handed_on = ""
     if is_due(history, profile):
         handed_on = hand_on(run_dir, history, profile, screen.say, lambda: bool(SIGNALS.stops))
     rows = (reader.steps(), reader.validations())
-    said = summary(history, *rows, profile, report=str(run_dir.report), handed_on=handed_on)
-    screen.close(among(run_dir.folder, said))
+    rendered = summary(history, *rows, profile, report=str(run_dir.report), handed_on=handed_on)
+    screen.close(among(run_dir.folder, rendered))
     if ending.state == RunState.FAILED:
         head = f"head is step {history.head.step} ({history.head.path})" if history.head else "no checkpoint yet"
         log = last_log(run_dir, history.current.cycle if history.current else 0)
         seen = last_lines(log) if ending.exit_code == ExitCode.INTERNAL else []
-        # A failure that tells its remedy needs no log: the remedy is what to type next.
+        # A known remedy becomes the next command; otherwise that is the log.
         remedies = ending.exit_code != ExitCode.INTERNAL and ending.advice
         advice = with_profile(ending.advice, profile)
         lines = [ending.reason, *([advice] if advice and not remedies else []), *seen]
@@ -318,7 +308,7 @@ def last_log(run_dir: RunDir, cycle: int) -> Path:
 
 
 def last_lines(log: Path, count: int = 5) -> list[str]:
-    """The end of a worker's log, for the person who need not open it then."""
+    """The last lines of a worker's log, so that the user need not open it."""
     try:
         return [f"| {harmless(line)}" for line in log.read_text(errors="replace").splitlines()[-count:]]
     except OSError:
@@ -326,9 +316,9 @@ def last_lines(log: Path, count: int = 5) -> list[str]:
 
 
 def leave_reason(run_dir: RunDir, store: Store, error: LonghaulError, clock: Clock) -> None:
-    """Try to write down why we end; on a full disk the ballast makes room for it."""
+    """Try to store why the run ends; on a full disk, free the ballast first."""
     if error.exit_code == ExitCode.LOCKED:
-        return  # we have waited for the lock already
+        return  # waiting for the lock has already failed
     if error.exit_code == ExitCode.DISK:
         give_up_ballast(run_dir)
     with suppress(LonghaulError, Exception):
@@ -336,6 +326,6 @@ def leave_reason(run_dir: RunDir, store: Store, error: LonghaulError, clock: Clo
 
 
 def become_subreaper() -> None:
-    """Orphans of our workers come to us, so that none is left and none becomes a zombie."""
+    """Adopt orphans of our workers, so that none outlives the run or becomes a zombie."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -1,6 +1,6 @@
-"""Where a run stands.
+"""Show where a run stands.
 
-Reads the store without a lock, so it can be asked at any time; process ids are shown only of processes that live.
+Reads the store without a lock, so it works at any time. Shows process ids only of living processes.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from orchestrator.alive import master_pid, worker_pid
@@ -18,6 +19,7 @@ from orchestrator.display.scores import task_scores
 from orchestrator.display.wording import TASK_NAMES, among, count, duration, go_on, harmless, score
 from orchestrator.evaluation.render import as_json, scores, short
 from orchestrator.exactness import exactness
+from orchestrator.nodes import as_lines
 from orchestrator.runs import find_run
 from profiles.worker_kinds import kind_of_stored
 from state import event_kinds
@@ -29,13 +31,13 @@ from state.states import CycleState, RunState
 
 EVALUATIONS_SHOWN = 6
 VALIDATIONS_READ = 16
-"""The newest, of all suites."""
+"""The newest validations, over all suites."""
 INTERRUPTED = "interrupted"
-"""The store says running, but nobody holds the lock: the master died. `run` goes on from the head."""
+"""The store says running, but no process holds the lock: the master died. `run` resumes from the head."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Nothing but what every command has."""
+    """Only the common arguments."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -45,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def collect(run_dir: RunDir, now: float) -> dict[str, Any]:
-    """Everything that is printed, as JSON types. now: UTC seconds."""
+    """All printed facts, as JSON types. now: UTC seconds."""
     reader = Reader.open(run_dir)
     try:
         history = reader.history()
@@ -58,6 +60,7 @@ def collect(run_dir: RunDir, now: float) -> dict[str, Any]:
         worker = worker_pid(reader.open_attempts(), master) if master is not None else None
         trained = newest_step(reader, history.step)
         reading = reading_of(reader.steps(NEWEST))
+        nodes = as_lines(reader.node_failures(), now)
     finally:
         reader.close()
     exact, reason = exactness(profile, versions)
@@ -88,8 +91,21 @@ def collect(run_dir: RunDir, now: float) -> dict[str, Any]:
         "heartbeat_age_s": round(age, 3),
         "reseeds": history.reseeds,
         "failures": len(history.failures),
+        "jobs": jobs_of(run_dir),
+        "nodes_left_out": nodes,
         "evaluations": [as_json(one) for one in read_evaluations(EvaluationDir.of(run_dir), EVALUATIONS_SHOWN)],
     }
+
+
+def jobs_of(run_dir: RunDir) -> list[str]:
+    """Jobs of schedulers that may be queued or at work. Reads the handles as JSON: their type takes time to import."""
+    found = []
+    for path in sorted(run_dir.workers.glob("[!.]*.json")):
+        with suppress(OSError, ValueError):
+            handle = json.loads(path.read_bytes())
+            if isinstance(handle, dict) and handle.get("job"):
+                found.append(f"{handle['job']} of {handle.get('launcher', '')}")
+    return found
 
 
 def phase(history: History) -> str:
@@ -101,7 +117,7 @@ def phase(history: History) -> str:
 
 
 def steps_total(history: History, profile: Mapping[str, Any]) -> int | None:
-    """Last step of the run's last cycle; None where it has no limit of cycles. (pure)"""
+    """Last step of the run's last cycle; None without a limit on cycles. (pure)"""
     current, run = history.current, profile.get("run", {})
     if not run.get("max_cycles"):
         return None
@@ -123,7 +139,7 @@ def validation(history: History) -> dict[str, Any] | None:
 
 
 def problems(reading: Reading | None) -> dict[str, Any] | None:
-    """Of a run that trains on a file of problems: how far it is read; None for self-play. (pure)"""
+    """How far a run has read its problem file; None for self-play. (pure)"""
     if reading is None:
         return None
     place = {"stage": reading.stage, "stages": reading.stages} if reading.stage else {"epoch": reading.epoch}
@@ -137,14 +153,14 @@ def problems(reading: Reading | None) -> dict[str, Any] | None:
 
 
 def other_suites(validations: Sequence[ValidationFacts], history: History) -> dict[str, dict[str, Any]]:
-    """The last validation of each suite beyond the run's first. (pure)"""
+    """The last validation on each suite except the run's first suite. (pure)"""
     first = history.last_validation.suite if history.last_validation else ""
     found = {one.suite: {"step": one.step, "metrics": dict(one.metrics)} for one in validations if one.suite != first}
     return dict(sorted(found.items()))
 
 
 def newest_step(reader: Reader, step: int) -> int:
-    """Last finished step, in a checkpoint or not."""
+    """Last finished step, whether or not a checkpoint holds it."""
     row = reader.connection.execute(
         "SELECT max(step_reached) FROM (SELECT step_reached FROM attempts"
         " WHERE role='train' ORDER BY rowid DESC LIMIT 1)"
@@ -153,7 +169,7 @@ def newest_step(reader: Reader, step: int) -> int:
 
 
 def started_versions(reader: Reader) -> list[dict[str, str]]:
-    """Versions that the first and the newest train worker reported."""
+    """Library versions reported by the first and the newest train worker."""
     found = []
     for order in ("ASC", "DESC"):
         row = reader.connection.execute(
@@ -167,18 +183,18 @@ def started_versions(reader: Reader) -> list[dict[str, str]]:
 
 
 def computed_by(reader: Reader) -> str | None:
-    """What computes the model, as the newest worker that has probed it reported."""
+    """What computes the model, as last reported by a worker."""
     row = reader.connection.execute(
         "SELECT payload FROM events WHERE type=? ORDER BY rowid DESC LIMIT 1", [event_kinds.PATH.name]
     ).fetchone()
     return str(json.loads(row[0]).get("text", "")) or None if row else None
 
 
-# --- for people ------------------------------------------------------------------------------------------------------
+# --- text ------------------------------------------------------------------------------------------------------------
 
 
 def render(facts: Mapping[str, Any]) -> str:
-    """A few lines; the run's own texts are made harmless."""
+    """The facts as text, with the run's own texts made harmless."""
     total = f" of {count(facts['steps_total'])}" if facts["steps_total"] else ""
     lines = [
         f"run         {facts['run']} (profile {facts['profile']})",
@@ -198,6 +214,8 @@ def render(facts: Mapping[str, Any]) -> str:
         f"resume      {facts['exactness']}: {facts['exactness_reason']}",
         f"processes   {_processes(facts)}",
     ]
+    lines += [f"job         {job}" for job in facts["jobs"]]
+    lines += [f"left out    {line}" for line in facts["nodes_left_out"]]
     if facts["failures"]:
         lines.append(f"failures    {facts['failures']} since the last progress")
     lines.append(f"next        {_next(facts)}")
@@ -228,7 +246,7 @@ def _scores(facts: Mapping[str, Any]) -> list[str]:
 
 def _processes(facts: Mapping[str, Any]) -> str:
     if facts["master_pid"] is None:
-        return f"none; a master last spoke {duration(facts['heartbeat_age_s'])} ago"
+        return f"none; last heartbeat of a master {duration(facts['heartbeat_age_s'])} ago"
     worker = f"worker {facts['worker_pid']}" if facts["worker_pid"] else "no worker at the moment"
     return f"master {facts['master_pid']}, {worker}"
 

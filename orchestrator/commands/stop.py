@@ -1,6 +1,6 @@
 """Finish the step, checkpoint and stop.
 
-With --now, stop at once: nothing that was committed is lost, steps since the last checkpoint are.
+With --now, stop at once. This loses the steps since the last checkpoint, but nothing that was committed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from orchestrator.runs import find_run
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--now", action="store_true", help="do not finish the step")
-    parser.add_argument("--timeout", type=float, default=1800.0, metavar="S", help="seconds to wait for it (1800)")
+    parser.add_argument("--timeout", type=float, default=1800.0, metavar="S", help="seconds to wait (1800)")
 
 
 def run(args: argparse.Namespace) -> int:

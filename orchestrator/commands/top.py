@@ -1,6 +1,6 @@
-"""The dashboard of a run that another terminal started.
+"""Show the dashboard of a run started in another terminal.
 
-Reads the store once a second and changes nothing; `q` or Ctrl+C leaves, and the run goes on.
+Reads the store once a second and changes nothing. `q` or Ctrl+C leaves; the run goes on.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ QUIT = b"qQ\x03\x04"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Nothing but what every command has."""
+    """Only the common arguments."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -43,13 +43,13 @@ def run(args: argparse.Namespace) -> int:
     console = Console()
     if not suits(console):
         raise LonghaulError(
-            "top needs a terminal that can move its cursor and shows UTF-8",
-            kept="the run, which this command only reads",
+            "top needs a terminal that can move the cursor and display UTF-8",
+            kept="the run, unchanged",
             next_command=f"python -m orchestrator status --run {run_dir.name}",
             exit_code=ExitCode.USAGE,
         )
     watched = Watched(run_dir, Reader.open(run_dir))
-    # Flags, not exceptions: one that is raised inside a destructor is dropped, and the key press with it.
+    # Flags, not exceptions: an exception raised inside a destructor is lost, and the key press with it.
     signals = Signals()
     signals.install()
     keyboard = Keyboard()
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def wants_to_quit(sources: list[int], signals: Signals) -> bool:
-    """Wait for a key, a signal or the next poll; a keyboard that is gone means yes. Without one, only Ctrl+C leaves."""
+    """Wait for a key, a signal or the next poll. True on a quit key, a stop signal or a lost keyboard."""
     try:
         ready = wait_for_any([*sources, signals.wake_reader], POLL_S)
         signals.drain()
@@ -81,7 +81,7 @@ def wants_to_quit(sources: list[int], signals: Signals) -> bool:
 
 @dataclass(frozen=True)
 class _Rows:
-    """What was read of the store at one moment."""
+    """A snapshot of the store."""
 
     history: History
     profile: Profile
@@ -93,7 +93,7 @@ class _Rows:
 
 
 class Watched:
-    """A run seen from outside: its store, read again only when it has changed, and its processes."""
+    """A run watched from another process. Reads the store again only when it has changed."""
 
     def __init__(self, run_dir: RunDir, reader: Reader) -> None:
         self.run_dir = run_dir
@@ -122,7 +122,7 @@ class Watched:
         )
 
     def rows(self) -> _Rows:
-        """The store's rows; SQLite's own counter tells whether another process has written since."""
+        """The store's rows. SQLite's data_version tells whether another process has written since."""
         version = int(self.reader.connection.execute("PRAGMA data_version").fetchone()[0])
         if self._rows is None or version != self._version:
             reader = self.reader

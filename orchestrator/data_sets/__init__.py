@@ -1,1 +1,1 @@
-"""Data sets of tasks, the master's side: the worker that reads and writes them, and how they are shown."""
+"""Data sets of tasks, the master's side: starts the worker that reads and writes them, and renders the results."""

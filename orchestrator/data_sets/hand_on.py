@@ -1,4 +1,4 @@
-"""After the last cycle: every task of the run, run once more, becomes the input of a next iteration."""
+"""After the last cycle, verifies all tasks of the run again and writes them as input for a next run."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from state.states import RunState
 from workers.line_contract import Consolidated, DataSpec, Said, Unchanged
 
 LAST_STATES = frozenset({RunState.FINISHED, RunState.STAGNANT})
-"""A run that was stopped goes on; one that failed may."""
+"""Excludes stopped and failed runs, which can still be resumed."""
 
 
 def is_due(history: History, profile: Profile) -> bool:
-    """Whether the run has ended with tasks to hand on. (pure)"""
+    """Whether the run has finished and should write its tasks for a next run. (pure)"""
     hands_on = worker_kind_of(profile).hands_on and profile.data.hand_on
     return hands_on and history.state in LAST_STATES and history.head is not None
 
@@ -28,9 +28,9 @@ def is_due(history: History, profile: Profile) -> bool:
 def hand_on(
     run: RunDir, history: History, profile: Profile, say: Callable[[str], None], stop_asked: Callable[[], bool]
 ) -> str:
-    """Write `data/next.jsonl`, unless it is there for this head; a line for the summary, empty if there is no such set.
+    """Write `data/next.jsonl` unless it exists for this head. Returns a line for the summary, empty without a file.
 
-    A failure is told and harms nothing: a next run may begin from the run itself.
+    A failure does not stop the run, because a next run can also start from the run directory.
     """
     assert history.head is not None
     root = str(run.root.resolve())
@@ -43,7 +43,7 @@ def hand_on(
         inputs=history.head.checkpoint_id,
     )
     tasks = 0
-    say("running every task once more, for data/next.jsonl; Ctrl+C skips this")
+    say("verifying every task again for data/next.jsonl; Ctrl+C skips this")
     try:
         with data_worker(spec, owner_of(run, history.run_id)) as worker:
             for message in worker.hear():
@@ -58,7 +58,7 @@ def hand_on(
 
 
 def tasks_of(message: Said) -> int:
-    """Tasks of the finished set; 0 for all other messages. (pure)"""
+    """Number of tasks in the finished data set; 0 for other messages. (pure)"""
     match message:
         case Consolidated(report=report):
             return int(report["after"])

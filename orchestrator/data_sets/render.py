@@ -1,4 +1,4 @@
-"""Tasks, counts and reports as lines for a person. (pure, but for Progress) All foreign text is made harmless."""
+"""Renders tasks, counts and reports as text. Makes all foreign text harmless. (pure, except Progress)"""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from orchestrator.display.wording import TASK_NAMES, count, duration, harmless, 
 from workers.line_contract import Checked, Note, Reading, Said
 
 EVERY_S = 10.0
-"""Between two lines of progress where there is no terminal."""
+"""Seconds between two progress lines without a terminal."""
 SHOWN = 5
-"""Refused lines, and conflicts, that are printed; the report file has more."""
+"""Refused lines and conflicts to print; the report file lists more."""
 
 
 def task_lines(task: Mapping[str, Any]) -> list[str]:
-    """One task: what it is and where from, its program line by line, and each input with its output."""
+    """One task: kind and origin, its program, and each input with its output."""
     origin = task.get("origin", {})
     words = [TASK_NAMES.get(task["task"], task["task"]), task.get("key", "")[:12] or "no key"]
     if "run" in origin:
@@ -37,7 +37,7 @@ def task_lines(task: Mapping[str, Any]) -> list[str]:
 
 
 def stats_lines(stats: Mapping[str, Any]) -> list[str]:
-    """Every table of counts, one row a line."""
+    """The statistics, one table per line."""
     lines = [
         f"tasks      {count(stats['tasks'])}, {count(stats['distinct_programs'])} distinct programs, "
         f"{count(stats['duplicates'])} duplicates"
@@ -54,14 +54,14 @@ def stats_lines(stats: Mapping[str, Any]) -> list[str]:
         table = {TASK_NAMES.get(name, name): number for name, number in stats[key].items()}
         lines.append(f"{title:<10} " + ", ".join(f"{name}: {count(number)}" for name, number in table.items()))
     if stats["without_key"]:
-        lines.append(f"not tasks  {count(stats['without_key'])} whose program or inputs cannot be parsed")
+        lines.append(f"not tasks  {count(stats['without_key'])} whose program or inputs could not be parsed")
     if stats["unreadable"]:
         lines.append(f"unreadable {_reasons(stats['unreadable'])}")
     return [harmless(line) for line in lines]
 
 
 def report_lines(report: Mapping[str, Any]) -> list[str]:
-    """What a consolidation did: a row for each source, the sum, and the first of what was refused."""
+    """The result of an import or merge: a row per source, the total, and the first refused lines."""
     rows: list[tuple[str, ...]] = [("source", "read", "valid", "added", "duplicate", "conflict", "invalid")]
     rows += [_row(source["source"], source) for source in report["sources"]]
     if len(report["sources"]) > 1:
@@ -70,7 +70,7 @@ def report_lines(report: Mapping[str, Any]) -> list[str]:
     if report["invalid"]:
         lines.append(f"invalid    {_reasons(report['invalid'])}")
     if report["dropped"]:
-        lines.append(f"dropped    of the set itself: {_reasons(report['dropped'])}")
+        lines.append(f"dropped    from the data set: {_reasons(report['dropped'])}")
     for one in report["rejected"][:SHOWN]:
         lines.append(f"  {one['source']}:{one['line']}: {one['reason']}: {one['text']}")
     for one in report["conflicts"][:SHOWN]:
@@ -111,21 +111,21 @@ def _reasons(reasons: Mapping[str, int]) -> str:
 
 
 class Progress:
-    """Tells how far a worker is: one changing line on a terminal, else a line now and then."""
+    """Shows a worker's progress: one line updated in place on a terminal, otherwise occasional lines."""
 
     def __init__(self, out: TextIO) -> None:
         self._out, self._is_terminal = out, out.isatty()
         self._is_open = False
-        self._began = self._told_at = time.monotonic()
+        self._began = self._reported_at = time.monotonic()
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a permanent line."""
         self._out.write(("\r\x1b[K" if self._is_open else "") + harmless(text) + "\n")
         self._out.flush()
         self._is_open = False
 
     def hear(self, message: Said) -> None:
-        """One message of the worker."""
+        """Process one message from the worker."""
         match message:
             case Note(text=text):
                 self.say(f"note: {text}")
@@ -136,9 +136,9 @@ class Progress:
                 self._tell(done, total, time.monotonic())
 
     def _tell(self, done: int, total: int, now: float) -> None:
-        if not self._is_terminal and (now - self._told_at < EVERY_S or done == total):
+        if not self._is_terminal and (now - self._reported_at < EVERY_S or done == total):
             return
-        self._told_at = now
+        self._reported_at = now
         text = f"  {count(done)} of {count(total)} programs run"
         if 0 < done < total:
             text += f", {duration((total - done) * (now - self._began) / done)} left"

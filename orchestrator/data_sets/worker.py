@@ -1,4 +1,4 @@
-"""The data worker, as `data` and the end of a run start it."""
+"""Starts the data worker for `data` and for the end of a run."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from contextlib import AbstractContextManager
 from orchestrator.line_worker import DOCTOR, LineWorker, started
 from workers.line_contract import DataSpec
 
-KEPT = "the data set, unchanged, and all sources"
+KEPT = "the data set and all sources, unchanged"
 
 
 def data_worker(spec: DataSpec, owner: str = "data") -> AbstractContextManager[LineWorker]:
-    """Leaving the block ends it, whatever it does: it writes whole files or none. owner: as of `started`."""
+    """Leaving the block ends the worker, which is safe: it writes only complete files. owner: see `started`."""
     return started(
         "workers.data",
         spec,

@@ -1,18 +1,18 @@
-"""Which tile stands where on a terminal of a given size. (pure)"""
+"""Lays out the tiles for the size of the terminal. (pure)"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 SMALL_WIDTH, SMALL_HEIGHT = 60, 20
-"""Under either: one line a fact, no frames."""
+"""Below either, the layout is one line per fact, without frames."""
 WIDE, TALL = 110, 32
-"""From here on: two columns, and the chart."""
+"""From both on, the layout has two columns and the chart."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """A tile and the room that it gets, frame included."""
+    """A tile and its size, including the frame."""
 
     tile: str
     width: int
@@ -21,13 +21,13 @@ class Place:
 
 @dataclass(frozen=True)
 class Band:
-    """Columns side by side; each is a stack of places, and all stacks are equally high."""
+    """Columns side by side, each a stack of places. All stacks have equal height."""
 
     columns: tuple[tuple[Place, ...], ...]
 
 
 def arrange(width: int, height: int, *, has_examples: bool = True) -> tuple[Band, ...]:
-    """Bands from top to bottom, together `height` high and `width` wide. has_examples: the run finds tasks to show."""
+    """Bands from top to bottom that fill `width` x `height`. has_examples: the run finds tasks to show."""
     if width < SMALL_WIDTH or height < SMALL_HEIGHT:
         return (_row(Place("small", width, height)),)
     if width >= WIDE and height >= TALL:
@@ -40,7 +40,7 @@ def _row(*places: Place) -> Band:
 
 
 def _medium(width: int, height: int, has_examples: bool) -> tuple[Band, ...]:
-    """Everything under each other; what does not fit is left out from below. 80 x 24 shows all but the newest task."""
+    """One column. Tiles that do not fit are dropped from the bottom. 80 x 24 shows all but the newest task."""
     bands = [_row(Place("header", width, 5)), _row(Place("scores", width, 7))]
     left = height - 13  # header, scores, keys
     half = width // 2
@@ -57,7 +57,7 @@ def _medium(width: int, height: int, has_examples: bool) -> tuple[Band, ...]:
 
 
 def _large(width: int, height: int, has_examples: bool) -> tuple[Band, ...]:
-    """Progress on top; what the run is worth at the left, what it does at the right."""
+    """Progress on top, results on the left, activity on the right."""
     body = height - 6  # header, keys
     left_width = width * 11 // 20
     events = max(6, body // 4)

@@ -1,7 +1,7 @@
-"""The alternate screen of a terminal: lines in, only changed lines out, never waiting for the terminal.
+"""Draws lines on the terminal's alternate screen. Writes only changed lines and never blocks on the terminal.
 
-A terminal that takes nothing (Ctrl+S, a stalled ssh) must not stop the master: writes go through a non-blocking
-descriptor of our own, frames are dropped while one is still on its way, and any error turns the canvas off for good.
+A stalled terminal (Ctrl+S, a hung ssh) must not stop the master. Writes therefore go through our own non-blocking
+descriptor, frames are dropped while one is still being written, and any error turns the canvas off permanently.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ from typing import IO
 from orchestrator.ready import is_writable
 
 ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
-"""Alternate screen, no cursor, no wrapping at the right edge (a full last line would scroll)."""
+"""Alternate screen, no cursor, no line wrapping (a full last line would scroll the screen)."""
 LEAVE = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"
 BEGIN, END = "\x1b[?2026h", "\x1b[?2026l"
-"""Synchronised output: terminals that know it show the frame at once; the others ignore it."""
+"""Synchronised output: terminals that support it show the whole frame at once; others ignore it."""
 PATIENCE_S = 0.05
-"""How long one frame may wait for a terminal that reads; a kernel buffers only some kilobytes of it. A terminal that
-let us wait in vain is not waited for again until it takes something."""
+"""How long a frame may wait for a terminal that is reading, since the kernel buffers only a few kilobytes.
+
+After a timeout there is no more waiting until the terminal reads again.
+"""
 LAST_WORDS_S = 1.0
-"""How long closing waits for a terminal that takes nothing."""
+"""How long closing waits for a stalled terminal."""
 
 
 class Canvas:
@@ -44,7 +46,7 @@ class Canvas:
             self._fd = -1
 
     def open(self) -> None:
-        """Enter the alternate screen. A stream that is no terminal leaves the canvas off."""
+        """Enter the alternate screen. Leaves the canvas off if the stream is not a terminal."""
         try:
             if not os.isatty(self._fd):
                 return
@@ -57,7 +59,7 @@ class Canvas:
 
     @property
     def size(self) -> tuple[int, int]:
-        """(columns, lines) as they are now; the last known ones where the terminal does not say."""
+        """Current (columns, lines), or the last known ones if the terminal does not report them."""
         with suppress(OSError, ValueError):
             columns, lines = os.get_terminal_size(self._fd)
             if columns > 0 and lines > 0:
@@ -65,7 +67,7 @@ class Canvas:
         return self._size if self._size != (0, 0) else (80, 24)
 
     def draw(self, lines: Sequence[str], size: tuple[int, int]) -> bool:
-        """Show `lines` (already cut to `size`); False if the terminal is not ready for another frame."""
+        """Show `lines`, which must fit `size`. False if the terminal is not ready for another frame."""
         if not self.flush():
             return False
         out = []
@@ -75,7 +77,7 @@ class Canvas:
         old = self._shown
         for row, line in enumerate(lines[: size[1]]):
             if row >= len(old) or old[row] != line:
-                # Cleared before, not after: behind the last column the cursor still stands on it.
+                # Clear before writing: after a full line the cursor is still on its last column.
                 out.append(f"\x1b[{row + 1};1H\x1b[0m\x1b[K{line}\x1b[0m")
         out += [f"\x1b[{row + 1};1H\x1b[K" for row in range(len(lines), min(len(old), size[1]))]
         self._shown = list(lines[: size[1]])
@@ -84,13 +86,13 @@ class Canvas:
         return True
 
     def start_anew(self) -> None:
-        """The next frame is drawn whole: somebody else may have written here (Ctrl+Z, fg)."""
+        """Redraw everything in the next frame, because others may have written to the terminal (Ctrl+Z, fg)."""
         if self.flush():
             self._size, self._shown = (0, 0), []
             self._send(ENTER)
 
     def close(self) -> None:
-        """Back to the normal screen, as it was. Safe to call twice, and after the terminal is gone."""
+        """Restore the normal screen. Safe to call twice, and after the terminal is gone."""
         if self.is_open:
             self._send(LEAVE)
             deadline = time.monotonic() + LAST_WORDS_S
@@ -99,12 +101,12 @@ class Canvas:
         self._off()
 
     def flush(self) -> bool:
-        """Write on what is still on its way; True if nothing is left and the canvas is open."""
+        """Continue writing pending output. True if nothing is pending and the canvas is open."""
         deadline = time.monotonic() + (0.0 if self._is_stalled else PATIENCE_S)
         try:
             while self._pending and self.is_open:
                 if is_writable(self._owned, max(0.0, deadline - time.monotonic())):
-                    # In portions: where the descriptor is not ours to make non-blocking, a small write rarely waits.
+                    # In small portions, which rarely block even if the descriptor could not be made non-blocking.
                     written = os.write(self._owned, self._pending[:2048])
                     self._pending, self._is_stalled = self._pending[written:], False
                 elif time.monotonic() >= deadline:
@@ -129,7 +131,7 @@ class Canvas:
 
 
 def _own_descriptor(fd: int) -> int:
-    """The same terminal, opened anew: O_NONBLOCK then belongs to us, and not to the shell that shares `fd`."""
+    """Reopen the terminal, so that O_NONBLOCK does not affect the shell that shares `fd`."""
     with suppress(OSError):
         return os.open(os.ttyname(fd), os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     return fd

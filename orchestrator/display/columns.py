@@ -1,4 +1,4 @@
-"""Tables that lose their least important columns first, and give the room that is left to sparklines. (pure)"""
+"""Tables that drop their least important columns when narrow and widen sparklines when wide. (pure)"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True)
 class Column(Generic[Row]):
-    """cell(row, width) draws a field. rank: 0 stays always; the highest is dropped first. flex: may grow."""
+    """cell(row, width) draws a field. rank: the highest is dropped first, 0 never. flex: may grow."""
 
     title: str
     width: int
@@ -24,7 +24,7 @@ class Column(Generic[Row]):
 
 
 def fit(columns: Sequence[Column[Row]], width: int) -> list[Column[Row]]:
-    """The columns that fit into `width` with a space between them, the flexible ones widened to fill it."""
+    """The columns that fit into `width`, separated by spaces, with flexible ones widened to fill it."""
     kept = list(columns)
     while len(kept) > 1 and _width(kept) > width:
         worst = max(kept, key=lambda column: column.rank)
@@ -48,7 +48,7 @@ def _width(columns: Sequence[Column[Row]]) -> int:
 
 
 def table(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int) -> list[Text]:
-    """A line of titles, and one for each row."""
+    """A title line and one line per row."""
     kept = fit(columns, width)
     lines = [_join([Text(column.title, "dim") for column in kept], kept)]
     lines += [_join([column.cell(row, column.width) for column in kept], kept) for row in rows]

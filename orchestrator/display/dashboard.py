@@ -1,7 +1,7 @@
-"""The live picture of a run on a terminal, drawn with rich's text and colours.
+"""The live dashboard of a run on a terminal, drawn with rich's text and colours.
 
-It lives on the alternate screen, so that nothing of it is left when it closes and the summary stands on the normal
-one. It never reads the keyboard, never waits for the terminal, and starts no thread: the loop calls `update`.
+Uses the alternate screen, so that only the summary remains after closing. Never reads the keyboard, waits for the
+terminal or starts a thread: the loop calls `update`.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from orchestrator.display.view import EventLine, View
 from orchestrator.display.wording import harmless
 
 FRAME_EVERY_S = 0.25
-"""Least time between two redraws."""
+"""Minimum time between two redraws."""
 TIMER_EVERY_S = 1.0
-"""Redraws for nothing but running clocks are this rare: the master has one percent of a core."""
+"""Interval between redraws that only update clocks: the master may use one percent of a core."""
 AWAY_S = 5.0
-"""After a longer pause the master was stopped (Ctrl+Z), and the terminal belonged to others."""
+"""After a longer pause the master was suspended (Ctrl+Z), and others may have drawn on the terminal."""
 _COLOURS = {"standard": ColorSystem.STANDARD, "256": ColorSystem.EIGHT_BIT, "truecolor": ColorSystem.TRUECOLOR}
 _CLOCKS = ("now", "cycle_left_s", "step_elapsed_s", "waiting_left_s", "worker_rss_bytes", "master_rss_bytes")
 
 
 def suits(console: Console) -> bool:
-    """Whether this terminal can show a dashboard: it moves the cursor, and its encoding has the characters."""
+    """Whether the terminal can move the cursor and display the dashboard's characters."""
     return console.is_terminal and not console.is_dumb_terminal and console.encoding.startswith("utf")
 
 
@@ -49,7 +49,7 @@ class Dashboard:
         self.keys = keys
         self.canvas = Canvas(console.file)
         self._colours = None if console.no_color else _COLOURS.get(console.color_system or "")
-        self._said: deque[EventLine] = deque(maxlen=32)
+        self._messages: deque[EventLine] = deque(maxlen=32)
         self._tiles: dict[Place, tuple[Any, list[str]]] = {}
         self._key: tuple[View, int, tuple[int, int]] | None = None
         self._drawn_at = float("-inf")
@@ -58,22 +58,22 @@ class Dashboard:
 
     @property
     def is_open(self) -> bool:
-        """False once the terminal is gone, or was none."""
+        """False if the terminal is gone, or the stream never was one."""
         return self.canvas.is_open
 
     def update(self, view: View) -> None:
-        """Draw what has changed, at most four times a second, and running clocks once a second."""
+        """Redraw changes at most four times a second, and clocks once a second."""
         self._view = view
         if self.canvas.flush() and self._is_worth_a_frame(view):
             self._draw(view)
 
     def say(self, text: str) -> None:
-        """A message of the master: shown among the events."""
+        """Show a message of the master among the events."""
         at = _utc()
-        self._said.extend(EventLine(at, "", harmless(line)) for line in text.splitlines())
+        self._messages.extend(EventLine(at, "", harmless(line)) for line in text.splitlines())
 
     def close(self, summary_text: str) -> None:
-        """Leave the alternate screen, and put the summary on the normal one."""
+        """Leave the alternate screen and print the summary on the normal one."""
         self.canvas.close()
         try:
             for line in summary_text.splitlines():
@@ -87,22 +87,22 @@ class Dashboard:
             return False
         if since >= TIMER_EVERY_S:
             return True
-        return self._key != (_without_clocks(view), len(self._said), self.canvas.size)
+        return self._key != (_without_clocks(view), len(self._messages), self.canvas.size)
 
     def _draw(self, view: View) -> None:
         if view.now - self._drawn_at > AWAY_S:
             self.canvas.start_anew()
         width, height = size = self.canvas.size
-        self._key = (_without_clocks(view), len(self._said), size)
+        self._key = (_without_clocks(view), len(self._messages), size)
         self._drawn_at = view.now
         known = {event.text for event in view.events}
-        said = (event for event in self._said if event.text not in known)
-        merged = sorted((*view.events, *said), key=lambda event: event.at)
-        shown = replace(view, events=tuple(merged[-24:]))
+        messages = (event for event in self._messages if event.text not in known)
+        merged = sorted((*view.events, *messages), key=lambda event: event.at)
+        merged_view = replace(view, events=tuple(merged[-24:]))
         lines: list[str] = []
         used: dict[Place, tuple[Any, list[str]]] = {}
         for band in arrange(width, height, has_examples=view.kind.finds_tasks):
-            lines += self._band(band, shown, used)
+            lines += self._band(band, merged_view, used)
         if self.canvas.draw(lines, size):
             self._tiles = used
         else:
@@ -113,7 +113,7 @@ class Dashboard:
         return ["".join(parts) for parts in zip(*stacks, strict=True)]
 
     def _place(self, place: Place, view: View, used: dict[Place, tuple[Any, list[str]]]) -> list[str]:
-        """A tile's lines, each exactly `place.width` wide; from the last frame where none of its facts changed."""
+        """A tile's lines, each exactly `place.width` wide. Reuses the last frame if its facts are unchanged."""
         tile = TILES.get(place.tile)
         if tile is None:
             lines = {
@@ -164,12 +164,12 @@ def _utc() -> float:
 
 
 def open_dashboard(stream: IO[str]) -> Dashboard | None:
-    """A dashboard on `stream`, or None where the terminal cannot show one."""
+    """A dashboard on `stream`, or None if the terminal cannot show one."""
     console = Console(file=stream)
     return Dashboard(console) if suits(console) else None
 
 
 def state_of(view: View) -> str:
-    """(pure, but for the machine's time zone)"""
+    """(pure, except for the machine's time zone)"""
     begun = strftime("%a %H:%M", localtime(view.created_at))
-    return f"profile {harmless(view.profile)} · {view.state} · begun {begun}"
+    return f"profile {harmless(view.profile)} · {view.state} · started {begun}"

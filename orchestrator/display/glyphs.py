@@ -1,4 +1,4 @@
-"""Sparklines, bars and line charts out of characters. (pure)"""
+"""Draws sparklines, bars and line charts with characters. (pure)"""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from itertools import pairwise
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 BRAILLE = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
-"""Bit of a dot by row (top to bottom) and column of a braille cell, over U+2800."""
+"""Bit of each dot of a braille cell (U+2800), by row from the top and column."""
 
 
 def resample(values: Sequence[float], width: int) -> list[float]:
-    """At most `width` values: means of equal runs of neighbours, so that a long run still fits on one line."""
+    """At most `width` values: means of equally long stretches, so that a long run fits on one line."""
     if width <= 0 or not values:
         return []
     n = len(values)
@@ -22,7 +22,7 @@ def resample(values: Sequence[float], width: int) -> list[float]:
 
 
 def sparkline(values: Sequence[float], width: int, low: float | None = None, high: float | None = None) -> str:
-    """Blocks of height `low` to `high` (of the values, where None), exactly `width` wide, newest at the right."""
+    """Blocks scaled from `low` to `high` (default: the values' range), exactly `width` wide, newest at the right."""
     shown = resample([value for value in values if value == value], width)
     if not shown:
         return " " * max(width, 0)
@@ -38,7 +38,7 @@ def sparkline(values: Sequence[float], width: int, low: float | None = None, hig
 
 
 def bar(share: float, width: int) -> tuple[str, str]:
-    """(done, rest) of a progress bar, together `width` wide; in steps of half a cell."""
+    """(done, rest) of a progress bar, together `width` wide, in steps of half a cell."""
     halves = round(min(1.0, max(0.0, share)) * width * 2)
     full, half = divmod(halves, 2)
     done = "━" * full + ("╸" if half else "")
@@ -52,9 +52,9 @@ def chart(
     x_range: tuple[float, float],
     y_range: tuple[float, float],
 ) -> list[list[tuple[str, int]]]:
-    """Line charts in braille: `height` rows of `width` cells, each (character, number of the curve or -1).
+    """Line charts in braille: `height` rows of `width` cells, each (character, index of the curve or -1).
 
-    curves: points (x, y), sorted by x. Where two curves share a cell, both keep their dots, the later gives the colour.
+    curves: points (x, y), sorted by x. If two curves share a cell, both show their dots in the later one's colour.
     """
     bits = [[0] * width for _ in range(height)]
     owner = [[-1] * width for _ in range(height)]
@@ -74,7 +74,7 @@ def chart(
 
 
 def _line(dots: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """All dots of the polyline through `dots`."""
+    """Every dot of the polyline through `dots`."""
     if not dots:
         return []
     drawn = [dots[0]]

@@ -1,4 +1,4 @@
-"""One line a fact, where there is no terminal: files, pipes, logs of a scheduler."""
+"""Prints one line per fact when there is no terminal: to files, pipes and scheduler logs."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from orchestrator.display.scores import TaskScores
 from orchestrator.display.view import View
 from orchestrator.display.wording import TASK_NAMES, count, duration, harmless, percent, points, score
 from orchestrator.ready import is_writable
+from profiles.metrics import ACCURACY, KEPT_TOKENS, SKIPPED_SHARE, label_of
 from state import event_kinds
 
 STEP_EVERY_S = 5.0
-"""Least time between two lines about steps."""
+"""Minimum time between two lines about steps."""
 SLOW_AFTER_S = 30.0
-"""A run that says nothing for so long tells what it waits for."""
+"""After this long without output, print what the run is waiting for."""
 MAX_LINE_BYTES = 4000
-"""A pipe that select calls ready takes PIPE_BUF (4096) bytes without blocking the master."""
+"""Less than PIPE_BUF (4096), which a pipe that is ready accepts without blocking the master."""
 GONE = frozenset({errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO, errno.ECONNRESET})
-SHARES = ("accuracy", "skipped_share", "kept_tokens")
-"""Signals of GRPO that a line about a step tells."""
+SHARES = (ACCURACY.name, SKIPPED_SHARE.name, KEPT_TOKENS.name)
+"""GRPO signals shown in a step line."""
 EVENTS_SHOWN = event_kinds.names(
     event_kinds.WARNING,
     event_kinds.OOM_RETRY,
@@ -35,7 +36,7 @@ EVENTS_SHOWN = event_kinds.names(
 
 
 class Plain:
-    """Same interface as the dashboard. A reader that is gone (EPIPE, EIO) or too slow costs lines, never the run."""
+    """Same interface as the dashboard. A lost (EPIPE, EIO) or slow reader loses lines but never stops the run."""
 
     def __init__(self, stream: IO[str] | None) -> None:
         self.stream = stream
@@ -49,7 +50,7 @@ class Plain:
         self._has_said = False
 
     def update(self, view: View) -> None:
-        """Say what has changed since the last call."""
+        """Print what has changed since the last call."""
         if (stage := (view.phase, view.stage, view.step_now)) != self._stage:
             self._stage, self._stage_since = stage, view.now
         for line in self._news(view, self._last):
@@ -57,7 +58,7 @@ class Plain:
         self._last, self._has_said = view, False
 
     def say(self, text: str) -> None:
-        """A message of the master."""
+        """Print a message of the master."""
         self._has_said = True
         for line in text.splitlines():
             self._write(line, None)
@@ -99,8 +100,11 @@ class Plain:
 
 
 def write_line(stream: IO[str], line: str) -> bool:
-    """False if the reader takes nothing now. Past the stream's buffer, where it has a descriptor: what stays in the
-    buffer of a broken pipe would fail once more at the interpreter's exit, and change the exit code."""
+    """Write a line, or return False if the reader is not ready.
+
+    Bypasses the stream's buffer if there is a descriptor: data left in the buffer of a broken pipe would fail again at
+    interpreter exit and change the exit code.
+    """
     encoding = getattr(stream, "encoding", None) or "utf-8"
     encoded = line.encode(encoding, "replace")[:MAX_LINE_BYTES] + b"\n"
     try:
@@ -121,13 +125,13 @@ def _validated_at(view: View | None) -> int:
 
 
 def events_news(view: View, last: View | None) -> list[str]:
-    """Warnings and their like that `last` did not have."""
+    """Warnings and similar events that are new since `last`."""
     known = set(last.events) if last is not None else set(view.events)
     return [f"{event.type}: {event.text}" for event in view.events if event.type in EVENTS_SHOWN and event not in known]
 
 
 def phase_line(view: View) -> str:
-    """A cycle or a phase begins."""
+    """The line for the start of a cycle or phase."""
     if view.phase == "waiting":
         return f"waiting {duration(view.waiting_left_s)}: {view.last_failure or view.note or 'before the next attempt'}"
     where = f"cycle {view.cycle}" + (f" of {view.max_cycles}" if view.max_cycles else "")
@@ -136,7 +140,7 @@ def phase_line(view: View) -> str:
 
 
 def step_line(view: View) -> str:
-    """A step is done."""
+    """The line for a finished step."""
     parts = [f"step {view.step}", f"{view.step_in_cycle} of {view.steps_in_cycle} in cycle {view.cycle}"]
     if view.last_reward is not None:
         parts.append(f"reward {view.last_reward:+.3f}")
@@ -145,7 +149,7 @@ def step_line(view: View) -> str:
     if view.tokens:
         parts.append("tokens " + " ".join(f"{c.task} {c.last:.0f}" for c in view.tokens))
     if not view.kind.finds_tasks:
-        parts += [f"{c.name.replace('_', ' ')} {percent(c.last)}" for c in view.signals if c.name in SHARES]
+        parts += [f"{label_of(c.name)} {percent(c.last)}" for c in view.signals if c.name in SHARES]
         parts += [view.reading.place] if view.reading else []
     else:
         parts.append(f"{count(view.examples)} tasks found")
@@ -157,7 +161,7 @@ def step_line(view: View) -> str:
 
 
 def validation_lines(view: View) -> list[str]:
-    """The newest validation: a line for each task, and the mean."""
+    """The newest validation: a line per task, and the mean."""
     return [f"validation at step {row.last.step}: {score_text(row)}" for row in view.scores]
 
 
@@ -178,7 +182,7 @@ def score_text(row: TaskScores) -> str:
 
 
 def slow_line(view: View, stage_s: float) -> str:
-    """What the run does while nothing finishes. stage_s: seconds in the same step and stage."""
+    """What the run is doing while nothing finishes. stage_s: seconds in the same step and stage."""
     if view.phase == "waiting":
         return phase_line(view)
     text = f"still in {view.phase}, cycle {view.cycle}"

@@ -11,6 +11,7 @@ from orchestrator.display.columns import Column, table
 from orchestrator.display.glyphs import sparkline
 from orchestrator.display.view import Curve, View
 from orchestrator.display.wording import TASK_NAMES, count, harmless, percent
+from profiles.metrics import BUFFER, CLIP_FRACTION, REWARD_FORMAT, REWARD_LENGTH, Unit, label_of, metric_of
 from profiles.task_kinds import LOOKS
 
 TASK_COLOURS = {**{task: look.terminal for task, look in LOOKS.items()}, "mean": "#2fae71"}
@@ -34,14 +35,14 @@ class _Play:
 
 
 def play(view: View, width: int, height: int) -> list[Text]:
-    """Rewards by role, worked share and length of the rollouts, by task; without tasks, how the rollouts are."""
+    """Rewards by role, worked share and rollout length, by task. For GRPO, signals about the rollouts."""
     if not view.kind.finds_tasks and view.signals:
-        form = [curve for curve in view.rewards if curve.name in ("reward/format", "reward/length")]
-        groups = [curve for curve in view.signals if curve.name in view.kind.rollout_signals]
+        form = [curve for curve in view.rewards if curve.name in (REWARD_FORMAT.name, REWARD_LENGTH.name)]
+        groups = [curve for curve in view.signals if _is_of_rollouts(view, curve)]
         return table(_CURVE_COLUMNS, [*groups[:1], *form, *groups[1:]], width)[1 : height + 1]
     tasks = list(dict.fromkeys(c.task for c in (*view.rewards, *view.worked, *view.tokens) if c.task))
     if not tasks:
-        return [Text("no step is finished yet", "dim")]
+        return [Text("no step finished yet", "dim")]
     rows = [
         _Play(
             task,
@@ -96,40 +97,45 @@ _CURVE_COLUMNS: tuple[Column[Curve], ...] = (
 
 
 def _curve_name(curve: Curve, width: int) -> Text:
-    return named(curve.task, width) if curve.task else Text(harmless(curve.name.replace("_", " ")), "dim")
+    return named(curve.task, width) if curve.task else Text(harmless(label_of(curve.name)), "dim")
 
 
 def _curve_spark(curve: Curve, width: int) -> Text:
     return Text(sparkline(curve.values, width), TASK_COLOURS.get(curve.task, ""))
 
 
-_SHARES = ("accept_rate", "accuracy", "skipped_share", "kept_tokens", "truncated")
+_SMALL_SHARES = (CLIP_FRACTION.name,)
+"""Whole percent would be 0."""
 
 
 def _quantity(curve: Curve) -> str:
-    if curve.name.startswith("buffer/") or curve.name == "tokens_per_s":
+    if curve.name.startswith(BUFFER.of("")) or (unit := metric_of(curve.name).unit) is Unit.RATE:
         return count(curve.last)
-    return percent(curve.last) if curve.name in _SHARES else f"{curve.last:.3g}"
+    return percent(curve.last) if unit is Unit.SHARE and curve.name not in _SMALL_SHARES else f"{curve.last:.3g}"
 
 
 def data(view: View, width: int, height: int) -> list[Text]:
-    """Buffers by task, and what was found."""
+    """Buffers by task and the number of tasks found. For GRPO, the place in the problem file."""
     if not view.kind.finds_tasks:
         if view.reading is None:
-            return [Text("no problem is read yet", "dim")]
+            return [Text("no problem read yet", "dim")]
         return [Text(harmless(line)) for line in (view.reading.place, view.reading.right)][:height]
     lines = table(_CURVE_COLUMNS, view.buffers, width)[1:] if view.buffers else [Text("buffers are empty", "dim")]
     found = Text("found ", "dim").append(count(view.examples), "bold").append(" distinct tasks")
     return [*lines[: height - 1], found]
 
 
+def _is_of_rollouts(view: View, curve: Curve) -> bool:
+    return curve.name in [one.name for one in view.kind.rollout_signals]
+
+
 def signals(view: View, width: int, height: int) -> list[Text]:
-    curves = [one for one in view.signals if one.name not in view.kind.rollout_signals]
+    curves = [one for one in view.signals if not _is_of_rollouts(view, one)]
     return table(_CURVE_COLUMNS, curves, width)[1 : height + 1] if curves else []
 
 
 def example(view: View, width: int, height: int) -> list[Text]:
-    """The newest task: the program as the model wrote it, made harmless."""
+    """The newest task, with its model-written program made harmless."""
     task = view.example
     if task is None:
         return [Text("no task found yet", "dim")]
@@ -139,6 +145,6 @@ def example(view: View, width: int, height: int) -> list[Text]:
     program = [Text(line) for line in task.program[:room]]
     if len(task.program) > room:
         program[-1] = Text(f"… {len(task.program) - room + 1} more lines", "dim")
-    shown = task.pairs[: max(1, height - 1 - len(program))]
-    calls = [Text("f(", "dim").append(given).append(") → ", "dim").append(wanted) for given, wanted in shown]
+    visible = task.pairs[: max(1, height - 1 - len(program))]
+    calls = [Text("f(", "dim").append(given).append(") → ", "dim").append(wanted) for given, wanted in visible]
     return [top, *program, *calls][:height]

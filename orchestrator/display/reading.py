@@ -1,6 +1,6 @@
-"""How far a run that trains on a file of problems has read it, and how many of its answers are right. (pure)
+"""How far a run has read its problem file, and how many of its answers are right. (pure)
 
-Self-play has no file: it finds its tasks, and they are counted elsewhere.
+Does not apply to self-play, which finds its own tasks.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.display.wording import count, percent
+from profiles.metrics import ACCURACY, PROBLEMS, PROBLEMS_DRAWN, STAGE, STAGES
 from state.history import StepFacts
 
 NEWEST = 20
-"""Steps whose rollouts the accuracy is that of."""
+"""Number of recent steps over which the accuracy is averaged."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """drawn: problems since the run began, repeats among them. stage: 0 where there is no curriculum."""
+    """drawn: problems drawn since the run began, including repeats. stage: 0 without a curriculum."""
 
     problems: int
     drawn: int
@@ -28,7 +29,7 @@ class Reading:
 
     @property
     def epoch(self) -> int:
-        """From 1."""
+        """Counted from 1."""
         return max(0, self.drawn - 1) // self.problems + 1
 
     @property
@@ -49,16 +50,16 @@ class Reading:
 
 
 def reading_of(steps: Sequence[StepFacts]) -> Reading | None:
-    """steps: oldest first. None where the newest ones read no file, or tell no place in it."""
-    newest = [one.metrics for one in steps[-NEWEST:] if "accuracy" in one.metrics]
-    if not newest or not newest[-1].get("problems"):
+    """steps: oldest first. None if the newest steps do not report a place in a problem file."""
+    newest = [one.metrics for one in steps[-NEWEST:] if ACCURACY.name in one.metrics]
+    if not newest or not newest[-1].get(PROBLEMS.name):
         return None
     last = newest[-1]
     return Reading(
-        problems=int(last["problems"]),
-        drawn=int(last.get("problems_drawn", 0)),
-        accuracy=sum(one["accuracy"] for one in newest) / len(newest),
+        problems=int(last[PROBLEMS.name]),
+        drawn=int(last.get(PROBLEMS_DRAWN.name, 0)),
+        accuracy=sum(one[ACCURACY.name] for one in newest) / len(newest),
         steps=len(newest),
-        stage=int(last.get("stage", 0)),
-        stages=int(last.get("stages", 0)),
+        stage=int(last.get(STAGE.name, 0)),
+        stages=int(last.get(STAGES.name, 0)),
     )

@@ -1,7 +1,7 @@
-"""Validations by task: accuracy with its interval, and what moves before greedy accuracy does. (pure)
+"""Validations by task: greedy accuracy with its interval, and the metrics that move earlier. (pure)
 
-Greedy is a step function: it can stay flat for a hundred steps while the policy moves. Sampled accuracy, the share of
-worked answers and their mean length move from the first steps, so they are always shown beside it.
+Greedy accuracy is a step function: it can stay flat for a hundred steps while the policy moves. Sampled accuracy, the
+share of worked answers and their mean length move from the first steps on, so they are always shown beside it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from state.history import ValidationFacts
 
 @dataclass(frozen=True)
 class Score:
-    """One validation of one task; None where it was not measured."""
+    """One validation of one task; None for what was not measured."""
 
     step: int
     greedy: float
@@ -43,31 +43,31 @@ class TaskScores:
 
     @property
     def change(self) -> float:
-        """Greedy accuracy since the start of the run."""
+        """Change of greedy accuracy since the start of the run."""
         return self.last.greedy - self.first.greedy
 
     @property
     def is_certain(self) -> bool:
-        """The intervals of start and now are disjoint."""
+        """Whether the intervals of the first and last validation are disjoint."""
         return self.last.low > self.first.high or self.last.high < self.first.low
 
 
 def task_scores(validations: Sequence[ValidationFacts], first: ValidationFacts | None) -> tuple[TaskScores, ...]:
-    """By task, then the mean, of the suite that the run was first validated on.
+    """Scores by task, then the mean, on the suite of the run's first validation.
 
-    first: the run's first validation; put in front where `validations` are only the last ones.
+    first: the run's first validation; prepended if `validations` holds only the newest ones.
     """
     global _newest
     kept = _newest
     if kept is not None and kept[0] is validations and kept[1] == first:
-        return kept[2]  # four times a second, while validations change once a cycle
+        return kept[2]  # called four times a second, but validations change once a cycle
     rows = _task_scores(validations, first)
     _newest = (validations, first, rows) if isinstance(validations, tuple) else None
     return rows
 
 
 _newest: tuple[Sequence[ValidationFacts], ValidationFacts | None, tuple[TaskScores, ...]] | None = None
-"""The last question and its answer, where the question cannot change."""
+"""Cache of the last call, kept only for an immutable argument."""
 
 
 def _task_scores(validations: Sequence[ValidationFacts], first: ValidationFacts | None) -> tuple[TaskScores, ...]:

@@ -1,4 +1,4 @@
-"""What the loop shows and hears: the dashboard or plain lines, the log file, the keyboard."""
+"""The loop's connection to the user: the dashboard or plain lines, the log file, and the keyboard."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from orchestrator.display.terminal import Keyboard
 from orchestrator.display.view import Live, View, build_view
 from orchestrator.display.wording import harmless_lines
+from profiles.metrics import REWARD, SECONDS
 from profiles.schema import Profile
 from state import event_kinds
 from state.facts import Line
@@ -33,7 +34,7 @@ LOUD = event_kinds.names(
     event_kinds.IMPORT,
     event_kinds.PROBLEMS,
 )
-"""Types of events that are shown and logged at once."""
+"""Types of events that are shown and logged immediately."""
 
 
 class Display(Protocol):
@@ -45,7 +46,7 @@ class Display(Protocol):
 
 
 class Screen:
-    """Facts that change between commits, and the display that draws them."""
+    """Collects facts that change between commits, and passes them to the display."""
 
     def __init__(
         self, run: RunDir, display: Display, keyboard: Keyboard | None, profile: Profile, *, on_terminal: bool = False
@@ -59,26 +60,26 @@ class Screen:
         self.events: deque[EventFacts] = deque(maxlen=EVENTS_SHOWN)
         self.validations: Sequence[ValidationFacts] = ()
         self.newest: Sequence[dict[str, Any]] = ()
-        """The newest task found, as a row of `reader.examples`."""
+        """The newest task, as a row of `reader.examples`."""
         self.dirty = True
         self.shown_at = 0.0
 
     # --- facts -----------------------------------------------------------------------------------------------
 
     def reload(self, reader: Reader) -> None:
-        """After a commit: read again what was committed."""
+        """Reload committed facts after a commit."""
         self.steps = deque(reader.steps(STEPS_SHOWN), maxlen=STEPS_SHOWN)
         self.validations = reader.validations(STEPS_SHOWN)
         self.newest = reader.examples(1)
         self.dirty = True
 
     def take(self, lines: Sequence[Line]) -> None:
-        """Lines that were just ingested."""
+        """Show and log newly ingested lines."""
         for line in lines:
             self.dirty = True
             if line.type == event_kinds.STEP.name:
                 metrics = {k: v for k, v in line.data.items() if isinstance(v, int | float)}
-                seconds, reward = float(metrics.get("seconds", 0.0)), float(metrics.get("reward", 0.0))
+                seconds, reward = float(metrics.get(SECONDS.name, 0.0)), float(metrics.get(REWARD.name, 0.0))
                 self.steps.append(StepFacts(line.step, 0, seconds, reward, metrics))
             elif line.type == event_kinds.EXAMPLES.name and line.data.get("tasks"):
                 self.newest = [{"step": line.step, **line.data["tasks"][-1]}]
@@ -88,14 +89,14 @@ class Screen:
                 self._log(f"worker: {line.type} at step {line.step}: {text}")
 
     def say(self, text: str) -> None:
-        """A line for the person at 3 a.m.: on the display and in orchestrator.log."""
+        """Write a message to the display and to orchestrator.log."""
         self.events.append(EventFacts(time.time(), 0, 0, event_kinds.MASTER.name, text))
         self.dirty = True
         self._log(text)
         self.display.say(text)
 
     def note_pruned(self, path: str) -> None:
-        """Housekeeping: in the log, not on the display."""
+        """Log a pruned checkpoint without showing it."""
         self._log(f"pruned {path}")
 
     def _log(self, text: str) -> None:
@@ -104,7 +105,7 @@ class Screen:
 
     # --- drawing ---------------------------------------------------------------------------------------------
 
-    def show(self, history: History, live: Live) -> None:
+    def render(self, history: History, live: Live) -> None:
         """Draw if something changed (at most four times a second), else once a second."""
         since = live.now - self.shown_at
         if since < LEAST_INTERVAL_S or (not self.dirty and since < IDLE_INTERVAL_S):
@@ -123,7 +124,7 @@ class Screen:
         return self.keys.read() if self.keys is not None else b""
 
     def go_headless(self) -> None:
-        """The terminal is gone: go on into orchestrator.log alone. A file or a pipe takes its lines as before."""
+        """Continue without the terminal, logging only to orchestrator.log. Output to a file or pipe is unaffected."""
         from orchestrator.display.plain import Plain
 
         if self.keys is not None:
@@ -142,9 +143,9 @@ class Screen:
 
 
 def log_text(moment: str, text: str) -> str:
-    """`text` as orchestrator.log has it: it can neither steer a terminal that shows the log nor pass for another line.
+    """Format `text` for orchestrator.log, so that it can neither control a terminal nor forge a log line. (pure)
 
-    What follows its first line is indented, as every line of the master begins with a moment. (pure)
+    Each entry starts with a time; its further lines are indented.
     """
     first, *more = harmless_lines(text).split("\n")
     return "".join([f"{moment} {first}\n", *(f"{' ' * len(moment)} {line}\n" for line in more)])

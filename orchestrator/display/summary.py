@@ -1,4 +1,4 @@
-"""What a person is told when a run ends: what it was worth, why it ended, where to look, what to type. (pure)"""
+"""The summary at the end of a run: results, why it ended, where to look, and the next command. (pure)"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from orchestrator.display.reading import reading_of
 from orchestrator.display.scores import TaskScores, task_scores
 from orchestrator.display.wording import TASK_NAMES, count, duration, go_on, harmless, percent, points, score
 from profiles.schema import Profile
-from profiles.worker_kinds import worker_kind_of
+from profiles.worker_kinds import WorkerKind, worker_kind_of
 from state.history import History, StepFacts, ValidationFacts
 from state.states import RunState
 
@@ -29,8 +29,10 @@ def summary(
     report: str = "",
     handed_on: str = "",
 ) -> str:
-    """Lines without colour. report: path of report.html; empty: its usual place under ./runs. handed_on: the data set
-    that a next run may begin with."""
+    """The summary without colour. report: path of report.html; empty means the usual place under ./runs.
+
+    handed_on: line about the data set for a next run.
+    """
     reason = harmless(history.stop_reason)
     lines = [
         f"run '{history.name}' (profile {profile.name}): {_ENDINGS[history.state]}" + (f", {reason}" if reason else "")
@@ -40,7 +42,7 @@ def summary(
         lines += ["", *_score_lines(rows), *_beside(rows[-1])]
     else:
         lines += ["", "no checkpoint was validated yet"]
-    lines += ["", *_work_lines(history, steps, finds_tasks=worker_kind_of(profile).finds_tasks)]
+    lines += ["", *_work_lines(history, steps, worker_kind_of(profile))]
     lines.append(f"report     {report or f'runs/{history.name}/report.html'}")
     lines += [f"tasks      {handed_on}"] if handed_on else []
     lines.append(f"next       {next_command(history, profile)}")
@@ -48,7 +50,7 @@ def summary(
 
 
 def _score_lines(rows: Sequence[TaskScores]) -> list[str]:
-    """A table: greedy accuracy at the start and now, with 95 % intervals and whether they are apart."""
+    """A table of greedy accuracy at the start and now, with 95 % intervals. Marks a change within noise."""
     lines = [f"held-out, greedy   step {rows[0].first.step:<18} step {rows[0].last.step:<18} points"]
     for row in rows:
         first, last = row.first, row.last
@@ -62,7 +64,7 @@ def _score_lines(rows: Sequence[TaskScores]) -> list[str]:
 
 
 def _beside(mean: TaskScores) -> list[str]:
-    """What moves before greedy accuracy: sampled accuracy, worked share, length, each from the start to now."""
+    """The metrics that move before greedy accuracy: sampled accuracy, worked share and length, from start to now."""
     first, last = mean.first, mean.last
     parts = []
     if first.sampled is not None and last.sampled is not None:
@@ -74,24 +76,25 @@ def _beside(mean: TaskScores) -> list[str]:
     return [f"  {', '.join(parts)}"] if parts else []
 
 
-def _work_lines(history: History, steps: Sequence[StepFacts], *, finds_tasks: bool) -> list[str]:
+def _work_lines(history: History, steps: Sequence[StepFacts], kind: WorkerKind) -> list[str]:
     head = f"head {history.head.path}, {history.head.digest[:12]}" if history.head else "no checkpoint yet"
     cycles = "1 cycle" if history.cycles_done == 1 else f"{count(history.cycles_done)} cycles"
     lines = [
         f"trained    {duration(history.training_s)}: {count(history.step)} steps in {cycles}"
         + (f", reseeded {history.reseeds} times" if history.reseeds else ""),
-        *([f"found      {count(history.examples)} distinct tasks"] if finds_tasks else []),
+        *([f"found      {count(history.examples)} distinct tasks"] if kind.finds_tasks else []),
         *([f"problems   {reading.place}; {reading.right}"] if (reading := reading_of(steps)) else []),
         f"kept       {head}",
     ]
     beyond = steps[-1].step - history.step if steps else 0
     if beyond > 0:
-        lines.append(f"repeated   {beyond} steps beyond the head will be trained again, from the same rollouts")
+        rollouts = "with new rollouts" if kind.has_own_engine else "from the same rollouts"
+        lines.append(f"repeated   {beyond} steps beyond the head will be trained again, {rollouts}")
     return lines
 
 
 def next_command(history: History, profile: Profile) -> str:
-    """What one would type now."""
+    """The command to type next."""
     if history.state in (RunState.STOPPED, RunState.FAILED):
         return go_on(history.name, profile.run.phases, is_seeded=history.head is not None)
     if history.state == RunState.RUNNING:

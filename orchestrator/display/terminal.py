@@ -1,4 +1,4 @@
-"""The terminal as a keyboard: cbreak mode with signals on, always restored."""
+"""Reads keys from the terminal in cbreak mode with signals enabled, and always restores its mode."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orchestrator.ready import is_readable
 
 
 class Keyboard:
-    """Reads single keys from standard input, if that is a terminal. Closed for good at its end."""
+    """Reads single keys from standard input if it is a terminal. End of file closes it permanently."""
 
     def __init__(self) -> None:
         self.fd = -1
@@ -23,7 +23,7 @@ class Keyboard:
         with suppress(OSError, ValueError, termios.error):
             fd = sys.stdin.fileno()
             if os.isatty(fd):
-                # In the background, touching the terminal would stop us.
+                # Otherwise, accessing the terminal from the background would stop the process.
                 signal.signal(signal.SIGTTOU, signal.SIG_IGN)
                 signal.signal(signal.SIGTTIN, signal.SIG_IGN)
                 self._saved = termios.tcgetattr(fd)
@@ -34,7 +34,7 @@ class Keyboard:
 
     @staticmethod
     def _free_ctrl_x(fd: int) -> None:
-        """Some systems bind control characters (Ctrl+V literal-next and the like); no editing happens here."""
+        """Disable extended control characters (Ctrl+V literal-next and others), so that Ctrl+X reaches us."""
         mode = termios.tcgetattr(fd)
         mode[3] &= ~termios.IEXTEN
         termios.tcsetattr(fd, termios.TCSANOW, mode)
@@ -43,7 +43,7 @@ class Keyboard:
         return [self.fd] if self.fd >= 0 else []
 
     def read(self) -> bytes:
-        """Keys pressed since the last call; empty if none. End of file closes the keyboard."""
+        """Keys pressed since the last call, or empty. End of file closes the keyboard."""
         if self.fd < 0 or not is_readable(self.fd):
             return b""
         try:
@@ -55,7 +55,7 @@ class Keyboard:
         return keys
 
     def close(self) -> None:
-        """Give the terminal back as it was. Repeating it is harmless."""
+        """Restore the terminal. Safe to repeat."""
         fd, self.fd = self.fd, -1
         if fd >= 0 and self._saved is not None:
             with suppress(OSError, termios.error):

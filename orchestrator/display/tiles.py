@@ -1,6 +1,6 @@
-"""The dashboard's tiles: a View and some room in, styled lines out. (pure)
+"""The dashboard's tiles: functions from a View and a size to styled lines. (pure)
 
-Text from outside comes in through View, which made it harmless, and is appended to Text, which reads no markup.
+Foreign text is safe here: View has made it harmless, and Text interprets no markup.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KEYS: tuple[tuple[str, str], ...] = (
 TOP_KEYS: tuple[tuple[str, str], ...] = (("q", "quit"), ("", "the run goes on in its own terminal"))
 
 
-# --- what the run does ---------------------------------------------------------------------------------------------
+# --- progress ------------------------------------------------------------------------------------------------------
 
 
 def header(view: View, width: int, height: int) -> list[Text]:
@@ -64,7 +64,7 @@ def _cycle_line(view: View, width: int) -> Text:
 
 
 def first_thing(view: View) -> str:
-    """What a run makes before its first cycle."""
+    """What a run produces before its first cycle."""
     return view.kind.first_thing
 
 
@@ -94,7 +94,7 @@ def _spread(left: Text, right: Text, width: int) -> Text:
     return left.append(" " * gap).append_text(right)
 
 
-# --- what it is worth ----------------------------------------------------------------------------------------------
+# --- results -------------------------------------------------------------------------------------------------------
 
 
 def scores(view: View, width: int, height: int) -> list[Text]:
@@ -104,7 +104,7 @@ def scores(view: View, width: int, height: int) -> list[Text]:
 
 
 def score_table(rows: Sequence[TaskScores], width: int) -> list[Text]:
-    """Without the columns of what this run's validations do not measure."""
+    """The table of scores, without columns for metrics that this run does not measure."""
     missing = {name for name in ("sampled", "worked", "tokens") if all(getattr(r.last, name) is None for r in rows)}
     return table([column for name, column in _SCORE_COLUMNS if name not in missing], rows, width)
 
@@ -150,7 +150,7 @@ _SCORE_COLUMNS: tuple[tuple[str, Column[TaskScores]], ...] = (
     ("tokens", Column("tokens", 6, _last_of("tokens", _tokens), rank=4, right=True)),
     ("tokens", Column("", 5, _spark_of("tokens"), rank=8, flex=True)),
 )
-"""What a column needs to have been measured, if not all validations do, and the column."""
+"""(optional metric that the column needs, the column)."""
 
 
 def accuracy_chart(view: View, width: int, height: int) -> list[Text]:
@@ -182,7 +182,7 @@ def accuracy_chart(view: View, width: int, height: int) -> list[Text]:
 
 
 def _scale_top(highest: float) -> float:
-    """The quarter above: the curve fills its room, and the scale rarely changes."""
+    """Round up to a quarter, so that the curve fills the chart and the scale rarely changes."""
     return min(1.0, max(0.25, math.ceil(highest * 4) / 4))
 
 
@@ -197,7 +197,7 @@ ALARMS = event_kinds.names(event_kinds.NOT_FINITE, event_kinds.OOM_RETRY, event_
 
 
 def events(view: View, width: int, height: int) -> list[Text]:
-    """Memory and head first, then the newest events that fit, newest last."""
+    """A line about memory and head, then the newest events that fit, newest last."""
     lines = [machine(view)]
     room = height - 1
     for event in view.events[-room:] if room > 0 else ():
@@ -218,11 +218,11 @@ def machine(view: View) -> Text:
 
 
 def keys_line(keys: Sequence[tuple[str, str]], width: int) -> Text:
-    """Keys and what they do; in few columns the shortest words for it."""
+    """The keys and their actions, abbreviated on a narrow terminal."""
     line = Text(" " if width >= SMALL_WIDTH else "")
     for key, what in keys:
-        shown, words = (key, what) if width >= SMALL_WIDTH else (key.replace("Ctrl+", "^"), what.partition(" ")[0])
-        line.append(shown, "bold").append((" " if key else "") + words + "   ", "dim")
+        label, words = (key, what) if width >= SMALL_WIDTH else (key.replace("Ctrl+", "^"), what.partition(" ")[0])
+        line.append(label, "bold").append((" " if key else "") + words + "   ", "dim")
     return line
 
 
@@ -230,7 +230,7 @@ def keys_line(keys: Sequence[tuple[str, str]], width: int) -> Text:
 
 
 def small(view: View, width: int, height: int, keys: Sequence[tuple[str, str]] = KEYS) -> list[Text]:
-    """One line a fact, the most important first; `height` of them, the keys last."""
+    """`height` lines, one per fact, the most important first and the keys last."""
     lines = [_status_line(view, width), _cycle_line(view, width), _step_line(view, width)]
     if view.scores:
         lines += score_table(view.scores, width)
@@ -251,7 +251,7 @@ class Tile:
     title: str
     draw: Callable[[View, int, int], list[Text]]
     facts: tuple[str, ...]
-    """Fields of View that it shows: it is drawn again only when one of them has changed."""
+    """Fields of View that it shows. It is redrawn only when one of them has changed."""
 
 
 _TIMERS = (

@@ -1,6 +1,6 @@
-"""build_view(history, live, ...): everything that is shown of a run, as one value. (pure)
+"""Builds the View of a run: everything that is displayed, as one value. (pure)
 
-The dashboard, the plain lines and `top` draw a View and decide nothing but how.
+The dashboard, the plain lines and `top` only decide how to draw it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 from orchestrator.display.reading import Reading, reading_of
 from orchestrator.display.scores import TaskScores, task_scores
 from orchestrator.display.wording import harmless, pairs
+from profiles.metrics import BUFFER, CELL_REWARD, NEW_EXAMPLES, TASK_TOKENS_MEAN, TASK_WORKED
 from profiles.schema import Profile
 from profiles.task_kinds import SHOWN
 from profiles.worker_kinds import WorkerKind, worker_kind_of
@@ -21,16 +22,16 @@ from state.history import EventFacts, History, StepFacts, ValidationFacts
 from state.states import RunState
 
 CURVE_STEPS = 240
-"""Steps that a curve of the live view covers; the report shows all."""
+"""Number of steps in a live curve; the report shows all."""
 EVENTS = 24
 RECENT_STEPS = 20
-"""Steps whose median is the usual time of one."""
+"""Number of recent steps whose median is the usual step time."""
 ROLES = ("propose", "solve")
 
 
 @dataclass(frozen=True)
 class Live:
-    """What only the master knows, and only now. Moments are of the monotonic clock."""
+    """Current facts that only the master knows. Times are monotonic."""
 
     master_pid: int
     worker_pid: int | None = None
@@ -51,7 +52,7 @@ class Live:
 
 @dataclass(frozen=True)
 class Curve:
-    """One number of the steps, oldest first. task and role are empty where it has none."""
+    """One metric over the steps, oldest first. task and role are empty for a metric without them."""
 
     name: str
     task: str
@@ -65,7 +66,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Example:
-    """A task that self-play found. Text is harmless: one line each, no controls."""
+    """A task found by self-play. Its text is harmless: single lines without control characters."""
 
     task: str
     step: int
@@ -130,7 +131,7 @@ class WorkerView:
 
 @dataclass(frozen=True, kw_only=True)
 class ProgressView:
-    """How far the cycle and its step have come."""
+    """Progress of the cycle and its step."""
 
     step: int
     """Last finished step."""
@@ -152,17 +153,17 @@ class StepsView:
     worked: tuple[Curve, ...]
     tokens: tuple[Curve, ...]
     signals: tuple[Curve, ...]
-    """Numbers of the step as a whole: acceptance, entropy, loss and their like."""
+    """Metrics of the whole step, such as acceptance, entropy and loss."""
     reading: Reading | None
-    """How far the file of problems is read; None for self-play."""
+    """Place in the problem file; None for self-play."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class View(RunView, WorkerView, ProgressView, StepsView):
-    """All of it, flat: what draws picks fields by name."""
+    """All views combined in one flat record."""
 
     scores: tuple[TaskScores, ...]
-    """Deduction, abduction, induction, then the mean, of the run's first suite."""
+    """Scores on the run's first suite: deduction, abduction, induction, then the mean."""
     example: Example | None
     examples: int
     events: tuple[EventLine, ...]
@@ -177,7 +178,7 @@ def build_view(
     profile: Profile,
     examples: Sequence[Mapping[str, Any]] = (),
 ) -> View:
-    """Everything shown. steps, validations and events: oldest first; examples: newest first. Changes nothing."""
+    """steps, validations and events: oldest first; examples: newest first."""
     steps = in_order(steps)
     return View(
         **vars(_run_view(history, live, profile)),
@@ -234,10 +235,10 @@ def _steps_view(steps: Sequence[StepFacts], kind: WorkerKind) -> StepsView:
     return StepsView(
         last_seconds=last.seconds if last else None,
         last_reward=last.reward if last else None,
-        rewards=curves["reward"],
-        buffers=curves["buffer"],
-        worked=curves["worked"],
-        tokens=curves["tokens_mean"],
+        rewards=curves[CELL_REWARD.family],
+        buffers=curves[BUFFER.family],
+        worked=curves[TASK_WORKED.family],
+        tokens=curves[TASK_TOKENS_MEAN.family],
         signals=curves[""],
         reading=reading_of(steps),
     )
@@ -249,13 +250,13 @@ EVENT_WORDS = {
     event_kinds.STARTED.name: "cycle {cycle}, after step {step}",
     event_kinds.DONE.name: "cycle {cycle}: {text}",
 }
-"""What is said of an event instead of its payload's numbers, which are for programs."""
+"""Text shown for an event instead of its payload."""
 QUIET_EVENTS = event_kinds.names(event_kinds.SANDBOX, event_kinds.MEMORY, event_kinds.PATH)
-"""Asked for by those who need them; the report and the store have them."""
+"""Not shown live; the report and the store have them."""
 
 
 def event_lines(events: Sequence[EventFacts]) -> tuple[EventLine, ...]:
-    """The newest events in the words of a person, oldest first."""
+    """The newest events as readable text, oldest first."""
     loud = [event for event in events if event.type not in QUIET_EVENTS][-EVENTS:]
     return tuple(
         EventLine(
@@ -270,7 +271,7 @@ def event_lines(events: Sequence[EventFacts]) -> tuple[EventLine, ...]:
 
 
 def in_order(steps: Sequence[StepFacts]) -> tuple[StepFacts, ...]:
-    """Without what a dead attempt had done beyond the step that its successor is at."""
+    """Drop steps of a dead attempt that lie beyond its successor's current step."""
     kept: list[StepFacts] = []
     for facts in reversed(steps):
         if not kept or facts.step < kept[-1].step:
@@ -279,7 +280,7 @@ def in_order(steps: Sequence[StepFacts]) -> tuple[StepFacts, ...]:
 
 
 def _phase(history: History, live: Live, profile: Profile) -> str:
-    """In the words of a person: what the run does now."""
+    """What the run is doing now, as shown to the user."""
     if history.state != RunState.RUNNING:
         return history.state.value
     if live.waiting_until is not None:
@@ -300,7 +301,7 @@ def _progress_view(history: History, live: Live, steps: Sequence[StepFacts]) -> 
     done = min(total, max(0, step - current.first_step + 1)) if current else 0
     left = None
     if median is not None and done < total:
-        # A step that takes longer than usual leaves the estimate standing, rather than letting it go below the rest.
+        # A slow step subtracts at most one median, so that the estimate never drops below the remaining steps.
         left = (total - done) * median - min(elapsed or 0.0, median)
     return ProgressView(
         step=step,
@@ -313,33 +314,38 @@ def _progress_view(history: History, live: Live, steps: Sequence[StepFacts]) -> 
 
 
 def _not_yet_committed(history: History, steps: Sequence[StepFacts]) -> int:
-    """Tasks found since the head: the history counts those that a checkpoint holds."""
-    return sum(int(one.metrics.get("new_examples", 0)) for one in steps if one.step > history.step)
+    """Number of tasks found since the head; the history counts only those in a checkpoint."""
+    return sum(int(one.metrics.get(NEW_EXAMPLES.name, 0)) for one in steps if one.step > history.step)
 
 
 # --- steps ---------------------------------------------------------------------------------------------------------
 
 
 def _curves(steps: Sequence[StepFacts], kind: WorkerKind) -> dict[str, tuple[Curve, ...]]:
-    """Family -> its curves. Names of metrics come from the newest step: what stopped being reported is not shown.
+    """Family -> its curves. For self-play, shows only metrics that the newest step reports.
 
-    Without tasks they come from all steps: one whose groups teach nothing has no loss, and the next one has it again.
+    For GRPO, shows metrics that any step reports, because a step without useful groups reports no loss.
     """
-    families: dict[str, list[Curve]] = {"reward": [], "buffer": [], "worked": [], "tokens_mean": [], "": []}
+    signals = [one.name for one in kind.signals]
+    idle = {one.name: value for one, value in kind.idle.items()}
+    kept = (CELL_REWARD, BUFFER, TASK_WORKED, TASK_TOKENS_MEAN)
+    families: dict[str, list[Curve]] = {"": [], **{one.family: [] for one in kept}}
     names = steps[-1].metrics if steps else {}
     if not kind.finds_tasks:
         names = {name: 0.0 for one in steps for name in one.metrics}
     for name in names:
         family, _, rest = name.rpartition("/")
-        if family not in families or (not family and name not in kind.signals):
+        if family not in families or (not family and name not in signals):
             continue
         role, _, task = rest.rpartition("_") if family else ("", "", "")
+        if family == "reward" and kind.finds_tasks and not role:
+            continue  # a part of the reward, of all tasks
         values = tuple(
             float(value) for facts in steps if (value := facts.metrics.get(name)) is not None and value == value
         )
-        if values and set(values) != {kind.idle.get(name)}:
+        if values and set(values) != {idle.get(name)}:
             families[family].append(Curve(name, task, role, values))
-    return {family: tuple(sorted(curves, key=lambda c: _order(c, kind.signals))) for family, curves in families.items()}
+    return {family: tuple(sorted(curves, key=lambda c: _order(c, signals))) for family, curves in families.items()}
 
 
 def _order(curve: Curve, signals: Sequence[str]) -> tuple[int, int, int]:

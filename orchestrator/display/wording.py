@@ -1,13 +1,14 @@
-"""Numbers and foreign text as a person should see them: short, and harmless to the terminal. (pure)"""
+"""Formats numbers and foreign text for reading. (pure)"""
 
 from __future__ import annotations
 
 import re
 import shlex
-import unicodedata
 from collections.abc import Collection
 from pathlib import Path
 
+from profiles.harmless import harmless as harmless
+from profiles.harmless import harmless_lines as harmless_lines
 from profiles.task_kinds import LOOKS
 
 TASK_NAMES = {**{task: look.title for task, look in LOOKS.items()}, "maths": "word problems", "mean": "mean"}
@@ -15,37 +16,6 @@ TASK_NAMES = {**{task: look.title for task, look in LOOKS.items()}, "maths": "wo
 DEFAULT_RUNS = Path("runs")
 """Folder of all runs, below the working directory."""
 _COMMAND = re.compile(r"(python -m orchestrator [a-z]+)\b(?! --help)")
-
-_HARMFUL = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-"""Categories that steer a terminal, reorder a line or cannot be encoded: controls, formats, surrogates, unassigned."""
-
-
-def harmless(text: str) -> str:
-    """One line of text that cannot steer a terminal: controls become visible signs, the rest of them `�`.
-
-    Model-written programs pass through here before anything shows them. An escape becomes `␛`, a newline `⏎`.
-    """
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(_harmless_character(character) for character in text)
-
-
-def harmless_lines(text: str) -> str:
-    """As `harmless`, but a newline stays one."""
-    return "\n".join(harmless(line) for line in text.split("\n"))
-
-
-def _harmless_character(character: str) -> str:
-    if character == "\n":
-        return "⏎"
-    if character == "\t":
-        return " "
-    if unicodedata.category(character) not in _HARMFUL:
-        return character
-    code = ord(character)
-    if code < 0x20:
-        return chr(0x2400 + code)
-    return "␡" if code == 0x7F else "�"
 
 
 def duration(seconds: float | None) -> str:
@@ -66,16 +36,13 @@ def duration(seconds: float | None) -> str:
 
 
 def go_on(name: str, phases: Collection[str], *, is_seeded: bool) -> str:
-    """What one types to let a run that has ended go on. is_seeded: the seed phase has ended with a checkpoint."""
+    """The command that resumes an ended run. is_seeded: the seed phase has ended with a checkpoint."""
     is_all_done = is_seeded and "train" not in phases
     return f"python -m orchestrator run --run {name}" + (" --full-pipeline" if is_all_done else "")
 
 
 def not_text(text: str) -> str:
-    """Where `text` has bytes that are no text, which Python hands on as lone surrogates; empty where it has none.
-
-    What comes before and after the place is shown, 60 characters at most. (pure)
-    """
+    """Up to 60 characters around the first invalid byte of `text` (surrogateescape); empty if it is valid. (pure)"""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -84,14 +51,14 @@ def not_text(text: str) -> str:
 
 
 def among(runs: Path, text: str) -> str:
-    """`text` with `--runs` in each command that it tells, if the folder of all runs is another than ./runs."""
+    """Add `--runs` to each command in `text`, unless the folder of all runs is ./runs."""
     if runs == DEFAULT_RUNS:
         return text
     return _COMMAND.sub(lambda found: f"{found[1]} --runs {shlex.quote(str(runs))}", text)
 
 
 def size(num_bytes: int | None) -> str:
-    """`512 kB`, `48 MB`, `1.9 GB` (of 1,000), `?` if unknown."""
+    """`512 kB`, `48 MB`, `1.9 GB` (powers of 1,000), `?` if unknown."""
     if num_bytes is None:
         return "?"
     value = float(num_bytes)
@@ -126,7 +93,7 @@ def points(change: float | None) -> str:
 
 
 def pairs(input_: str, output: str) -> list[tuple[str, str]]:
-    """Harmless (input, output) of a task; an induction task has one pair on each line."""
+    """The (input, output) pairs of a task, made harmless. An induction task has one pair per line."""
     inputs, outputs = input_.split("\n"), output.split("\n")
     if len(inputs) != len(outputs):
         inputs, outputs = [input_], [output]

@@ -1,1 +1,1 @@
-"""Evaluations, the master's side: what is evaluated, the worker that does it, and how it is shown."""
+"""Evaluations, outside the worker: chooses the target, follows progress, and renders results."""

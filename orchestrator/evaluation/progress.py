@@ -1,4 +1,4 @@
-"""How far an evaluation has come, as its worker tells it: a line for each suite, renewed in place on a terminal."""
+"""Shows the progress of an evaluation: one line per suite, updated in place on a terminal."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from orchestrator.display.wording import count, duration, harmless, percent
 from workers.line_contract import Answered, Loading, Note, Said, SuiteBegun
 
 EVERY_S = 10.0
-"""Between two lines of progress where there is no terminal."""
+"""Seconds between two progress lines without a terminal."""
 
 
 class Progress:
-    """Tells how far it is: one changing line on a terminal, else a line now and then."""
+    """Shows progress: one line updated in place on a terminal, otherwise occasional lines."""
 
     def __init__(self, out: TextIO, *, on_terminal: bool | None = None) -> None:
         self._out = out
         self._is_terminal = out.isatty() if on_terminal is None else on_terminal
         self._is_open = False
-        self._told_at = float("-inf")
+        self._reported_at = float("-inf")
         self._totals: dict[str, int] = {}
         self._began: dict[str, tuple[float, int]] = {}
         self._right: dict[str, tuple[float, int]] = {}
+        self._told: tuple[str, int] | None = None
 
     @property
     def answered(self) -> int:
@@ -33,13 +34,13 @@ class Progress:
         return sum(self._totals.values())
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a permanent line."""
         self._out.write(("\n" if self._is_open else "") + harmless(text) + "\n")
         self._out.flush()
         self._is_open = False
 
     def hear(self, message: Said) -> None:
-        """One message of the worker."""
+        """Process one message from the worker."""
         match message:
             case SuiteBegun(suite=suite):
                 self._totals[suite] = message.n
@@ -51,7 +52,7 @@ class Progress:
                 self._tell(suite, time.monotonic())
             case Loading():
                 if self.answered:
-                    self.say(f"{count(self.answered)} of {count(self.total)} were answered before")
+                    self.say(f"{count(self.answered)} of {count(self.total)} were already answered")
                 self.say("loading the model")
             case Note(text=text):
                 self.say(f"note: {text}")
@@ -59,12 +60,15 @@ class Progress:
     def _tell(self, suite: str, now: float) -> None:
         right, answered = self._right[suite]
         total = self._totals[suite]
-        if suite not in self._began:  # what was answered before, or the first batch: no rate yet
+        if suite not in self._began:  # earlier answers or the first batch give no rate
             self._began[suite] = (now, answered)
         began, before = self._began[suite]
-        if not self._is_terminal and now - self._told_at < EVERY_S and answered < total:
+        if not self._is_terminal and now - self._reported_at < EVERY_S and answered < total:
             return
-        self._told_at = now
+        if (suite, answered) == self._told:  # answers of jobs are heard as they come, and again when they are collected
+            return
+        self._told = (suite, answered)
+        self._reported_at = now
         text = f"{suite}: {count(answered)} of {count(total)}, {percent(right / answered)} right so far"
         if answered > before and answered < total:
             text += f", {duration((total - answered) * (now - began) / (answered - before))} left"

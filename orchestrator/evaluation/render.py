@@ -1,4 +1,4 @@
-"""Evaluations as lines for a person: a line for each, and a table of results. (pure)"""
+"""Renders evaluations as text: one line each, and a table of results. (pure)"""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from state.evaluations import SuiteFacts
 
 def target_of(facts: SuiteFacts) -> str:
     """`step 800`, or the model's name."""
-    return f"step {count(facts.subject.step)}" if facts.subject.step is not None else facts.subject.name
+    return f"step {count(facts.target.step)}" if facts.target.step is not None else facts.target.name
 
 
 def how(settings: Mapping[str, Any]) -> str:
-    """`greedy`, or `8 samples at temperature 1`; and a smaller subset or another style, where there is one."""
+    """`greedy`, or `8 samples at temperature 1`, plus the subset size and prompt style if not the default."""
     temperature = settings.get("temperature", 0)
     samples = settings.get("samples", 1)
     words = (
         "greedy" if not temperature else f"{samples} sample{'s' if samples > 1 else ''} at temperature {temperature:g}"
     )
     if settings.get("examples"):
-        words += f", {settings['examples']} of each task"
+        words += f", {settings['examples']} per task"
     return words if settings.get("style", "run") == "run" else f"{words}, style {settings['style']}"
 
 
 def scores(metrics: Mapping[str, Mapping[str, float]], task: str) -> str:
-    """`.412 [.38, .45]`, with every pass@k beside it."""
+    """`0.412 [0.38, 0.45]`, followed by every pass@k."""
     values = metrics.get(task, {})
     score = values.get("accuracy", values.get("pass_at_1"))
     if score is None:
@@ -41,7 +41,7 @@ def scores(metrics: Mapping[str, Mapping[str, float]], task: str) -> str:
 
 
 def short(facts: Mapping[str, Any]) -> str:
-    """One line of `status`, from what `as_json` gives."""
+    """One line for `status`. facts: from `as_json`."""
     about = f"step {count(facts['step'])}" if facts["step"] is not None else str(facts["name"])
     if facts["score"] is None:
         return f"{facts['suite']} {count(facts['answered'])} of {count(facts['n'])} answered ({about}, not finished)"
@@ -52,11 +52,11 @@ def short(facts: Mapping[str, Any]) -> str:
 def as_json(facts: SuiteFacts) -> dict[str, Any]:
     return {
         "evaluation_id": facts.evaluation_id,
-        "kind": facts.subject.kind,
-        "name": facts.subject.name,
-        "step": facts.subject.step,
-        "path": facts.subject.path,
-        "identity": facts.subject.identity,
+        "kind": facts.target.kind,
+        "name": facts.target.name,
+        "step": facts.target.step,
+        "path": facts.target.path,
+        "identity": facts.target.identity,
         "settings": dict(facts.settings),
         "suite": facts.suite,
         "n": facts.n,
@@ -69,7 +69,7 @@ def as_json(facts: SuiteFacts) -> dict[str, Any]:
 
 
 def table(found: Sequence[SuiteFacts]) -> str:
-    """All tasks of all suites, one line each, below a head."""
+    """A table with one line per task of each suite."""
     rows = [("suite", "task", "problems", "score [95 %]", "malformed", "tokens")]
     for facts in found:
         tasks = [task for task in facts.metrics if task != "mean"]
@@ -91,5 +91,5 @@ def table(found: Sequence[SuiteFacts]) -> str:
 
 
 def to_stderr_or_stdout(*, as_json: bool) -> TextIO:
-    """Progress never mixes with JSON."""
+    """The stream for progress, which must not mix with JSON."""
     return sys.stderr if as_json else sys.stdout

@@ -1,4 +1,4 @@
-"""What is evaluated: a checkpoint of a run, held against pruning while it is read, or a model directory."""
+"""Chooses the target of an evaluation: a checkpoint, protected from pruning while it is read, or a model directory."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from profiles.schema import Model, Profile, Sampling
 from profiles.worker_kinds import worker_kind_of
 from state import durable
 from state.checkpoint import Damaged, Manifest, read_manifest
-from state.evaluations import EvaluationDir, Subject
+from state.evaluations import EvaluationDir, Target
 from state.layout import RunDir
 from state.reader import Reader
 
 MOST_DIGITS = 18
-"""Of a step; SQLite's whole numbers end within nineteen."""
+"""Longest step number; SQLite's integers have at most nineteen digits."""
 MODEL_TOKENS = 1024
 """Longest completion where nothing says another; the built-in models have numbers of their own."""
-NOT_NEEDED = ("optimizer", "buffers", "rng")
+NOT_NEEDED = ("optimizer", "buffers", "rng", "actor/optim", "actor/extra_state")
 """Beginnings of names of a checkpoint's files that only training reads."""
 IDENTITY_FILES = ("*.json", "*.jinja", "*.safetensors")
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """A subject, and all that the command line leaves to it."""
+    """A target, with its defaults for the command line."""
 
     where: EvaluationDir
-    subject: Subject
+    target: Target
     directory: Path
-    """The checkpoint, perhaps pruned by now, or the model."""
+    """The checkpoint, which may be pruned by now, or the model."""
     profile: Profile
     suites: tuple[str, ...]
     style: str
@@ -48,28 +48,30 @@ class Chosen:
 
 
 def choose_checkpoint(run: RunDir, wanted: str, command: str = "evaluate") -> Chosen:
-    """wanted: `latest` (or `head`), `best`, a step, or a path. command: who asks; `evaluate` may still hold the files
-    of one that retention has deleted. Raises LonghaulError (INPUT) where there is none.
+    """wanted: `latest` (or `head`), `best`, a step, or a path. command: the calling command; only `evaluate` accepts a
+    pruned checkpoint, because it may still hold the files. Raises LonghaulError (INPUT) if there is no checkpoint.
     """
     reader = Reader.open(run)
     try:
         profile = from_json(reader.profile_json())
+        if command != "export" and worker_kind_of(profile).has_own_engine:
+            raise _shards(run, profile, command)
         path = run.root / _path_of(reader, run, wanted, command)
         run_id = reader.history().run_id
         identity = _identity(reader, run, path, run_id, command)
         if command != "evaluate" and not path.is_dir():
-            raise _no_checkpoint(run, f"has no files of step {identity[1]} any more: they were pruned", reader, command)
+            raise _no_checkpoint(run, f"no longer has the files of step {identity[1]} (pruned)", reader, command)
     finally:
         reader.close()
-    subject = Subject("checkpoint", run.name, identity[1], identity[0], _stored_path(run, path))
+    target = Target("checkpoint", run.name, identity[1], identity[0], _stored_path(run, path))
     suites = profile.validation.suites if worker_kind_of(profile).uses_model else ()
     where = EvaluationDir.of(run)
-    return Chosen(where, subject, path, profile, suites, "run", profile.sampling.max_completion_tokens)
+    return Chosen(where, target, path, profile, suites, "run", profile.sampling.max_completion_tokens)
 
 
 def _path_of(reader: Reader, run: RunDir, wanted: str, command: str) -> str:
     if not wanted:
-        raise _no_checkpoint(run, "has no checkpoint of an empty name", reader, command)
+        raise _no_checkpoint(run, "has no checkpoint with an empty name", reader, command)
     if wanted in ("head", "latest"):
         head = reader.history().head
         if head is None:
@@ -78,9 +80,9 @@ def _path_of(reader: Reader, run: RunDir, wanted: str, command: str) -> str:
     if wanted == "best":
         found = pointers.best_of(reader)
         if found is None:
-            raise _no_checkpoint(run, "has no validation yet, so that no checkpoint is the best", reader, command)
+            raise _no_checkpoint(run, "has no validation yet, so no checkpoint is the best", reader, command)
         return found.path
-    if wanted.isascii() and wanted.isdigit():  # isdigit() takes `²` for a digit, and int() does not
+    if wanted.isascii() and wanted.isdigit():  # isdigit() accepts `²`, int() does not
         found_path = _path_of_step(reader, wanted.lstrip("0") or "0")
         if found_path is None:
             raise _no_checkpoint(run, f"has no checkpoint of step {wanted}", reader, command)
@@ -99,7 +101,7 @@ def _path_of_step(reader: Reader, digits: str) -> str | None:
 
 
 def _identity(reader: Reader, run: RunDir, path: Path, run_id: str, command: str) -> tuple[str, int]:
-    """(checkpoint_id, step), from the store, else from the manifest of a directory that the store does not name."""
+    """(checkpoint_id, step), from the store, or else from the manifest of a directory that the store does not know."""
     row = reader.connection.execute(
         "SELECT checkpoint_id, step FROM checkpoints WHERE path=?", [_stored_path(run, path)]
     ).fetchone()
@@ -115,14 +117,14 @@ def _identity(reader: Reader, run: RunDir, path: Path, run_id: str, command: str
 
 
 def _stored_path(run: RunDir, path: Path) -> str:
-    """As it is stored: relative to the run, where it is inside."""
+    """The path as stored: relative to the run directory if it is inside it."""
     root, resolved = run.root.resolve(), path.resolve()
     return resolved.relative_to(root).as_posix() if root in resolved.parents else str(resolved)
 
 
 def _no_checkpoint(run: RunDir, why: str, reader: Reader, command: str) -> LonghaulError:
     steps = sorted({one.step for one in reader.checkpoints()})
-    there = f"; there are those of the steps {', '.join(map(str, steps[-12:]))}" if steps else ""
+    there = f"; it has checkpoints of steps {', '.join(map(str, steps[-12:]))}" if steps else ""
     return LonghaulError(
         f"run '{run.name}' {why}{there}",
         kept="everything",
@@ -133,10 +135,20 @@ def _no_checkpoint(run: RunDir, why: str, reader: Reader, command: str) -> Longh
     )
 
 
-def choose_model(name: str, out: Path | None, *, identify: bool = True) -> Chosen:
-    """name: a model directory, or a built-in model's name. identify: read every byte of it, to know it again.
+def _shards(run: RunDir, profile: Profile, command: str) -> LonghaulError:
+    return LonghaulError(
+        f"the checkpoints of run '{run.name}' are shards of the worker {profile.run.worker}; {command} reads models",
+        kept="everything",
+        next_command=f"python -m orchestrator export --run {run.name} --merged --out MODEL   "
+        f"then: python -m orchestrator {command} --model MODEL",
+        exit_code=ExitCode.INPUT,
+    )
 
-    Raises LonghaulError (INPUT) where there is none.
+
+def choose_model(name: str, out: Path | None, *, identify: bool = True) -> Chosen:
+    """name: a model directory, or a built-in model's name. identify: hash all its files, to recognise it later.
+
+    Raises LonghaulError (INPUT) if the directory does not hold a model.
     """
     known = BUILT_IN.get(name)
     directory = known.directory if known is not None else Path(name).expanduser().resolve()
@@ -149,26 +161,26 @@ def choose_model(name: str, out: Path | None, *, identify: bool = True) -> Chose
         )
     if (directory / "adapter_config.json").is_file() and not (directory / "config.json").exists():
         raise LonghaulError(
-            f"{directory} holds an adapter and no model",
+            f"{directory} holds an adapter but no model",
             kept="everything",
-            next_command="name the run that made it, with --run NAME, instead; or a directory with both, from: "
+            next_command="use --run NAME with the run that made it, or a merged directory from: "
             "python -m orchestrator export --merged --run NAME --out DIR",
             exit_code=ExitCode.INPUT,
         )
     called = name if known is not None else re.sub(r"[^A-Za-z0-9._-]", "_", directory.name) or "model"
     where = EvaluationDir((out or Path("evaluations") / called).resolve())
-    subject = Subject("model", called, None, identity_of(directory) if identify else "", str(directory))
+    target = Target("model", called, None, identity_of(directory) if identify else "", str(directory))
     if known is not None:
         profile = Profile(name=called, model=Model(path=str(directory), prompt_style=known.prompt_style))
-        return Chosen(where, subject, directory, profile, (known.suite,), "run", known.max_new_tokens)
+        return Chosen(where, target, directory, profile, (known.suite,), "run", known.max_new_tokens)
     is_captured = not capture.supports(architecture_of(config_of(directory)))
     sampling = Sampling(engine="native" if is_captured else "hf")
     profile = Profile(name=called, model=Model(path=str(directory)), sampling=sampling)
-    return Chosen(where, subject, directory, profile, (), "auto", MODEL_TOKENS)
+    return Chosen(where, target, directory, profile, (), "auto", MODEL_TOKENS)
 
 
 def config_of(directory: Path) -> dict[str, Any]:
-    """What config.json holds; nothing where it cannot be read: the worker tells what is wrong with it."""
+    """The content of config.json; empty if unreadable, in which case the worker reports the error."""
     try:
         found = json.loads((directory / "config.json").read_bytes())
     except (OSError, ValueError):
@@ -177,7 +189,7 @@ def config_of(directory: Path) -> dict[str, Any]:
 
 
 def identity_of(directory: Path) -> str:
-    """Hash of all files that decide what the model says: every byte is read."""
+    """Hash over the content of all files that determine the model's output."""
     paths = sorted({path for pattern in IDENTITY_FILES for path in directory.glob(pattern) if path.is_file()})
     with durable.explained("cannot read", directory):
         lines = [f"{path.name} {_sha256(path)}\n" for path in paths]
@@ -193,15 +205,15 @@ def _sha256(path: Path) -> str:
 
 
 def hold(checkpoint: Path, identity: str, held: Path) -> Path:
-    """Links to the checkpoint's files in `held`, every byte verified; a run may prune it from now on.
+    """Verify the checkpoint and link its files into `held`, so that its run can prune it.
 
-    Where links cannot be made, the checkpoint itself. Raises LonghaulError (INPUT) where it is gone, or damaged.
+    Returns the checkpoint itself if it cannot be linked. Raises LonghaulError (INPUT) if it is missing or damaged.
     """
     source = held if held.is_dir() else checkpoint
     try:
         manifest = read_manifest(source)
         if Manifest.checkpoint_id(source) != identity:
-            raise Damaged(source, "it is not the one that was committed under this name")
+            raise Damaged(source, "it is not the checkpoint that was committed under this name")
         names = [name for name in manifest.files if not name.startswith(NOT_NEEDED)]
         for name in names:
             if not (source / name).is_file():
@@ -222,7 +234,7 @@ def hold(checkpoint: Path, identity: str, held: Path) -> Path:
 
 
 def _link(source: Path, names: list[str], held: Path) -> bool:
-    """All names at once, by a rename: a crash leaves nothing that looks complete."""
+    """Link all files, then rename the folder, so that a crash leaves nothing that looks complete."""
     half = held.with_name(f".{held.name}.half")
     durable.remove_tree(half, held.parent)
     half.mkdir(mode=0o700)
@@ -232,7 +244,7 @@ def _link(source: Path, names: list[str], held: Path) -> bool:
             os.link(source / name, half / name, follow_symlinks=False)
     except FileNotFoundError:
         raise
-    except OSError:  # a file system without hard links, or its limit of them
+    except OSError:  # no hard links on this file system, or too many
         durable.remove_tree(half, held.parent)
         return False
     half.rename(held)
@@ -240,5 +252,5 @@ def _link(source: Path, names: list[str], held: Path) -> bool:
 
 
 def let_go(held: Path) -> None:
-    """Nothing of the checkpoint is needed any more."""
+    """Release the held checkpoint."""
     durable.remove_tree(held, held.parent)

@@ -1,6 +1,7 @@
-"""What a process of ours gets of our environment: what is named here, and nothing else. (pure but for os.environ)
+"""Filters the environment that our child processes inherit: only variables listed here. (pure but for os.environ)
 
-An allow-list, as a list of secrets is never complete: GITHUB_PAT, DATABASE_URL, SLACK_WEBHOOK look like no key.
+This is an allow-list, because a list of secrets is never complete: GITHUB_PAT, DATABASE_URL and SLACK_WEBHOOK do not
+look like keys.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from workers.contract import (
     CONTROL_FD_VARIABLE,
     LIFELINE_FD,
     LIFELINE_FD_VARIABLE,
+    MAILBOX_VARIABLE,
+    RESTART_VARIABLE,
     TOKEN_VARIABLE,
 )
 
 MORE_VARIABLE = "LONGHAUL_PASS"
-"""Names that a person wants passed on as well, with commas."""
+"""Comma-separated names of further variables that the user wants passed on."""
 PROXIES = frozenset(
     {f"{kind}_proxy" for kind in ("http", "https", "all", "no")}
     | {f"{kind}_PROXY" for kind in ("HTTP", "HTTPS", "ALL", "NO")}
@@ -92,7 +95,7 @@ PREFIXES = (
     "ZE_",
     "ONEAPI_",
     "SYCL_",
-    # threads and products of the CPU
+    # CPU threads and matrix libraries
     "OMP_",
     "GOMP_",
     "KMP_",
@@ -105,7 +108,7 @@ PREFIXES = (
     "NUMEXPR_",
     "NUMBA_",
     "RAYON_",
-    # libraries of models
+    # model libraries
     "TORCH",
     "PYTORCH_",
     "TRITON_",
@@ -130,19 +133,23 @@ PREFIXES = (
     "MPICH_",
 )
 SECRET_MARKS = ("TOKEN", "KEY", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "AUTH", "JWT", "WEBHOOK")
-"""Of those that begin like that: HF_TOKEN, NVIDIA_API_KEY, SLURM_JWT."""
+"""Excludes variables that match PREFIXES but hold secrets: HF_TOKEN, NVIDIA_API_KEY, SLURM_JWT."""
 OURS = "LONGHAUL_"
+OF_A_JOB = (MAILBOX_VARIABLE, RESTART_VARIABLE)
+"""Variables of ours that belong to one job. A master or a command that runs inside a job must not hand them on."""
 _LOGIN_IN_URL = re.compile(r"//[^/?#\s]*@")
-"""`http://user:word@proxy`: whoever needs that names the variable in LONGHAUL_PASS."""
+"""`http://user:word@proxy`. Such a variable is passed on only if LONGHAUL_PASS names it."""
 
 
 def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
-    """What a worker gets of an environment."""
+    """The variables of an environment that a worker gets."""
     asked = {name.strip() for name in environment.get(MORE_VARIABLE, "").split(",")}
     return {
         name: value
         for name, value in environment.items()
-        if name in asked or name.startswith(OURS) or (_is_named(name) and not _LOGIN_IN_URL.search(value))
+        if name in asked
+        or (name.startswith(OURS) and name not in OF_A_JOB)
+        or (_is_named(name) and not _LOGIN_IN_URL.search(value))
     }
 
 
@@ -153,7 +160,7 @@ def _is_named(name: str) -> bool:
 
 
 def clean_environment(owner: str, token: str, warm: str) -> dict[str, str]:
-    """What a worker gets of ours, with its marks. warm: which imports to do first."""
+    """A worker's environment: the filtered variables of ours, plus its marks. warm: kind of worker to import first."""
     return {
         "CUDA_DEVICE_ORDER": BY_BUS,
         **python.finding_us(passed_on(os.environ)),
@@ -168,7 +175,7 @@ def clean_environment(owner: str, token: str, warm: str) -> dict[str, str]:
 
 
 def without_master(owner: str, token: str) -> dict[str, str]:
-    """For a process that has neither control socket nor lifeline."""
+    """The environment of a process that has neither control socket nor lifeline."""
     found = clean_environment(owner, token, "")
     for name in (CONTROL_FD_VARIABLE, LIFELINE_FD_VARIABLE):
         del found[name]
@@ -176,6 +183,6 @@ def without_master(owner: str, token: str) -> dict[str, str]:
 
 
 def logins(beginnings: Iterable[str]) -> dict[str, str]:
-    """Variables of ours that a tracker logs in with, and the proxies that lead to its server."""
+    """Variables with a tracker's credentials, and the proxies to its server. beginnings: prefixes of their names."""
     found = tuple(beginnings)
     return {name: value for name, value in os.environ.items() if found and (name.startswith(found) or name in PROXIES)}

@@ -1,6 +1,6 @@
-"""What starts worker processes and looks after them: the seam behind which `local` is the first.
+"""The launcher interface, which starts and supervises worker processes. `local` is the default implementation.
 
-The master knows a worker by its handle alone, and asks a launcher for everything else. docs/extending.md shows how to
+The master knows a worker only by its handle, and asks the launcher for everything else. docs/extending.md shows how to
 write one.
 """
 
@@ -14,23 +14,27 @@ from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
+from state.layout import AttemptDir
+
 
 class Handle(Struct, frozen=True, omit_defaults=True):
-    """Names one worker for this master and for the next. It is written down before the worker starts, and again after
-    that, with what the launcher has added."""
+    """Identifies one worker to this master and the next. It is saved before the worker starts, and saved again after
+    the start with the fields that the launcher adds."""
 
     launcher: str
-    """As `run.launcher` names it: the launcher that must be asked about this worker."""
+    """The launcher of this worker, as named in `launch.launcher`."""
     owner: str
-    """Run and directory that the worker belongs to, by `copies.owner_of`."""
+    """The run and directory that the worker belongs to; see `copies.owner_of`."""
     token: str
-    """The worker's own. `owner/token` marks all of its processes, in their environment."""
+    """Unique to this worker. `owner/token` marks all of its processes, in their environment."""
     pid: int = 0
-    """Its process, a child of the master; 0: it has none. The master reaps every child that no handle names."""
+    """Its process, a child of the master; 0: none. The master reaps every child that no handle names."""
     started: float = 0.0
-    """UTC seconds at which that process began: a pid alone is used again."""
+    """UTC seconds at which that process started, because the system may reuse a pid."""
     job: str = ""
-    """What names it where a pid does not, such as the job id of a batch system."""
+    """Identifies a worker without a pid, such as the job id of a batch system."""
+    spec_sha256: str = ""
+    """sha256 of its spec.json, if the worker was started for that spec."""
 
     @property
     def id(self) -> str:
@@ -42,60 +46,92 @@ class Handle(Struct, frozen=True, omit_defaults=True):
 
 @dataclass(frozen=True)
 class Order:
-    """A worker that shall be started."""
+    """A request to start a worker."""
 
     handle: Handle
-    """Still without `pid` and `job`."""
+    """Does not have `pid` or `job` yet."""
     command: tuple[str, ...]
     """Begins with an absolute path."""
     environment: Mapping[str, str]
-    """All that it gets: variables of the master that it may see, and its marks."""
+    """Its complete environment: the master's variables that it may see, and its marks."""
     log: Path
-    """Where its output goes. The folder may not be there yet."""
+    """File for its output. The folder may not exist yet."""
+    directory: AttemptDir | None = None
+    """Directory of its attempt, which contains spec.json; None: the worker has no task yet."""
+    avoid: tuple[str, ...] = ()
+    """Nodes that failed recently, the newest failure first."""
+    avoid_slow: tuple[str, ...] = ()
+    """Nodes that were slow recently, the newest first: to be avoided as far as enough others are left."""
+    ending_s: float = 0.0
+    """Seconds that a step and its checkpoint take, so that the worker ends in time; 0: not known yet."""
+    is_on_each_host: bool = False
+    """Start the command itself on each host of `run.hosts`, as a check of all nodes needs it. Otherwise the first host
+    gets the command and every other a follower."""
 
 
 @dataclass(frozen=True)
 class Started:
-    """A started worker. The three descriptors are the master's, which closes them."""
+    """A started worker. The master owns the three descriptors and closes them."""
 
     handle: Handle
     control: socket.socket
-    """Does not block. The worker has the other end as CONTROL_FD."""
-    lifeline: int
-    """Write end; the worker, which has the other as LIFELINE_FD, leaves within a second of its closing."""
+    """Non-blocking. The worker has the other end as CONTROL_FD."""
+    lifeline: int | None
+    """Write end of a pipe; the worker has the read end as LIFELINE_FD and exits within a second after this end closes.
+    None: the worker outlives the master."""
     ended: int
-    """Becomes readable when the worker has ended, as a pidfd does."""
+    """Becomes readable when the worker ends, as a pidfd does."""
 
 
 @dataclass(frozen=True)
 class Life:
-    """What is known of a worker at a moment."""
+    """The state of a worker at one moment."""
 
     exit_code: int | None = None
-    """None while it lives; negative for the signal that ended it."""
+    """None while it lives; -N if signal N ended it."""
     is_stopped: bool = False
-    """It lives, but SIGSTOP or a debugger holds it."""
+    """It is alive, but stopped by SIGSTOP or a debugger."""
+    waits: str = ""
+    """Why it is not running now, in the scheduler's words; its deadlines pause. Empty: it is running."""
+    cause: str = ""
+    """Why it ended, if the exit code does not say: one of `orchestrator.launchers.job_end.Cause`."""
+    nodes: tuple[str, ...] = ()
+    """Nodes that failed while it ran on them."""
+    text: str = ""
+    """Details of its end or its nodes, for the user."""
 
 
 @runtime_checkable
 class Launcher(Protocol):
-    """A class without arguments. Its methods never raise because a worker is gone, which may happen at any moment."""
+    """Implement this as a class whose constructor takes the profile. Its methods never raise because a worker is gone:
+    a worker may end at any moment."""
 
     def start(self, order: Order) -> Started:
-        """Start the worker in a session of its own. Raises OSError where that is refused."""
+        """Start the worker in its own session. Raises OSError if the system refuses."""
 
     def poll(self, handle: Handle) -> Life:
-        """How it is. Never blocks; once it says an exit code, nothing that the worker started is left."""
+        """The worker's state. Never blocks. Once it returns an exit code, no process of the worker is left."""
 
     def signal(self, handle: Handle, number: int) -> None:
-        """KILL goes to the worker and all of its session; any other signal to the worker alone."""
+        """Send a signal: KILL to the worker and its whole session, any other signal only to the worker."""
 
     def wait(self, handle: Handle, seconds: float | None = None) -> Life:
-        """`poll`, after the worker's end or after so many seconds."""
+        """Wait until the worker ends or `seconds` pass, then return `poll`."""
 
     def adopt(self, owner: str, handles: Sequence[Handle]) -> list[Handle]:
-        """What an earlier master started and still lives, so that this one can signal it and wait for it.
+        """Find workers of an earlier master that still live, so that this one can signal them and wait for them.
 
-        handles: as that master wrote them down; one without `pid` and `job` may have been started or not. What carries
-        the owner's mark and is not among them counts too, where it can be found.
+        handles: as that master saved them; the worker of one without `pid` and `job` may or may not have started.
+        Return processes with the owner's mark too, where the launcher can find them, even if no handle names them.
+        """
+
+
+@runtime_checkable
+class BatchLauncher(Launcher, Protocol):
+    """A launcher whose workers outlive the master. It starts workers only with a task, so there is no warm standby."""
+
+    def attach(self, handle: Handle, directory: AttemptDir) -> Started | None:
+        """Reconnect to a worker that a dead master submitted. None: that worker no longer exists.
+
+        directory: of its attempt. Raises LonghaulError (CLUSTER) if the scheduler does not answer.
         """

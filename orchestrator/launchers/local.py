@@ -1,6 +1,6 @@
-"""Workers as processes of this machine: own session, exactly five descriptors, a pidfd to wait on.
+"""Runs workers as processes of this machine: each in its own session, with exactly five descriptors and a pidfd.
 
-All that a worker starts is found again by the mark in its environment, never by name.
+Processes that a worker starts are found by the mark in their environment, never by name.
 """
 
 from __future__ import annotations
@@ -18,25 +18,26 @@ from msgspec.structs import replace
 
 from orchestrator.launchers.launcher import Handle, Life, Order, Started
 from orchestrator.ready import wait_for_any
+from profiles.schema import Profile
 from workers.contract import ATTEMPT_VARIABLE, CONTROL_FD, LIFELINE_FD
 
 SAME_START_S = 2.0
-"""Start times come from clock ticks, and from a wall clock that may be set meanwhile."""
+"""Tolerance for equal start times: they derive from clock ticks and a wall clock that may be adjusted."""
 STRAYS_S = 5.0
-"""What the kernel gets for ending processes that were killed."""
+"""Seconds to wait until killed processes are gone."""
 
 
 class Local:
-    """Starts workers as children of the master."""
+    """A launcher that starts workers as children of the master."""
 
-    def __init__(self) -> None:
+    def __init__(self, profile: Profile) -> None:
         self._children: set[int] = set()
-        """Started and not reaped: such a pid is nobody else's."""
+        """Pids of children not reaped yet; the system cannot reuse these."""
 
     def start(self, order: Order) -> Started:
-        """Call from the main thread: PDEATHSIG is tied to the thread that forks.
+        """Start a worker. Call from the main thread, because PDEATHSIG is tied to the thread that forks.
 
-        Raises OSError where the system refuses (process or descriptor limit reached).
+        Raises OSError if the system refuses (process or descriptor limit reached).
         """
         order.log.parent.mkdir(parents=True, exist_ok=True)
         ours, theirs = socket.socketpair()
@@ -44,7 +45,7 @@ class Local:
         lifeline_reader, lifeline = os.pipe2(os.O_CLOEXEC)
         null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         out = os.open(order.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        # Above 10, so that no source is overwritten by a target before its turn.
+        # Duplicate to 10 and above, so that no dup2 overwrites a source that is still needed.
         sources = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10) for fd in (null, out, theirs.fileno(), lifeline_reader)]
         devnull, output, control, life = sources
         try:
@@ -60,8 +61,8 @@ class Local:
                     (os.POSIX_SPAWN_DUP2, life, LIFELINE_FD),
                 ],
                 setsid=True,
-                # Handlers fall back to the default on exec. Blocked until the worker ignores them itself: a TERM to
-                # every process of a service must not kill one whose interpreter is still starting.
+                # exec resets handlers to the default. Block the signals until the worker ignores them itself: a TERM
+                # to every process of a service must not kill a worker whose interpreter is still starting.
                 setsigmask=(signal.SIGTERM, signal.SIGINT, signal.SIGUSR1),
             )
         except OSError:
@@ -108,7 +109,7 @@ class Local:
         return self.poll(handle)
 
     def adopt(self, owner: str, handles: Sequence[Handle]) -> list[Handle]:
-        """By the mark alone: it also finds what workers started, and what was never written down."""
+        """Find processes by the mark only. This includes children of workers, and workers that were never saved."""
         found = []
         for process in strays(owner):
             with suppress(psutil.Error):
@@ -117,7 +118,7 @@ class Local:
         return found
 
     def _end_what_it_left(self, handle: Handle) -> None:
-        """The rest of its session, then what has left that, such as sandboxes."""
+        """Kill the rest of its session, then processes that left the session, such as sandboxes."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(handle.pid, signal.SIGKILL)
         if not _has_orphans(self._children):
@@ -130,9 +131,9 @@ class Local:
 
 
 def strays(owner: str, token: str = "") -> list[psutil.Process]:
-    """Living processes that carry the owner's mark, or the mark of one worker. Found by environment, never by name.
+    """Living processes with the owner's mark in their environment, or with the mark of one worker.
 
-    owner: of `copies.owner_of`, so that a copy of a run never takes the processes of the original for its own.
+    owner: from `copies.owner_of`, so that a copy of a run never mistakes the original's processes for its own.
     """
     assert owner, "without an owner every process would carry its mark"
     found = []
@@ -148,9 +149,9 @@ def strays(owner: str, token: str = "") -> list[psutil.Process]:
 
 
 def _has_orphans(known: set[int]) -> bool:
-    """Whether anything that a dead worker started may still live: as subreaper, its orphans are children of ours.
+    """Whether a dead worker may have left processes. We are a subreaper, so its orphans are our children.
 
-    Far cheaper than reading every process's environment; True where the kernel does not tell.
+    Far cheaper than reading every process's environment. True if the kernel does not list children.
     """
     try:
         lists = [Path(task.path, "children").read_text() for task in os.scandir("/proc/self/task")]
@@ -166,7 +167,7 @@ def _started(pid: int) -> float:
 
 
 def _is_there(handle: Handle) -> bool:
-    """Whether this pid still is the process that the handle means."""
+    """Whether the pid still belongs to the handle's process."""
     with suppress(psutil.Error):
         process = psutil.Process(handle.pid)
         is_same = abs(process.create_time() - handle.started) < SAME_START_S
@@ -175,7 +176,7 @@ def _is_there(handle: Handle) -> bool:
 
 
 def _is_stopped(pid: int) -> bool:
-    """Read here rather than by psutil: this is asked of every worker in each turn of the master."""
+    """Whether a signal stopped the process. Reads /proc directly, as psutil is slow for a check made every turn."""
     with suppress(OSError, IndexError):
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] in (b"T", b"t")
     return False

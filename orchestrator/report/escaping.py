@@ -1,4 +1,4 @@
-"""Text that a page may hold: a model's, a person's, a worker's. (pure)"""
+"""Escapes untrusted text and data for HTML. (pure)"""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from orchestrator.display.wording import harmless
 
 
 def text(value: object) -> str:
-    """Text for HTML, without controls."""
+    """`value` as HTML text without control characters."""
     return escape(harmless(str(value)))
 
 
 def embedded(data: object) -> str:
-    """JSON that cannot end the element it stands in."""
+    """`data` as JSON that cannot end the element that contains it."""
     plain = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return plain.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

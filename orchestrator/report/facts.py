@@ -1,4 +1,4 @@
-"""What a report tells: the history, and series thinned out so that a run of a million steps fits on a page."""
+"""Reads the facts of a report. Thins out series, so that a run of a million steps fits on a page."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from state.reader import Reader
 STEPS_SHOWN = 1200
 VALIDATIONS_SHOWN = 1200
 ROWS_SHOWN = 60
-"""Of each table, the newest."""
+"""Newest rows shown in each table."""
 EXAMPLES_SHOWN = 12
 
 
 @dataclass(frozen=True)
 class Failure:
-    """An attempt that failed or was lost. at: UTC seconds. message: a worker's text."""
+    """An attempt that failed or was lost. at: UTC seconds. message: untrusted text from the worker."""
 
     at: float
     cycle: int
@@ -39,7 +39,7 @@ class Facts:
     profile: dict[str, Any]
     steps: tuple[StepFacts, ...]
     stride: int
-    """Only every Nth step is in `steps`."""
+    """`steps` holds every Nth step."""
     validations: tuple[ValidationFacts, ...]
     cycles: tuple[CycleFacts, ...]
     """Newest first, as are the following."""
@@ -50,7 +50,7 @@ class Facts:
 
     @property
     def finds_tasks(self) -> bool:
-        """Whether this run is self-play; else its problems are those of a file."""
+        """Whether this run finds its own tasks (self-play) instead of reading a problem file."""
         return kind_of_stored(self.profile).finds_tasks
 
 
@@ -77,14 +77,14 @@ def read_facts(run: RunDir) -> Facts:
 
 
 def thinned(facts: tuple[ValidationFacts, ...], most: int) -> tuple[ValidationFacts, ...]:
-    """About `most` of them, evenly, the first and the last among them. (pure)"""
+    """At most `most` evenly spaced validations, including the first and the last. (pure)"""
     if len(facts) <= most:
         return facts
     return tuple(facts[number * (len(facts) - 1) // (most - 1)] for number in range(most))
 
 
 def thinned_steps(reader: Reader) -> tuple[tuple[StepFacts, ...], int]:
-    """(steps, stride). Looked up one by one by their index: a million rows are never read."""
+    """(steps, stride). Looks up single steps by index, so that a million rows are never read."""
     last = reader.connection.execute("SELECT max(step) FROM steps WHERE trained=1").fetchone()[0] or 0
     stride = max(1, -(-last // STEPS_SHOWN))
     steps = []

@@ -1,6 +1,7 @@
-"""report.html: the whole story of a run in one file that needs nothing else.
+"""Writes report.html, a self-contained report of a run.
 
-No remote resource, a content security policy that forbids any, every text escaped: programs are a model's text.
+Uses no remote resources, forbids them with a content security policy, and escapes every text, since programs come from
+a model.
 """
 
 from __future__ import annotations
@@ -22,6 +23,24 @@ from orchestrator.report.facts import Facts, read_facts
 from orchestrator.report.style import SCRIPT, STYLE
 from orchestrator.report.svg import LEFT, RIGHT, WIDTH, Area, Chart, Line, draw, scale_of
 from orchestrator.report.tables import checkpoints, cycles, evaluations, failures
+from profiles.metrics import (
+    ACCURACY,
+    ANSWERED,
+    BUFFER,
+    CELL_REWARD,
+    CLIP_HIGH,
+    CLIP_LOW,
+    ENTROPY,
+    GROUP_SPREAD,
+    KEPT_TOKENS,
+    KL,
+    SECONDS,
+    SKIPPED_SHARE,
+    TOKENS_MAX,
+    TOKENS_MEAN,
+    Metric,
+    Unit,
+)
 from profiles.task_kinds import SHOWN
 from state.durable import write_file
 from state.history import StepFacts
@@ -29,14 +48,14 @@ from state.layout import RunDir
 
 
 def write_report(run: RunDir) -> Path:
-    """Write run.report from the store, and return its path. Raises LonghaulError if the run cannot be read."""
+    """Write report.html from the store and return its path. Raises LonghaulError if the run cannot be read."""
     page = render(read_facts(run))
     write_file(run.report, page.encode("utf-8", "replace"))
     return run.report
 
 
 def render(facts: Facts) -> str:
-    """The page. (pure)"""
+    """The page as HTML. (pure)"""
     rows = task_scores(facts.validations, facts.history.first_validation)
     drawn = (*score_charts(rows), *other_suites(facts), *step_charts(facts))
     charts = {f"c{number}": chart for number, chart in enumerate(drawn)}
@@ -45,7 +64,7 @@ def render(facts: Facts) -> str:
         cards(facts, rows),
         section("Curves", f'<div class="charts">{"".join(chart_card(*item) for item in charts.items())}</div>'),
         section("Evaluations", evaluations(facts)),
-        *([section("Newest tasks that self-play found", examples(facts))] if facts.finds_tasks else []),
+        *([section("Newest self-play tasks", examples(facts))] if facts.finds_tasks else []),
         section("Cycles", cycles(facts)),
         section("Checkpoints", checkpoints(facts)),
         section("Failed attempts", failures(facts)),
@@ -79,7 +98,7 @@ def headline(facts: Facts) -> str:
     reason = f": {history.stop_reason}" if history.stop_reason else ""
     return (
         f"<h1>{text(history.name)}</h1>"
-        f'<p class="sub">profile {text(facts.profile.get("name", "?"))}, begun {began}, '
+        f'<p class="sub">profile {text(facts.profile.get("name", "?"))}, started {began}, '
         f"<b>{text(history.state.value)}</b>{text(reason)}</p>"
     )
 
@@ -99,7 +118,7 @@ def cards(facts: Facts, rows: Sequence[TaskScores]) -> str:
         if first.sampled is not None and last.sampled is not None:
             shown.append((f"{score(first.sampled)} → {score(last.sampled)}", "sampled accuracy (temperature 1)"))
         if first.worked is not None and last.worked is not None:
-            shown.append((f"{percent(first.worked)} → {percent(last.worked)}", "answers that work before they answer"))
+            shown.append((f"{percent(first.worked)} → {percent(last.worked)}", "answers with working"))
     shown += [
         (count(history.step), f"steps in {count(history.cycles_done)} cycles"),
         (duration(history.training_s), "of training"),
@@ -107,8 +126,8 @@ def cards(facts: Facts, rows: Sequence[TaskScores]) -> str:
     if facts.finds_tasks:
         shown.append((count(history.examples), "distinct tasks found"))
     elif reading := reading_of(facts.steps):
-        shown.append((percent(reading.accuracy), f"of the rollouts right, last {count(reading.steps)} steps shown"))
-        shown.append((reading.place, f"problems, {count(reading.drawn)} drawn in all"))
+        shown.append((percent(reading.accuracy), f"of rollouts right, last {count(reading.steps)} steps shown"))
+        shown.append((reading.place, f"problems, {count(reading.drawn)} drawn in total"))
     inner = "".join(
         f'<div class="card"><div class="big">{text(a)}</div><div class="note">{text(b)}</div></div>' for a, b in shown
     )
@@ -123,7 +142,7 @@ def section(title: str, inner: str) -> str:
 
 
 def score_charts(rows: Sequence[TaskScores]) -> list[Chart]:
-    """A chart for each task and the mean; then the length of answers."""
+    """A chart per task and for the mean, then one for the length of answers."""
     charts = [score_chart(row) for row in (*rows[-1:], *rows[:-1])]
     lengths = tuple(
         Line(
@@ -140,7 +159,7 @@ def score_charts(rows: Sequence[TaskScores]) -> list[Chart]:
 
 
 def other_suites(facts: Facts) -> list[Chart]:
-    """A chart for each suite beyond the run's first: its mean over the tasks."""
+    """A chart of the mean over tasks for each suite except the run's first."""
     first = facts.history.first_validation
     names = sorted({one.suite for one in facts.validations} - {first.suite if first else ""})
     rows = {name: task_scores(tuple(one for one in facts.validations if one.suite == name), None) for name in names}
@@ -160,54 +179,58 @@ def score_chart(row: TaskScores, suite: str = "") -> Chart:
 
 
 GRPO_CHARTS = {
-    "Accuracy in training": ("share of rollouts that are right; not a measure of progress", ("accuracy", "answered")),
-    "Groups": ("share that teaches nothing; spread of rewards in a group", ("skipped_share", "group_spread")),
-    "Policy": ("entropy in nats; share of tokens that get a gradient", ("entropy", "kept_tokens")),
-    "Update": (
-        "share of tokens whose gradient is cut; k3 to the model without adapter",
-        ("clip_low", "clip_high", "kl"),
-    ),
-    "Length": ("tokens of a completion", ("tokens_mean", "tokens_max")),
+    "Accuracy in training": (ACCURACY, ANSWERED),
+    "Groups": (SKIPPED_SHARE, GROUP_SPREAD),
+    "Policy": (ENTROPY, KEPT_TOKENS),
+    "Update": (CLIP_LOW, CLIP_HIGH, KL),
+    "Length": (TOKENS_MEAN, TOKENS_MAX),
 }
-"""Title -> what it shows, and its metrics."""
+"""Title -> its metrics; these say what it shows."""
 
 
 def grpo_charts(steps: Sequence[StepFacts], every: str) -> list[Chart]:
     return [
-        Chart(title, f"{note}{every}", tuple(one for name in names for one in by_name(steps, name)))
-        for title, (note, names) in GRPO_CHARTS.items()
+        Chart(title, f"{note_of(metrics)}{every}", tuple(line for one in metrics for line in by_name(steps, one)))
+        for title, metrics in GRPO_CHARTS.items()
     ]
 
 
-def by_name(steps: Sequence[StepFacts], name: str) -> tuple[Line, ...]:
-    """The line of one metric; steps that do not report it are left out, as a step without an update."""
+def note_of(metrics: Sequence[Metric]) -> str:
+    """What each metric of a chart is, and its unit."""
+    units = [f" ({one.unit})" if one.unit is not Unit.NONE else "" for one in metrics]
+    return "; ".join(f"{one.label}{unit}: {one.meaning}" for one, unit in zip(metrics, units, strict=True))
+
+
+def by_name(steps: Sequence[StepFacts], metric: Metric) -> tuple[Line, ...]:
+    """The line of one metric, without steps that do not report it, such as a step without an update."""
+    name = metric.name
     points = tuple((s.step, s.metrics[name]) for s in steps if _is_number(s.metrics.get(name)))
-    return (Line(name.replace("_", " "), "other", points),) if points else ()
+    return (Line(metric.label, "other", points),) if points else ()
 
 
 def step_charts(facts: Facts) -> list[Chart]:
     steps, every = facts.steps, "" if facts.stride == 1 else f", every {facts.stride}th step"
-    if steps and "group_spread" in steps[-1].metrics:
+    if steps and GROUP_SPREAD.name in steps[-1].metrics:
         return [*grpo_charts(steps, every), _step_time(steps, every)]
     return [
         Chart(
             "Solver's reward",
             f"in training, by task{every}; not a measure of progress",
-            by_task(steps, "reward/solve_"),
+            by_task(steps, CELL_REWARD.of("solve_")),
         ),
-        Chart("Proposer's reward", f"in training, by task{every}", by_task(steps, "reward/propose_")),
-        Chart("Buffers", f"tasks by kind{every}", by_task(steps, "buffer/")),
+        Chart("Proposer's reward", f"in training, by task{every}", by_task(steps, CELL_REWARD.of("propose_"))),
+        Chart("Buffers", f"tasks by kind{every}", by_task(steps, BUFFER.of(""))),
         _step_time(steps, every),
     ]
 
 
 def _step_time(steps: Sequence[StepFacts], every: str) -> Chart:
     points = tuple((s.step, s.seconds) for s in steps)
-    return Chart("Step time", f"seconds{every}", (Line("step", "other", points),), unit=" s")
+    return Chart("Step time", f"{SECONDS.label}{every}", (Line("step", "other", points),), unit=f" {SECONDS.unit}")
 
 
 def by_task(steps: Sequence[StepFacts], prefix: str) -> tuple[Line, ...]:
-    """A line for each task that reports `prefix` + task."""
+    """A line for each task with a metric `prefix` + task."""
     names = steps[-1].metrics if steps else {}
     tasks = sorted(
         {name[len(prefix) :] for name in names if name.startswith(prefix)}, key=lambda t: (t not in SHOWN, t)
@@ -239,7 +262,7 @@ def chart_card(key: str, chart: Chart) -> str:
 
 
 def data_of(charts: dict[str, Chart]) -> dict[str, Any]:
-    """Numbers for the pointer, by chart."""
+    """Data of each chart for the values shown under the pointer."""
     data: dict[str, Any] = {}
     for key, chart in charts.items():
         lines = [line for line in chart.lines if line.points]

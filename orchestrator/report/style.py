@@ -1,4 +1,4 @@
-"""Style sheet and script of report.html: constants, so that the page needs nothing but itself."""
+"""Style sheet and script of report.html, embedded so that the page is self-contained."""
 
 from __future__ import annotations
 
@@ -86,4 +86,4 @@ for (const svg of document.querySelectorAll('svg[data-chart]')) {
     marks.forEach(mark => { mark.textContent = ''; }); });
 }
 """
-"""Shows the numbers under the pointer. Reads only the page's own data, writes only textContent and attributes."""
+"""Shows the values under the pointer. Reads only the page's own data; writes only textContent and attributes."""

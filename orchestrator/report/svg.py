@@ -1,4 +1,4 @@
-"""Line charts as inline SVG, coloured by the page's style sheet. (pure)"""
+"""Draws line charts as inline SVG, coloured by the page's style sheet. (pure)"""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from html import escape
 
 WIDTH, HEIGHT = 560, 260
 LEFT, RIGHT, TOP, BOTTOM = 46, 14, 12, 28
-"""Margins around the plot, where the numbers of the axes stand."""
+"""Margins around the plot, with room for axis labels."""
 
 Points = tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True)
 class Line:
-    """name: in the legend. style: class of the style sheet that gives colour and dashes. points: (x, y), x rising."""
+    """name: for the legend. style: CSS class for colour and dashes. points: (x, y), sorted by x."""
 
     name: str
     style: str
@@ -24,7 +24,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Area:
-    """A band between two curves, as of an interval."""
+    """A band between two curves, such as an interval."""
 
     style: str
     low: Points
@@ -38,12 +38,12 @@ class Chart:
     lines: tuple[Line, ...]
     areas: tuple[Area, ...] = ()
     y_range: tuple[float, float] | None = None
-    """None: what the lines need."""
+    """None fits the lines."""
     unit: str = ""
 
 
 def nice_ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Round numbers from at or below `low` to at or above `high`, about `most` of them."""
+    """About `most` round numbers that span `low` to `high`."""
     if not (math.isfinite(low) and math.isfinite(high)) or high <= low:
         high = low + 1.0 if math.isfinite(low) else 1.0
         low = low if math.isfinite(low) else 0.0
@@ -55,7 +55,7 @@ def nice_ticks(low: float, high: float, most: int = 5) -> list[float]:
 
 
 def number(value: float) -> str:
-    """`0.25`, `12k`, `1.5M`: short enough for an axis."""
+    """A short axis label: `0.25`, `12k`, `1.5M`."""
     for limit, sign in ((1e6, "M"), (1e4, "k")):
         if abs(value) >= limit:
             return f"{value / (1e6 if sign == 'M' else 1e3):g}{sign}"
@@ -64,7 +64,7 @@ def number(value: float) -> str:
 
 @dataclass(frozen=True)
 class Scale:
-    """From data to pixels."""
+    """Maps data to pixels."""
 
     x_low: float
     x_high: float
@@ -92,7 +92,7 @@ def scale_of(chart: Chart) -> tuple[Scale, list[float], list[float]]:
 
 
 def draw(chart: Chart, key: str) -> str:
-    """The <svg> of a chart; `key` ties it to its numbers in the page's data. Without points: a sentence."""
+    """The <svg> of a chart, or a note if it has no points. key: name of the chart in the page's data."""
     if not any(line.points for line in chart.lines):
         return '<p class="none">nothing was measured yet</p>'
     scale, x_ticks, y_ticks = scale_of(chart)

@@ -47,7 +47,7 @@ def _mean(validations: Sequence[Any], name: str) -> str:
 
 
 def evaluations(facts: Facts) -> str:
-    """What `evaluate` found, by task; validations between cycles are the curves."""
+    """Results of `evaluate` by task. (The curves show validations between cycles.)"""
     rows: list[Sequence[object]] = []
     for one in facts.evaluations:
         about = (target_of(one), one.suite)

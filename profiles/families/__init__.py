@@ -1,7 +1,7 @@
-"""The families of models that are known, a file each; and what is read from a config.json with them. (pure)
+"""The known model families, one file each, and functions that read a config.json with them. (pure)
 
-A new family is a new file in this folder, with its record `FAMILY`: docs/extending.md. Nothing outside of it compares
-names of architectures.
+To add a family, add a file with a record `FAMILY` to this folder (docs/extending.md). No code outside it compares names
+of architectures.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ FAMILIES: dict[str, Family] = {module.FAMILY.model_type: module.FAMILY for modul
 _OTHERS = """
     apertus bamba bloom cohere cohere2 deepseek_v3 ernie4_5 exaone4 falcon_h1 falcon_mamba glm glm4 glm4_moe gpt2
     gpt_neox gpt_oss granitemoe granitemoehybrid helium hunyuan_v1_dense jamba lfm2 mamba mamba2 ministral
-    ministral3 mixtral nemotron olmo olmo2 olmo3 olmoe opt phi phi3 qwen2_moe qwen3_5_text qwen3_moe qwen3_next
+    ministral3 mixtral nemotron olmo olmoe opt phi phi3 qwen2_moe qwen3_5_text qwen3_moe qwen3_next
     seed_oss smollm3 stablelm starcoder2
 """
 LEFT_PADDED = frozenset(_OTHERS.split()) | {name for name, record in FAMILIES.items() if record.is_left_padded}
-"""Architectures whose `generate` gives a prompt with padding on its left what it gives the prompt alone: measured for
-each, also for those without a record. Of any other, prompts of unlike lengths never share a batch."""
+"""Architectures whose `generate` gives the same result with left padding as without, as measured for each. For any
+other, prompts of different lengths never share a batch."""
 
 
 def name_of(config: Mapping[str, Any]) -> str:
-    """What a config.json calls its architecture; empty: nothing."""
+    """The architecture named in a config.json; empty if there is none."""
     return str(config.get("model_type", ""))
 
 
 def architecture_of(config: Mapping[str, Any]) -> Architecture | None:
-    """What a config.json, or `to_dict()` of transformers' config, describes; None: its family is not known."""
+    """The architecture described by a config.json or by `to_dict()` of transformers' config; None if unknown."""
     family = FAMILIES.get(name_of(config))
     return None if family is None else family.architecture(config)
 
 
 def with_usual_names(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config with the sizes under their usual names, whatever its family calls them."""
+    """Add the sizes under their usual names if the family uses others."""
     family = FAMILIES.get(name_of(config))
     names = family.names if family else {}
     return {**config, **{usual: config[own] for usual, own in names.items() if own in config}}
 
 
 def compared() -> list[str]:
-    """Names of the families that our own code may compute."""
+    """Names of the families that our own code can compute."""
     return sorted(record.model_type for record in FAMILIES.values() if record.is_compared)
 
 
 def is_left_padded(config: Mapping[str, Any]) -> bool:
-    """Whether prompts of unlike lengths may share a batch of transformers' `generate`."""
+    """Whether prompts of different lengths may share a batch of transformers' `generate`."""
     record = FAMILIES.get(name_of(config))
     return record.is_left_padded if record else name_of(config) in LEFT_PADDED

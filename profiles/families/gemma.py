@@ -1,4 +1,4 @@
-"""Gemma: embeddings are scaled by the root of their width, norms by one more than their weight."""
+"""Gemma: embeddings are scaled by the square root of their width, norms by one plus their weight."""
 
 from __future__ import annotations
 

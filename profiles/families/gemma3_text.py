@@ -10,7 +10,7 @@ from profiles.family import Family, Fields, usual, window_of
 
 def describe(fields: Fields) -> Architecture:
     found = usual(fields, window=window_of(fields), activation="hidden_activation", has_ropes=True)
-    fields.get("_sliding_window_pattern")  # `layer_types` says the same, layer by layer
+    fields.get("_sliding_window_pattern")  # `layer_types` has the same information
     return replace(
         found,
         norm=replace(found.norm, plus_one=True, after=True),

@@ -1,4 +1,4 @@
-"""Llama, and the many models that are saved as one."""
+"""Llama, and the many models saved in its format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mistral: a Llama whose layers may see a window of tokens only."""
+"""Mistral: a Llama whose layers may have a sliding window."""
 
 from __future__ import annotations
 

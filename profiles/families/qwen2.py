@@ -1,4 +1,4 @@
-"""Qwen2 and Qwen2.5: biases on queries, keys and values alone, and a window that has to be switched on."""
+"""Qwen2 and Qwen2.5: biases only on queries, keys and values, and an optional sliding window."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from profiles.family import Family, Fields, usual, window_of
 
 
 def describe(fields: Fields) -> Architecture:
-    # Without `layer_types` every layer is taken to have the window: older files count its layers from another end.
+    # Without `layer_types`, assume the window for every layer: older files count its layers from the other end.
     window = window_of(fields) if fields.get("use_sliding_window", False) else None
     return replace(usual(fields, window=window), biases=QKV)
 

@@ -1,4 +1,4 @@
-"""Qwen3: queries and keys are normed, a window has to be switched on."""
+"""Qwen3: normalised queries and keys, and an optional sliding window."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks attention`: its figures are of results that are right."""
+"""`python -m benchmarks attention` measures correct results only."""
 
 from __future__ import annotations
 

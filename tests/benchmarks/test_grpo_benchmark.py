@@ -1,4 +1,4 @@
-"""`python -m benchmarks grpo`: the same work for every contender; one that cannot do it is a row with its reason."""
+"""`python -m benchmarks grpo`: every contender does the same work; one that cannot gets a row with the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of GRPO's learning: which runs are side by side, and when one counts as risen."""
+"""The table of GRPO's learning: which runs are compared, and when one counts as improved."""
 
 from __future__ import annotations
 

@@ -172,11 +172,11 @@ def test_figures_of_both_kinds_of_lengths_are_two_tables(capsys: pytest.CaptureF
     assert grpo.main(["--show", *(str(tmp_path / name) for name in told)]) == 0
     forced, real = capsys.readouterr().out.split("\n\nreproduce: real")
     assert "completion 512 (forced)" in forced and "| older |" in forced and "| forced |" in forced
-    assert "completions of 64 to 512, mean 278, drawn anew in each step (real lengths)" in real and "| real |" in real
+    assert "completions of 64 to 512, mean 278, new in each step (real lengths)" in real and "| real |" in real
 
 
 @pytest.mark.parametrize("mode", ["--decode", "--check", "--profile-time"])
 def test_real_lengths_are_of_steps_only(capsys: pytest.CaptureFixture[str], mode: str) -> None:
     with pytest.raises(SystemExit):
         grpo.parsed([mode, "--lengths", "real"])
-    assert "only steps" in capsys.readouterr().err
+    assert "cannot be combined" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`python -m benchmarks memory`: the seconds of a step are those of all its parts, the scoring pass among them."""
+"""`python -m benchmarks memory`: the time of a step is the sum of all its parts, including the scoring pass."""
 
 from __future__ import annotations
 

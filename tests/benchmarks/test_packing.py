@@ -1,4 +1,4 @@
-"""`python -m benchmarks packing`: a row that is packed holds less than its mask."""
+"""`python -m benchmarks packing`: a packed row takes less memory than its mask."""
 
 from __future__ import annotations
 

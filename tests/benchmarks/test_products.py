@@ -1,4 +1,4 @@
-"""`python -m benchmarks products`: its figures are of products that are right."""
+"""`python -m benchmarks products` measures correct products only."""
 
 from __future__ import annotations
 

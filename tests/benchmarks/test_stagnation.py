@@ -1,4 +1,4 @@
-"""The simulated guarantees of the stagnation rule, with few seeds; `python -m benchmarks stagnation` has many."""
+"""The simulated guarantees of the stagnation rule with few seeds; `python -m benchmarks stagnation` uses many."""
 
 from __future__ import annotations
 

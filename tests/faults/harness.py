@@ -208,6 +208,12 @@ class Scene:
                 process.kill()  # unlike os.kill, not if the number belongs to somebody else by now
 
 
+def is_alive(pid: int) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    return False
+
+
 @contextmanager
 def scene(root: Path, **knobs: Any) -> Iterator[Scene]:
     """A run in `root`; removed afterwards if the test passed, as each holds 16 MB of ballast."""

@@ -1,4 +1,4 @@
-"""Rows E1, E7, E8, D10 to D13 and what a person gets wrong: a clear message, its exit code, and nothing lost."""
+"""Rows E1, E7, E8, D10 to D13 and user errors: a clear message, its exit code, and nothing lost."""
 
 from __future__ import annotations
 
@@ -64,7 +64,9 @@ def test_E7_changed_profile_is_shown_and_refused_where_it_cannot_change(clean: C
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("crash", ["worker.before_ready:1", "ckpt.files_written:1"])
+@pytest.mark.parametrize(
+    "crash", [pytest.param("worker.before_ready:1", marks=pytest.mark.exhaustive), "ckpt.files_written:1"]
+)
 def test_E7_before_the_first_checkpoint_every_knob_may_change_and_the_run_is_as_one_that_began_so(
     crash: str, tmp_path: Path
 ) -> None:
@@ -78,7 +80,7 @@ def test_E7_before_the_first_checkpoint_every_knob_may_change_and_the_run_is_as_
         told(run.finish(code=66, run__seed=8), "cannot go on with another value of run.seed")
 
 
-@pytest.mark.parametrize("crash", ["commit.before:1", "commit.inside:1"])
+@pytest.mark.parametrize("crash", ["commit.before:1", pytest.param("commit.inside:1", marks=pytest.mark.exhaustive)])
 def test_E7_a_first_checkpoint_on_disk_counts_also_without_a_row(crash: str, clean: Clean, tmp_path: Path) -> None:
     with scene(tmp_path / "run") as run:
         dies_at_first(run, crash)
@@ -165,8 +167,15 @@ def test_D14_run_directory_renamed_goes_on(clean: Clean, tmp_path: Path) -> None
 # --- full and failing disks -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("action", ["enospc", "eio"])
-@pytest.mark.parametrize("point", ["ckpt.files_written:3", "durable.before_rename:9"])
+@pytest.mark.parametrize(
+    ("point", "action"),
+    [
+        ("ckpt.files_written:3", "enospc"),
+        ("durable.before_rename:9", "eio"),
+        pytest.param("ckpt.files_written:3", "eio", marks=pytest.mark.exhaustive),
+        pytest.param("durable.before_rename:9", "enospc", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_D10_D11_failing_write_ends_with_73_and_keeps_the_head(
     point: str, action: str, clean: Clean, tmp_path: Path
 ) -> None:
@@ -262,7 +271,7 @@ def broken_model(tmp_path: Path) -> Path:
     return model
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # the next test refuses a model through the daemon, tests/workers/models/test_load.py this one
 def test_E8_model_missing_is_refused_by_name(tmp_path: Path) -> None:
     with scene(tmp_path / "run") as run:
         told(azr(run, tmp_path / "nowhere"), str(tmp_path / "nowhere"))
@@ -274,6 +283,7 @@ def test_E8_model_torn_is_refused_by_name(broken_model: Path, tmp_path: Path) ->
         told(azr(run, broken_model), "model.safetensors")
 
 
+@pytest.mark.exhaustive  # as a torn model is above; each refusal has a test where it is decided
 @pytest.mark.parametrize(
     ("settings", "said", "remedy"),
     [
@@ -287,7 +297,7 @@ def test_E8_model_torn_is_refused_by_name(broken_model: Path, tmp_path: Path) ->
         ),
         pytest.param(
             ["azr.seed_tasks=9", "azr.max_seed_batches=1", "azr.proposals_per_task=2", "azr.group_size=2"],
-            "seed_stalled: 1 batches", "azr.max_seed_batches=N", id="seeds", marks=pytest.mark.slow,
+            "seed_stalled: 1 batches", "azr.max_seed_batches=N", id="seeds",
         ),
     ],
 )  # fmt: skip

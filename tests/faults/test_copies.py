@@ -1,4 +1,4 @@
-"""`cp -r` of a run: two directories with one run's id, of which neither may touch the other's processes."""
+"""`cp -r` of a run: two directories with the same run id, neither of which may touch the other's processes."""
 
 from __future__ import annotations
 

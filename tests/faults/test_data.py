@@ -1,4 +1,4 @@
-"""Rows D1 to D5: what is on disk is torn, doubled, changed or damaged."""
+"""Rows D1 to D5: files on disk are torn, duplicated, changed or damaged."""
 
 from __future__ import annotations
 
@@ -99,7 +99,12 @@ def remove_all(directory: Path) -> None:
     shutil.rmtree(directory)
 
 
-DAMAGE = [flip_a_bit, cut_short, remove_manifest, remove_all]
+DAMAGE = [
+    flip_a_bit,
+    remove_all,
+    pytest.param(cut_short, marks=pytest.mark.exhaustive),
+    pytest.param(remove_manifest, marks=pytest.mark.exhaustive),
+]
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
@@ -128,7 +133,14 @@ def test_D4_damage_over_several_cycles_does_each_of_them_again(tmp_path: Path) -
         check_invariants(run, undisturbed)
 
 
-@pytest.mark.parametrize("point", ["recover.before_quarantine", "recover.after_quarantine", "store.before_commit"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param("recover.before_quarantine", marks=pytest.mark.exhaustive),
+        "recover.after_quarantine",
+        pytest.param("store.before_commit", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_D4_killed_during_the_walk_back_walks_back_all_the_same(point: str, clean: Clean, tmp_path: Path) -> None:
     with scene(tmp_path / "run") as run:
         run.finish()

@@ -1,4 +1,4 @@
-"""A service manager, a shutdown or a scheduler ends a run: TERM to every process of it at once."""
+"""A service manager, a shutdown or a scheduler ends a run by sending TERM to all its processes at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Another process holds SQLite's lock on the store: a back-up program, a person with a shell."""
+"""Another process, such as a back-up program or a shell, holds SQLite's lock on the store."""
 
 from __future__ import annotations
 

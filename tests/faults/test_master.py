@@ -32,12 +32,12 @@ def test_M1_master_killed_while_planned_closes_the_row_and_starts_anew(clean: Cl
         check_invariants(run, clean.ending)
 
 
-def test_M2_master_killed_between_the_start_of_a_worker_and_its_attempt_leaves_no_process(
-    clean: Clean, tmp_path: Path
+@pytest.mark.parametrize("point", ["worker.launched:1", "attempt.spawned:3"])
+def test_M2_master_killed_between_the_start_of_a_worker_and_its_order_leaves_no_process(
+    point: str, clean: Clean, tmp_path: Path
 ) -> None:
     with scene(tmp_path / "run") as run:
-        run.finish("attempt.spawned:3", code=KILLED)
-        assert not run.run.attempt(1, 1).path.exists()
+        run.finish(point, code=KILLED)
         run.wait_until_nobody_is_left()
         run.finish()
         check_invariants(run, clean.ending)

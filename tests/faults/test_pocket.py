@@ -106,7 +106,7 @@ def test_an_engine_that_goes_wrong_amid_a_cycle_ends_the_run_with_80_and_the_hea
         flag.touch()
         assert master.end() == ExitCode.MISMATCH == 80, master.text()
         error = master.err.read_text()
-        assert "0.5 nats off the trainer's in the mean" in error and "kept:  head is step 0" in error
+        assert "differ from the trainer's by 0.5 nats on average" in error and "kept:  head is step 0" in error
         assert "sampling.engine=hf" in error and "Traceback" not in error
         assert [(code, failure) for _, code, failure in run.attempts()] == [(80, "MISMATCH")], "no second attempt"
         assert run.head_step() == 0

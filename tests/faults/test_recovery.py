@@ -1,4 +1,4 @@
-"""Row M8: the master dies while it puts right what an earlier death left, and the next one dies there too."""
+"""Row M8: the master dies while it repairs what an earlier death left, and the next one dies there too."""
 
 from __future__ import annotations
 

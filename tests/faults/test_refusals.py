@@ -1,4 +1,4 @@
-"""Rows D10 to D12 further: what the system refuses is told in three lines with its exit code, wherever it comes."""
+"""Rows D10 to D12, continued: every refusal has three lines and its exit code, wherever it comes from."""
 
 from __future__ import annotations
 
@@ -74,14 +74,15 @@ def with_refusal(run: Scene, call: str, path: str, nth: int, error: str) -> list
             "-e", f"inject={call}:error={error}:when={nth}", *run.command("--plain")]  # fmt: skip
 
 
-@pytest.mark.parametrize(("error", "code"), [("EACCES", 77), ("ENOSPC", 73)])
+@pytest.mark.parametrize(("error", "code"), [("EACCES", 77), pytest.param("ENOSPC", 73, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(
     ("call", "path", "nth", "named"),
     [
         pytest.param("mkdir", "checkpoints", 1, "checkpoints", id="a folder of a new run"),
         pytest.param("rename", ".state.db.new", 1, "state.db", id="the store of a new run"),
-        # Renamed before it: the store, place.json, the handle (twice) and the spec. strace sees the old name alone.
-        pytest.param("rename", "", 6, "attempt-1/worker.log", id="the log of a worker that gets its attempt"),
+        # Renamed before it: the store, place.json, the first worker's spec and handle (twice), the standby's handle
+        # (twice), latest.json, and the second spec. strace sees the old name alone.
+        pytest.param("rename", "", 10, "validate-1/worker.log", id="the log of a worker that gets its attempt"),
         pytest.param("unlink", "cycles/0001/rollouts/step-000001.jsonl", 1, "0001/rollouts", id="old rollouts"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Signals and commands against a live master: E5, E6, checkpoints on request, stops, and what they are answered."""
+"""Signals and commands to a live master: E5, E6, checkpoints on request, stops, and the replies."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_E5_USR1_during_start_up_is_remembered(clean: Clean, tmp_path: Path) -> 
         master = run.start()
         master.wait_for(lambda: catches(master.pid, signal.SIGUSR1))
         master.signal(signal.SIGUSR1)
-        master.wait_for_line("the first checkpoint will answer this request")
+        master.wait_for_line("the first checkpoint answers this request")
         assert master.end() == 0
         check_invariants(run, clean.ending)
 

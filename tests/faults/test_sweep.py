@@ -1,4 +1,4 @@
-"""A kill at every named point: resumed, it ends as if nothing had happened."""
+"""A kill at every named point: after a resume, the run ends as if nothing had happened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A person at a terminal: Ctrl+X saves, Ctrl+C stops, it is given back; and a terminal that goes away (E5)."""
+"""A user at a terminal: Ctrl+X saves, Ctrl+C stops, the terminal is restored; and a terminal that disappears (E5)."""
 
 from __future__ import annotations
 

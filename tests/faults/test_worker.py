@@ -1,4 +1,4 @@
-"""Rows W1 to W15: the worker dies, hangs, lies or is held, and the master goes on."""
+"""Rows W1 to W15: the worker dies, hangs, lies or is stopped, and the master carries on."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from orchestrator.commit import read_result
 from orchestrator.launchers.launcher import Handle, Started
 from orchestrator.launchers.local import Local
 from orchestrator.supervise import Worker
+from profiles.schema import Profile
 from state.layout import AttemptDir
 from tests.faults.conftest import Clean
 from tests.faults.harness import Master, Scene, scene
@@ -206,7 +207,7 @@ def test_W13_a_message_of_an_old_worker_is_dropped_and_counted(tmp_path: Path) -
     process = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     lifeline = os.open(os.devnull, os.O_WRONLY)
     started = Started(Handle("local", "run", "new", process.pid), ours, lifeline, os.pidfd_open(process.pid))
-    worker = Worker(Local(), started, tmp_path / "log", 0.0)
+    worker = Worker(Local(Profile(name="x")), started, tmp_path / "log", 0.0)
     for sender in ("old", "new"):
         message = Message(type="checkpointed", attempt=sender, path=f"checkpoints/{sender}")
         theirs.sendall(msgspec.json.encode(message) + b"\n")

@@ -178,7 +178,7 @@ def test_a_person_is_told_why_no_checkpoint_is_made(begin) -> None:
     ask_before_the_first_checkpoint(scene)
     ask_without_a_worker(scene)
     assert scene.said == [
-        "there is nothing to save yet; the first checkpoint will answer this request",
+        "there is nothing to save yet; the first checkpoint answers this request",
         f"nothing is newer than the checkpoint of step {HEAD.step}",
     ]
 
@@ -203,3 +203,13 @@ def test_what_was_not_sent_has_no_deadline(begin, state) -> None:
     scene = begin(state)
     scene.request.later_by("w1", 50.0)
     assert scene.request.sent_at("w1") is None and scene.request.state == state
+
+
+def test_a_worker_that_saves_by_itself_is_not_asked_and_whoever_waits_learns_when_it_will(
+    begin: Callable[[Idle | Owed | Sent], Scene],
+) -> None:
+    scene = begin(IDLE)
+    scene.request.decline("the next checkpoint is that of step 40", HEAD)
+    told = scene.answer()
+    assert told is not None and not told["ok"] and "that of step 40; the head is still step" in told["error"]
+    assert scene.worker.heard == [] and scene.request.state == IDLE

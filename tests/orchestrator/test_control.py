@@ -1,4 +1,4 @@
-"""Whoever connects to the control socket and says nothing costs the run nothing."""
+"""A client that connects to the control socket and sends nothing does not delay the run."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_requests_under_way_are_bounded_and_kept(server: Server, stack: ExitStac
         clients += server.poll(100.0)
     one_more = connect(server.path, stack, STATUS)
     assert server.poll(100.0) == []
-    assert "ask again later" in json.loads(one_more.recv(200))["error"]
+    assert "try again later" in json.loads(one_more.recv(200))["error"]
     clients[0].answer(ok=True)
     connect(server.path, stack, STATUS)
     assert len(server.poll(100.0)) == 1

@@ -1,4 +1,4 @@
-"""The dashboard as a person sees it: on a real pseudo-terminal, read by a terminal emulator."""
+"""The dashboard as a user sees it: on a real pseudo-terminal, read by a terminal emulator."""
 
 from __future__ import annotations
 

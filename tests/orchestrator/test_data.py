@@ -111,7 +111,7 @@ def test_ctrl_c_ends_the_command_and_changes_nothing(tmp_path: Path) -> None:
         with suppress(psutil.NoSuchProcess):
             master.kill()
     assert master.returncode == 130
-    assert "stopped; kept: the data set, unchanged, and all sources" in said
+    assert "stopped; kept: the data set and all sources, unchanged" in said
     assert not (tmp_path / "data" / "tasks.jsonl").exists()
 
 
@@ -137,12 +137,12 @@ def test_no_program_of_a_published_suite_can_be_imported(tmp_path: Path) -> None
     done = command("import", "theirs.jsonl", "--json", cwd=tmp_path, LONGHAUL_DATA=str(folder))
     assert done.returncode == ExitCode.INPUT
     assert json.loads(done.stdout)["invalid"] == {"held_out": 120}
-    assert "is not at hand" not in done.stderr
+    assert "is missing, so" not in done.stderr
 
 
 def test_without_the_data_files_a_note_says_what_cannot_be_refused(tmp_path: Path) -> None:
     write(tmp_path / "a.jsonl", line())
-    assert "note: cruxeval.jsonl is not at hand" in command("import", "a.jsonl", cwd=tmp_path).stdout
+    assert "note: cruxeval.jsonl is missing, so" in command("import", "a.jsonl", cwd=tmp_path).stdout
 
 
 # --- without a worker ------------------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ def test_a_report_in_lines() -> None:
         "source  read  valid  added  duplicate  conflict  invalid",
         "a          3      2      1          1         0        1",
         "invalid    torn 1",
-        "dropped    of the set itself: run 1",
+        "dropped    from the data set: run 1",
         "  a:3: torn: ␛[2J",
         "data set   set.jsonl: 2 tasks, 1 before",
         "back-up    backups/set-000001.jsonl",

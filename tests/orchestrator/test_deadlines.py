@@ -57,6 +57,15 @@ def test_a_worker_that_was_asked_for_a_checkpoint_has_until_its_step_and_the_wri
     assert overdue(works, RULE, StepTimes([1.0]), head_bytes=0, now=now) == ""
 
 
+def test_a_stop_that_waits_for_a_checkpoint_of_the_workers_own_has_that_much_longer() -> None:
+    def late(now: float, **more: float) -> str:
+        works = replace(BUSY, heard_at=now, progress_at=now, stop_asked_at=1000)
+        return overdue(works, RULE, StepTimes([1.0]), head_bytes=0, now=now, **more)
+
+    assert late(1131) == "stop" and late(1131, stop_may_wait_s=500) == ""
+    assert late(1630, stop_may_wait_s=500) == "" and late(1631, stop_may_wait_s=500) == "stop"
+
+
 def test_the_step_deadline_follows_the_median_of_the_last_twenty_steps() -> None:
     times = StepTimes([1.0] * 100 + [50.0] * 20)
     assert step_deadline_s(times, RULE, is_first=False) == 400.0

@@ -1,4 +1,4 @@
-"""`run` where the disk is too small for what retention keeps: what is said, what to type, which exit code."""
+"""`run` if the disk is too small for what retention keeps: the message, the next command, the exit code."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from profiles.load import load_profile
 from state.layout import RunDir
 from tests import REPOSITORY
 from tests.faults.harness import scene
+from tests.workers.harness import trained
 
 PETABYTE = 10**15
 FAKE = load_profile("fake").profile
 
 
-def cli(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def cli(folder: Path, *words: str, command: str = "run") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "orchestrator", "run", "--profile", "fake", "--runs", str(folder / "runs"), *words],
+        [sys.executable, "-m", "orchestrator", command, "--profile", "fake", "--runs", str(folder / "runs"), *words],
         cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
 
@@ -33,7 +34,7 @@ def cli(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def test_a_run_that_cannot_fit_is_refused_before_anything_is_made(tmp_path: Path) -> None:
     done = cli(tmp_path, "--set", f"fake.state_bytes={PETABYTE}")
     assert done.returncode == ExitCode.DISK == 73
-    assert "the disk is too small for run 'fake': it needs up to 9000000.0 GB, and " in done.stderr
+    assert "the disk is too small for run 'fake': it needs up to 9000000.0 GB, but " in done.stderr
     assert "are missing" in done.stderr
     assert "kept:  nothing was started" in done.stderr
     assert "--set retention.on_small_disk=warn" in done.stderr
@@ -41,19 +42,44 @@ def test_a_run_that_cannot_fit_is_refused_before_anything_is_made(tmp_path: Path
 
 
 def test_the_plan_says_what_the_disk_must_hold_and_whether_it_does(tmp_path: Path) -> None:
-    fits = cli(tmp_path, "--plan", "--json", "--set", "fake.state_bytes=1000000")
+    fits = cli(tmp_path, "--json", "--set", "fake.state_bytes=1000000", command="plan")
     assert fits.returncode == 0
     told = json.loads(fits.stdout)["disk"]
     assert told["missing_bytes"] == 0
     assert told["total_bytes"] == sum(told["parts"].values())
     assert told["parts"]["head and ancestors"] == 3 * told["checkpoint_bytes"] == 3 * (1000000 + 65536)
-    huge = cli(tmp_path, "--plan", "--set", f"fake.state_bytes={PETABYTE}")
+    huge = cli(tmp_path, "--set", f"fake.state_bytes={PETABYTE}", command="plan")
     assert huge.returncode == ExitCode.DISK
     assert "disk: up to 9000000.0 GB in checkpoints of up to 1000000.0 GB" in huge.stdout
-    other_machine = cli(tmp_path, "--plan", "--card", "8", "--set", f"fake.state_bytes={PETABYTE}")
+    other_machine = cli(tmp_path, "--card", "8", "--set", f"fake.state_bytes={PETABYTE}", command="plan")
     assert other_machine.returncode == 0
-    warned = cli(tmp_path, "--plan", "--set", f"fake.state_bytes={PETABYTE}", "--set", "retention.on_small_disk=warn")
+    warned = cli(
+        tmp_path, "--set", f"fake.state_bytes={PETABYTE}", "--set", "retention.on_small_disk=warn", command="plan"
+    )
     assert warned.returncode == 0
+
+
+def test_the_plan_says_how_many_steps_a_job_has_time_for_and_how_many_jobs_a_run_takes(tmp_path: Path) -> None:
+    """By the profile's limit or the command line's, and by the step time of a run that has begun."""
+    limit = ("--set", "launch.time_limit_minutes=60")
+    asked = cli(tmp_path, *limit, "--step-s", "300", "--start-s", "60", "--save-s", "5", command="plan")
+    assert (
+        "time: 20 steps; 10 in a job of 1 h 00 m at 300 s a step (start-up 1 m 00 s, margin 6 m 05 s): 2 jobs"
+        in asked.stdout
+    )
+    other = ("--limit-h", "1", "--step-s", "300", "--start-s", "60", "--save-s", "5", "--json")
+    assert json.loads(cli(tmp_path, *other, command="plan").stdout)["time"] == {
+        "steps": 20, "steps_per_job": 10, "jobs": 2, "margin_s": 365,
+    }  # fmt: skip
+    unknown = cli(tmp_path, *limit, command="plan")
+    assert "time: 20 steps; how many a job of 1 h 00 m has time for, --step-s tells" in unknown.stdout
+    short = cli(tmp_path, "--limit-h", "0.1", "--step-s", "300", command="plan")
+    assert "too short: save, step and warning take 6 min" in short.stdout
+    assert "next:  launch.time_limit_minutes = " in short.stdout
+    assert "time: " not in cli(tmp_path, command="plan").stdout
+    with scene(tmp_path / "run", fake__step_s=0.2) as run:
+        run.finish()
+        assert "in a job of 1 h 00 m at 0.2" in run.ask("plan", *limit).stdout
 
 
 def test_a_start_says_what_the_disk_must_hold(tmp_path: Path) -> None:
@@ -77,7 +103,7 @@ def test_what_a_run_occupies_already_need_not_be_free(tmp_path: Path) -> None:
         assert checkpoints + (16 << 20) <= found.there.occupied <= checkpoints + (16 << 20) + (1 << 20)
         assert found.there.largest > 1_000_000
         assert found.there.for_good == 1  # of the seed phase
-        assert "are there" in disk_line(found)
+        assert "already used" in disk_line(found)
     assert room_for(FAKE, RunDir(tmp_path / "nothing" / "here")).there == There()
 
 
@@ -99,18 +125,10 @@ def test_the_advice_is_the_retention_that_fits(tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ["pocket-debug", pytest.param("azr-3b-qlora-debug", marks=pytest.mark.exhaustive)])
 def test_a_real_checkpoint_has_the_size_that_the_plan_says(name: str, tmp_path: Path) -> None:
-    words = ["--profile", name, "--run", "real", "--runs", str(tmp_path), "--plain"]
-    knobs = ["run.max_cycles=1", "run.steps_per_cycle=1", "validation.examples_per_task=1", "trackers.use=[]"]
-    sets = [part for knob in knobs for part in ("--set", knob)]
-    done = subprocess.run(
-        [sys.executable, "-m", "orchestrator", "run", *words, *sets],
-        cwd=REPOSITORY, capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    profile = load_profile(name, knobs).profile
+    profile = load_profile(name, ["run.steps_per_cycle=1"]).profile
     shape = shape_on_disk(profile)
     assert shape is not None
-    (last,) = (tmp_path / "real" / "checkpoints").glob("c0001-s000001-*")
+    last = tmp_path / "real" / trained(tmp_path / "real", profile, 1, warm=profile.run.worker).path
     stored = sum(path.stat().st_size for path in last.glob("*.safetensors"))
     # Beside the numbers a file has a header of some 130 bytes for each tensor, which counts in a model so small.
     headers = 3 * 130 * 14 * (shape.num_hidden_layers + 1)

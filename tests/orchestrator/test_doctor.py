@@ -1,4 +1,4 @@
-"""doctor: what was tried, what came of it, how to mend it; its exit code is the one that a run would end with."""
+"""doctor: each check, its result and its remedy; its exit code is the one that a run would end with."""
 
 from __future__ import annotations
 
@@ -65,6 +65,14 @@ def test_this_machine_is_examined_without_leaving_a_trace(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["azr-0.5b", "pocket"])
+def test_a_login_node_is_not_asked_for_the_gpus_and_the_sandbox_of_workers_elsewhere(name: str, tmp_path: Path) -> None:
+    elsewhere = load_profile(name, ["launch.launcher=slurm"]).profile
+    checks = [finding.check for finding in doctor.examine(elsewhere, tmp_path)]
+    assert set(checks) <= {"python", "packages", "sqlite", "disk", "locks", "space", "workers"}
+    assert checks[-1] == "workers"
+
+
 def test_a_folder_that_cannot_be_written_fails_with_its_remedy() -> None:
     (finding,) = doctor.disk(Path("/proc/self/runs"))
     assert finding.state == "fail"
@@ -100,7 +108,7 @@ def test_each_finding_is_a_line_with_its_remedy_below() -> None:
     assert text.startswith("FAIL  disk")
     assert "\x1b" not in text
     assert text.splitlines()[1].strip() == "-> remount it"
-    assert "1 of 1 checks failed" in closing([bad], "pocket")
+    assert "1 of 1 checks failed" in closing([bad], "pocket", "this machine")
 
 
 def test_fewer_gpus_than_the_profile_asks_for_are_a_failure() -> None:

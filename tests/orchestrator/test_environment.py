@@ -69,6 +69,11 @@ def test_a_person_may_name_more() -> None:
     assert passed_on(before) == {name: value for name, value in before.items() if name != "OTHER"}
 
 
+def test_what_belongs_to_a_job_is_not_handed_on_by_a_command_that_runs_inside_it() -> None:
+    inside = {"LONGHAUL_MAILBOX": "/shared/attempt", "LONGHAUL_RESTART": "1", "LONGHAUL_DATA": "/data"}
+    assert passed_on(inside) == {"LONGHAUL_DATA": "/data"}
+
+
 def test_a_tracker_alone_gets_its_login_and_the_proxy_with_one(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"WANDB_API_KEY": "k", "HTTPS_PROXY": "http://me:word@p", "GITHUB_PAT": "g"}.items():
         monkeypatch.setenv(name, value)
@@ -141,7 +146,7 @@ def test_doctor_executes_nothing_that_lies_in_the_working_directory(hostile: Pat
     done = orchestrator(hostile, "doctor", "--json")
     assert executed(hostile) == [], done.stderr
     sandbox = next(one for one in json.loads(done.stdout) if one["check"].startswith("sandbox"))
-    assert "could not be tried" not in sandbox["detail"]
+    assert "could not be tested" not in sandbox["detail"]
 
 
 def test_line_workers_and_helpers_of_workers_execute_nothing_of_it(

@@ -119,18 +119,16 @@ def test_a_checkpoint_is_evaluated_while_its_run_trains_and_prunes_it(tmp_path: 
     finally:
         lock.release()
     assert hashlib.sha256(run.store.read_bytes()).hexdigest() == store
-    assert "4 of 12 were answered before" in done.stdout
+    assert "4 of 12 were already answered" in done.stdout
     (facts,) = read_evaluations(EvaluationDir.of(run))
-    assert (facts.subject.step, facts.suite, facts.n, facts.answered) == (20, "pocket", 12, 12)
+    assert (facts.target.step, facts.suite, facts.n, facts.answered) == (20, "pocket", 12, 12)
     assert not list(EvaluationDir.of(run).root.glob("*/model")), "the links are let go"
     gone = command(*words, "--examples", "3", cwd=tmp_path)
     assert gone.returncode == ExitCode.INPUT and "cannot be evaluated" in gone.stderr
     shown = status.render(status.collect(run, time.time()))
-    assert (
-        f"evaluated   pocket {facts.score:.3f} [" in shown and "(step 20, greedy, 4 of each task, 12 problems)" in shown
-    )
+    assert f"evaluated   pocket {facts.score:.3f} [" in shown and "(step 20, greedy, 4 per task, 12 problems)" in shown
     html = write_report(run).read_text()
-    assert "<h2>Evaluations</h2>" in html and "4 of each task" in html
+    assert "<h2>Evaluations</h2>" in html and "4 per task" in html
 
 
 # --- without a worker ------------------------------------------------------------------------------------------------
@@ -151,7 +149,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
-        (["--examples", "0"], ExitCode.USAGE, "zero examples"),
+        (["--examples", "0"], ExitCode.USAGE, "--examples 0: at least 1"),
         (["--samples", "0"], ExitCode.USAGE, "--samples 0: at least 1"),
         (["--samples", "4", "--temperature", "0"], ExitCode.USAGE, "are all the same"),
         (["--temperature", "3"], ExitCode.USAGE, "between 0 and 2"),
@@ -160,11 +158,16 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
         (["--batch-size", "0"], ExitCode.USAGE, "--batch-size"),
         (["--max-new-tokens", "0"], ExitCode.USAGE, "--max-new-tokens"),
         (["--on", ","], ExitCode.USAGE, "no suite is named"),
-        (["--checkpoint", "21"], ExitCode.INPUT, "no checkpoint of step 21; there are those of the steps 20"),
+        (["--shards", "0"], ExitCode.USAGE, "--shards 0: at least 1"),
+        (["--at-once", "-1"], ExitCode.USAGE, "--at-once -1: at least 1"),
+        (["--shards", "4"], ExitCode.USAGE, "launch.launcher is local"),
+        (["--set", "model.path=other"], ExitCode.USAGE, "only knobs of [launch] and [retry]"),
+        (["--set", "launch.nodes=4"], ExitCode.INPUT, "nodes"),
+        (["--checkpoint", "21"], ExitCode.INPUT, "no checkpoint of step 21; it has checkpoints of steps 20"),
         (["--checkpoint", "best"], ExitCode.INPUT, "no validation yet"),
         (["--checkpoint", "elsewhere"], ExitCode.INPUT, "no checkpoint at"),
-        (["--checkpoint", ""], ExitCode.INPUT, "no checkpoint of an empty name"),
-        (["--run", "d" * 300], ExitCode.USAGE, "it has 300 bytes, of 255 that a file name may have"),
+        (["--checkpoint", ""], ExitCode.INPUT, "no checkpoint with an empty name"),
+        (["--run", "d" * 300], ExitCode.USAGE, "it has 300 bytes; a file name may have 255"),
         (["--model", "pocket", "--out", "/proc/x/y"], ExitCode.INPUT, "/proc/x/y cannot be used"),
         (["--model", "pocket", "--out", "/dev/null/x"], ExitCode.INPUT, "/dev/null/x cannot be used: Not a directory"),
         (["--run", "day"], ExitCode.INPUT, "there is no run 'day'"),
@@ -195,7 +198,7 @@ def test_what_cannot_be_evaluated_is_told_at_once(
 def test_a_step_is_digits_and_one_that_is_not_there_is_told_with_those_that_are(
     command: str, wanted: str, why: str, runs: Path
 ) -> None:
-    with pytest.raises(LonghaulError, match=f"run 'night' {why}.*there are those of the steps 20") as told:
+    with pytest.raises(LonghaulError, match=f"run 'night' {why}.*it has checkpoints of steps 20") as told:
         choose_checkpoint(RunDir(runs / "night"), wanted, command)
     assert told.value.exit_code == ExitCode.INPUT
     assert told.value.next_command == f"python -m orchestrator {command} --run night --checkpoint head"
@@ -203,13 +206,13 @@ def test_a_step_is_digits_and_one_that_is_not_there_is_told_with_those_that_are(
 
 @pytest.mark.parametrize("wanted", ["20", "0020", "0" * 5000 + "20"])
 def test_a_step_may_have_zeros_in_front(wanted: str, runs: Path) -> None:
-    assert choose_checkpoint(RunDir(runs / "night"), wanted).subject.step == 20
+    assert choose_checkpoint(RunDir(runs / "night"), wanted).target.step == 20
 
 
 @pytest.mark.parametrize("command", ["generate", "export"])
 def test_a_checkpoint_that_was_pruned_is_told_with_those_that_are_there(command: str, tmp_path: Path) -> None:
     run = build_store(tmp_path / "night")  # rows, and no files
-    with pytest.raises(LonghaulError, match="has no files of step 60 any more") as told:
+    with pytest.raises(LonghaulError, match=r"no longer has the files of step 60 \(pruned\)") as told:
         choose_checkpoint(run, "60", command)
     assert told.value.next_command == f"python -m orchestrator {command} --run night --checkpoint head"
 
@@ -255,7 +258,7 @@ def test_an_unknown_suite_is_told_by_the_worker_with_the_nearest_name(tmp_path: 
     [
         ({"temperature": 0.0, "samples": 1, "style": "run"}, "greedy"),
         ({"temperature": 1.0, "samples": 8}, "8 samples at temperature 1"),
-        ({"temperature": 0.7, "samples": 1, "examples": 200}, "1 sample at temperature 0.7, 200 of each task"),
+        ({"temperature": 0.7, "samples": 1, "examples": 200}, "1 sample at temperature 0.7, 200 per task"),
         ({"temperature": 0, "style": "plain"}, "greedy, style plain"),
     ],
 )
@@ -304,7 +307,7 @@ def test_without_a_terminal_progress_is_plain_lines_now_and_then() -> None:
     lines = heard(on_terminal=False).splitlines()
     assert lines == [
         "cruxeval-o: 2 of 8, 50 % right so far",
-        "2 of 8 were answered before",
+        "2 of 8 were already answered",
         "loading the model",
         "note: careful␛[2J",
         "cruxeval-o: 8 of 8, 50 % right so far",

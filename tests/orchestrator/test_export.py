@@ -56,8 +56,8 @@ def test_a_kill_before_the_name_is_given_leaves_none_and_the_next_command_cleans
     ("words", "code", "told"),
     [
         pytest.param(["--merged", "--out", "full"], ExitCode.INPUT, "is not empty", id="full directory"),
-        pytest.param(["--merged", "--out", "file"], ExitCode.INPUT, "is no directory", id="file"),
-        pytest.param(["--merged", "--out", "link"], ExitCode.INPUT, "is no directory", id="link"),
+        pytest.param(["--merged", "--out", "file"], ExitCode.INPUT, "is not a directory", id="file"),
+        pytest.param(["--merged", "--out", "link"], ExitCode.INPUT, "is not a directory", id="link"),
         pytest.param(
             ["--merged", "--out", "file/x"], ExitCode.INPUT, "file/x cannot be used: Not a dir", id="in a file"
         ),

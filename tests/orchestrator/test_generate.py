@@ -86,13 +86,13 @@ def test_a_closed_standard_input_has_no_prompt(place: Path) -> None:
         pytest.param(["--prompt", "a", "--run", "night", "--checkpoint", "best"], ExitCode.INPUT,
                      "has no validation yet", id="no best"),
         pytest.param(["--prompt", "a", "--run", "night", "--checkpoint", "21"], ExitCode.INPUT,
-                     "there are those of the steps 20", id="no such step"),
+                     "it has checkpoints of steps 20", id="no such step"),
         pytest.param(["--prompt", "a", "--run", "night", "--checkpoint", "9" * 20], ExitCode.INPUT,
-                     "has no checkpoint of step 99999999999999999999; there are those of the steps 20", id="far step"),
+                     "has no checkpoint of step 99999999999999999999; it has checkpoints of steps 20", id="far step"),
         pytest.param(["--prompt", "a", "--run", "night", "--checkpoint", "²"], ExitCode.INPUT, "has no checkpoint at ",
                      id="no digit"),
         pytest.param(["--prompt", LATIN_1], ExitCode.USAGE, "is not UTF-8, at �: caf�", id="no text"),
-        pytest.param(["--prompt", "a", "--model", "adapter"], ExitCode.INPUT, "holds an adapter and no model",
+        pytest.param(["--prompt", "a", "--model", "adapter"], ExitCode.INPUT, "holds an adapter but no model",
                      id="an adapter"),
         pytest.param(
             ["--prompt", "a", "--model", "empty"], ExitCode.INPUT, "kept:  everything; nothing was asked\nnext:  ls -l",
@@ -123,7 +123,7 @@ def test_a_prompt_of_standard_input_that_is_no_text_is_told(handler: str, place:
     assert "\nnext:  iconv -f latin1 -t utf-8 FILE | python -m orchestrator generate\n" in done.stderr
 
 
-@pytest.mark.parametrize("handler", ["strict", "surrogateescape"])
+@pytest.mark.parametrize("handler", [pytest.param("strict", marks=pytest.mark.exhaustive), "surrogateescape"])
 def test_a_line_that_is_no_text_is_told_and_the_talk_goes_on(handler: str, place: Path) -> None:
     words = ("--run", "night", "--interactive", "--max-new-tokens", "2", "--json")
     talk = command(*words, cwd=place, stdin=f"ab\n{LATIN_1}\nxy\n", PYTHONIOENCODING=f"utf-8:{handler}")

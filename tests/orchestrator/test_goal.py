@@ -1,4 +1,4 @@
-"""--until: a held-out score at which the run is finished."""
+"""--until: the held-out score at which a run is finished."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A GRPO run as it is shown: how far its problems are read and how many answers are right, nothing of self-play."""
+"""The display of a GRPO run: reading progress and share of right answers, nothing of self-play."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_before_the_first_step_nothing_is_said_of_buffers() -> None:
     seed = a_history(examples=0, current=CycleFacts(0, "seed", CycleState.TRAINING, 1, 1), first_validation=None)
     view = build_view(seed, a_live(), [], [], [], a_profile(run=Run(worker="grpo")))
     shown = "\n".join(text.plain for tile in (small, play, signals, data, scores) for text in tile(view, 60, 20))
-    assert "before the first step" in shown and "no problem is read yet" in shown
+    assert "before the first step" in shown and "no problem read yet" in shown
     assert "buffer" not in shown and "seed" not in shown
 
 
@@ -134,7 +134,7 @@ STATUS: dict[str, Any] = {
     "step": 54, "steps_total": None,
     "head": None, "validation": None, "other_suites": {}, "master_pid": None, "worker_pid": None, "stop_reason": "",
     "exactness": "x", "exactness_reason": "y", "examples": 0, "training_s": 9.0, "heartbeat_age_s": 1.0, "failures": 0,
-    "evaluations": [], "path": "",
+    "evaluations": [], "path": "", "jobs": [], "nodes_left_out": [],
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""After the last cycle: the input of a next run, written by a real worker, whole or not at all."""
+"""After the last cycle, a real worker writes the input of a next run, whole or not at all."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_a_worker_that_is_killed_is_named_with_its_signal() -> None:
 def test_a_message_that_is_not_in_the_contract_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LONGHAUL_CHILD", "gossip")
     error = refused("")
-    assert error.what.startswith("the test worker said what this program does not know (Invalid value 'gossip'")
+    assert error.what.startswith("the test worker sent an unknown message (Invalid value 'gossip'")
 
 
 def test_a_worker_ends_when_nobody_waits_for_it(tmp_path: Path) -> None:

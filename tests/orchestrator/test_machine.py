@@ -1,4 +1,4 @@
-"""What the driver says of this machine's GPUs, and what a worker would see of them."""
+"""What the driver reports about this machine's GPUs, and which of them a worker would see."""
 
 from __future__ import annotations
 

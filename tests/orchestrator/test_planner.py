@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from orchestrator.planner import nearest, plan_of, settle_engine
+from orchestrator.planner import choose_engine, nearest, plan_of
 from profiles.footprint import GIB
 from profiles.knobs import with_values
 from profiles.load import load_profile
@@ -38,6 +38,12 @@ def test_several_gpus_divide_what_is_trained_and_the_rollouts_and_nothing_that_i
         assert two.get(part, 0) == one.get(part, 0) // 2 and four.get(part, 0) == one.get(part, 0) // 4
     assert "shards" not in one and two["shards"] == 2 * four["shards"] > 0
     assert parts[0]["rollout"]["cache"] >= parts[2]["rollout"]["cache"]
+
+
+def test_gpus_of_other_hosts_count_like_those_of_one() -> None:
+    over = [profile(optimizer__kind="adamw", run__gpus=gpus, run__hosts=hosts) for gpus, hosts in ((4, 1), (2, 2))]
+    one, two = (plan_of(each, HALF, None).demand.parts for each in over)
+    assert one == two
 
 
 def usable(gigabytes: float) -> int:
@@ -146,8 +152,8 @@ OLD, NEW = (7, 5), (8, 6)
         pytest.param(24, True, {"shape": ODD}, "vllm", "heads of 80", id="heads of another size"),
         pytest.param(24, True, {"shape": OTHER}, "vllm", "no captured steps for", id="another architecture"),
         pytest.param(24, False, {"shape": OTHER}, "hf", "no captured steps for", id="another architecture, no vLLM"),
-        pytest.param(24, True, {"run__device": "cpu"}, "native", "no GPU", id="on a CPU"),
-        pytest.param(None, True, {}, "native", "no GPU", id="no card known"),
+        pytest.param(24, True, {"run__device": "cpu"}, "native", "no known GPU", id="on a CPU"),
+        pytest.param(None, True, {}, "native", "no known GPU", id="no card known"),
     ],
 )  # fmt: skip
 def test_the_planner_picks_the_engine_and_says_why(
@@ -156,16 +162,16 @@ def test_the_planner_picks_the_engine_and_says_why(
     facts: dict[str, Any] = {"shape": HALF, "capability": NEW} | changes
     shape, capability = facts.pop("shape"), facts.pop("capability")
     bytes_ = None if gigabytes is None else usable(gigabytes)
-    settled, said = settle_engine(profile(**AUTO, **facts), shape, bytes_, has_vllm=has_vllm, capability=capability)
+    settled, said = choose_engine(profile(**AUTO, **facts), shape, bytes_, has_vllm=has_vllm, capability=capability)
     assert settled.sampling.engine == engine and check(settled) == [] and why in said
 
 
 def test_an_engine_that_is_named_is_left_alone_and_fallbacks_stay_others() -> None:
     named = profile(sampling__engine="hf", sampling__fallback=())
-    assert settle_engine(named, HALF, usable(80), has_vllm=True) == (named, "")
+    assert choose_engine(named, HALF, usable(80), has_vllm=True) == (named, "")
     mine = profile(**AUTO | PLAIN | {"sampling__fallback": ("native", "hf")})
     for size, engine, others in ((8, "native", ("hf",)), (48, "vllm", ("native", "hf"))):
-        settled, _ = settle_engine(mine, HALF, usable(size), has_vllm=True)
+        settled, _ = choose_engine(mine, HALF, usable(size), has_vllm=True)
         assert (settled.sampling.engine, settled.sampling.fallback) == (engine, others)
 
 

@@ -77,8 +77,8 @@ def test_which_checkpoint_is_the_best(scores: list[float], best: int, made: Made
         "correct": int(100 * scores[best // 10 - 1]), "n": 100,
     }  # fmt: skip
     assert json.loads(made.run.latest.read_bytes())["step"] == 30
-    assert choose_checkpoint(made.run, "best").subject.step == best
-    assert choose_checkpoint(made.run, "latest").subject.step == 30
+    assert choose_checkpoint(made.run, "best").target.step == best
+    assert choose_checkpoint(made.run, "latest").target.step == 30
 
 
 def test_a_checkpoint_that_is_not_validated_is_the_latest_alone(made: Made) -> None:

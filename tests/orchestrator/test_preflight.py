@@ -1,4 +1,4 @@
-"""`run` on a machine that has not what the profile needs: what is said, what to type, which exit code."""
+"""`run` on a machine that lacks what the profile needs: the message, the next command, the exit code."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ from tests import REPOSITORY
 class Cli:
     """`run` as typed on a machine with such a card (None: no driver at all)."""
 
+    command = "run"
+
     def __init__(self, folder: Path, mib: int | None, *words: str, **variables: str) -> None:
         tools = folder / "bin"
         tools.mkdir(exist_ok=True)
@@ -37,13 +39,19 @@ class Cli:
             (tools / "nvidia-smi").write_text(script)
             (tools / "nvidia-smi").chmod(0o755)
         environment = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
-        command = [sys.executable, "-m", "orchestrator", "run", *words]
+        command = [sys.executable, "-m", "orchestrator", self.command, *words]
         done = subprocess.run(
             command, cwd=folder, capture_output=True, text=True, timeout=60,
             env={**environment, "PATH": str(tools), "PYTHONPATH": str(REPOSITORY), **variables},
         )  # fmt: skip
         self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
         self.began = (folder / "runs").exists()
+
+
+class Plan(Cli):
+    """`plan`, likewise."""
+
+    command = "plan"
 
 
 needs_no_gpu = pytest.mark.skipif(
@@ -67,32 +75,31 @@ def test_a_card_that_is_too_small_gets_the_table_and_settings_that_can_be_pasted
     words = ["--profile", "azr-0.5b", "--set", "optimizer.micro_batch_size=8"]
     cli = Cli(tmp_path, 8192, *words)
     assert cli.code == ExitCode.CUDA_OOM == 71 and not cli.began
-    assert "7.70 are usable of NVIDIA Small" in cli.err and "copies 1.84" in cli.err
+    assert "7.70 GiB of NVIDIA Small are usable" in cli.err and "copies 1.84" in cli.err
     (line,) = re.findall(r"next:  python -m orchestrator run (.*)", cli.err)
-    pasted = Cli(tmp_path, 8192, *shlex.split(line), "--plan", "--json")
+    pasted = Plan(tmp_path, 8192, *shlex.split(line), "--json")
     assert pasted.code == 0 and json.loads(pasted.out)["fits"] is True
     assert "micro_batch_size=8" not in line  # replaced, not said twice
 
 
 def test_a_plan_is_printed_and_nothing_is_started(tmp_path: Path) -> None:
-    cli = Cli(tmp_path, 12288, "--profile", "azr-0.5b", "--plan")
+    cli = Plan(tmp_path, 12288, "--profile", "azr-0.5b")
     assert cli.code == 0 and not cli.began
     rows = {line.split()[0]: line for line in cli.out.splitlines()[2:-2]}
     assert list(rows) == ["load", "rollout", "score", "train"]
     assert cli.out.splitlines()[-2].startswith("fits: ") and "rollouts by native\n" in cli.out
-    auto = Cli(tmp_path, 12288, "--profile", "azr-0.5b", "--plan", "--set", "sampling.engine=auto")
+    auto = Plan(tmp_path, 12288, "--profile", "azr-0.5b", "--set", "sampling.engine=auto")
     assert "rollouts by native (auto: captured steps" in auto.out
-    other = Cli(tmp_path, 12288, "--profile", "azr-0.5b", "--plan", "--card", "5")
+    other = Plan(tmp_path, 12288, "--profile", "azr-0.5b", "--card", "5")
     assert (
         other.code == ExitCode.CUDA_OOM and "does not fit" in other.out and "--set optimizer.offload=true" in other.out
     )
 
 
 def test_a_slice_of_a_card_is_planned_without_a_card_and_refused_by_nobody(tmp_path: Path) -> None:
-    words = ["--profile", "azr-0.5b", "--plan"]
-    cli = Cli(tmp_path, 12288, *words, CUDA_VISIBLE_DEVICES="MIG-1")
+    cli = Plan(tmp_path, 12288, "--profile", "azr-0.5b", CUDA_VISIBLE_DEVICES="MIG-1")
     assert cli.code == 0 and "no card is known here (nvidia-smi cannot tell which card CUDA_VISIBLE_DEVICES" in cli.out
-    args = Namespace(card=None, plan=False, run=None, profile="azr-0.5b", overrides=[])
+    args = Namespace(run=None, profile="azr-0.5b", overrides=[])
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("PATH", str(tmp_path / "bin"))
         patched.setenv("CUDA_VISIBLE_DEVICES", "MIG-1")
@@ -104,13 +111,13 @@ def test_a_slice_of_a_card_is_planned_without_a_card_and_refused_by_nobody(tmp_p
 
 @pytest.mark.parametrize("card", ["nan", "inf", "-1", "0", "1e300", "large"])
 def test_a_card_of_no_size_is_a_wrong_command_line(card: str, tmp_path: Path) -> None:
-    cli = Cli(tmp_path, None, "--profile", "grpo-1.5b-8gb", "--plan", f"--card={card}")
+    cli = Plan(tmp_path, None, "--profile", "grpo-1.5b-8gb", f"--card={card}")
     assert cli.code == ExitCode.USAGE == 2 and "Traceback" not in cli.err
     assert cli.err.endswith(f"error: argument --card: a number above 0 and up to 100,000 is needed, not '{card}'\n")
 
 
 def test_a_card_that_is_smaller_than_what_is_reserved_has_nothing_to_use(tmp_path: Path) -> None:
-    cli = Cli(tmp_path, None, "--profile", "grpo-1.5b-8gb", "--plan", "--card", "0.2")
+    cli = Plan(tmp_path, None, "--profile", "grpo-1.5b-8gb", "--card", "0.2")
     assert cli.code == ExitCode.CUDA_OOM and "of 0.00 GiB usable of a card of 0.2 GB" in cli.out
 
 
@@ -123,62 +130,61 @@ def test_other_profiles_of_the_same_algorithm_come_first_and_those_for_trying_la
     assert all(one.endswith("-debug") or one == "fake" for one in found[len(first) :])
 
 
-@pytest.mark.parametrize("words", [["--plan"], []])
+@pytest.mark.parametrize("command", [Plan, Cli])
 def test_adapters_for_layers_that_the_model_has_not_are_refused_before_anything_starts(
-    words: list[str], tmp_path: Path
+    command: type[Cli], tmp_path: Path
 ) -> None:
-    cli = Cli(tmp_path, 24000, "--profile", "grpo-1.5b-8gb", "--set", 'adapter.targets=["foo","q_proj"]', *words)
+    cli = command(tmp_path, 24000, "--profile", "grpo-1.5b-8gb", "--set", 'adapter.targets=["foo","q_proj"]')
     assert cli.code == ExitCode.INPUT and not cli.began
     assert "adapter.targets names foo, which this model does not have; its linear layers are down_proj," in cli.err
 
 
 NONE_FITS = (
-    r"no setting of this one fits: with sequences of 128 tokens it still needs (.*) GiB, (.*) of them to load the model"
+    r"no setting of this one fits: with sequences of 128 tokens it still needs (.*) GiB, "
+    r"of which loading the model takes (.*)"
 )
 
 
 @pytest.mark.parametrize(
     ("profile", "usable", "helps"),
     [("grpo-1.5b-8gb", 1.7, "a larger card, a smaller model"),
-     ("azr-0.5b", 3.7, "a larger card, a smaller model, 4 bits under an adapter")],
+     ("azr-0.5b", 3.7, "a larger card, a smaller model, a 4-bit base with an adapter")],
 )  # fmt: skip
 def test_where_even_short_sequences_do_not_fit_no_setting_is_promised(
     tmp_path: Path, profile: str, usable: float, helps: str
 ) -> None:
-    cli = Cli(tmp_path, None, "--profile", profile, "--plan", "--card", str(usable + 0.3))
+    cli = Plan(tmp_path, None, "--profile", profile, "--card", str(usable + 0.3))
     assert cli.code == ExitCode.CUDA_OOM and "shorter sequences" not in cli.out
     told = re.search(rf"next:  .*\({NONE_FITS}; what can help: {helps}; these fit: ", cli.out)
     assert told is not None and float(told[1]) > usable and float(told[1]) > float(told[2])
     short = ["--set", "sampling.max_prompt_tokens=64", "--set", "sampling.max_completion_tokens=64"]
-    assert (
-        "; these fit: " in Cli(tmp_path, None, "--profile", profile, *short, "--plan", "--card", str(usable + 0.3)).out
-    )
+    assert "; these fit: " in Plan(tmp_path, None, "--profile", profile, *short, "--card", str(usable + 0.3)).out
 
 
 def test_where_shorter_sequences_would_fit_it_is_said(tmp_path: Path) -> None:
-    cli = Cli(tmp_path, None, "--profile", "azr-3b-qlora-8gb", "--plan", "--card", "4")
+    cli = Plan(tmp_path, None, "--profile", "azr-3b-qlora-8gb", "--card", "4")
     assert cli.code == ExitCode.CUDA_OOM and "(this one may fit with shorter sequences; these fit: " in cli.out
     short = ["--set", "sampling.max_prompt_tokens=64", "--set", "sampling.max_completion_tokens=64"]
-    fitting = Cli(tmp_path, None, "--profile", "azr-3b-qlora-8gb", *short, "--plan", "--card", "4")
+    fitting = Plan(tmp_path, None, "--profile", "azr-3b-qlora-8gb", *short, "--card", "4")
     assert "\nfits" in fitting.out or "run --profile azr-3b-qlora-8gb " in fitting.out
 
 
 @needs_no_gpu
 def test_a_plan_needs_no_card(tmp_path: Path) -> None:
-    cli = Cli(tmp_path, None, "--profile", "azr-3b-qlora", "--plan")
+    cli = Plan(tmp_path, None, "--profile", "azr-3b-qlora")
     assert cli.code == 0 and "no card is known here" in cli.out
-    assert Cli(tmp_path, None, "--profile", "pocket", "--plan").out.startswith("profile 'pocket' is not planned")
+    assert Plan(tmp_path, None, "--profile", "pocket").out.startswith("profile 'pocket' is not planned")
 
 
 def test_more_gpus_than_the_machine_has_are_refused_with_what_to_type(tmp_path: Path) -> None:
     words = ["--profile", "azr-3b-qlora", "--set", "run.gpus=2"]
     cli = Cli(tmp_path, 24000, *words)
     assert cli.code == ExitCode.GPU and not cli.began
-    assert "asks for 2 GPUs (run.gpus), and this machine has 1" in cli.err
+    assert "needs 2 GPUs (run.gpus), but this machine has 1" in cli.err
     assert cli.err.rstrip().endswith("run --profile azr-3b-qlora --set run.gpus=1")
-    plan = Cli(tmp_path, 24000, *words, "--plan")
+    plan = Plan(tmp_path, 24000, *words)
     assert plan.code == 0 and "on each of 2 GPUs; whole on each: the frozen base" in plan.out
-    assert "this machine has 1 GPUs: it would be refused here" in plan.out
+    assert "this machine has 1 GPUs: a run would be refused here" in plan.out
 
 
 def test_of_several_cards_the_one_with_least_room_decides() -> None:
@@ -198,7 +204,7 @@ def test_a_person_may_start_all_the_same_and_is_told_what_to_expect() -> None:
     assert judge(profile, small()).is_refused
     mine = judge(with_values(profile, {"memory.on_small_card": "warn"}), small())
     assert not mine.is_refused
-    assert "more than there is" in memory_line(mine) and "\x1b" not in memory_line(mine)
+    assert "that is too much" in memory_line(mine) and "\x1b" not in memory_line(mine)
 
 
 def test_the_worst_case_is_told_before_the_first_step_with_the_engine() -> None:
@@ -206,7 +212,7 @@ def test_the_worst_case_is_told_before_the_first_step_with_the_engine() -> None:
     line = r"memory: up to \d+\.\d\d of 11\.70 GiB of a card of 12 GB expected \(train\); rollouts by native"
     assert re.fullmatch(line, memory_line(judge(mine, a_card_of(12, has_vllm=False))))
     picked = judge(with_values(mine, {"sampling.engine": "auto"}), a_card_of(12, has_vllm=True))
-    assert re.fullmatch(line + r" \(auto: captured steps, the fastest that was measured\)", memory_line(picked))
+    assert re.fullmatch(line + r" \(auto: captured steps, the fastest engine measured\)", memory_line(picked))
     assert memory_line(judge(load_profile("pocket").profile, small())) == ""
 
 
@@ -225,7 +231,7 @@ def test_an_unknown_card_is_left_to_the_worker() -> None:
 def test_a_cap_without_a_card_is_planned_with_and_refuses_nothing(tmp_path: Path, cap: float, said: str) -> None:
     profile = load_profile("azr-0.5b", [f"memory.cap_gib={cap}"]).profile
     assert not judge(profile, Machine(None)).is_refused
-    cli = Cli(tmp_path, None, "--profile", "azr-0.5b", "--set", f"memory.cap_gib={cap}", "--plan")
+    cli = Plan(tmp_path, None, "--profile", "azr-0.5b", "--set", f"memory.cap_gib={cap}")
     assert f"does not fit: 8.91 of {cap:.2f} GiB usable of memory.cap_gib" in cli.out and said in cli.out
 
 

@@ -1,4 +1,4 @@
-"""With what profile a run goes on: before its first checkpoint with any, and then as if it had begun so."""
+"""The profile of a resume: before the first checkpoint any profile will do, as if the run had begun with it."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_the_command_for_another_run_is_the_one_that_was_typed() -> None:
     ("typed", "machine", "engine", "said"),
     [
         pytest.param(
-            ["model.path=Qwen2.5-0.5B"], CARD, "hf", "auto would mean native", id="another model"
+            ["model.path=Qwen2.5-0.5B"], CARD, "hf", "auto would choose native", id="another model"
         ),
         pytest.param(["model.path=Qwen2.5-0.5B"], CARD, "native", "", id="the same engine"),
         pytest.param(["optimizer.learning_rate=1"], CARD, "hf", "", id="nothing to do with it"),

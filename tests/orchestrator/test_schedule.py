@@ -126,7 +126,7 @@ def test_what_comes_next(past: History, expected: Action) -> None:
 def test_max_hours_finish_the_run_between_two_cycles(seeding_s: float, training_s: float, is_over: bool) -> None:
     profile = Profile(name="test", run=Run(steps_per_cycle=20, max_hours=1.5))
     past = history(cycle(1, CycleState.COMMITTED), 20, seeding_s=seeding_s, training_s=training_s)
-    ending = Stop("1 h 30 m of seeding and training are over", RunState.FINISHED, ExitCode.OK)
+    ending = Stop("1 h 30 m of seeding and training have passed", RunState.FINISHED, ExitCode.OK)
     assert next_action(past, profile, NOW) == (ending if is_over else Train(2, 1, "train", 21, 41))
 
 
@@ -213,6 +213,14 @@ def test_what_another_attempt_cannot_cure_ends_the_run_at_once(code: int) -> Non
     action = next_action(history(OPEN, 0, failures=failures), PROFILE, NOW)
     assert isinstance(action, Stop)
     assert action.exit_code == code
+
+
+def test_a_job_that_the_cluster_can_never_start_ends_the_run_at_once() -> None:
+    never = replace(failed(failure="impossible", code=ExitCode.CLUSTER), message="n1 to n3 are not nine nodes")
+    action = next_action(history(OPEN, 7, failures=(never,)), PROFILE, NOW)
+    assert isinstance(action, Stop)
+    assert (action.state, action.exit_code) == (RunState.FAILED, ExitCode.CLUSTER)
+    assert "n1 to n3 are not nine nodes" in action.reason and "sinfo" in action.advice
 
 
 def test_a_failure_that_tells_its_remedy_ends_with_it() -> None:

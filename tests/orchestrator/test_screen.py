@@ -30,7 +30,7 @@ class Shown:
 
 def test_the_screen_shows_the_record_that_it_is_told(tmp_path: Path) -> None:
     shown = Shown()
-    Screen(RunDir(tmp_path), shown, None, a_profile()).show(a_history(), a_live(note="checkpoint requested"))
+    Screen(RunDir(tmp_path), shown, None, a_profile()).render(a_history(), a_live(note="checkpoint requested"))
     (view,) = shown.views
     assert (view.run, view.worker_pid, view.note) == ("night", 4711, "checkpoint requested")
 
@@ -39,11 +39,11 @@ def test_news_are_drawn_four_times_a_second_and_running_clocks_once(tmp_path: Pa
     shown = Shown()
     screen = Screen(RunDir(tmp_path), shown, None, a_profile())
     for now in (100.0, 100.2, 100.9, 101.0):
-        screen.show(a_history(), a_live(now=now))
+        screen.render(a_history(), a_live(now=now))
     assert [view.now for view in shown.views] == [100.0, 101.0]
     screen.say("news")
     for now in (101.2, 101.25, 101.6):
-        screen.show(a_history(), a_live(now=now))
+        screen.render(a_history(), a_live(now=now))
     assert [view.now for view in shown.views[2:]] == [101.25]
 
 

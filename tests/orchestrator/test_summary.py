@@ -1,4 +1,4 @@
-"""The last words of a run: what it was worth, why it ended, what to type."""
+"""The final summary of a run: its result, why it ended, and the next command."""
 
 from __future__ import annotations
 
@@ -40,7 +40,12 @@ def test_a_single_validation_claims_no_change() -> None:
 
 def test_steps_beyond_the_head_are_told() -> None:
     text = summary(a_history(state=RunState.STOPPED), [step_facts(53)], [], a_profile())
-    assert "repeated   3 steps beyond the head" in text
+    assert "repeated   3 steps beyond the head will be trained again, from the same rollouts" in text
+
+
+def test_another_engine_repeats_them_with_new_rollouts() -> None:
+    profile = replace(a_profile(), run=Run(worker="open_instruct"))
+    assert "again, with new rollouts" in summary(a_history(state=RunState.STOPPED), [step_facts(53)], [], profile)
 
 
 def test_the_reason_is_made_harmless() -> None:

@@ -88,6 +88,11 @@ def test_rewards_come_by_role_and_task() -> None:
     assert {curve.name for curve in view.signals} >= {"entropy", "loss", "accept_rate", "learning_rate"}
 
 
+def test_a_part_of_the_reward_is_no_task() -> None:
+    steps = [step_facts(1, **{"reward/even": 0.25, "reward/solve_ded": 0.5})]
+    assert [(curve.role, curve.task) for curve in view_of(steps=steps).rewards] == [("solve", "ded")]
+
+
 def test_a_metric_that_is_missing_or_not_a_number_leaves_a_gap() -> None:
     steps = [step_facts(1, entropy=0.5), step_facts(2, loss=1.0), step_facts(3, entropy=float("nan"), loss=2.0)]
     view = view_of(steps=[*steps, step_facts(4, entropy=0.7)])

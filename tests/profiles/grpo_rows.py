@@ -8,7 +8,7 @@ import pytest
 
 Knobs = dict[str, Any]
 DETACHED: Knobs = {"grpo.old_source": "detach"}
-WORDS: Knobs = {
+WORD_PROBLEMS: Knobs = {
     "run.worker": "grpo", "model.path": "pocket-words", "model.prompt_style": "verbatim",
     "validation.suites": ("words",),
 }  # fmt: skip
@@ -22,14 +22,14 @@ GRPO_ROWS = [
     ),
     pytest.param(
         "groups_fill_the_updates",
-        {**WORDS, "optimizer.updates_per_step": 3},
-        {**WORDS, "optimizer.updates_per_step": 3, "grpo.groups_per_step": 3},
+        {**WORD_PROBLEMS, "optimizer.updates_per_step": 3},
+        {**WORD_PROBLEMS, "optimizer.updates_per_step": 3, "grpo.groups_per_step": 3},
         id="more updates than groups",
     ),
     pytest.param(
         "a_curriculum_has_no_end",
-        {**WORDS, "grpo.sent.enabled": True, "data.on_exhausted": "stop"},
-        {**WORDS, "grpo.sent.enabled": False, "data.on_exhausted": "stop"},
+        {**WORD_PROBLEMS, "grpo.sent.enabled": True, "data.on_exhausted": "stop"},
+        {**WORD_PROBLEMS, "grpo.sent.enabled": False, "data.on_exhausted": "stop"},
         id="the end of problems that come again and again",
     ),
     pytest.param(

@@ -1,4 +1,4 @@
-"""A profile is read from a file, its base and --set; whatever is wrong is told at once, with its place."""
+"""A profile is read from a file, its base and --set; every problem is reported at once, with its place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When rollouts are read once more before an update, as the profile tells; the worker does so: see test_one_pass.py."""
+"""When an update needs an extra scoring pass, from the profile; test_one_pass.py checks the worker."""
 
 from __future__ import annotations
 

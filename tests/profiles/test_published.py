@@ -89,7 +89,7 @@ def test_the_optimiser(published: Profile) -> None:
     assert (knobs.kind, knobs.learning_rate, knobs.weight_decay, knobs.max_grad_norm) == ("adamw", 1e-6, 0.01, 1.0)
     assert (knobs.warmup_steps, knobs.decay_steps) == (0, 0)
     assert (knobs.clip_ratio_low, knobs.clip_ratio_high, knobs.entropy_coef) == (0.2, 0.2, 0.001)
-    assert (knobs.loss_divisor, published.azr.advantages) == ("tokens", "cell")
+    assert (published.azr.loss_divisor, published.azr.advantages) == ("tokens", "cell")
 
 
 @pytest.mark.parametrize(

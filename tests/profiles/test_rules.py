@@ -1,4 +1,4 @@
-"""Knobs that are fine one by one and wrong together."""
+"""Combinations of knobs that are invalid although each knob is valid."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from profiles.rules import RULES, check
 from profiles.schema import Profile
 from tests.profiles.grpo_rows import GRPO_ROWS
 from tests.profiles.strategies import profile_with
+from tests.profiles.verl_rows import VERL_ROWS
 
 Knobs = dict[str, Any]
 TWO: Knobs = {"run.gpus": 2}
@@ -42,8 +43,10 @@ BASE: Knobs = {"model.prompt_style": "azr", "model.path": "models/base"}
             )
         ),
         *(
-            pytest.param("launcher_is_known", {"run.launcher": wrong}, {"run.launcher": right}, id=f"launcher {wrong}")
-            for wrong, right in (("slurm", "local"), ("my/file.py:Nice", "my.file:Nice"), (":Nice", "nice:Nice"))
+            pytest.param(
+                "launcher_is_known", {"launch.launcher": wrong}, {"launch.launcher": right}, id=f"launcher {wrong}"
+            )
+            for wrong, right in (("lsf", "local"), ("my/file.py:Nice", "my.file:Nice"), (":Nice", "nice:Nice"))
         ),
         pytest.param(
             "a_run_begins_with_seeding", {"run.phases": ("train",)}, {"run.phases": ("seed",)}, id="training alone"
@@ -310,11 +313,21 @@ BASE: Knobs = {"model.prompt_style": "azr", "model.path": "models/base"}
             )
         ),
         *GRPO_ROWS,
+        *VERL_ROWS,
         *(
             pytest.param(rule, wrong, {**wrong, **right}, id=rule)
             for rule, wrong, right in (
                 ("ranks_draw_rollouts_themselves", {**TWO, "sampling.engine": "vllm"}, {"sampling.engine": "hf"}),
                 ("ranks_share_exact_moments", {**TWO, "optimizer.kind": "adamw8bit"}, {"optimizer.kind": "adamw"}),
+                ("hosts_have_a_network", {"run.hosts": 2, "launch.launcher": "slurm"}, {"launch.interface": "ib0"}),
+                ("hosts_come_from_a_launcher", {"run.hosts": 2}, {"launch.launcher": "mine:Mine"}),
+                ("hosts_come_from_a_launcher", {"run.hosts": 2, "launch.launcher": "ray"}, {"run.hosts": 1}),
+                (
+                    "ray_has_no_partitions",
+                    {"launch.launcher": "ray", "launch.options": ("--hold",)},
+                    {"launch.options": ()},
+                ),
+                ("an_address_is_a_url", {"launch.address": "head:8265"}, {"launch.address": "http://head:8265"}),
                 ("ranks_have_work", {**TWO, "run.worker": "fake", "validation.suites": ("fake",)}, {"run.gpus": 1}),
             )
         ),

@@ -1,4 +1,4 @@
-"""Each knob is said once, explained, read by something, and documented."""
+"""Each knob is declared once, explained, read by some code, and documented."""
 
 from __future__ import annotations
 

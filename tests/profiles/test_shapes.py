@@ -8,7 +8,7 @@ from typing import get_args, get_type_hints
 import pytest
 
 from profiles.schema import Model
-from profiles.shapes import ARCHITECTURES, PUBLISHED, published, shape_of
+from profiles.shapes import ARCHITECTURES, CLUSTER_ARCHITECTURES, PUBLISHED, published, shape_of
 
 QKVO = ("q_proj", "k_proj", "v_proj", "o_proj")
 
@@ -24,6 +24,47 @@ QKVO = ("q_proj", "k_proj", "v_proj", "o_proj")
 )
 def test_parameters_are_counted_as_the_published_models_have_them(name: str, parameters: int) -> None:
     assert shape_of(ARCHITECTURES[name]).parameters == parameters
+
+
+def _sizes(**more: object) -> dict[str, object]:
+    usual = {"vocab_size": 1000, "hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 3,
+             "num_attention_heads": 6, "num_key_value_heads": 2, "tie_word_embeddings": False}  # fmt: skip
+    return usual | more
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(CLUSTER_ARCHITECTURES["olmo3-32b"], id="OLMo 3 32B"),
+        pytest.param(CLUSTER_ARCHITECTURES["olmo3-7b"], id="OLMo 3 7B"),
+        pytest.param(ARCHITECTURES["r1-qwen-1.5b"], id="R1 1.5B"),
+        pytest.param(ARCHITECTURES["qwen2.5-3b"] | {"tie_word_embeddings": True}, id="Qwen2.5 3B"),
+        pytest.param(_sizes(model_type="llama", head_dim=16), id="Llama"),
+        pytest.param(_sizes(model_type="llama", attention_bias=True, mlp_bias=True), id="Llama with biases"),
+        pytest.param(_sizes(model_type="mistral"), id="Mistral"),
+        pytest.param(_sizes(model_type="qwen3", head_dim=32), id="Qwen3"),
+        pytest.param(_sizes(model_type="qwen3", head_dim=32, attention_bias=True), id="Qwen3 with biases"),
+        pytest.param(_sizes(model_type="gemma2", head_dim=16, tie_word_embeddings=True), id="Gemma 2"),
+        pytest.param(_sizes(model_type="gemma3_text", head_dim=16, tie_word_embeddings=True), id="Gemma 3"),
+        pytest.param(_sizes(model_type="granite"), id="Granite"),
+        pytest.param(_sizes(model_type="olmo2", attention_bias=True), id="OLMo 2 with biases"),
+    ],
+)
+def test_parameters_are_counted_as_transformers_makes_the_model(config: dict[str, object]) -> None:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    model_type = str(config["model_type"])
+    with torch.device("meta"):
+        made = AutoConfig.for_model(model_type, **{name: one for name, one in config.items() if name != "model_type"})
+        model = AutoModelForCausalLM.from_config(made)
+    shape = shape_of(config)
+    assert shape.is_counted
+    assert shape.parameters == sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_of_a_family_without_a_record_the_count_says_that_it_is_a_guess() -> None:
+    assert not shape_of(_sizes(model_type="mixtral")).is_counted
 
 
 def test_row_27_the_parts_of_the_1_5b_shape_and_of_its_adapters() -> None:
@@ -59,7 +100,7 @@ def test_a_shape_knows_whether_the_native_engine_captures_its_steps(
 def test_every_named_shape_can_be_drawn_at_random_and_every_published_name_has_a_shape() -> None:
     choices = get_args(get_args(get_type_hints(Model, include_extras=True)["random_init"])[0])
     assert set(choices) == {"off", *ARCHITECTURES}
-    assert set(PUBLISHED.values()) <= set(ARCHITECTURES)
+    assert set(PUBLISHED.values()) <= {*ARCHITECTURES, *CLUSTER_ARCHITECTURES}
 
 
 def test_a_folder_named_after_a_published_model_tells_its_shape() -> None:

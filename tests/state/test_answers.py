@@ -20,8 +20,9 @@ def without_answers(path: Path) -> RunDir:
     """A store as the first version of the schema left it, with three validated cycles."""
     run = build_store(path, cycles=3, steps=30)
     with closing(sqlite3.connect(run.store)) as db, db:
-        db.executescript("DROP TABLE answers; DROP TABLE problem_sets; ALTER TABLE runs DROP COLUMN all_problems;"
-                         " PRAGMA user_version=1;")  # fmt: skip
+        for table in ("node_failures", "answers", "problem_sets"):
+            db.execute(f"DROP TABLE {table}")
+        db.executescript("ALTER TABLE runs DROP COLUMN all_problems; PRAGMA user_version=1;")
     return run
 
 

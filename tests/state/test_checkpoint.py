@@ -70,7 +70,7 @@ def test_a_damaged_one_of_the_same_name_is_left_for_recovery(run: RunDir) -> Non
         (lambda d: (d / MANIFEST).unlink(), "it has no MANIFEST.json"),
         (lambda d: os.truncate(d / MANIFEST, 40), "MANIFEST.json is torn"),
         (lambda d: (d / "link").symlink_to("weights.bin"), "link is a symbolic link"),
-        (lambda d: shutil.rmtree(d), "it is not there"),
+        (lambda d: shutil.rmtree(d), "it is missing"),
     ],
 )
 def test_d4_every_kind_of_damage_is_named(run: RunDir, harm, reason: str) -> None:

@@ -17,12 +17,12 @@ from state.evaluations import (
     EvaluationDir,
     EvaluationLock,
     EvaluationStore,
-    Subject,
+    Target,
     holder_of,
     read_evaluations,
 )
 
-SUBJECT = Subject("checkpoint", "night", 40, "c0ffee", "checkpoints/c0002-s000040-x")
+TARGET = Target("checkpoint", "night", 40, "c0ffee", "checkpoints/c0002-s000040-x")
 METRICS = {"ded": {"n": 2, "accuracy": 0.5}, "mean": {"n": 2, "accuracy": 0.5}}
 
 
@@ -34,7 +34,7 @@ def where(tmp_path: Path) -> EvaluationDir:
 
 def begun(where: EvaluationDir, *answers: tuple[str, str, int, int], fingerprint: str = "f1") -> EvaluationStore:
     store = EvaluationStore(where)
-    store.begin("e1", SUBJECT, {"samples": 1}, "0.1.0", 100.0)
+    store.begin("e1", TARGET, {"samples": 1}, "0.1.0", 100.0)
     store.begin_suite("e1", "cruxeval-o", fingerprint, 2, 101.0)
     store.add_answers("e1", "cruxeval-o", answers)
     return store
@@ -44,7 +44,7 @@ def test_an_evaluation_in_progress_and_a_finished_one_are_read_back(where: Evalu
     store = begun(where, ("p0", "ded", 1, 1))
     (facts,) = read_evaluations(where)
     assert (facts.suite, facts.n, facts.answered, facts.score, facts.ended_at) == ("cruxeval-o", 2, 1, None, None)
-    assert facts.subject == SUBJECT and facts.settings == {"samples": 1}
+    assert facts.target == TARGET and facts.settings == {"samples": 1}
     store.add_answers("e1", "cruxeval-o", [("p1", "ded", 1, 0)])
     store.end_suite("e1", "cruxeval-o", (0.5, 0.1, 0.9), METRICS, 102.0)
     store.close()
@@ -126,7 +126,7 @@ def test_a_worker_that_inherits_the_lock_holds_it_after_its_master_is_gone(where
 
 def test_a_row_needs_its_suite(where: EvaluationDir) -> None:
     store = EvaluationStore(where)
-    store.begin("e1", SUBJECT, {}, "0.1.0", 100.0)
+    store.begin("e1", TARGET, {}, "0.1.0", 100.0)
     with pytest.raises(LonghaulError, match="FOREIGN KEY"):
         store.add_answers("e1", "gsm8k", [("p0", "maths", 1, 1)])
     store.close()

@@ -126,7 +126,7 @@ def test_training_changes_weights_and_fills_buffers(base: Path) -> None:
     assert sum(event.data["new_examples"] for event in steps) > 10
 
 
-@pytest.mark.parametrize("cut", range(1, STEPS))
+@pytest.mark.parametrize("cut", [2, *(pytest.param(cut, marks=pytest.mark.exhaustive) for cut in (1, 3))])
 def test_a_run_resumed_after_any_step_ends_like_an_unbroken_one(
     cut: int, base: Path, tmp_path: Path, sandbox: Sandbox
 ) -> None:
@@ -179,12 +179,14 @@ def test_the_mutation_test_covers_all_that_is_registered(base: Path) -> None:
 @pytest.mark.parametrize(
     "point", ["worker.before_update:2", pytest.param("ckpt.before_rename:1", marks=pytest.mark.exhaustive)]
 )
-def test_a_killed_worker_process_resumes_to_the_same_bytes(point: str, base: Path, tmp_path: Path) -> None:
+def test_a_killed_worker_process_resumes_to_the_same_bytes(
+    point: str, base: Path, tmp_path: Path, sandbox: Sandbox
+) -> None:
     root = copied(base, tmp_path / "run")
     first = h.make_spec(root, h.tiny_profile(), head=h.newest_checkpoint(root), end_step=STEPS + 1)
     assert h.run(first, warm="azr", LONGHAUL_CRASHPOINT=f"{point}:kill") == -signal.SIGKILL
     second = h.make_spec(root, h.tiny_profile(), head=h.newest_checkpoint(root), end_step=STEPS + 1, attempt=2)
-    assert h.run(second, warm="azr") == 0, h.log_of(second)
+    assert do(second, sandbox).outcome is Outcome.DONE, h.result_of(second).error
     assert h.newest_checkpoint(root).digest == h.newest_checkpoint(base / "whole").digest
 
 
@@ -241,10 +243,8 @@ def test_the_paper_s_solver_batch_is_of_its_own(base: Path, tmp_path: Path, sand
 
 
 def test_several_updates_in_a_step_run(base: Path, tmp_path: Path, sandbox: Sandbox) -> None:
-    tiny = h.tiny_profile(
-        optimizer=Optimizer(updates_per_step=3, micro_batch_size=8, loss_divisor="constant", entropy_coef=0.01)
-    )
-    profile = with_values(tiny, {"azr.advantages": "group"})
+    tiny = h.tiny_profile(optimizer=Optimizer(updates_per_step=3, micro_batch_size=8, entropy_coef=0.01))
+    profile = with_values(tiny, {"azr.advantages": "group", "azr.loss_divisor": "constant"})
     root = copied(base, tmp_path / "run")
     assert do(h.make_spec(root, profile, head=h.newest_checkpoint(root), end_step=2), sandbox).outcome is Outcome.DONE
 

@@ -19,7 +19,7 @@ from profiles.schema import Model, Profile, Run, Sampling
 from tests.workers.azr.small import VOCABULARY, write_model
 from tests.workers.families import write
 from tests.workers.suites.samples import write_data
-from workers.evaluate.job import _batches, evaluate
+from workers.evaluate.job import _in_turn, evaluate
 from workers.line_contract import EvaluationSpec
 from workers.models import plain
 from workers.rollout.native import NativeEngine
@@ -78,7 +78,7 @@ def test_what_is_finished_is_not_asked_again_whatever_is_torn(tmp_path: Path) ->
     path.write_bytes(b"".join(kept) + b'{"outcome": {"question_id": "abd-1", "ta')
     messages = heard(spec)
     asked = [message for message in messages if message["type"] == "answers"]
-    assert [len(message["rows"]) for message in asked] == [7, 5]
+    assert [len(message["rows"]) for message in asked] == [7, 3, 2]  # what was left of each batch of 5
     assert scores_of(messages) == whole
     assert path.read_bytes().startswith(b"".join(kept))
     assert [message["type"] for message in heard(spec)] == ["suite", "answers", "scores"]  # no model is loaded
@@ -187,7 +187,7 @@ def lying(directory: Path) -> None:
     ("damage", "changes", "words", "remedy"),
     [
         pytest.param(without("tokenizer.json"), {}, "tokenizer.json", "ls -l", id="no tokenizer"),
-        pytest.param(torn("tokenizer.json"), {}, "tokenizer.json is no JSON", "ls -l", id="half a tokenizer"),
+        pytest.param(torn("tokenizer.json"), {}, "tokenizer.json is not valid JSON", "ls -l", id="half a tokenizer"),
         pytest.param(without("tokenizer.json"), {"style": "run"}, "tokenizer.json", "ls -l", id="nor in a style"),
         pytest.param(without("config.json"), {}, "config.json is missing", "ls -l", id="no config"),
         pytest.param(without("model.safetensors"), {}, "model.safetensors is missing", "ls -l", id="no weights"),
@@ -234,8 +234,9 @@ def test_where_memory_ends_fewer_rollouts_are_drawn_at_one_time_and_no_question_
             raise RuntimeError("CUDA out of memory")
         return list(questions)  # type: ignore[arg-type]
 
-    done = list(_batches(list(range(10)), 8, work, engine, lambda message: notes.append(message.text)))  # type: ignore[arg-type]
-    assert done == [list(range(8)), [8, 9]] and len(notes) == 2 and engine.max_rows == 2
+    batches = [list(range(8)), [8, 9]]
+    done = list(_in_turn(batches, work, engine, lambda message: notes.append(message.text)))  # type: ignore[arg-type]
+    assert done == batches and len(notes) == 2 and engine.max_rows == 2
 
 
 def test_an_answer_that_does_not_fit_ends_it_with_advice() -> None:
@@ -244,7 +245,7 @@ def test_an_answer_that_does_not_fit_ends_it_with_advice() -> None:
 
     engine = Portions(NativeEngine.__new__(NativeEngine), 2)
     with pytest.raises(LonghaulError) as caught:
-        list(_batches([1], 8, work, engine, lambda message: None))  # type: ignore[list-item]
+        list(_in_turn([[1]], work, engine, lambda message: None))  # type: ignore[list-item]
     assert caught.value.exit_code == ExitCode.CUDA_OOM and "--max-new-tokens" in caught.value.next_command
 
 

@@ -99,8 +99,8 @@ def requests() -> list[Request]:
     return [Request(prompt, seed) for seed, prompt in enumerate(prompts * 3)]
 
 
-def enabled(model: Any, is_lean: bool) -> Any:
-    if is_lean:
+def enabled(model: Any, is_fast: bool) -> Any:
+    if is_fast:
         recompute.enable(model)
         fast_graphs.enable(model, with_graphs=False)
     return model
@@ -108,17 +108,17 @@ def enabled(model: Any, is_lean: bool) -> Any:
 
 @pytest.mark.parametrize("temperature", [1.0, 1.3])
 @pytest.mark.parametrize(
-    ("architecture", "implementation", "is_lean"),
+    ("architecture", "implementation", "is_fast"),
     [("Qwen2", "", False), ("Qwen2", "", True), ("Qwen2", "peft", True), ("Qwen2", "own", False),
      ("Qwen2", "own", True), ("Llama", "", False), ("Llama", "own", True)],
 )  # fmt: skip
 @pytest.mark.parametrize("make", [NativeEngine, HfEngine])
 def test_engine_and_trainer_say_what_plain_transformers_says_in_float64(
-    make: Any, architecture: str, implementation: str, is_lean: bool, temperature: float
+    make: Any, architecture: str, implementation: str, is_fast: bool, temperature: float
 ) -> None:
-    model = enabled(model_of(architecture, implementation), is_lean)
+    model = enabled(model_of(architecture, implementation), is_fast)
     has_runner = getattr(model, "fast_runner", None) is not None
-    assert has_runner is (is_lean and (architecture, implementation) == ("Qwen2", "own"))
+    assert has_runner is (is_fast and (architecture, implementation) == ("Qwen2", "own"))
     drawn = make(model).generate(requests(), engine.Sampling(max_new_tokens=20, temperature=temperature))
     units = packing.units_of([one.prompt_ids for one in drawn], [one.completion_ids for one in drawn], 200)
     pack = packing.pack(packing.rows_of(units, 200))

@@ -1,4 +1,4 @@
-"""Memory ends in the middle of a step: the real trainer does the same step again, with less side by side."""
+"""Out of memory in the middle of a step: the real trainer repeats the step with smaller sizes."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_graphs_that_wait_go_first_and_the_run_says_so(
 ) -> None:
     ended = Ended(tmp_path, begun, sandbox, Script(lambda number: number == 2), Sizes(4, 64, 8, graphs=True))
     (retry,) = ended.events("oom_retry")
-    assert "without the CUDA graphs that it kept, with micro-batches of 4" in retry["text"]
+    assert "without its kept CUDA graphs, with micro-batches of 4" in retry["text"]
 
 
 def test_row_38_the_smaller_micro_batch_is_remembered_by_the_next_worker(
@@ -200,7 +200,7 @@ def test_row_39_where_nothing_is_left_to_halve_the_error_says_so_and_no_weight_h
     ended = Ended(tmp_path, begun, sandbox, Script(lambda number: number >= 2), least)
     assert isinstance(ended.error, LonghaulError) and ended.error.exit_code == ExitCode.CUDA_OOM
     assert "nothing is left to halve: micro-batches of 1, 16 rows of logits" in ended.error.what
-    assert "--plan" in ended.error.next_command
+    assert "orchestrator plan" in ended.error.next_command
     assert furthest(ended.before, ended.weights()) == 0
     assert ended.events("step") == [] and ended.cycle.progress.step == 0
 

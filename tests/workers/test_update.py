@@ -126,9 +126,9 @@ def test_the_gradient_is_that_of_the_loss_written_out_in_double_precision(model:
 
 def test_a9_the_divisor_is_the_number_of_tokens_of_the_whole_minibatch() -> None:
     rows = [row_of(10), row_of(90)]
-    assert divisor_of(rows, Optimizer()) == 100  # sums 10 * 1.0 and 90 * 2.0 then give 1.9, not 1.5
-    assert (10 * 1.0 + 90 * 2.0) / divisor_of(rows, Optimizer()) == 1.9
-    assert divisor_of(rows, Optimizer(loss_divisor="constant", loss_constant=16.0)) == 32
+    assert divisor_of(rows) == 100  # sums 10 * 1.0 and 90 * 2.0 then give 1.9, not 1.5
+    assert (10 * 1.0 + 90 * 2.0) / divisor_of(rows) == 1.9
+    assert divisor_of(rows, 16.0) == 32
 
 
 def row_of(length: int, task: str = "abd", role: str = "solve") -> Row:

@@ -1,6 +1,6 @@
-"""Rewards to advantages: TRR++, where each (task, role) is a cell with statistics of its own. (pure)
+"""Turns rewards into advantages by TRR++: each (task, role) cell is normalised with its own statistics. (pure)
 
-Cells are never pooled: a task whose rewards are low as a whole is not thereby a bad one.
+Cells are never pooled, so a task with low rewards overall is not penalised against the others.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DEGENERATE_STD = 1e-6
 class Advantages:
     values: list[float]
     degenerate: int
-    """Cells without any difference between their rewards: all their advantages are 0."""
+    """Number of cells whose rewards are all equal. All advantages in such a cell are 0."""
 
 
 def cell_advantages(
@@ -30,9 +30,11 @@ def cell_advantages(
     lengths: Sequence[int] | None = None,
     norm: Literal["sample", "token"] = "sample",
 ) -> Advantages:
-    """(reward - mean) / deviation within each cell. All arguments: [N]; `lengths` in tokens, for norm "token" only.
+    """(reward - mean) / standard deviation within each cell.
 
-    `sample` is Eq. 8 of arXiv 2505.03335, ddof 1. `token` weighs each sample by its length, as the paper's code does.
+    cells, rewards, lengths: [N]. `lengths` is in tokens and used by norm "token" only. "sample" is Eq. 8 of arXiv
+    2505.03335 with ddof 1. "token" weights each sample by its length, as the paper's code does. Raises ValueError for
+    "token" without lengths.
     """
     values = [0.0] * len(rewards)
     degenerate = 0
@@ -51,10 +53,11 @@ def cell_advantages(
 
 
 def group_advantages(cells: Sequence[Hashable], groups: Sequence[Hashable], rewards: Sequence[float]) -> Advantages:
-    """Like `cell_advantages`, but the baseline of a row is the mean of its group: the rollouts of one prompt.
+    """Like `cell_advantages`, but the baseline of a row is the mean reward of its group (the rollouts of one prompt).
 
-    cells, groups, rewards: [N]. A group of one row has its cell's mean as the baseline. The deviation is the cell's,
-    around these baselines: divided by its own deviation, a group with one lucky answer in eight would shout.
+    cells, groups, rewards: [N]. A group of one row uses its cell's mean as the baseline. The standard deviation is
+    computed over the whole cell, around these baselines: a group's own deviation would exaggerate a group with one
+    lucky answer in eight.
     """
     values = [0.0] * len(rewards)
     degenerate = 0
@@ -75,10 +78,11 @@ def group_advantages(cells: Sequence[Hashable], groups: Sequence[Hashable], rewa
 
 
 def role_weights(cells: Sequence[tuple[Task, Role]], proposer_share: float) -> list[float]:
-    """What the advantages of each row are multiplied by, so that proposals weigh `proposer_share` of their task's rows.
+    """Factors for the advantages that give proposals the share `proposer_share` of their task's total weight.
 
-    cells: [N]. Returns [N]; the weights of a task add up to its number of rows. All are 1 for share 0 and for a task
-    with rows of one role alone. Half is as if a task had as many proposals as answers (arXiv 2505.03335, 64 of each).
+    cells: [N]. Returns [N]. The weights of a task sum to its number of rows. All weights are 1 if the share is 0, and
+    for a task whose rows have only one role. A share of 0.5 acts like equal numbers of proposals and answers (arXiv
+    2505.03335: 64 each).
     """
     rows = Counter(cells)
     share = {"propose": proposer_share, "solve": 1 - proposer_share}

@@ -1,6 +1,6 @@
-"""The verified tasks found so far, in order, and how references and solver tasks are drawn from them.
+"""Stores the verified tasks found so far, in order, and draws references and solver tasks from them.
 
-A buffer never holds a task twice: equal means equal syntax tree and equal arguments, whatever the comments.
+A buffer never holds a task twice. Two tasks are equal if their syntax trees and arguments are; comments do not count.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Item = TypeVar("Item")
 
 
 class Buffer:
-    """Tasks of one kind, oldest first. novelty: by what a proposal is known."""
+    """Tasks of one kind, oldest first. novelty: how tasks are identified."""
 
     def __init__(self, cap: int, novelty: Novelty = "tree") -> None:
         self.cap, self.novelty = cap, novelty
         self.entries: list[Entry] = []
         self._keys: set[str] = set()
         self.forms: Counter[str] = Counter()
-        """What tasks are known by."""
+        """How many tasks share each identity (`known_by`)."""
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -38,7 +38,7 @@ class Buffer:
         return key in self._keys
 
     def add(self, entry: Entry) -> bool:
-        """Append unless it is there; beyond the cap the oldest that is no seed leaves. Whether it was new."""
+        """Append the entry if it is new, and return whether it was. Above the cap, evict the oldest non-seed entry."""
         if entry.key in self._keys:
             return False
         entry = with_form(entry, self.novelty)
@@ -58,18 +58,18 @@ class Buffer:
         self.forms = Counter(known_by(entry, self.novelty) for entry in self.entries)
 
     def _evict(self) -> None:
-        # Never the newest: in a buffer full of seeds the oldest of them leaves, or nothing new would ever enter.
+        # Never evict the newest entry. If all others are seeds, evict the oldest seed, or nothing new could enter.
         place = next((i for i, entry in enumerate(self.entries[:-1]) if entry.source != SEED), 0)
         gone = self.entries.pop(place)
         self._keys.discard(gone.key)
         name = known_by(gone, self.novelty)
         self.forms[name] -= 1
-        if not self.forms[name]:  # a count of 0 would still be in it
+        if not self.forms[name]:  # `in` would still find a key with count 0
             del self.forms[name]
 
 
 class Buffers:
-    """One buffer a task. Registered: a checkpoint holds all rows in order."""
+    """One buffer per task. Registered: a checkpoint holds all entries in order."""
 
     filename = BUFFERS_FILE
 
@@ -99,19 +99,19 @@ class Buffers:
 
 
 def draw_references(entries: Sequence[Item], count: int, rng: Random, weights: Sequence[float] = ()) -> list[Item]:
-    """Up to `count` different ones: uniformly, or one after another with these weights."""
+    """Up to `count` different items, drawn uniformly, or one at a time with `weights` if given."""
     if not weights:
         return rng.sample(entries, min(count, len(entries)))
     return draw_weighted(entries, weights, count, rng)
 
 
 def reference_weights(entries: Sequence[Entry], weighting: str) -> list[float]:
-    """Of each entry under `azr.variants.reference_weighting`: its step plus one; empty for uniform draws. (pure)"""
+    """Weights for `azr.variants.reference_weighting`: step + 1 for "step", empty for uniform draws. (pure)"""
     return [entry.step + 1.0 for entry in entries] if weighting == "step" else []
 
 
 def draw_weighted(items: Sequence[Item], weights: Sequence[float], count: int, rng: Random) -> list[Item]:
-    """Up to `count` different ones, each draw in proportion to the weights that are left. Weight 0 is never drawn."""
+    """Up to `count` different items, each drawn in proportion to the remaining weights. Weight 0 is never drawn."""
     left = {place: weight for place, weight in enumerate(weights) if weight > 0}
     chosen: list[Item] = []
     while left and len(chosen) < count:
@@ -129,10 +129,10 @@ def solver_batch(
     mix: str = "max_new",
     step_of: Callable[[Item], float] = lambda item: 1.0,
 ) -> tuple[list[Item], int]:
-    """`size` tasks by `azr.variants.solver_mix`, filled up with repeats. Second: how many were repeats.
+    """Choose `size` tasks by `azr.variants.solver_mix`; returns them and how many are repeats that fill the batch.
 
-    Never fails and never shrinks while there is one task at all. `old` must not contain `new`. step_of: the step that
-    made a task, its weight under the mix "step"; seeds have none and come in only when all others are taken.
+    The batch has the full size if there is at least one task. `old` must not contain `new`. step_of: the step that
+    created a task, used as its weight under the mix "step". Seeds have weight 0 and are used only after all others.
     """
     if mix in ("uniform_total", "step"):
         pool = [*old, *new]
@@ -148,16 +148,16 @@ def solver_batch(
 
 
 def is_stored(solve_rate: float, rule: str) -> bool:
-    """Whether `azr.variants.buffer_filter` stores a new task. (pure) An unknown rate speaks against nothing."""
+    """Whether `azr.variants.buffer_filter` stores a new task. Tasks with an unknown solve rate are stored. (pure)"""
     if rule == "all" or solve_rate == UNKNOWN_RATE:
         return True
     return solve_rate < 1 and (rule == "non_one" or solve_rate > 0)
 
 
 def consolidate(entries: Sequence[Entry], keep_share: float) -> list[Entry]:
-    """Seeds, and of the rest the newest `keep_share` of what is learnable, each once, in the old order. (pure)
+    """Keep the seeds and the newest `keep_share` of the other learnable tasks, without duplicates, in order. (pure)
 
-    Learnable: solved sometimes but not always; tasks of unknown rate count, as nothing speaks against them.
+    Learnable means solved sometimes but not always. Tasks with an unknown solve rate count as learnable.
     """
     distinct = list({entry.key: entry for entry in entries}.values())
     learnable = [e for e in distinct if e.source != SEED and (e.solve_rate == UNKNOWN_RATE or 0 < e.solve_rate < 1)]

@@ -1,7 +1,8 @@
-"""Rollouts of an engine with numbers of its own, corrected: the trainer's log_probs as the old ones, and weights.
+"""Corrects for a rollout engine whose log_probs differ from the trainer's: rescores rows and adds importance weights.
 
-The ratio of the clipped loss then compares the policy with itself before the step's first update; what the engine drew
-otherwise is made up for by truncated importance sampling (workers/loss/policy.py has the formula and its source).
+With rescored log_probs, the ratio in the clipped loss compares the policy with itself as it was before the step's first
+update. Truncated importance sampling corrects for the engine having sampled from a different distribution
+(workers/loss/policy.py has the formula and its source).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from workers.models.parallel import Single
 
 @dataclass(frozen=True)
 class Corrected:
-    """rows: with the trainer's log_probs. weights: of each completion token. metrics: how far the engine was off."""
+    """rows: with the trainer's log_probs. weights: per completion token. metrics: engine-trainer mismatch."""
 
     rows: list[Row]
     weights: list[tuple[float, ...]]
@@ -42,7 +43,7 @@ def correct(
     max_logits: int = MAX_LOGITS,
     parallel: Single | None = None,
 ) -> Corrected:
-    """Score all rows with the weights as they are, before the step's first update."""
+    """Score all rows with the current weights. Call before the step's first update."""
     old = rescore(
         model,
         rows,
@@ -83,14 +84,17 @@ def rescore(
     max_logits: int = MAX_LOGITS,
     parallel: Single | None = None,
 ) -> list[tuple[float, ...]]:
-    """log_probs of each row's completion tokens by a forward pass of `model`. parallel: who shares the passes."""
+    """log_probs of each row's completion tokens from a forward pass of `model`.
+
+    parallel: the ranks that share the passes.
+    """
     parallel = parallel or Single()
     lengths = [len(row.completion_ids) for row in rows]
     starts = [0, *accumulate(lengths)]
     found = torch.zeros(starts[-1], dtype=torch.float64)  # [tokens of all rows]
     units = packing.units_of([row.prompt_ids for row in rows], [row.completion_ids for row in rows], row_tokens)
     with parallel.reading():
-        for batch in parallel.mine(packing.micro_batches(units, micro_batch_size, row_tokens)):
+        for batch in packing.micro_batches(parallel.mine(units), micro_batch_size, row_tokens):
             members = [member for row in batch for unit in row for member in unit.members]
             scored = score(model, packing.pack(batch).to(model.device), temperature, max_logits=max_logits)
             parts = torch.split(scored.log_probs.double().cpu(), [lengths[member] for member in members])

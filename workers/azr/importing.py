@@ -1,4 +1,4 @@
-"""Tasks from elsewhere into the buffers of a new run, under the rules for its own proposals."""
+"""Imports tasks from other sources for the buffers of a new run, under the same rules as its own proposals."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ IMPORT = "import"
 
 @dataclass(frozen=True)
 class Imported:
-    """entries: in the order of the sources. sha256: of the set that they stand in; empty: nothing was imported."""
+    """entries: in the order of the sources. sha256: of the imported data set; empty if nothing was imported."""
 
     entries: tuple[Entry, ...] = ()
     sha256: str = ""
 
 
 def imported_entries(attempt: Attempt, tools: Tools, stop_asked: Callable[[], bool]) -> Imported:
-    """What `data.sources` give a run to begin with. Raises LonghaulError (INPUT), `checking.Stopped`."""
+    """Load the initial tasks from `data.sources`. Raises LonghaulError (INPUT) and `checking.Stopped`."""
     if not tools.profile.data.sources:
         return Imported()
 
@@ -46,7 +46,7 @@ def imported_entries(attempt: Attempt, tools: Tools, stop_asked: Callable[[], bo
 
 
 def unwanted_of(tools: Tools) -> Callable[[Entry], str]:
-    """Why this run cannot use a task that holds: a word for counting, empty if it can."""
+    """Returns a function that says why this run cannot use a valid task: a short reason, or "" if it can."""
     is_readable = reading_rule_of(tools.style.name, tools.tokenizer)
 
     def unwanted(entry: Entry) -> str:
@@ -60,7 +60,7 @@ def unwanted_of(tools: Tools) -> Callable[[Entry], str]:
 
 
 def _entry(record: Record) -> Entry:
-    """As a task of step 0. How often another model solved it says nothing about this one."""
+    """The record as a task of step 0. Drops the solve rate, which another model measured."""
     return Entry(
         task=record.task,
         program=record.program,

@@ -1,4 +1,4 @@
-"""Self-play as a kind of worker: its imports, its jobs, and what each rank holds (`workers.kinds`)."""
+"""Defines self-play as a kind of worker (`workers.kinds`): its imports, its jobs and the replica of each rank."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def warm_up() -> Sandbox | None:
-    """Zygotes with the default limits, then the imports that take seconds. No profile is known yet, no GPU is used.
+    """Start sandbox zygotes with the default limits, then run the slow imports. Needs no profile and no GPU.
 
-    None where the default limits cannot be had here: whether the profile's can is seen when it is known.
+    Returns None if this machine does not support the default limits. The profile's own limits are checked later.
     """
     set_environment()
     knobs = SandboxKnobs()
@@ -36,7 +36,7 @@ def warm_up() -> Sandbox | None:
 
 
 def job(spec: WorkerSpec, warmed: Sandbox | None) -> Callable[[Attempt], Result]:
-    """What to do for `spec`. A sandbox with other limits than the profile's is replaced."""
+    """The job for `spec`. Uses the warmed-up sandbox if the profile has the default limits, else starts its own."""
     set_environment()
     from workers.azr.trainer import AzrTrainer
     from workers.cycle import train, validate
@@ -60,7 +60,7 @@ def job(spec: WorkerSpec, warmed: Sandbox | None) -> Callable[[Attempt], Result]
 
 
 def replica() -> type[Replica]:
-    """What each rank holds."""
+    """The replica class of each rank."""
     from workers.azr.replica import AzrReplica
 
     return AzrReplica

@@ -1,4 +1,4 @@
-"""What is counted in a step of self-play, as a flat dict of floats; profiles/metrics.py says what each is. (pure)"""
+"""Metrics of a self-play step as a flat dict of floats. profiles/metrics.py documents each one. (pure)"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Metrics = dict[str, float]
 
 
 def mean(values: Iterable[float]) -> float:
-    """0 for nothing: a chart needs a number, and a count beside it tells that there was none."""
+    """The mean, or 0 if there are no values: charts need a number, and a separate count shows that there were none."""
     found = list(values)
     return fmean(found) if found else 0.0
 
@@ -47,6 +47,8 @@ def collected_metrics(
         "accept_rate": len(new) / len(proposals) if proposals else 0.0,
         "dup_rate": reasons[REPEAT] / len(proposals) if proposals else 0.0,
     }
+    for name in dict.fromkeys(name for row in rows for name in row.own_rewards):
+        metrics[f"reward/{name}"] = mean(row.own_rewards[name] for row in rows if name in row.own_rewards)
     metrics |= {f"invalid/{reason}": float(count) for reason, count in sorted(reasons.items())}
     for task in tasks:
         metrics |= _task_metrics(task, rows, new)
@@ -76,7 +78,7 @@ def _task_metrics(task: Task, rows: Sequence[Row], new: Sequence[Solved]) -> Met
 
 
 def _cell_metrics(name: str, cell: Sequence[Row]) -> Metrics:
-    """What is counted alike of proposals and answers."""
+    """Metrics that proposals and answers share."""
     rewards = [row.reward for row in cell if row.reward is not None] or [0.0]
     return {
         f"reward/{name}": mean(rewards),
@@ -89,7 +91,7 @@ def _cell_metrics(name: str, cell: Sequence[Row]) -> Metrics:
 
 
 def advantage_metrics(rows: Sequence[Row], advantages: Sequence[float]) -> Metrics:
-    """The deviation of each cell's advantages."""
+    """The standard deviation of each cell's advantages."""
     cells: dict[str, list[float]] = {}
     for row, value in zip(rows, advantages, strict=True):
         cells.setdefault(f"advantage_std/{row.role}_{row.task}", []).append(value)
@@ -97,7 +99,7 @@ def advantage_metrics(rows: Sequence[Row], advantages: Sequence[float]) -> Metri
 
 
 def push_metrics(rows: Sequence[Row], pushes: Sequence[float]) -> Metrics:
-    """What of the gradient's weight, the sum of |advantage| over tokens, is the proposer's."""
+    """The proposer's share of the gradient weight, which is the sum of |advantage| over tokens."""
     sizes = [abs(push) * len(row.completion_ids) for row, push in zip(rows, pushes, strict=True)]
     proposer = sum(size for row, size in zip(rows, sizes, strict=True) if row.role == "propose")
     return {"proposer_push": proposer / sum(sizes) if any(sizes) else 0.0}

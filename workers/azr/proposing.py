@@ -1,4 +1,4 @@
-"""The proposer's half of a step: prompts from the buffers, completions, and the tasks that they make."""
+"""The proposer's half of a step: builds prompts from the buffers, generates proposals and validates them."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from workers.tasks.seeds import seed_entries
 from workers.tasks.validate_proposals import TOO_LONG, Candidate, Checked, Rules, check
 
 MAX_REDRAWS = 20
-"""Prompts that are too long are drawn again so often, then with one reference fewer."""
+"""How often to redraw an overlong prompt before using one reference fewer."""
 MAX_PARTS = 3
-"""Earlier programs that one proposal may have to build on."""
+"""Maximum number of earlier programs that a composite proposal must build on."""
 
 
 @dataclass(frozen=True)
 class Tools:
-    """What both roles work with."""
+    """What both roles share."""
 
     profile: Profile
     style: PromptStyle
@@ -44,7 +44,7 @@ class Tools:
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """The kinds that the run trains on, by name."""
+        """The kinds of task that the run trains on."""
         return tasks_of(self.profile.azr.tasks)
 
     @property
@@ -56,7 +56,7 @@ class Tools:
         return self.tokenizer.encode(text)
 
     def text_of(self, rollout: Rollout) -> str:
-        """The completion alone: without a stop token, but with the stop text, which ends its answer."""
+        """The completion without its stop token. Keeps the stop text, which is part of the answer."""
         ids = rollout.completion_ids[:-1] if rollout.finish_reason == "stop" else rollout.completion_ids
         return self.tokenizer.decode(ids)
 
@@ -66,7 +66,7 @@ class Tools:
 
 @dataclass(frozen=True)
 class ProposerPrompt:
-    """A proposer's prompt. program: the first that it shows. parts: programs to build on."""
+    """A proposer's prompt. program: the first reference program, or "". parts: programs to build on."""
 
     task: Task
     prompt_ids: tuple[int, ...]
@@ -76,7 +76,7 @@ class ProposerPrompt:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A prompt with one rollout of it. Rollouts of equal prompts share the group."""
+    """A prompt with one of its rollouts. Rollouts of equal prompts share a group number."""
 
     asked: ProposerPrompt
     group: int
@@ -85,20 +85,21 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Proposed:
-    """One proposer rollout and what came of it."""
+    """One proposer rollout and its validation result."""
 
     task: Task
     group: int
     rollout: Rollout
+    text: str
     checked: Checked
 
 
 def propose(
     tools: Tools, buffers: Buffers, tasks: Sequence[Task], count: int, step: int, seed_batch: int = 0
 ) -> list[Drawn]:
-    """`count` rollouts for each task; all prompts are made before any generation. seed_batch: its number, in seeding.
+    """Generate `count` rollouts for each task. Builds all prompts first. seed_batch: batch number in seeding, else 0.
 
-    A task whose buffer has nothing to show is left out of the step where the style cannot ask without.
+    Skips a task that needs references or programs if its pool is empty.
     """
     seed, azr = tools.profile.run.seed, tools.profile.azr
     purpose = f"seed {seed_batch}" if seed_batch else "propose"
@@ -125,7 +126,7 @@ def propose(
 
 
 def draw_parts(able: Sequence[str], share: float, rng: Random) -> tuple[str, ...]:
-    """With probability `share`, 1 to MAX_PARTS different programs to build on; fewer where there are fewer."""
+    """With probability `share`, 1 to MAX_PARTS different programs to build on, or fewer if `able` has fewer."""
     wanted = rng.random() < share
     count = rng.randint(1, MAX_PARTS)
     distinct = list(dict.fromkeys(able))
@@ -141,11 +142,14 @@ def proposer_prompt(
     *,
     is_seeding: bool = False,
 ) -> ProposerPrompt:
-    """A prompt that fits. Never cut: drawn again, then with less. The shortest that there is may still be too long."""
+    """Build a prompt that fits. Prompts are never truncated: redraw references, then use fewer, then drop the parts.
+
+    If nothing fits, returns the shortest prompt, which may still be too long.
+    """
     azr, style = tools.profile.azr, tools.style
 
     def asked(shown: Sequence[Entry], parts: tuple[str, ...]) -> ProposerPrompt:
-        # A task of many pairs may be all that there is of a program: its first pair stands for it.
+        # The pool may hold a program only as a task with many input-output pairs: show the first pair.
         items = [Triplet(one.program, one.inputs[0], one.outputs[0], one.step, one.source) for one in shown]
         ids = tools.encode(style.propose(task, items, parts, is_seeding=is_seeding))
         return ProposerPrompt(task, ids, shown[0].program if shown else "", parts)
@@ -166,9 +170,9 @@ def proposer_prompt(
 
 
 def check_lengths(tools: Tools, max_positions: int | None) -> None:
-    """Before anything is generated: a whole sequence fits the model, and the shortest prompts fit their limit.
+    """Check that a full sequence fits the context window and the shortest prompts fit their limit.
 
-    Raises LonghaulError (INPUT) with the numbers.
+    Call before any generation. Raises LonghaulError (INPUT) with the numbers.
     """
     knobs = tools.profile.sampling
     total = knobs.max_prompt_tokens + knobs.max_completion_tokens
@@ -202,7 +206,10 @@ def _too_long(what: str, advice: str) -> LonghaulError:
 
 
 def program_pool(profile: Profile, buffers: Buffers, task: Task) -> list[Entry]:
-    """Distinct programs for a kind that writes none; the seeds are there when all others are too long."""
+    """Distinct programs for a kind that writes none, at most `azr.induction_max_statements` statements long.
+
+    If all programs are longer, returns the shortest one.
+    """
     limit = profile.azr.induction_max_statements
     programs = buffers.programs() or list(buffers.of[task].entries)
     short = [entry for entry in programs if not limit or num_statements(entry.program) <= limit]
@@ -212,12 +219,12 @@ def program_pool(profile: Profile, buffers: Buffers, task: Task) -> list[Entry]:
 
 
 def num_statements(program: str) -> int:
-    """Lines of the body without the last `return`. (pure) A measure, for programs of one straight line."""
+    """Non-empty lines without the `def` line and the last `return`. Meant for straight-line programs. (pure)"""
     return sum(1 for line in program.splitlines() if line.strip()) - 2
 
 
 def rules_of(tools: Tools) -> Rules:
-    """What a task of this run must keep to."""
+    """The rules that a task of this run must satisfy."""
     azr, style = tools.profile.azr, tools.style
     return Rules(
         max_output_chars=azr.max_output_chars,
@@ -236,25 +243,26 @@ def rules_of(tools: Tools) -> Rules:
 def verify(
     tools: Tools, buffers: Buffers, drawn: Sequence[Drawn], step: int, taken: Counter[str], *, is_seeding: bool = False
 ) -> list[Proposed]:
-    """Parse and run every proposal. `taken` counts the reasons of those that are no new valid task."""
+    """Parse and run every proposal. Counts the rejection reasons in `taken`."""
     style = tools.style
+    texts = [tools.text_of(one.rollout) for one in drawn]
     candidates = [
         Candidate(
             one.asked.task,
-            style.parse_proposal(one.asked.task, tools.text_of(one.rollout), is_seeding=is_seeding),
+            style.parse_proposal(one.asked.task, text, is_seeding=is_seeding),
             one.asked.program,
             one.asked.parts,
         )
-        for one in drawn
+        for one, text in zip(drawn, texts, strict=True)
     ]
     known = {task: buffer.forms for task, buffer in buffers.of.items()}
     verdicts = check(candidates, tools.sandbox, known, step=step, rules=rules_of(tools))
     proposed = []
-    for one, verdict in zip(drawn, verdicts, strict=True):
+    for one, text, verdict in zip(drawn, texts, verdicts, strict=True):
         task = one.asked.task
         if verdict.entry is not None and not tools.fits(tools.encode(style.solve(task, item_of(verdict.entry)))):
             verdict = Checked(None, TOO_LONG)
         if verdict.reason:
             taken[verdict.reason] += 1
-        proposed.append(Proposed(task, one.group, one.rollout, verdict))
+        proposed.append(Proposed(task, one.group, one.rollout, text, verdict))
     return proposed

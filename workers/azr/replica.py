@@ -16,7 +16,7 @@ from workers.tasks.kinds.registry import tasks_of
 
 
 class Apply(Call[tuple[bool, dict[str, float]]]):
-    """A step's rows, all of them: each rank takes its part itself."""
+    """Apply a step's rows. Every rank gets all rows and selects its own part."""
 
     step: int
     rows: list[Row]
@@ -26,7 +26,7 @@ class Apply(Call[tuple[bool, dict[str, float]]]):
 class AzrReplica(Replica):
     def make_update(self) -> PolicyUpdate:
         profile = self.profile
-        tasks_of(profile.azr.tasks)  # each rank sorts rows by kind, so each has to know a profile's own ones
+        tasks_of(profile.azr.tasks)  # registers the profile's own kinds of task: each rank sorts rows by kind
         return PolicyUpdate(
             self.model,
             self.optimizer,
@@ -37,6 +37,7 @@ class AzrReplica(Replica):
             head_rows=head_rows_for(profile, self.model),
             tis_cap=tis_cap_of(profile),
             shuffles=profile.azr.variants.minibatch_order == "shuffle",
+            rollout_tokens=profile.azr.loss_constant if profile.azr.loss_divisor == "constant" else None,
         )
 
     @property
@@ -44,7 +45,7 @@ class AzrReplica(Replica):
         return {**super().handlers, Apply: self.apply}
 
     def apply(self, asked: Apply) -> tuple[bool, dict[str, float]]:
-        """Whether all numbers were finite, and the step's metrics."""
+        """Returns whether all numbers were finite, and the step's metrics."""
         with self.phase("train"):
             found: tuple[bool, dict[str, float]] = self.update.apply(asked.step, asked.rows, asked.advantages)
         return found

@@ -1,4 +1,4 @@
-"""What one step of self-play leaves on disk: rollouts with their rewards, the tasks found, what is counted."""
+"""What one step of self-play writes to disk: rollouts with their rewards, the tasks found and the metrics."""
 
 from __future__ import annotations
 
@@ -14,38 +14,40 @@ from workers.tasks.items import Role, Task
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """One rollout. It is trained on unless `reward` is None: then no fair judgement of it was possible."""
+    """One rollout. Training skips it if `reward` is None, which means that it could not be judged fairly."""
 
     task: Task
     role: Role
     group: int
-    """Rollouts of one prompt share the number, within a task and role."""
+    """Group number. Within a task and role, rollouts of one prompt share it."""
     prompt_ids: tuple[int, ...]
     completion_ids: tuple[int, ...]
     log_probs: tuple[float, ...]
-    """Of each completion token, as the rollout engine reported them. Empty unless all are finite; then no `reward`."""
+    """One per completion token, from the rollout engine. If any is not finite: empty, and `reward` is None."""
     finish_reason: str
     reward: float | None
+    own_rewards: dict[str, float] = {}
+    """User-defined parts of `reward`, by name."""
     is_correct: bool = False
-    """A right answer; a valid new task."""
+    """Solver: the answer is right. Proposer: the task is valid and new."""
     is_well_formed: bool = True
     is_worked: bool = False
 
 
 class Collected(Struct, frozen=True, kw_only=True):
-    """All of a step before its update."""
+    """Everything that a step collects before its update."""
 
     rows: list[Row]
     found: list[Entry]
     """New valid tasks, to be stored in this order."""
     retired: list[str] = []
-    """Keys of stored tasks whose program gave another value this time."""
+    """Keys of stored tasks whose program returned a different value this time."""
     metrics: dict[str, float] = {}
     place: Place | None = None
-    """Where the finite source is read on, where there is one."""
+    """The next position in the finite source, if there is one."""
 
     def records(self) -> list[dict[str, Any]]:
-        """JSON records, one a line of the rollout file."""
+        """JSON records, one per line of the rollout file."""
         rest = msgspec.to_builtins(self)
         rows = rest.pop("rows")
         return [*rows, rest]

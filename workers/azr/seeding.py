@@ -1,7 +1,7 @@
-"""Growing the buffers of a new run by the model's own proposals, without any weight update.
+"""Grows the buffers of a new run from the model's own proposals, without any weight update.
 
-Every batch is on disk before the next one begins, in the form of rollout files: a seeding that is killed goes on where
-it was, and ends with the buffers of an unbroken one.
+Each batch is written to disk as a rollout file before the next one begins. A killed seeding resumes and ends with the
+same buffers as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ log = logging.getLogger("worker")
 
 
 class Batch(Struct, frozen=True, kw_only=True):
-    """What one batch of seeding gave."""
+    """The result of one batch of seeding."""
 
     task: Task
     found: list[Entry]
-    """Valid tasks that were not known, in order."""
+    """New valid tasks, in order."""
     reasons: dict[str, int] = {}
-    """Why the other proposals are none."""
+    """Rejection reason -> number of proposals."""
     proposals: int
 
 
 Draw = Callable[[Buffers, Task, int], Batch]
-"""(buffers, task, number of the batch) -> what it gave."""
+"""(buffers, task, batch number) -> the batch."""
 
 
 class Journal(Protocol):
-    """Where batches survive a kill."""
+    """Stores batches so that they survive a kill."""
 
     def read(self, number: int, task: Task) -> Batch | None: ...
 
@@ -55,9 +55,9 @@ class Journal(Protocol):
 
 
 class BatchFiles:
-    """A `Journal` of one file a batch. A file of another run, model or way of proposing does not count.
+    """A `Journal` with one file per batch. Ignores files of another run, model or proposal setup.
 
-    given_sha256: of the imported tasks that the buffers began with.
+    given_sha256: hash of the imported tasks that the buffers started with.
     """
 
     def __init__(self, path_of: Callable[[int], Path], run_id: str, profile: Profile, given_sha256: str = "") -> None:
@@ -77,7 +77,10 @@ class BatchFiles:
 
 
 def seeding_sha256(profile: Profile, given_sha256: str = "") -> str:
-    """Of what decides which seeds are found. How many are wanted does not: after `seed_stalled` one may raise it."""
+    """Hash of everything that decides which seeds are found.
+
+    Excludes `seed_tasks` and `max_seed_batches`, which may change after `seed_stalled`.
+    """
     azr = replace(profile.azr, seed_tasks=Azr().seed_tasks, max_seed_batches=Azr().max_seed_batches)
     parts = [profile.run.seed, profile.model, profile.sampling, azr, given_sha256]
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
@@ -90,9 +93,9 @@ def grow(
     on_batch: Callable[[int], None] = lambda number: None,
     journal: Journal | None = None,
 ) -> None:
-    """Bring every buffer to `azr.seed_tasks` tasks, fewer only when asked to stop. on_batch: told each batch's number.
+    """Fill every buffer to `azr.seed_tasks` tasks, or stop early if asked. on_batch: called with each batch's number.
 
-    Raises LonghaulError (INPUT) `seed_stalled` after `azr.max_seed_batches` batches, with the reasons counted.
+    Raises LonghaulError (INPUT) `seed_stalled` after `azr.max_seed_batches` batches, with the rejection counts.
     """
     azr = tools.profile.azr
 
@@ -115,16 +118,17 @@ def grow(
 def fill(
     buffers: Buffers, target: int, max_batches: int, draw: Draw, stop_asked: Callable[[], bool] = lambda: False
 ) -> int:
-    """The rule of growth; returns the number of batches. All kinds of one pair grow one shared set.
+    """Draw batches until every buffer holds `target` tasks; returns the number of batches.
 
-    Batches alternate between the tasks. A set that passes the target is cut to it.
+    Batches alternate between the tasks. Kinds with a single input-output pair share what they find. Tasks beyond the
+    target are dropped. Raises LonghaulError (INPUT) after `max_batches` batches.
     """
     shared: list[Task] = [task for task in buffers.of if not kind_of(task).many_pairs]
     reasons: Counter[str] = Counter()
     batches = proposals = 0
     while not stop_asked():
         short = [task for task in buffers.of if len(buffers.of[task]) < target]
-        # Kinds that write no program ask about those of the others, so they come when these are there.
+        # Kinds that write no program use programs of the other kinds, so they come last.
         short = [task for task in short if kind_of(task).writes_program] or short
         if not short:
             break
@@ -158,7 +162,7 @@ def _store(buffers: Buffers, tasks: list[Task], found: list[Entry], target: int)
 
 
 def stalled(buffers: Buffers, target: int, batches: int, proposals: int, reasons: Counter[str]) -> LonghaulError:
-    """The named end of a seeding that gets nowhere, with the histogram of what was refused."""
+    """The error for a seeding that makes no progress, with a histogram of the rejections."""
     sizes = ", ".join(f"{task} {len(buffer)}" for task, buffer in buffers.of.items())
     shares = [f"{reason} {count} ({count / max(proposals, 1):.0%})" for reason, count in reasons.most_common()]
     accepted = proposals - reasons.total()

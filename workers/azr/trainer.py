@@ -1,4 +1,4 @@
-"""Self-play as a `Trainer`: owns model, optimiser, buffers and random state, and lets the modules beside it work."""
+"""Self-play as a `Trainer`: owns model, optimiser, buffers and random state. The sibling modules do the work."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from workers.memory.backoff import Sizes
 from workers.models import load
 from workers.models.torch_setup import device_of as device_of
 from workers.models.torch_setup import set_up_torch as set_up_torch
-from workers.rank_group.calls import Probe, Rehearse, Resize, Rest, TakeMemory
+from workers.rank_group.calls import Probe, Rehearse, Resize, Rest
 from workers.rank_group.leader import RankGroup
-from workers.rank_group.replica import highest
+from workers.rewards.of_profile import NO_PARTS, RoleRewards
 from workers.runtime import Attempt
 from workers.sandbox import Sandbox
 from workers.sandbox.limits import OK
@@ -48,16 +48,17 @@ from workers.tasks.seeds import seed_entries
 from workers.tasks.styles import output_rule_of, style_of
 
 KEEP_SHARE = 0.5
-"""Of the learnable tasks, the newest part that a reseed keeps: old ones were made for a weaker model."""
+"""Share of the learnable tasks that a reseed keeps, newest first: old tasks were made for a weaker model."""
 
 
 class AzrTrainer:
-    """A `Trainer`; `train.py` says what each method is for."""
+    """A `Trainer`; `workers/cycle/train.py` documents its methods."""
 
     static_files: ClassVar[Collection[str]] = load.STATIC_FILES
 
-    def __init__(self, attempt: Attempt, sandbox: Sandbox) -> None:
-        self._attempt = attempt
+    def __init__(self, attempt: Attempt, sandbox: Sandbox, own_rewards: RoleRewards = NO_PARTS) -> None:
+        """own_rewards: user-defined parts of the reward, added to those of the profile."""
+        self._attempt, self._own_rewards = attempt, own_rewards
         self._sandbox = sandbox
         self._profile: Profile = attempt.profile
         self.rank_group = RankGroup(attempt)
@@ -88,13 +89,13 @@ class AzrTrainer:
             is_output_allowed=output_rule_of(style.name),
         )
         check_lengths(self._tools, getattr(self._model.config, "max_position_embeddings", None))
-        self._selfplay = SelfPlay(self._tools, self._buffers, self._attempt.stage)
+        self._selfplay = SelfPlay(self._tools, self._buffers, self._attempt.stage, self._own_rewards)
         if profile.data.tasks:
             self._source = read_tasks(Path(profile.data.tasks), self._sandbox, tasks, rules_of(self._tools))
             self._cursor = Cursor(len(self._source), profile.run.seed, profile.data.on_exhausted)
 
     def _tell_sandbox(self) -> None:
-        """Raises LonghaulError (INPUT) where the profile names modules that cannot be loaded."""
+        """Report the sandbox layers. Raises LonghaulError (INPUT) if a module of the profile cannot be loaded."""
         self._attempt.event(event_kinds.SANDBOX, layers=self._sandbox.layers)
         required = {*self._profile.sandbox.require, "landlock", "seccomp"}
         if missing := sorted(name for name in required if self._sandbox.layers.get(name) != OK):
@@ -123,7 +124,7 @@ class AzrTrainer:
 
     def seed(self, stop_asked: Callable[[], bool]) -> Sequence[Record]:
         if self._cursor is not None:
-            return []  # nothing is proposed: buffers fill with the tasks of the file as they are trained on
+            return []  # nothing is proposed: training adds the file's tasks to the buffers as it uses them
         style = self._tools.style
         for entry in seed_entries(self._tools.tasks, style.name):
             self._buffers.of[entry.task].add(entry)
@@ -133,13 +134,13 @@ class AzrTrainer:
             raise Interrupted from None
         for entry in given.entries:
             self._buffers.of[entry.task].add(entry)
-        spec, told = self._attempt.spec, self._attempt.at
+        spec, report_stage = self._attempt.spec, self._attempt.at
         path_of = partial(self._attempt.run.seed_file, spec.cycle)
         journal = BatchFiles(path_of, spec.run_id, self._profile, given.sha256)
 
         def on_batch(number: int) -> None:
             sizes = ", ".join(f"{task} {len(buffer)}" for task, buffer in self._buffers.of.items())
-            told(0, f"seeding, batch {number}, {sizes} of {self._profile.azr.seed_tasks} tasks")
+            report_stage(0, f"seeding, batch {number}, {sizes} of {self._profile.azr.seed_tasks} tasks")
 
         with self._memory.phase("rollout"):
             grow(self._tools, self._buffers, stop_asked, on_batch, journal)
@@ -147,12 +148,12 @@ class AzrTrainer:
         if any(len(buffer) < self._profile.azr.seed_tasks for buffer in self._buffers.of.values()):
             raise Interrupted
         entries = [entry for buffer in self._buffers.of.values() for entry in buffer.entries]
-        return [example(entry) for entry in entries if entry.source != IMPORT]  # those are in data/imported.jsonl
+        return [example(entry) for entry in entries if entry.source != IMPORT]  # others: data/imported.jsonl
 
     def reseed(self) -> dict[str, float]:
-        """Each task once, the newest learnable ones, and only those that still give what they gave.
+        """Keep the seeds and the newest learnable tasks, without duplicates. Drop tasks whose results have changed.
 
-        Of a finite source, whose tasks are not drawn from the buffers, all that still hold.
+        With a finite source, tasks are not drawn from the buffers: keep all whose results have not changed.
         """
         before = kept = 0
         for buffer in self._buffers.of.values():
@@ -188,14 +189,14 @@ class AzrTrainer:
         if not self._profile.azr.variants.train_proposer:
             rows = [row for row in rows if row.role == "solve"]
         advantages = advantages_of(rows, self._profile.azr.advantages, self._profile.azr.variants.adv_norm)
-        # The loss is linear in the advantages, and a weight is never negative: clipping stays as it is.
+        # The loss is linear in the advantages and no weight is negative, so clipping is unaffected.
         weights = role_weights([(row.task, row.role) for row in rows], self._profile.azr.proposer_share)
         pushes = [weight * value for weight, value in zip(weights, advantages.values, strict=True)]
         self.rank_group.call(Rest())
         with self._attempt.stage("update"), self._memory.phase("train"):
             is_finite, learned = self.rank_group.call(Apply(step, rows, pushes))[0]
         self._store(collected)
-        metrics = collected.metrics | learned | self._buffers.sizes() | highest(self.rank_group.call(TakeMemory()))
+        metrics = collected.metrics | learned | self._buffers.sizes() | self.rank_group.take_figures()
         metrics |= advantage_metrics(rows, advantages.values) | push_metrics(rows, pushes)
         metrics["cell_degenerate"] = float(advantages.degenerate)
         metrics["update_skipped"] = float(not rows)
@@ -212,7 +213,7 @@ class AzrTrainer:
         self._policy.static.write(directory)
 
     def _store(self, collected: Collected) -> None:
-        """The step's tasks enter the buffers; nothing before this changed them, so a step may be repeated."""
+        """Add the step's tasks to the buffers. Nothing changes them earlier, so a step can be repeated."""
         if collected.retired:
             for buffer in self._buffers.of.values():
                 buffer.remove(frozenset(collected.retired))
@@ -223,7 +224,7 @@ class AzrTrainer:
 
 
 def warnings_of(collected: Collected, metrics: dict[str, float]) -> list[str]:
-    """What a person should know at once. (pure)"""
+    """Warnings to show at once. (pure)"""
     texts = []
     if collected.retired:
         texts.append(f"{len(collected.retired)} tasks gave another value than before and were retired")

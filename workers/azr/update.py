@@ -1,4 +1,4 @@
-"""The policy update of one step: rows to minibatches to gradients, and what is worth knowing about them."""
+"""The policy update of one step: splits rows into minibatches, applies their gradients and reports metrics."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ from workers.tasks.kinds import registry
 
 
 def advantages_of(rows: Sequence[Row], kind: str, norm: Literal["sample", "token"] = "sample") -> Advantages:
-    """TRR++ over (task, role) cells, or with the mean of the prompt's group as the baseline. (pure)
+    """TRR++ over (task, role) cells; kind "group" uses the mean of the prompt's group as the baseline. (pure)
 
-    norm: what the statistics of a cell are taken over; groups know samples only.
+    norm: whether cell statistics are per sample or per token. Kind "group" ignores it and uses samples.
     """
     cells = [(row.task, row.role) for row in rows]
     rewards = [row.reward or 0.0 for row in rows]
     if kind == "group":
-        # A proposer's prompt is asked once or a few times by chance: its baseline is the task's, not the prompt's.
+        # A proposer's prompt repeats only by chance, so its baseline is the mean of its cell, not of its prompt.
         groups = [row.group if row.role == "solve" else -1 for row in rows]
         return group_advantages(cells, groups, rewards)
     return cell_advantages(cells, rewards, [len(row.completion_ids) for row in rows], norm)
 
 
 def minibatches(rows: Sequence[Row], count: int, mix: Random | None = None) -> list[list[int]]:
-    """`count` lists of row numbers; sizes differ by 1 at most. (pure)
+    """`count` lists of row numbers; sizes differ by at most 1. Raises ValueError if count > len(rows). (pure)
 
-    In the order of the registry, proposals first: with 3 updates of 3 kinds, one for each. mix: shuffled by it instead.
+    Rows are ordered by kind of task as in the registry, proposals first within a kind. mix: shuffles them instead.
     """
     if count > len(rows):
         raise ValueError(f"{len(rows)} rollouts cannot be split into {count} updates (optimizer.updates_per_step)")
@@ -64,14 +64,14 @@ TokenWeights = tuple[float, ...]
 
 @dataclass
 class Sums:
-    """Sums over the tokens of a step; means are taken once, at the end."""
+    """Sums over the tokens of a step. `metrics` computes the means once, at the end."""
 
     tokens: float = 0.0
     loss: float = 0.0
     entropy: float = 0.0
     clipped: float = 0.0
     compared: float = 0.0
-    """Tokens of updates before which no weight had changed: the next three are of these alone."""
+    """Tokens scored before the step's first weight change. The next three fields cover only these tokens."""
     mismatch: float = 0.0
     mismatch_max: float = 0.0
     kl: float = 0.0
@@ -83,14 +83,14 @@ class Sums:
         self.clipped += float(clipped.sum())
 
     def compare(self, delta: Tensor, kl: Tensor) -> None:
-        """delta: [T], distance between the engine's log-probs and the trainer's, under the same weights."""
+        """delta: [T], |engine log_prob - trainer log_prob| under the same weights. kl: [T], their k3 estimate."""
         self.compared += len(delta)
         self.mismatch += float(delta.sum())
         self.mismatch_max = max(self.mismatch_max, float(delta.max()))
         self.kl += float(kl.sum())
 
     def merge(self, other: Sums, group: Group) -> None:
-        """Add what all ranks of `group` have found, each in its part."""
+        """Add `other`, summed over all ranks of `group`; each rank passes the sums of its own part."""
         added = ("tokens", "loss", "entropy", "clipped", "compared", "mismatch", "kl")
         for name, value in zip(added, group.total([getattr(other, name) for name in added]), strict=True):
             setattr(self, name, getattr(self, name) + value)
@@ -113,8 +113,8 @@ class Sums:
 class PolicyUpdate:
     """Applies one step's rows to the model.
 
-    A minibatch is applied as a whole or not at all: after running out of memory, calling again with the same rows goes
-    on at the minibatch that failed.
+    A minibatch is applied as a whole or not at all. After an out-of-memory error, calling `apply` again with the same
+    rows resumes at the minibatch that failed.
     """
 
     def __init__(
@@ -129,15 +129,17 @@ class PolicyUpdate:
         head_rows: int = 0,
         tis_cap: float = 0.0,
         shuffles: bool = False,
+        rollout_tokens: float | None = None,
     ) -> None:
-        """parallel: where several GPUs share the update, each calls `apply` with the same rows. phase: measures a part
-        of the update. head_rows: places of which the output head makes logits at one time; 0: as many as MAX_LOGITS
-        has room for. tis_cap: most weight of a token whose rollout engine has numbers of its own; 0: its log_probs are
-        the trainer's. shuffles: whether minibatches are a random mix, instead of one task after another.
+        """parallel: shares the update among GPUs; every rank calls `apply` with the same rows. phase: measures a part
+        of the update. head_rows: positions per logits chunk of the output head; 0 means as many as MAX_LOGITS allows.
+        tis_cap: cap on the importance weight of a token; 0 means that the engine's log_probs equal the trainer's and
+        need no correction. shuffles: mix tasks at random in minibatches instead of ordering by task. rollout_tokens:
+        see `divisor_of`.
         """
         self._model, self._optimizer, self._knobs, self._temperature = model, optimizer, knobs, temperature
         self.parallel, self._phase = parallel or Single(), phase
-        self._tis_cap, self._shuffles = tis_cap, shuffles
+        self._tis_cap, self._shuffles, self._rollout_tokens = tis_cap, shuffles, rollout_tokens
         self.micro_batch_size = knobs.micro_batch_size
         self.head_rows = head_rows or max(1, MAX_LOGITS // int(model.config.vocab_size))
         self._applied: tuple[int, int] = (0, 0)  # step, minibatches that are done
@@ -145,9 +147,9 @@ class PolicyUpdate:
         self._corrected: Corrected | None = None
 
     def apply(self, step: int, rows: Sequence[Row], advantages: Sequence[float]) -> tuple[bool, dict[str, float]]:
-        """Whether all numbers were finite, and the step's metrics. Where one was not, that minibatch is skipped.
+        """Returns whether all numbers were finite, and the step's metrics. Skips a minibatch with a non-finite number.
 
-        Fewer rows than updates, because most could not be judged, make fewer updates; no rows make none.
+        If there are fewer rows than updates, because most could not be judged, makes one update per row.
         """
         if self._applied[0] != step:
             self._applied, self._sums, self._corrected = (step, 0), Sums(), None
@@ -155,7 +157,7 @@ class PolicyUpdate:
         rate = learning_rate_at(step, self._knobs)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
-        # The order belongs to the step, so that a call after running out of memory goes on in the same one.
+        # The order depends only on the step, so a retry after an out-of-memory error uses the same one.
         mix = stream(0, step, "minibatch order") if self._shuffles else None
         batches = minibatches(rows, min(self._knobs.updates_per_step, len(rows)), mix)
         is_finite = True
@@ -170,9 +172,9 @@ class PolicyUpdate:
         return is_finite, self._sums.metrics() | {"learning_rate": rate} | mismatch
 
     def _correct(self, rows: Sequence[Row]) -> tuple[Sequence[Row], Sequence[TokenWeights], dict[str, float]]:
-        """Rows with the log_probs that the ratio refers to, their tokens' weights, and how far the engine was off.
+        """Rows with the old log_probs of the ratio, the importance weights of their tokens, and mismatch metrics.
 
-        Once a step, before its first update: a call after running out of memory goes on with the same numbers.
+        Computed once per step, before its first update. A retry after an out-of-memory error reuses the result.
         """
         if not self._tis_cap:
             return rows, (), {}
@@ -192,7 +194,7 @@ class PolicyUpdate:
 
     @property
     def _row_tokens(self) -> int:
-        """Shrinks with the micro-batch: a prompt and its completions are one unit, however small that is."""
+        """Tokens per packed row. Shrinks with the micro-batch, so that smaller micro-batches do use less memory."""
         wanted = max(1, self._knobs.row_tokens * self.micro_batch_size // self._knobs.micro_batch_size)
         return row_tokens_for(self._model, wanted)
 
@@ -212,13 +214,13 @@ class PolicyUpdate:
             self.parallel.changed()
             sums.grad_norms.append(float(norm))
         else:
-            sums.loss = self._sums.loss  # else every later minibatch of the step would be skipped as well
+            sums.loss = self._sums.loss  # a non-finite sum would skip every later minibatch of the step
         self._sums = sums
         self.forget_gradients()
         return is_finite
 
     def resize(self, rollouts: int, head_rows: int) -> None:
-        """Do so much at one time from now on."""
+        """Use these sizes from now on. rollouts: per micro-batch. head_rows: positions per logits chunk."""
         self.micro_batch_size, self.head_rows = rollouts, head_rows
 
     def forget_gradients(self) -> None:
@@ -228,16 +230,16 @@ class PolicyUpdate:
     def accumulate(
         self, rows: Sequence[Row], advantages: Sequence[float], sums: Sums, weights: Sequence[TokenWeights] = ()
     ) -> float:
-        """Add the gradient of the minibatch's loss to the parameters; returns the loss. Both are of this rank's part.
+        """Accumulate the gradient of the minibatch's loss; returns the loss. Both cover this rank's part only.
 
-        weights: of each row's tokens under truncated importance sampling; none: all are 1.
-        The divisor is that of the whole minibatch: means of micro-batches would weigh short ones more.
+        weights: truncated importance weights of each row's tokens; empty means all 1. Divides by the divisor of the
+        whole minibatch: averaging the means of micro-batches would overweight short ones.
         """
-        divisor = divisor_of(rows, self._knobs)
+        divisor = divisor_of(rows, self._rollout_tokens)
         row_tokens = self._row_tokens
         units = packing.units_of([row.prompt_ids for row in rows], [row.completion_ids for row in rows], row_tokens)
         total = 0.0
-        for batch, counts in self.parallel.partition(packing.micro_batches(units, self.micro_batch_size, row_tokens)):
+        for batch, counts in self.parallel.partition(units, self.micro_batch_size, row_tokens):
             loss = self._micro_batch(batch, rows, advantages, weights, divisor, sums if counts else None)
             total += loss if counts else 0.0
         return total
@@ -251,14 +253,14 @@ class PolicyUpdate:
         divisor: float,
         sums: Sums | None,
     ) -> float:
-        """sums: None for a pass that is made for the sake of other ranks, and has no gradient."""
+        """sums: None for a padding pass that only keeps this rank in step with the others; its gradient is zero."""
         knobs = self._knobs
         device = self._model.device
         members = [member for row in batch for unit in row for member in unit.members]
         old = torch.tensor([value for i in members for value in rows[i].log_probs]).to(device)  # [N]
         pack = packing.pack(batch).to(device)
         pushes = torch.tensor(advantages, dtype=torch.float32, device=device)[pack.owners]  # [N]
-        if weights:  # the loss of a token is linear in its advantage, and a weight is never negative
+        if weights:  # a token's loss is linear in its advantage and no weight is negative
             pushes = pushes * torch.tensor([value for i in members for value in weights[i]]).to(device)
         limit = self.head_rows * self._model.config.vocab_size
         tokens = sum(len(row.completion_ids) for row in rows)
@@ -284,13 +286,13 @@ class PolicyUpdate:
         self.parallel.passed()
         if sums is not None:
             sums.add(entropy, is_clipped.float())
-            if not self._sums.grad_norms:  # an update moves the policy, which says nothing about the engine
+            if not self._sums.grad_norms:  # after an update the weights differ from the engine's
                 sums.compare((now - old).abs(), k3(old, now))
         return float(loss.detach())
 
 
-def divisor_of(rows: Sequence[Row], knobs: Knobs) -> float:
-    """What the sum of token losses is divided by. (pure)"""
-    if knobs.loss_divisor == "constant":
-        return len(rows) * knobs.loss_constant
+def divisor_of(rows: Sequence[Row], rollout_tokens: float | None = None) -> float:
+    """The divisor of the summed token losses: the number of tokens, or `rollout_tokens` per rollout. (pure)"""
+    if rollout_tokens is not None:
+        return len(rows) * rollout_tokens
     return float(sum(len(row.completion_ids) for row in rows))

@@ -1,4 +1,4 @@
-"""The largest shapes of a step, once, before anything else: running out of memory shows in the first minute."""
+"""Runs the largest shapes of a step first, so that an out-of-memory error shows in the first minute."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from workers.rollout.select import Portions
 
 
 def rehearse(model: Any, engine: Portions, update: PolicyUpdate, profile: Profile, memory: Memory) -> dict[str, Any]:
-    """Full rollout batch and largest micro-batch at full length, on each rank. Weights, optimiser and generators stay
-    as they are."""
+    """Run a full rollout batch and the largest micro-batch at full length, on each rank. Leaves weights, optimiser and
+    random generators unchanged. Returns the measured memory."""
     draws = random.Random(0)
     vocabulary = model.config.vocab_size
     devices = [model.device] if model.device.type == "cuda" else []
     memory.forget()
     with torch.random.fork_rng(devices=devices):
         with memory.phase("rollout"), update.parallel.reading():
-            _longest_rollouts(engine, profile, vocabulary, draws)
+            _longest_rollouts(model, engine, profile, vocabulary, draws)
             engine.rest()
         ranks = update.parallel.group.size
         rows = _longest_rows(update.micro_batch_size * ranks, profile, vocabulary, draws)
@@ -38,30 +38,25 @@ def rehearse(model: Any, engine: Portions, update: PolicyUpdate, profile: Profil
     return memory.rehearsed(moment_bytes(model, profile.optimizer, ranks))
 
 
-def _longest_rollouts(portions: Portions, profile: Profile, vocabulary: int, draws: random.Random) -> None:
-    """As many rollouts as decode side by side. On a GPU none ends before the limit; on a CPU all end at once.
+def _longest_rollouts(model: Any, portions: Portions, profile: Profile, vocabulary: int, draws: random.Random) -> None:
+    """Decode as many rollouts side by side as a step does. On a GPU all run to the token limit.
 
-    The cache has its full size from the first token on, and on a CPU the tokens after it would only take seconds.
+    On a CPU with the native engine all stop at the first token: the cache already has its full size then, and more
+    tokens would only take time.
     """
     azr, sampling = profile.azr, profile.sampling
     in_a_step = len(azr.tasks) * azr.proposals_per_task * azr.group_size
     count = min(in_a_step, portions.max_rows)
     requests = [Request(_ids(sampling.max_prompt_tokens, vocabulary, draws), seed) for seed in range(count)]
     how = Sampling(temperature=sampling.temperature, max_new_tokens=sampling.max_completion_tokens, ignore_stop=True)
-    engine = portions.engine
-    if not isinstance(engine, NativeEngine) or engine.stop_ids.is_cuda:
+    if isinstance(portions.engine, NativeEngine) and model.device.type != "cuda":
+        NativeEngine(model, stop_ids=range(vocabulary)).generate(requests, replace(how, ignore_stop=False))
+    else:
         portions.generate(requests, how)
-        return
-    stop_ids = engine.stop_ids
-    engine.stop_ids = torch.arange(vocabulary)
-    try:
-        portions.generate(requests, replace(how, ignore_stop=False))
-    finally:
-        engine.stop_ids = stop_ids
 
 
 def _longest_rows(count: int, profile: Profile, vocabulary: int, draws: random.Random) -> list[Row]:
-    """Different prompts, so that no part is shared."""
+    """`count` rows of full length. All prompts differ, so no prefix is shared."""
     length = profile.sampling.max_completion_tokens
     return [
         Row(

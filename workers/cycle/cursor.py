@@ -1,4 +1,4 @@
-"""Where a finite source of tasks is being read: epoch, order, position. Its end is a fact, not a StopIteration."""
+"""The position in a finite source of tasks: epoch, order, position. Its end raises Exhausted, not StopIteration."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from workers.rng import derive
 
 
 class Exhausted(Exception):
-    """The finite source of tasks has ended, and the profile says stop. Nothing of the step has happened."""
+    """The finite source of tasks is used up, and the profile says to stop. Nothing of the step has happened."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """How much has been read: `position` tasks of the order that belongs to `epoch`."""
+    """How much has been read: `position` tasks of the order of `epoch`."""
 
     epoch: int = 0
     position: int = 0
 
 
 class Cursor:
-    """Reads `size` tasks in an order of its own for each epoch. Registered: a checkpoint holds its place."""
+    """Reads `size` tasks, in a new order each epoch. Registered: a checkpoint holds its place."""
 
     filename = "cursor.json"
 
     def __init__(self, size: int, seed: int, at_end: Literal["reshuffle", "stop"]) -> None:
         if size < 1:
-            raise ValueError("a source without a task")
+            raise ValueError("a source without tasks")
         self.size, self.seed, self.at_end = size, seed, at_end
         self.place = Place()
 
@@ -44,10 +44,10 @@ class Cursor:
         self.place = Place(state["epoch"], state["position"])
 
     def peek(self, count: int) -> tuple[list[int], Place]:
-        """The next `count` tasks by number, and the place after them; nothing moves until `place` is set.
+        """Numbers of the next `count` tasks, and the place after them. Nothing moves until `place` is set.
 
-        A batch may reach into the next epoch. With at_end "stop" the last one may be smaller, and after it there is
-        only Exhausted.
+        A batch may reach into the next epoch. With at_end "stop" the last batch may be smaller, and then Exhausted is
+        raised.
         """
         place = self.place
         numbers: list[int] = []

@@ -1,4 +1,4 @@
-"""Engine and trainer must compute one function: what a step's mismatch says about that."""
+"""Compares the log-probs of engine and trainer, which must compute the same function."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from profiles.mismatch import CAUSES, Bounds, judged_mean
 
 
 def warning_of(step: int, metrics: Mapping[str, float], bounds: Bounds) -> str:
-    """What a person should know; empty: rounding explains it. (pure)
+    """A warning for the user; empty if rounding explains the mismatch. (pure)
 
-    Raises LonghaulError (MISMATCH) beyond the second bound.
+    Raises LonghaulError (MISMATCH) above the second bound.
     """
     mean = judged_mean(metrics.get("mismatch_mean", 0.0), metrics.get("mismatch_tokens", 0.0))
-    said = f"step {step}: the engine's log-probs are {mean:.2g} nats off the trainer's in the mean"
+    text = f"step {step}: the engine's log-probs differ from the trainer's by {mean:.2g} nats on average"
     if bounds.end and mean > bounds.end:
         raise LonghaulError(
-            f"{said}, more than {bounds.end:g}; likely causes: {CAUSES}",
+            f"{text}, more than {bounds.end:g}; likely causes: {CAUSES}",
             kept="the head; the update of this step is dropped",
             next_command="python -m orchestrator run --set sampling.engine=hf   (or optimizer.mismatch_limit=0)",
             exit_code=ExitCode.MISMATCH,
         )
-    return f"{said}, more than {bounds.warn:g}; likely causes: {CAUSES}" if mean > bounds.warn else ""
+    return f"{text}, more than {bounds.warn:g}; likely causes: {CAUSES}" if mean > bounds.warn else ""

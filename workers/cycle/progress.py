@@ -1,4 +1,4 @@
-"""How far training has come, and what must not be forgotten across a resume besides the weights."""
+"""How far training has come, and what else a resume needs besides the weights."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class Progress(Struct):
     """The counters of a run. Registered: all of it is in every checkpoint."""
 
     step: int = 0
-    """Last step that is done."""
+    """Last completed step."""
     tokens: int = 0
     """Completion tokens trained on."""
     not_finite_in_row: int = 0
-    """Steps one after another with log-probs, a loss or gradients that were NaN or infinite."""
+    """Consecutive steps whose log-probs, loss or gradients were NaN or infinite."""
     shrinks: int = 0
-    """How often something was halved because the GPU ran out of memory."""
+    """How often a size was halved after the GPU ran out of memory."""
     backoff: Backoff = field(default_factory=Backoff)
-    """To what; a resume goes on with it, as rounding depends on it."""
+    """The resulting sizes. A resume continues with them, because rounding depends on them."""
     reseeds: int = 0
     """How often the buffers were consolidated."""
 

@@ -1,7 +1,7 @@
-"""Rollouts of one step on disk, durable before they are trained on: a later attempt need not generate them again.
+"""Rollouts of one step on disk, durable before they are trained on, so that a later attempt can reuse them.
 
-First line: what they belong to. Then one record a line. Last line: the sha256 of all before it, so that a torn file
-is known as such. Training always uses what was read back, so a reused file cannot give another result.
+First line: a header with what they belong to. Then one record per line. Last line: the SHA-256 of everything before it,
+which exposes a torn file. Training always uses what was read back, so a reused file gives the same result.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Record = dict[str, Any]
 
 
 class Header(Struct, frozen=True):
-    """What must be equal for a file to be reused: the same step of the same run under the same profile and state."""
+    """What must match before a file is reused: the same step of the same run, profile and state."""
 
     run_id: str
     profile_sha256: str
@@ -32,7 +32,7 @@ class Header(Struct, frozen=True):
 
 
 def write(path: Path, header: Header, records: Sequence[Record]) -> None:
-    """Write and fsync. The file appears under its own name at once: the trailer, not the name, says it is complete."""
+    """Write and fsync. The file has its final name from the start; it is complete once it has the trailer."""
     lines = [msgspec.json.encode(item) + b"\n" for item in (header, *records)]
     digest = hashlib.sha256(b"".join(lines)).hexdigest()
     durable.make_dir(path.parent)
@@ -50,7 +50,7 @@ def write(path: Path, header: Header, records: Sequence[Record]) -> None:
 
 
 def read(path: Path, header: Header) -> list[Record] | None:
-    """The records, or None where the file is missing, torn, or belongs to something else."""
+    """The records, or None if the file is missing, torn, or does not match the header."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:

@@ -22,14 +22,14 @@ from workers.contract import CheckpointRef, Message
 from workers.runtime import Attempt
 
 HASH_PATIENCE_S = 20.0
-"""A disk that hangs, or a master that is stopped, must not hold up training for longer at each checkpoint."""
+"""Seconds. A hung disk or a stopped master must not delay training for longer at each checkpoint."""
 LOOK_EVERY_S = 0.1
 EXACTNESS = ("torch", "transformers", "safetensors", "numpy", "msgspec", "peft", "bitsandbytes")
 """Libraries whose version decides whether a resume is bit-exact."""
 
 
 def versions() -> dict[str, str]:
-    """What the results depend on. Read from package metadata: nothing is imported for it."""
+    """Versions that the results depend on, from package metadata, without importing anything."""
     found = {"python": platform.python_version(), "machine": platform.machine()}
     for name in EXACTNESS:
         try:
@@ -40,7 +40,7 @@ def versions() -> dict[str, str]:
 
 
 def open_head(run: RunDir, run_id: str, head: CheckpointRef | None) -> tuple[Path, Manifest] | None:
-    """Directory and manifest of the head, every byte of it checked. Raises LonghaulError (INPUT) where it differs."""
+    """Directory and manifest of the head, after checking every byte. Raises LonghaulError (INPUT) on any difference."""
     if head is None:
         return None
     directory = run.root / head.path
@@ -64,24 +64,25 @@ def open_head(run: RunDir, run_id: str, head: CheckpointRef | None) -> tuple[Pat
 
 
 class Saver:
-    """Writes checkpoints of one attempt, and answers those who asked for one."""
+    """Writes the checkpoints of one attempt, and answers requests for one."""
 
     def __init__(self, attempt: Attempt, registry: Registry, write_static: Callable[[Path], None]) -> None:
         self._attempt = attempt
         self._registry = registry
         self._write_static = write_static
         self._num_bytes = 0
-        """Of the newest checkpoint that this attempt wrote."""
+        """Digest of the newest checkpoint that this attempt wrote."""
 
     @property
     def step(self) -> int:
-        """Step of the newest checkpoint; -1: there is none."""
+        """Step of the newest checkpoint; -1 if there is none."""
         return self._attempt.saved.step if self._attempt.saved else -1
 
     def save(self, step: int) -> None:
-        """Stage, make durable, tell. When this returns, power may fail."""
+        """Stage, make durable, report. A power failure after it returns loses nothing."""
         spec, parent = self._attempt.spec, self._attempt.saved
         with self._attempt.stage("checkpoint"):
+            self._attempt.control.fence()
             self._attempt.sync()
             self._wait_for_hashes()
             saved = checkpoint.stage(
@@ -106,15 +107,15 @@ class Saver:
         self._attempt.control.send(self._message(0))
 
     def answer(self, ids: Sequence[int]) -> None:
-        """One reply each; ten requests in one step get the same checkpoint."""
+        """One reply each; all requests in one step get the same checkpoint."""
         if self._attempt.saved is None:
             return
         for id_ in ids:
             self._attempt.control.send(self._message(id_))
 
     def _wait_for_hashes(self) -> None:
-        """Let the master catch up with large checkpoints: it prunes what a hash has made superfluous, and only so is
-        what the disk must hold bounded. Not when the run is to stop."""
+        """Let the master catch up with large checkpoints, unless the run is stopping. It prunes checkpoints only once
+        newer ones are hashed; waiting here bounds the disk use."""
         if self._num_bytes <= INLINE_BYTES:
             return
         deadline = time.monotonic() + HASH_PATIENCE_S
@@ -128,7 +129,7 @@ class Saver:
             with closing(Reader.open(self._attempt.run)) as reader:
                 return num_unhashed(reader.checkpoints(), self._attempt.saved.checkpoint_id)
         except (LonghaulError, sqlite3.Error):
-            return 0  # what is wrong with the store is the master's to say
+            return 0  # the master reports problems of the store
 
     def _write(self, directory: Path) -> None:
         self._registry.save(directory)

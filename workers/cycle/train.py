@@ -1,6 +1,6 @@
-"""One cycle of training: load the head, do exactly its steps, checkpoint, and say how it ended.
+"""One cycle of training: load the head, do exactly its steps, checkpoint, and report how it ended.
 
-What a step *is* belongs to the trainer. This module decides when: resume, persist, retry, save, stop.
+The trainer defines what a step *is*. This module decides when to resume, persist, retry, save and stop.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from workers.runtime import Attempt
 log = logging.getLogger("worker")
 
 MAX_NOT_FINITE = 3
-"""Skipped updates in a row after which the numbers will not recover by themselves."""
+"""After this many skipped updates in a row, the numbers will not recover by themselves."""
 
 Value = TypeVar("Value")
 
 
 class Interrupted(Exception):
-    """Seeding ended early because it was asked to; the buffers are not what the profile wants."""
+    """Seeding was asked to stop early; the buffers are not complete."""
 
 
 @dataclass(frozen=True)
 class StepReport:
-    """What an update did. metrics: flat. examples: new valid tasks. finite: False if an update was skipped because of
-    its numbers, or rollouts were left out of it because of theirs. sound: False if all were: such weights are never a
+    """The result of an update. metrics: flat. examples: new valid tasks. finite: False if non-finite numbers made it
+    skip the update or drop rollouts. sound: False if all rollouts were dropped; such weights never become a
     checkpoint."""
 
     metrics: dict[str, float]
@@ -58,48 +58,49 @@ class StepReport:
 
 
 class Trainer(Protocol):
-    """What is trained. All state that outlives a step is in the registry, or resume is not exact."""
+    """The thing being trained. Resume is exact only if the registry holds all state that outlives a step."""
 
     static_files: ClassVar[Collection[str]]
     """Names of the files that `write_static` may write."""
 
     def build(self, head: Path | None) -> None:
-        """Make every object. Weights come from `head` (a verified checkpoint), or as the profile names them."""
+        """Create every object. Weights come from `head` (a verified checkpoint), or from the profile if it is None."""
 
     def registry(self, progress: Progress) -> Registry:
         """All stateful objects, `progress` among them."""
 
     def probe(self) -> Mapping[str, Any]:
-        """Refuse a model that is not computed as transformers does; returns what was found. Changes no state."""
+        """Check that the model is computed as transformers does; returns the findings. Refuses otherwise. Changes no
+        state."""
 
     def seed(self, stop_asked: Callable[[], bool]) -> Sequence[Record]:
-        """Fill empty buffers before the first step; returns the tasks found. Raises Interrupted when asked to stop."""
+        """Fill empty buffers before the first step; returns the tasks found. Raises Interrupted if asked to stop."""
 
     def reseed(self) -> dict[str, float]:
-        """Consolidate the buffers and start self-play from them once more; returns what was kept and dropped."""
+        """Consolidate the buffers and restart self-play from them; returns counts of what was kept and dropped."""
 
     def worst_case(self, *, first_attempt: bool) -> dict[str, float]:
-        """Run the largest shapes without touching any state; returns memory figures, empty if it was not needed."""
+        """Run the largest shapes without changing state; returns memory figures, empty if there was no need."""
 
     @property
     def sizes(self) -> Sizes:
-        """How much the profile does side by side; asked for once, after `build`."""
+        """The sizes that the profile asks for; read once, after `build`."""
 
     def resize(self, sizes: Sizes) -> None:
-        """Do so much from now on, and give back what the device's allocator holds. Changes rounding at most."""
+        """Use these sizes from now on, and free cached device memory. Changes results only by rounding."""
 
     def collect(self, step: int) -> list[Record]:
         """Rollouts of `step` with their rewards, as JSON records. Changes no state. May raise Exhausted."""
 
     def update(self, step: int, records: Sequence[Record]) -> StepReport:
-        """Learn from the records. Where it raises out-of-memory, a second call goes on where the first stopped."""
+        """Train on the records. After an out-of-memory error, a second call continues where the first stopped."""
 
     def write_static(self, directory: Path) -> None:
-        """Files that a checkpoint needs beside the state, so that other tools can load it: config, tokenizer."""
+        """Write the files besides state with which other tools load a checkpoint: config, tokenizer."""
 
 
 def train(attempt: Attempt, trainer: Trainer) -> Result:
-    """The story of a cycle."""
+    """Run one cycle."""
     cycle = Cycle(attempt, trainer)
     cycle.load()
     cycle.rehearse()
@@ -113,7 +114,7 @@ def train(attempt: Attempt, trainer: Trainer) -> Result:
 
 
 class Cycle:
-    """State of the story: where it is, and whether it was asked to save or stop."""
+    """State of a cycle: its position, and whether it was asked to save or stop."""
 
     def __init__(self, attempt: Attempt, trainer: Trainer) -> None:
         self.attempt, self.trainer, self.spec = attempt, trainer, attempt.spec
@@ -121,11 +122,11 @@ class Cycle:
         self.requests = attempt.control.requests
         self.is_seeded = False
         self.is_sound = True
-        """Whether the weights as they are have given numbers; never stored, as only such weights are."""
+        """Whether the current weights gave finite numbers. Never stored, because only such weights are saved."""
         self.saver: Saver
 
     def load(self) -> None:
-        """Verify the head, build the trainer, restore every registered object from it, and probe what came of that."""
+        """Verify the head, build the trainer, restore every registered object, and probe the result."""
         self.attempt.at(self.spec.first_step - 1, "loading")
         self.attempt.event(event_kinds.STARTED, versions=versions())
         with self.attempt.stage("loading"):
@@ -147,7 +148,7 @@ class Cycle:
             )
 
     def rehearse(self) -> None:
-        """Largest shapes first: running out of memory shows in the first minute, not at the longest answer."""
+        """Run the largest shapes first, so that an out-of-memory error shows in the first minute."""
         first = self.spec.head is None
         with self.attempt.stage("worst_case"):
             memory = self.with_less_memory(lambda: self.trainer.worst_case(first_attempt=first), "update")
@@ -155,7 +156,7 @@ class Cycle:
             self.attempt.event(event_kinds.MEMORY, **memory)
 
     def prepare_buffers(self) -> None:
-        """Seed a new run; consolidate where the master decided to reseed."""
+        """Seed a new run; consolidate if the master decided to reseed."""
         self.is_seeded = self.spec.head is not None
         if not self.is_seeded:
             with self.attempt.stage("seeding"):
@@ -171,7 +172,7 @@ class Cycle:
         self.attempt.take_seconds()
 
     def run_steps(self) -> Outcome:
-        """Exactly the steps of the cycle that are not done yet, unless stopped or out of data."""
+        """The cycle's remaining steps, unless stopped or out of data."""
         self.edge()
         while self.progress.step + 1 < self.spec.end_step:
             if self.requests.stop.is_set():
@@ -186,7 +187,7 @@ class Cycle:
         return Outcome.DONE
 
     def one_step(self, step: int) -> None:
-        """Rollouts, then the update, then the report; only the update changes state."""
+        """Rollouts, update, report. Only the update changes state."""
         began = time.monotonic()
         self.attempt.at(step, "propose")
         records = self.rollouts(step)
@@ -200,11 +201,11 @@ class Cycle:
         self.report(report, time.monotonic() - began)
         self.count_not_finite(report)
         profile = self.attempt.profile
-        if said := warning_of(step, report.metrics, bounds_of(profile, profile.optimizer.mismatch_limit)):
-            self.attempt.warn(said)
+        if message := warning_of(step, report.metrics, bounds_of(profile, profile.optimizer.mismatch_limit)):
+            self.attempt.warn(message)
 
     def rollouts(self, step: int) -> list[Record]:
-        """From the file that an earlier attempt left, else generated and made durable. Either way: as read back."""
+        """From an earlier attempt's file, or generated and made durable. Always returns what was read back."""
         path = self.attempt.run.rollout_file(self.spec.cycle, step)
         records = self.reuse_or_collect(path, step)
         if self.spec.isolate:
@@ -232,9 +233,10 @@ class Cycle:
         return stored
 
     def with_less_memory(self, work: Callable[[], Value], phase: str) -> Value:
-        """`work()`, again with half of what takes the memory each time that the device runs out of it.
+        """`work()`, repeated with smaller sizes after each out-of-memory error of the device.
 
-        phase: where that was, unless the error is marked. Raises LonghaulError (CUDA_OOM) where nothing is left.
+        phase: where it happened, if the error is not marked. Raises LonghaulError (CUDA_OOM) if nothing is left to
+        halve.
         """
         while True:
             try:
@@ -243,7 +245,7 @@ class Cycle:
                 if not is_out_of_memory(error):
                     raise
                 text, marked = str(error), phase_of(error)
-            # Outside the handler: the exception's traceback held the tensors that the retry needs the room of.
+            # Outside the handler: its traceback keeps alive the memory that the retry needs.
             self.take_less(marked or phase, text)
 
     def take_less(self, phase: str, text: str) -> None:
@@ -253,22 +255,22 @@ class Cycle:
             raise LonghaulError(
                 f"the GPU is out of memory ({phase}), and nothing is left to halve: {before}",
                 kept="the head; the step was not applied",
-                next_command="python -m orchestrator run --plan   (says what would fit)",
+                next_command="python -m orchestrator plan   (says what would fit)",
                 exit_code=ExitCode.CUDA_OOM,
             )
         self.trainer.resize(sizes)
         self.progress.shrinks += 1
-        graphs = "without the CUDA graphs that it kept, " if before and before.graphs and not sizes.graphs else ""
-        said = f"out of memory ({phase}): the same step again {graphs}with {sizes}"
+        graphs = "without its kept CUDA graphs, " if before and before.graphs and not sizes.graphs else ""
+        message = f"out of memory ({phase}): repeating the step {graphs}with {sizes}"
         self.attempt.event(
-            event_kinds.OOM_RETRY, text=said, phase=phase, shrinks=self.progress.shrinks, error=text[:500]
+            event_kinds.OOM_RETRY, text=message, phase=phase, shrinks=self.progress.shrinks, error=text[:500]
         )
 
     def take_more(self) -> None:
-        """Some hundred steps after running out of memory, once: what was too much then may fit now."""
+        """Grow once, some hundred steps after an out-of-memory error: what was too much then may fit now."""
         if (sizes := self.progress.backoff.step_done()) is not None:
             self.trainer.resize(sizes)
-            self.attempt.warn(f"enough memory for many steps: {sizes} from here on")
+            self.attempt.warn(f"no out-of-memory error for many steps: {sizes} from here on")
 
     def report(self, report: StepReport, seconds: float) -> None:
         metrics = dict(report.metrics)
@@ -282,7 +284,7 @@ class Cycle:
             self.attempt.warn(text)
 
     def count_not_finite(self, report: StepReport) -> None:
-        """Rule N1: a step with numbers that are not finite is told; the third in a row ends the attempt."""
+        """Rule N1: report a step with non-finite numbers; the third in a row ends the attempt."""
         if report.finite:
             self.progress.not_finite_in_row = 0
             return
@@ -301,13 +303,13 @@ class Cycle:
         )
 
     def save(self, step: int) -> None:
-        """Raises LonghaulError (NOT_FINITE) for weights that are known to give no numbers: the head would be lost."""
+        """Raises LonghaulError (NOT_FINITE) for weights known to give non-finite numbers: they would ruin the head."""
         if not self.is_sound:
             raise self.not_finite("log-probs of all rollouts were not finite, and such a policy is never saved")
         self.saver.save(step)
 
     def edge(self) -> None:
-        """Between two steps: save where due or asked, and answer every request so far with that checkpoint."""
+        """Between two steps: save if due or requested, and answer all requests with that checkpoint."""
         step = self.progress.step
         asked = self.requests.checkpoints_wanted()
         due = checkpoint_is_due(
@@ -343,16 +345,16 @@ def not_finite_warning(rollouts: int) -> str:
 
 
 def resident_bytes() -> dict[str, float]:
-    """Memory of this process: now, and at its highest."""
+    """Memory of this process: now, and its peak."""
     with open("/proc/self/statm") as file:  # noqa: PTH123 - read at every step
         pages = int(file.read().split()[1])
     return {"rss_bytes": pages * resource.getpagesize(), "peak_rss_bytes": highest()}
 
 
 def checkpoint_is_due(step: int, *, saved: int, last: int, every: int, asked: bool) -> bool:
-    """Whether the edge after `step` writes a checkpoint. saved: step of the newest one, -1 if none. (pure)
+    """Whether to write a checkpoint after `step`. saved: step of the newest one, -1 if none. (pure)
 
-    A checkpoint that holds this very step answers every request: writing the same state twice proves nothing.
+    A checkpoint of this very step answers every request; writing the same state twice has no use.
     """
     if step == saved:
         return False

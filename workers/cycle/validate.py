@@ -1,4 +1,4 @@
-"""Score one committed checkpoint on held-out problems. Reads the checkpoint, writes metrics, changes nothing else."""
+"""Scores one committed checkpoint on held-out problems. Reads the checkpoint, writes metrics, changes nothing else."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ Metrics = dict[str, dict[str, float]]
 
 @dataclass(frozen=True)
 class Scored:
-    """What one suite found out about a checkpoint."""
+    """One suite's results for a checkpoint."""
 
     metrics: Metrics
     answers: dict[str, TaskAnswers]
     """By task."""
     available: int
-    """Problems that the suite has; it may have asked fewer."""
+    """Problems in the suite; it may have asked fewer."""
     seconds: float
-    """Of asking and judging, without loading the model."""
+    """Seconds for asking and judging, without loading the model."""
 
 
 Suite = Callable[[Path], Scored]
@@ -38,7 +38,7 @@ Suite = Callable[[Path], Scored]
 
 
 def validate(attempt: Attempt, suites: Mapping[str, Suite]) -> Result:
-    """All suites of the profile on the spec's checkpoint. Stops between suites where asked to."""
+    """Run all the profile's suites on the spec's checkpoint. Stops between suites if asked to."""
     spec = attempt.spec
     if spec.head is None:
         raise LonghaulError(

@@ -1,8 +1,8 @@
-"""Entry of the data worker: its spec comes on standard input, what it does is told in lines."""
+"""Entry point of the data worker: reads its spec from standard input, and reports in lines."""
 
 from __future__ import annotations
 
-# ruff: noqa: E402 - signals come before every import that takes time: their default action is death
+# ruff: noqa: E402 - signals come before every slow import: their default action kills the process
 from workers import process
 
 process.ignore_signals()

@@ -1,6 +1,6 @@
-"""Whether tasks from elsewhere hold: the rules of self-play's own proposals, and every program run again.
+"""Checks imported tasks by the rules for self-play's own proposals, and runs every program again.
 
-A task is run as often as a proposal is: twice in one process and once in another, and must give one and the same value.
+A task runs as often as a proposal, twice in one process and once in another, and must return the same value each time.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from workers.tasks.validate_proposals import WALL, Candidate, Rules, check, unso
 
 RULES_VERSION = 2
 CHECKED_WITH = f"rules {RULES_VERSION}, Python {sys.version_info.major}.{sys.version_info.minor}"
-"""Under which a task was verified: another Python may give another value."""
+"""The rules and Python under which a task was verified; another Python may return another value."""
 CHUNK = 128
-"""Programs that are run together; after each the progress is told."""
+"""Programs run as one batch; progress is reported after each batch."""
 WALL_RETRIES = 2
 
 WORDS = {
@@ -39,11 +39,11 @@ WORDS = {
     "unanswerable": "the answer cannot be written in the form that is asked for",
     "wall": "the machine was too busy to tell",
 }
-"""Reasons of `validate_proposals` in words; kinds of task have reasons of their own."""
+"""The reasons of `validate_proposals` in words; kinds of task add their own."""
 
 
 def in_words(reason: str) -> str:
-    """The reason itself where nothing more is said of it. (pure)"""
+    """A reason in words, or unchanged if it has none. (pure)"""
     own = {name: text for kind in registry.known() for name, text in kind.reasons.items()}
     return (WORDS | own).get(reason, reason)
 
@@ -53,7 +53,7 @@ Key = tuple[bool, str, tuple[str, ...]]
 
 @dataclass(frozen=True)
 class CheckedTask:
-    """entry: what was verified, with the values it gives; None: invalid for `reason`."""
+    """entry: the verified task with the values that its program returns; None: invalid for `reason`."""
 
     entry: Entry | None
     reason: str = ""
@@ -61,12 +61,12 @@ class CheckedTask:
 
 
 class Stopped(Exception):
-    """The check ended early, as asked; nothing was written."""
+    """The check was asked to stop early; nothing was written."""
 
 
 @dataclass(frozen=True)
 class Checker:
-    """accept: why a verified task is still not wanted (one word), beside all rules; empty: it is."""
+    """accept: why a verified task is still unwanted, as one word, in addition to all rules; empty if it is wanted."""
 
     sandbox: Sandbox
     rules: Rules
@@ -78,7 +78,7 @@ class Checker:
         """A verdict for each, in order; equal programs with equal inputs run once. Raises Stopped."""
         waiting = list(dict.fromkeys(map(_key, records)))
         found: dict[Key, CheckedTask] = {}
-        # Several calls of one program share a process, and all of one call share their number of inputs.
+        # Calls of one program share a process, and every program of a batch must have the same number of inputs.
         waiting.sort(key=lambda key: (key[0], len(key[2])))
         for start in range(0, len(waiting), CHUNK):
             if self.stop_asked():
@@ -99,10 +99,10 @@ class Checker:
         return found
 
     def _alike(self, keys: Sequence[Key], several: bool, count: int) -> list[CheckedTask]:
-        """Verdicts of tasks with equally many inputs."""
+        """Verdicts for tasks with the same number of inputs."""
         if several and count < 2:
             return [_invalid("inputs", program) for _, program, _ in keys]
-        # One program with equally many inputs is the same to run for all kinds, so that any of them stands for all.
+        # For a given number of inputs every kind runs a program in the same way, so any kind can stand for all.
         task = next(kind.name for kind in registry.known() if kind.many_pairs == several)
         candidates = [Candidate(task, Proposal(program, inputs), program) for _, program, inputs in keys]
         rules = _with_inputs(self.rules, count if several else 1)
@@ -113,25 +113,25 @@ class Checker:
         ]
 
     def _of(self, record: Record, verdict: CheckedTask) -> CheckedTask:
-        """The verdict on this record's own task and message."""
+        """The verdict for this record's own task and message."""
         if verdict.entry is None:
             return verdict
         entry = replace(verdict.entry, task=record.task, message=record.message)
         if not self.rules.is_showable(record.message):
-            return CheckedTask(None, "special_token", "the message writes a control token of the model")
+            return CheckedTask(None, "special_token", "the message contains a control token of the model")
         reason = self.accept(entry) or unsound(entry, self.rules)
         return CheckedTask(None, reason, in_words(reason)) if reason else CheckedTask(entry)
 
 
 def agrees(record: Record, entry: Entry) -> bool:
-    """Whether the outputs that the record states are those that its program gives. Stating none agrees with all."""
+    """Whether the record's outputs, if it states any, are those that its program returns."""
     if not record.outputs:
         return True
     return all(same_value(a, b, strict_types=True) for a, b in zip(record.outputs, entry.outputs, strict=True))
 
 
 def outcome(inputs: Sequence[str], outputs: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """What a task says its program does, whatever the order of the inputs. (pure)"""
+    """What a task claims about its program, independent of the order of inputs. (pure)"""
     return tuple(sorted(zip(inputs, outputs, strict=True)))
 
 
@@ -140,7 +140,8 @@ def _key(record: Record) -> Key:
 
 
 def _with_inputs(rules: Rules, count: int) -> Rules:
-    """For programs that run once for all tasks of theirs; what an answer of each kind can carry is asked afterwards."""
+    """Rules for running a program once for all its tasks; whether each kind's answer can be written is checked
+    later."""
     return dataclasses.replace(rules, num_inputs=count, is_answerable=lambda entry: True)
 
 

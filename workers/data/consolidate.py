@@ -1,7 +1,7 @@
-"""From many sources to one data set: everything is run again, equal tasks meet, and every loss has a reason.
+"""Merges many sources into one data set: runs every program again, drops duplicates, and gives a reason for every loss.
 
-A record is valid if its program may run and gives the outputs that it states. A valid one whose task is known already
-is a duplicate. Where outputs differ for one and the same task there is a conflict: the first that holds stays.
+A record is valid if its program may run and returns the stated outputs. A valid record whose task is already known is a
+duplicate. If outputs differ for the same task, there is a conflict, and the first valid record stays.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from workers.data.sources import Item, Source, check_source, fingerprint, read_s
 from workers.tasks.entry import Entry
 
 MAX_LISTED = 1000
-"""Refused lines, and conflicts, that a report lists one by one; all are counted."""
+"""How many refused lines, and conflicts, a report lists; all are counted."""
 
 TaskKey = tuple[str, str]
 Outcome = tuple[tuple[str, str], ...]
@@ -33,13 +33,13 @@ Outcome = tuple[tuple[str, str], ...]
 
 @dataclass
 class Report:
-    """What one consolidation did, as JSON types."""
+    """The result of one consolidation, as JSON types."""
 
     into: str
     before: int = 0
     after: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
-    """Tasks of the set itself that no longer hold under the present rules or Python, by reason."""
+    """Tasks of the set itself that are no longer valid under the present rules or Python, by reason."""
     sources: list[ImportFacts] = field(default_factory=list)
     rejected: list[dict[str, Any]] = field(default_factory=list)
     conflicts: list[dict[str, Any]] = field(default_factory=list)
@@ -79,13 +79,13 @@ def _plain(facts: ImportFacts) -> dict[str, Any]:
 
 @dataclass
 class Gathered:
-    """The tasks so far, in order, and who says what about them."""
+    """The tasks so far, in order, with their origins."""
 
     records: list[Record] = field(default_factory=list)
     outcomes: dict[TaskKey, Outcome] = field(default_factory=dict)
     places: dict[TaskKey, tuple[str, int]] = field(default_factory=dict)
     numbers: dict[TaskKey, int] = field(default_factory=dict)
-    """Place of each in `records`."""
+    """Index of each task in `records`."""
 
     def knows(self, key: TaskKey) -> bool:
         return key in self.outcomes
@@ -98,7 +98,7 @@ class Gathered:
         self.places[key] = place
 
     def fill_in(self, key: TaskKey, origin: Origin) -> None:
-        """A task that was known without the run that found it, as a foreign file has it, now meets that run."""
+        """Add the run that found a task, if the task was known without one, as in a foreign file."""
         known = self.records[self.numbers[key]]
         if origin.run and not known.origin.run:
             known = replace(known, origin=replace(origin, file=known.origin.file, line=known.origin.line))
@@ -114,11 +114,10 @@ def consolidate(
     inputs: str = "",
     told: Callable[[str], None] = lambda text: None,
 ) -> tuple[DataSet, Report]:
-    """Add what the sources hold to the data set `into`; with `rebuild`, make it of them alone.
+    """Add the sources' tasks to the data set `into`; with `rebuild`, replace it by them.
 
-    The set is written only where it changes, and stays as it is where the sources hold nothing valid. Nothing is
-    written before everything is verified. Raises LonghaulError,
-    and `checking.Stopped` where the checker is told to stop.
+    The set is written only if it changes, and only after everything is verified; sources without valid tasks leave it
+    as it is. Raises LonghaulError, and `checking.Stopped` if the checker is asked to stop.
     """
     began = time.monotonic()
     for source in sources:
@@ -138,7 +137,7 @@ def consolidate(
 
 
 def _start(old: DataSet, checker: Checker, report: Report) -> Gathered:
-    """What the set holds; run again where it was verified under other rules."""
+    """The present tasks of the set, run again if they were verified under other rules."""
     gathered = Gathered()
     records = list(old.records)
     if records and old.header.checked_with != CHECKED_WITH:
@@ -159,7 +158,7 @@ def _reason(record: Record, verdict: CheckedTask) -> str:
 
 
 def _take(source: Source, gathered: Gathered, checker: Checker, report: Report) -> None:
-    """One source: read, verify, merge, count."""
+    """Process one source: read, verify, merge, count."""
     sha256 = fingerprint(source)
     items = list(read_source(source, report.notes.append))
     verdicts = iter(checker.check([item.record for item in items if item.record is not None]))
@@ -170,7 +169,7 @@ def _take(source: Source, gathered: Gathered, checker: Checker, report: Report) 
     def reject(item: Item, reason: str, text: str) -> None:
         invalid[reason] += 1
         row = {"source": source.name, "line": item.line, "reason": reason, "text": text[:300]}
-        # Both tasks of a triplet fail alike: once is enough to read.
+        # Both tasks of a triplet fail alike, so report one.
         if len(report.rejected) < MAX_LISTED and row not in report.rejected[-1:]:
             report.rejected.append(row)
 
@@ -185,7 +184,7 @@ def _take(source: Source, gathered: Gathered, checker: Checker, report: Report) 
             wrong.append((item, verdict.entry))
         else:
             tally[_merge(item, verdict.entry, gathered, source, report)] += 1
-    # Last, so that it does not matter whether a wrong line stands before or after the one that is right.
+    # Last, so that it does not matter whether a wrong line comes before or after the right one.
     for item, entry in wrong:
         assert item.record is not None
         if gathered.knows((entry.task, entry.key)):
@@ -212,8 +211,8 @@ def _take(source: Source, gathered: Gathered, checker: Checker, report: Report) 
 
 
 def _merge(item: Item, entry: Entry, gathered: Gathered, source: Source, report: Report) -> str:
-    """`added`, `duplicate` or `conflict`. Both of a conflict hold: equal syntax trees may still differ, by docstrings
-    that a class reads."""
+    """`added`, `duplicate` or `conflict`. In a conflict both are valid: equal syntax trees may still behave
+    differently, through docstrings that a class reads."""
     assert item.record is not None
     key = (entry.task, entry.key)
     if not gathered.knows(key):
@@ -227,7 +226,7 @@ def _merge(item: Item, entry: Entry, gathered: Gathered, source: Source, report:
 
 
 def verified(record: Record, entry: Entry) -> Record:
-    """The record with canonical inputs, the outputs that its program gave, and keys of our own. (pure)"""
+    """The record with canonical inputs, the outputs that its program returned, and our own keys. (pure)"""
     return replace(
         record,
         program=entry.program,
@@ -266,7 +265,7 @@ def _short(texts: Sequence[str]) -> str:
 
 
 def _write(old: DataSet, gathered: Gathered, report: Report, inputs: str, *, rebuild: bool) -> DataSet:
-    """Write the set, unless the tasks are those that it has."""
+    """Write the set, unless its tasks are unchanged."""
     records = tuple(gathered.records)
     is_same = records == old.records and old.header.checked_with == CHECKED_WITH and old.header.inputs == inputs
     if is_same and old.content:

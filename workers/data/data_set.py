@@ -1,6 +1,7 @@
-"""A data set: one file of verified tasks, JSON lines below a header that says what they are and where from.
+"""A data set: one file of verified tasks, as JSON lines below a header that says what they are and where they come
+from.
 
-Written whole by rename, after the previous one was kept: a kill at any point leaves the old file or the new one.
+Written whole and renamed, after a back-up of the previous file: a kill at any point leaves the old file or the new one.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from workers.data.record import Record, encode
 
 KEEP_BACKUPS = 3
 KEEP_IMPORTS = 100
-"""Newest imports that the header tells of; each task has its own origin besides."""
+"""Most imports that the header lists, the newest; each task also has its own origin."""
 HEADER_START = b'{"format":"longhaul-tasks"'
 
 
 class ImportFacts(Struct, frozen=True, kw_only=True):
-    """One source of one import, counted in tasks; read = valid + conflict + all invalid, valid = added + duplicate."""
+    """One import of one source, counted in tasks: read = valid + conflict + all invalid, valid = added + duplicate."""
 
     source: str
     kind: str
@@ -46,7 +47,7 @@ class ImportFacts(Struct, frozen=True, kw_only=True):
 
 
 class Header(Struct, frozen=True, kw_only=True):
-    """The first line. sha256 is of all bytes after it."""
+    """The first line. sha256 covers all bytes after it."""
 
     format: Literal["longhaul-tasks"] = "longhaul-tasks"
     version: int = 1
@@ -56,16 +57,16 @@ class Header(Struct, frozen=True, kw_only=True):
     counts: dict[str, int] = {}
     """Tasks by kind."""
     checked_with: str = ""
-    """Rules and Python under which all of it was verified; under others it is verified anew before more is added."""
+    """Rules and Python under which everything was verified. Under others it is verified again before more is added."""
     inputs: str = ""
-    """Hash of the sources and rules that it was made of, where that decides whether it is still good."""
+    """Hash of the sources and rules that it was made from, if the set must be remade when they change."""
     imports: tuple[ImportFacts, ...] = ()
     written_at: float = 0.0
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set as read; an absent file is an empty one of revision 0."""
+    """A data set as read; a missing file is an empty set of revision 0."""
 
     path: Path
     header: Header
@@ -79,7 +80,7 @@ def is_header(line: bytes) -> bool:
 
 
 def read_header(line: bytes) -> Header | None:
-    """None for what is none. (pure)"""
+    """The header, or None if the line is not one. (pure)"""
     try:
         return msgspec.json.decode(line, type=Header)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -87,7 +88,7 @@ def read_header(line: bytes) -> Header | None:
 
 
 def read_data_set(path: Path) -> DataSet:
-    """The set, every byte verified. Raises LonghaulError (INPUT) for a file that is none, or was changed."""
+    """The set, every byte verified. Raises LonghaulError (INPUT) if the file is not a data set, or was changed."""
     if not path.exists():
         return DataSet(path, Header(revision=0), ())
     with durable.explained("cannot read", path, kept="everything"):
@@ -108,7 +109,7 @@ def read_data_set(path: Path) -> DataSet:
 
 
 def write_data_set(old: DataSet, records: Sequence[Record], header: Header) -> DataSet:
-    """Replace `old` by these, one revision later; the previous file stays among the newest back-ups."""
+    """Replace `old` by these records as the next revision. The old file becomes a back-up; only the newest are kept."""
     path = old.path
     durable.make_dir(path.parent)
     if old.content:
@@ -141,7 +142,7 @@ def backup_files(path: Path) -> list[Path]:
 
 
 def check_target(path: Path) -> None:
-    """Make the folder of a file that is to be written. Raises LonghaulError (INPUT) where no file can be there."""
+    """Create the folder for a file to be written. Raises LonghaulError (INPUT) if the file cannot be created."""
     try:
         durable.make_dir(path.parent)
         why = "there is a folder of that name" if path.is_dir() else ""
@@ -158,7 +159,7 @@ def check_target(path: Path) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """One writer at a time. Raises LonghaulError (LOCKED) where there is one."""
+    """Allow one writer at a time. Raises LonghaulError (LOCKED) if there is another."""
     check_target(path)
     lock = path.with_name(f".{path.name}.lock")
     with durable.explained("cannot open the lock", lock, kept="everything"):

@@ -1,6 +1,6 @@
-"""What a run begins with: the tasks of its profile's `data.sources`, verified once and kept beside the run.
+"""A run's initial tasks: those of its profile's `data.sources`, verified once and kept beside the run.
 
-An attempt that is killed leaves the finished set or nothing; the next one finds the set by the hash of what made it.
+A killed attempt leaves the finished set or nothing; the next one finds the set by the hash of its inputs.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from workers.data.data_set import DataSet, is_header, read_data_set, read_header
 from workers.data.sources import Source, check_source
 
 PREVIOUS = "previous"
-"""As a source: what the newest earlier run of the same profile ended with."""
+"""As a source: the final tasks of the newest earlier run with the same profile."""
 
 
 @dataclass(frozen=True)
 class Initial:
-    """data: the verified set. report: what making it did; None where an earlier attempt had made it."""
+    """data: the verified set. report: how the set was made; None if an earlier attempt made it."""
 
     data: DataSet
     report: Report | None = None
 
 
 def initial_tasks(run: RunDir, profile: Profile, checker: Checker, note: Callable[[str], None]) -> Initial:
-    """The set `data/imported.jsonl` of the run, which is empty where its only source is a `previous` that is not there.
+    """The run's set `data/imported.jsonl`. It is empty if the only source is a `previous` run that does not exist.
 
-    note: told what a person should know. Raises LonghaulError (INPUT) for a source that is none, or if nothing is
-    valid; `checking.Stopped`.
+    note: receives messages for the user. Raises LonghaulError (INPUT) for an unusable source, or if no task is valid;
+    `checking.Stopped`.
     """
     wanted = inputs_sha256(profile)
     known = _as_left(run.imported)
@@ -61,7 +61,7 @@ def initial_tasks(run: RunDir, profile: Profile, checker: Checker, note: Callabl
 
 
 def inputs_sha256(profile: Profile) -> str:
-    """Of all that decides which tasks a run takes over, but for the content of the sources: that is read once."""
+    """Hash of everything that decides which tasks a run takes over, except the sources' content, which is read once."""
     parts = [
         profile.data.sources,
         profile.azr,
@@ -75,7 +75,7 @@ def inputs_sha256(profile: Profile) -> str:
 
 
 def _as_left(path: Path) -> DataSet:
-    """A set of our own that was damaged since is made anew."""
+    """The set as it was left. A damaged set of our own is made again."""
     try:
         return read_data_set(path)
     except LonghaulError:
@@ -84,7 +84,7 @@ def _as_left(path: Path) -> DataSet:
 
 
 def _source(name: str, run: RunDir, profile: Profile, note: Callable[[str], None]) -> Source | None:
-    """What a person means: `previous`, a path, or the name of a run beside this one. Whether it is there is seen later.
+    """Resolves `previous`, a path, or the name of a run beside this one. Whether it exists is checked later.
 
     None: there is no previous run.
     """
@@ -101,7 +101,7 @@ def _source(name: str, run: RunDir, profile: Profile, note: Callable[[str], None
 
 
 def previous_run(run: RunDir, profile_name: str) -> RunDir | None:
-    """The newest of the runs beside `run` that began before it, with the profile of that name, and have a head."""
+    """The newest run beside `run` that began earlier, has the profile of that name, and has a head."""
     began = _began(run, "")
     found = [
         (at, folder)
@@ -112,7 +112,8 @@ def previous_run(run: RunDir, profile_name: str) -> RunDir | None:
 
 
 def _began(run: RunDir, profile_name: str) -> float | None:
-    """When it began (UTC seconds); None for what is no run, or none of that profile with a head. Empty name: any."""
+    """When the run began (UTC seconds); None if it is not a run of that profile with a head. Empty name: any
+    profile."""
     if not is_born(run) or not run.store.is_file():
         return None
     rule = "head IS NOT NULL AND json_extract(profile, '$.name') = ?"
@@ -131,7 +132,7 @@ def _began(run: RunDir, profile_name: str) -> float | None:
 
 
 def result_of(run: RunDir) -> Path:
-    """The set that a run left for its successor, if it is of its head; else the run itself."""
+    """The set that a run left for its successor, if it matches the run's head; else the run itself."""
     reader = Reader.open(run)
     try:
         head = reader.history().head
@@ -147,7 +148,7 @@ def result_of(run: RunDir) -> Path:
 
 
 def summary(report: Report) -> str:
-    """One line for the person who starts the run. (pure)"""
+    """One line for the user who starts the run. (pure)"""
     facts = report.as_json()
     text = f"{facts['added']} tasks from {', '.join(source['source'] for source in facts['sources'])}"
     lost = {"duplicate": facts["duplicate"], "conflict": facts["conflict"], **facts["invalid"]}

@@ -1,4 +1,4 @@
-"""What the data worker does, by action: consolidate, count, show, export. No tensor library is needed for any."""
+"""The data worker's actions: consolidate, count, show, export. None of them needs a tensor library."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from workers.tasks.validate_proposals import Rules
 
 
 def carry_out(spec: DataSpec, say: Say) -> None:
-    """Do what the spec says. Raises LonghaulError."""
+    """Carry out the spec. Raises LonghaulError."""
     sources = [Source(Path(path), name) for path, name in zip(spec.sources, spec.names, strict=True)]
     for source in sources:
         check_source(source)
@@ -69,12 +69,12 @@ def _consolidate(spec: DataSpec, sources: Sequence[Source], say: Say) -> None:
 
 
 def report_path(into: Path) -> Path:
-    """Beside the data set: what the newest command did to it."""
+    """Path of the newest command's report, beside the data set."""
     return into.with_name(f"{into.stem}.report.json")
 
 
 def rules_of(profile: Profile) -> Rules:
-    """The rules for proposals, but for those that only a prompt style has, and how many pairs it shows."""
+    """The rules for proposals, without those of a prompt style and without the number of pairs that a prompt shows."""
     azr = profile.azr
     num_shown = PocketStyle.form.num_shown if profile.model.prompt_style == PocketStyle.name else None
     return Rules(
@@ -87,15 +87,15 @@ def rules_of(profile: Profile) -> Rules:
 
 
 def missing_suites(profile: Profile) -> list[str]:
-    """What cannot be refused, because it is not known here."""
+    """Which held-out programs cannot be refused because their files are missing."""
     return [
-        f"{file.name} is not at hand, so that its programs cannot be told from others (set {VARIABLE})"
+        f"{file.name} is missing, so its programs cannot be recognised (set {VARIABLE})"
         for file in missing_files(profile)
     ]
 
 
 def _chosen(spec: DataSpec, items: Sequence[Item]) -> list[Record]:
-    """What `show` and `export` are about: the newest `limit` of the kind and key that are asked for."""
+    """The tasks for `show` and `export`: the newest `limit` of the requested kind and key."""
     found = [
         item.record
         for item in items
@@ -107,7 +107,7 @@ def _chosen(spec: DataSpec, items: Sequence[Item]) -> list[Record]:
 
 
 def _export(spec: DataSpec, sources: Sequence[Source], items: Sequence[Item], say: Say) -> None:
-    """Files that others read. Only verified tasks: those of data sets and of runs."""
+    """Write files for other programs. Only verified tasks: those of data sets and of runs."""
     for source in sources:
         if source.kind == "tasks":
             data_set.read_data_set(source.path)
@@ -123,7 +123,7 @@ def _export(spec: DataSpec, sources: Sequence[Source], items: Sequence[Item], sa
     if spec.form == "triplet":
         triplets, problems = to_original(records)
         files = {into: [msgspec.json.encode(row) for row in triplets]}
-        if problems:  # a file of its own, as the original has it
+        if problems:  # in a file of their own, as in the original
             files[into.with_stem(f"{into.stem}_problems")] = [msgspec.json.encode(row) for row in problems]
     for path, lines in files.items():
         data_set.check_target(path)

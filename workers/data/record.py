@@ -1,7 +1,7 @@
 """Records of tasks as JSON lines: this project's own form, and that of the original Absolute Zero. (pure)
 
-A record says what somebody claims; whether it holds is found out by running its program (`checking`). What cannot be
-read is a `BadLine` with a reason, never a crash: files come from other machines, other programs and from editors.
+A record is a claim; running its program (`checking`) tells whether it holds. A line that cannot be read becomes a
+`BadLine` with a reason, never a crash: files come from other machines, other programs and editors.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Line = Annotated[int, Meta(ge=0)]
 
 
 class BadLine(ValueError):
-    """A line that holds no task. reason: one word for counting; the message is for a person."""
+    """A line without a task. reason: one word for counting; the message is for the user."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)
@@ -33,26 +33,26 @@ class BadLine(ValueError):
 
 
 class Origin(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Where a task comes from. What is known is never overwritten on later journeys, what is not is filled in."""
+    """Where a task comes from. Known fields are never overwritten; later imports fill in missing ones."""
 
     run: str = ""
-    """Name of the run that found it."""
+    """Name of the run that found the task."""
     run_id: str = ""
     step: Line | None = None
     """Step of that run."""
     model: str = ""
-    """Digest of the newest checkpoint before that step: of the model that proposed it, or an ancestor of it."""
+    """Digest of the newest checkpoint before that step: the model that proposed the task, or an ancestor of it."""
     file: str = ""
-    """The first file that it was imported from, as it was named, and the line in it."""
+    """The first file that it was imported from, as the user named it, and its line there."""
     line: Line = 0
 
 
 class Record(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One task in this project's form; rows of a checkpoint's `buffers.jsonl` have it, too.
+    """One task in this project's form, which rows of a checkpoint's `buffers.jsonl` share.
 
-    inputs: argument lists as source text, one, or several where a task has many pairs. outputs: literals, one for each
-    input; empty: whatever the program gives. Keys in a file are not believed but made anew. Raises ValueError for a
-    kind of task that nobody knows; decoding tells it as any other wrong value.
+    inputs: argument lists as source text; one, or several if the task has many pairs. outputs: literals, one per input;
+    empty: whatever the program returns. Keys in a file are recomputed, not trusted. Raises ValueError for an unknown
+    kind of task; decoding reports it like any other wrong value.
     """
 
     task: Task
@@ -66,16 +66,16 @@ class Record(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkno
     key: str = ""
     program_key: str = ""
     form: str = ""
-    """Under what a run knew it (`azr.novelty`); not read."""
+    """The run's identity for it (`azr.novelty`); ignored when read."""
     origin: Origin = Origin()
 
     def __post_init__(self) -> None:
         if self.task not in registry.names():
-            raise ValueError(f"{self.task!r} is no kind of task; there are {', '.join(registry.names())}")
+            raise ValueError(f"{self.task!r} is not a kind of task; there are {', '.join(registry.names())}")
 
 
 class _Original(Struct, frozen=True, kw_only=True):
-    """A row of the original's files: a triplet, or a problem: several pairs and a message. Other keys are let be."""
+    """A row of the original's files: a triplet, or a problem (several pairs and a message). Other keys are ignored."""
 
     snippet: str
     input: str | None = None
@@ -91,9 +91,9 @@ OTHER_KEYS = "neither a task of this project (task, program, inputs) nor of the 
 
 
 def parse_line(content: bytes) -> list[Record]:
-    """The tasks of one line: one, or of an original triplet one for each kind of one pair. Raises BadLine."""
+    """The tasks of one line: one, or for an original triplet one per kind with one pair. Raises BadLine."""
     try:
-        found = msgspec.json.decode(content.removeprefix(codecs.BOM_UTF8))  # some editors begin a file with it
+        found = msgspec.json.decode(content.removeprefix(codecs.BOM_UTF8))  # some editors start a file with it
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadLine("not_json", str(error)) from error
     if not isinstance(found, dict) or not ({"program", "snippet"} & found.keys()):
@@ -127,7 +127,7 @@ def _original(row: _Original) -> list[Record]:
             for task in _of_original(many_pairs=True)
         ]
     outputs = () if row.output is None else (row.output,)
-    # The original keeps one file for both: its two buffers begin as copies of one seed set.
+    # The original keeps one file for both kinds: its two buffers start as copies of one seed set.
     return [
         Record(task=task, program=program, inputs=(row.input,), outputs=outputs)
         for task in _of_original(many_pairs=False)
@@ -150,7 +150,7 @@ def _whole_program(row: _Original) -> str:
 
 
 def _part_text(part: Any) -> str:
-    """The program of a part, with the imports that the original keeps beside it; empty where it is none."""
+    """The program of a part, with the imports that the original stores beside it; empty if it is not a program."""
     if isinstance(part, Mapping):
         imports, snippet = part.get("imports"), part.get("snippet")
         lines = [line for line in imports if isinstance(line, str)] if isinstance(imports, list | tuple) else []
@@ -159,7 +159,7 @@ def _part_text(part: Any) -> str:
 
 
 def key_of(record: Record) -> str:
-    """Under which it meets equal tasks; empty for what is no program, or has inputs that are no literals."""
+    """The key that equal tasks share; empty if the text is not a program, or the inputs are not literals."""
     try:
         return record.key or example_key(record.program, list(record.inputs))
     except (Rejected, SyntaxError, ValueError):
@@ -167,7 +167,7 @@ def key_of(record: Record) -> str:
 
 
 def encode(record: Record) -> bytes:
-    """One line, without its end."""
+    """One line, without its newline."""
     return msgspec.json.encode(record)
 
 
@@ -175,9 +175,9 @@ def encode(record: Record) -> bytes:
 
 
 def to_original(records: Sequence[Record]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """(triplets, problems) as the original reads them; tasks of equal pairs are one triplet.
+    """(triplets, problems) for the original; tasks with equal pairs become one triplet.
 
-    Kinds that the original lacks are left out.
+    Skips kinds that the original lacks.
     """
     triplets: dict[tuple[str, str], dict[str, Any]] = {}
     problems = []

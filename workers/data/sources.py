@@ -1,4 +1,4 @@
-"""What tasks are read from: files of JSON lines, and runs. Read only; what cannot be read is told line by line."""
+"""Reads tasks from files of JSON lines and from runs. Read-only; reports lines that cannot be read one by one."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from workers.tasks.entry import BUFFERS_FILE, UNKNOWN_RATE
 from workers.tasks.kinds import registry
 
 MAX_LINE = 4 << 20
-"""Bytes of one line; the largest task that can be valid has less than a tenth of it."""
+"""Most bytes of a line; the largest valid task has less than a tenth of that."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """path: absolute. name: as a person wrote it; origins tell that."""
+    """path: absolute. name: as the user wrote it, for origins."""
 
     path: Path
     name: str
@@ -40,7 +40,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Item:
-    """A task of a source, or why a line is none (record None)."""
+    """A task of a source, or why a line holds none (record None)."""
 
     line: int
     record: Record | None
@@ -52,19 +52,19 @@ Note = Callable[[str], None]
 
 
 def check_source(source: Source) -> None:
-    """Raises LonghaulError (INPUT) for what cannot be a source at all: before anything is read or written."""
+    """Raises LonghaulError (INPUT), before anything is read or written, if this cannot be a source."""
     if source.path.is_dir():
         if RunDir(source.path).store.is_file():
             return
         raise _no_source(source, "is a folder without a run in it")
     if not source.path.exists():
         raise _no_source(source, "is not there: neither a file nor a run of that name")
-    if not source.path.is_file():  # a pipe would be waited for, a device never ends
-        raise _no_source(source, "is no plain file")
+    if not source.path.is_file():  # reading a pipe would block, and a device never ends
+        raise _no_source(source, "is not a plain file")
 
 
 def fingerprint(source: Source) -> str:
-    """sha256 of a file; of a run, the id of its head."""
+    """SHA-256 of a file; for a run, the id of its head."""
     if source.kind == "run":
         reader = Reader.open(RunDir(source.path))
         try:
@@ -77,7 +77,7 @@ def fingerprint(source: Source) -> str:
 
 
 def read_source(source: Source, note: Note) -> Iterator[Item]:
-    """Everything that it holds, in order. note: told what a person should know about the source as a whole."""
+    """All items, in order. note: receives messages about the source as a whole."""
     if source.kind == "run":
         return _read_run(RunDir(source.path), note)
     return read_file(source, note)
@@ -87,7 +87,7 @@ def read_source(source: Source, note: Note) -> Iterator[Item]:
 
 
 def read_file(source: Source, note: Note) -> Iterator[Item]:
-    """Items of a file of JSON lines. Empty lines are nothing; a header of ours is used to notice a cut file."""
+    """Items of a file of JSON lines. Skips empty lines; uses our header, if any, to detect a cut file."""
     stated, found = None, 0
     for number, content in _lines(source.path):
         if content is None:
@@ -107,7 +107,7 @@ def read_file(source: Source, note: Note) -> Iterator[Item]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes | None]]:
-    """(number, content) of each line; None for one that is too long, of which no more than that is held."""
+    """(number, content) of each line; None for one over the limit, which is never held whole."""
     with durable.explained("cannot read", path, kept="everything"), path.open("rb") as file:
         number = 0
         while line := file.readline(MAX_LINE + 1):
@@ -130,9 +130,9 @@ def _placed(record: Record, source: Source, line: int) -> Record:
 
 
 def _read_run(run: RunDir, note: Note) -> Iterator[Item]:
-    """The head's buffers, then tasks that the store knows beside them, then what the run itself had imported.
+    """The head's buffers, then tasks that only the store knows, then the tasks that the run had imported.
 
-    Later ones are left out where an earlier one has the same text: one place in a run is enough to count.
+    Skips a task whose text came earlier: one place in a run is enough to count.
     """
     reader = Reader.open(run)
     try:
@@ -164,21 +164,21 @@ def _same(record: Record) -> tuple[str, str, tuple[str, ...]]:
 
 
 class Models:
-    """Which model a step began from, as far as checkpoints tell; those that were pruned still have their row."""
+    """Which model a step began from, by its checkpoints; pruned ones still have their row."""
 
     def __init__(self, reader: Reader) -> None:
         rows = reader.connection.execute("SELECT step, digest FROM checkpoints ORDER BY step").fetchall()
         self._steps, self._digests = [int(row[0]) for row in rows], [str(row[1]) for row in rows]
 
     def before(self, step: int) -> str:
-        """Digest of the newest checkpoint of an earlier step, for seeds that of step 0; empty: there is none."""
+        """Digest of the newest checkpoint before a step, for seeds that of step 0; empty if there is none."""
         # Seeding changes no weight: the checkpoint of step 0 holds the model that found the seeds.
         place = bisect_left(self._steps, max(step, 1))
         return self._digests[place - 1] if place else ""
 
 
 class _Task(msgspec.Struct):
-    """Of a row of a buffer, its kind."""
+    """Decodes only the kind from a row of a buffer."""
 
     task: str
 
@@ -204,7 +204,7 @@ def _buffers(head: Path | None, note: Note) -> Iterator[Record]:
 
 
 def _examples(reader: Reader) -> Iterator[Record]:
-    """Tasks found, oldest first, also those that have left the buffers since."""
+    """Tasks that were found, oldest first, including those that have left the buffers since."""
     names = registry.names()
     rows = reader.connection.execute(
         "SELECT task, step, program, input, output, solve_rate FROM examples"
@@ -225,7 +225,7 @@ def _examples(reader: Reader) -> Iterator[Record]:
 
 
 def _imported(run: RunDir, note: Note) -> Iterator[Record]:
-    """What the run began with; a run that imported nothing has no such file."""
+    """The tasks that the run began with; a run that imported nothing has no such file."""
     if not run.imported.is_file():
         return
     for item in read_file(Source(run.imported, run.imported.name), note):

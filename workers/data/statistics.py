@@ -1,4 +1,4 @@
-"""What a heap of tasks is made of: counts by kind, source, step, solve rate and length, and of equal ones. (pure)"""
+"""Statistics of a set of tasks: counts by kind, source, step, solve rate and length, and of duplicates. (pure)"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RATE_BUCKETS = (0.25, 0.5, 0.75)
 
 
 def statistics_of(items: Sequence[Item]) -> dict[str, Any]:
-    """Counts, as JSON types. Lines that hold no task are counted by reason; nothing is run."""
+    """Counts, as JSON types. Lines without a task are counted by reason; nothing is run."""
     records = [item.record for item in items if item.record is not None]
     keys = [(record.task, key) for record in records if (key := key_of(record))]
     return {
@@ -59,7 +59,7 @@ _RATES = ("never", "to .25", "to .5", "to .75", "below 1", "always", "unknown")
 
 
 def rate_bucket(rate: float) -> str:
-    """Where a solve rate lies, in words; what is no share is unknown."""
+    """The range of a solve rate, in words; `unknown` for a value that is not a share."""
     if rate == UNKNOWN_RATE or not 0 <= rate <= 1:
         return "unknown"
     if rate in (0, 1):
@@ -68,7 +68,7 @@ def rate_bucket(rate: float) -> str:
 
 
 def num_statements(program: str) -> int:
-    """Statements within the entry function `f`, nested ones too; -1 for what has none."""
+    """Statements within the entry function `f`, including nested ones; -1 without `f`."""
     tree = parse(program)
     for node in tree.body if tree else ():
         if isinstance(node, ast.FunctionDef) and node.name == "f":

@@ -1,4 +1,4 @@
-"""A finite source of tasks: a file of JSON lines, each verified by running its program before anything is trained."""
+"""A finite source of tasks: a file of JSON lines. Every task is verified by running its program before training."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from workers.tasks.validate_proposals import Rules, unsound
 def read_tasks(path: Path, sandbox: Sandbox, tasks: Sequence[Task], rules: Rules | None = None) -> list[Entry]:
     """The tasks of the file in order, in any form that `data import` reads; outputs come from running them.
 
-    Raises LonghaulError (INPUT) with the line of what cannot be used: a held-out program, or outputs that are stated
-    and not given, or a task that nobody can answer, among it.
+    Raises LonghaulError (INPUT) with the line of anything unusable, including a held-out program, outputs that differ
+    from the stated ones, and a task that nobody can answer.
     """
     rules = rules or Rules()
     lines = _read(path)
@@ -45,9 +45,9 @@ def read_tasks(path: Path, sandbox: Sandbox, tasks: Sequence[Task], rules: Rules
 
 
 def _read(path: Path) -> list[tuple[int, Record]]:
-    """(line, task); a triplet of the original is two."""
+    """(line, task); a triplet of the original gives two."""
     if not path.is_file():
-        raise _bad(path, "is not there, or no plain file")
+        raise _bad(path, "is missing, or not a plain file")
     notes: list[str] = []
     lines = []
     for item in read_file(Source(path, path.name), notes.append):
@@ -60,7 +60,7 @@ def _read(path: Path) -> list[tuple[int, Record]]:
 
 
 def _entry(record: Record, outcome: Sequence[Result], rules: Rules) -> Entry:
-    """Raises ValueError and `Rejected` for what is no task."""
+    """Raises ValueError or `Rejected` if this is not a valid task."""
     failed = next((one for one in outcome if one.status is not Status.OK), None)
     if failed is not None:
         raise ValueError(f"the program gives no value: {failed.status.value} {failed.message}")

@@ -1,4 +1,4 @@
-"""The model of an evaluation: loaded as training loads it, with room for what will be asked."""
+"""The model of an evaluation: loaded as in training, with room for the questions to be asked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ADVICE = Advice(kept="every answer so far", engine="the same command with --engi
 def open_examinee(spec: EvaluationSpec, answer_format: AnswerFormat, prompt_tokens: int) -> Examinee:
     """Load the model. prompt_tokens: of the longest prompt.
 
-    Raises LonghaulError (INPUT) where files are missing, torn, or do not fit each other, or no engine can start.
+    Raises LonghaulError (INPUT) if files are missing, torn or inconsistent, or if no engine can start.
     """
     profile = _profile(spec, prompt_tokens)
     device = device_of(profile)
@@ -38,17 +38,17 @@ def open_examinee(spec: EvaluationSpec, answer_format: AnswerFormat, prompt_toke
 
 
 def remedy_of(profile: Profile) -> Remedy:
-    """The engines that were not tried, those that need the least first. (pure)"""
+    """The engines that were not tried, those with the fewest requirements first. (pure)"""
     tried = {profile.sampling.engine, *profile.sampling.fallback}
     if "auto" in tried:
-        tried.add("native")  # what it is in a worker
+        tried.add("native")  # a worker turns "auto" into this
     others = [f"--engine {name}" for name in ("native", "hf") if name not in tried]
-    instead = f"the same command with {' or '.join(others)}, or remedy the reason" if others else "remedy the reason"
+    instead = f"the same command with {' or '.join(others)}, or fix the cause" if others else "fix the cause"
     return Remedy(kept="every answer so far", next_command=instead)
 
 
 def _profile(spec: EvaluationSpec, prompt_tokens: int) -> Profile:
-    """That of the spec, with room for what will be asked."""
+    """The spec's profile, with room for the questions to be asked."""
     sampling = replace(
         spec.profile.sampling, max_prompt_tokens=max(1, prompt_tokens), max_completion_tokens=spec.max_new_tokens
     )

@@ -1,22 +1,27 @@
-"""One evaluation from its spec to its scores: what is finished is read back, the rest is asked in batches.
+"""One evaluation from its spec to its scores: reads back what is finished, and asks the rest in batches.
 
-Nothing heavy is imported here: where all is finished no model is loaded, and zygotes start before the tensor library.
+A command's worker asks all questions, or collects what the jobs of a scheduler have answered; a job asks its share.
+Imports nothing heavy: if everything is finished no model is loaded, and zygotes start before the tensor library.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from profiles.errors import ExitCode, LonghaulError
+from state import durable
+from state.evaluation_array import ShardDir, arrays_in
 from workers.environment import set_environment
-from workers.evaluate.answer_file import AnswerFile
+from workers.evaluate.answer_file import AnswerFile, answers_in
+from workers.evaluate.shares import batches_of, share_of
 from workers.failures import is_out_of_memory
-from workers.line_contract import Answered, EvaluationSpec, Loading, Note, Scores, SuiteBegun
+from workers.line_contract import Answered, EvaluationSpec, Left, Loading, Note, Scores, SuiteBegun
 from workers.lines import Say
 from workers.models.files import ModelFileError
 from workers.sandbox import Sandbox
@@ -32,48 +37,142 @@ from workers.suites.suite import Suite
 if TYPE_CHECKING:
     from workers.suites.asking import Examinee, QuestionResult
 
+Batch = list[Question]
+
 
 @dataclass
 class Paper:
-    """A suite and how far it is."""
+    """A suite and its progress. batches: all its questions, in the order in which one worker asks them."""
 
     suite: Suite
     fingerprint: str
     file: AnswerFile
+    batches: list[Batch]
     outcomes: dict[str, Outcome] = field(default_factory=dict)
 
     @property
-    def left(self) -> list[Question]:
-        return [question for question in self.suite.questions if question.question_id not in self.outcomes]
+    def ids(self) -> list[str]:
+        return [question.question_id for question in chain(*self.batches)]
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self.outcomes) == len(self.suite.questions)
+
+    def left_of(self, batches: Iterable[Batch]) -> list[Batch]:
+        """The batches without answered questions; no empty ones."""
+        rest = ([one for one in batch if one.question_id not in self.outcomes] for batch in batches)
+        return [batch for batch in rest if batch]
+
+    def take(self, answers: Mapping[str, QuestionResult]) -> None:
+        self.outcomes |= {name: one.outcome for name, one in answers.items()}
 
 
 def evaluate(spec: EvaluationSpec, say: Say) -> None:
-    """Every suite of the spec, resumed where an earlier process left it. Raises LonghaulError."""
+    """Every suite of the spec, resumed from earlier processes and jobs. Raises LonghaulError.
+
+    A spec with shards: asks nothing, collects what their jobs have answered, and says what each has left.
+    """
+    suites, answer_format = _loaded(spec)
+    papers = [_open(spec, suite, answer_format, Path(spec.folder), say) for suite in suites]
+    for paper in papers:
+        _collect(paper, Path(spec.folder))
+        _tell_found(paper, say)
+    if spec.shards:
+        say(Left([_number_left(papers, number, spec.shards) for number in range(spec.shards)]))
+    asked = [[] if spec.shards else paper.batches for paper in papers]
+    for paper in _answered(spec, papers, asked, answer_format, say):
+        if paper.is_complete:
+            outcomes = [paper.outcomes[question.question_id] for question in paper.suite.questions]
+            say(Scores(paper.suite.name, metrics_of(outcomes, greedy=spec.temperature == 0, ks=spec.ks)))
+
+
+def ask_share(spec: EvaluationSpec, directory: ShardDir, restart: int, say: Say) -> None:
+    """The questions of one shard, into a file of this start of its job. Raises LonghaulError."""
+    suites, answer_format = _loaded(spec)
+    earlier = [Path(spec.folder), *directory.all_answers()]
+    durable.make_dir(directory.answers(restart))
+    papers = [_open(spec, suite, answer_format, directory.answers(restart), say) for suite in suites]
+    for paper in papers:
+        _refuse_others(spec, paper)
+        paper.take(answers_in((folder / paper.file.path.name for folder in earlier), paper.ids))
+    for _ in _answered(spec, papers, _shares(papers, directory.number, spec.shards), answer_format, say):
+        pass
+
+
+def _loaded(spec: EvaluationSpec) -> tuple[list[Suite], AnswerFormat]:
     suites = [suite.reseeded(spec.seed) for suite in load_suites(spec.suites, data_folder(spec.data), spec.examples)]
     with _advising(spec, "the same command with --style plain"):
-        answer_format = format_of(spec.style, spec.profile, Path(spec.model))
-    papers = [_open(spec, suite, answer_format, say) for suite in suites]
-    open_suites = [paper.suite for paper in papers if paper.left]
-    needs_sandbox = any(suite.needs_sandbox(answer_format) for suite in open_suites)
+        return suites, format_of(spec.style, spec.profile, Path(spec.model))
+
+
+def _open(spec: EvaluationSpec, suite: Suite, answer_format: AnswerFormat, folder: Path, say: Say) -> Paper:
+    """A file of its own for each set of questions and prompts, so that different ones never mix."""
+    fingerprint = suite.fingerprint(answer_format)
+    file = AnswerFile(folder / f"{suite.name.replace(':', '.')}-{fingerprint}.jsonl")
+    size = max(1, spec.batch_size // spec.samples)
+    batches = batches_of(suite.questions, size, lambda one: len(answer_format.ask(one.kind, one.item)))
+    say(SuiteBegun(suite.name, fingerprint, len(suite.questions)))
+    return Paper(suite, fingerprint, file, batches)
+
+
+def _refuse_others(spec: EvaluationSpec, paper: Paper) -> None:
+    """Raises LonghaulError (INPUT) if this node has other questions than the command that submitted the job."""
+    if spec.fingerprints.get(paper.suite.name) != paper.fingerprint:
+        raise LonghaulError(
+            f"the questions of the suite {paper.suite.name} on this node differ from those of the command",
+            kept="every answer so far",
+            next_command="the same command with --data in a folder that all nodes share",
+            exit_code=ExitCode.INPUT,
+        )
+
+
+def _collect(paper: Paper, folder: Path) -> None:
+    """Read the answers so far. Write those of jobs into the file, all in the order in which one worker asks."""
+    jobs = (start for array in arrays_in(folder) for shard in array.shards() for start in shard.all_answers())
+    own = answers_in([paper.file.path], paper.ids)
+    found = answers_in((start / paper.file.path.name for start in jobs), paper.ids) | own
+    if len(found) > len(own):
+        paper.file.replace(found[name] for name in paper.ids if name in found)
+    paper.take(found)
+
+
+def _shares(papers: Sequence[Paper], number: int, shards: int) -> list[list[Batch]]:
+    """The batches of each paper that belong to a shard."""
+    mine = share_of([(place, batch) for place, paper in enumerate(papers) for batch in paper.batches], number, shards)
+    return [[batch for owner, batch in mine if owner == place] for place in range(len(papers))]
+
+
+def _number_left(papers: Sequence[Paper], number: int, shards: int) -> int:
+    shares = zip(papers, _shares(papers, number, shards), strict=True)
+    return sum(len(batch) for paper, share in shares for batch in paper.left_of(share))
+
+
+def _answered(
+    spec: EvaluationSpec, papers: Sequence[Paper], asked: Sequence[list[Batch]], answer_format: AnswerFormat, say: Say
+) -> Iterator[Paper]:
+    """Each paper, once its batches in `asked` are answered."""
+    left = [paper.left_of(batches) for paper, batches in zip(papers, asked, strict=True)]
+    is_sandboxed = [paper.suite.needs_sandbox(answer_format) for paper in papers]
     knobs = spec.profile.sandbox
+    needs_sandbox = any(batches and needed for batches, needed in zip(left, is_sandboxed, strict=True))
     with Sandbox(limits_of(knobs), knobs.jobs) if needs_sandbox else nullcontext() as sandbox:
-        # Made when the first question is left: a finished evaluation needs no model.
-        examinee = _examinee(spec, answer_format, open_suites, say) if open_suites else None
-        for paper in papers:
-            if paper.left:
+        # Created when the first question is left: a finished evaluation needs no model. The same for every share and
+        # after a kill: the room that an engine keeps for prompts may decide how its kernels round.
+        examinee = _examinee(spec, answer_format, [paper.suite for paper in papers], say) if any(left) else None
+        for paper, batches, needed in zip(papers, left, is_sandboxed, strict=True):
+            if batches:
                 assert examinee is not None
-                _answer(spec, paper, examinee, sandbox if paper.suite.needs_sandbox(answer_format) else None, say)
-            outcomes = [paper.outcomes[question.question_id] for question in paper.suite.questions]
-            metrics = metrics_of(outcomes, greedy=spec.temperature == 0, ks=spec.ks)
-            say(Scores(paper.suite.name, metrics))
+                _answer(spec, paper, batches, examinee, sandbox if needed else None, say)
+            yield paper
             paper.file.close()
 
 
 @contextmanager
 def _advising(spec: EvaluationSpec, next_command: str = "") -> Iterator[None]:
-    """Bad input is told by code that knows of runs only. next_command: what helps here, if not what that code says.
+    """Rewrite the advice of errors from code that assumes a run. next_command: what helps here; empty: keep the
+    error's.
 
-    Of a bad file it is always to look at the model's directory: no option puts it right.
+    For a bad file the advice is always to look at the model's directory, because no option fixes it.
     """
     try:
         yield
@@ -81,7 +180,7 @@ def _advising(spec: EvaluationSpec, next_command: str = "") -> Iterator[None]:
         if error.exit_code != ExitCode.INPUT:
             raise
         if isinstance(error, ModelFileError):
-            next_command = f"ls -l {spec.model}   (put right what is wrong with it), then the same command"
+            next_command = f"ls -l {spec.model}   (fix what is wrong with it), then the same command"
         raise LonghaulError(
             error.what,
             kept="everything; nothing was asked",
@@ -90,16 +189,9 @@ def _advising(spec: EvaluationSpec, next_command: str = "") -> Iterator[None]:
         ) from error
 
 
-def _open(spec: EvaluationSpec, suite: Suite, answer_format: AnswerFormat, say: Say) -> Paper:
-    """A file of its own for each set of questions and prompts: what was asked otherwise is not mixed in."""
-    fingerprint = suite.fingerprint(answer_format)
-    file = AnswerFile(Path(spec.folder) / f"{suite.name.replace(':', '.')}-{fingerprint}.jsonl")
-    paper = Paper(suite, fingerprint, file)
-    paper.outcomes = file.outcomes(question.question_id for question in suite.questions)
-    say(SuiteBegun(suite.name, fingerprint, len(suite.questions)))
+def _tell_found(paper: Paper, say: Say) -> None:
     if paper.outcomes:
         _tell(paper, list(paper.outcomes.values()), say)
-    return paper
 
 
 def _tell(paper: Paper, outcomes: Sequence[Outcome], say: Say) -> None:
@@ -128,8 +220,9 @@ def _opened(spec: EvaluationSpec, answer_format: AnswerFormat, suites: Sequence[
     return open_examinee(spec, answer_format, max(map(len, encoded)))
 
 
-def _answer(spec: EvaluationSpec, paper: Paper, examinee: Examinee, sandbox: Sandbox | None, say: Say) -> None:
-    """Ask what is left, the longest prompts first: what does not fit into memory shows at once."""
+def _answer(
+    spec: EvaluationSpec, paper: Paper, batches: Sequence[Batch], examinee: Examinee, sandbox: Sandbox | None, say: Say
+) -> None:
     from workers.rollout.engine import Sampling
     from workers.suites.asking import ask
 
@@ -139,10 +232,8 @@ def _answer(spec: EvaluationSpec, paper: Paper, examinee: Examinee, sandbox: San
         greedy=spec.temperature == 0,
         stop=examinee.answer_format.stop,
     )
-    by_length = sorted(paper.left, key=lambda one: len(examinee.answer_format.ask(one.kind, one.item)), reverse=True)
-    for batch in _batches(
-        by_length,
-        max(1, spec.batch_size // spec.samples),
+    for batch in _in_turn(
+        batches,
         lambda questions: ask(examinee, paper.suite, questions, sampling, spec.samples, sandbox),
         examinee.engine,
         say,
@@ -160,22 +251,21 @@ def _answer(spec: EvaluationSpec, paper: Paper, examinee: Examinee, sandbox: San
         )
 
 
-def _batches(
-    questions: Sequence[Question],
-    size: int,
+def _in_turn(
+    batches: Sequence[Batch],
     work: Callable[[Sequence[Question]], list[QuestionResult]],
     engine: object,
     say: Say,
 ) -> Iterator[list[QuestionResult]]:
-    """`work` on all questions, `size` at a time; with fewer rollouts side by side after running out of memory.
+    """`work` on each batch; with fewer rollouts side by side after running out of memory.
 
-    Raises LonghaulError (CUDA_OOM) where a single rollout does not fit.
+    Raises LonghaulError (CUDA_OOM) if a single rollout does not fit.
     """
     from workers.rollout.fewer_rows import with_fewer_rows
 
-    for place in range(0, len(questions), size):
+    for batch in batches:
         try:
-            done = with_fewer_rows(engine, partial(work, questions[place : place + size]), lambda text: say(Note(text)))
+            done = with_fewer_rows(engine, partial(work, batch), lambda text: say(Note(text)))
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise

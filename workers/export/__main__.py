@@ -1,8 +1,8 @@
-"""Entry of the export worker: its spec comes on standard input, files go where it says."""
+"""Entry point of the export worker: reads its spec from standard input, and writes the files that it names."""
 
 from __future__ import annotations
 
-# ruff: noqa: E402 - signals come before every import that takes time: their default action is death
+# ruff: noqa: E402 - signals come before every slow import: their default action kills the process
 from workers import process
 
 process.ignore_signals()

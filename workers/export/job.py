@@ -1,4 +1,4 @@
-"""One export: an adapter as peft reads it, or a merged model as transformers and llama.cpp read it."""
+"""One export: an adapter for peft, or a merged model for transformers and llama.cpp."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def export(spec: ExportSpec, say: Say) -> None:
         say(Wrote(path.name, path.stat().st_size))
 
     with durable.explained("cannot write the export", out, KEPT):
-        dtype = _copy_adapter(spec, out) if spec.kind == "adapter" else _write_merged(spec, out, say, wrote)
+        dtype = _weights(spec, out, say, wrote)
         facts = {"kind": spec.kind, "dtype": dtype} | spec.source
         (out / FACTS).write_text(json.dumps(facts, indent=2, sort_keys=True) + "\n")
         for path in sorted(out.iterdir()):
@@ -42,8 +42,30 @@ def export(spec: ExportSpec, say: Say) -> None:
         durable.fsync_dir(out)
 
 
+def _weights(spec: ExportSpec, out: Path, say: Say, wrote: Any) -> str:
+    """All but export.json. Returns their precision."""
+    if spec.profile.run.worker == "verl":
+        from workers.verl import exporting
+
+        say(Loading())
+        write = exporting.write_adapter if spec.kind == "adapter" else exporting.write_model
+        dtype = write(spec.profile, Path(spec.directory), out)
+        for path in sorted(out.glob("*.safetensors")):
+            wrote(path)
+        return dtype
+    if spec.profile.run.worker == "open_instruct":
+        from workers.open_instruct.exporting import write_model
+
+        say(Loading())
+        dtype = write_model(Path(spec.directory), out, spec.kind)
+        for path in sorted(out.glob("*.safetensors")):
+            wrote(path)
+        return dtype
+    return _copy_adapter(spec, out) if spec.kind == "adapter" else _write_merged(spec, out, say, wrote)
+
+
 def _copy_adapter(spec: ExportSpec, out: Path) -> str:
-    """The checkpoint holds it in PEFT's layout already. Returns its precision."""
+    """Copy the adapter, which is already in PEFT's layout. Returns its precision."""
     source = Path(spec.directory)
     if not (source / adapters.WEIGHTS).is_file():
         raise _refused(
@@ -57,7 +79,7 @@ def _copy_adapter(spec: ExportSpec, out: Path) -> str:
 
 
 def _write_merged(spec: ExportSpec, out: Path, say: Say, wrote: Any) -> str:
-    """Weights, config and tokenizer. Returns the weights' precision."""
+    """Write weights, config and tokenizer. Returns the weights' precision."""
     profile = profile_for_reading(spec.profile, None)
     wanted = spec.dtype
     if wanted == "auto":
@@ -84,7 +106,7 @@ def _write_merged(spec: ExportSpec, out: Path, say: Say, wrote: Any) -> str:
 
 @contextmanager
 def _plain_files(spec: ExportSpec) -> Iterator[Path]:
-    """Where config and tokenizer lie: with the base of an adapter, else with the checkpoint."""
+    """Config and tokenizer files: from an adapter's base, else from the checkpoint."""
     if spec.profile.adapter.rank:
         with load.opened_model(spec.profile.model, spec.profile.run.seed) as base:
             yield base
@@ -93,15 +115,15 @@ def _plain_files(spec: ExportSpec) -> Iterator[Path]:
 
 
 def config_json(config: dict[str, Any], model: Any, dtype: str) -> str:
-    """The base's config as one of a plain model: its class named, nothing about 4 bits. (pure)"""
+    """The base's config for a plain model: names its class, and drops 4-bit settings. (pure)"""
     plain = {name: value for name, value in config.items() if name != "quantization_config"}
-    # transformers 5 reads `dtype`, other programs still look for the older name.
+    # transformers 5 reads `dtype`; other programs still look for the older name.
     plain |= {"architectures": [type(model).__name__], "dtype": dtype, "torch_dtype": dtype}
     return json.dumps(plain, indent=2, sort_keys=True) + "\n"
 
 
 def _refuse_what_cannot_be_converted(out: Path) -> None:
-    """Raises LonghaulError (INPUT) where llama.cpp's script would fail on a file that is missing."""
+    """Raises LonghaulError (INPUT) if a file that llama.cpp's script needs is missing."""
     if not (out / "tokenizer_config.json").is_file():
         raise _refused(
             "the model has no tokenizer_config.json, which llama.cpp's converter reads",

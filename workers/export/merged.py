@@ -1,7 +1,7 @@
-"""A model's weights as any program reads them: adapters added, 4 bits undone, in files of a bounded size.
+"""A model's weights for any program: adapters merged, 4 bits dequantised, in files of bounded size.
 
-W' = W + scale * B A in float32, rounded once. W is what the trainer computes with, so of a base in 4 bits its
-dequantised weights: merging back into 4 bits would round most of a small adapter away.
+W' = W + scale * B A in float32, rounded once. W is what the trainer computes with; for a 4-bit base, its dequantised
+weights. Merging back into 4 bits would round most of a small adapter away.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from state.weights import INDEX, WEIGHTS
 from workers.models.adapters import ADAPTER
-from workers.models.load import INDEX, WEIGHTS
 from workers.models.weights import refuse_not_finite
 from workers.rollout.weight_transfer import base_weights
 
@@ -25,7 +25,7 @@ Wrote = Callable[[Path], None]
 
 @torch.no_grad()
 def merged_weights(model: Any, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-    """Every weight by the name that it has without adapters, one at a time, on the CPU; tied ones once."""
+    """Every weight by its name without adapters, one at a time, on the CPU; tied weights once."""
     adapted = {f"{name}.weight": module for name, module in model.named_modules() if hasattr(module, "base_layer")}
     for name, weight in base_weights(model):
         if name in adapted:
@@ -41,9 +41,9 @@ def product_of(module: Any) -> Tensor:
 
 
 def write_weights(model: Any, dtype: torch.dtype, directory: Path, shard_bytes: int, wrote: Wrote) -> None:
-    """One safetensors file, or several with an index; a file's tensors alone are in memory beside the model.
+    """Write one safetensors file, or several with an index. Besides the model, memory holds one file's tensors.
 
-    Raises LonghaulError (NOT_FINITE) for a weight that is NaN or infinite, also where `dtype` made it so.
+    Raises LonghaulError (NOT_FINITE) for a weight that is NaN or infinite, even if only the cast to `dtype` made it so.
     """
     shards = plan_shards([(name, bytes_of(weight, dtype)) for name, weight in shapes(model)], shard_bytes)
     weights = merged_weights(model, dtype)
@@ -63,7 +63,7 @@ def write_weights(model: Any, dtype: torch.dtype, directory: Path, shard_bytes: 
 
 
 def shapes(model: Any) -> Iterator[tuple[str, int]]:
-    """Name and number of elements of every weight, in the order of `merged_weights`; nothing is dequantised."""
+    """Name and number of elements of every weight, in the order of `merged_weights`, without dequantising."""
     for name, parameter in model.named_parameters():
         if ".lora_" not in name:
             state = getattr(parameter, "quant_state", None)
@@ -75,7 +75,7 @@ def bytes_of(elements: int, dtype: torch.dtype) -> int:
 
 
 def plan_shards(weights: Sequence[tuple[str, int]], limit: int) -> list[list[str]]:
-    """Names in their order, as many to a file as fit; a larger one is alone. (pure)"""
+    """Names in order, as many per file as fit; one above the limit gets its own file. (pure)"""
     shards: list[list[str]] = []
     room = 0
     for name, size in weights:

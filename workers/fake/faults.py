@@ -1,22 +1,22 @@
-"""What goes wrong in the fake trainer, on request: `profile.fake.fault`, a list of `name:step[:argument]` with commas.
+"""Injects faults into the fake trainer: `profile.fake.fault` is a comma-separated list of `name:step[:argument]`.
 
-| name | at that step |
+| name | effect at that step |
 | --- | --- |
 | hang | busy loop; the control thread still obeys `abort` |
-| no_progress | sleeps for ever, heartbeats go on |
-| hang_native | native call that keeps the interpreter lock: nothing is heard any more |
-| deaf | sleeps for ever, deaf to `abort` |
-| nan | loss is not finite; argument: for how many steps (1) |
-| oom | out of memory; argument: how many times (1: the retry works) |
-| exit | exits with the code in the argument (70) |
-| kill | SIGKILL to itself |
-| zombie | leaves a zombie and a stray in a session of its own, and goes on |
-| enospc, eio | a write fails like that |
-| error | an exception of ours |
-| exhausted | the source of tasks ends (no fault: happens in every attempt) |
-| slow | every step sleeps; the number is seconds |
+| no_progress | sleeps for ever; heartbeats continue |
+| hang_native | a native call holds the interpreter lock for ever; heartbeats stop |
+| deaf | sleeps for ever and ignores `abort` |
+| nan | the loss is not finite; argument: number of steps (default 1) |
+| oom | out-of-memory error; argument: number of times (default 1: the retry succeeds) |
+| exit | exits with the code in the argument (default 70) |
+| kill | sends itself SIGKILL |
+| zombie | leaves a zombie and a stray process in its own session, then continues |
+| enospc, eio | raises OSError with this errno, like a failed write |
+| error | raises RuntimeError |
+| exhausted | the source of tasks ends (not a fault: happens in every attempt) |
+| slow | every step sleeps; the number is in seconds, not a step (applies in every attempt) |
 
-A fault strikes in the first attempt of a cycle only, unless its text ends in `!`.
+A fault strikes only in the first attempt of a cycle, unless its text ends in `!`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ALWAYS = frozenset({"exhausted", "slow"})
 
 
 class OutOfMemoryError(RuntimeError):
-    """Named like torch's, which is how the runtime knows it."""
+    """Has the name of torch's error, by which the runtime recognises it."""
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,14 @@ class Fault:
     is_persistent: bool = False
 
     def strikes(self, step: int, attempt: int) -> bool:
-        """Whether it happens now. (pure)"""
+        """Whether the fault happens at this step of this attempt. (pure)"""
         if attempt > 1 and not self.is_persistent and self.name not in ALWAYS:
             return False
         return self.at <= step < self.at + (self.argument or 1) if self.name == "nan" else step == self.at
 
 
 def parse(text: str) -> tuple[Fault, ...]:
-    """Faults in `text`. Raises ValueError for a name that is not in the table. (pure)"""
+    """Parse the faults in `text`. Raises ValueError for an unknown name. (pure)"""
     found = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, at, *rest = part.rstrip("!").split(":")
@@ -81,8 +81,8 @@ def _no_progress(control: Control, argument: int | None) -> None:
 
 def _hang_native(control: Control, argument: int | None) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
-    while True:  # the signal that dumps the stacks also ends a sleep
-        ctypes.PyDLL(None).sleep(FOREVER_S)  # PyDLL, unlike CDLL, keeps the interpreter lock
+    while True:  # the signal that dumps the stacks also interrupts a sleep
+        ctypes.PyDLL(None).sleep(FOREVER_S)  # unlike CDLL, PyDLL holds the interpreter lock
 
 
 def _deaf(control: Control, argument: int | None) -> None:

@@ -1,4 +1,4 @@
-"""The durability trainer as a kind of worker (`workers.kinds`). It needs no import that takes time, and one rank."""
+"""Defines the durability trainer as a kind of worker (`workers.kinds`). It has no slow imports and uses one rank."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def warm_up() -> None:
 
 
 def job(spec: WorkerSpec, warmed: Sandbox | None = None) -> Callable[[Attempt], Result]:
-    """What to do for `spec`."""
+    """The job for `spec`."""
     if spec.role == "validate":
         return lambda attempt: validate.validate(attempt, fake_suites(attempt))
     return lambda attempt: train.train(attempt, FakeTrainer(attempt))

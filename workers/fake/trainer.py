@@ -1,6 +1,6 @@
-"""Trainer of two floats under the same contract, loop and files as the real one: it proves durability in microseconds.
+"""Trains two floats under the same contract, loop and files as the real trainer, to test durability in microseconds.
 
-No torch. Its state has one of each kind: weights, an optimiser moment, a random generator, a buffer in order.
+Does not use torch. Has one state of each kind: weights, an optimiser moment, a random generator, an ordered buffer.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from workers.suites.shipped.fake import SUITE
 ROLLOUTS = 4
 BUFFER_ROWS = 64
 TASK = NAMES[0]
-"""Of everything that it finds."""
+"""The kind of every task that the fake trainer finds."""
 SIZES = Sizes(micro_batch=2, head_rows=16, rollout_rows=1)
-"""It can be halved once."""
+"""The micro-batch can be halved once."""
 
 
 class JsonFile:
@@ -164,7 +164,7 @@ def example(task: str, program: str, step: int, solve_rate: float) -> Record:
 
 
 def fake_suites(attempt: Attempt) -> dict[str, Suite]:
-    """The fake held-out set: its accuracy is the weight, squeezed between 0 and 1."""
+    """The fake held-out suites. Accuracy is 0.25 + 0.5 * weight, clamped to [0, 1]."""
 
     def evaluate(head: Path) -> Scored:
         (weight,) = json.loads((head / "weights.json").read_text())

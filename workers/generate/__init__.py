@@ -1,1 +1,1 @@
-"""The worker that completes prompts of a person: `python -m workers.generate`."""
+"""The worker that completes a user's prompts: `python -m workers.generate`."""

@@ -1,8 +1,8 @@
-"""Entry of the worker that completes prompts: spec and prompts come on standard input, pieces of text go back."""
+"""Entry point of the worker that completes prompts: reads spec and prompts from standard input, streams text back."""
 
 from __future__ import annotations
 
-# ruff: noqa: E402 - signals come before every import that takes time: their default action is death
+# ruff: noqa: E402 - signals come before every slow import: their default action kills the process
 from workers import process
 
 process.ignore_signals()

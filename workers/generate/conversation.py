@@ -1,4 +1,4 @@
-"""From what a person typed to a prompt: as a conversation, in the words that a run is trained in, or as it stands."""
+"""Turns typed text into a prompt: as a conversation, in the style in which a run is trained, or verbatim."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from workers.tasks.styles import style_of
 
 
 class Words:
-    """Owns the conversation, where there is one.
+    """Owns the conversation, if there is one.
 
-    name: the style that came of `auto`. stop: texts that end a completion.
+    name: the style that `auto` resolved to. stop: texts that end a completion.
     """
 
     def __init__(self, style: str, profile: Profile, directory: Path) -> None:
-        """Raises LonghaulError (INPUT) where a chat template is needed and there is none, or it is none."""
+        """Raises LonghaulError (INPUT) if a chat template is needed but missing or broken."""
         if style == "auto":
             style = "chat" if chat.has_template(directory) else "raw"
         self.name = style
@@ -33,13 +33,13 @@ class Words:
             self._wrap, self.stop = _trained_words(profile, directory)
 
     def prompt(self, text: str) -> str:
-        """The whole prompt; in a conversation, with all that was said before."""
+        """The whole prompt; in a conversation, including all earlier turns."""
         if self._render is None:
             return self._wrap(text)
         return self._render([*self._messages, {"role": "user", "content": text}])
 
     def heard(self, text: str, answer: str) -> None:
-        """Both belong to the conversation from now on."""
+        """Add both to the conversation."""
         self._messages += [{"role": "user", "content": text}, {"role": "assistant", "content": answer}]
 
     def forget(self) -> None:

@@ -1,6 +1,6 @@
-"""One completion, token by token, for somebody who watches: any causal model of transformers, at any temperature.
+"""One completion, token by token, for an interactive user: any causal model of transformers, at any temperature.
 
-Rollouts are not drawn here: their engines keep log-probabilities and never cut the tail of a distribution.
+Rollouts do not use this: their engines keep log-probabilities and never truncate a distribution.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from torch import Tensor
 
 
 def pick(logits: Tensor, generator: torch.Generator, *, temperature: float, top_k: int = 0, top_p: float = 1.0) -> int:
-    """The next token of a distribution over [V]; at temperature 0 the likeliest, the first of equals.
+    """The next token from logits over [V]; at temperature 0 the likeliest, the first among equals.
 
-    top_k: only so many likeliest may come; 0: all. top_p: only the likeliest whose probabilities first reach this sum.
+    top_k: keep only this many of the likeliest; 0: all. top_p: keep only the likeliest whose probabilities first reach
+    this sum.
     """
     if temperature == 0:
         return int(logits.argmax())
@@ -34,7 +35,7 @@ def pick(logits: Tensor, generator: torch.Generator, *, temperature: float, top_
 def tokens_after(
     model: Any, prompt: Sequence[int], limit: int, choose: Callable[[Tensor], int], is_stopped: Callable[[], bool]
 ) -> Iterator[int]:
-    """At most `limit` tokens after a prompt, each as soon as it is chosen; fewer once `is_stopped()`."""
+    """At most `limit` tokens after a prompt, each as soon as it is chosen. Stops early once `is_stopped()`."""
     ids = torch.tensor([list(prompt)], device=model.device)
     cache: Any = None
     for _ in range(limit):

@@ -1,4 +1,4 @@
-"""Load a model as its run loads it, then answer prompts one after the other, piece by piece, until nobody asks."""
+"""Loads a model as its run does, then answers prompts one by one, streaming the text, until the input ends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from workers.rollout.stopping import StopTexts
 
 
 def answer_prompts(spec: GenerateSpec, say: Say) -> None:
-    """Serve prompts until the input ends, which ends this process. Raises LonghaulError."""
+    """Serve prompts until the input ends. Raises LonghaulError."""
     inbox = Inbox()
     with of_no_run(spec.directory) if spec.step is None else nullcontext():
         words = Words(spec.style, spec.profile, Path(spec.directory))
@@ -42,7 +42,7 @@ def answer_prompts(spec: GenerateSpec, say: Say) -> None:
 
 
 class Inbox:
-    """Reads standard input in a thread, so that a completion can be stopped while it is made."""
+    """Reads standard input in a thread, so that a running completion can be stopped."""
 
     def __init__(self) -> None:
         self.lines: queue.Queue[Prompt | New] = queue.Queue()
@@ -68,7 +68,7 @@ class Answerer:
         self.positions = int(getattr(policy.model.config, "max_position_embeddings", 0) or 0)
 
     def answer(self, text: str, seed: int) -> None:
-        """Say the completion of one prompt as it comes, and how it ended."""
+        """Stream the completion of one prompt, and report how it ended."""
         self._inbox.is_stopped.clear()
         ids = self._policy.tokenizer.encode(self._words.prompt(text))
         room = self.positions - len(ids) if self.positions else self._spec.max_new_tokens
@@ -78,8 +78,8 @@ class Answerer:
             return
         began = time.monotonic()
         completion, reason = self._complete(ids, min(room, self._spec.max_new_tokens), seed)
-        said = completion[:-1] if reason == "stop" else completion
-        answer = self._policy.tokenizer.decode(said)
+        answer_ids = completion[:-1] if reason == "stop" else completion
+        answer = self._policy.tokenizer.decode(answer_ids)
         self._words.heard(text, answer)
         self._say(Completed(answer, reason, len(completion), len(ids), round(time.monotonic() - began, 3)))
 
@@ -100,7 +100,7 @@ class Answerer:
 
 
 def open_model(spec: GenerateSpec) -> Policy:
-    """The policy of a checkpoint, proven to be the one that was saved, or a model directory."""
+    """The policy of a checkpoint, proven to be the saved one, or of a model directory."""
     profile = profile_for_reading(spec.profile, None if spec.step is not None else spec.directory)
     device = device_of(profile)
     set_up_torch(profile, isolate=False)

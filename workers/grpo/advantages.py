@@ -1,6 +1,6 @@
-"""Rewards to advantages by group, which groups teach something, and which to draw again. (pure)
+"""Turns rewards into advantages per group, and decides which groups teach something and which to redraw. (pure)
 
-A group is the rollouts of one problem. No value function: what a rollout is worth is what the others of its group got.
+A group is the rollouts of one problem. No value function: a rollout is measured against the others of its group.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Literal
 from profiles.schema import Grpo
 
 SAME = 1e-6
-"""Rewards of a group that differ by less are the same: the float mean of equal numbers may be off by a bit."""
+"""A group's rewards that differ by less count as equal: the float mean of equal numbers may be off by a bit."""
 EPS = 1e-4
-"""Of `group_std_eps`, as TRL has it."""
+"""Added to the deviation under `group_std_eps`, as in TRL."""
 
 Kind = Literal["group_std", "group_std_eps", "mean_only", "batch_std", "rloo"]
 Uniform = Literal["skip", "keep", "baseline"]
@@ -33,7 +33,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Advantages:
-    """values: [N]. kept: [N], False for rollouts that are left out before any forward pass. uniform: keys of groups."""
+    """values: [N]. kept: [N], False for rollouts dropped before any forward pass. uniform: keys of uniform groups."""
 
     values: tuple[float, ...]
     kept: tuple[bool, ...]
@@ -51,13 +51,13 @@ def group_advantages(
     masked: Sequence[bool] | None = None,
     beside: Sequence[float] = (),
 ) -> Advantages:
-    """Reward minus the mean of its group, over a deviation or not. All arguments: [N]; rows may be in any order.
+    """Reward minus the mean of its group, divided by a deviation or not. All arguments: [N]; rows may be in any order.
 
-    masked: rollouts that get no gradient (cut at the longest length) but whose reward counts; a group of them alone is
-    left out. beside: rewards of the step's other rollouts, which count for the deviation of `batch_std`. Raises
-    ValueError for a reward that is not finite, and for a group of one, which nothing can be compared with. Sources:
-    DeepSeekMath, arXiv 2402.03300, 4.1.2 (group_std); Dr. GRPO, arXiv 2503.20783 (mean_only); RLOO, arXiv 2402.14740
-    (rloo); the rule `baseline` is a constant without comparison, for parity with systems that have it.
+    masked: rollouts that get no gradient (truncated) but whose reward counts; a group of only such rollouts is dropped.
+    beside: rewards of the step's other rollouts, which count for the deviation of `batch_std`. Raises ValueError for a
+    reward that is not finite, and for a group of one, which has nothing to compare with. Sources: DeepSeekMath, arXiv
+    2402.03300, 4.1.2 (group_std); Dr. GRPO, arXiv 2503.20783 (mean_only); RLOO, arXiv 2402.14740 (rloo). The rule
+    `baseline` subtracts a constant without comparison, for parity with systems that do so.
     """
     rows_by: dict[Hashable, list[int]] = {}
     for row, key in enumerate(groups):
@@ -81,7 +81,7 @@ def group_advantages(
 
 
 def is_uniform(rewards: Sequence[float]) -> bool:
-    """Whether a group's rewards make no difference between its rollouts."""
+    """Whether all rewards of a group are equal, so that none of its rollouts stands out."""
     return max(rewards) - min(rewards) < SAME
 
 
@@ -103,7 +103,7 @@ def _scaled(centred: list[float], rule: Rule, batch_divisor: float) -> list[floa
 
 
 def _batch_deviation(rewards: Sequence[float], ddof: int) -> float:
-    """Deviation of all rewards of the batch around their own mean, uniform groups among them."""
+    """Deviation of all rewards of the batch around their own mean, including uniform groups."""
     mean = fsum(rewards) / len(rewards)
     return sqrt(fsum((reward - mean) ** 2 for reward in rewards) / max(len(rewards) - ddof, 1))
 
@@ -121,8 +121,8 @@ def _check(rewards: Sequence[float], rows_by: dict[Hashable, list[int]]) -> None
 
 @dataclass(frozen=True)
 class Refill:
-    """What a step does with the groups that it has. train: their places, at most as many as wanted. draw: how many
-    further problems to ask now; 0: go on with `train`. If that is empty there is no update: nothing may be learnt."""
+    """What to do with the groups drawn so far. train: indices of groups to train on, at most as many as wanted. draw:
+    how many further problems to ask now; 0: go on with `train`. If `train` is then empty, the step makes no update."""
 
     train: tuple[int, ...]
     draw: int
@@ -131,8 +131,8 @@ class Refill:
 def refill(is_group_uniform: Sequence[bool], grpo: Grpo, rounds: int) -> Refill:
     """Which groups to train on, and whether to draw others in place of uniform ones (DAPO, arXiv 2503.14476, 3.2).
 
-    is_group_uniform: [groups drawn so far, in order]; rounds: extra rounds already done. Later groups than wanted are
-    left unused, so that what is trained depends on the order of the problems alone.
+    is_group_uniform: [groups drawn so far, in order]; rounds: extra rounds already done. Surplus groups at the end stay
+    unused, so that training depends only on the order of the problems.
     """
     teaching = [place for place, uniform in enumerate(is_group_uniform) if not uniform]
     chosen = teaching if grpo.dynamic_sampling or grpo.uniform == "skip" else list(range(len(is_group_uniform)))

@@ -1,4 +1,4 @@
-"""The rollouts of one step: problems drawn, each answered by a group, answers judged, uniform groups drawn anew."""
+"""Collects one step's rollouts: draws problems, answers each with a group, judges, and redraws uniform groups."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from workers.models.load import Tokenizer
 from workers.problems.reader import Problem
 from workers.rewards.coin import coin as tossed
 from workers.rewards.of_profile import rewards_of
-from workers.rewards.reward import Case, Reward, score
+from workers.rewards.reward import Case, ProblemCase, Reward, score
 from workers.rng import derive, stream
 from workers.rollout.engine import Request, Rollout, Sampling
 from workers.suites.answer_format import AnswerFormat, VerbatimFormat
 from workers.suites.asking import Completer
 from workers.suites.question import WordProblem
+from workers.verifiers.answers import is_formatted
 from workers.verifiers.symbolic import Symbolic
 from workers.verifiers.verify import judge, sameness
 
@@ -35,7 +36,7 @@ class Stages(Protocol):
 
 @dataclass(frozen=True)
 class Asker:
-    """All that turns a problem into judged rollouts; it holds no state."""
+    """Turns problems into judged rollouts. Stateless."""
 
     profile: Profile
     answer_format: VerbatimFormat
@@ -43,14 +44,14 @@ class Asker:
     engine: Completer
     problems: Sequence[Problem]
     symbolic: Symbolic | None = None
-    own: Sequence[Reward] = ()
-    """Parts of the reward beside those of the profile."""
+    own: Sequence[Reward[ProblemCase]] = ()
+    """Parts of the reward in addition to those of the profile."""
 
     def prompt_ids(self, text: str) -> tuple[int, ...]:
         return self.tokenizer.encode(prompt_of(self.answer_format, text))
 
     def rollouts(self, problems: Sequence[int], seeds: Callable[[int, int], int], count: int) -> list[list[Rollout]]:
-        """`count` rollouts of each problem. seeds: (place in `problems`, sample) -> root of that rollout's stream."""
+        """`count` rollouts of each problem. seeds: (index in `problems`, sample) -> seed of that rollout."""
         knobs = self.profile.sampling
         how = Sampling(
             temperature=knobs.temperature,
@@ -64,20 +65,28 @@ class Asker:
         return [found[place * count : (place + 1) * count] for place in range(len(prompts))]
 
     def text_of(self, rollout: Rollout) -> str:
-        """Without the stop token that ended it, which is no part of an answer."""
+        """The completion without its final stop token, which is not part of an answer."""
         ids = rollout.completion_ids
         return self.tokenizer.decode(ids[:-1] if rollout.finish_reason == "stop" else ids)
 
-    def case(self, problem: int, rollout: Rollout) -> Case:
-        """The rollout with who is right."""
+    def case(self, problem: int, rollout: Rollout) -> ProblemCase:
+        """The rollout and its verdict."""
         asked, grpo = self.problems[problem], self.profile.grpo
         text = self.answer_format.whole(self.text_of(rollout))  # as a validation reads it
         is_cut, longest = rollout.finish_reason == "length", self.profile.sampling.max_completion_tokens
         verdict = judge(asked.gold, text, truncated=is_cut, lenient=grpo.lenient_answers, symbolic=self.symbolic)
-        return Case(asked, text, rollout, verdict, len(rollout.completion_ids) / longest)
+        return Case(
+            problem=asked,
+            text=text,
+            rollout=rollout,
+            verdict=verdict,
+            is_well_formed=is_formatted(text, truncated=is_cut),
+            share=len(rollout.completion_ids) / longest,
+            label=f"problem {asked.number}",
+        )
 
     def sameness(self, problem: int) -> Callable[[str, str], bool]:
-        """Whether two answers to the problem are the same, as the verifier sees them."""
+        """A function that tells whether two answers to the problem are the same by the verifier's rules."""
         return sameness(self.problems[problem].gold, self.symbolic)
 
     def judged(self, group: int, problem: int, rollout: Rollout, coin: Random) -> Row:
@@ -104,14 +113,14 @@ class Asker:
 
 
 def prompt_of(answer_format: AnswerFormat, text: str) -> str:
-    """The prompt of a problem. Who is right is the verifier's business, so the answer format gets none."""
+    """The prompt of a problem. The verifier judges, so the answer format gets no right answer."""
     return answer_format.ask("maths", WordProblem(text.rstrip("\n"), Fraction(0)))
 
 
 def collect(asker: Asker, order: Order, step: int, stage: Stages) -> Collected:
-    """The groups of `step`, with further draws for uniform ones where the profile says so. Changes nothing.
+    """The groups of `step`, with redraws for uniform ones if the profile asks for them. Changes nothing.
 
-    Every rollout's seed belongs to (run seed, step, draw, sample). Raises Exhausted where no problem is left.
+    Each rollout's seed depends on (run seed, step, draw, sample). Raises Exhausted if no problem is left.
     """
     grpo, seed = asker.profile.grpo, asker.profile.run.seed
     rows: list[Row] = []
@@ -131,7 +140,7 @@ def collect(asker: Asker, order: Order, step: int, stage: Stages) -> Collected:
                 coin = stream(seed, step, f"random rewards {len(groups)}")
                 groups.append([asker.judged(len(groups), number, one, coin) for one in rollouts])
                 rows += groups[-1]
-        # A file that ended has no further problems: what is there is trained on.
+        # The file has no further problems: train on what is there.
         left = refill([_is_uniform(group) for group in groups], grpo, rounds if fresh else grpo.max_extra_rounds)
         if not left.draw:
             break
@@ -148,6 +157,6 @@ def collect(asker: Asker, order: Order, step: int, stage: Stages) -> Collected:
 
 
 def _is_uniform(group: Sequence[Row]) -> bool:
-    """Of the rollouts that can be compared: fewer than two make no difference."""
+    """Compares only the rollouts that can be compared; fewer than two count as uniform."""
     rewards = [row.reward for row in group if row.is_finite]
     return len(rewards) < 2 or is_uniform(rewards)

@@ -1,6 +1,6 @@
-"""SENT: problems from easy to hard, stage after stage; which come next, and when the next stage opens.
+"""SENT: problems from easy to hard in stages. Decides which come next, and when the next stage opens.
 
-Decisions are pure functions of a `Place`; `Curriculum` holds it and is what a checkpoint saves.
+Decisions are pure functions of a `Place`; `Curriculum` holds the place, and a checkpoint saves it.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from workers.grpo.difficulty import Difficulty, Measured, stages
 from workers.rng import derive, stream
 
 DECAY = 0.95
-"""Weight of what was in the running means; they begin with a stage's first step."""
+"""Weight of the old value in the running means, which start with a stage's first step."""
 
 
 class Place(Struct, frozen=True):
-    """Where the curriculum is. `stage`: from 0; equal to the number of stages once all are open and drawn alike."""
+    """Position in the curriculum. `stage`: from 0; equal to the number of stages once all are open and drawn alike."""
 
     stage: int = 0
     steps: int = 0
-    """Steps done in this stage."""
+    """Steps completed in this stage."""
     accuracy: float | None = None
     """Running mean in this stage; None before its first step."""
     uniform: float | None = None
     drawn: tuple[int, ...] = ()
-    """Problems drawn from each stage so far, and last those drawn from all: where each permutation is read."""
+    """Problems drawn so far: from each stage, then from all together. Each is the position in a permutation."""
 
 
 def first_place(num_stages: int) -> Place:
@@ -42,8 +42,8 @@ def first_place(num_stages: int) -> Place:
 def advance(place: Place, accuracy: float, uniform_share: float, sent: Sent) -> Place:
     """The place after a step with this share of right answers and of uniform groups. (pure)
 
-    The next stage opens after `min_steps`, once the running accuracy is high or the running share of uniform
-    groups is, and after `max_steps` in any case. There is no way back.
+    The next stage opens after `min_steps` once the running accuracy or the running share of uniform groups is high, and
+    after `max_steps` in any case. Stages never go back.
     """
     num_stages = len(place.drawn) - 1
     steps = place.steps + 1
@@ -64,8 +64,8 @@ def draw(
 ) -> tuple[list[int], Place]:
     """The next `count` problems, and the place after them. (pure)
 
-    With probability `replay` a draw goes to one of the earlier stages, all alike; inside a stage a permutation of its
-    own for every pass. Each draw's randomness belongs to its number, so that nothing but the place need be kept.
+    With probability `replay` a draw comes from an earlier stage, each equally likely. Within a stage every pass has its
+    own permutation. A draw's randomness depends only on its number, so the place is the only state.
     """
     numbers, drawn = [], list(place.drawn)
     for _ in range(count):
@@ -83,7 +83,7 @@ def draw(
 
 
 def curriculum_of(difficulties: Sequence[Difficulty], measured: Measured, sent: Sent, seed: int) -> Curriculum:
-    """The curriculum of a profile. Raises LonghaulError (INPUT) where there are fewer problems than stages."""
+    """The curriculum of a profile. Raises LonghaulError (INPUT) if there are fewer problems than stages."""
     try:
         parts = stages(difficulties, sent.stages, sent.saturated)
     except ValueError as error:
@@ -109,7 +109,7 @@ class Curriculum:
 
     def __init__(self, parts: Sequence[Sequence[int]], sent: Sent, *, seed: int, digest: str) -> None:
         if not parts or not all(parts):
-            raise ValueError("a stage without a problem")
+            raise ValueError("a stage without problems")
         self.parts, self._sent, self._seed, self._digest = parts, sent, seed, digest
         self.place = first_place(len(parts))
 
@@ -118,7 +118,7 @@ class Curriculum:
         return draw(self.place, self.parts, count, seed=self._seed, replay=self._sent.replay)
 
     def step_done(self, accuracy: float, uniform_share: float) -> bool:
-        """Note a step. Returns whether the next stage opened with it."""
+        """Record a step. Returns whether it opened the next stage."""
         before = self.place.stage
         self.place = advance(self.place, accuracy, uniform_share, self._sent)
         return self.place.stage > before
@@ -127,7 +127,7 @@ class Curriculum:
         path.write_bytes(msgspec.json.encode(_Saved(self._digest, self.place)))
 
     def load(self, path: Path) -> None:
-        """Raises LonghaulError (INPUT) where the stages are not those that the place belongs to."""
+        """Raises LonghaulError (INPUT) if the saved place belongs to other stages."""
         saved = msgspec.json.decode(path.read_bytes(), type=_Saved)
         if saved.digest != self._digest or len(saved.place.drawn) != len(self.place.drawn):
             raise LonghaulError(

@@ -1,4 +1,4 @@
-"""How hard a problem is for a policy: the semantic entropy of its answers; and the order and stages that follow. (pure)
+"""A problem's difficulty for a policy: the semantic entropy of its answers. Also the order and stages from it. (pure)
 
 Source: semantic entropy, Kuhn et al., arXiv 2302.09664, with equality of answers as the meaning.
 """
@@ -17,13 +17,13 @@ from msgspec import Struct
 from workers.verifiers.answers import read_number
 
 VERSION = 2
-"""Of clustering; entropies of other versions are stale."""
+"""Version of the clustering; entropies of other versions are stale."""
 THIN_ONE_IN = 20
 Saturated = Literal["thin", "keep", "drop"]
 
 
 class Sample(Struct, frozen=True):
-    """One answer to a problem. `answer`: None where there is none, or the completion was cut."""
+    """One answer to a problem. `answer`: None if none was found, or the completion was truncated."""
 
     answer: str | None
     is_correct: bool
@@ -31,20 +31,20 @@ class Sample(Struct, frozen=True):
 
 
 class Difficulty(Struct, frozen=True):
-    """Of one problem. `clusters`: answers that differ, each with its count, in the order of their first sample."""
+    """Difficulty of one problem. `clusters`: each distinct answer with its count, in the order of first samples."""
 
     problem: int
     entropy: float
     accuracy: float
     bad: int
-    """Samples without an answer that can be read."""
+    """Samples without a readable answer."""
     mean_tokens: float
     samples: int
     clusters: tuple[tuple[str, int], ...]
 
 
 class Measured(Struct, frozen=True):
-    """Everything that a problem's difficulty depends on. Where one value differs, what was measured is stale."""
+    """Everything that a problem's difficulty depends on. If any value differs, measured difficulties are stale."""
 
     data: str
     """Digest of questions and answers, in order."""
@@ -69,16 +69,17 @@ class Measured(Struct, frozen=True):
 
 
 def same_answer(first: str, second: str) -> bool:
-    """Equal as exact numbers; what is none is the same as nothing, itself included."""
+    """Equal as exact numbers. A text that is not a number equals nothing, not even itself."""
     one, other = read_number(first), read_number(second)
     return one is not None and one == other
 
 
 def difficulty(problem: int, samples: Sequence[Sample], same: Callable[[str, str], bool] = same_answer) -> Difficulty:
-    """Of one problem, from its samples in the order that they were drawn. Raises ValueError where there are none.
+    """Difficulty of one problem from its samples, in the order in which they were drawn. Raises ValueError without
+    samples.
 
-    A sample joins the first cluster whose first member is the same. One without an answer, or with one that cannot be
-    read and so is not even the same as itself, is alone and counted as bad.
+    A sample joins the first cluster whose first member is the same answer. One without a readable answer forms its own
+    cluster and counts as bad.
     """
     if not samples:
         raise ValueError(f"problem {problem} has no samples")
@@ -111,17 +112,17 @@ def difficulty(problem: int, samples: Sequence[Sample], same: Callable[[str, str
 
 
 def semantic_entropy(counts: Sequence[int]) -> float:
-    """Entropy in nats of how samples fall into clusters; 0 to ln(samples), independent of the clusters' order."""
+    """Entropy in nats of the cluster sizes; 0 to ln(samples), independent of the clusters' order."""
     total = sum(counts)
     return abs(math.fsum(-count / total * math.log(count / total) for count in counts))  # never -0.0
 
 
 def stages(difficulties: Sequence[Difficulty], count: int, saturated: Saturated = "thin") -> list[list[int]]:
-    """Problems by number, in `count` parts of equal size from easy to hard, whatever order they come in.
+    """Problem numbers in `count` parts of equal size from easy to hard, independent of the input order.
 
-    By entropy, then the more often solved, the shorter; what mostly gives no answer goes after all that. Problems whose
-    samples agree on a wrong answer look easy and are not: they are in the last part. Of those that are always solved,
-    one in twenty stays, by hash. Raises ValueError where a part would be empty.
+    Sorted by entropy, then solve rate (high first), then length. Problems that mostly get no answer come after all
+    these. Problems whose samples agree on a wrong answer look easy but are not: they go into the last part. Of those
+    that are always solved, one in twenty stays, by hash. Raises ValueError if a part would be empty.
     """
     left = [one for one in difficulties if not _is_saturated(one) or _stays(one.problem, saturated)]
     misled = sorted((one for one in left if _is_misled(one)), key=_key)

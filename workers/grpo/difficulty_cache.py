@@ -1,6 +1,6 @@
-"""The file of measured difficulties: resumed where it was left, and never used for another model, data or setting.
+"""The file of measured difficulties. It can be resumed, and is never used for another model, data set or setting.
 
-A header line with all that the figures depend on, then a line for each problem, in order. It only grows.
+A header line names everything that the figures depend on; then one line per problem, in order. It is append-only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from state.durable import Appender, write_file
 from workers.grpo.difficulty import Difficulty, Measured, Sample, difficulty
 
 SYNC_EVERY = 50
-"""Problems between syncs: so many are measured again at most after a power cut; after a kill those of one slice."""
+"""Problems between syncs. A power cut costs at most this many measurements; a kill costs those of one slice."""
 OnStale = Literal["rebuild", "fail", "shuffle"]
 Same = Callable[[str, str], bool]
 
@@ -38,8 +38,8 @@ class DifficultyCache:
     def measure(
         self, problems: Sequence[int], sample: Callable[[int], Sequence[Sample]], same: Callable[[int], Same]
     ) -> None:
-        """Measure what is not measured yet, in the order given. sample, and same, which says when two answers to a
-        problem are the same: must depend on the problem's number alone."""
+        """Measure what is missing, in the given order. sample, and same (whether two answers to a problem are the
+        same), must depend only on the problem's number."""
         for problem in problems:
             if problem not in self.done:
                 one = difficulty(problem, sample(problem), same(problem))
@@ -54,11 +54,11 @@ class DifficultyCache:
 
 
 def open_cache(path: Path, measured: Measured, on_stale: OnStale, *, has_begun: bool = False) -> DifficultyCache | None:
-    """The cache at `path`, new where there is none. None: it is stale, and the profile says to go on without order.
+    """The cache at `path`, created if missing. None: it is stale, and the profile says to train without an order.
 
-    A stale file is never read on: `rebuild` puts it aside under its digest and begins anew, `fail` raises LonghaulError
-    (INPUT) with what differs. A torn last line is dropped; any other damage counts as stale. has_begun: the policy has
-    been trained since, so that nothing can be measured anew.
+    A stale file is never used: `rebuild` moves it aside under its digest and starts anew, `fail` raises LonghaulError
+    (INPUT) with the difference. A torn last line is dropped; other damage counts as stale. has_begun: the policy has
+    been trained since the measurement, so nothing can be measured again.
     """
     try:
         whole, _, torn = path.read_bytes().rpartition(b"\n")
@@ -82,7 +82,7 @@ def open_cache(path: Path, measured: Measured, on_stale: OnStale, *, has_begun: 
 
 
 def measured_in(path: Path) -> Measured | None:
-    """What the file's figures depend on, as it says itself; None where it cannot be read."""
+    """What the file's figures depend on, from its header; None if it cannot be read."""
     try:
         with path.open("rb") as file:
             return msgspec.json.decode(file.readline(), type=_Header).measured
@@ -95,7 +95,7 @@ def begin(path: Path, measured: Measured) -> None:
 
 
 def _read(whole: bytes) -> tuple[_Header | None, dict[int, Difficulty], str | None]:
-    """Header, records, and what is wrong with them; no header and nothing wrong: the file is empty."""
+    """Header, records, and what is wrong with them. An empty file gives no header and no error."""
     if not whole:
         return None, {}, None
     first, *rest = whole.split(b"\n")

@@ -1,7 +1,8 @@
-"""Which tokens get a gradient: those where the policy was unsure when it drew them. (pure, but for one small file)
+"""Selects tokens that get a gradient: those where the policy was unsure when it drew them. (pure, except one small
+file)
 
-Decided once for all tokens of an optimiser update, never for a micro-batch: their size must not change the result.
-Tensors are flat over the completion tokens of the update's rollouts, [T], with `lengths` [K] summing to T.
+The selection covers all tokens of an optimiser update, never one micro-batch, whose size must not change the result.
+Tensors are flat over the completion tokens of the update's rollouts, [T]; `lengths` [K] sum to T.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from torch import Tensor
 from profiles.schema import Grpo
 
 DECAY = 0.95
-"""Weight of what was in the running threshold."""
+"""Weight of the old value in the running threshold."""
 
 Kind = Literal["off", "percentile", "threshold", "running"]
 
 
 class Selection(NamedTuple):
-    """mask: [T] bool. threshold: in nats; None where no value was needed. share: of the eligible tokens kept."""
+    """mask: [T] bool. threshold: in nats; None if none was needed. share: of the eligible tokens that are kept."""
 
     mask: Tensor
     threshold: float | None
@@ -33,10 +34,10 @@ class Selection(NamedTuple):
 
 
 def quantile(entropies: Tensor, keep: float) -> float:
-    """The value over which a share of `keep` lies, interpolated between its neighbours. entropies: [T], T >= 1.
+    """The value above which a share of `keep` lies, interpolated between its neighbours. entropies: [T], T >= 1.
 
-    In exact arithmetic of positions: 1 - 0.7 in floats would step over a value that belongs to the kept share.
-    Independent of the order of the entropies.
+    Positions use exact arithmetic: 1 - 0.7 in floats would step over a value that belongs to the kept share. The order
+    of the entropies does not matter.
     """
     values = entropies.double().sort().values
     place = (1 - Fraction(str(keep))) * (len(values) - 1)
@@ -57,12 +58,11 @@ def select_tokens(
 ) -> Selection:
     """Tokens that keep their gradient.
 
-    entropies: [T] nats, of the policy that drew the tokens. eligible: [K], rollouts with a weight; of others no token
-    is selected or looked at. `percentile`: entropy >= the quantile of 1 - keep, so that all ties with it are kept;
-    `running`: the same with the threshold at hand. `threshold`: entropy > threshold. A rollout with fewer than
-    `min_tokens` keeps its highest ones instead, the earlier first among equals. Raises ValueError for entropies that
-    are not finite.
-    Sources: selective backpropagation as in arXiv 2506.01939 (percentile over the batch).
+    entropies: [T] nats, of the policy that drew the tokens. eligible: [K], rollouts with a weight; tokens of others are
+    ignored. `percentile`: entropy >= the quantile of 1 - keep, so ties with it are kept; `running`: the same with the
+    running threshold. `threshold`: entropy > threshold. If fewer than `min_tokens` of a rollout pass, it keeps its
+    `min_tokens` highest instead, the earlier first among equals. Raises ValueError for entropies that are not finite.
+    Source: selective backpropagation as in arXiv 2506.01939 (percentile over the batch).
     """
     rows = _rows(entropies, lengths, eligible)
     counts = torch.zeros(len(entropies), dtype=torch.bool, device=entropies.device)
@@ -80,14 +80,14 @@ def select_tokens(
     for start, end in rows:
         wanted = min(min_tokens, end - start)
         if int(mask[start:end].sum()) < wanted:
-            # Those over the threshold are among them. Stable: of equal entropies the earlier token wins.
+            # These include the tokens over the threshold. Stable sort: of equal entropies the earlier token wins.
             best = entropies[start:end].sort(descending=True, stable=True).indices[:wanted]
             mask[start + best] = True
     return Selection(mask, threshold, int(mask.sum()) / len(among))
 
 
 def _rows(entropies: Tensor, lengths: Sequence[int], eligible: Sequence[bool] | None) -> list[tuple[int, int]]:
-    """Where the tokens of each rollout that counts begin and end."""
+    """Start and end of the tokens of each eligible rollout."""
     if entropies.dim() != 1 or sum(lengths) != len(entropies):
         raise ValueError(f"{tuple(entropies.shape)} entropies for rollouts of {sum(lengths)} tokens")
     rows, start = [], 0
@@ -99,7 +99,7 @@ def _rows(entropies: Tensor, lengths: Sequence[int], eligible: Sequence[bool] | 
 
 
 class EntropyMask:
-    """The mask of a profile. Registered: with kind "running" the next threshold depends on the earlier ones."""
+    """The profile's mask. Registered: with kind "running" the next threshold depends on earlier ones."""
 
     filename = "entropy_mask.json"
 
@@ -109,7 +109,7 @@ class EntropyMask:
         """Running threshold in nats; None before the first update."""
 
     def select(self, entropies: Tensor, lengths: Sequence[int], eligible: Sequence[bool] | None = None) -> Selection:
-        """`select_tokens` under the profile; with "running", the threshold moves by this update."""
+        """`select_tokens` under the profile. With kind "running" it also updates the running threshold."""
         grpo = self._grpo
         threshold = grpo.variants.entropy_threshold
         if grpo.entropy_mask == "running":

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def warm_up() -> None:
-    """The imports that take seconds. No program of a model is ever run, so there is no sandbox."""
+    """Do the imports that take seconds. GRPO runs no model-written program, so it needs no sandbox."""
     set_environment()
     import transformers.models.qwen2.modeling_qwen2  # noqa: F401
 
@@ -23,7 +23,7 @@ def warm_up() -> None:
 
 
 def job(spec: WorkerSpec, warmed: Sandbox | None = None) -> Callable[[Attempt], Result]:
-    """What to do for `spec`."""
+    """The function that carries out `spec`."""
     set_environment()
     from workers.cycle import train, validate
     from workers.grpo.trainer import GrpoTrainer

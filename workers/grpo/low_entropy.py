@@ -1,8 +1,8 @@
-"""The KL of tokens that the entropy mask drops: what the policy was sure of stays where it was. (pure)
+"""A KL on the tokens that the entropy mask drops, so that confident predictions stay where they are. (pure)
 
-A mask takes the policy term from these tokens; the update moves them all the same, through the weights that they share.
-Among them, those whose log-probability and advantage stray from the mean together move the entropy most (the covariance
-of arXiv 2505.22617), so they may be held more firmly.
+The mask removes the policy term of these tokens, but the update still moves them through shared weights. Among them,
+those whose log-probability and advantage deviate from the mean together change the entropy most (the covariance of
+arXiv 2505.22617), so they can get a larger weight.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from torch import Tensor
 def kl_weights(
     keep: Tensor, log_probs: Tensor, advantages: Tensor, *, low: float, high: float = 0.0, share: float = 0.0
 ) -> Tensor:
-    """[T] float32, over all tokens of an update: 0 where `keep` is true, `low` elsewhere, and `high` for the `share` of
-    those elsewhere with the largest |advantage - mean| * |log_prob - mean|; of equal ones the earlier. Means are taken
+    """[T] float32, over all tokens of an update: 0 where `keep` is true, else `low`, or `high` for the `share` of
+    dropped tokens with the largest |advantage - mean| * |log_prob - mean|; the earlier first among equals. Means are
     over the dropped tokens.
 
-    keep: [T] bool; log_probs: of the policy that the ratio refers to, [T]; advantages: [T].
+    keep: [T] bool; log_probs: of the ratio's old policy, [T]; advantages: [T].
     """
     dropped = ~keep
     weights = torch.where(dropped, low, 0.0).float()

@@ -1,6 +1,6 @@
-"""The stage before training with a curriculum: how hard each problem is for the policy that the run begins with.
+"""The stage before training with a curriculum: measures how hard each problem is for the initial policy.
 
-It proceeds in slices, each durable in the run directory: killed at any moment, it goes on where it was.
+It works in slices, each durable in the run directory, and resumes after a kill.
 """
 
 from __future__ import annotations
@@ -28,36 +28,36 @@ from workers.runtime import Attempt
 from workers.verifiers import answers
 
 SLICE = 16
-"""Least problems of a slice; a kill loses at most one slice."""
+"""Fewest problems in a slice; a kill loses at most one slice."""
 ROUNDS = 4
-"""Times that all rows are filled in a slice. With fewer, most rows wait for the longest answer of each slice."""
+"""How often a slice fills all rows. In a smaller slice most rows would wait for its longest answer."""
 
 
 def slice_of(rows: int, samples: int) -> int:
-    """Problems of a slice where `rows` rollouts decode side by side, `samples` for each problem. (pure)"""
+    """Problems in a slice if `rows` rollouts decode side by side, `samples` per problem. (pure)"""
     return max(SLICE, ROUNDS * rows // samples)
 
 
 class Measuring:
-    """Fills the cache at `path`, and makes the curriculum from it."""
+    """Fills the cache at `path`, and builds the curriculum from it."""
 
     def __init__(self, asker: Asker, problems: Problems, model: Any, path: Path, num_problems: int = SLICE) -> None:
-        """num_problems: of a slice."""
+        """num_problems: per slice."""
         self._asker, self._problems, self._model, self._path = asker, problems, model, path
         self._num_problems = num_problems
         self._grpo = asker.profile.grpo
 
     def run(self, stop_asked: Callable[[], bool], attempt: Attempt) -> Curriculum | None:
-        """Measure what is not measured yet. None: the cache is stale and the profile says to train without order.
+        """Measure what is missing. None: the cache is stale and the profile says to train without an order.
 
-        Raises Interrupted where it was asked to stop, after the slice.
+        Raises Interrupted after the current slice if it was asked to stop.
         """
         measured = measured_of(self._asker, self._problems, model_hashes(self._model))
         cache = open_cache(self._path, measured, self._grpo.sent.on_stale)
         if cache is None:
             attempt.warn(f"{self._path.name} belongs to another model, file or setting: training without an order")
             return None
-        # Below the rows of training, the trainer's own ladder decides what gets smaller.
+        # Below the rows of training, the trainer's own backoff decides what to shrink.
         engine, least = self._asker.engine, self._asker.profile.sampling.max_rows
         try:
             left = [one.number for one in self._problems.problems if one.number not in cache.done]
@@ -74,9 +74,9 @@ class Measuring:
         return self._curriculum(cache, measured)
 
     def resumed(self) -> Curriculum | None:
-        """The curriculum of a run that has begun. Raises LonghaulError (INPUT) where the cache is not whole: the policy
-        it was measured with is no longer there."""
-        # The policy has been trained since: which one the file is of, the checkpoint's curriculum knows.
+        """The curriculum of a run that has begun. Raises LonghaulError (INPUT) if the cache is incomplete: the policy
+        that it was measured with no longer exists."""
+        # The policy has been trained since; the checkpoint's curriculum knows which one the file belongs to.
         stored = measured_in(self._path)
         hashes = (stored.model, stored.adapter) if stored is not None else ("none", "none")
         measured = measured_of(self._asker, self._problems, hashes)
@@ -87,8 +87,8 @@ class Measuring:
         cache.close()
         if missing := len(self._problems.problems) - len(cache.done):
             raise LonghaulError(
-                f"{self._path} lacks the difficulties of {missing} problems, and the policy that they are measured "
-                "with has been trained since",
+                f"{self._path} lacks the difficulties of {missing} problems, and they cannot be measured any more: the "
+                "policy has been trained since",
                 kept="the head and the file, unchanged",
                 next_command="restore the file, or: python -m orchestrator run --run NEW-NAME",
                 exit_code=ExitCode.INPUT,
@@ -100,7 +100,7 @@ class Measuring:
         return curriculum_of(found, measured, self._grpo.sent, self._asker.profile.run.seed)
 
     def _samples(self, problems: list[int]) -> dict[int, list[Sample]]:
-        """Answers to each problem. Seeds belong to the problem, so slices and interruptions change nothing."""
+        """Answers to each problem. Seeds depend on the problem, so slices and interruptions change nothing."""
         seed = self._asker.profile.run.seed
 
         def seeds(place: int, sample: int) -> int:
@@ -119,7 +119,7 @@ class Measuring:
 
 
 def measured_of(asker: Asker, problems: Problems, model: tuple[str, str]) -> Measured:
-    """All that the difficulties depend on. model: hashes of the weights and of the adapter."""
+    """Everything that the difficulties depend on. model: hashes of the weights and of the adapter."""
     profile = asker.profile
     grpo, sampling = profile.grpo, profile.sampling
     return Measured(
@@ -140,7 +140,7 @@ def measured_of(asker: Asker, problems: Problems, model: tuple[str, str]) -> Mea
 
 
 def model_hashes(model: Any) -> tuple[str, str]:
-    """Of the weights without an adapter, and of the adapter; `none` while it changes nothing."""
+    """Hashes of the weights without an adapter, and of the adapter; `none` while it has no effect."""
     weights, adapter = hashlib.sha256(), hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         into = adapter if ".lora_" in name else weights

@@ -1,4 +1,4 @@
-"""What is counted in a step of GRPO, as a flat dict of floats; profiles/metrics.py says what each is. (pure)"""
+"""Counts for a step of GRPO, as a flat dict of floats; profiles/metrics.py explains each. (pure)"""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def groups_of(rows: Iterable[Row]) -> dict[int, list[Row]]:
 
 
 def collected_metrics(rows: Sequence[Row], uniform: Collection[int], rounds: int) -> Metrics:
-    """Of all rollouts of a step. uniform: groups whose rewards make no difference."""
+    """Metrics of all rollouts of a step. uniform: groups whose rewards are equal."""
     groups = list(groups_of(rows).values())
     lengths = [len(row.completion_ids) for row in rows]
     return {
@@ -59,7 +59,7 @@ def collected_metrics(rows: Sequence[Row], uniform: Collection[int], rounds: int
 
 
 def facts_of(metrics: Metrics) -> StepFacts:
-    """What the rule about steps that teach nothing looks at."""
+    """The inputs of the rule about steps that teach nothing."""
     groups = int(metrics["groups"])
     return StepFacts(
         groups=groups,

@@ -1,4 +1,4 @@
-"""Which log-probs the ratio refers to: the engine's, while they can be taken for the trainer's, else the trainer's."""
+"""Chooses the ratio's old log-probs: the engine's while they agree with the trainer's, otherwise the trainer's."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from profiles.schema import Profile
 from workers.rollout.select import tis_cap_of
 
 FAR_OFF = 2.0
-"""Nats, of one token; of the mean over a step's tokens, the bound that a warning has in 16 bits."""
+"""Nats: bound for a single token; for the mean over a step's tokens, the bound of the 16-bit warning applies."""
 
 
 def old_source_of(profile: Profile) -> str:
-    """`trainer` where the engine's numbers are not those that the trainer would compute; else `rollout`. (pure)"""
+    """`trainer` if the engine's log-probs may differ from the trainer's; else `rollout`. (pure)"""
     wanted = profile.grpo.old_source
     if wanted != "auto":
         return wanted
@@ -23,12 +23,12 @@ def old_source_of(profile: Profile) -> str:
 
 
 def is_far_off(mean: float, largest: float) -> bool:
-    """Whether an engine's log-probs cannot be taken for the trainer's: nats, before any update. (pure)"""
+    """Whether an engine's log-probs cannot replace the trainer's. mean, largest: in nats, before any update. (pure)"""
     return mean > ROUNDED.warn or largest > FAR_OFF
 
 
 class OldSource:
-    """The profile's choice, until an engine is found far off. Registered: from then on it is never trusted again."""
+    """The profile's choice, until an engine is found far off. Registered: that engine is never trusted again."""
 
     filename = "old_source.json"
 
@@ -41,7 +41,7 @@ class OldSource:
         return "trainer" if self.is_distrusted else self._wanted
 
     def look(self, mean: float, largest: float) -> None:
-        """At the differences of a step's first update, which has the weights that the rollouts were drawn with."""
+        """Check the differences in a step's first update, whose weights are still those that drew the rollouts."""
         self.is_distrusted |= self.now == "rollout" and is_far_off(mean, largest)
 
     def save(self, path: Path) -> None:

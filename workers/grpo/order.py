@@ -1,6 +1,6 @@
-"""Which problem comes next: the file in an order of its own for each epoch, or from easy to hard.
+"""The order of problems: each epoch in a random order of its own, or from easy to hard.
 
-`Order` is registered under one name whichever it is, because the second is known only once difficulties are measured.
+`Order` is registered under one name in either case, because the second is known only once difficulties are measured.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from workers.problems.reader import Problems
 
 
 class Order:
-    """Draws problems by number. Registered: a checkpoint holds where it is, to the row."""
+    """Draws problems by number. Registered: a checkpoint holds its exact position."""
 
     filename = "order.json"
 
     def __init__(self, inner: Cursor | Curriculum | None = None) -> None:
-        """inner: None until the difficulties are measured; nothing can be drawn or saved before."""
+        """inner: None until the difficulties are measured; until then nothing can be drawn or saved."""
         self.inner = inner
 
     @property
@@ -33,14 +33,15 @@ class Order:
         return self.inner
 
     def peek(self, count: int) -> tuple[list[int], CursorPlace | StagePlace]:
-        """The next `count` problems, and the place after them; nothing moves. More of them begin with the same ones.
+        """The next `count` problems, and the place after them; nothing moves. A larger `count` starts with the same
+        ones.
 
-        Raises Exhausted where the file has ended and the profile says stop; near its end there may be fewer.
+        Raises Exhausted if the file has ended and the profile says stop; near the end it may return fewer.
         """
         return self._known.peek(count)
 
     def move(self, cursor: CursorPlace | None, stage: StagePlace | None) -> None:
-        """To the place that a `peek` told."""
+        """Move to a place that `peek` returned."""
         inner = self._known
         if isinstance(inner, Cursor) and cursor is not None:
             inner.place = cursor
@@ -48,12 +49,12 @@ class Order:
             inner.place = stage
 
     def step_done(self, accuracy: float, uniform_share: float) -> bool:
-        """Note a step; whether the next stage of the curriculum opened with it."""
+        """Record a step. Returns whether it opened the curriculum's next stage."""
         return isinstance(self.inner, Curriculum) and self.inner.step_done(accuracy, uniform_share)
 
     @property
     def metrics(self) -> dict[str, float]:
-        """How much of the problems is read, for people."""
+        """Reading progress, for display."""
         inner = self.inner
         if isinstance(inner, Curriculum):
             return {
@@ -77,7 +78,7 @@ class Order:
         return "place" in msgspec.json.decode((checkpoint / cls.filename).read_bytes())
 
     def load(self, path: Path) -> None:
-        """Raises LonghaulError (INPUT) where the checkpoint holds a place of the other kind."""
+        """Raises LonghaulError (INPUT) if the checkpoint holds a place of the other kind."""
         inner = self._known
         is_staged = self.has_stages(path.parent)
         if is_staged != isinstance(inner, Curriculum):
@@ -101,7 +102,7 @@ class _Saved(Struct, frozen=True):
 
 
 class ProblemFile:
-    """What the order refers to. Registered: with other problems in the file, its numbers would mean other rows."""
+    """The problems that the order refers to. Registered: in a changed file the same numbers would mean other rows."""
 
     filename = "problems.json"
 
@@ -112,7 +113,7 @@ class ProblemFile:
         path.write_bytes(msgspec.json.encode(_Saved(self._problems.digest, len(self._problems.problems))))
 
     def load(self, path: Path) -> None:
-        """Raises LonghaulError (INPUT) where the problems are others than those of the checkpoint."""
+        """Raises LonghaulError (INPUT) if the problems differ from those of the checkpoint."""
         saved = msgspec.json.decode(path.read_bytes(), type=_Saved)
         if saved.digest != self._problems.digest:
             raise LonghaulError(

@@ -1,7 +1,7 @@
-"""All of an update that is fixed before its first gradient: old and reference log-probs, weights, masks, divisors.
+"""Fixes everything about an update before its first gradient: old and reference log-probs, weights, masks, divisors.
 
-Computed once a step, over whole minibatches: neither the size of micro-batches nor a retry after running out of memory
-can change it.
+Computed once per step over whole minibatches, so neither the size of micro-batches nor a retry after running out of
+memory can change it.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from workers.models.parallel import Single
 from workers.rollout.select import TIS_CAP
 
 SEQUENCE_CAP = 3.0
-"""Of `tis_mode = "sequence_mask"` where the profile leaves it open, as in TRL: a product of many weights is wider."""
+"""Default cap for `tis_mode = "sequence_mask"`, as in TRL: a product of many weights spreads more widely."""
 
 
 @dataclass(frozen=True)
 class Minibatch:
-    """rows: places in `Prepared.rows`. keep: of each, [R_i] bool; None: all tokens. weights: of each, of its tokens.
-    kl_weights: of each, [R_i], beside `kl_coef`; None: there are none. is_finite: False where a mask was to be made of
-    entropies that cannot be compared: the minibatch is dropped, as one whose loss is not finite."""
+    """rows: indices into `Prepared.rows`. Per row, [R_i] each: keep, bool, None for all tokens; weights, of its tokens;
+    kl_weights, on top of `kl_coef`, None if there are none. is_finite: False if entropies for a mask were not finite;
+    the minibatch is then dropped, like one whose loss is not finite."""
 
     rows: tuple[int, ...]
     weights: tuple[float, ...]
@@ -47,7 +47,7 @@ class Minibatch:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Of the rows that are trained on. old, tis, ref: of each row, [R_i] on the CPU; None: that is not used."""
+    """The rows to train on. old, tis, ref: for each row [R_i] on the CPU; None: unused."""
 
     rows: list[Row]
     advantages: list[float]
@@ -57,7 +57,7 @@ class Prepared:
     minibatches: list[Minibatch]
     metrics: Metrics = field(default_factory=dict)
     tis_cap: float = 0.0
-    """Above 0: `old` is what the engine said, and the update weighs its tokens by what it finds itself."""
+    """Above 0: `old` comes from the engine, and the update itself computes importance weights under this cap."""
 
 
 def prepare(
@@ -71,9 +71,10 @@ def prepare(
     parallel: Single | None = None,
     source: str = "",
 ) -> Prepared:
-    """rows: those to train on; left_out: those that count in the denominator at most. Moves a running `mask`, last.
+    """rows: those to train on; left_out: those that count only in the denominator, if at all. Updates a running `mask`,
+    as its last act.
 
-    source: of the old log-probs, where it is not the profile's.
+    source: of the old log-probs, to override the profile's.
     """
     source = source or old_source_of(profile)
     if source == "trainer" and is_one_pass(profile, rows):
@@ -81,7 +82,7 @@ def prepare(
     grpo, temperature = profile.grpo, profile.sampling.temperature
     is_masked = grpo.entropy_mask != "off"
     rollout = [torch.tensor(row.log_probs) for row in rows]
-    told = [torch.tensor(row.entropies) for row in rows]
+    by_row = [torch.tensor(row.entropies) for row in rows]
     scores: Scores | None = None
     if source == "trainer" or (is_masked and any(not row.entropies for row in rows)):
         scores = score_rows(model, rows, temperature, sizes, parallel)
@@ -91,7 +92,7 @@ def prepare(
         assert scores is not None
         old = scores.log_probs
         tis, metrics = corrected(old, rollout, weight_cap(profile), grpo.variants.tis_mode)
-    entropies = told if all(row.entropies for row in rows) else scores.entropies if scores else []
+    entropies = by_row if all(row.entropies for row in rows) else scores.entropies if scores else []
     ref = None
     if grpo.kl_coef or grpo.variants.low_entropy_kl:
         with disabled(model):
@@ -107,15 +108,15 @@ def prepare(
 
 
 def is_one_pass(profile: Profile, rows: Sequence[Row]) -> bool:
-    """Whether the forward pass of the update itself can say what the trainer's old log-probs are: it is the only update
-    of the step, and nothing of all tokens is wanted before it. (pure)"""
+    """Whether the update's own forward pass can supply the trainer's old log-probs: it is the step's only update, and
+    nothing else needs all tokens before it. (pure)"""
     is_alone = len(shares(rows, profile.optimizer.updates_per_step)) == 1
-    is_told = profile.grpo.entropy_mask == "off" or all(row.entropies for row in rows)
-    return can_be_one_pass(profile) and is_alone and is_told
+    has_entropies = profile.grpo.entropy_mask == "off" or all(row.entropies for row in rows)
+    return can_be_one_pass(profile) and is_alone and has_entropies
 
 
 def weight_cap(profile: Profile) -> float:
-    """The cap of importance weights where the trainer's own log-probs are the old ones; 0: none has a weight. (pure)"""
+    """The cap of importance weights if the old log-probs are the trainer's own; 0: no weights. (pure)"""
     if profile.optimizer.tis_cap >= 0:
         return profile.optimizer.tis_cap
     return SEQUENCE_CAP if profile.grpo.variants.tis_mode == "sequence_mask" else TIS_CAP
@@ -138,10 +139,10 @@ def _kl_weights(
 
 
 def importance_weights(old: Sequence[Tensor], rollout: Sequence[Tensor], cap: float, mode: str) -> list[Tensor]:
-    """Of each row's tokens, [R_i] each, without gradient; `tis_mode` has the modes. (pure)
+    """Importance weights of each row's tokens, [R_i] each, without gradient, by `tis_mode`. (pure)
 
-    token_truncate: min(r, cap); token_mask: r where r <= cap, else 0; sequence_mask: the same of the product of all r
-    of a rollout, for each of its tokens.
+    token_truncate: min(r, cap); token_mask: r where r <= cap, else 0; sequence_mask: the mask applied to the product of
+    all r of a rollout, for each of its tokens.
     """
     found = []
     for ours, theirs in zip(old, rollout, strict=True):
@@ -155,7 +156,7 @@ def importance_weights(old: Sequence[Tensor], rollout: Sequence[Tensor], cap: fl
 def corrected(
     old: Sequence[Tensor], rollout: Sequence[Tensor], cap: float, mode: str = "token_truncate"
 ) -> tuple[list[Tensor] | None, Metrics]:
-    """Importance weights of each row's tokens, none with a cap of 0, and how far the engine was off. (pure)"""
+    """Importance weights of each row's tokens (none if the cap is 0), and how far off the engine was. (pure)"""
     ours, theirs = torch.cat(list(old)).double(), torch.cat(list(rollout)).double()
     difference = (ours - theirs).abs()
     metrics = {
@@ -183,7 +184,7 @@ def plan(
     found: list[Minibatch] = []
     thresholds: list[float] = []
     kept = total = 0
-    for members, others in zip_longest(parts, rest, fillvalue=()):  # few groups may be left out, or none
+    for members, others in zip_longest(parts, rest, fillvalue=()):  # `rest` may be shorter, or empty
         lengths = [len(rows[i].completion_ids) for i in members]
         keep: tuple[Tensor, ...] | None = None
         selected = lengths
@@ -195,7 +196,7 @@ def plan(
             if chosen.threshold is not None:
                 thresholds.append(chosen.threshold)
         beside = [len(left_out[i].completion_ids) for i in others]
-        # Where a rollout is divided by the tokens that it keeps, one that keeps none has no say.
+        # If a rollout is divided by its number of kept tokens, one that keeps none does not count.
         has_say = [grpo.variants.mask_norm == "all" or number > 0 for number in selected]
         weights = [0.0] * len(members)
         if any(has_say):
@@ -205,7 +206,7 @@ def plan(
         kept, total = kept + sum(selected), total + sum(lengths)
     metrics = {"kept_tokens": kept / total}
     if entropies:
-        # Under a mask the head reads the kept tokens alone, so the update cannot tell the mean of all.
+        # Under a mask the head reads only the kept tokens, so the update cannot compute the mean over all.
         metrics["entropy"] = float(torch.cat(list(entropies)).double().mean())
     if thresholds:
         metrics["entropy_threshold"] = sum(thresholds) / len(thresholds)
@@ -213,7 +214,7 @@ def plan(
 
 
 def shares(rows: Sequence[Row], count: int) -> list[list[int]]:
-    """Places of `rows` in `count` parts of whole groups; fewer parts where there are fewer groups. (pure)"""
+    """Indices of `rows` in `count` parts of whole groups; fewer parts if there are fewer groups. (pure)"""
     places: dict[int, list[int]] = {group: [] for group in groups_of(rows)}
     for place, row in enumerate(rows):
         places[row.group].append(place)

@@ -14,7 +14,7 @@ from workers.rank_group.wire import Call
 
 
 class Apply(Call[tuple[bool, dict[str, float]]]):
-    """A step's rows, all of them: each rank takes its part itself."""
+    """All rows of a step; each rank selects its own part."""
 
     step: int
     rate: float
@@ -27,7 +27,7 @@ class GrpoReplica(Replica):
     def __init__(self, setting: Setting) -> None:
         self.mask = EntropyMask(setting.profile.grpo)
         super().__init__(setting)
-        for item in (self.mask, self.update.source):  # each rank moves its own, by the same numbers
+        for item in (self.mask, self.update.source):  # each rank updates its own copy, from the same numbers
             self._items[item.filename] = item
 
     def make_update(self) -> GroupUpdate:

@@ -1,6 +1,6 @@
 """The policy loss with one ratio for a whole rollout (GSPO, arXiv 2507.18071), over the fused head.
 
-The ratio needs all log-probabilities of a rollout before the loss of its first token, so the head is read twice.
+The ratio needs all log-probabilities of a rollout before the loss of its first token, so the head runs twice.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def sequence_policy_loss(
     chunk: int,
     bias: Tensor | None = None,
 ) -> PolicyLoss:
-    """As `fused_policy_loss`, with log r = the mean of log_probs - old over a rollout, for each of its tokens.
+    """Like `fused_policy_loss`, with log r = the mean of log_probs - old over a rollout, for each of its tokens.
 
-    lengths: [K] tokens of each rollout, in the order of the N tokens. A mask or a weight of a token holds for its own
-    loss; the ratio is that of all tokens.
+    lengths: [K] tokens of each rollout, in the order of the N tokens. Masks and token weights apply to each token's
+    loss; the ratio always covers all tokens.
     """
     log_probs, entropy = fused_log_probs(
         hidden, weight, tokens.targets, temperature=temperature, chunk=chunk, bias=bias

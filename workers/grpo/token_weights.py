@@ -1,4 +1,4 @@
-"""What one token's loss counts for: fixed before any micro-batch, whose size is then no matter. (pure)"""
+"""The weight of each token's loss, fixed for the whole update, so the size of micro-batches does not matter. (pure)"""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ def token_weights(
     denominator: Literal["kept", "all"] = "kept",
     longest: int = 0,
 ) -> list[float]:
-    """For each rollout of one optimiser update, what each of its tokens' losses is multiplied by. [K] -> [K].
+    """For each rollout of one optimiser update, the factor on the losses of its tokens. [K] -> [K].
 
     lengths: tokens that count (all of a completion, or those that an entropy mask selects). longest: the most tokens a
     completion may have, for `constant`. Rollouts that are not kept get 0; with denominator "all" they still count.
-    Raises ValueError where nothing is kept, or a kept rollout has no token. Sources: DAPO, arXiv 2503.14476 (token);
+    Raises ValueError if nothing is kept, or a kept rollout has no token. Sources: DAPO, arXiv 2503.14476 (token);
     DeepSeekMath, arXiv 2402.03300 (sequence); Dr. GRPO, arXiv 2503.20783 (constant).
     """
     if len(lengths) != len(kept) or not any(kept):
-        raise ValueError(f"{sum(kept)} of {len(lengths)} rollouts are kept; an update needs one at least")
+        raise ValueError(f"{sum(kept)} of {len(lengths)} rollouts are kept; an update needs at least one")
     if any(length < 1 for length, keep in zip(lengths, kept, strict=True) if keep):
         raise ValueError("a rollout without a token has no loss")
     counted = [length for length, keep in zip(lengths, kept, strict=True) if keep or denominator == "all"]
@@ -50,5 +50,5 @@ def weights_of(
 
 
 def masked_rollouts(grpo: Grpo, finish_reasons: Sequence[str]) -> list[bool]:
-    """Which rollouts get no gradient because they were cut at the longest length. [N] -> [N]."""
+    """Which rollouts get no gradient because they were truncated at the length limit. [N] -> [N]."""
     return [grpo.truncated == "mask" and reason == "length" for reason in finish_reasons]

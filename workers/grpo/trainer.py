@@ -1,4 +1,5 @@
-"""GRPO as a `Trainer`: owns model, optimiser and the order of problems, and lets the modules beside it work."""
+"""GRPO as a `Trainer`: owns model, optimiser and the order of problems, and delegates the work to its sibling
+modules."""
 
 from __future__ import annotations
 
@@ -34,10 +35,9 @@ from workers.memory.backoff import Sizes
 from workers.models import load
 from workers.models.optimizer import learning_rate_at
 from workers.problems.reader import drop_long, first, read_problems, summary
-from workers.rank_group.calls import Probe, Rehearse, Resize, Rest, TakeMemory, Widen
+from workers.rank_group.calls import Probe, Rehearse, Resize, Rest, Widen
 from workers.rank_group.leader import RankGroup
-from workers.rank_group.replica import highest
-from workers.rewards.reward import Reward
+from workers.rewards.reward import ProblemCase, Reward
 from workers.runtime import Attempt
 from workers.suites.answer_format import VerbatimFormat
 from workers.suites.answer_formats import format_of_run
@@ -46,12 +46,12 @@ from workers.verifiers.verify import verifier_of
 
 
 class Tally(Struct):
-    """Counters beside the step. Registered: the learning rate counts updates, not steps that had none."""
+    """Counters besides the step. Registered: the learning rate counts updates, and some steps have none."""
 
     updates: int = 0
     """Steps with an update."""
     silent: list[StepFacts] = field(default_factory=list)
-    """Steps in a row in which no group taught anything, since the last one that did or the last time it was said."""
+    """Consecutive steps in which no group taught anything, since the last that did or the last warning."""
 
     filename = "tally.json"
 
@@ -68,8 +68,8 @@ class GrpoTrainer:
 
     static_files: ClassVar[Collection[str]] = load.STATIC_FILES
 
-    def __init__(self, attempt: Attempt, own_rewards: Sequence[Reward] = ()) -> None:
-        """own_rewards: parts of the reward beside those of the profile."""
+    def __init__(self, attempt: Attempt, own_rewards: Sequence[Reward[ProblemCase]] = ()) -> None:
+        """own_rewards: parts of the reward in addition to those of the profile."""
         self._attempt, self._own_rewards = attempt, own_rewards
         self._profile: Profile = attempt.profile
         self.rank_group = RankGroup(attempt)
@@ -77,7 +77,7 @@ class GrpoTrainer:
 
     def build(self, head: Path | None) -> None:
         profile = self._profile
-        found = read_problems(problem_path(profile), profile.grpo)  # first: it takes no time, and people mistype it
+        found = read_problems(problem_path(profile), profile.grpo)  # first: it is fast, and often mistyped
         self.rank_group.start(head)
         self._replica = self.rank_group.lead(GrpoReplica, head)
         self._policy, self._model, self._memory = self._replica.policy, self._replica.model, self._replica.memory
@@ -111,13 +111,13 @@ class GrpoTrainer:
         self._order = Order(self._begun_order(head))
 
     def _begun_order(self, head: Path | None) -> Cursor | Curriculum | None:
-        """None before the difficulties are measured."""
+        """None until the difficulties are measured."""
         grpo = self._profile.grpo
         if not grpo.sent.enabled:
             return self._plain_order()
         if head is None:
             return None
-        if grpo.sent.on_stale == "shuffle" and not Order.has_stages(head):  # it began without them
+        if grpo.sent.on_stale == "shuffle" and not Order.has_stages(head):  # the run began without stages
             return self._plain_order()
         return self._measuring().resumed() or self._plain_order()
 
@@ -129,7 +129,7 @@ class GrpoTrainer:
         return Measuring(self._asker, self._problems, self._model, run.difficulties, num_problems)
 
     def _check_lengths(self) -> None:
-        """Raises LonghaulError (INPUT) where prompt and completion would not fit into the model."""
+        """Raises LonghaulError (INPUT) if prompt and completion exceed the context window."""
         positions = getattr(self._model.config, "max_position_embeddings", None)
         knobs = self._profile.sampling
         if positions and knobs.max_prompt_tokens + knobs.max_completion_tokens > positions:
@@ -155,7 +155,7 @@ class GrpoTrainer:
         return self.rank_group.call(Probe())[0]
 
     def seed(self, stop_asked: Callable[[], bool]) -> Sequence[Record]:
-        """There are no buffers to fill; for a curriculum the difficulties are measured, by the policy as it begins."""
+        """There are no buffers to fill. For a curriculum, measures the difficulties for the initial policy."""
         if self._profile.grpo.sent.enabled:
             with self._attempt.stage("measuring"):
                 found = self._measured(stop_asked)
@@ -163,7 +163,7 @@ class GrpoTrainer:
         return []
 
     def _measured(self, stop_asked: Callable[[], bool]) -> Curriculum | None:
-        """Nothing trains meanwhile, so on a GPU as many rollouts are drawn side by side as its memory holds."""
+        """Nothing trains meanwhile, so a GPU decodes as many rollouts side by side as fit into memory."""
         is_gpu, sizes, samples = self._model.device.type == "cuda", self.sizes, self._profile.grpo.sent.samples
         num_problems = SLICE
         if is_gpu:
@@ -176,12 +176,12 @@ class GrpoTrainer:
         if is_gpu:
             self._engine.drop_cache()
             self.rank_group.call(Resize(sizes))
-            # The cache takes the shape again that a resumed attempt begins with, or its numbers would differ.
+            # Reset the cache to the shape that a resumed attempt starts with; otherwise its numbers would differ.
             self.rank_group.call(Rehearse())
         return found
 
     def reseed(self) -> dict[str, float]:
-        """Nothing is kept that could be consolidated: the run goes on as it is."""
+        """There is nothing to consolidate; the run continues unchanged."""
         return {"kept": 0.0, "dropped": 0.0}
 
     def worst_case(self, *, first_attempt: bool) -> dict[str, Any]:
@@ -221,7 +221,7 @@ class GrpoTrainer:
             "update_skipped": float(not rows),
             **self._speed(collected),
             **self._step_done(collected, bool(rows)),
-            **highest(self.rank_group.call(TakeMemory())),
+            **self.rank_group.take_figures(),
         }
         said = self._warnings(collected, rows)
         if was_trusted and self._update.source.is_distrusted:
@@ -233,12 +233,12 @@ class GrpoTrainer:
         return StepReport(metrics=metrics, tokens=tokens_of(rows), finite=is_finite, sound=is_sound, warnings=said)
 
     def _speed(self, collected: Collected) -> Metrics:
-        """Nothing where the rollouts are those of an earlier attempt."""
+        """Empty if the rollouts come from an earlier attempt."""
         seconds = self._attempt.seconds_of("rollout")
         return {"tokens_per_s": tokens_of(collected.rows) / seconds} if seconds else {}
 
     def _step_done(self, collected: Collected, is_updated: bool) -> Metrics:
-        """The places after the step. Nothing before this changed them, so a step may be repeated."""
+        """The places after the step. Nothing before this changes them, so a step can be repeated."""
         self._order.move(collected.cursor, collected.stage)
         self._opened = self._order.step_done(collected.metrics["accuracy"], collected.metrics["uniform_share"])
         facts = facts_of(collected.metrics)
@@ -248,13 +248,13 @@ class GrpoTrainer:
         return counts | self._order.metrics
 
     def _warnings(self, collected: Collected, rows: Sequence[Row]) -> list[str]:
-        """What a person should know at once."""
+        """Warnings that the user should see at once."""
         texts = []
         if self._opened:
             texts.append(f"the curriculum is at stage {self._order.metrics['stage']:g} from here on")
         if finding := all_uniform(self._tally.silent, self._profile.grpo):
             texts.append(finding.text)
-            self._tally.silent = []  # said once in so many steps
+            self._tally.silent = []  # warn once in this many steps
         if lost := sum(not row.is_finite for row in collected.rows):
             texts.append(not_finite_warning(lost))
         elif collected.train and not rows:
@@ -266,10 +266,10 @@ class GrpoTrainer:
 
 
 def chosen(collected: Collected, profile: Profile) -> tuple[list[Row], list[float], list[Row]]:
-    """Rows that get a gradient, their advantages, and the others of the step. (pure)
+    """Rows that get a gradient, their advantages, and the other rows of the step. (pure)
 
-    Rollouts that were cut count in their group's mean; those whose numbers are not finite do not, and one that then is
-    alone in its group has nothing to be compared with. A group of which no rollout is left says nothing.
+    Truncated rollouts count in their group's mean. Those with non-finite numbers do not; a rollout left alone in its
+    group by that has nothing to compare with, and is dropped. So is a group without any rollout left.
     """
     finite = groups_of(row for row in collected.rows if row.is_finite)
     train = {group for group in collected.train if len(finite.get(group, ())) > 1}
@@ -294,7 +294,8 @@ def tokens_of(rows: Sequence[Row]) -> int:
 
 
 def problem_path(profile: Profile) -> Path:
-    """Where the problems are: `data.tasks`, else the folder of data files. Raises LonghaulError (INPUT) for neither."""
+    """Path of the problems: `data.tasks`, else the folder of data files. Raises LonghaulError (INPUT) if neither is
+    set."""
     if profile.data.tasks:
         return Path(profile.data.tasks).expanduser()
     folder = data_folder(profile.validation.data)

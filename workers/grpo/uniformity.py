@@ -1,4 +1,4 @@
-"""When step after step no group teaches anything: what may be the cause, from the facts of those steps. (pure)"""
+"""Likely causes if no group teaches anything for many steps, from the facts of those steps. (pure)"""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from msgspec import Struct
 from profiles.schema import Grpo
 
 MOST = 0.9
-"""Share of rollouts from which on something is said of all of them."""
+"""A share above which a statement is made about all rollouts."""
 
 
 class StepFacts(Struct, frozen=True):
-    """Of one step. groups: drawn; uniform: of them without a difference. Shares are of all rollouts."""
+    """Facts of one step. groups: drawn; uniform: those with equal rewards. Shares are of all rollouts."""
 
     groups: int
     uniform: int
     accuracy: float = 0.0
-    """Share of rollouts whose answer is right; a reward may also pay for their form. Older checkpoints tell none."""
+    """Share of right answers; a reward may also pay for form. Older checkpoints lack it."""
     truncated_share: float = 0.0
     unanswered_share: float = 0.0
-    """Rollouts in which no answer was found."""
+    """Share of rollouts without an answer."""
     distinct_share: float = 1.0
-    """Different completions per rollout, within groups; 1 / group_size where all of each group are the same."""
+    """Distinct completions per rollout, within groups; 1 / group_size if all of each group are the same."""
 
     @property
     def teaches(self) -> bool:
@@ -32,7 +32,7 @@ class StepFacts(Struct, frozen=True):
 
 
 class Finding(Struct, frozen=True):
-    """`steps`: how many in a row taught nothing. `reasons`: likeliest first, each with what to change."""
+    """`steps`: how many in a row taught nothing. `reasons`: the likeliest first, each with what to change."""
 
     steps: int
     reasons: tuple[str, ...]
@@ -43,9 +43,9 @@ class Finding(Struct, frozen=True):
 
 
 def all_uniform(history: Sequence[StepFacts], grpo: Grpo) -> Finding | None:
-    """A finding once the last `uniform_patience` steps, and all since one that taught, were uniform throughout.
+    """A finding once the last `uniform_patience` steps, and all since one that taught, were entirely uniform.
 
-    A policy is not updated by such steps, so without a change of problems or sampling they go on for ever.
+    Such steps do not update the policy, so they repeat until the problems or the sampling change.
     """
     silent: list[StepFacts] = []
     for step in reversed(history):
@@ -58,7 +58,7 @@ def all_uniform(history: Sequence[StepFacts], grpo: Grpo) -> Finding | None:
 
 
 def _reasons(steps: Sequence[StepFacts], grpo: Grpo) -> list[str]:
-    """Ordered from cause to symptom: what is cut cannot answer, and what does not answer is wrong."""
+    """Ordered from cause to symptom: a truncated completion has no answer, and a missing answer counts as wrong."""
     right, cut, unanswered, distinct = (
         fsum(getattr(step, name) for step in steps) / len(steps)
         for name in ("accuracy", "truncated_share", "unanswered_share", "distinct_share")

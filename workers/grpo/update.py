@@ -1,4 +1,4 @@
-"""The policy update of one step: minibatches to gradients through the fused head, and what is worth knowing of them."""
+"""The policy update of one step: gradients of minibatches through the fused head, and the update's metrics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workers.grpo.metrics import Metrics
 from workers.grpo.old_source import OldSource
 from workers.grpo.prepare import Minibatch, Prepared, prepare
 from workers.grpo.rows import Row
-from workers.grpo.scoring import Sizes, packs
+from workers.grpo.scoring import Sizes, packed, units_of
 from workers.grpo.sequence_loss import sequence_policy_loss
 from workers.loss.fused_loss import Diagnostics, PolicyLoss, Terms, Tokens, diagnostics, fused_policy_loss
 from workers.memory.phases import Measured, applied_once, unmeasured
@@ -31,16 +31,16 @@ from workers.ranks.group import Group
 
 @dataclass
 class Sums:
-    """Over the tokens of a step; means are taken once, at the end."""
+    """Sums over the tokens of a step; means are taken once, at the end."""
 
     loss: float = 0.0
     found: list[Diagnostics] = field(default_factory=list)
     compared: list[Diagnostics] = field(default_factory=list)
-    """Those of updates before which no weight had changed: only they compare the engine with the trainer."""
+    """The same before any weight has changed: only these compare the engine with the trainer."""
     grad_norms: list[float] = field(default_factory=list)
 
     def metrics(self, *, is_weighed: bool = False) -> Metrics:
-        """is_weighed: whether importance weights were made in the update."""
+        """is_weighed: whether the update computed importance weights."""
 
         def total(name: str, of: Sequence[Diagnostics] = self.found) -> float:
             return math.fsum(getattr(one, name) for one in of)
@@ -69,8 +69,8 @@ class Sums:
 class GroupUpdate:
     """Applies one step's rows to the model.
 
-    A minibatch is applied as a whole or not at all: after running out of memory, calling again with the same step goes
-    on at the minibatch that failed, with everything as it was prepared.
+    Each minibatch is applied whole or not at all. After running out of memory, a second call with the same step
+    continues at the minibatch that failed, with everything as prepared.
     """
 
     def __init__(
@@ -84,8 +84,8 @@ class GroupUpdate:
         phase: Measured = unmeasured,
         sizes: Sizes | None = None,
     ) -> None:
-        """parallel: where several GPUs share the update, each calls `apply` with the same rows. phase: measures a part
-        of the update. sizes: what is done at one time; None: as the profile says."""
+        """parallel: if several GPUs share the update, each calls `apply` with the same rows. phase: measures a part of
+        the update. sizes: for memory; None: as in the profile."""
         self.parallel, self._phase = parallel or Single(), phase
         self._model, self._optimizer, self._profile, self._mask = model, optimizer, profile, mask
         knobs = profile.optimizer
@@ -109,7 +109,7 @@ class GroupUpdate:
     def apply(
         self, step: int, rate: float, rows: Sequence[Row], advantages: Sequence[float], left_out: Sequence[Row] = ()
     ) -> tuple[bool, Metrics]:
-        """Whether all numbers were finite, and the metrics. A minibatch where one was not is dropped.
+        """Whether all numbers were finite, and the metrics. A minibatch with a non-finite number is dropped.
 
         rate: learning rate of all updates of the step. rows: those that get a gradient, at least one; left_out: those
         of the step that may count in the denominator.
@@ -144,8 +144,8 @@ class GroupUpdate:
         return is_finite, metrics
 
     def _one(self, prepared: Prepared, minibatch: Minibatch) -> bool:
-        """One optimiser step. What it found is added only once it is whole, so a repeated one counts once."""
-        if not minibatch.is_finite:  # every rank knows: they have exchanged what they scored
+        """One optimiser step. Its sums are added only once it is whole, so a repeated step counts once."""
+        if not minibatch.is_finite:  # every rank knows, because ranks exchange their scores
             return False
         self.forget_gradients()
         with self.parallel.passes():
@@ -153,7 +153,7 @@ class GroupUpdate:
         loss, found = merged(mine, tokens, self.parallel.group)
         self.parallel.complete(self._optimizer)
         norm = self.parallel.clip(self._optimizer, self._model, self._profile.optimizer.max_grad_norm)
-        is_unmoved = not self._sums.grad_norms  # an update moves the policy, which says nothing about the engine
+        is_unmoved = not self._sums.grad_norms  # after an update, differences say nothing about the engine
         is_finite = bool(torch.isfinite(norm)) and math.isfinite(loss)
         if is_finite:
             with applied_once("the optimiser's step"):
@@ -167,7 +167,7 @@ class GroupUpdate:
         return is_finite
 
     def resize(self, rollouts: int, head_rows: int) -> None:
-        """Do so much at one time from now on; rows shrink with it, as a prompt and its completions are read as one."""
+        """Use these sizes from now on. Rows shrink too, because a prompt and its completions are read as one row."""
         knobs = self._profile.optimizer
         row_tokens = max(1, knobs.row_tokens * rollouts // knobs.micro_batch_size)
         self.sizes = Sizes(rollouts, row_tokens_for(self._model, row_tokens), head_rows)
@@ -182,13 +182,13 @@ class GroupUpdate:
     ) -> tuple[float, list[Diagnostics]]:
         """Add the gradient of the minibatch's loss to the parameters; returns the loss, and sums over its tokens.
 
-        All of that is of this rank's part; is_partitioned: False to make every pass on every rank.
+        All of this covers only this rank's part, unless is_partitioned is False: then every rank makes every pass.
         """
-        passes = packs([prepared.rows[i] for i in minibatch.rows], self.sizes)
+        units = units_of([prepared.rows[i] for i in minibatch.rows], self.sizes)
+        parallel = self.parallel if is_partitioned else Single()
         total, found = 0.0, []
-        for (pack, members), counts in (
-            self.parallel.partition(passes) if is_partitioned else [(one, True) for one in passes]
-        ):
+        for batch, counts in parallel.partition(units, self.sizes.rollouts, self.sizes.row_tokens):
+            pack, members = packed(batch)
             forward = partial(self._micro_batch, prepared, minibatch, pack.to(self._model.device), members)
             loss, tokens = self.parallel.run(forward)
             (loss.loss if counts else 0.0 * loss.loss).backward()  # type: ignore[no-untyped-call]
@@ -201,7 +201,7 @@ class GroupUpdate:
     def _micro_batch(
         self, prepared: Prepared, minibatch: Minibatch, pack: Pack, members: Sequence[int]
     ) -> tuple[PolicyLoss, Tokens]:
-        """members: places in the minibatch, in the order of their tokens in `pack`."""
+        """members: indices into the minibatch, in the order of their tokens in `pack`."""
         device = self._model.device
         places = [minibatch.rows[member] for member in members]
         lengths = torch.tensor([len(prepared.rows[place].completion_ids) for place in places])
@@ -244,7 +244,7 @@ class GroupUpdate:
 
 
 def merged(loss: float, found: Sequence[Diagnostics], group: Group) -> tuple[float, list[Diagnostics]]:
-    """The loss and the sums of all ranks, from those of this one's passes."""
+    """Loss and sums over all ranks, from those of this rank's passes."""
     if group.size == 1:
         return loss, list(found)
     largest = ("mismatch_max", "ratio_max")

@@ -1,4 +1,4 @@
-"""The largest shapes of a step, once, before anything else: running out of memory shows in the first minute."""
+"""Runs the largest shapes of a step first, so that an out-of-memory error shows in the first minute."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from profiles.schema import Profile
 from workers.grpo.prepare import Minibatch, Prepared
 from workers.grpo.rows import Row
-from workers.grpo.scoring import Sizes, packs
+from workers.grpo.scoring import Sizes, batches, packed, units_of
 from workers.grpo.update import GroupUpdate
 from workers.memory.phases import Memory
 from workers.models.optimizer import moment_bytes
@@ -19,7 +19,7 @@ from workers.rollout.select import Portions
 
 
 def rehearse(model: Any, engine: Portions, update: GroupUpdate, profile: Profile, memory: Memory) -> dict[str, Any]:
-    """Full rollout batch, largest forward pass, full length. Weights, optimiser and generators stay as they are."""
+    """Full rollout batch, largest forward pass, full length. Leaves weights, optimiser and generators unchanged."""
     draws = random.Random(0)
     vocabulary = model.config.vocab_size
     devices = [model.device] if model.device.type == "cuda" else []
@@ -44,7 +44,7 @@ def _longest_requests(engine: Portions, profile: Profile, vocabulary: int, draws
 
 
 def _longest_sampling(profile: Profile, is_gpu: bool) -> Sampling:
-    """On a CPU a few tokens do: the cache has its full size where that is fixed, and more would only take seconds."""
+    """On a CPU a few tokens suffice: a cache of fixed size is full-size anyway, and more tokens only cost time."""
     limit = profile.sampling.max_completion_tokens
     return Sampling(
         temperature=profile.sampling.temperature,
@@ -55,13 +55,17 @@ def _longest_sampling(profile: Profile, is_gpu: bool) -> Sampling:
 
 
 def _largest(sizes: Sizes, profile: Profile, vocabulary: int, draws: random.Random) -> Prepared:
-    """One forward pass with a gradient for every token: a full micro-batch of different prompts, or, where rows are
-    longer than that, as much of one group as a row holds."""
+    """One forward pass with a gradient for every token: a full micro-batch of different prompts, or, if rows are longer
+    than that, as much of one group as a row holds."""
     count = min(sizes.rollouts, profile.grpo.groups_per_step * profile.grpo.group_size)
     prompts = [_ids(profile.sampling.max_prompt_tokens, vocabulary, draws) for _ in range(count)]
     different = [_row(prompt, profile, vocabulary, draws) for prompt in prompts]
     group = [_row(prompts[0], profile, vocabulary, draws) for _ in range(profile.grpo.group_size)]
-    passes = [(pack, [rows[i] for i in members]) for rows in (different, group) for pack, members in packs(rows, sizes)]
+    passes = [
+        (pack, [rows[i] for i in members])
+        for rows in (different, group)
+        for pack, members in map(packed, batches(units_of(rows, sizes), sizes))
+    ]
     _, rows = max(passes, key=lambda one: one[0].ids.numel())
     length = profile.sampling.max_completion_tokens
     some = [torch.full((length,), -1.0) for _ in rows]

@@ -1,19 +1,19 @@
-"""Output head, log-probabilities, entropy and a loss of them in one, chunk by chunk: no tensor of N x V ever exists.
+"""Output head, log-probabilities, entropy and their loss, chunk by chunk: no N x V tensor ever exists.
 
 The logits of 8 completions of 512 tokens over 151 936 words are 2.3 GiB in float32, and a plain loss holds several such
-tensors. Here `chunk` rows are made, used and overwritten: two buffers of chunk x V (0.15 GiB for 128 rows) whatever N.
+tensors. Here `chunk` rows are computed, used and overwritten: two buffers of chunk x V (0.15 GiB for 128 rows) whatever
+N.
 
-Two forms of one mathematics, both exact up to rounding (no approximation, no sampling):
-- `fused_log_probs` gives log-probabilities and entropies with gradient, for any loss. Its backward makes the logits a
-  second time.
-- `fused_loss` is told the loss of a token, so the gradient by the hidden states is ready when the logits are: they are
-  made once. What stays until `backward` is that gradient, N x H.
+Two forms of the same mathematics, both exact up to rounding (no approximation, no sampling): - `fused_log_probs`
+returns log-probabilities and entropies with gradient, for any loss. Its backward computes the logits a second time. -
+`fused_loss` takes the loss of a token, so it computes the gradient of the hidden states while the logits are there, and
+computes logits once. Only that gradient, N x H, stays until `backward`.
 
-With a frozen head (LoRA, QLoRA) there is no weight gradient. With a trainable or tied one it is summed over the chunks
-in float32 (V x H), and reaches the weight once. Sums and exponentials are in float32 also for 16-bit inputs, which are
+A frozen head (LoRA, QLoRA) has no weight gradient. That of a trainable or tied head is summed over the chunks in
+float32 (V x H), and added to the weight once. Sums and exponentials are in float32 also for 16-bit inputs, which are
 rounded only as factors of products (float64 for float64).
 
-Source: the chunked loss whose gradient is taken in the forward pass is Liger-Kernel's, arXiv 2410.10989.
+Source: computing the gradient of a chunked loss in the forward pass is Liger-Kernel's idea, arXiv 2410.10989.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from torch.utils.checkpoint import checkpoint
 from workers.loss.fused_kernels import accumulator, add_outer, chunk_for, logits_into, times_weight
 
 CHUNK = 128
-"""Rows of logits at one time. Fewer save memory, more let a large card read the head's weights less often."""
+"""Rows of logits at a time. Fewer save memory; more read the head's weights less often, which suits large cards."""
 
 TokenLosses = Callable[[Tensor, Tensor, slice], Tensor]
-"""(log_probs, entropy, which) -> weighted losses; [c] each, of the tokens `which`. Their sum is the loss."""
+"""(log_probs, entropy, which) -> weighted losses, [c] each, for the tokens `which`. Their sum is the loss."""
 
 
 def fused_log_probs(
@@ -47,9 +47,8 @@ def fused_log_probs(
     """Log-probability of each target and entropy of its distribution in nats: [N] each, float32, with gradient.
 
     hidden: [N, H]; weight: [V, H]; bias: [V]; targets: [N] token ids. Distributions are softmax(logits / temperature).
-    weight None: `hidden` are logits already, [N, V], as a model's own head makes them.
-    Detach the entropy where no gradient of it is wanted: then none is computed. Raises ValueError for shapes that do
-    not fit.
+    If weight is None, `hidden` holds the logits of the model's own head, [N, V]. Detach the entropy if you need no
+    gradient of it; then none is computed. Raises ValueError for shapes that do not fit.
     """
     if weight is None:
         return _log_probs_of(hidden, targets, temperature, chunk)
@@ -63,7 +62,7 @@ def fused_log_probs(
 def fused_entropy(
     hidden: Tensor, weight: Tensor, *, temperature: float = 1.0, chunk: int = CHUNK, bias: Tensor | None = None
 ) -> Tensor:
-    """Entropies alone, [N] in nats, without gradient: what a percentile of the whole minibatch is taken of."""
+    """Entropies only, [N] in nats, without gradient. A percentile over the whole minibatch needs them first."""
     with torch.no_grad():
         targets = torch.zeros(len(hidden), dtype=torch.long, device=hidden.device)
         return fused_log_probs(hidden, weight, targets, temperature=temperature, chunk=chunk, bias=bias)[1]
@@ -79,10 +78,10 @@ def fused_loss(
     chunk: int = CHUNK,
     bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The sum of `token_losses`, with gradient; and, without, log-probabilities and entropies, [N] each.
+    """The sum of `token_losses`, with gradient; and log-probabilities and entropies, [N] each, without.
 
-    `token_losses` is called once for each chunk, and autograd differentiates it: it may be any function of the
-    log-probabilities and entropies of these tokens. Shapes and errors are those of `fused_log_probs`.
+    `token_losses` is called once per chunk and differentiated by autograd, so it may be any function of these tokens'
+    log-probabilities and entropies. Shapes and errors are those of `fused_log_probs`.
     """
     if weight is None:
         log_probs, entropy = _log_probs_of(hidden, targets, temperature, chunk)
@@ -96,11 +95,11 @@ def fused_loss(
 
 
 def _log_probs_of(logits: Tensor, targets: Tensor, temperature: float, chunk: int) -> tuple[Tensor, Tensor]:
-    """`fused_log_probs` of logits that are there, [N, V]; float32 copies of them exist for `chunk` rows at a time."""
+    """`fused_log_probs` for existing logits, [N, V]; float32 copies exist for `chunk` rows at a time."""
 
     def read(part: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
         log_p = torch.log_softmax(part.to(accumulator(part.dtype)) / temperature, dim=-1)
-        # Some models rule words out by -inf: such a word counts nothing in the entropy.
+        # Some models exclude words with -inf; such a word contributes nothing to the entropy.
         entropy = -(log_p.exp() * log_p.clamp(min=-1e30)).sum(-1)
         return log_p.gather(1, chosen[:, None]).squeeze(1), entropy
 
@@ -115,7 +114,7 @@ class _LogProbs(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, temperature: float, chunk: int
     ) -> Any:
-        ctx.set_materialize_grads(False)  # None: the loss does not depend on it
+        ctx.set_materialize_grads(False)  # a gradient of None: the loss does not depend on that result
         ctx.save_for_backward(hidden, weight, bias, targets)
         ctx.settings = temperature, chunk
         head = _Head(hidden, weight, bias, targets, temperature, chunk)
@@ -163,7 +162,7 @@ class _OnePass(torch.autograd.Function):
             if is_learning and loss.requires_grad:
                 head.add_gradient(part, *torch.autograd.grad(loss, given, allow_unused=True))
         ctx.save_for_backward(hidden, weight, bias)
-        ctx.sums = head.sums  # without the head, whose buffers can go
+        ctx.sums = head.sums  # not the head itself, so that its buffers are freed
         ctx.mark_non_differentiable(log_probs, entropy)
         return total, log_probs, entropy
 
@@ -175,7 +174,7 @@ class _OnePass(torch.autograd.Function):
 
 
 class _Head:
-    """The output head over N places: reads them part by part, and sums gradients of the inputs that need them."""
+    """The output head over N positions: reads them chunk by chunk, and sums gradients of the inputs that need them."""
 
     def __init__(
         self, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, temperature: float, chunk: int
@@ -201,18 +200,19 @@ class _Head:
         return self._chunk.read(targets)
 
     def prepare(self, needs: tuple[bool, ...]) -> None:
-        """needs: which of hidden, weight and bias want a gradient."""
+        """needs: whether hidden, weight and bias want a gradient."""
         for number, one in enumerate(self.inputs):
             if needs[number] and one is not None:
                 self.sums[number] = torch.zeros_like(one, dtype=accumulator(one.dtype))
 
     def add_gradient(self, part: slice, of_log_probs: Tensor | None, of_entropy: Tensor | None) -> None:
-        """After `read` of the same part, whose logits it overwrites. of_log_probs, of_entropy: [c]; None: zero."""
+        """Call it after `read` of the same part; it overwrites those logits. of_log_probs, of_entropy: [c]; None:
+        zero."""
         if of_log_probs is None:
             if of_entropy is None:
                 return
             of_log_probs = torch.zeros_like(of_entropy)
-        # Rows are brought to about 1 before they are rounded to 16 bits: float16 would lose a gradient of 1e-6.
+        # Scale rows to about 1 before rounding to 16 bits: float16 would lose a gradient of 1e-6.
         scale = of_log_probs.abs() if of_entropy is None else of_log_probs.abs() + of_entropy.abs()
         safe = torch.where(scale == 0, 1.0, scale)
         e = None if of_entropy is None else of_entropy / safe
@@ -229,7 +229,7 @@ class _Head:
 
 
 def _rounded(sums: Iterable[Tensor | None], inputs: Iterable[Tensor | None]) -> Iterator[Tensor | None]:
-    """Gradients in the dtypes of the inputs; only now, as with float16 a loss is scaled up to keep small ones."""
+    """Gradients in the dtypes of the inputs. Rounded only now: with float16, loss scaling keeps small ones alive."""
     for total, one in zip(sums, inputs, strict=True):
         yield None if total is None or one is None else total.to(one.dtype)
 
@@ -241,4 +241,4 @@ def _check(hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int) -> None:
     if hidden.dtype != weight.dtype:
         raise ValueError(f"hidden states are {hidden.dtype} and the head's weights {weight.dtype}; make them the same")
     if chunk < 1:
-        raise ValueError(f"a chunk of {chunk} rows holds nothing")
+        raise ValueError(f"a chunk of {chunk} rows is empty")

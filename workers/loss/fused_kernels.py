@@ -1,10 +1,10 @@
-"""What is done to one chunk of logits: statistics of its rows, then the gradient of the loss in the logits' place.
+"""Operations on one chunk of logits: statistics of its rows, then the gradient of the loss, in place of the logits.
 
-Two implementations of one interface, `read` and `gradient`: PyTorch everywhere, Triton on CUDA where it works. There
-PyTorch goes over the chunk ten times and Triton three times, and each pass over 128 rows of 151 936 moves 74 MiB.
+Two implementations of one interface, `read` and `gradient`: PyTorch everywhere, and Triton on CUDA where it works. On
+CUDA PyTorch goes over the chunk ten times and Triton three times; each pass over 128 rows of 151 936 moves 74 MiB.
 
     log_probs = z[target] - log sum exp z          entropy = log sum exp z - sum p z
-    dz = g (onehot(target) - p) - e p (log p + entropy),    g, e: of the loss by log_probs and by entropy
+    dz = g (onehot(target) - p) - e p (log p + entropy),    g, e: gradients of the loss by log_probs and by entropy
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from torch import Tensor
 from workers.failures import is_out_of_memory
 
 TILE = 8192
-"""Words of the vocabulary that are converted or multiplied at one time where a temporary tensor cannot be avoided."""
+"""Vocabulary entries converted or multiplied at a time where a temporary tensor is unavoidable."""
 
 
 class Chunk(Protocol):
-    """Buffers for one chunk of at most C rows of logits, used again for the next one."""
+    """Buffers for one chunk of at most C rows of logits, reused for the next one."""
 
     logits: Tensor  # [C, V]
 
@@ -32,11 +32,11 @@ class Chunk(Protocol):
         """(log_probs, entropy), [c] each, of the first c = len(targets) rows of `logits`."""
 
     def gradient(self, targets: Tensor, g: Tensor, e: Tensor | None) -> Tensor:
-        """[c, V], after `read` of the same rows. g, e: [c]; no e: the loss does not depend on the entropy."""
+        """[c, V]. Call it after `read` of the same rows. g, e: [c]; e is None if the loss ignores the entropy."""
 
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:
-    """What sums are taken in: float32, but float64 for float64."""
+    """The dtype of sums: float32, but float64 for float64."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
@@ -61,7 +61,7 @@ class TorchChunk:
         torch.exp(z, out=exp)
         self._total = exp.sum(1)
         log_total = self._total.log()
-        # By tiles, as a product of the whole would be a third [c, V]; as a dot product, it is off by 1e-4 for 151 936.
+        # By tiles: the whole product would be a third [c, V], and a dot product is off by 1e-4 for 151 936.
         tiles = [slice(begin, begin + TILE) for begin in range(0, z.shape[1], TILE)]
         inner = torch.stack([(exp[:, tile] * z[:, tile]).sum(1) for tile in tiles]).sum(0)
         self._log_total, self._entropy = log_total, log_total - inner / self._total
@@ -85,11 +85,11 @@ class TorchChunk:
 
 
 class TritonChunk:
-    """Triton: the statistics in one pass; the gradient in another, which also rounds it to the head's own dtype."""
+    """Triton: one pass for the statistics, one for the gradient, which also rounds it to the head's own dtype."""
 
     def __init__(self, shape: tuple[int, int], weight: Tensor) -> None:
         self.logits = weight.new_empty(shape, dtype=torch.float32)
-        # In float32 the gradient takes the logits' place; 16 bits beside 32 cannot.
+        # A float32 gradient takes the logits' place; a 16-bit one cannot overwrite 32-bit logits in place.
         self._dz = self.logits if weight.dtype == torch.float32 else weight.new_empty(shape)
 
     def read(self, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -109,7 +109,7 @@ def kernels() -> ModuleType:
 
 @cache
 def has_triton(device: torch.device) -> bool:
-    """Whether the kernels compile on `device` and agree with PyTorch there; if not, says why once."""
+    """Whether the kernels compile on `device` and agree with PyTorch there; warns once if not."""
     try:
         logits = torch.linspace(-9, 9, 3 * 1000, device=device).reshape(3, 1000).sin() * 5
         targets, g = torch.tensor([0, 500, 999], device=device), torch.tensor([1.0, -2.0, 0.5], device=device)
@@ -121,8 +121,8 @@ def has_triton(device: torch.device) -> bool:
             found.append([*chunk.read(targets), chunk.gradient(targets, g, g.flip(0))])
         is_same = all(torch.allclose(one, other, rtol=1e-4, atol=1e-5) for one, other in zip(*found, strict=True))
         problem = "" if is_same else "they disagree with PyTorch"
-    except Exception as error:  # a compiler's failures are of any type, and nothing is lost: PyTorch does the same
-        if is_out_of_memory(error):  # that passes, and what is found here holds for as long as the process lives
+    except Exception as error:  # compilers raise any type, and nothing is lost: PyTorch computes the same
+        if is_out_of_memory(error):  # temporary, whereas this answer is kept for the life of the process
             raise
         problem = f"{type(error).__name__}: {error}".splitlines()[0]
     if problem:

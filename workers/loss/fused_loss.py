@@ -1,9 +1,10 @@
-"""The policy loss over `fused_head`: forward and backward in one pass of chunks, and its diagnostics for nothing.
+"""The policy loss over `fused_head`: forward and backward in one pass over chunks, with diagnostics at no extra cost.
 
-Clip, truncated importance sampling, entropy mask, KL to a reference, entropy bonus; the caller gives the divisor, so
-token, sequence and constant normalisation are the same to it. `token_losses` is the loss itself, in plain words.
+Covers clipping, truncated importance sampling, entropy mask, KL to a reference and entropy bonus. The caller gives the
+divisor, so it supports token, sequence and constant normalisation alike. `token_losses` is the loss as a plain
+function.
 
-Not here: a ratio of whole sequences. It needs all log-probabilities of a rollout first, as `fused_log_probs` gives.
+Not here: a ratio of whole sequences, which first needs all log-probabilities of a rollout (`fused_log_probs`).
 Sources: the terms of DeepSeekMath, arXiv 2402.03300; entropy mask ("forking tokens"), arXiv 2506.01939.
 """
 
@@ -36,7 +37,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Tokens:
-    """Facts of the N completion tokens that a loss refers to, [N] each; None: that term or weight is not used."""
+    """The loss's inputs for N completion tokens, [N] each; None switches a term or weight off."""
 
     targets: Tensor
     old_log_probs: Tensor
@@ -44,10 +45,10 @@ class Tokens:
     tis_weights: Tensor | None = None
     """Truncated importance sampling: multiplies the policy term, not the KL; never differentiated."""
     keep: Tensor | None = None
-    """bool, the entropy mask: others have no policy term. KL and entropy bonus are those of all tokens."""
+    """bool, the entropy mask: other tokens have no policy term. KL and entropy bonus still cover all tokens."""
     ref_log_probs: Tensor | None = None
     kl_weights: Tensor | None = None
-    """Weight of each token's KL beside `kl_coef`; with them the head reads all tokens."""
+    """Weight of each token's KL on top of `kl_coef`; if set, the head reads all tokens."""
 
     def __getitem__(self, which: slice | Tensor) -> Tokens:
         held = {one.name: getattr(self, one.name) for one in fields(self)}
@@ -57,36 +58,36 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Terms:
-    """What the loss consists of: clip bounds of the ratio, weight of the KL to the reference, of the entropy bonus."""
+    """The terms of the loss: clip bounds of the ratio, weights of the KL to the reference and of the entropy bonus."""
 
     clip_ratio_low: float = 0.2
     clip_ratio_high: float = 0.2
     kl_coef: float = 0.0
     entropy_coef: float = 0.0
     ratio_cap: float = 0.0
-    """Most that a ratio counts outside the clip; 0: no cap."""
+    """Cap of the ratio outside the clip; 0: no cap."""
     is_detached: bool = False
-    """The old log-probs are those of now without gradient: the ratio is 1."""
+    """Use the current log-probs, detached, as the old ones: the ratio is 1."""
     is_kl_kept: bool = False
-    """The KL too is that of the tokens that `keep` names alone."""
+    """Limit the KL, too, to the tokens in `keep`."""
     tis_cap: float = 0.0
-    """Above 0: `old_log_probs` are the engine's, the policy is the one that the tokens were drawn with, and its own
-    log-probs are the old ones: truncated importance sampling, with no pass before this one. With `is_detached`."""
+    """Above 0: truncated importance sampling without an earlier scoring pass. `old_log_probs` are then the engine's,
+    and the current log-probs serve as the trainer's old ones. Requires `is_detached`."""
     tis_mode: str = "token_truncate"
 
 
 class PolicyLoss(NamedTuple):
-    """loss: scalar with gradient. The rest without, [n] each, of the tokens that the head has read."""
+    """loss: scalar with gradient. The others have none, [n] each, for the tokens that the head read."""
 
     loss: Tensor
     log_probs: Tensor
     entropy: Tensor
     is_clipped: Tensor
     read: Tensor | None
-    """[n] their places among the N tokens; None: all were read."""
+    """[n] indices of the read tokens among the N; None: all were read."""
     tis_weights: Tensor | None = None
     is_cut: Tensor | None = None
-    """Both where `terms.tis_cap` asked for weights: these, and which would be larger."""
+    """Set if `terms.tis_cap` is: the weights, and which of them the cap cut."""
 
 
 def token_losses(log_probs: Tensor, entropy: Tensor, tokens: Tokens, terms: Terms) -> Tensor:
@@ -106,7 +107,7 @@ def token_losses(log_probs: Tensor, entropy: Tensor, tokens: Tokens, terms: Term
 
 
 def kl_losses(log_probs: Tensor, tokens: Tokens, terms: Terms) -> Tensor | None:
-    """Weight * k3 to the reference, [N]; None where no token has a weight. (pure)"""
+    """Weight * k3 to the reference, [N]; None if no token has a weight. (pure)"""
     if tokens.ref_log_probs is None or (terms.kl_coef == 0.0 and tokens.kl_weights is None):
         return None
     kl = k3(log_probs, tokens.ref_log_probs)
@@ -140,12 +141,12 @@ def fused_policy_loss(
     chunk: int = CHUNK,
     bias: Tensor | None = None,
 ) -> PolicyLoss:
-    """The sum of `token_losses` / divisor, whose gradient is ready when it returns. Logits are made once.
+    """The sum of `token_losses` / divisor. Its gradient is ready on return, and logits are computed once.
 
-    hidden: [N, H]; weight: [V, H]; bias: [V]; weight None: as of `fused_log_probs`. divisor: of the whole minibatch,
-    so that the size of micro-batches changes nothing; [N] where tokens differ, as in a mean by sequence. Tokens that
-    `keep` drops cost nothing, unless another term needs them: the head does not read them, and the diagnostics are
-    those of the others. Raises ValueError for shapes that do not fit, and for a KL without reference.
+    hidden: [N, H]; weight: [V, H]; bias: [V]; weight None: as in `fused_log_probs`. divisor: of the whole minibatch, so
+    that the size of micro-batches changes nothing; [N] if tokens differ, as in a mean per sequence. Tokens that `keep`
+    drops cost nothing unless another term needs them: the head does not read them, and the diagnostics exclude them.
+    Raises ValueError for shapes that do not fit, and for a KL without reference.
     """
     if (terms.kl_coef != 0.0 or tokens.kl_weights is not None) and tokens.ref_log_probs is None:
         raise ValueError(f"kl_coef = {terms.kl_coef}, or kl_weights, needs ref_log_probs")
@@ -172,26 +173,26 @@ def fused_policy_loss(
 
 
 class Diagnostics(NamedTuple):
-    """Sums over the tokens that were read, but for two maxima: means are taken once, over all micro-batches."""
+    """Sums over the tokens that were read, and two maxima. Means are taken once, over all micro-batches."""
 
     tokens: float
-    selected: float  # with a policy term; so are the next three
+    selected: float  # tokens with a policy term; the next three count only these
     entropy_selected: float
     clipped_low: float
     clipped_high: float
     entropy: float
     mismatch: float  # |log_ratio|
-    mismatch_kl: float  # k3 of the policy that drew the tokens to the one in training
+    mismatch_kl: float  # k3 from the policy that drew the tokens to the one in training
     kl: float  # k3 to the reference
     ratio: float
     tis_weight: float
-    tis_cut: float  # tokens whose weight would be larger
+    tis_cut: float  # tokens whose weight the cap cut
     mismatch_max: float
     ratio_max: float
 
 
 def diagnostics(found: PolicyLoss, tokens: Tokens) -> Diagnostics:
-    """From what the loss has computed anyway; waits for the device once. tokens: the N that the loss was given."""
+    """Diagnostics from values that the loss computed anyway; synchronises once. tokens: the N passed to the loss."""
     if found.read is not None:
         tokens = tokens[found.read]
     log_ratio = found.log_probs - tokens.old_log_probs
@@ -199,7 +200,7 @@ def diagnostics(found: PolicyLoss, tokens: Tokens) -> Diagnostics:
     ratio = log_ratio.exp() if found.tis_weights is None else torch.ones_like(log_ratio)
     weights, cut = (none if one is None else one for one in (found.tis_weights, found.is_cut))
     keep = torch.ones_like(found.is_clipped) if tokens.keep is None else tokens.keep
-    clipped, is_up = found.is_clipped & keep, tokens.advantages > 0  # with a positive advantage the upper bound acts
+    clipped, is_up = found.is_clipped & keep, tokens.advantages > 0  # a positive advantage hits the upper bound
     kl = none if tokens.ref_log_probs is None else k3(found.log_probs, tokens.ref_log_probs)
     drift = k3(tokens.old_log_probs, found.log_probs)
     summed = (

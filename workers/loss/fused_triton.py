@@ -1,7 +1,7 @@
-"""Triton kernels of the fused loss: imported only where they may run. One program a row, or a row's block."""
+"""Triton kernels of the fused loss. Import it only where Triton runs. One program per row, or per block of a row."""
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-# (The arguments of a kernel are what Triton makes of them.)
+# (Triton decides the types of a kernel's arguments.)
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def gradient(
 
 @triton.jit
 def _statistics(logits, targets, log_probs, norm, entropy, width, stride, BLOCK: tl.constexpr):
-    # Each lane keeps its own maximum, sum and weighted sum; the lanes are brought together once, after the loop.
+    # Each lane keeps its own maximum, sum and weighted sum; the lanes are combined once, after the loop.
     row = tl.program_id(0).to(tl.int64)
     base = logits + row * stride
     lanes = tl.arange(0, BLOCK)
@@ -63,7 +63,7 @@ def _statistics(logits, targets, log_probs, norm, entropy, width, stride, BLOCK:
         z = tl.load(base + begin + lanes, mask=begin + lanes < width, other=-1e38)
         above = tl.maximum(top, z)
         shrink = tl.exp(top - above)
-        # A place beyond the width, or a lane that saw nothing yet, counts nothing: exp(-1e38 + 1e38) would be 1.
+        # A position beyond the width, or a lane without values yet, contributes nothing: exp(-1e38 + 1e38) would be 1.
         exp = tl.where(z > -1e38, tl.exp(z - above), 0.0)
         inner = (inner + total * (top - above)) * shrink + exp * (z - above)
         total = total * shrink + exp

@@ -1,6 +1,6 @@
 """Clipped policy loss on token ratios, and its diagnostics. (pure) No value function, no reward model, no reference.
 
-Tensors are flat over the completion tokens of a micro-batch, [T]: there is no padding that could leak into a mean.
+Tensors are flat over the completion tokens of a micro-batch, [T], so no padding can leak into a mean.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ MAX_LOG_RATIO = 20.0
 
 
 class TokenLoss(NamedTuple):
-    """losses: [T], before any mean. is_clipped: [T], where the bound was the larger loss, so no gradient flows."""
+    """losses: [T], before any mean. is_clipped: [T], where the clipped term was the larger loss, so no gradient
+    flows."""
 
     losses: Tensor
     is_clipped: Tensor
@@ -33,9 +34,9 @@ def clipped_token_loss(
 ) -> TokenLoss:
     """max(-A r, -A clip(r)) for each token; r = exp(log_probs - old_log_probs). All arguments: [T].
 
-    ratio_cap: above 0, r in the first of the two is that at most (dual clip, arXiv 1912.09729, as a cap on r).
-    A log-ratio beyond `MAX_LOG_RATIO` counts as that and has no gradient: exp(89) is infinite, and times 0 no number.
-    Source: PPO, arXiv 1707.06347, Eq. 7, with a bound of its own for each side.
+    ratio_cap: if above 0, caps r in the first term (dual clip, arXiv 1912.09729, as a cap on r).
+    A log-ratio beyond `MAX_LOG_RATIO` is clamped and has no gradient: exp(89) is infinite, and infinity times 0 is NaN.
+    Source: PPO, arXiv 1707.06347, Eq. 7, with a separate bound for each side.
     """
     ratio = torch.exp((log_probs - old_log_probs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO))
     plain = -advantages * (ratio.clamp(max=ratio_cap) if ratio_cap else ratio)
@@ -44,21 +45,21 @@ def clipped_token_loss(
 
 
 def truncated_importance_weights(old_log_probs: Tensor, rollout_log_probs: Tensor, cap: float) -> Tensor:
-    """min(exp(old - rollout), cap) for each token, without gradient: what its loss, or its advantage, is multiplied by.
+    """min(exp(old - rollout), cap) for each token, without gradient: a factor for its loss or its advantage.
 
-    old_log_probs: of the trainer's policy before the step's first update; rollout_log_probs: what the engine that drew
-    the tokens reported. Both [T]; returns [T]. cap: above 0; raises ValueError for another.
+    old_log_probs: of the trainer's policy before the step's first update; rollout_log_probs: as reported by the engine
+    that drew the tokens. Both [T]; returns [T]. cap: above 0; raises ValueError otherwise.
     Source: truncated importance sampling, Ionides 2008; against engine mismatch, Yao et al. 2025 ("Your efficient RL
     framework secretly brings you off-policy RL training"), where the cap is 2.
     """
     if cap <= 0:
-        raise ValueError(f"a cap of {cap} leaves no weight")
-    # Capped before exp: what an engine all but ruled out would overflow.
+        raise ValueError(f"the cap of importance weights is {cap}, but must be above 0")
+    # Cap before exp: a token that the engine almost ruled out would overflow.
     return (old_log_probs - rollout_log_probs).detach().clamp(max=math.log(cap)).exp()
 
 
 def weights_of_tokens(log_ratio: Tensor, cap: float, mode: str) -> Tensor:
-    """The same from log(trainer's / engine's probability), [T], in one of two modes: [T], without gradient.
+    """Weights from log(trainer's / engine's probability), [T], by one of two modes: [T], without gradient.
 
     token_truncate: min(r, cap); token_mask: r where r <= cap, else 0.
     """
@@ -73,7 +74,7 @@ def token_entropy(logits: Tensor) -> Tensor:
 
 
 def k3(log_probs: Tensor, other_log_probs: Tensor) -> Tensor:
-    """Estimate of KL(policy that drew the tokens || other) for each token, never negative. [T] -> [T].
+    """Per-token estimate of KL(policy that drew the tokens || other), never negative. [T] -> [T].
 
     log_probs: of the policy that drew them. Source: J. Schulman, "Approximating KL divergence", estimator k3.
     """

@@ -1,9 +1,9 @@
-"""How much a trainer does side by side, and how that becomes less when the GPU runs out of memory. (pure)
+"""How much a trainer does at one time, and how that shrinks after the GPU runs out of memory. (pure)
 
-CUDA graphs that wait for their next use go first. Rollouts have their own halving; the update has a ladder:
-micro-batches down to one rollout, then the output head down to 16 places. None of it changes what is learnt beyond
-rounding: divisors are those of the whole minibatch, and a rollout's draws are its own. So a step that ran out of memory
-is simply done again.
+CUDA graphs kept for later use are dropped first. Then the phase that failed shrinks: rollouts halve by themselves; the
+update halves its micro-batches down to one rollout, then the output head's rows down to 16. This changes results only
+by rounding, because divisors are those of the whole minibatch and each rollout has its own random stream. So the step
+that failed can simply be repeated.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 LEAST_HEAD_ROWS = 16
-"""Fewer save nothing worth the time: 16 rows of 150 000 logits are 23 MiB with all their copies."""
+"""Smaller chunks save too little: 16 rows of 150 000 logits are 23 MiB with all their copies."""
 CLEAN_STEPS = 200
-"""Steps without running out of memory after which one halving is taken back, once in a run."""
+"""Steps without an out-of-memory error after which one halving is undone, once per run."""
 ROLLOUT = "rollout"
-"""The phase that shrinks its own rows; all others go down the ladder of the update."""
+"""The phase that shrinks its own rows; all others shrink the update."""
 
 
 class Sizes(Struct, frozen=True):
-    """What takes memory by being done side by side."""
+    """The sizes that determine memory use."""
 
     micro_batch: int
-    """Rollouts of one forward and backward pass."""
+    """Rollouts in one forward and backward pass."""
     head_rows: int
-    """Places of which the output head makes logits at one time."""
+    """Positions for which the output head computes logits at one time."""
     rollout_rows: int
     """Rollouts that decode side by side."""
     graphs: bool = False
-    """Whether CUDA graphs stay while nothing runs them: of training passes, and of decode steps with their cache."""
+    """Whether idle CUDA graphs are kept: of training passes, and of decode steps with their cache."""
 
     def __str__(self) -> str:
         return (
@@ -39,7 +39,7 @@ class Sizes(Struct, frozen=True):
 
 
 def smaller(sizes: Sizes, phase: str) -> Sizes | None:
-    """The sizes to try after running out of memory in `phase`; None: nothing is left to halve."""
+    """The sizes to try after running out of memory in `phase`; None if nothing is left to halve."""
     if sizes.graphs:
         return replace(sizes, graphs=False)
     if phase == ROLLOUT:
@@ -52,7 +52,7 @@ def smaller(sizes: Sizes, phase: str) -> Sizes | None:
 
 
 def larger(sizes: Sizes, most: Sizes) -> Sizes:
-    """The last rung of the ladder taken back; where the update is whole, the rollouts'. At most `most`."""
+    """Undo the last halving: of the update, or if that is whole, of the rollouts. At most `most`."""
     for name in ("head_rows", "micro_batch", "rollout_rows"):
         now, limit = getattr(sizes, name), getattr(most, name)
         if now < limit:
@@ -65,22 +65,22 @@ def _half(number: int) -> int:
 
 
 class Backoff(Struct):
-    """The sizes of a run as they are now, with what decides when they change. Part of every checkpoint."""
+    """A run's current sizes, and what decides when they change. Part of every checkpoint."""
 
     asked: Sizes | None = None
-    """What the profile asks for; where that changes, the new number holds."""
+    """The sizes that the profile asks for. If the profile changes one, the new value applies."""
     now: Sizes | None = None
     clean_steps: int = 0
-    """Steps since memory ran out last."""
+    """Steps since the last out-of-memory error."""
     has_grown: bool = False
 
     def begin(self, asked: Sizes) -> Sizes:
-        """The sizes to start with: those that an earlier attempt came down to, but for what is more than asked then."""
+        """The sizes to start with: those to which an earlier attempt was reduced, at most what is asked for now."""
         if self.asked is None or self.now is None:
             self.asked = self.now = asked
             return asked
         before, now = asdict(self.asked), asdict(self.now)
-        # An attempt that ended for lack of memory lowers what the next one asks for: that must not raise what it gets.
+        # An attempt that ended out of memory lowers what the next one asks for; that must not raise what it gets.
         kept = {
             name: now[name] if value == before[name] else min(value, now[name]) if value < before[name] else value
             for name, value in asdict(asked).items()
@@ -89,7 +89,7 @@ class Backoff(Struct):
         return self.now
 
     def halve(self, phase: str) -> Sizes | None:
-        """After running out of memory in `phase`: the sizes to go on with, None where nothing is left to halve."""
+        """After running out of memory in `phase`: the sizes to continue with, None if nothing is left to halve."""
         assert self.now is not None
         found = smaller(self.now, phase)
         if found is not None:
@@ -97,7 +97,7 @@ class Backoff(Struct):
         return found
 
     def step_done(self) -> Sizes | None:
-        """After a step: the sizes to go on with where they grow, else None."""
+        """After a step: the new sizes if they grow, else None."""
         if self.asked is None or self.now is None or self.now == self.asked:
             return None
         self.clean_steps += 1

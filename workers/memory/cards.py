@@ -1,4 +1,4 @@
-"""Which cards of the host this process may use, as the driver names them."""
+"""Which of the host's GPUs this process may use, by the driver's names."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 
 def card_of(rank: int, environment: Mapping[str, str]) -> str:
-    """Index or uuid of the card that is number `rank` to this process; empty where there is none. (pure)
+    """Index or UUID of the GPU that this process sees as number `rank`; empty if there is none. (pure)
 
-    CUDA_VISIBLE_DEVICES names some of the host's cards, in an order of its own. An index is the driver's too, as
-    workers count by PCI bus; where the user has set another CUDA_DEVICE_ORDER, it is CUDA's alone.
+    CUDA_VISIBLE_DEVICES names some of the host's GPUs, in any order. An index also holds for the driver, because
+    workers number GPUs by PCI bus; if the user has set another CUDA_DEVICE_ORDER, it holds for CUDA only.
     """
     chosen = environment.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:

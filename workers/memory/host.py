@@ -1,4 +1,4 @@
-"""Resident memory of this process as the kernel tells it: now, at its highest, and since a reset. No torch."""
+"""Resident memory of this process, as the kernel reports it: now, its peak, and its peak since a reset. No torch."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from contextlib import suppress
 from pathlib import Path
 
 _highest = 0
-"""Before the last reset: the kernel forgets it then, also what `getrusage` tells."""
+"""Peak before the last reset: the kernel forgets it then, and so does `getrusage`."""
 
 
 def reset_peak() -> None:
-    """Begin a new peak, where the kernel lets itself be asked; elsewhere the old one goes on."""
+    """Start a new peak if the kernel allows it; otherwise the old one continues."""
     global _highest
     _highest = highest()
     with suppress(OSError):
@@ -19,12 +19,12 @@ def reset_peak() -> None:
 
 
 def resident_and_peak() -> tuple[int, int]:
-    """Bytes now, and at most since the last reset."""
+    """Bytes now, and the peak since the last reset."""
     lines = Path("/proc/self/status").read_text().splitlines()
     found = {line.split(":")[0]: int(line.split()[1]) << 10 for line in lines if line.startswith(("VmRSS", "VmHWM"))}
     return found.get("VmRSS", 0), found.get("VmHWM", 0)
 
 
 def highest() -> int:
-    """Most bytes in the life of this process."""
+    """Peak bytes over the life of this process."""
     return max(_highest, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)

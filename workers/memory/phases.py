@@ -1,7 +1,7 @@
-"""The GPU's memory in a worker: measured phase by phase, held to the cap (`cap.py`), compared with what was expected.
+"""GPU memory in a worker: measured per phase, held to the cap (`cap.py`), compared with the plan.
 
 A trainer needs two calls: `with memory.phase("rollout"):` around each part of a step, and `memory.take()` for the
-step's metrics. What is done when memory runs out is `train.py`'s; a phase only marks the error with its name.
+step's metrics. `train.py` reacts to out-of-memory errors; a phase only adds its name to the error.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from workers.memory.backoff import ROLLOUT
 log = logging.getLogger("worker")
 
 LEAK_BYTES = 16 << 20
-"""What may be left over at the end of a phase without being told."""
+"""Growth left at the end of a phase that is tolerated without a warning."""
 SETTLED = 2
-"""Steps after which everything that stays has been made: the moments come with the first update."""
+"""Steps after which everything permanent has been allocated: the moments come with the first update."""
 TOLERANCE = 0.2
-"""Share by which a peak may be off what was expected before that is told."""
+"""Share by which a peak may exceed the expected value before a warning."""
 SPARE = 0.9
-"""Of the memory that this process may use, what is counted on: the rest is for a context and for the unforeseen."""
+"""Share of this process's usable memory that plans count on; the rest is for a context and the unforeseen."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Bytes: allocated now, but for what is there to stay; then, since the last reset, most allocated, most reserved,
-    and in use on the device. held: what is there to stay."""
+    """Bytes allocated now, without permanent ones; then, since the last reset, peak allocated, peak reserved, and in
+    use on the device. held: the permanent ones."""
 
     allocated: int
     peak: int
@@ -48,22 +48,22 @@ class Reading:
 
 
 class Gauge(Protocol):
-    """Where figures come from."""
+    """A source of memory figures."""
 
     unit: str
-    """`allocated` bytes of a GPU, or `host` memory where there is none."""
+    """`allocated` bytes of a GPU, or `host` memory without one."""
 
     def reset(self) -> None: ...
     def read(self) -> Reading: ...
 
 
 class CudaGauge:
-    """PyTorch's allocator, and the driver's view of the whole card: contexts and child processes are in the latter."""
+    """PyTorch's allocator, and the driver's view of the whole card, which includes contexts and child processes."""
 
     unit = "allocated"
 
     def __init__(self, held: Callable[[], int] = lambda: 0) -> None:
-        """held: bytes that are there to stay, and no leak however they grow."""
+        """held: permanent bytes, whose growth is not a leak."""
         self._held = held
 
     def reset(self) -> None:
@@ -82,7 +82,7 @@ class CudaGauge:
 
 
 class HostGauge:
-    """Resident memory of this process, where the kernel tells it; the peak only where it lets itself be reset."""
+    """Resident memory of this process; a peak only if the kernel lets it be reset."""
 
     unit = "host"
 
@@ -95,7 +95,7 @@ class HostGauge:
 
 @dataclass
 class Peak:
-    """The highest figures of a phase, and what was allocated and what held when it ended last."""
+    """A phase's peaks, and what was allocated and held when it last ended."""
 
     allocated: int = 0
     reserved: int = 0
@@ -112,7 +112,7 @@ class Peak:
 
 @dataclass
 class Memory:
-    """Peaks of the phases of a step. expected: bytes of a phase's largest shapes, as the planner computes them."""
+    """Peaks of a step's phases. expected: the planner's bytes for a phase's largest shapes."""
 
     gauge: Gauge
     warn: Callable[[str], None] = log.warning
@@ -122,11 +122,11 @@ class Memory:
     _settled: dict[str, int] = field(default_factory=dict)
     _before_growth: dict[str, int] = field(default_factory=dict)
     _steps: int = 0
-    _told: set[str] = field(default_factory=set)
+    _warned: set[str] = field(default_factory=set)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Measure the block; an error that leaves it is marked with `name`. Phases may lie inside each other."""
+        """Measure the block, and mark an error that leaves it with `name`. Phases may be nested."""
         if self._open:
             self._open[-1].add(self.gauge.read())
         mine = Peak()
@@ -148,17 +148,17 @@ class Memory:
             cap.tighten()
 
     def peaks(self) -> dict[str, Peak]:
-        """Of the phases since the last `take` or `forget`."""
+        """Peaks of the phases since the last `take` or `forget`."""
         return dict(self._peaks)
 
     def forget(self) -> None:
-        """What was measured so far belongs to no step."""
+        """Discard measurements that belong to no step."""
         self._peaks.clear()
 
     def take(self) -> dict[str, float]:
         """The step's metrics, in bytes: `memory/PHASE/allocated`, `/reserved` and `/device`, or `/host`; `/expected`.
 
-        Tells of what a phase left over, and of a peak that nobody expected.
+        Warns of memory that a phase left behind, and of an unexpected peak.
         """
         metrics: dict[str, float] = {}
         is_gpu = self.gauge.unit == "allocated"
@@ -175,7 +175,7 @@ class Memory:
         return metrics
 
     def _look_for_leak(self, name: str, left: int) -> None:
-        """A leak grows again; what grows once is a library's workspace on a stream that is new to it."""
+        """Warn on repeated growth only; one-off growth is a library's workspace on a new stream, not a leak."""
         before = self._settled.get(name, left)
         if self._steps < SETTLED or name not in self._settled:
             self._settled[name] = left
@@ -189,35 +189,35 @@ class Memory:
             self._before_growth.setdefault(name, before)
 
     def _expected(self, name: str, peak: Peak) -> int:
-        """With what is held while the trainer works, graphs and a cache, which no plan of it has. 0: not known."""
+        """The plan plus what is held while the trainer works (graphs, a cache), which plans exclude. 0: unknown."""
         expected = self.expected.get(name, 0)
         return expected + peak.held if expected and name != ROLLOUT else expected
 
     def _compare(self, name: str, measured: int, expected: int) -> None:
-        """Less is no news: the steps' completions are seldom as long as they may be."""
-        if measured > expected * (1 + TOLERANCE) and name not in self._told:
-            self._told.add(name)
+        """Warn only above the expected value: completions are seldom as long as they may be."""
+        if measured > expected * (1 + TOLERANCE) and name not in self._warned:
+            self._warned.add(name)
             self.warn(f"{name} took {measured / GIB:.2f} GiB, {expected / GIB:.2f} were expected")
 
     def rehearsed(self, moments: int) -> dict[str, Any]:
-        """A `memory` event: what the largest shapes took since the last `forget`, beside what was expected of them.
+        """A `memory` event: what the largest shapes took since the last `forget`, beside the expected values.
 
-        moments: bytes that the optimiser will add with the first update; the expectation has them already.
+        moments: bytes that the first update will add for the optimiser; the expected values already include them.
         """
         peaks = self.peaks()
         self.forget()
-        told, facts = [], {}
+        parts, facts = [], {}
         for name, peak in peaks.items():
             measured = peak.allocated
-            told.append(f"{name} {measured / GIB:.2f} GiB")
+            parts.append(f"{name} {measured / GIB:.2f} GiB")
             if self.gauge.unit == "allocated" and (expected := self._expected(name, peak)):
                 facts[f"{name}_error"] = error = (measured + moments) / expected - 1
-                told[-1] += f" (and {moments / GIB:.2f} of moments; {expected / GIB:.2f} were expected)"
+                parts[-1] += f" (and {moments / GIB:.2f} of moments; {expected / GIB:.2f} were expected)"
                 if abs(error) > TOLERANCE:
                     self.warn(f"the planner is off by {error:+.0%} for {name}: see the event `memory`")
         measured = max((peak.allocated for peak in peaks.values()), default=0)
         return {
-            "text": f"the largest shapes took: {', '.join(told)}",
+            "text": f"the largest shapes took: {', '.join(parts)}",
             "measured_bytes": float(measured),
             "expected_peak_bytes": float(measured + moments),
         } | facts
@@ -226,17 +226,17 @@ class Memory:
 def memory_of(
     profile: Profile, model: Any, warn: Callable[[str], None] = log.warning, held: Callable[[], int] = lambda: 0
 ) -> Memory:
-    """What measures a trainer of `model` under `profile`. held: as of `CudaGauge`."""
+    """Measures a trainer of `model` under `profile`. held: as in `CudaGauge`."""
     if model.device.type != "cuda":
         return Memory(HostGauge(), warn)
     expected: Mapping[str, int] = {}
-    with suppress(KeyError, AttributeError):  # an architecture whose sizes have other names
+    with suppress(KeyError, AttributeError):  # an architecture that names its sizes differently
         expected = demand_of(profile, shape_of(model.config.to_dict())).phases
     return Memory(CudaGauge(held), warn, expected)
 
 
 def room_beside_trainer(profile: Profile, shape: Shape, usable_bytes: int) -> int:
-    """Bytes that an engine may keep while the trainer works: what the plan leaves of `usable_bytes`. (pure)"""
+    """Bytes that an engine may keep while the trainer works: `usable_bytes` minus the plan's. (pure)"""
     demand = demand_of(profile, shape)
     phases = demand.phases
     trainer = max(
@@ -246,19 +246,20 @@ def room_beside_trainer(profile: Profile, shape: Shape, usable_bytes: int) -> in
 
 
 Measured = Callable[[str], AbstractContextManager[None]]
-"""Around a part of the work, by its name: `Memory.phase`."""
+"""Wraps a named part of the work: `Memory.phase`."""
 
 
 def unmeasured(name: str) -> AbstractContextManager[None]:
-    """A part that nobody measures."""
+    """A part that is not measured."""
     return nullcontext()
 
 
 @contextmanager
 def applied_once(what: str) -> Iterator[None]:
-    """Around what changes the weights: when memory runs out in the middle of it, some of them are new, others old.
+    """Wraps code that changes the weights. Running out of memory inside leaves some weights new and others old.
 
-    Doing it again would apply those twice. So the attempt ends (CUDA_OOM), and the next one begins at the head.
+    Repeating it would apply the change twice to the new ones. So the attempt ends (CUDA_OOM), and the next starts from
+    the head.
     """
     try:
         yield

@@ -1,9 +1,9 @@
-"""LoRA adapters (arXiv 2106.09685): injected into a frozen base, saved alone, in PEFT's own layout.
+"""LoRA adapters (arXiv 2106.09685): injected into a frozen base, saved without it, in PEFT's own layout.
 
-The matrices have the same names whether peft computes with them or lora.py: one may follow the other on a resume.
+The matrices have the same names under peft and under lora.py, so a resume can switch from one to the other.
 
-The order matters, and is "freeze, inject, wrap" of the QLoRA recipes. On one GPU there is nothing to shard: the model
-stays the plain module that engines and updates call. For several, shards.py does the last part.
+The order is "freeze, inject, wrap", as in the QLoRA recipes. One GPU has nothing to shard, so there the model stays a
+plain module that engines and updates call directly. For several GPUs, shards.py does the wrapping.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ WEIGHTS = "adapter_model.safetensors"
 CONFIG = "adapter_config.json"
 ADAPTER = lora.ADAPTER
 PREFIX = "base_model.model."
-"""What PEFT puts before the base model's names."""
+"""The prefix that PEFT puts before the base model's names."""
 
 
 def linear_names(model: nn.Module) -> tuple[str, ...]:
-    """Last parts of the names of all linear layers but the output head, which is the embedding where they are tied."""
+    """Last name parts of all linear layers except the output head (with tied weights, the head is the embedding)."""
     names = {name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     return tuple(sorted(names - {"lm_head"}))
 
 
 def inject(model: Any, knobs: Knobs, seed: int) -> None:
-    """Freeze `model` and put adapters into its linear layers: A drawn from `seed`, B zero, both in float32.
+    """Freeze `model` and add adapters to its linear layers: A drawn from `seed`, B zero, both float32.
 
-    Raises LonghaulError (INPUT) for a target that the model does not have.
+    Raises LonghaulError (INPUT) for a target that the model does not have, or that cannot have an adapter.
     """
     known = linear_names(model)
     if unknown := [target for target in knobs.targets if target not in known]:
@@ -60,7 +60,7 @@ def inject(model: Any, knobs: Knobs, seed: int) -> None:
     else:
         _inject_peft(model, knobs, seed)
     for parameter in adapter_of(model).values():
-        parameter.data = parameter.data.float()  # a bfloat16 weight of 1e-2 does not feel a step of 1e-5
+        parameter.data = parameter.data.float()  # a step of 1e-5 does not change a bfloat16 weight of 1e-2
     model.adapter_knobs = knobs
     model.eval()
 
@@ -83,19 +83,19 @@ def _inject_peft(model: Any, knobs: Knobs, seed: int) -> None:
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(derive(seed, 0, "adapter"))
         try:
-            get_peft_model(model, config, adapter_name=ADAPTER)  # changes `model` itself
-        except ValueError as error:  # of recurrent models it knows layers whose weights are read past an adapter
+            get_peft_model(model, config, adapter_name=ADAPTER)  # changes `model` in place
+        except ValueError as error:  # peft refuses recurrent layers whose weights are read without calling the layer
             raise _not_adaptable(model, str(error)) from error
 
 
 def _refuse_unheard(model: Any) -> None:
-    """Raises LonghaulError (INPUT) where the model's own code takes the weight of an adapted layer, and does not call
-    the layer: recurrent ones do so with some."""
+    """Raises LonghaulError (INPUT) if the model's code reads the weight of an adapted layer without calling the layer,
+    as some recurrent models do. The adapter would have no effect."""
     with torch.no_grad():
         try:
             model(input_ids=torch.zeros(1, 2, dtype=torch.long, device=model.device), use_cache=False)
         except AttributeError as error:
-            raise _not_adaptable(model, f"its code reads past an adapter: {error}") from error
+            raise _not_adaptable(model, f"its code bypasses the adapter: {error}") from error
 
 
 def _not_adaptable(model: Any, why: str) -> LonghaulError:
@@ -109,7 +109,7 @@ def _not_adaptable(model: Any, why: str) -> LonghaulError:
 
 @contextmanager
 def disabled(model: nn.Module) -> Iterator[None]:
-    """The base model alone, bit by bit: what a KL is taken against."""
+    """Inside, `model` computes exactly what the base model computes. The KL refers to this."""
     own = [module for module in model.modules() if isinstance(module, lora.LoraLinear)]
     theirs: list[Any] = [
         module for module in model.modules() if hasattr(module, "enable_adapters") and hasattr(module, "base_layer")
@@ -128,7 +128,7 @@ def disabled(model: nn.Module) -> Iterator[None]:
 
 
 def adapter_of(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The adapters' matrices by the names that PEFT stores them under, in order."""
+    """The adapters' matrices in order, by the names under which PEFT stores them."""
     found = {
         PREFIX + name.replace(f".{ADAPTER}.", "."): parameter
         for name, parameter in model.named_parameters()
@@ -138,12 +138,12 @@ def adapter_of(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def count_trained(model: nn.Module) -> int:
-    """B matrices that are not all zero: those that change what the base says."""
+    """Number of B matrices that are not all zero. The others leave the base's output unchanged."""
     return sum(bool(tensor.any()) for name, tensor in adapter_of(model).items() if ".lora_B." in name)
 
 
 def config_json(knobs: Knobs, base: str) -> bytes:
-    """`adapter_config.json`: what `peft.PeftModel.from_pretrained` reads. base: where the base model lies. (pure)"""
+    """`adapter_config.json` for `peft.PeftModel.from_pretrained`. base: path of the base model. (pure)"""
     content = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -166,7 +166,7 @@ def config_json(knobs: Knobs, base: str) -> bytes:
 
 
 class AdapterWeights:
-    """The adapters' matrices in float32, as `peft` reads them. Registered."""
+    """The adapters' matrices in float32, in peft's format. Registered."""
 
     filename = WEIGHTS
 
@@ -174,7 +174,7 @@ class AdapterWeights:
         self._model = model
 
     def save(self, path: Path) -> None:
-        """Raises LonghaulError (NOT_FINITE) where a weight is NaN or infinite: that is never a checkpoint."""
+        """Raises LonghaulError (NOT_FINITE) if a weight is NaN or infinite; such a checkpoint is never written."""
         tensors = {name: tensor.detach() for name, tensor in adapter_of(self._model).items()}
         refuse_not_finite(tensors)
         save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, path, {"format": "pt"})
@@ -195,9 +195,10 @@ class AdapterWeights:
 
 
 def difference(stored: dict[str, Tensor], wanted: dict[str, nn.Parameter]) -> str:
-    """The first thing in which two sets of matrices differ by name or shape; empty: none. (pure)
+    """The first difference in name or shape between two sets of matrices; empty if there is none. (pure)
 
-    A loader that only takes what fits would leave the adapter as it was made, and the base model would be validated.
+    A loader that skips what does not fit would leave the adapter at its initial values, and validation would then
+    measure the base model.
     """
     missing, unexpected = sorted(wanted.keys() - stored.keys()), sorted(stored.keys() - wanted.keys())
     if missing or unexpected:

@@ -1,8 +1,8 @@
-"""Attention of packed rows, in the place of transformers' `sdpa`: told by segments which tokens see each other.
+"""Attention over packed rows, in place of transformers' `sdpa`. Segments say which tokens see each other.
 
-On a GPU and in 16 bits kernels of our own read the segments, skip what they leave empty, and add in a fixed order.
-PyTorch does the rest under a mask: made once for a pass, or for long rows again and again for a part of the queries,
-since it has a byte for each pair of tokens.
+On a GPU in 16 bits, our own kernels read the segments, skip empty blocks and add in a fixed order. Elsewhere PyTorch
+computes attention under a mask. A mask takes one byte per pair of tokens, so a short row gets one mask for the whole
+pass, while a long row gets a new mask for each block of queries.
 """
 
 from __future__ import annotations
@@ -26,24 +26,25 @@ from workers.models.packing import visible
 log = logging.getLogger("worker")
 
 DIMS = (16, 32, 64, 128)
-"""Of a head, that a block's registers have room for."""
+"""The largest dimension of a head for which a block fits into registers."""
 
 
 def enable(model: Any) -> None:
-    """Let the model be given segments in the place of a mask; to be called once it is on its device."""
+    """Let the model take segments in place of a mask. Call it once the model is on its device."""
     try:
         dim = shape_of(model.config.to_dict()).head_dim
-    except KeyError:  # an architecture whose sizes have other names
+    except KeyError:  # an architecture that names its sizes differently
         return
     if model.device.type == "cuda":
-        # Asked before any pass: what is tried would count among the tensors that a checkpointed layer keeps.
+        # Try the kernels before any pass: inside a checkpointed layer, the trial's tensors would be saved with the
+        # layer's.
         has_kernels(model.device, dim)
-    # transformers' modules find it under this name, and so it is theirs for every model of this process.
+    # transformers looks attention up by this name, so the change holds for every model of this process.
     ALL_ATTENTION_FUNCTIONS["sdpa"] = attend
 
 
 def mask_for(model: Any, segments: Tensor) -> Tensor:
-    """What a pass of `model` gets as its 4D mask: `segments`, or all that they say where every layer can share that."""
+    """The 4D mask for a pass of `model`: the segments themselves, or one bool mask if all layers can share it."""
     if ALL_ATTENTION_FUNCTIONS["sdpa"] is not attend:
         return visible(segments)
     is_for_kernels = segments.is_cuda and model.model.embed_tokens.weight.dtype in ROUNDED
@@ -60,8 +61,8 @@ def attend(
     scaling: float | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """query: [R, heads, T, D], key and value: [R, key heads, T, D]; attention_mask: any of transformers', or segments,
-    [R, 1, T, 2] int32 (`packing.Pack`); returns [R, T, heads, D]."""
+    """query: [R, heads, T, D]; key, value: [R, key heads, T, D]; attention_mask: any mask of transformers, or segments,
+    [R, 1, T, 2] int32 (`packing.Pack`). Returns [R, T, heads, D]."""
 
     def plain(begin: int, end: int, mask: Tensor | None) -> Tensor:
         given = query[:, :, begin:end], key[:, :, :end], value[:, :, :end]
@@ -85,7 +86,7 @@ def attend(
     def part(begin: int, end: int) -> Tensor:
         return plain(begin, end, visible(attention_mask, begin, end))
 
-    # Each again for the gradient, or all masks would be kept until then.
+    # Recompute each part for the gradient; otherwise all masks would stay in memory until then.
     bounds = [(begin, min(begin + MASKED_QUERIES, length)) for begin in range(0, length, MASKED_QUERIES)]
     parts = [checkpoint(part, *each, use_reentrant=False, preserve_rng_state=False) for each in bounds]
     return torch.cat(parts, dim=1), None
@@ -108,7 +109,7 @@ def _fits(query: Tensor, key: Tensor, value: Tensor, segments: Tensor) -> bool:
 
 @cache
 def has_kernels(device: torch.device, dim: int) -> bool:
-    """Whether they compile on `device` for heads of `dim` and agree with PyTorch there; if not, says why once."""
+    """Whether the kernels compile on `device` for heads of `dim` and agree with PyTorch there; logs once if not."""
     if problem := problem_of(lambda: _agrees(device, dim)):
         slower = "up to twenty times slower in a fixed order (run.deterministic)"
         log.warning("attention over heads of %d runs without its Triton kernels, %s: %s", dim, slower, problem)
@@ -116,9 +117,9 @@ def has_kernels(device: torch.device, dim: int) -> bool:
 
 
 def _agrees(device: torch.device, dim: int) -> bool:
-    """Results and gradients with PyTorch's. Raises whatever a compiler does."""
+    """Whether results and gradients agree with PyTorch's. Raises whatever the compiler raises."""
     if dim not in DIMS:
-        raise ValueError(f"they are for heads of {', '.join(map(str, DIMS))}")
+        raise ValueError(f"they support heads of {', '.join(map(str, DIMS))}")
     from workers.models.attention_kernels import Attention
 
     generator = torch.Generator(device).manual_seed(0)

@@ -1,13 +1,14 @@
-"""Attention of training passes in Triton, between tokens of which few see each other: imported only where it may run.
+"""Attention for training passes in Triton, for rows in which few tokens see each other. Import it only where Triton
+runs.
 
-Rows hold several completions that do not see one another, so most blocks of queries and keys need no work; PyTorch's
-kernels do it all the same, and those of them that take a mask add their gradients in whatever order blocks end. Here
-each sum is made by one program in a fixed order (Dao 2023, FlashAttention-2, algorithms 1 and 2, without its atomic
-additions). Products are of 16-bit numbers, sums and exponentials in float32.
+A row holds several completions that do not see one another, so most blocks of queries and keys need no work. PyTorch's
+kernels compute them anyway, and those that accept a mask add gradients in no fixed order. Here one program makes each
+sum in a fixed order (Dao 2023, FlashAttention-2, algorithms 1 and 2, without its atomic additions). Products are of
+16-bit numbers; sums and exponentials are in float32.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-# (The arguments of a kernel are what Triton makes of them.)
+# (Triton decides the types of a kernel's arguments.)
 
 from __future__ import annotations
 
@@ -20,9 +21,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 BLOCK = 64
-"""Tokens of a block, of queries and of keys."""
+"""Tokens in a block, of queries or of keys."""
 PER_BIT = 1.4426950408889634
-"""log2(e): exponentials are powers of two."""
+"""log2(e): exponentials are computed as powers of two."""
 
 
 class Attention(torch.autograd.Function):
@@ -69,7 +70,7 @@ class Attention(torch.autograd.Function):
         key_heads = k.shape[1]
         grad = grad.contiguous()
         of_q, dots = torch.empty_like(q), torch.empty_like(logs)
-        # Of each query head; they are summed for the key head that they share.
+        # One gradient for each query head; the heads that share a key head are summed below.
         of_k, of_v = (q.new_empty(rows, length, heads, dim, dtype=torch.float32) for _ in range(2))
         common = length, heads, heads // key_heads, ctx.scaling * PER_BIT, ctx.scaling
         sizes: dict[str, int] = {"D": dim, "SIZE": BLOCK}
@@ -113,15 +114,16 @@ class Attention(torch.autograd.Function):
 
 
 def _strides(*tensors: Tensor) -> list[int]:
-    """Of rows, heads and tokens."""
+    """Strides of rows, heads and tokens."""
     return [stride for tensor in tensors for stride in tensor.stride()[:3]]
 
 
 def _parts(segments: Tensor) -> tuple[Tensor, Tensor]:
-    """Which blocks of tokens need work.
+    """The blocks of tokens that need work.
 
-    Of each block of queries the blocks of keys that it sees any of, and of each block of keys the blocks of queries
-    that see any of it. lists: [2, R, blocks, blocks], numbers, rising; counts: [2, R, blocks], how many they are.
+    Side 0 lists, for each block of queries, the blocks of keys with a visible token. Side 1 lists, for each block of
+    keys, the blocks of queries that see any of it. lists: [2, R, blocks, blocks], block numbers in rising order;
+    counts: [2, R, blocks], the length of each list.
     """
     rows, _, length, _ = segments.shape
     blocks = triton.cdiv(length, BLOCK)
@@ -135,7 +137,7 @@ def _parts(segments: Tensor) -> tuple[Tensor, Tensor]:
 
 @triton.jit
 def _attention_flags(segments, flags, length, SIZE: tl.constexpr):
-    """Whether any token of a block of queries sees any of a block of keys; flags: [R, blocks, blocks]."""
+    """Whether any token of a block of queries sees any token of a block of keys; flags: [R, blocks, blocks]."""
     column, line, row = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     blocks, place = tl.num_programs(0), tl.arange(0, SIZE)
     segments += row * length * 2
@@ -147,7 +149,7 @@ def _attention_flags(segments, flags, length, SIZE: tl.constexpr):
 
 @triton.jit
 def _attention_lists(flags, lists, counts, blocks, ALL: tl.constexpr):
-    """side 0: along a line of the flags; 1: along a column."""
+    """side 0 reads a row of the flags, side 1 a column."""
     number, row, side = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2)
     other = tl.arange(0, ALL)
     at = tl.where(side == 0, number * blocks + other, other * blocks + number)
@@ -159,7 +161,7 @@ def _attention_lists(flags, lists, counts, blocks, ALL: tl.constexpr):
 
 @triton.jit
 def _tile(x, first, stride, length, D: tl.constexpr, SIZE: tl.constexpr):
-    """[SIZE, D] of one head, from token `first` on; zeros behind its end."""
+    """[SIZE, D] of one head, from token `first` on; zeros beyond the row's end."""
     place = tl.arange(0, SIZE)
     at = x + first.to(tl.int64) * stride + (place[:, None] * stride + tl.arange(0, D)[None, :])
     return tl.load(at, mask=(first + place < length)[:, None], other=0.0)
@@ -167,7 +169,7 @@ def _tile(x, first, stride, length, D: tl.constexpr, SIZE: tl.constexpr):
 
 @triton.jit
 def _queries(segments, i, length):
-    """Of tokens i of a row as queries: their places, -1 behind the row's end, and their segments."""
+    """Tokens i of a row as queries: their positions (-1 beyond the row's end) and their two segments."""
     is_there = i < length
     own = tl.load(segments + i * 2, mask=is_there, other=0)
     before = tl.load(segments + i * 2 + 1, mask=is_there, other=0)
@@ -176,13 +178,13 @@ def _queries(segments, i, length):
 
 @triton.jit
 def _keys(segments, j, length):
-    """Of tokens j of a row as keys: their places, and their own segments."""
+    """Tokens j of a row as keys: their positions and their own segments."""
     return j, tl.load(segments + j * 2, mask=j < length, other=0)
 
 
 @triton.jit
 def _seen(i, own, before, j, keys):
-    """The rule of `packing.visible`; no query comes behind a place after the row's end."""
+    """The rule of `packing.visible`. A query beyond the row's end has position -1, so it sees nothing."""
     return ((own == keys) | (before == keys)) & (j <= i)
 
 
@@ -233,7 +235,7 @@ def _attention(
         scores = tl.dot(query, tl.trans(_tile(k, other, k_place, length, D, SIZE))) * scale
         scores = tl.where(is_seen, scores, float("-inf"))
         higher = tl.maximum(top, tl.max(scores, 1))
-        level = tl.where(higher == float("-inf"), 0.0, higher)  # that have seen nothing yet
+        level = tl.where(higher == float("-inf"), 0.0, higher)  # queries that have seen no key yet
         share = tl.exp2(scores - level[:, None])
         shrunk = tl.exp2(top - level)
         total = total * shrunk + tl.sum(share, 1)

@@ -1,8 +1,8 @@
-"""Passes through a `Stack` as CUDA graphs, where launching their kernels is what takes time.
+"""Passes through a `Stack` as CUDA graphs, for shapes whose time goes into launching kernels.
 
-A graph belongs to a shape: rows, and tokens of a row rounded up. What is read lies in buffers of its own, which a pass
-is copied into; columns beyond the pass see themselves and are seen by nobody. Rows are as long where nothing is
-captured, so that a pass has the same numbers either way.
+A graph serves one shape: the number of rows, and their length rounded up. It reads buffers of its own, into which each
+pass is copied. Padding columns see only themselves, and no token sees them. Passes without a graph pad their rows to
+the same length, so results are the same either way.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from workers.models.lora import LoraLinear
 log = logging.getLogger("worker")
 
 ROUND = 128
-"""Tokens that a row's length is rounded up to: more shapes would mean more graphs, longer rows more work."""
+"""Row lengths are rounded up to a multiple of this. Smaller means more graphs, larger means more padding."""
 MOST_GRAPHS = 16
-"""Shapes that have graphs at one time: each holds some 25 MiB for rows of 2,000 tokens."""
+"""Most shapes that hold graphs at one time. Each holds about 25 MiB for rows of 2,000 tokens."""
 UNUSED = 200
-"""Passes after which a shape that none of them had gives way to another. Making a graph takes longer than a pass
-without one, so shapes must not take turns."""
+"""A shape that no pass has used for this many passes may lose its graphs to a new shape. Capturing takes longer than a
+pass without a graph, so shapes must not alternate."""
 WAITING = 1.3
-"""A pass that takes the GPU less than so many times what launching it takes the processor waits for the processor."""
+"""A pass is launch-bound if its GPU time is below this multiple of the CPU time for launching it."""
 
 
 def enable(model: Any, *, with_graphs: bool) -> None:
-    """Let passes of `model` go through a stack, where it is of that kind; to be called once it is on its device."""
+    """Run passes of `model` through a stack if its layers allow. Call it once the model is on its device."""
     if (layers := fast_layers(model)) is not None:
         stack = Stack(layers)
         is_captured = with_graphs and model.device.type == "cuda"
@@ -45,19 +45,19 @@ def enable(model: Any, *, with_graphs: bool) -> None:
 
 
 def may_capture(model: Any) -> bool:
-    """Whether passes of `model` may be graphs, which hold memory of their own."""
+    """Whether passes of `model` may become graphs, which hold memory of their own."""
     runner = getattr(model, "fast_runner", None)
     return isinstance(runner, Captured) and runner.may_capture
 
 
 def held_bytes(model: Any) -> int:
-    """Of the buffers of all graphs; more with each shape."""
+    """Bytes held by the buffers of all graphs. They grow with each shape."""
     runner = getattr(model, "fast_runner", None)
     return runner.held_bytes if isinstance(runner, Captured) else 0
 
 
 def allow(model: Any, with_graphs: bool) -> None:
-    """Give back the memory of all graphs; new ones are made as `with_graphs` says."""
+    """Free the memory of all graphs. `with_graphs` says whether new ones may be captured."""
     if isinstance(runner := getattr(model, "fast_runner", None), Captured):
         runner.forget()
         runner.may_capture = with_graphs
@@ -68,16 +68,16 @@ Replay = Callable[[], None]
 
 @dataclass
 class Graphs:
-    """Of one shape: buffers, and two graphs over them."""
+    """The graphs of one shape: buffers, a forward graph and a backward graph over them."""
 
     given: Given
     hidden: Tensor
     end: Tensor
-    """What comes out, which is copied at once; later its gradient. Both are [R, T, H]."""
+    """The result, which is copied out at once; later its gradient. Both [R, T, H]."""
     forward: Replay
     backward: Replay
     used: int = 0
-    """Number of the last pass that did."""
+    """Number of the last pass that used these graphs."""
 
     @property
     def buffers(self) -> tuple[Tensor, ...]:
@@ -85,7 +85,7 @@ class Graphs:
 
 
 class Captured:
-    """Makes passes in padded rows."""
+    """Runs passes in padded rows, as graphs where that saves time."""
 
     def __init__(
         self,
@@ -94,24 +94,24 @@ class Captured:
         record: Callable[[Callable[[], Any]], Replay],
         measured: Callable[[Callable[[], Any]], tuple[bool, Any]],
     ) -> None:
-        """record: makes a graph of what a function launches; measured: calls a function, and says whether it waited for
-        the processor."""
+        """record: captures what a function launches as a graph. measured: calls a function and returns whether it was
+        launch-bound, and its result."""
         self.stack, self._record, self._measured = stack, record, measured
         self.plain, self.may_capture = Plain(stack), True
         self._adapted = [module for module in model.modules() if isinstance(module, LoraLinear)]
         self._count: dict[tuple[int, ...], int] = {}
         self._is_waiting: dict[tuple[int, ...], bool] = {}
         self._graphs: OrderedDict[tuple[int, ...], Graphs] = OrderedDict()
-        """Last comes what was used last."""
+        """Ordered by last use, the most recent last."""
         self._passes = 0
         self._addresses: tuple[int, ...] = ()
         self._flat = torch.empty(0)
-        """Gradients of all matrices, one after the other: where every graph leaves them."""
+        """Gradients of all matrices end to end. Every graph writes its gradients here."""
         self._open: Callable[[], Any] = lambda: None
-        """The pass whose gradient is still to be asked for: what it keeps, lies where other graphs write."""
+        """The pass whose gradient is still to come. Another graph would overwrite its buffers."""
 
     def forget(self) -> None:
-        """Shapes are looked at anew."""
+        """Drop all graphs and measure every shape again."""
         self._graphs.clear()
         self._is_waiting.clear()
         self._count.clear()
@@ -138,7 +138,7 @@ class Captured:
             graphs.end[:, length:] = 0
             graphs.end[:, :length].copy_(grad)
             graphs.backward()
-            # A copy, for it becomes the gradient of the parameters, to which the next pass adds.
+            # Copied because it becomes the parameters' gradient, to which the next pass adds.
             return split(self._flat.clone(), self.stack.matrices())
 
         out = self._replayed(graphs, given, hidden)
@@ -151,7 +151,7 @@ class Captured:
         return graphs.end[:, : hidden.shape[1]].clone()
 
     def _launched(self, given: Given, hidden: Tensor) -> tuple[Learnt, Tensor]:
-        """The second pass of a shape is timed; in the first, kernels are compiled and chosen."""
+        """Run without a graph. The second pass of a shape is timed; the first still compiles and tunes kernels."""
         key = key_of(hidden)
         self._count[key] = self._count.get(key, 0) + 1
         if self._count[key] != 2:
@@ -161,10 +161,10 @@ class Captured:
         return learnt
 
     def _found(self, given: Given, hidden: Tensor) -> Graphs | None:
-        """The graphs of a pass's shape; None: it is to be launched."""
+        """The graphs for this pass's shape, or None to launch its kernels one by one."""
         key, matrices = key_of(hidden), self.stack.matrices()
         self._passes += 1
-        # Without its adapter the model is seldom asked.
+        # Passes without the adapter are rare, so they get no graphs.
         if not self.may_capture or not matrices or not self._is_waiting.get(key) or self._open() is not None:
             return None
         addresses = tuple(matrix.data_ptr() for matrix in matrices)
@@ -178,14 +178,15 @@ class Captured:
                 self._graphs[key] = self._captured(given, hidden)
             except RuntimeError as error:
                 self._is_waiting[key] = False
-                log.warning("passes of %d x %d tokens stay without graphs: %s", *key, str(error).splitlines()[0])
+                log.warning("passes of %d x %d tokens run without graphs: %s", *key, str(error).splitlines()[0])
                 return None
         self._graphs.move_to_end(key)
         self._graphs[key].used = self._passes
         return self._graphs[key]
 
     def _is_room(self) -> bool:
-        """For the graphs of one more shape; the one that was used longest ago may give way."""
+        """Whether one more shape may have graphs; drops the least recently used shape if it has been idle long
+        enough."""
         if len(self._graphs) < MOST_GRAPHS:
             return True
         oldest = next(iter(self._graphs))
@@ -212,8 +213,9 @@ class Captured:
         return Graphs(given, hidden, end, forward=self._recorded(forward), backward=self._recorded(backward))
 
     def _recorded(self, work: Callable[[], None]) -> Replay:
-        """A graph rounds the parameters itself, as they are others after each update; and while it is made, nothing is
-        written, so that copies which were made then hold nothing."""
+        """Capture `work`. The cast copies of parameters are dropped before, because the graph must cast them itself:
+        they change with each update. They are dropped again after, because capturing executes nothing, so copies made
+        then hold no values."""
         self._forget_copies()
         try:
             return self._record(work)
@@ -226,13 +228,13 @@ class Captured:
 
 
 def key_of(hidden: Tensor) -> tuple[int, ...]:
-    """Rows, and tokens of a row rounded up. (pure)"""
+    """Number of rows, and row length rounded up to `ROUND`. (pure)"""
     rows, length = hidden.shape[:2]
     return rows, -(-length // ROUND) * ROUND
 
 
 def padded(given: Given, hidden: Tensor) -> tuple[Given, Tensor]:
-    """A copy with rows as long as `key_of` says: columns beyond the pass see themselves, and nobody sees them."""
+    """A copy with rows as long as `key_of` says. Padding columns see only themselves, and no token sees them."""
     rows, length = key_of(hidden)
     into = hidden.new_empty(rows, length, hidden.shape[2])
     angles = (one.new_zeros(one.shape[0], length, one.shape[2]) for one in (given.cos, given.sin))
@@ -242,7 +244,7 @@ def padded(given: Given, hidden: Tensor) -> tuple[Given, Tensor]:
 
 
 def grown(rows: Tensor, length: int) -> Tensor:
-    """A copy of [R, T, ...] with zeros up to `length`."""
+    """A copy of [R, T, ...], padded with zeros to `length`."""
     found = rows.new_zeros(rows.shape[0], length, *rows.shape[2:])
     found[:, : rows.shape[1]] = rows
     return found
@@ -253,7 +255,7 @@ def fill(buffers: Given, into: Tensor, given: Given, hidden: Tensor) -> None:
     length, longest = hidden.shape[1], into.shape[1]
     if length < longest:
         into[:, length:] = 0
-        # Each of a segment of its own; a row of `packing.pack` has none below -1.
+        # Each padding column gets a segment of its own; `packing.pack` uses none below -1.
         buffers.segments.copy_(torch.arange(-2, -2 - longest, -1, device=into.device)[:, None])
     buffers.segments[:, :, :length].copy_(given.segments)
     for buffer, one in ((into, hidden), (buffers.cos, given.cos), (buffers.sin, given.sin)):
@@ -261,7 +263,7 @@ def fill(buffers: Given, into: Tensor, given: Given, hidden: Tensor) -> None:
 
 
 def split(flat: Tensor, matrices: Sequence[Tensor]) -> list[Tensor]:
-    """Views of `flat` in the shapes of the matrices."""
+    """Views of `flat` in the shapes of `matrices`."""
     parts = torch.split(flat, [one.numel() for one in matrices])
     return [part.view(one.shape) for part, one in zip(parts, matrices, strict=True)]
 
@@ -270,15 +272,15 @@ def split(flat: Tensor, matrices: Sequence[Tensor]) -> list[Tensor]:
 
 
 class Recorder:
-    """Makes CUDA graphs that share one pool of memory: they run one after the other."""
+    """Captures CUDA graphs that share one memory pool. They may, because they never run at the same time."""
 
     def __init__(self) -> None:
         self._made: weakref.WeakSet[torch.cuda.CUDAGraph] = weakref.WeakSet()
 
     def __call__(self, work: Callable[[], Any]) -> Replay:
         graph = torch.cuda.CUDAGraph()
-        pool = next((other.pool() for other in self._made), None)  # of a graph that is there: a pool ends with its last
-        # Of this thread alone: another may ask for memory meanwhile, and the backward pass runs in one of autograd's.
+        pool = next((other.pool() for other in self._made), None)  # of a live graph: a pool dies with its last graph
+        # Only this thread: others may allocate meanwhile, and the backward pass runs in a thread of autograd's.
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             work()
         self._made.add(graph)
@@ -286,7 +288,7 @@ class Recorder:
 
 
 def measured(work: Callable[[], Any]) -> tuple[bool, Any]:
-    """Whether launching `work` takes the processor about as long as `work` takes the GPU; and what it gives."""
+    """Whether `work` is launch-bound (launching takes about as long as it runs on the GPU), and its result."""
     event: Any = torch.cuda.Event
     begin, end = (event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()

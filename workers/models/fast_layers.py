@@ -1,9 +1,9 @@
-"""Passes of a frozen decoder layer with adapters of our own: the numbers of its modules, from fewer launches.
+"""Passes of a frozen decoder layer with our own adapters: the same numbers as its modules, from fewer kernel launches.
 
-A training pass over a few rollouts waits for Python, not for the GPU. So what a layer does is written out once: linear
-layers that read the same input are one node of autograd with their adapters, whose gradients by the input are summed in
-place, and a weight in 4 bits is made for a product and kept for none. The modules stay where they are, with names and
-weights: engines, checkpoints and optimisers need not know.
+A training pass over a few rollouts waits for Python, not for the GPU. So the layer is written out here: linear layers
+that read the same input form one autograd node together with their adapters, their input gradients are summed in place,
+and a 4-bit weight is dequantised for one product and then dropped. The modules keep their places, names and weights, so
+engines, checkpoints and optimisers are unaffected.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from workers.models.plain import described
 
 
 def fast_layers(model: Any) -> list[LeanLayer] | None:
-    """Of a model whose layers are frozen but for adapters of our own; None: it is another. To be asked once these are
-    injected."""
+    """The layers, if everything in them is frozen except our own adapters; otherwise None. Call it after the adapters
+    are injected."""
     if supports(described(model)) or model.config._attn_implementation != "sdpa":
         return None
     layers = list(model.model.layers)
@@ -44,7 +44,7 @@ def _fits(layer: Any) -> bool:
 
 @dataclass(frozen=True)
 class Given:
-    """What all layers of a pass read. segments: [R, 1, T, 2], as in `packing.Pack`; cos, sin: [R or 1, T, D]."""
+    """The inputs that all layers share. segments: [R, 1, T, 2], as in `packing.Pack`; cos, sin: [R or 1, T, D]."""
 
     segments: Tensor
     cos: Tensor
@@ -52,7 +52,7 @@ class Given:
 
 
 class LeanLayer:
-    """What a decoder layer does over whole sequences. The layer itself stays as it is, for rollouts with a cache."""
+    """A decoder layer's computation over whole sequences. Rollouts with a cache still call the layer itself."""
 
     def __init__(self, layer: Any) -> None:
         self.layer = layer
@@ -62,13 +62,13 @@ class LeanLayer:
         self._gate_up, self._down = Joint(mlp.gate_proj, mlp.up_proj), Joint(mlp.down_proj)
 
     def matrices(self) -> list[nn.Parameter]:
-        """What is trained."""
+        """The trained matrices."""
         joints = (self._qkv, self._out, self._gate_up, self._down)
         return [one for joint in joints for number in joint.adapted for one in joint.modules[number].matrices]
 
     def run(self, given: Given, hidden: Tensor, leaves: Sequence[Tensor] = ()) -> Tensor:
-        """hidden: the layers' sum, [R, T, H] in its `stream_dtype`; returns the same. leaves: what stands for
-        `matrices` where gradients are wanted; their values are not read."""
+        """hidden: the residual stream, [R, T, H] in its `stream_dtype`; returns the same. leaves: stand-ins for
+        `matrices` that receive the gradients; their values are not read."""
         attention, mlp, of = self.layer.self_attn, self.layer.mlp, iter(leaves)
         heads = (*hidden.shape[:-1], -1, attention.head_dim)
         q, k, v = (one.view(heads).transpose(1, 2) for one in self._qkv(normed(self.layer.input_layernorm, hidden), of))
@@ -80,9 +80,9 @@ class LeanLayer:
 
 
 class Joint:
-    """Linear modules that read the same x, perhaps with adapters: [..., in] to [..., out_i] each.
+    """Linear modules that read the same x, with or without adapters: [..., in] to [..., out_i] each.
 
-    Their A matrices are multiplied by as one.
+    Their A matrices are stacked, so that one product serves all of them.
     """
 
     def __init__(self, *modules: Any) -> None:
@@ -92,7 +92,7 @@ class Joint:
         self._kept: tuple[Any, Tensor] | None = None
 
     def __call__(self, x: Tensor, leaves: Iterator[Tensor]) -> Sequence[Tensor]:
-        """leaves: begins with what stands for the matrices of those that are adapted."""
+        """leaves: starts with the stand-ins for the matrices of the adapted modules, which are consumed."""
         rows = x.reshape(-1, x.shape[-1])
         if torch.is_grad_enabled():
             apply: Any = _Products.apply
@@ -103,17 +103,18 @@ class Joint:
 
     @property
     def adapted(self) -> list[int]:
-        """Numbers of the modules whose adapters are to be applied."""
+        """Indices of the modules whose adapters are enabled."""
         return [number for number in self._adapted if self.modules[number].is_enabled]
 
     @property
     def scale(self) -> float:
-        """Of every adapter: they are of one kind."""
+        """The scale of every adapter; all share one."""
         found: float = self.modules[self._adapted[0]].scale
         return found
 
     def forward(self, rows: Tensor) -> tuple[list[Tensor], Tensor | None]:
-        """Of rows [N, in]: the products, [N, out_i]; and scale * x A^T of those that are adapted, [N, rank of all]."""
+        """rows: [N, in]. Returns the products, [N, out_i], and scale * x A^T of the adapted modules, [N, sum of
+        ranks]."""
         bases, kind = self.bases, rows.dtype
         outs = [linear(rows, quantized.weight_of(base, kind), base.bias) for base in bases]
         if not (adapted := self.adapted):
@@ -124,26 +125,26 @@ class Joint:
         return outs, inner
 
     def a(self, dtype: torch.dtype) -> Tensor:
-        """The A matrices of what is adapted, one below the other: [rank of all, in]."""
+        """The A matrices of the adapted modules, stacked: [sum of ranks, in]."""
         adapted = [self.modules[number] for number in self.adapted]
         if len(adapted) == 1:
             alone: Tensor = adapted[0].cast(dtype)[0]
             return alone
         state = dtype, [module.state for module in adapted]
         if self._kept is None or self._kept[0] != state:
-            # A rollout may be the first to want it, and what is made in inference mode cannot be learnt from.
+            # A rollout may be the first caller, and autograd cannot use tensors made in inference mode.
             with torch.inference_mode(False), torch.no_grad():
                 self._kept = state, torch.cat([module.cast(dtype)[0] for module in adapted])
         return self._kept[1]
 
     @property
     def ranks(self) -> list[int]:
-        """How the columns of [N, rank of all] and the rows of [rank of all, in] are shared out."""
+        """The rank of each adapted module: how the columns of [N, sum of ranks] and the rows of `a` are split."""
         return [self.modules[number].matrices[0].shape[0] for number in self.adapted]
 
 
 class _Products(torch.autograd.Function):
-    """base(x) + scale * (x A^T) B^T of modules that read the same x; gradients of x and of the float32 matrices."""
+    """base(x) + scale * (x A^T) B^T of modules that read the same x; gradients for x and for the float32 matrices."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, joint: Joint, *matrices: Tensor) -> tuple[Tensor, ...]:
@@ -162,7 +163,7 @@ class _Products(torch.autograd.Function):
             for base, grad in zip(joint.bases, grads, strict=True):
                 weight = quantized.weight_of(base, grad.dtype)
                 of_rows = grad @ weight if of_rows is None else of_rows.addmm_(grad, weight)
-                del weight  # before the next one is made
+                del weight  # free it before the next one is dequantised
         if inner is None:
             return of_rows, None
         of_inner, of_b = torch.empty_like(inner), []

@@ -1,6 +1,6 @@
-"""All decoder layers of a model as one node of autograd, of which the layers' inputs alone are kept for the gradient.
+"""All decoder layers of a model as one autograd node. For the gradient it keeps only the layers' inputs.
 
-It takes the place of the model's own pass, with gradient checkpointing, where all layers are lean (`fast_layers.py`).
+It takes the place of the model's own pass, with gradient checkpointing, where all layers are fast (`fast_layers.py`).
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from workers.models.fast_layers import Given, LeanLayer
 from workers.models.fused_layers import normed, stream_dtype
 
 Learnt = Callable[[Tensor], Sequence[Tensor]]
-"""From the gradient of a pass's result to those of `Stack.matrices`; to be called once at most."""
+"""Maps the gradient of a pass's result to the gradients of `Stack.matrices`. Call it once at most."""
 
 
 class Runner(Protocol):
-    """How passes through a stack are made."""
+    """How passes through a stack run: launched, or as graphs."""
 
     stack: Stack
 
     def score(self, given: Given, hidden: Tensor) -> Tensor:
-        """Embeddings, [R, T, H], to the layers' sum, [R, T, H] in its `stream_dtype`; without gradient."""
+        """Embeddings, [R, T, H], to the residual stream, [R, T, H] in its `stream_dtype`; without gradient."""
 
     def learn(self, given: Given, hidden: Tensor) -> tuple[Learnt, Tensor]:
-        """The same, and what gives gradients."""
+        """The same result, with a function that returns the gradients."""
 
 
 def hidden_of(model: Any, ids: Tensor, positions: Tensor, segments: Tensor) -> Tensor | None:
-    """Final hidden states, [R, T, H]; None: `model` has no stack, or something below it learns."""
+    """Final hidden states, [R, T, H]; None if `model` has no stack, or its embeddings are trained."""
     runner: Runner | None = getattr(model, "fast_runner", None)
     if runner is None:
         return None
@@ -50,18 +50,18 @@ def hidden_of(model: Any, ids: Tensor, positions: Tensor, segments: Tensor) -> T
 
 
 class Stack:
-    """The layers one after the other."""
+    """The layers, run in order."""
 
     def __init__(self, layers: Sequence[LeanLayer]) -> None:
         self._layers = list(layers)
 
     def matrices(self) -> list[nn.Parameter]:
-        """What is trained, layer by layer; nothing while the adapter is disabled."""
+        """The trained matrices, layer by layer; empty while the adapter is disabled."""
         return [matrix for layer in self._layers for matrix in layer.matrices()]
 
     def forward(self, given: Given, hidden: Tensor, inputs: list[Tensor] | None = None) -> Tensor:
-        """[R, T, H] to [R, T, H]. inputs: gets what each layer reads, for `backward`, rounded to the dtype of `hidden`:
-        there a rounding concerns its own layer alone."""
+        """[R, T, H] to [R, T, H]. inputs: collects each layer's input for `backward`, rounded to the dtype of `hidden`.
+        That rounding affects only the gradient of the layer itself."""
         stream = hidden.to(stream_dtype(hidden.dtype))
         for layer in self._layers:
             if inputs is not None:
@@ -70,14 +70,14 @@ class Stack:
         return stream
 
     def backward(self, grad: Tensor, given: Given, inputs: list[Tensor]) -> list[Tensor]:
-        """Gradients of `matrices`, from that of the result. Takes `inputs` apart."""
+        """Gradients of `matrices`, given the gradient of the result. Empties `inputs`."""
         found: list[list[Tensor]] = []
         for number in reversed(range(len(self._layers))):
             layer = self._layers[number]
             with torch.enable_grad():
-                # Not the parameters: autograd takes those to the stream that saw them first, and a graph forbids that.
+                # Not the parameters: autograd ties those to the stream that first used them, which a graph forbids.
                 leaves = [matrix.detach().requires_grad_() for matrix in layer.matrices()]
-                hidden = inputs.pop().detach().to(grad.dtype).requires_grad_(number > 0)  # below the first none learns
+                hidden = inputs.pop().detach().to(grad.dtype).requires_grad_(number > 0)  # nothing below layer 0 learns
                 wanted = [*leaves, hidden] if number else leaves
                 each = list(torch.autograd.grad(layer.run(given, hidden, leaves), wanted, grad))
             if number:
@@ -87,7 +87,7 @@ class Stack:
 
 
 class Plain:
-    """Launches each kernel."""
+    """Launches kernels one by one."""
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
@@ -102,7 +102,7 @@ class Plain:
 
 
 class _Pass(torch.autograd.Function):
-    """A pass that can be learnt from."""
+    """A pass with gradients."""
 
     @staticmethod
     def forward(ctx: Any, runner: Runner, given: Given, hidden: Tensor, *_: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What is said of a model's file that is missing, torn, or does not fit. Imports nothing heavy."""
+"""Errors for model files that are missing, torn or mismatched. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from profiles.errors import ExitCode, LonghaulError
 
 
 class ModelFileError(LonghaulError):
-    """One of the files of a model directory cannot be used (INPUT); to look at the directory helps."""
+    """A file of a model directory cannot be used (INPUT). The remedy is to look at the directory."""
 
 
 def unusable(path: Path, why: str) -> ModelFileError:
@@ -24,13 +24,13 @@ def unusable(path: Path, why: str) -> ModelFileError:
 
 @contextmanager
 def of_no_run(directory: str) -> Iterator[None]:
-    """A bad file of a model that belongs to no run: no knob puts it right."""
+    """Rewrite the error for a model that belongs to no run: no knob can fix it."""
     try:
         yield
     except ModelFileError as error:
         raise ModelFileError(
             error.what,
             kept="everything; nothing was asked",
-            next_command=f"ls -l {directory}   (put right what is wrong with it), then the same command",
+            next_command=f"ls -l {directory}   (fix what is wrong with it), then the same command",
             exit_code=ExitCode.INPUT,
         ) from error

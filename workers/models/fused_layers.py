@@ -1,8 +1,8 @@
-"""Small operations of a decoder as single kernels, on a GPU: norms, rotary embeddings, gates.
+"""Small operations of a decoder (norms, rotary embeddings, gates) as single kernels, on a GPU.
 
-A training pass over a few rollouts waits for the launches of its kernels, and two in five of them were these. The
-modules stay where they are, with their names and weights; only what they compute with changes. On a CPU and in float32
-everything stays as transformers has it.
+A training pass over a few rollouts waits for kernel launches, and these operations made two in five of them. The
+modules keep their places, names and weights; only their computation changes. On a CPU and in float32, transformers'
+code runs.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ ROUNDED = (torch.bfloat16, torch.float16)
 
 
 _rotaries: dict[Any, FusedRotary] = {}
-"""Module of transformers -> what stands in the place of its function."""
+"""Module of transformers -> the replacement of its function."""
 
 
 def supports(architecture: Architecture | None) -> str:
-    """Why these operations, and the written-out layers, do not take the place of the model's own at any window; empty:
-    they do."""
+    """Why these operations and the written-out layers cannot replace the model's own, at any sliding window; empty if
+    they can."""
     if architecture is None or not architecture.is_compared:
-        return "they were never compared with its architecture"
+        return "they have not been compared with its architecture"
     if architecture.biases != QKV:
-        return "they are for biases on queries, keys and values, and nowhere else"
+        return "they support biases on queries, keys and values only"
     return of_own_code(architecture)
 
 
 def enable(model: Any) -> None:
-    """Where there is a GPU, and the model is in 16 bits and supported; to be called once it is on its device."""
+    """Fuse if the model is on a GPU, in 16 bits and supported. Call it once the model is on its device."""
     is_rounded = model.model.embed_tokens.weight.dtype in ROUNDED
     if model.device.type != "cuda" or not is_rounded or supports(described(model)):
         return
@@ -52,7 +52,7 @@ def enable(model: Any) -> None:
 
 
 def fuse(model: Any, *, with_triton: bool) -> None:
-    """with_triton: gates and rotary embeddings too, else norms alone."""
+    """with_triton: replace gates and rotary embeddings too; otherwise only norms."""
     decoder = model.model
     norms = [norm for layer in decoder.layers for norm in (layer.input_layernorm, layer.post_attention_layernorm)]
     for norm in (*norms, decoder.norm):
@@ -64,7 +64,7 @@ def fuse(model: Any, *, with_triton: bool) -> None:
     module = rotary_module(decoder.layers[0].self_attn)
     if module not in _rotaries:
         _rotaries[module] = FusedRotary(module.apply_rotary_pos_emb)
-    # The attention module finds it by this name, and has no other place for it.
+    # The attention module looks the function up by this name in its own file.
     module.apply_rotary_pos_emb = _rotaries[module]
 
 
@@ -72,20 +72,20 @@ _classes: dict[tuple[type, type], type] = {}
 
 
 def fused_class(how: type, plain: type) -> type:
-    """The class of a module of class `plain` that computes as `how` says."""
+    """A subclass of `plain` that computes as `how` does."""
     if issubclass(plain, how):
         return plain
     return _classes.setdefault((how, plain), type(f"{how.__name__}{plain.__name__}", (how, plain), {}))
 
 
 def rotary_module(attention: Any) -> Any:
-    """Where an attention module's code finds `apply_rotary_pos_emb`."""
+    """The Python module in which an attention module's code looks up `apply_rotary_pos_emb`."""
     return sys.modules[next(one for one in type(attention).__mro__ if "forward" in vars(one)).__module__]
 
 
 @contextmanager
 def undone(model: Any) -> Iterator[None]:
-    """Inside, `model` computes with transformers' own small operations."""
+    """Inside, `model` uses transformers' own small operations."""
     fused = [(module, type(module)) for module in model.modules() if isinstance(module, (FusedNorm, FusedMLP))]
     rotaries = {module: module.apply_rotary_pos_emb for module in _rotaries}
     for module, kind in fused:
@@ -103,18 +103,18 @@ def undone(model: Any) -> Iterator[None]:
 
 @cache
 def has_kernels(device: torch.device) -> bool:
-    """Whether they compile on `device` and agree with PyTorch there; if not, says why once."""
+    """Whether the kernels compile on `device` and agree with PyTorch there; logs the reason once if not."""
     if problem := problem_of(lambda: _agree(device)):
         log.warning("layers run without their Triton kernels: %s", problem)
     return not problem
 
 
 def problem_of(agree: Callable[[], bool]) -> str:
-    """Why kernels cannot be used; empty: they can. agree: tries them, and says whether PyTorch gives the same."""
+    """Why kernels cannot be used; empty if they can. agree: runs them and returns whether they match PyTorch."""
     try:
         return "" if agree() else "they disagree with PyTorch"
-    except Exception as error:  # a compiler's failures are of any type, and nothing is lost: PyTorch does the same
-        if is_out_of_memory(error):  # that passes, and what is found here holds for as long as the process lives
+    except Exception as error:  # compilers raise any type, and nothing is lost: PyTorch computes the same
+        if is_out_of_memory(error):  # temporary, whereas this answer is kept for the life of the process
             raise
         return f"{type(error).__name__}: {error}".splitlines()[0]
 
@@ -142,7 +142,7 @@ def _agree(device: torch.device) -> bool:
 
 
 class FusedNorm:
-    """Rounds once, after the weight; transformers' rounds before it as well."""
+    """Rounds once, after the weight; transformers also rounds before it."""
 
     weight: Tensor
     variance_epsilon: float
@@ -152,7 +152,7 @@ class FusedNorm:
 
 
 class FusedMLP:
-    """The gate and its product with the other half in one kernel."""
+    """The gate's activation and its product with the other half, in one kernel."""
 
     gate_proj: Any
     up_proj: Any
@@ -164,21 +164,22 @@ class FusedMLP:
 
 
 def stream_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Of the residual stream, in fast passes of a model that computes in `dtype`.
+    """The dtype of the residual stream in fast passes of a model that computes in `dtype`.
 
-    In 16 bits it would be rounded twice a layer, which puts log-probs further off than any other rounding.
+    In 16 bits the stream would be rounded twice per layer, a larger error in log-probs than any other rounding.
     """
     return torch.float32 if dtype in ROUNDED else dtype
 
 
 def stream_of(model: Any) -> torch.dtype:
-    """Of that sum in rollouts: who draws rounds where who learns does. Modules of transformers round it."""
+    """The dtype of the residual stream in rollouts. It must match training; transformers' modules round the stream."""
     dtype: torch.dtype = model.model.embed_tokens.weight.dtype
     return dtype if getattr(model, "fast_runner", None) is None else stream_dtype(dtype)
 
 
 def normed(norm: Any, stream: Tensor) -> Tensor:
-    """RMS norm of the layers' sum, [..., H] in float32 or the dtype of the norm's weight; rounded once, to that."""
+    """RMS norm of the residual stream, [..., H] in float32 or the dtype of the norm's weight; rounded once, to the
+    latter."""
     weight, eps = norm.weight, norm.variance_epsilon
     if stream.dtype == weight.dtype:
         found: Tensor = norm(stream)
@@ -194,7 +195,7 @@ def normed(norm: Any, stream: Tensor) -> Tensor:
 
 
 def gated(mlp: Any, gate: Tensor, up: Tensor) -> Tensor:
-    """What `mlp` makes of the outputs of its first two layers."""
+    """What `mlp` computes from the outputs of its first two layers."""
     if not isinstance(mlp, FusedMLP):
         plain: Tensor = mlp.act_fn(gate) * up
         return plain
@@ -212,7 +213,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class FusedRotary:
-    """In the place of transformers' function, which it calls for what the kernel does not take."""
+    """Replaces transformers' function, and calls it for inputs that the kernel does not take."""
 
     def __init__(self, plain: Callable[..., tuple[Tensor, Tensor]]) -> None:
         self.plain = plain

@@ -1,11 +1,11 @@
-"""Triton kernels of a decoder layer's small operations, and of weights in 4 bits: imported only where they may run.
+"""Triton kernels for a decoder layer's small operations and for 4-bit weights. Import it only where Triton runs.
 
-Each is one launch where plain modules take five to ten, and keeps for the backward pass what it read and nothing else.
-Sums and products are in float32; results are rounded once.
+Each is one launch where plain modules take five to ten, and saves only its inputs for the backward pass. Sums and
+products are in float32; results are rounded once.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-# (The arguments of a kernel are what Triton makes of them.)
+# (Triton decides the types of a kernel's arguments.)
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Rotary(torch.autograd.Function):
 
 
 class Norm(torch.autograd.Function):
-    """RMS norm of x, [..., H] in float32, in the dtype of a weight that does not learn."""
+    """RMS norm of x, [..., H] in float32, returned in the dtype of its frozen weight."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -65,7 +65,7 @@ class Norm(torch.autograd.Function):
 
 
 class Gated(torch.autograd.Function):
-    """silu(gate) * up, of one shape and both contiguous."""
+    """silu(gate) * up, of the same shape and both contiguous."""
 
     @staticmethod
     def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
@@ -88,8 +88,8 @@ class Gated(torch.autograd.Function):
 
 
 def dequantized(codes: Tensor, scales: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    """An NF4 weight in `dtype`: level times scale in float32, rounded once. codes: uint8, two a byte; scales: float32,
-    one for each 64."""
+    """An NF4 weight in `dtype`: level times scale in float32, rounded once. codes: uint8, two per byte; scales:
+    float32, one per 64 weights."""
     out = torch.empty(shape, dtype=dtype, device=codes.device)
     with torch.cuda.device_of(codes):  # type: ignore[no-untyped-call]
         _dequantize[(triton.cdiv(out.numel(), 2 * BLOCK),)](
@@ -104,7 +104,7 @@ def _levels(device: torch.device) -> Tensor:
 
 
 def _rotated(query: Tensor, key: Tensor, *, cos: Tensor, sin: Tensor, sign: float) -> tuple[Tensor, Tensor]:
-    """By the angles, or back by them. The results lie as their inputs do."""
+    """Rotate by the angles, or back (`sign`). The results have the memory layout of their inputs."""
     batch, heads, length, dim = query.shape
     out, out_key = torch.empty_like(query), torch.empty_like(key)
     strides = [one.stride()[:3] for one in (query, out, key, out_key)]
@@ -136,7 +136,7 @@ def _rotated(query: Tensor, key: Tensor, *, cos: Tensor, sin: Tensor, sign: floa
 
 @triton.jit
 def _turn(x, out, cos, sin, x_head, out_head, heads, HALF: tl.constexpr, HEADS: tl.constexpr):
-    """One token's heads; x and out point at the first. cos, sin: [HALF]."""
+    """Rotate one token's heads; x and out point at the first head. cos, sin: [HALF]."""
     number, lanes = tl.arange(0, HEADS), tl.arange(0, HALF)
     inside = (number < heads)[:, None]
     at = x + number[:, None] * x_head + lanes[None, :]
@@ -193,7 +193,7 @@ def _rotate(
 
 @triton.jit
 def _dequantize(codes, scales, levels, out, count, BLOCK: tl.constexpr):
-    """BLOCK: bytes."""
+    """BLOCK counts bytes."""
     begin = tl.program_id(0).to(tl.int64) * BLOCK
     byte = begin + tl.arange(0, BLOCK)
     inside = 2 * byte < count
@@ -206,7 +206,7 @@ def _dequantize(codes, scales, levels, out, count, BLOCK: tl.constexpr):
 
 @triton.jit
 def _norm(x, weight, out, width, eps, BLOCK: tl.constexpr):
-    """A row a program."""
+    """One program per row."""
     columns = tl.arange(0, BLOCK)
     inside = columns < width
     base = tl.program_id(0).to(tl.int64) * width

@@ -1,4 +1,4 @@
-"""A model and its tokenizer from disk: what is missing, torn or does not fit is named before anything else happens."""
+"""Loads a model and its tokenizer from disk. Names a missing, torn or mismatched file before doing anything else."""
 
 from __future__ import annotations
 
@@ -10,17 +10,15 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from profiles.built_in import BUILT_IN
 from profiles.errors import ExitCode, LonghaulError
 from profiles.families import architecture_of, name_of
 from profiles.schema import Model as Knobs
+from state.weights import INDEX, fault_of, shards
 from workers.models import quantized, random_init
 from workers.models.files import unusable
 
-WEIGHTS = "model.safetensors"
-INDEX = "model.safetensors.index.json"
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -33,12 +31,12 @@ TOKENIZER_FILES = (
 )
 MODEL_FILES = ("config.json", "generation_config.json", *TOKENIZER_FILES)
 STATIC_FILES = (*MODEL_FILES, "adapter_config.json")
-"""Files of a checkpoint that are no state: with them it loads like any model, or like any adapter."""
+"""Files of a checkpoint that hold no state. With them it loads like any other model or adapter."""
 
 
 @contextmanager
 def opened_model(knobs: Knobs, seed: int) -> Iterator[Path]:
-    """The directory of the model that the profile names, or one made from `seed` that is gone afterwards."""
+    """The directory of the profile's model. A model made from `seed` is deleted afterwards."""
     if knobs.random_init == "off":
         yield model_directory(knobs)
         return
@@ -48,7 +46,7 @@ def opened_model(knobs: Knobs, seed: int) -> Iterator[Path]:
 
 
 def model_directory(knobs: Knobs) -> Path:
-    """Where the model that the profile names lies. Raises LonghaulError (INPUT) naming the first bad file."""
+    """The directory of the model that the profile names. Raises LonghaulError (INPUT) naming the first bad file."""
     known = BUILT_IN.get(knobs.path)
     directory = known.directory if known is not None else Path(knobs.path).expanduser()
     check(directory)
@@ -56,7 +54,7 @@ def model_directory(knobs: Knobs) -> Path:
 
 
 def check(directory: Path) -> None:
-    """Raises LonghaulError (INPUT) unless config, tokenizer and weights are there, whole, and fit each other."""
+    """Raises LonghaulError (INPUT) unless config, tokenizer and weights are present, whole and consistent."""
     if not directory.is_dir():
         raise LonghaulError(
             f"there is no model directory {directory}",
@@ -83,14 +81,14 @@ def _json(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise unusable(path, "is missing") from None
     except ValueError as error:
-        raise unusable(path, f"is no JSON: {error}") from error
+        raise unusable(path, f"is not valid JSON: {error}") from error
     if not isinstance(content, dict):
-        raise unusable(path, "is no JSON object")
+        raise unusable(path, "is not a JSON object")
     return content
 
 
 def _tokens(tokenizer: Mapping[str, Any]) -> int:
-    """One more than the highest id that a `tokenizer.json` can make; 0 where it does not say. (pure)"""
+    """One more than the highest id in a `tokenizer.json`; 0 if it cannot be read from it. (pure)"""
     vocabulary = (tokenizer.get("model") or {}).get("vocab") or {}
     ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else list(range(len(vocabulary)))
     ids += [token["id"] for token in tokenizer.get("added_tokens") or []]
@@ -98,26 +96,20 @@ def _tokens(tokenizer: Mapping[str, Any]) -> int:
 
 
 def _check_weights(directory: Path) -> None:
-    named: set[str] = set()
-    if (directory / INDEX).exists():
-        named = set(_json(directory / INDEX).get("weight_map", {}).values())
-    shards = sorted(named | {path.name for path in directory.glob("*.safetensors")})
-    for shard in shards or [WEIGHTS]:
-        path = directory / shard
-        if not path.exists():
-            raise unusable(path, "is missing")
-        try:
-            with safe_open(path, framework="pt") as tensors:
-                tensors.keys()
-        except (SafetensorError, OSError, ValueError) as error:
-            raise unusable(path, f"is torn or no safetensors file: {error}") from error
+    try:
+        found = shards(directory)
+    except ValueError as error:
+        raise unusable(directory / INDEX, f"cannot be used: {error}") from error
+    for shard in found:
+        if why := fault_of(shard):
+            raise unusable(shard, why)
 
 
 def load_model(directory: Path, knobs: Knobs, device: torch.device) -> Any:
-    """The model with its weights, in evaluation mode: no dropout, as rollouts and updates must agree.
+    """The model with its weights, in evaluation mode: rollouts and updates must agree, so there is no dropout.
 
-    Raises LonghaulError (INPUT) where the weights are not exactly those that the config asks for: what is missing would
-    be drawn at random, and nobody would be told.
+    Raises LonghaulError (INPUT) unless the weights are exactly those that the config asks for: transformers would
+    silently draw the missing ones at random.
     """
     from transformers import AutoModelForCausalLM
     from transformers.utils.logging import disable_progress_bar
@@ -127,9 +119,9 @@ def load_model(directory: Path, knobs: Knobs, device: torch.device) -> Any:
     options: dict[str, Any] = {"dtype": getattr(torch, knobs.dtype)}
     config = _json(directory / "config.json")
     is_plain = not is_compared(config)
-    if not is_plain:  # our passes hand over masks that other kinds do not take; for others transformers chooses
+    if not is_plain:  # other families do not take our masks, so transformers chooses their attention
         options["attn_implementation"] = "sdpa"
-    elif config.get("attn_logit_softcapping"):  # older transformers choose a kernel that drops the cap
+    elif config.get("attn_logit_softcapping"):  # older transformers choose a kernel that ignores the cap
         options["attn_implementation"] = "eager"
     if knobs.quantization == "nf4":
         options |= {"quantization_config": quantized.nf4_config(knobs.dtype), "device_map": {"": device}}
@@ -144,7 +136,7 @@ def load_model(directory: Path, knobs: Knobs, device: torch.device) -> Any:
     except (ImportError, AttributeError, TypeError, NotImplementedError) as error:
         if not is_plain:
             raise
-        # What an architecture lacks here, a library or a field, transformers says in errors of any of these types.
+        # If transformers lacks the library or config field that an architecture needs, it raises any of these types.
         raise unusable(directory / "config.json", f"cannot be loaded: {type(error).__name__}: {error}") from error
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if names := sorted(map(str, found.get(kind) or ())):
@@ -156,17 +148,17 @@ def load_model(directory: Path, knobs: Knobs, device: torch.device) -> Any:
 
 
 def is_compared(config: Mapping[str, Any]) -> bool:
-    """Whether our own code computes models of this family, if every part of this one is known to it."""
+    """Whether our own code can compute this model: it knows the family and every part of the config."""
     found = architecture_of(config)
     return found is not None and found.is_compared
 
 
 def empty_model(directory: Path, knobs: Knobs, device: torch.device) -> Any:
-    """The model of a directory's config with weights that mean nothing: they are restored from the checkpoint."""
+    """The model of a directory's config with arbitrary weights, which the checkpoint then replaces."""
     from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
     config = AutoConfig.from_pretrained(directory)
-    if not is_compared(config.to_dict()):  # some parts have a dtype of their own, which only loading gives them
+    if not is_compared(config.to_dict()):  # only loading gives some parts their own dtype
         return load_model(directory, knobs, device)
     make: Any = AutoModelForCausalLM.from_config
     model = make(config, dtype=getattr(torch, knobs.dtype), attn_implementation="sdpa")
@@ -176,7 +168,7 @@ def empty_model(directory: Path, knobs: Knobs, device: torch.device) -> Any:
 
 
 class Tokenizer:
-    """`tokenizer.json` as it is. transformers' automatic class puts rules of its own in place of a custom file's."""
+    """`tokenizer.json` as it is. transformers' automatic class replaces a custom file's rules with its own."""
 
     def __init__(self, directory: Path) -> None:
         from tokenizers import Tokenizer as Backend
@@ -184,33 +176,33 @@ class Tokenizer:
         path = directory / "tokenizer.json"
         try:
             self._backend = Backend.from_file(str(path))
-        except Exception as error:  # the library raises nothing more special
-            raise unusable(path, f"is missing or no tokenizer: {error}") from error
+        except Exception as error:  # the library raises plain Exception
+            raise unusable(path, f"is missing or not a tokenizer: {error}") from error
 
     def to_json(self) -> str:
-        """What `tokenizer.json` holds."""
+        """The content of `tokenizer.json`."""
         return str(self._backend.to_str())
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Ids of exactly this text: nothing is put before or after it."""
+        """The ids of exactly this text, without special tokens around it."""
         return tuple(self._backend.encode(text, add_special_tokens=False).ids)
 
     def stream(self) -> Callable[[int], str]:
-        """From one id after the other to the text that it completes; empty in the middle of a character."""
+        """A decoder for a stream of ids: each call returns the text that the id completes, "" inside a character."""
         from tokenizers.decoders import DecodeStream
 
         stream = DecodeStream(skip_special_tokens=False)
         return lambda token: stream.step(self._backend, token) or ""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text with its marks: an answer that holds one in the wrong place must show it."""
+        """The text including special tokens, so that a misplaced one is visible in an answer."""
         return str(self._backend.decode(list(ids), skip_special_tokens=False))
 
 
 class StaticFiles:
-    """Config and tokenizer, held in memory: the checkpoint that they came from may be pruned while we train.
+    """Config and tokenizer, held in memory: their source checkpoint may be pruned during training.
 
-    names: those of the files that are copied, where they exist. extra: name -> content of files that are made.
+    names: files to copy, where they exist. extra: name -> content of files to create.
     """
 
     def __init__(

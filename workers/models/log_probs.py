@@ -1,4 +1,4 @@
-"""Log-probabilities of sampled tokens under the policy as it is now, with gradient."""
+"""Log-probabilities of sampled tokens under the current policy, with gradient."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from workers.models.recompute import while_learning
 
 
 class Scored(NamedTuple):
-    """log_probs: [N], of the completion tokens. entropy: [N], of the distributions they were drawn from."""
+    """log_probs: [N], of the completion tokens. entropy: [N], of the distributions that they were drawn from."""
 
     log_probs: Tensor
     entropy: Tensor
 
 
 def head_rows_for(profile: Profile, model: Any) -> int:
-    """Rows of logits that the output head makes at one time."""
+    """How many rows of logits the output head computes at a time."""
     try:
         return head_rows_of(profile, shape_of(model.config.to_dict()))
-    except (KeyError, AttributeError, TypeError):  # an architecture whose sizes have other names
+    except (KeyError, AttributeError, TypeError):  # an architecture that names its sizes differently
         return max(1, MAX_LOGITS // int(model.config.vocab_size))
 
 
 class Places(NamedTuple):
-    """What the loss reads. weight, bias: of the output head, [V, H] and [V]; None: `states` are its logits already."""
+    """The loss's inputs. weight, bias: of the output head, [V, H] and [V]; None if `states` already holds logits."""
 
     states: Tensor
     weight: Tensor | None
@@ -42,14 +42,14 @@ class Places(NamedTuple):
 
 def read(model: Any, pack: Pack) -> Places:
     """A pass over the pack, with gradient."""
-    if plain.reason_of(model):  # its head may scale or bend the logits
+    if plain.reason_of(model):  # its head may scale or cap the logits
         with while_learning(model):
             return Places(plain.logits_of(model, pack), None, None)
     return Places(places_of(model, pack), model.lm_head.weight, model.lm_head.bias)
 
 
 def places_of(model: Any, pack: Pack) -> Tensor:
-    """Final hidden states that predict the completion tokens, [N, hidden]: what the output head is to see."""
+    """Final hidden states that predict the completion tokens, [N, hidden]: the input of the output head."""
     hidden = fast_stack.hidden_of(model, pack.ids, pack.positions, pack.segments)  # [R, T, hidden]
     if hidden is None:
         mask = attention.mask_for(model, pack.segments)
@@ -65,10 +65,10 @@ def score(
 ) -> Scored:
     """Run the pack through `model`, a causal language model of transformers. Both results are float32.
 
-    The output head sees the completion's places only: over the prompt its logits would be thrown away. Where they are
-    more than `MAX_LOGITS`, it sees them in chunks of `max_logits`, and the logits of each are made again in the
-    backward pass. Where they are less, as with the pocket model always, chunks would be slower: 4.9 ms for 1500 places
-    of 109 words, not 4.2. The rule looks at sizes alone, so equal steps go the same way; the two differ in last bits.
+    The output head runs on the completion's positions only; logits over the prompt would be thrown away. Above
+    `MAX_LOGITS` it runs in chunks of `max_logits`, and the backward pass recomputes the logits of each chunk. Below
+    that, as always with the pocket model, chunks would be slower: 4.9 ms against 4.2 for 1500 positions of 109 words.
+    The rule depends on sizes only, so equal steps take the same path; the two paths differ in the last bits.
     """
     places, weight, bias = read(model, pack)
     vocabulary = (places if weight is None else weight).shape[1 if weight is None else 0]

@@ -1,8 +1,8 @@
-"""LoRA of our own (arXiv 2106.09685): the numbers of peft with fewer kernels. No dropout, no merging, one adapter.
+"""Our own LoRA (arXiv 2106.09685): the same numbers as peft with fewer kernels. No dropout, no merging, one adapter.
 
 y = base(x) + scale * (x A^T) B^T, computed in the dtype of x from copies of the float32 matrices, which are cast once
-after each change of them. Modules look like peft's from outside (`base_layer`, `lora_A["default"].weight`, `scaling`):
-engines, checkpoints and optimiser state need not know whose they are.
+after each change. Modules look like peft's from outside (`base_layer`, `lora_A["default"].weight`, `scaling`), so
+engines, checkpoints and optimiser state work with either.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ ADAPTER = "default"
 
 
 def scale_of(knobs: Knobs) -> float:
-    """What the product of the matrices is multiplied by; rank-stabilised as in arXiv 2312.03732. (pure)"""
+    """The factor on the product of the matrices; rank-stabilised as in arXiv 2312.03732 on request. (pure)"""
     return knobs.alpha / (math.sqrt(knobs.rank) if knobs.rslora else knobs.rank)
 
 
 def inject(model: nn.Module, knobs: Knobs, seed: int) -> None:
-    """Put an adapter beside each linear layer of `model` that `knobs.targets` names; nothing is frozen here.
+    """Put an adapter beside each linear layer of `model` that `knobs.targets` names. Freezes nothing.
 
-    Each A belongs to the seed and its layer's name, whatever else the model holds.
+    Each A depends only on the seed and its layer's name, not on the rest of the model.
     """
     targets = [
         (name, module)
@@ -43,7 +43,7 @@ def inject(model: nn.Module, knobs: Knobs, seed: int) -> None:
 
 
 class Matrix(nn.Module):
-    """One trained matrix, [out, in], float32; a module of its own so that its name is the one that peft gives."""
+    """One trained matrix, [out, in], float32. It is a module so that its parameter gets the name that peft uses."""
 
     def __init__(self, rows: int, columns: int, device: torch.device) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class LoraLinear(nn.Module):
         self._copies: tuple[Any, Tensor, Tensor] | None = None
         self._unseen = 0
         if device.type != "meta":
-            bound = 1 / math.sqrt(base.in_features)  # Kaiming's for a = sqrt(5), as peft draws it
+            bound = 1 / math.sqrt(base.in_features)  # Kaiming's bound for a = sqrt(5), as in peft
             drawn = torch.rand(rank, base.in_features, generator=torch.Generator().manual_seed(seed))
             self.matrices[0].data.copy_(drawn.mul_(2 * bound).sub_(bound))
         _watch_optimizers()
@@ -92,29 +92,30 @@ class LoraLinear(nn.Module):
 
     @property
     def state(self) -> tuple[int, ...]:
-        """Changes with the values of the matrices."""
+        """A key that changes whenever the values of the matrices do."""
         a, b = self.matrices
         return a._version, b._version, a.data_ptr(), b.data_ptr(), self._unseen
 
     def forget_copies(self) -> None:
-        """The matrices were changed where nothing counts it."""
+        """Drop the cast copies after a change that no counter records."""
         self._unseen += 1
 
     def cast(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Both matrices in `dtype`. A new pair after each change, not one changed in place: two threads may decode."""
+        """Both matrices in `dtype`. A change yields a new pair and leaves the old one intact: two threads may
+        decode."""
         a, b = self.matrices
         if a.dtype == dtype:
             return a.detach(), b.detach()
         key, kept = (dtype, *self.state), self._copies
         if kept is None or kept[0] != key:
-            # A rollout may be the first to want them, and what is made in inference mode cannot be learnt from.
+            # A rollout may be the first caller, and autograd cannot use tensors made in inference mode.
             with torch.inference_mode(False), torch.no_grad():
                 kept = self._copies = (key, a.to(dtype), b.to(dtype))
         return kept[1], kept[2]
 
 
 class _AddProduct(torch.autograd.Function):
-    """base + scale * (x A^T) B^T, with gradients of the float32 matrices from products in the dtype of x."""
+    """base + scale * (x A^T) B^T, with gradients for the float32 matrices from products in the dtype of x."""
 
     @staticmethod
     def forward(
@@ -143,7 +144,8 @@ _watched: list[Any] = []
 
 
 def _watch_optimizers() -> None:
-    """Count the changes that fused and 8-bit optimisers make behind autograd's back, or the casts would grow stale."""
+    """Count the changes that fused and 8-bit optimisers make without autograd's version counter; else casts go
+    stale."""
     if not _watched:
         _watched.append(register_optimizer_step_post_hook(_count_change))
 

@@ -1,8 +1,8 @@
 """An optimiser over float32 copies of the weights, for models in bfloat16 or with their optimiser in host memory.
 
-A bfloat16 weight has 8 bits: a step of 1e-6 on a weight of 1e-2 is lost in its rounding, so training would stand
-still. The copies keep it; the model's weights are what they round to. Gradients are summed in float32 too, as those of
-a hundred micro-batches would be.
+A bfloat16 weight has 8 bits of precision: rounding swallows a step of 1e-6 on a weight of 1e-2, and training stands
+still. The float32 copies keep such steps, and the model's weights are the copies rounded. Gradients are summed in
+float32 too, because a sum over a hundred micro-batches loses just as much.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 
 class MasterWeights:
-    """Looks like a torch optimiser. The gradient of a parameter is taken away as soon as it is complete."""
+    """Looks like a torch optimiser. It takes each parameter's gradient, and frees it, as soon as it is complete."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class MasterWeights:
         make: Callable[[Mapping[str, nn.Parameter]], torch.optim.Optimizer],
         device: torch.device,
     ) -> None:
-        """parameters: what is trained, by name. make: optimiser over the copies. device: where they live."""
+        """parameters: the trained ones, by name. make: builds the optimiser over the copies. device: of the copies."""
         self._parameters = dict(parameters)
         self.masters = {
             name: nn.Parameter(one.detach().to(device, torch.float32, copy=True)) for name, one in parameters.items()
@@ -45,11 +45,11 @@ class MasterWeights:
 
     @property
     def gradients(self) -> list[Tensor]:
-        """What the next step will apply, in float32."""
+        """The float32 gradients that the next step will apply."""
         return list(self._gradients.values())
 
     def give(self, gradients: Mapping[str, Tensor]) -> None:
-        """Gradients by name, in float32, where something else than autograd has summed them."""
+        """Set float32 gradients by name, where something other than autograd has summed them."""
         self._gradients = dict(gradients)
 
     def _take(self, name: str, parameter: Tensor) -> None:
@@ -65,10 +65,10 @@ class MasterWeights:
     def zero_grad(self, set_to_none: bool = True) -> None:
         self._gradients.clear()
         for parameter in self._parameters.values():
-            parameter.grad = None  # one is left where memory ran out between its making and its being taken
+            parameter.grad = None  # running out of memory between making and taking a gradient leaves one here
 
     def clip(self, max_norm: float) -> Tensor:
-        """Scale the gradients down to `max_norm`; returns the norm before."""
+        """Scale the gradients down to `max_norm`; returns the norm before scaling."""
         gradients = list(self._gradients.values())
         if not gradients:
             return torch.zeros(())

@@ -1,7 +1,7 @@
-"""NF4 with doubly quantised scales (QLoRA, arXiv 2305.14314) in plain PyTorch: the reference for every kernel.
+"""NF4 with double-quantised scales (QLoRA, arXiv 2305.14314) in plain PyTorch: the reference for every kernel.
 
-The layout is bitsandbytes': blocks of 64 along the flattened weight, codes of 4 bits with the first element in the high
-nibble, a scale for each block in 8 bits, and a float32 scale for each 256 of those. No speed is promised.
+The layout is that of bitsandbytes: blocks of 64 along the flattened weight, 4-bit codes with the first element in the
+high nibble, an 8-bit scale per block, and a float32 scale per 256 of those. It is not optimised for speed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 BLOCK = 64
 """Weights that share a scale."""
 SCALE_BLOCK = 256
-"""Scales that share a scale of their own."""
+"""Block scales that share a second-level scale."""
 LEVELS = (
     -1.0,
     -0.6961928009986877,
@@ -34,21 +34,21 @@ LEVELS = (
     0.7229568362236023,
     1.0,
 )
-"""Quantiles of a normal distribution, as the paper's code rounds them to float32."""
+"""Quantiles of a normal distribution, rounded to float32 as in the paper's code."""
 
 
 @dataclass(frozen=True)
 class Quantized:
-    """A weight in 4 bits. n: its elements; m = ceil(n / 64) blocks."""
+    """A weight in 4 bits. n: its number of elements; m = ceil(n / 64) blocks."""
 
     packed: Tensor
-    """uint8, [ceil(n / 2)]: two codes a byte."""
+    """uint8, [ceil(n / 2)]: two codes per byte."""
     scale_codes: Tensor
-    """uint8, [m]: places in `scale_levels()`."""
+    """uint8, [m]: indices into `scale_levels()`."""
     scale_scales: Tensor
     """float32, [ceil(m / 256)]."""
     offset: Tensor
-    """float32, []: mean of the scales, taken off before they were quantised."""
+    """float32, []: mean of the scales, subtracted before they were quantised."""
     shape: torch.Size
 
     @property
@@ -91,7 +91,7 @@ def scales_of(quantized: Quantized) -> Tensor:
 
 
 def dequantize(quantized: Quantized, dtype: torch.dtype = torch.float32) -> Tensor:
-    """The weight that is computed with: level times scale in float32, then rounded to `dtype`."""
+    """The dequantised weight: level times scale in float32, rounded to `dtype`."""
     codes = unpack(quantized.packed, quantized.shape.numel())
     scales = scales_of(quantized).repeat_interleave(BLOCK)[: len(codes)]
     return (levels().to(codes.device)[codes.long()] * scales).to(dtype).view(quantized.shape)
@@ -110,7 +110,8 @@ def unpack(packed: Tensor, count: int) -> Tensor:
 
 
 def _codes(flat: Tensor, block: int, table: Tensor) -> tuple[Tensor, Tensor]:
-    """Nearest places in a rising table, and each block's largest absolute value. A tie takes the lower place. (pure)"""
+    """Indices of the nearest values in a rising table, and each block's largest absolute value. A tie takes the lower
+    index. (pure)"""
     padded = nn.functional.pad(flat, (0, -len(flat) % block)).view(-1, block)
     largest = padded.abs().amax(dim=1)
     scaled = (padded * (1.0 / largest.clamp(min=1e-38))[:, None]).clamp(-1, 1)

@@ -1,4 +1,4 @@
-"""The optimiser: how it is built, its learning rate at each step, and its state as safetensors."""
+"""The optimiser: its construction, its learning rate at each step, and its state as safetensors."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from workers.models.quantized import require
 
 AnyOptimizer = torch.optim.Optimizer | MasterWeights
 MASTER = "master"
-"""Key of the float32 copy of a weight, beside those of the optimiser's own state."""
+"""Key of a weight's float32 copy, beside the keys of the optimiser's own state."""
 
 
 def learning_rate_at(step: int, knobs: Knobs) -> float:
-    """Linear warm-up from 0, then constant, or linear decay that ends at `decay_steps`. Steps count from 1. (pure)"""
+    """Linear warm-up from 0, then constant, or a linear decay that ends at `decay_steps`. Steps count from 1. (pure)"""
     if step < knobs.warmup_steps:
         return knobs.learning_rate * step / knobs.warmup_steps
     if knobs.decay_steps <= knobs.warmup_steps:
@@ -34,9 +34,9 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def build(model: nn.Module, knobs: Knobs, parameters: Mapping[str, nn.Parameter] | None = None) -> AnyOptimizer:
-    """AdamW over what is trainable, over float32 copies of it where it is not in float32 itself or is offloaded.
+    """AdamW over the trainable weights, or over float32 copies if they are not float32 or the optimiser is offloaded.
 
-    parameters: what to work on instead of the model's own, by the same names.
+    parameters: used in place of the model's own, under the same names.
     """
     parameters = parameters or trainable(model)
     device = next(iter(parameters.values())).device
@@ -48,7 +48,7 @@ def build(model: nn.Module, knobs: Knobs, parameters: Mapping[str, nn.Parameter]
 
 
 def _adamw(parameters: Mapping[str, nn.Parameter], knobs: Knobs) -> torch.optim.Optimizer:
-    """Decay on matrices only, as a decayed norm or bias has no meaning."""
+    """Weight decay on matrices only: decaying a norm or a bias has no meaning."""
     values = list(parameters.values())
     groups = [
         {"params": [one for one in values if one.ndim >= 2], "weight_decay": knobs.weight_decay},
@@ -66,20 +66,20 @@ def _adamw(parameters: Mapping[str, nn.Parameter], knobs: Knobs) -> torch.optim.
 
 
 def clip(optimizer: AnyOptimizer, model: nn.Module, max_norm: float) -> Tensor:
-    """Scale the gradients down to `max_norm`; returns the norm before."""
+    """Scale the gradients down to `max_norm`; returns the norm before scaling."""
     if isinstance(optimizer, MasterWeights):
         return optimizer.clip(max_norm)
     return torch.nn.utils.clip_grad_norm_(trainable(model).values(), max_norm)
 
 
 def moment_bytes(model: nn.Module, knobs: Knobs, ranks: int = 1) -> int:
-    """What the first update will add to the memory of the model's device, one of `ranks` that share them."""
+    """Bytes that the first update adds to the model's device, on one of `ranks` that share the moments."""
     each = {"adamw": 8, "adamw8bit": 2, "paged_adamw8bit": 0}[knobs.kind]
     return 0 if knobs.offload else each * sum(parameter.numel() for parameter in trainable(model).values()) // ranks
 
 
 class Parts(Protocol):
-    """Who knows how state is spread over several GPUs (shards.py)."""
+    """Knows how state is spread over several GPUs (shards.py)."""
 
     parameters: Mapping[str, nn.Parameter]
 
@@ -89,12 +89,13 @@ class Parts(Protocol):
 
 
 class OptimizerState:
-    """Moments and step counts by the parameter's name, with bitsandbytes' scales and code books. Registered."""
+    """Moments and step counts by parameter name, with the scales and code books of bitsandbytes. Registered."""
 
     filename = "optimizer.safetensors"
 
     def __init__(self, optimizer: AnyOptimizer, model: nn.Module, parts: Parts | None = None) -> None:
-        """parts: where this is one of several ranks, each with its rows of everything. The file is that of one."""
+        """parts: set for one of several ranks, each of which holds its own rows. The file is the same as for one
+        rank."""
         self._optimizer, self._parts = optimizer, parts
         self._masters = optimizer.masters if isinstance(optimizer, MasterWeights) else {}
         self._parameters = self._masters or (parts.parameters if parts else trainable(model))
@@ -103,7 +104,7 @@ class OptimizerState:
         save_file(dict(self.stored()), path, metadata={"format": "pt"})
 
     def stored(self) -> Iterator[tuple[str, Tensor]]:
-        """What the file holds, one after the other; with several ranks each must ask for all of it."""
+        """The content of the file, item by item. With several ranks, each must iterate over all of it."""
         for name, parameter in self._parameters.items():
             for key, value in self._optimizer.state.get(parameter, {}).items():
                 yield f"{name}.{key}", self._whole(name, key, value)
@@ -116,7 +117,7 @@ class OptimizerState:
         return _stored(key, value)
 
     def _mine(self, name: str, value: Tensor) -> Tensor:
-        """Of what was stored, that of this rank: rows, unless it is one number for all."""
+        """This rank's share of a stored value: its rows, or the whole value if it is one number for all."""
         return value if self._parts is None or value.ndim == 0 else self._parts.part(value)
 
     def load(self, path: Path) -> None:
@@ -128,14 +129,14 @@ class OptimizerState:
                 with torch.no_grad():
                     parameter.copy_(state.pop(MASTER))
             if state:
-                # AdamW keeps `step` in float32 and the moments where, and as precise as, the parameter is.
+                # AdamW keeps `step` in float32, and the moments on the parameter's device in its dtype.
                 live = {key: self._live(key, value, parameter) for key, value in state.items()}
                 self._optimizer.state[parameter] = live
         if stored:
-            raise ValueError(f"{path.name} holds {next(iter(stored))}, which is no parameter of this model")
+            raise ValueError(f"{path.name} holds {next(iter(stored))}, which is not a parameter of this model")
 
     def _live(self, key: str, value: Tensor, parameter: Tensor) -> Any:
-        """A stored value as the optimiser holds it: numbers as numbers, paged moments in pages."""
+        """A stored value in the form that the optimiser holds: numbers as numbers, paged moments in pages."""
         if value.dtype == torch.int64:
             return int(value)
         inner: Any = self._optimizer.inner if isinstance(self._optimizer, MasterWeights) else self._optimizer
@@ -145,7 +146,8 @@ class OptimizerState:
 
 
 def _stored(key: str, value: Any) -> Tensor:
-    """bitsandbytes counts steps in plain integers, and its code books are shared, which safetensors refuses."""
+    """Make a value storable: bitsandbytes counts steps in plain integers, and shares code books, which safetensors
+    refuses."""
     if isinstance(value, int):
         return torch.tensor(value, dtype=torch.int64)
     tensor: Tensor = value.detach().cpu().contiguous()

@@ -1,7 +1,8 @@
-"""Sequences side by side in one row, so that a prompt is read once for all its completions and nothing is padding.
+"""Packs sequences side by side in one row, so that a prompt is read once for all its completions, without padding.
 
-A row holds units: a prompt and some completions of it. A completion sees its prompt and itself, never a sibling or
-another unit; positions are those it would have alone. So the result is that of separate sequences, up to rounding.
+A row holds units: a prompt and some of its completions. A completion sees its prompt and itself, never a sibling or
+another unit, and its positions are those of a lone sequence. So the result equals that of separate sequences, up to
+rounding.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from workers.ranks.partition import share_out
+
 
 @dataclass(frozen=True)
 class Unit:
-    """One prompt with completions of it. members: their numbers in the list that was packed."""
+    """One prompt with some of its completions. members: their indices in the packed list."""
 
     prompt_ids: tuple[int, ...]
     completions: tuple[tuple[int, ...], ...]
@@ -23,8 +26,12 @@ class Unit:
 
     @property
     def tokens(self) -> int:
-        """Tokens read: nothing follows a completion's last one, so it is not."""
+        """Tokens read. The last token of a completion is not: it predicts nothing."""
         return len(self.prompt_ids) + sum(len(ids) - 1 for ids in self.completions)
+
+
+Batch = list[list[Unit]]
+"""Rows of units, of one forward pass."""
 
 
 @dataclass(frozen=True)
@@ -33,17 +40,17 @@ class Pack:
 
     ids: Tensor  # [R, T]
     positions: Tensor  # [R, T]
-    segments: Tensor  # [R, 1, T, 2] int32, which tokens see each other: `visible` has the rule
-    predictors: Tensor  # [N] place in the flattened [R * T] whose output predicts the token
+    segments: Tensor  # [R, 1, T, 2] int32, which tokens see each other by the rule of `visible`
+    predictors: Tensor  # [N] index into the flattened [R * T] whose output predicts the token
     targets: Tensor  # [N] the completion tokens
-    owners: Tensor  # [N] number of the rollout that the token belongs to
+    owners: Tensor  # [N] index of the rollout that the token belongs to
 
     def to(self, device: torch.device) -> Pack:
         return Pack(*(getattr(self, name).to(device) for name in self.__dataclass_fields__))
 
 
 def units_of(prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], row_tokens: int) -> list[Unit]:
-    """Rollouts of equal prompts together, as many as fit into a row; a single one may be longer than the row. (pure)"""
+    """Group rollouts of equal prompts, as many as fit into a row. A single rollout may be longer than a row. (pure)"""
     members: dict[tuple[int, ...], list[int]] = {}
     for number, prompt in enumerate(prompts):
         members.setdefault(tuple(prompt), []).append(number)
@@ -66,9 +73,20 @@ def _unit(prompt: tuple[int, ...], members: Sequence[int], completions: Sequence
     return Unit(prompt, tuple(tuple(completions[number]) for number in members), tuple(members))
 
 
+def shares_of(units: Sequence[Unit], size: int) -> list[list[Unit]]:
+    """The units of each of `size` ranks, with about as many tokens; some are halved, their prompt read twice. (pure)"""
+    return share_out(units, size, lambda unit: unit.tokens, _halves)
+
+
+def _halves(unit: Unit) -> list[Unit]:
+    middle = len(unit.members) // 2
+    parts = (slice(middle), slice(middle, None)) if middle else ()
+    return [Unit(unit.prompt_ids, unit.completions[part], unit.members[part]) for part in parts]
+
+
 def rows_of(units: Sequence[Unit], row_tokens: int) -> list[list[Unit]]:
-    """Units to rows of at most `row_tokens`, as few as the first row with room gives, and about as long as each other:
-    what the longest has more than the rest is padding. (pure)"""
+    """Distribute units over rows of at most `row_tokens`. First-fit gives the number of rows; their lengths are then
+    evened out, because whatever the longest row has beyond the others is padding. (pure)"""
     ordered = sorted(units, key=lambda unit: -unit.tokens)
     fitted: list[list[Unit]] = []
     for unit in ordered:
@@ -83,14 +101,50 @@ def rows_of(units: Sequence[Unit], row_tokens: int) -> list[list[Unit]]:
     return min(even, fitted, key=lambda rows: max(map(_tokens, rows)))
 
 
+def passes_together(units: Sequence[Unit], size: int, rollouts: int, row_tokens: int) -> list[list[tuple[Batch, bool]]]:
+    """Passes that `size` ranks make together: of each pass that of each rank, and whether it counts. (pure)
+
+    A pass takes as long as the longest of its ranks. Of two ways the one whose passes take less: units of like length
+    beside each other, or as many equal shares as the limits of `micro_batches` allow, some units halved. A rank that
+    has nothing for a pass makes another's again.
+    """
+    if not units:
+        return []
+    alike = micro_batches(units, rollouts, row_tokens)
+    count = -(-_rollouts(units) // (rollouts * size))
+    while any(len(share) > 1 and _rollouts(share) > rollouts for share in shares_of(units, count * size)):
+        count += 1
+    equal = sorted((rows_of(share, row_tokens) for share in shares_of(units, count * size) if share), key=_size)
+    return min((_in_turn(alike, size), _in_turn(equal, size)), key=_time)
+
+
+def _in_turn(batches: Sequence[Batch], size: int) -> list[list[tuple[Batch, bool]]]:
+    """The smallest pass is the one that is not full."""
+    spare = [(batches[0], False)] * (-len(batches) % size) if batches else []
+    passes = [*spare, *((batch, True) for batch in batches)]
+    return [passes[at : at + size] for at in range(0, len(passes), size)]
+
+
+def _time(together: Sequence[Sequence[tuple[Batch, bool]]]) -> int:
+    return sum(max(_size(batch) for batch, _ in passes) for passes in together)
+
+
+def _size(batch: Batch) -> int:
+    return sum(map(_tokens, batch))
+
+
+def _rollouts(units: Sequence[Unit]) -> int:
+    return sum(len(unit.members) for unit in units)
+
+
 def _tokens(row: Sequence[Unit]) -> int:
     return sum(unit.tokens for unit in row)
 
 
-def micro_batches(units: Sequence[Unit], rollouts: int, row_tokens: int) -> list[list[list[Unit]]]:
+def micro_batches(units: Sequence[Unit], rollouts: int, row_tokens: int) -> list[Batch]:
     """Lists of rows, each list with at most `rollouts` rollouts where a unit is not larger by itself. (pure)
 
-    Units of like length come together, as the longest decides the width of a batch.
+    Units of similar length go together, because the longest row sets the width of a batch.
     """
     batches: list[list[Unit]] = []
     held = 0
@@ -104,10 +158,10 @@ def micro_batches(units: Sequence[Unit], rollouts: int, row_tokens: int) -> list
 
 
 def visible(segments: Tensor, begin: int = 0, end: int | None = None) -> Tensor:
-    """Which keys in front of `end` the queries from `begin` to `end` see: [R, 1, end - begin, end] bool. (pure)
+    """Which keys before `end` the queries from `begin` to `end` see: [R, 1, end - begin, end] bool. (pure)
 
-    segments: [R, 1, T, 2], of each token its own segment and the one that this follows (a completion its prompt, a
-    prompt itself). A token sees these two, as far as they are not behind it.
+    segments: [R, 1, T, 2]. Each token has its own segment and the one that it follows: for a completion that is its
+    prompt, for a prompt itself. A token sees the tokens of both segments up to its own position.
     """
     end = segments.shape[2] if end is None else end
     own, before = segments.unbind(-1)
@@ -121,7 +175,7 @@ def pack(rows: Sequence[Sequence[Unit]]) -> Pack:
     width = max(map(_tokens, rows))
     ids = torch.zeros(len(rows), width, dtype=torch.long)
     positions = torch.zeros_like(ids)
-    # A padding column is of segment -1: it sees other padding, so no softmax row is empty.
+    # Padding columns have segment -1. They see other padding, so no softmax row is empty.
     segments = torch.full((len(rows), 1, width, 2), -1, dtype=torch.int32)
     predictors: list[int] = []
     targets: list[int] = []
@@ -143,7 +197,7 @@ def pack(rows: Sequence[Sequence[Unit]]) -> Pack:
 
 
 class _Line:
-    """A unit written out: ids, positions, and where each completion token is predicted from."""
+    """A unit laid out flat: ids, positions, and the position that predicts each completion token."""
 
     def __init__(self, unit: Unit, offset: int) -> None:
         prompt = len(unit.prompt_ids)

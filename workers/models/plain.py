@@ -1,8 +1,8 @@
-"""Models that our own code is not known to compute: their passes, by transformers alone.
+"""Passes by plain transformers, for models that our own code cannot compute.
 
 Rows hold one prompt and one completion, beginning at the first column and padded on the right. Such a pass needs no
 mask and no positions: no token of a causal model depends on what follows it, be it dense, a mixture of experts, hybrid
-or recurrent. So it is the pass of the lone sequence, whatever masks, windows and states the model makes for itself.
+or recurrent. So it is the pass of the single sequence, whatever masks, windows and states the model makes for itself.
 `profiles/architecture.py` says which models these are.
 """
 
@@ -22,11 +22,11 @@ from workers.models.packing import Pack
 
 
 def described(model: Any) -> Architecture | None:
-    """What the model's config describes; None: its family is not known."""
+    """The architecture that the model's config describes; None if its family is unknown."""
     return architecture_of(model.config.to_dict())
 
 
-def settle(model: Any, profile: Profile) -> str:
+def choose_path(model: Any, profile: Profile) -> str:
     """Decide for `model` how it is computed in this run, and return `reason_of`. Raises LonghaulError (INPUT) for one
     that nothing computes at the lengths of this run."""
     longest = profile.sampling.max_prompt_tokens + profile.sampling.max_completion_tokens
@@ -42,8 +42,8 @@ def settle(model: Any, profile: Profile) -> str:
 
 
 def reason_of(model: Any) -> str:
-    """Why plain transformers computes `model`; empty: our own code does. Where nothing has settled it, a window of any
-    size is a reason."""
+    """Why plain transformers computes `model`; empty if our own code does. Until `settle` has decided, a sliding window
+    of any size is a reason."""
     found = getattr(model, "plain_reason", None)
     return _reason(model, 0) if found is None else str(found)
 
@@ -54,21 +54,21 @@ def _reason(model: Any, longest: int) -> str:
         return reason
     found = architecture_of(config)
     wanted = found.model_class if found else ""
-    # Over several GPUs the class is FSDP's, which comes from the model's own.
-    return "" if wanted in {one.__name__ for one in type(model).__mro__} else f"{type(model).__name__} is no {wanted}"
+    # Over several GPUs the class is FSDP's, a subclass of the model's own.
+    return "" if wanted in {one.__name__ for one in type(model).__mro__} else f"{type(model).__name__} is not {wanted}"
 
 
 def row_tokens_for(model: Any, wanted: int) -> int:
-    """Tokens of a row that completions are packed into; 0: each completion has a row of its own."""
+    """Row length for packing completions; 0 gives each completion a row of its own."""
     return 0 if reason_of(model) else wanted
 
 
 def logits_of(model: Any, pack: Pack) -> Tensor:
-    """What the model itself predicts the pack's completion tokens with, [N, V]. Each row of the pack is one unit."""
+    """The model's logits for the pack's completion tokens, [N, V]. Each row of the pack is one unit."""
     width = pack.ids.shape[1]
     rows, columns = pack.predictors // width, pack.predictors % width
     first, options = 0, {}
-    if "logits_to_keep" in inspect.signature(model.forward).parameters:  # over the prompt they would be thrown away
+    if "logits_to_keep" in inspect.signature(model.forward).parameters:  # logits over the prompt would be thrown away
         first = int(columns.min())
         options = {"logits_to_keep": width - first}
     logits: Tensor = model(input_ids=pack.ids, use_cache=False, **options).logits

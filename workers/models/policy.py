@@ -1,4 +1,4 @@
-"""The policy that the profile names, whole: weights or base and adapter, tokenizer, and what of it is state."""
+"""The policy of a profile: weights, or base and adapter; tokenizer; and which of it is state."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger("worker")
 
 @dataclass(frozen=True)
 class Policy:
-    """model: a plain causal language model of transformers, adapters inside it. items: what to register of it."""
+    """model: a plain causal language model of transformers, with any adapters inside. items: its state, to register."""
 
     model: Any
     tokenizer: load.Tokenizer
@@ -32,10 +32,10 @@ class Policy:
 
 
 def open_policy(profile: Profile, head: Path | None, device: torch.device) -> Policy:
-    """The policy at the run's beginning, or with weights that `items` restore from `head`, a verified checkpoint.
+    """The policy at the start of a run, or with weights that `items` restore from `head`, a verified checkpoint.
 
-    Raises LonghaulError: INPUT where files are missing or do not fit, also a base that the adapter was not trained on;
-    GPU where the device is one and there is none.
+    Raises LonghaulError: INPUT if files are missing or do not fit, or the adapter was trained on another base; GPU if
+    the profile asks for one and there is none.
     """
     if device.type == "cuda" and not torch.cuda.is_available():
         raise LonghaulError(
@@ -45,7 +45,7 @@ def open_policy(profile: Profile, head: Path | None, device: torch.device) -> Po
             exit_code=ExitCode.GPU,
         )
     policy = _with_adapter(profile, head, device) if profile.adapter.rank else _whole(profile, head, device)
-    is_plain = bool(plain.settle(policy.model, profile))
+    is_plain = bool(plain.choose_path(policy.model, profile))
     if not is_plain:
         attention.enable(policy.model)
         fused_layers.enable(policy.model)
@@ -59,9 +59,9 @@ def open_policy(profile: Profile, head: Path | None, device: torch.device) -> Po
 def restored_policy(
     profile: Profile, head: Path, step: int, device: torch.device, warn: Callable[[str], None] = log.warning
 ) -> Policy:
-    """The policy as `head` holds it, to be validated. Raises LonghaulError where that cannot be proven.
+    """The policy restored from `head`, for validation. Raises LonghaulError if the restore cannot be proven.
 
-    warn: called if the adapter is still what it began as, so that the base model answers.
+    warn: called if the adapter still has its initial values, so that in effect the base model answers.
     """
     policy = open_policy(profile, head, device)
     for item in policy.items:
@@ -84,7 +84,7 @@ def _whole(profile: Profile, head: Path | None, device: torch.device) -> Policy:
 
 
 def _with_adapter(profile: Profile, head: Path | None, device: torch.device) -> Policy:
-    """The base is read from where the profile says each time: a checkpoint holds the adapter alone."""
+    """The base is read from the profile's path each time; a checkpoint holds only the adapter."""
     knobs = profile.model
     base = knobs.path if knobs.random_init == "off" else f"random_init/{knobs.random_init}"
     with load.opened_model(knobs, profile.run.seed) as source:
@@ -100,7 +100,7 @@ def _with_adapter(profile: Profile, head: Path | None, device: torch.device) -> 
 
 
 def profile_for_reading(profile: Profile, directory: str | None) -> Profile:
-    """Nothing is learnt. directory: of a model that has no run; then bfloat16 where there is a GPU."""
+    """A profile for inference. directory: of a model without a run; then the dtype is bfloat16 on a GPU."""
     changes: dict[str, Any] = {"gradient_checkpointing": False}
     if directory is not None:
         is_gpu = device_of(profile).type == "cuda"

@@ -1,8 +1,8 @@
-"""What a checkpoint says about its adapter, so that whoever loads it can prove that this is what now answers.
+"""Proof, stored in a checkpoint, that its adapter is the one that answers after loading.
 
-An adapter that is silently not loaded leaves the base model, which answers well: validating it shows a flat curve and
-nothing else. So three things are compared: the base by the hash of its files, the live matrices bit by bit, and what
-the model says to a fixed probe.
+If an adapter silently fails to load, the base model answers, and answers well: validation shows a flat curve and no
+error. So loading compares three things: the hash of the base's files, the live matrices bit by bit, and the model's
+logits for a fixed probe.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FILENAME = "adapter_proof.json"
 PROBE_TOKENS = 32
 PROBE_LOGITS = 64
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2}
-"""Share of the largest logit by which other kernels may change one; on the same machine nothing changes."""
+"""How far other kernels may move a logit, as a share of the largest. On the same machine nothing changes."""
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -32,15 +32,15 @@ class Stored(msgspec.Struct, frozen=True):
     base_sha256: str
     adapter_sha256: str
     num_trained: int
-    """B matrices that are not all zero."""
+    """Number of B matrices that are not all zero."""
     logits: list[float]
-    """Of the last place of the probe, at places spread over the vocabulary, with the adapter."""
+    """Logits at the probe's last position, for tokens spread over the vocabulary, with the adapter."""
     base_logits: list[float]
-    """The same without it."""
+    """The same without the adapter."""
 
 
 def base_sha256(directory: Path) -> str:
-    """Identity of a base model: weights, config and tokenizer."""
+    """Identity of a base model: hash of weights, config and tokenizer."""
     found = hashlib.sha256()
     for path in sorted([*directory.glob("*.safetensors"), directory / "config.json", directory / "tokenizer.json"]):
         with path.open("rb") as file:
@@ -49,7 +49,7 @@ def base_sha256(directory: Path) -> str:
 
 
 def read(checkpoint: Path) -> Stored:
-    """The proof in a checkpoint. Raises LonghaulError (INPUT) where it has none."""
+    """The proof in a checkpoint. Raises LonghaulError (INPUT) if it has none."""
     try:
         return msgspec.json.decode((checkpoint / FILENAME).read_bytes(), type=Stored)
     except (OSError, msgspec.MsgspecError) as error:
@@ -57,7 +57,7 @@ def read(checkpoint: Path) -> Stored:
 
 
 def refuse_other_base(checkpoint: Path, directory: str, sha256: str) -> None:
-    """Raises LonghaulError (INPUT) where the adapter was trained on another base than the one in `directory`."""
+    """Raises LonghaulError (INPUT) if the adapter was trained on another base than the one in `directory`."""
     if read(checkpoint).base_sha256 != sha256:
         raise LonghaulError(
             f"the adapter of checkpoint {checkpoint.name} was trained on another base model than {directory} holds now",
@@ -68,9 +68,9 @@ def refuse_other_base(checkpoint: Path, directory: str, sha256: str) -> None:
 
 
 class Proof:
-    """Written at each save from the live model; at each load, after the matrices, the live model is compared with it.
+    """Written from the live model at each save. At each load, after the matrices, the live model is compared with it.
 
-    Registered, though it holds no state: what the next step depends on is in the files that it vouches for.
+    It holds no state of its own, but registering it makes every save and load run the proof.
     """
 
     filename = FILENAME
@@ -82,7 +82,7 @@ class Proof:
         path.write_bytes(msgspec.json.encode(self._measured()) + b"\n")
 
     def load(self, path: Path) -> None:
-        """Raises LonghaulError (INPUT) unless the live adapter is the stored one, and heard in what the model says."""
+        """Raises LonghaulError (INPUT) unless the live adapter is the stored one and affects the model's output."""
         if problem := difference(read(path.parent), self._measured(), TOLERANCE[self._model.dtype]):
             raise _refused(path.parent, problem)
 
@@ -97,7 +97,7 @@ class Proof:
 
 
 def difference(stored: Stored, live: Stored, tolerance: float) -> str:
-    """Why the live model is not the stored one; empty: it is. (pure)"""
+    """Why the live model is not the stored one; empty if it is. (pure)"""
     if stored.base_sha256 != live.base_sha256:
         return "it was trained on another base model"
     if stored.adapter_sha256 != live.adapter_sha256:
@@ -108,7 +108,7 @@ def difference(stored: Stored, live: Stored, tolerance: float) -> str:
     error, allowed = _distance(stored.logits, live.logits), tolerance * max(map(abs, stored.logits))
     if not error <= allowed:
         return (
-            f"it answers a fixed probe otherwise than when it was saved: a logit is off by {error:.3g} > {allowed:.3g}"
+            f"its answer to a fixed probe differs from when it was saved: a logit is off by {error:.3g} > {allowed:.3g}"
         )
     shift = _distance(stored.logits, stored.base_logits)
     if shift > 0 and _distance(live.logits, live.base_logits) == 0:
@@ -125,7 +125,7 @@ def probe(model: Any) -> list[float]:
     """Logits of fixed tokens after a fixed prompt."""
     vocabulary = model.config.vocab_size
     ids = torch.tensor([[(7919 * place + 13) % vocabulary for place in range(PROBE_TOKENS)]], device=model.device)
-    if plain.reason_of(model):  # its head may scale or bend the logits, and its parts have other names
+    if plain.reason_of(model):  # its head may scale or cap the logits, and its parts have other names
         found: Tensor = model(input_ids=ids, use_cache=False).logits[:, -1]
     else:
         found = model.lm_head(model.model(input_ids=ids, use_cache=False).last_hidden_state[:, -1])
@@ -135,7 +135,7 @@ def probe(model: Any) -> list[float]:
 
 
 def without_adapter(model: Any) -> list[float]:
-    """What the base model alone answers to the probe."""
+    """The base model's answer to the probe."""
     with disabled(model):
         return probe(model)
 
@@ -144,7 +144,7 @@ def _sha256_of(tensors: dict[str, Any]) -> str:
     found = hashlib.sha256()
     for name, tensor in tensors.items():
         found.update(f"{name} {list(tensor.shape)}\n".encode())
-        # A copy: what numpy has looked at can never be given back, as sharded weights are after each use.
+        # A copy: memory that numpy has seen can never be freed, and sharded weights must be, after each use.
         copied = tensor.detach().to("cpu", copy=True).contiguous()
         found.update(copied.view(torch.uint8).numpy().tobytes())
     return found.hexdigest()
@@ -152,7 +152,7 @@ def _sha256_of(tensors: dict[str, Any]) -> str:
 
 def _refused(checkpoint: Path, problem: str) -> LonghaulError:
     return LonghaulError(
-        f"the adapter of checkpoint {checkpoint.name} is not what the model would use: {problem}",
+        f"the adapter of checkpoint {checkpoint.name} is not the one that the model would use: {problem}",
         kept="the checkpoint, unchanged",
         next_command="python -m orchestrator status",
         exit_code=ExitCode.INPUT,

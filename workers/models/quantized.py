@@ -13,7 +13,7 @@ from workers.models import fused_layers, nf4
 
 
 def require(library: str, knob: str) -> None:
-    """Raises LonghaulError (INPUT) where a library that the profile needs is not installed."""
+    """Raises LonghaulError (INPUT) if a library that the profile needs is not installed."""
     if importlib.util.find_spec(library) is None:
         raise LonghaulError(
             f"{knob} needs {library}, which is not installed",
@@ -24,7 +24,7 @@ def require(library: str, knob: str) -> None:
 
 
 def nf4_config(dtype: str) -> Any:
-    """What transformers reads: linear layers in NF4 with quantised scales; embedding, head and norms stay in dtype."""
+    """The config for transformers: linear layers in NF4 with quantised scales; embedding, head and norms in `dtype`."""
     require("bitsandbytes", 'model.quantization = "nf4"')
     from transformers import BitsAndBytesConfig
 
@@ -38,14 +38,14 @@ def nf4_config(dtype: str) -> Any:
 
 
 def keep_gradients(model: Any) -> None:
-    """Switch off a kernel of some CPUs: it repacks the weights at the first rollout, and has no backward."""
+    """Switch off a kernel of some CPUs that repacks the weights at the first rollout and has no backward pass."""
     for module in model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
             module.support_avx512bf16_for_cpu = False
 
 
 def is_known(module: Any) -> bool:
-    """Whether `weight_of` has the weight of this linear layer, frozen."""
+    """Whether `weight_of` can return the weight of this frozen linear layer."""
     state = getattr(module.weight, "quant_state", None)
     if state is None:
         return type(module) is nn.Linear
@@ -53,7 +53,8 @@ def is_known(module: Any) -> bool:
 
 
 def weight_of(module: Any, dtype: torch.dtype) -> Tensor:
-    """What the layer computes with in `dtype`, [out, in]: made now, and the caller's, where it is in 4 bits."""
+    """The layer's weight in `dtype`, [out, in]. A 4-bit weight is dequantised anew, into a tensor that the caller
+    owns."""
     weight = module.weight
     if (state := getattr(weight, "quant_state", None)) is None:
         return weight.detach()  # type: ignore[no-any-return]
@@ -67,8 +68,8 @@ def weight_of(module: Any, dtype: torch.dtype) -> Tensor:
 
 
 def scales_of(module: Any) -> Tensor:
-    """Of each 64 weights of a layer in 4 bits, float32: 1/16 of a byte a weight, made once. Whoever reads the codes at
-    every step, a rollout or an update, has no table to look them up in."""
+    """The float32 scale of each 64 weights of a 4-bit layer, computed once: 1/16 byte per weight. Kernels that read the
+    codes at every step would otherwise look each scale up in a table."""
     if not hasattr(module, "float_scales"):
         state = module.weight.quant_state
         if state.nested:

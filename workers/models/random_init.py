@@ -1,6 +1,6 @@
-"""Model directories made from a seed: real shapes with weights that mean nothing, for rehearsals and measurements.
+"""Creates model directories from a seed: real shapes with random weights, for rehearsals and measurements.
 
-Everything after it reads the directory like one that was downloaded, so what is rehearsed is the real path.
+Later code reads the directory like a downloaded one, so a rehearsal exercises the real path.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def write(name: str, seed: int, dtype: str, directory: Path) -> None:
 
 
 def byte_tokenizer() -> Any:
-    """Each byte is a token, and the marks of a chat are one each: any text can be read, nothing needs training."""
+    """Each byte is a token, and so is each chat mark. It reads any text and needs no training."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     vocabulary = {token: number for number, token in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}

@@ -1,7 +1,7 @@
-"""Gradient checkpointing: activations of a decoder layer are computed again in the backward pass instead of kept.
+"""Gradient checkpointing: the backward pass recomputes a decoder layer's activations instead of keeping them.
 
-Only while gradients are made: a rollout through the same layers keeps its cache. Non-reentrant, so that it works where
-the layer's input needs no gradient, as over frozen embeddings.
+It applies only while gradients are computed: a rollout through the same layers keeps its cache. It is non-reentrant,
+which also works if the layer's input needs no gradient, as over frozen embeddings.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from profiles.errors import ExitCode, LonghaulError
 
 
 def enable(model: Any) -> None:
-    """Let `while_learning` have an effect on `model`, a decoder of transformers.
+    """Let `while_learning` take effect on `model`, a decoder of transformers.
 
-    Raises LonghaulError (INPUT) where its layers cannot be computed again.
+    Raises LonghaulError (INPUT) if its layers cannot be recomputed.
     """
     layers: list[Any] = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     if not layers:
@@ -34,15 +34,15 @@ def enable(model: Any) -> None:
     model.recomputed_layers = tuple(layers)
     for layer in layers:
         layer.gradient_checkpointing = True
-        # There is no dropout, so the second computation needs no generator's state.
+        # There is no dropout, so recomputing needs no random state.
         layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
 
 
 @contextmanager
 def while_learning(model: Any) -> Iterator[None]:
-    """Forward passes inside keep only the layers' inputs, where gradients are on and the model was enabled.
+    """Forward passes inside keep only the layers' inputs, if gradients are on and the model was enabled.
 
-    transformers looks at the layer's `training`. It is set on the layer alone, not on what is inside it.
+    transformers checks the layer's `training` flag. Only the layer's own flag is set, not those of its submodules.
     """
     layers = getattr(model, "recomputed_layers", ()) if torch.is_grad_enabled() else ()
     for layer in layers:

@@ -1,4 +1,4 @@
-"""Which device a worker computes on, and what is set for its whole process before anything is made there."""
+"""Chooses the device of a worker and applies settings for the whole process before anything is allocated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workers.memory import cap
 log = logging.getLogger("worker")
 
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-"""What a user may have said of PyTorch's allocator; then that holds."""
+"""Variables by which a user configures PyTorch's allocator; if one is set, it is left as it is."""
 
 
 def device_of(profile: Profile) -> torch.device:
@@ -24,28 +24,28 @@ def device_of(profile: Profile) -> torch.device:
 
 
 def set_up_torch(profile: Profile, *, isolate: bool) -> None:
-    """What holds for the whole process; before anything is allocated on a GPU."""
+    """Process-wide settings. Call it before anything is allocated on a GPU."""
     device = device_of(profile)
     if device.type == "cuda":
         cap.limit(profile.memory.cap_gib)
         let_segments_grow(profile)
-    if profile.run.gpus > 1 and device.type == "cpu":  # its ranks share the cores
+    if profile.run.gpus > 1 and device.type == "cpu":  # the ranks of a host share its cores
         torch.set_num_threads(max(1, (profile.run.threads or os.cpu_count() or 1) // profile.run.gpus))
     elif profile.run.threads:
         torch.set_num_threads(profile.run.threads)
     if profile.run.deterministic or isolate:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else matrix products differ from run to run
-        # Only warned, attention would still add its gradients in whatever order its blocks end.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # otherwise matrix products vary between runs
+        # With a warning only, attention would still add gradients in no fixed order.
         torch.use_deterministic_algorithms(True)
-        # Without it every new tensor is filled with NaN first: a search for bugs, and a tenth of a step.
+        # The default fills every new tensor with NaN: useful to find bugs, but it costs a tenth of a step.
         torch.utils.deterministic.fill_uninitialized_memory = isolate  # type: ignore[attr-defined]
     torch.autograd.set_detect_anomaly(isolate)
 
 
 def let_segments_grow(profile: Profile) -> None:
-    """Let PyTorch's allocator put together what is free between tensors: a tenth of a small card was lost to gaps.
+    """Let PyTorch's allocator merge free memory between tensors. Gaps took a tenth of a small card.
 
-    A pool of vLLM's that can sleep bears no such segments. Where the driver knows none, all stays as it was.
+    vLLM's sleep mode cannot use expandable segments. If the driver does not support them, nothing changes.
     """
     if not torch.cuda.is_available() or any(os.environ.get(name) for name in ALLOCATOR_VARIABLES):
         return
@@ -57,4 +57,4 @@ def let_segments_grow(profile: Profile) -> None:
         torch.empty(1, device="cuda")
     except RuntimeError as error:
         change("expandable_segments:False")
-        log.info("memory that is free between tensors stays so: %s", str(error).splitlines()[0])
+        log.info("free memory between tensors cannot be merged: %s", str(error).splitlines()[0])

@@ -10,12 +10,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from profiles.errors import ExitCode, LonghaulError
+from state.weights import WEIGHTS
 from workers.models.files import unusable
-from workers.models.load import WEIGHTS
 
 
 def refuse_not_finite(tensors: Mapping[str, Tensor]) -> None:
-    """Raises LonghaulError (NOT_FINITE) where a weight is NaN or infinite: that is never a checkpoint."""
+    """Raises LonghaulError (NOT_FINITE) if a weight is NaN or infinite; such a checkpoint is never written."""
     for name, tensor in tensors.items():
         if not bool(torch.isfinite(tensor).all()):
             raise LonghaulError(
@@ -27,16 +27,16 @@ def refuse_not_finite(tensors: Mapping[str, Tensor]) -> None:
 
 
 class Weights:
-    """All weights as one file that `from_pretrained` reads. Registered."""
+    """All weights in one file that `from_pretrained` reads. Registered."""
 
     filename = WEIGHTS
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._names = list(model.state_dict())  # asked for later, a model that is sharded would give its shards
+        self._names = list(model.state_dict())  # read now: once sharded, the model would list its shards
 
     def save(self, path: Path) -> None:
-        """Raises LonghaulError (NOT_FINITE) where a weight is NaN or infinite: that is never a checkpoint."""
+        """Raises LonghaulError (NOT_FINITE) if a weight is NaN or infinite; such a checkpoint is never written."""
         tensors = self._tensors()
         refuse_not_finite(tensors)
         save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, path, {"format": "pt"})

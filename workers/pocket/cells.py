@@ -1,11 +1,11 @@
-"""What the pocket model was pretrained to do: three kinds of task, to solve and to propose. (pure)
+"""What the pocket model was pretrained on: solving and proposing three kinds of task. (pure)
 
-These are facts of its weights: a kind that comes later has marks and corpus of its own only after a new pretraining.
+This is fixed by the weights: a new kind gets its own special tokens and corpus only with a new pretraining.
 """
 
 from profiles.task_kinds import ABDUCTION, DEDUCTION, INDUCTION
 
 ASKED = (DEDUCTION, ABDUCTION, INDUCTION)
-"""In the order of the corpus."""
+"""Kinds of task, in corpus order."""
 CELLS = (*ASKED, *(f"p{task}" for task in ASKED))
-"""To solve each of them, then to propose for each of them."""
+"""Solving each kind, then proposing each kind."""

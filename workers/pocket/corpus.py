@@ -1,6 +1,6 @@
-"""Training sequences for the six cells: prompts with a direct answer or with worked steps before it.
+"""Training sequences for the six cells: prompts with a direct answer, or with worked steps before the answer.
 
-Every answer is right, and no program whose fold is held out is ever shown, asked about or answered with.
+Every answer is correct. Programs in the held-out fold never appear, neither in prompts nor in answers.
 """
 
 from dataclasses import dataclass
@@ -27,29 +27,30 @@ from workers.tasks.prompts.pocket import PocketStyle
 
 STYLE = PocketStyle()
 NUM_SHOWN = 3
-"""Pairs in a prompt of induction."""
+"""Input/output pairs shown in an induction prompt."""
 INDUCTION_LETTERS = (3, 5)
-"""Length of inputs in induction: short, because a search writes them many times."""
+"""Minimum and maximum length of induction inputs: short, because a search writes their values many times."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a corpus is made of."""
+    """Composition of a corpus."""
 
     cell_weights: tuple[float, ...] = (1.0, 1.0, 1.2, 0.15, 0.15, 0.15)
-    """Of each of CELLS."""
+    """Sampling weight of each cell, in the order of CELLS."""
     statement_weights: tuple[float, ...] = (6, 8, 10, 12, 14, 16, 16, 16)
     """Weight of programs of 1, 2, ... statements."""
     worked_share: float = 0.8
-    """Share of solve sequences with worked steps; the model sees how often it should work from the style weights."""
+    """Share of solve sequences with worked steps. How often the model works is set by the style weights instead."""
     induction_weights: tuple[float, ...] = (1, 4, 5)
     """Weight of induction programs of 1, 2 and 3 statements."""
     direct_induction: int = 1
-    """Statements up to which the corpus answers induction without work. Longer ones it only begins to answer so."""
+    """Maximum number of statements for a full direct induction answer. Longer direct answers are cut after their
+    start."""
 
 
 def make_example(rng: Random, recipe: Recipe) -> Example:
-    """One random sequence, outside of the held-out fold."""
+    """One random sequence without held-out programs."""
     while True:
         cell = rng.choices(CELLS, recipe.cell_weights)[0]
         worked = rng.random() < recipe.worked_share
@@ -65,7 +66,7 @@ def make_example(rng: Random, recipe: Recipe) -> Example:
 
 
 def draw_program(rng: Random, recipe: Recipe, inputs: list[str]) -> Program:
-    """A program with a number of statements drawn as the recipe says."""
+    """A random program whose number of statements follows the recipe's weights."""
     counts = range(1, len(recipe.statement_weights) + 1)
     return random_program(rng, rng.choices(counts, recipe.statement_weights)[0], inputs)
 
@@ -79,7 +80,7 @@ def _trace_example(rng: Random, recipe: Recipe, cell: Task, worked: bool) -> Exa
 
 
 def deduce(program: Program, value: str, worked: bool) -> str:
-    """The output; worked: the value of each variable on the way."""
+    """Completion of a deduction: the output; if worked, the value of each variable on the way to it."""
     values = trace(program, value)
     if not worked:
         return repr(values[-1])
@@ -88,7 +89,10 @@ def deduce(program: Program, value: str, worked: bool) -> str:
 
 
 def abduce(program: Program, value: str, worked: bool) -> str:
-    """An input with the output of `value`; worked: a preimage statement by statement, from the last to the first."""
+    """Completion of an abduction: an input with the same output as `value`.
+
+    worked: the preimage of each statement, from the last to the first.
+    """
     chain = backwards(program, run_program(program, value))
     if chain is None or run_program(program, chain[0]) != run_program(program, value):
         chain = trace(program, value)
@@ -100,7 +104,7 @@ def abduce(program: Program, value: str, worked: bool) -> str:
 
 
 def backwards(program: Program, output: str) -> list[str] | None:
-    """Values of all variables found from the output alone; None where a letter to drop is missing."""
+    """Values of all variables, derived from the output alone; None if a value is too short to invert a statement."""
     values = [output]
     for statement in reversed(program):
         if statement.kind in ("append", "prepend") and not values[0]:
@@ -110,7 +114,7 @@ def backwards(program: Program, output: str) -> list[str] | None:
 
 
 def preimage(statement: Statement, value: str) -> str:
-    """A value that the statement maps to `value`, if there is one; letters that do not matter become `u`."""
+    """A value that the statement maps to `value`, if one exists; arbitrary letters become `u`."""
     inverse = {"rotate_left": "rotate_right", "rotate_right": "rotate_left", "drop_first": "", "drop_last": ""}
     match statement.kind:
         case "reverse" | "swapcase":
@@ -127,12 +131,12 @@ def preimage(statement: Statement, value: str) -> str:
             return value[:-1]
         case "prepend":
             return value[1:]
-        case _:  # upper and replace leave their own results as they are
+        case _:  # upper and replace map their own results to themselves
             return value
 
 
 def draw_problem(rng: Random, num_statements: int, num_pairs: int) -> tuple[Program, list[tuple[str, str]]]:
-    """A program and input/output pairs on which every one of its statements does something at least twice."""
+    """A program and input/output pairs; each statement changes the value in at least two of the shown pairs."""
     while True:
         inputs = [random_value(rng, *INDUCTION_LETTERS) for _ in range(num_pairs)]
         program = random_program(rng, num_statements, inputs)
@@ -149,7 +153,7 @@ def _pairs_example(rng: Random, recipe: Recipe, cell: Task, worked: bool) -> Exa
     problem = HiddenProgram(render(program), tuple(map(repr, inputs)), tuple(map(repr, outputs)), "", 0, "corpus")
     prompt = STYLE.solve(cell, problem)
     if not worked:
-        # What is not seen at a glance is begun and never finished here: work alone teaches the longer programs.
+        # Direct answers with longer programs are cut after their start: only worked sequences teach those programs.
         at_a_glance = num_statements <= recipe.direct_induction
         return Example(cell, prompt, render(program) if at_a_glance else "def f(a):", False, (program,), at_a_glance)
     answer = search(rng, program, pairs)
@@ -160,7 +164,7 @@ def _proposal_example(rng: Random, recipe: Recipe, cell: str) -> Example:
     shown_value, value = random_value(rng), random_value(rng)
     task = cell[1:]
     writes = kind_of(task).writes_program
-    if not writes:  # asked about short programs only, as its tasks are
+    if not writes:  # short programs only, as in the induction tasks
         shown = random_program(rng, rng.randint(1, 3), [shown_value])
     else:
         shown = draw_program(rng, recipe, [shown_value])

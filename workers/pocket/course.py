@@ -1,4 +1,4 @@
-"""What a pocket model is taught and held to: one course for each model that ships."""
+"""Training courses: corpus, vocabulary and evaluation problems of each shipped pocket model."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from workers.pocket.gate import GateProblem
 from workers.pocket.shards import Draw
 from workers.pocket.tokenizer import PROGRAMS
 from workers.pocket.vocabulary import Vocabulary
-from workers.pocket.words.corpus import WordRecipe, held_out_stories
-from workers.pocket.words.corpus import make_example as make_story
-from workers.pocket.words.speech import WORDS
+from workers.pocket.word_problems.corpus import WordRecipe, held_out_stories
+from workers.pocket.word_problems.corpus import make_example as make_story
+from workers.pocket.word_problems.speech import WORD_PROBLEMS
 
 
 @dataclass(frozen=True)
 class Course:
-    """`recipe`: what the corpus is made of, which gate.json keeps. `problems(num_each, seed)`: held out of it.
+    """One model's course.
 
-    `shown_share`: how often the model shall work at temperature 1. `direct_weight`: loss weight of direct answers after
+    recipe: composition of the corpus, recorded in gate.json. problems(num_each, seed): problems held out of the corpus.
+    shown_share: target share of worked answers at temperature 1. direct_weight: loss weight of direct answers after
     their first token.
     """
 
@@ -33,16 +34,16 @@ class Course:
 
 
 def programs(worked_share: float) -> Course:
-    """The little language: deduction, abduction, induction, and proposing them."""
+    """The little language: solving and proposing deduction, abduction and induction."""
     recipe = corpus.Recipe(worked_share=worked_share)
     return Course(PROGRAMS, recipe, partial(corpus.make_example, recipe=recipe), evaluation.held_out_problems)
 
 
-def words(worked_share: float) -> Course:
-    """Arithmetic in words."""
+def word_problems(worked_share: float) -> Course:
+    """Arithmetic in a few sentences."""
     recipe = WordRecipe(worked_share=worked_share)
     draw = partial(make_story, recipe=recipe)
-    return Course(WORDS, recipe, draw, held_out_stories, shown_share=0.15, direct_weight=0.5)
+    return Course(WORD_PROBLEMS, recipe, draw, held_out_stories, shown_share=0.15, direct_weight=0.5)
 
 
-COURSES: dict[str, Callable[[float], Course]] = {"programs": programs, "words": words}
+COURSES: dict[str, Callable[[float], Course]] = {"programs": programs, "word_problems": word_problems}

@@ -1,8 +1,8 @@
-"""The held-out problems of the pocket model, and who is right about them.
+"""Held-out problems of the pocket model, and a judge for their answers.
 
-Programs come from the fold that no corpus holds, by a fixed seed. The judge here runs only programs of the little
-language (an induction answer is parsed back into it), so that it needs no sandbox; text that is valid Python but not
-of the language is counted as wrong.
+Programs are drawn with a fixed seed from the fold that no corpus contains. The judge runs only programs of the little
+language (it parses induction answers back into it), so it needs no sandbox. Valid Python outside of the language counts
+as wrong.
 """
 
 import re
@@ -29,7 +29,7 @@ from workers.tasks.prompts.pocket import PocketStyle
 
 EVALUATION_SEED = 20_251_121
 STATEMENTS = (5, 8)
-"""Length of deduction and abduction programs, both ends included."""
+"""Minimum and maximum number of statements in deduction and abduction programs."""
 INDUCTION_STATEMENTS = (2, 3)
 HIDDEN_PAIRS = 3
 STYLE = PocketStyle()
@@ -46,7 +46,7 @@ class HeldOut:
 
     @property
     def prompt(self) -> str:
-        """What the solver is asked."""
+        """The prompt for the solver."""
         return STYLE.solve(self.task, self.item)
 
     @property
@@ -66,12 +66,12 @@ class HeldOut:
         return STYLE.parse_answer(self.task, completion) is not None
 
     def is_right(self, completion: str) -> bool:
-        """Whether a completion solves it."""
+        """Whether a completion solves the problem."""
         answer = STYLE.parse_answer(self.task, completion)
         return answer is not None and self.is_solved_by(answer)
 
     def is_solved_by(self, answer: str) -> bool:
-        """Whether an answer in the pocket style does: by running the program, as a sandbox would."""
+        """Whether an answer in the pocket style solves the problem; runs the program if necessary."""
         if isinstance(self.item, HiddenProgram):
             program = parse_program(answer)
             pairs = list(zip(self.item.inputs, self.item.outputs, strict=True))[NUM_SHOWN:]
@@ -82,7 +82,7 @@ class HeldOut:
 
 
 def held_out_problems(num_each: int = 300, seed: int = EVALUATION_SEED) -> list[HeldOut]:
-    """`num_each` problems of each built-in kind, all with different programs."""
+    """`num_each` problems of each built-in kind, all with distinct programs."""
     rng = Random(seed)
     problems = []
     seen: set[str] = set()
@@ -99,7 +99,7 @@ def held_out_problems(num_each: int = 300, seed: int = EVALUATION_SEED) -> list[
 
 
 def _hides(item: Triplet | HiddenProgram) -> bool:
-    """Whether a table of the pairs that are shown answers none of the hidden ones."""
+    """Whether memorising the shown pairs answers none of the hidden ones."""
     return not isinstance(item, HiddenProgram) or not hides_a_shown_input(item.program, item.inputs, NUM_SHOWN)
 
 
@@ -126,7 +126,7 @@ _LINES = [(kind, re.compile(r"(?P<name>[a-l]) = " + _line_pattern(kind))) for ki
 
 
 def parse_program(text: str) -> Program | None:
-    """The program that a text renders, or None if it is not of the language."""
+    """Parse source text into a program; None if it is not in the language."""
     statements = []
     for line in text.split("\n    ")[1:-1]:
         match = next(((kind, found) for kind, pattern in _LINES if (found := pattern.fullmatch(line))), None)

@@ -7,7 +7,7 @@ from workers.pocket.language import Program
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """As text. `cell`: what is asked for. `programs` are all programs in it, for the held-out test."""
+    """One sequence as text. cell: the task. programs: every program in it, for the held-out check."""
 
     cell: str
     prompt: str
@@ -15,6 +15,6 @@ class Example:
     worked: bool
     programs: tuple[Program, ...] = ()
     complete: bool = True
-    """False: only the start of the completion is shown, without a stop token."""
+    """False: the completion is cut after its start and has no stop token."""
     styled: bool = True
-    """Whether it could have been worked or direct."""
+    """Whether the task has both a worked and a direct form."""

@@ -1,6 +1,6 @@
-"""What a pocket model must show before it is shipped: it can work step by step, it rarely does, and guessing is poor.
+"""Release gate of a pocket model: it can work step by step, it rarely does, and its direct answers are often wrong.
 
-The gap between the two is what reinforcement learning finds; without it there is nothing to elicit.
+Reinforcement learning exploits the gap between worked and direct accuracy; without it there is nothing to elicit.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,11 +20,11 @@ MAX_TOKENS = 128
 
 
 class GateProblem(Protocol):
-    """A held-out problem, and all that the gate has to know of its answers."""
+    """A held-out problem, and what the gate must know about its answers."""
 
     @property
     def task(self) -> str:
-        """What its figures are listed under."""
+        """Key under which its figures are reported."""
         ...
 
     @property
@@ -32,12 +32,12 @@ class GateProblem(Protocol):
 
     @property
     def worked_start(self) -> str:
-        """How a completion with work begins."""
+        """Start of a worked completion."""
         ...
 
     @property
     def direct_start(self) -> str:
-        """How one without begins."""
+        """Start of a direct completion."""
         ...
 
     def is_right(self, completion: str) -> bool: ...
@@ -45,7 +45,7 @@ class GateProblem(Protocol):
     def is_worked(self, completion: str) -> bool: ...
 
     def is_answered(self, completion: str) -> bool:
-        """Whether there is an answer in it."""
+        """Whether the completion contains an answer."""
         ...
 
 
@@ -72,13 +72,13 @@ BOUNDS: Mapping[str, Bounds] = {
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One task's figures. Accuracies are of one answer a problem."""
+    """Figures of one task. Accuracies use one answer per problem."""
 
     num_examples: int
     worked: float
-    """Greedy accuracy when the first token says that work follows."""
+    """Greedy accuracy when the completion is forced to start with work."""
     direct: float
-    """Greedy accuracy when the first token is that of an answer."""
+    """Greedy accuracy when the completion is forced to start with an answer."""
     greedy: float
     """Greedy accuracy, unforced."""
     sampled: float
@@ -88,15 +88,15 @@ class Measured:
     worked_share: float
     """Share of worked answers at temperature 1."""
     malformed: float
-    """Share of answers at temperature 1 that have no answer in them."""
+    """Share of completions at temperature 1 that contain no answer."""
     mean_tokens: float
-    """Tokens of an answer at temperature 1 when work is forced."""
+    """Mean number of tokens per completion at temperature 1 when work is forced."""
 
 
 def measure(
     model: nn.Module, problems: Sequence[GateProblem], vocabulary: Vocabulary = PROGRAMS
 ) -> dict[str, Measured]:
-    """Runs all problems in five ways. Tasks are in the order of their first problems."""
+    """Run all problems in five modes. Tasks are in order of first appearance."""
     engine = Portions(NativeEngine(model), max_rows=4096)
     greedy, sampled = Sampling(greedy=True, max_new_tokens=MAX_TOKENS), Sampling(max_new_tokens=MAX_TOKENS)
     to_work, at_once = [one.worked_start for one in problems], [one.direct_start for one in problems]
@@ -147,7 +147,7 @@ def _complete(
 
 
 def failures(measured: Mapping[str, Measured]) -> list[str]:
-    """What keeps a model from being shipped, one sentence each with both numbers."""
+    """Violated bounds, one sentence each with the measured value and the limit."""
     found = []
     for task, figures in measured.items():
         bounds = BOUNDS[task]
@@ -177,7 +177,7 @@ def failures(measured: Mapping[str, Measured]) -> list[str]:
 
 
 def table(measured: Mapping[str, Measured]) -> str:
-    """The figures for a person."""
+    """The figures as a human-readable table."""
     lines = ["task   worked  direct  greedy  T=1    T=1 worked  worked share  malformed  tokens"]
     for task, m in measured.items():
         lines.append(

@@ -1,14 +1,15 @@
-"""The little Python language that the pocket model speaks: random programs, their meaning, and the held-out split.
+"""The little Python subset of the pocket model: random programs, their semantics, and the held-out split.
 
-A program is straight-line, single-assignment Python over short strings of ten letters:
+A program is straight-line, single-assignment Python over short strings from an alphabet of ten letters:
 
     def f(a):
         b = a[1:] + a[:1]
         c = b.replace('u', 'w')
         return c
 
-Each statement is easy alone and has an easy preimage; a chain of them is hard to see through in one pass. That is
-the whole trick. Nothing here runs text: `run_program` knows the statement kinds, so that the corpus can be made fast.
+Each statement is easy to apply and easy to invert, but a chain of them is hard to evaluate in one forward pass; this
+makes step-by-step work pay off. Nothing here executes source text: `run_program` interprets statements, which is fast
+enough to generate a corpus.
 """
 
 import ast
@@ -22,13 +23,13 @@ VARIABLES = "abcdeghijkl"
 """`a` is the argument; each statement binds the next one. `f` is the function."""
 MAX_STATEMENTS = len(VARIABLES) - 1
 MIN_VALUE, MAX_VALUE = 1, 7
-"""Letters of every intermediate value that the generator allows."""
+"""Minimum and maximum length of every intermediate value of a generated program."""
 NUM_FOLDS = 8
-"""One program in so many is held out of every corpus."""
+"""One in NUM_FOLDS programs is held out of every corpus."""
 
 
 class Statement(NamedTuple):
-    """One assignment: its kind, and the letters that it mentions."""
+    """One assignment: its kind and its letter arguments."""
 
     kind: str
     x: str = ""
@@ -50,15 +51,15 @@ KINDS: dict[str, tuple[str, Callable[[str, str, str], str]]] = {
     "prepend": ("'{x}' + {p}", lambda v, x, y: x + v),
     "replace": ("{p}.replace('{x}', '{y}')", lambda v, x, y: v.replace(x, y)),
 }
-"""Statement kinds: source text with the previous variable as {p}, and meaning."""
+"""Statement kind -> source template (the previous variable is {p}), and function."""
 
 KIND_NAMES = tuple(KINDS)
 PLAIN = tuple(Statement(kind) for kind in KIND_NAMES[:8])
-"""The statements without a letter of their own."""
+"""The statements without letter arguments."""
 
 
 def apply(statement: Statement, value: str) -> str:
-    """The value that a statement makes of the one before."""
+    """The result of a statement applied to `value`."""
     return KINDS[statement.kind][1](value, statement.x, statement.y)
 
 
@@ -85,21 +86,21 @@ def render_statement(statement: Statement, index: int) -> str:
 
 
 def render(program: Program) -> str:
-    """Source text of a program. Programs and texts correspond one to one."""
+    """Source text of a program. Distinct programs have distinct texts."""
     body = "".join(render_statement(statement, index) for index, statement in enumerate(program, start=1))
     return f"def f(a):{body}\n    return {VARIABLES[len(program)]}"
 
 
 def normal_form(program_text: str) -> str:
-    """Text that two programs share exactly if their syntax trees are equal. Raises SyntaxError.
+    """Canonical text: equal for two programs if and only if their syntax trees are equal. Raises SyntaxError.
 
-    For a rendered program it is the text itself: a test proves that for all statement kinds.
+    A rendered program is its own normal form; a test checks this for all statement kinds.
     """
     return ast.unparse(ast.parse(program_text))
 
 
 def is_held_out(normal_text: str) -> bool:
-    """Whether a program, given in normal form, belongs to the evaluation's share and never enters a corpus."""
+    """Whether a program, given in normal form, is reserved for evaluation and excluded from every corpus."""
     return hashlib.md5(normal_text.encode(), usedforsecurity=False).digest()[0] % NUM_FOLDS == 0
 
 
@@ -109,9 +110,9 @@ def random_value(rng: Random, low: int = 3, high: int = 6) -> str:
 
 
 def random_statement(rng: Random, value: str) -> Statement:
-    """A statement of a uniformly drawn kind whose letters mostly matter to `value`.
+    """A statement of a uniformly random kind; the letter that `replace` replaces mostly occurs in `value`.
 
-    `replace` keeps the case of a letter: then it has a preimage that is found without looking further back.
+    `replace` keeps the letter's case, so that a preimage can be found without looking at earlier statements.
     """
     kind = KIND_NAMES[int(rng.random() * 11)]
     if kind in ("append", "prepend"):
@@ -124,7 +125,7 @@ def random_statement(rng: Random, value: str) -> Statement:
 
 
 def random_program(rng: Random, num_statements: int, inputs: list[str]) -> Program:
-    """A program whose intermediate values all have 1 to 7 letters, on each of `inputs`."""
+    """A random program whose intermediate values have 1 to 7 letters on each of `inputs`."""
     values = inputs
     program: list[Statement] = []
     while len(program) < num_statements:

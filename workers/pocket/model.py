@@ -1,4 +1,4 @@
-"""The pocket models themselves: a small but real Qwen2, and the folder that `from_pretrained` reads it from."""
+"""Builds pocket models (a small Qwen2) and saves them as folders that `from_pretrained` can read."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from workers.pocket.vocabulary import EOS_ID, PAD_ID, Vocabulary
 
 WEIGHTS = Path(__file__).parent / "weights"
 """The shipped model of the little language."""
-WORDS_WEIGHTS = Path(__file__).parent / "words" / "weights"
+WORD_PROBLEMS_WEIGHTS = Path(__file__).parent / "word_problems" / "weights"
 """The shipped model of word problems."""
 
 
@@ -38,7 +38,7 @@ def build_model(
 
 
 def save_model(model: Qwen2ForCausalLM, directory: Path, vocabulary: Vocabulary = PROGRAMS) -> None:
-    """Writes weights, configuration and tokenizer. The tied output head is stored once."""
+    """Write weights, configuration and tokenizer. The output head is tied to the embedding and is not stored."""
     directory.mkdir(parents=True, exist_ok=True)
     model.config.architectures = ["Qwen2ForCausalLM"]
     model.config.save_pretrained(directory)
@@ -53,5 +53,5 @@ def save_model(model: Qwen2ForCausalLM, directory: Path, vocabulary: Vocabulary 
 
 
 def write_gate(directory: Path, gate: dict[str, object]) -> None:
-    """Writes the measured gate beside the weights."""
+    """Write the gate's measurements to gate.json beside the weights."""
     (directory / "gate.json").write_text(json.dumps(gate, indent=2) + "\n")

@@ -1,6 +1,6 @@
-"""Muon, with matrices of one shape orthogonalised together: for a small model the launches cost more than the work.
+"""Muon that orthogonalises matrices of equal shape in one batch: in a small model, kernel launches dominate the cost.
 
-Source: Keller Jordan, "Muon: an optimizer for hidden layers", 2024; same rule as `torch.optim.Muon`.
+Source: Keller Jordan, "Muon: an optimizer for hidden layers", 2024; same update rule as `torch.optim.Muon`.
 """
 
 from collections import defaultdict
@@ -15,7 +15,7 @@ ITERATIONS = 5
 
 
 def orthogonalise(matrices: Tensor) -> Tensor:
-    """About the nearest matrices with singular values near 1. matrices: [N, rows, columns], likewise returned."""
+    """Approximately orthogonalise each matrix: singular values near 1. matrices: [N, rows, columns]; same shape out."""
     a, b, c = COEFFICIENTS
     tall = matrices.shape[1] > matrices.shape[2]
     x = matrices.mT if tall else matrices
@@ -28,14 +28,14 @@ def orthogonalise(matrices: Tensor) -> Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """Nesterov momentum whose update is orthogonalised; decoupled weight decay."""
+    """Nesterov momentum with orthogonalised updates and decoupled weight decay."""
 
     def __init__(self, matrices: Iterable[Tensor], lr: float, momentum: float = 0.95, weight_decay: float = 0.0):
         super().__init__(matrices, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # no closure is ever given
-        """One update of all matrices that have a gradient."""
+        """Update all matrices that have a gradient."""
         for group in self.param_groups:
             by_shape: dict[torch.Size, list[Tensor]] = defaultdict(list)
             for matrix in group["params"]:

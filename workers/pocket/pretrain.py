@@ -1,7 +1,7 @@
 """Makes a pocket model from nothing but this repository: corpus, training, gate, and the folder that is shipped.
 
     python -m workers.pocket.pretrain --out DIR --device cuda --minutes 6
-    python -m workers.pocket.pretrain --course words --out DIR --device cuda --minutes 3
+    python -m workers.pocket.pretrain --course word_problems --out DIR --device cuda --minutes 3
 
 The corpus is drawn by all cores, packed into bytes and kept on the device. How often the model works is set by weights
 on the first token of a completion, so that the corpus may be rich in worked steps while the model still rarely writes
@@ -29,20 +29,21 @@ from workers.pocket.shards import Corpus, make_corpus
 MUON_LEARNING_RATE, ADAM_LEARNING_RATE = 0.02, 3e-3
 WARMUP_STEPS = 50
 DECAY_FROM = 0.6
-"""Share of the training after which the learning rate falls linearly to 0."""
+"""Fraction of training after which the learning rate decays linearly to 0."""
 PROMPT_WEIGHT = 0.03
 """Loss weight of prompt tokens."""
 MAX_GRAD_NORM = 1.0
 PRINT_S = 45.0
-"""Seconds between two lines of progress."""
+"""Minimum seconds between progress lines."""
 MEAN_WEIGHT = 32.0
-"""Constant divisor of a sequence's weighted token losses. Batches hold sequences of one length, and worked answers are
-long: divided by the batch's own sum, a first token would count more in direct answers than in worked ones."""
+"""Constant divisor of a sequence's weighted token losses. Sequences in a batch have similar lengths, and worked answers
+are long. Dividing by the batch's own weight sum would give first tokens more weight in direct answers than in worked
+ones."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The command line."""
+    """Command line options."""
 
     course: str
     out: Path
@@ -65,7 +66,7 @@ class Settings:
 
 
 def parse_arguments(argv: list[str]) -> Settings:
-    """Settings from the command line; `--help` tells each."""
+    """Parse the command line; `--help` explains the options."""
     parser = argparse.ArgumentParser(prog="python -m workers.pocket.pretrain", description=__doc__)
     add = parser.add_argument
     add("--course", choices=COURSES, default="programs", help="what is taught: the little language, or word problems")
@@ -90,15 +91,16 @@ def parse_arguments(argv: list[str]) -> Settings:
 
 
 def style_weights(worked_share: float, shown_share: float) -> tuple[float, float]:
-    """Weights of the first token of worked and of direct answers, so that the model learns `shown_share`.
+    """Loss weights of the first token of worked and direct answers that make the model work with rate `shown_share`.
 
-    A cross-entropy with weights w on shares s is least at p = w_w s / (w_w s + w_d (1 - s)); the direct weight is 1.
+    With worked share s and weights w_w, w_d, the weighted cross-entropy is minimal at
+    p = w_w s / (w_w s + w_d (1 - s)). The direct weight w_d is fixed to 1.
     """
     return shown_share * (1 - worked_share) / ((1 - shown_share) * worked_share), 1.0
 
 
 def loss_weights(corpus: Corpus, rows: Tensor, width: int, course: Course) -> Tensor:
-    """Loss weight of each token as a target. [B, width]."""
+    """Loss weight of each token as a target. Returns [B, width]."""
     columns = torch.arange(width, device=rows.device)[None]
     prompts, ends = corpus.prompt_lengths[rows][:, None], corpus.lengths[rows][:, None]
     worked, styled = corpus.worked[rows][:, None], corpus.styled[rows][:, None]
@@ -111,7 +113,7 @@ def loss_weights(corpus: Corpus, rows: Tensor, width: int, course: Course) -> Te
 
 
 def sequence_loss(model: Qwen2ForCausalLM, corpus: Corpus, rows: Tensor, course: Course) -> Tensor:
-    """Weighted sum of the token losses of a batch, per sequence and typical weight."""
+    """Weighted sum of a batch's token losses, divided by the number of sequences and MEAN_WEIGHT."""
     ids = corpus.batch(rows)  # [B, T]
     weights = loss_weights(corpus, rows, ids.shape[1], course)[:, 1:]
     with torch.autocast(ids.device.type, torch.bfloat16, enabled=ids.device.type == "cuda"):
@@ -121,7 +123,7 @@ def sequence_loss(model: Qwen2ForCausalLM, corpus: Corpus, rows: Tensor, course:
 
 
 def make_optimizers(model: Qwen2ForCausalLM) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices of the layers, AdamW for all else."""
+    """Muon for the layers' matrices, AdamW for all other parameters."""
     matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "layers" in name]
     others = [p for name, p in model.named_parameters() if p.ndim != 2 or "layers" not in name]
     return [
@@ -136,20 +138,22 @@ def learning_rate_factor(step: int, progress: float) -> float:
 
 
 def end_after_gate(end: float, progress: float, *, holds: bool) -> float:
-    """Share of the planned training at which it ends. The first time that the gate holds, the decay begins at once,
-    with its usual share of the whole. (pure)"""
+    """Fraction of the planned training at which to stop. (pure)
+
+    When the gate first holds, the decay begins at once and takes its usual share of the shortened training.
+    """
     return min(end, progress / DECAY_FROM) if holds and progress / end < DECAY_FROM else end
 
 
 def gate_holds(model: Qwen2ForCausalLM, course: Course) -> bool:
-    """Measure and print the gate, on other problems than it is judged on at the end."""
+    """Measure and print the gate, on different problems than the final gate uses."""
     measured = measure(model, course.problems(200, seed=1), course.vocabulary)
     print(table(measured), flush=True)
     return not failures(measured)
 
 
 def train(model: Qwen2ForCausalLM, corpus: Corpus, course: Course, settings: Settings) -> int:
-    """Trains in place; returns the number of sequences used."""
+    """Train the model in place; returns the number of sequences used."""
     optimizers = make_optimizers(model)
     rates = [optimizer.param_groups[0]["lr"] for optimizer in optimizers]
     generator = torch.Generator().manual_seed(settings.seed)
@@ -176,7 +180,7 @@ def train(model: Qwen2ForCausalLM, corpus: Corpus, course: Course, settings: Set
                     holds = gate_holds(model, course) and not settings.full_length
                     end = end_after_gate(end, progress, holds=holds)
                 now = time.monotonic() - began
-                next_print = now + max(PRINT_S, 9 * (now - spent))  # on a slow device the gate is a tenth at most
+                next_print = now + max(PRINT_S, 9 * (now - spent))  # the gate takes a tenth of the time at most
     return step * settings.batch_size
 
 

@@ -1,7 +1,7 @@
-"""How induction is worked: try a statement, write what it makes of the pairs, look whether the rest can follow, go on.
+"""Writes worked induction: try a statement, write its results on the pairs, check whether the rest can follow, repeat.
 
-Each look is easy; the search wins by its length. This is the teacher that writes such searches for the corpus. It
-knows all programs of up to three statements whose last one may mention letters, and the program that made the pairs.
+Each step is easy; the length of the search makes it powerful. This teacher writes such searches for the corpus. It
+knows the true program, and enumerates all programs of up to three statements in which only the last has letters.
 """
 
 from functools import lru_cache
@@ -10,12 +10,12 @@ from random import Random
 from workers.pocket.language import LETTERS, PLAIN, Program, Statement, apply, is_held_out, render, render_statement
 
 MAX_WRONG_TRIES = (2, 3)
-"""Wrong tries shown for the first of three statements, and for the one before last."""
+"""Maximum number of wrong tries: before the first of three statements, and before the last but one."""
 Pairs = list[tuple[str, str]]
 
 
 def last_statements(left: str, right: str) -> list[Statement]:
-    """All statements that map one value to the other; for equal values also a `replace` without effect."""
+    """All statements that map `left` to `right`; for equal values this includes a `replace` without effect."""
     growth = len(right) - len(left)
     if growth == 1:
         one_longer = [Statement("append", right[-1]), Statement("prepend", right[0])]
@@ -27,7 +27,7 @@ def last_statements(left: str, right: str) -> list[Statement]:
 
 
 def _replacement(left: str, right: str) -> Statement | None:
-    """The `replace` that the first difference asks for; one of a letter that is not there if there is none."""
+    """The `replace` that fixes the first difference; if there is none, one of a letter that does not occur."""
     for x, y in zip(left, right, strict=True):
         if x != y:
             return Statement("replace", x, y) if x.islower() == y.islower() else None
@@ -35,9 +35,9 @@ def _replacement(left: str, right: str) -> Statement | None:
 
 
 def explanations(pairs: Pairs, num_statements: int) -> list[set[Program]]:
-    """Programs that explain the first pair, the first two, and so on; only the last statement mentions letters.
+    """Programs that explain the first pair, the first two, and so on; only the last statement has letters.
 
-    A `replace` without effect on the first pair is lost on later ones: the teacher then falls back on the truth.
+    This misses a `replace` that has no effect on the first pair; the teacher then falls back to the true program.
     """
     left, right = pairs[0]
     chains: list[tuple[Program, str]] = [((), left)]
@@ -58,7 +58,7 @@ def _run(program: Program, value: str) -> str:
 
 @lru_cache(maxsize=4096)
 def lengths_fit(before: tuple[int, ...], after: tuple[int, ...], num_statements: int) -> bool:
-    """Whether that many statements can turn values of lengths `before` into lengths `after`."""
+    """Whether `num_statements` statements can turn values of lengths `before` into lengths `after`."""
     if num_statements == 0:
         return before == after
     changes = [tuple(n + change for n in before) for change in (-1, 0, 1)] + [tuple((n + 1) // 2 for n in before)]
@@ -68,7 +68,7 @@ def lengths_fit(before: tuple[int, ...], after: tuple[int, ...], num_statements:
 def search(rng: Random, truth: Program, pairs: Pairs) -> tuple[str, Program] | None:
     """A worked search for the program behind `pairs`, and the program that it finds.
 
-    Returns None where no search may be shown: what it finds is held out.
+    Returns None if the program found is held out, so that the search must not be shown.
     """
     levels = explanations(pairs, len(truth))
     found = rng.choice(sorted(levels[-1])) if levels[-1] else truth
@@ -82,7 +82,7 @@ def search(rng: Random, truth: Program, pairs: Pairs) -> tuple[str, Program] | N
 
 
 def _wrong_tries(rng: Random, truth: Program, head: Program, levels: list[set[Program]], pairs: Pairs) -> str:
-    """Some statements after `head` that lead nowhere, each worked up to the first pair that shows it."""
+    """Some dead-end statements after `head`, each worked up to the first pair that rules it out."""
     depth, left = len(head), len(truth) - len(head) - 1
     wants = tuple(len(right) for _, right in pairs)
     wrong: list[tuple[Statement, int]] = []
@@ -100,6 +100,6 @@ def _wrong_tries(rng: Random, truth: Program, head: Program, levels: list[set[Pr
 
 
 def _tried(tried: Program, pairs: Pairs, count: int) -> str:
-    """The last statement of `tried`, and what the whole makes of the first `count` inputs."""
+    """The last statement of `tried`, and the results of `tried` on the first `count` inputs."""
     values = "<sep>".join(_run(tried, value) for value, _ in pairs[:count])
     return f"{render_statement(tried[-1], len(tried))}<out>{values}"

@@ -1,4 +1,4 @@
-"""A corpus as packed bytes: made by all cores from a seed, kept whole on the training device, read in batches."""
+"""A corpus packed into bytes: generated from a seed on all cores, kept on the training device, read in batches."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -22,24 +22,24 @@ WIDTH_STEP = 8
 
 @dataclass(frozen=True)
 class Corpus:
-    """Sequences one behind the other, and where each begins."""
+    """Concatenated sequences and their offsets."""
 
     tokens: Tensor  # [total] uint8
     starts: Tensor  # [S]
-    lengths: Tensor  # [S] prompt, completion and end
+    lengths: Tensor  # [S] of prompt, completion and stop token
     prompt_lengths: Tensor  # [S]
     worked: Tensor  # [S] bool
-    styled: Tensor  # [S] bool: it could have been worked or direct
+    styled: Tensor  # [S] bool: the task has a worked and a direct form
 
     def batch(self, rows: Tensor) -> Tensor:
-        """The chosen sequences, padded on the right. rows: [B]; returns [B, T]."""
+        """The selected sequences, right-padded. rows: [B]; returns [B, T]."""
         width = -(-int(self.lengths[rows].max()) // WIDTH_STEP) * WIDTH_STEP
         columns = torch.arange(width, device=rows.device)[None]
         places = (self.starts[rows][:, None] + columns).clamp(max=len(self.tokens) - 1)
         return torch.where(columns < self.lengths[rows][:, None], self.tokens[places].long(), PAD_ID)
 
     def shuffled_batches(self, batch_size: int, generator: torch.Generator) -> Iterator[Tensor]:
-        """Row numbers of one round through the corpus; batches hold sequences of similar length."""
+        """Yield the row numbers of one epoch in batches of similar sequence length."""
         order = torch.randperm(len(self.lengths), generator=generator).to(self.lengths.device)
         span = batch_size * BATCHES_SORTED_TOGETHER
         for begin in range(0, len(order), span):
@@ -51,11 +51,11 @@ class Corpus:
 
 
 Draw = Callable[[Random], Example]
-"""One training sequence; a function that another process can be sent."""
+"""A picklable function that draws one training sequence."""
 
 
 def make_shard(seed: int, size: int, draw: Draw, vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens one behind the other as uint8, and [size, 4] of length, prompt length, worked, styled."""
+    """Concatenated tokens as uint8, and int32 [size, 4] of length, prompt length, worked, styled."""
     rng = Random(seed)
     tokens: list[int] = []
     facts = np.empty((size, 4), dtype=np.int32)
@@ -71,7 +71,7 @@ def make_shard(seed: int, size: int, draw: Draw, vocabulary: Vocabulary) -> tupl
 def make_corpus(
     num_sequences: int, draw: Draw, vocabulary: Vocabulary, seed: int, device: str, cache: Path | None = None
 ) -> Corpus:
-    """A corpus on `device`. With `cache`, it is read from that folder, or written there once it is made."""
+    """A corpus on `device`. With `cache`, it is read from that folder if present, else generated and saved there."""
     file = cache / "corpus.safetensors" if cache else None
     if file and file.exists():
         packed = load_file(file)

@@ -1,7 +1,7 @@
 """The vocabulary of the little language.
 
-`\\n    c = b` is one token: then looking a statement up by the variable that it binds is one attention hop, and worked
-steps are learned fast.
+`\\n    c = b` is one token, so that finding a statement by the variable that it binds takes one attention hop, and the
+model learns worked steps fast.
 """
 
 from itertools import pairwise
@@ -30,7 +30,7 @@ OPERATORS = (
 
 
 def all_tokens() -> list[str]:
-    """In the order of their ids."""
+    """All tokens, in id order."""
     tokens = [*SPECIALS, *OPERATORS, *LETTERS]
     for previous, name in pairwise(VARIABLES):
         tokens += [f"\n    {name} = {previous}", f"\n    {name} = '", f"' + {previous}", f"\n    return {name}"]

@@ -1,6 +1,6 @@
-"""A fixed vocabulary, the longest match first, and an exact way back: the tokenizer of a pocket model.
+"""The tokenizer of a pocket model: a fixed vocabulary, longest match first, with exact decoding.
 
-The files made here are read by `PreTrainedTokenizerFast`.
+`PreTrainedTokenizerFast` reads the files that it saves.
 """
 
 import json
@@ -10,11 +10,11 @@ from pathlib import Path
 
 PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
 PAD_ID, EOS_ID = 0, 1
-"""Of every vocabulary here."""
+"""The same ids in every vocabulary."""
 
 
 class Vocabulary:
-    """tokens: all of them, `<pad>` and `<eos>` first, `<unk>` anywhere; a token's id is its place."""
+    """tokens: all tokens, with `<pad>` and `<eos>` first and `<unk>` anywhere; a token's id is its index."""
 
     def __init__(self, tokens: Sequence[str]) -> None:
         assert tuple(tokens[:2]) == (PAD, EOS) and UNKNOWN in tokens and len(set(tokens)) == len(tokens)
@@ -28,18 +28,18 @@ class Vocabulary:
         return len(self.tokens)
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text, as the saved tokenizer gives them but without its set-up: for making a corpus."""
+        """Ids of a text, identical to the saved tokenizer's but without its set-up cost."""
         unknown = self.ids[UNKNOWN]
         return [self.ids.get(piece, unknown) for piece in self._match.findall(text)]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of ids; exact for every text of the vocabulary."""
+        """Text of ids; exact for every text that the vocabulary covers."""
         return "".join(self.tokens[number] for number in ids)
 
     def save(self, directory: Path) -> None:
-        """Writes tokenizer.json and tokenizer_config.json, which `PreTrainedTokenizerFast.from_pretrained` reads.
+        """Write tokenizer.json and tokenizer_config.json for `PreTrainedTokenizerFast.from_pretrained`.
 
-        Not `AutoTokenizer`: where the config says Qwen2, it takes Qwen2's own tokenizer, which does not know our marks.
+        Do not load with `AutoTokenizer`: for a Qwen2 config it uses Qwen2's tokenizer, which lacks our special tokens.
         """
         from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 

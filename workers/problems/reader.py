@@ -1,7 +1,8 @@
-"""Problems with known answers from disk: GSM8K as published, or any JSON lines with a prompt and an answer.
+"""Reads problems with known answers: GSM8K as published, or any JSON lines with a prompt and an answer.
 
-A line is {"question" or "prompt", "answer"}; where an answer has `####`, what follows the last one is the right one.
-Rows of parquet and Arrow files count as lines. Nothing is downloaded.
+A line is {"question" or "prompt", "answer"}. If the answer contains `####`, the text after the last one is the right
+answer. Where programs are judged, a line may have "tests" in place of the answer: statements, or objects of "input" and
+"output", as the code server takes them. Rows of parquet and Arrow files count as lines. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -18,21 +19,27 @@ from msgspec import Struct
 
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Grpo
-from workers.pocket.words import problems as words
+from workers.pocket.word_problems import problems as word_problems
 from workers.problems.tables import KINDS, read_tables, table_files
+from workers.sandbox.server.protocols import BadRequest, call_for, list_of
 from workers.verifiers.answers import LONGEST_ANSWER, gold_of, written
 
+LONE = "a lone surrogate character"
 MOST_NAMED = 5
-"""Bad lines that an error names one by one."""
+"""How many bad lines an error lists."""
 
 
 class Problem(Struct, frozen=True):
-    """`number`: its place among the usable ones, which a cursor counts; `line`: in the file, from 1."""
+    """`number`: index among the usable problems, which a cursor counts; `line`: in the file, from 1.
+
+    gold: the right answer, or the tests as the text of a JSON list.
+    """
 
     number: int
     line: int
     prompt: str
     gold: str
+    has_tests: bool = False
 
 
 class BadLine(Struct, frozen=True):
@@ -41,7 +48,7 @@ class BadLine(Struct, frozen=True):
 
 
 class Problems(Struct, frozen=True):
-    """The usable lines in order, and those left out. `digest`: of all prompts and answers in order."""
+    """The usable lines in order, and the skipped ones. `digest`: of all prompts and answers in order."""
 
     path: Path
     problems: tuple[Problem, ...]
@@ -55,25 +62,29 @@ class Problems(Struct, frozen=True):
         return whole.hexdigest()
 
 
-def read_problems(path: Path, grpo: Grpo, split: str = "train") -> Problems:
-    """All problems of a file, or of the split's file in a folder; of a data set's folder those of its split.
+def read_problems(path: Path, grpo: Grpo, split: str = "train", *, with_tests: bool = False) -> Problems:
+    """All problems of a file, of the split's file in a folder, or of the split in a data set's folder.
 
-    Lines that cannot be used are refused together, by number, or with `bad_rows = "skip"` left out. Raises
-    LonghaulError (INPUT) for them, for a file that is missing or binary, and where nothing usable is left. The path
-    `pocket-words` is no file but the built-in word problems, which are made here.
+    with_tests: lines with tests are problems too.
+
+    Unusable lines are refused together, by number, or skipped with `bad_rows = "skip"`. Raises LonghaulError (INPUT)
+    for them, for a missing or binary file, and if nothing usable is left. The path `pocket-words` is not a file but the
+    built-in word problems, which are generated here.
     """
-    if str(path) == words.NAME:
+    if str(path) == word_problems.NAME:
         return _built_in()
     tables = _tables_of(path, split)
     file = path if tables else _file_of(path, split)
     rows = _table_rows(path, tables) if tables else _rows(_bytes_of(file))
+    read = _with_tests if with_tests else _checked
     problems: list[Problem] = []
     bad: list[BadLine] = []
     for line, reason, row in rows:
-        if row is None:
-            bad.append(BadLine(line, reason))
+        found = reason or read(row)
+        if isinstance(found, str):
+            bad.append(BadLine(line, found))
         else:
-            problems.append(Problem(len(problems), line, *row))
+            problems.append(Problem(len(problems), line, *found))
     if bad and grpo.bad_rows == "refuse":
         raise _refusal(
             file,
@@ -87,13 +98,13 @@ def read_problems(path: Path, grpo: Grpo, split: str = "train") -> Problems:
 
 
 def _by_line(bad: list[BadLine]) -> str:
-    """The first of them, a line each, and how many more there are. (pure)"""
+    """The first of them, one per line, and how many more there are. (pure)"""
     named = [f"\n  line {one.line}: {one.reason}" for one in bad[:MOST_NAMED]]
     return "".join([*named, *([f"\n  and {len(bad) - MOST_NAMED} more"] if len(bad) > MOST_NAMED else [])])
 
 
 def drop_long(problems: Problems, count_tokens: Callable[[str], int], max_prompt_tokens: int) -> Problems:
-    """Without the problems whose prompts are too long; these are left out by line, never cut."""
+    """The problems whose prompts fit. Longer ones are skipped and listed by line, never truncated."""
     kept: list[Problem] = []
     dropped: list[BadLine] = []
     for one in problems.problems:
@@ -112,12 +123,12 @@ def drop_long(problems: Problems, count_tokens: Callable[[str], int], max_prompt
 
 
 def first(problems: Problems, count: int) -> Problems:
-    """The first `count` of them; 0: all."""
+    """The first `count` problems; 0: all."""
     return msgspec.structs.replace(problems, problems=problems.problems[:count]) if count else problems
 
 
 def summary(problems: Problems) -> str:
-    """One line for a log: how many, and what was left out."""
+    """One line for a log: how many problems, and what was skipped."""
     text = f"{len(problems.problems)} problems from {problems.path.name}"
     if problems.left_out:
         lines = [str(one.line) for one in problems.left_out[:MOST_NAMED]]
@@ -127,30 +138,31 @@ def summary(problems: Problems) -> str:
 
 
 def _built_in() -> Problems:
-    stories = enumerate(words.draw_problems())
+    stories = enumerate(word_problems.draw_problems())
     return Problems(
-        Path(words.NAME), tuple(Problem(number, number + 1, story.text, str(story.answer)) for number, story in stories)
+        Path(word_problems.NAME),
+        tuple(Problem(number, number + 1, story.text, str(story.answer)) for number, story in stories),
     )
 
 
-def _rows(text: bytes) -> Iterator[tuple[int, str, tuple[str, str] | None]]:
-    """(line, why it cannot be used, prompt and answer). Empty lines are none."""
+def _rows(text: bytes) -> Iterator[tuple[int, str, Any]]:
+    """(line, why it cannot be read, what it holds). Skips empty lines."""
     for number, line in enumerate(text.split(b"\n"), start=1):
         if not line.strip():
             continue
         try:
             row: Any = json.loads(line)
         except (ValueError, RecursionError) as error:
-            yield number, f"no JSON: {error}"[:200], None
+            yield number, f"not JSON: {error}"[:200], None
             continue
-        yield _checked(number, row)
+        yield number, "", row
 
 
-def _table_rows(path: Path, files: Sequence[Path]) -> Iterator[tuple[int, str, tuple[str, str] | None]]:
-    """The same of the rows of tables."""
+def _table_rows(path: Path, files: Sequence[Path]) -> Iterator[tuple[int, str, Any]]:
+    """The same for the rows of tables."""
     try:
         for number, row in enumerate(read_tables(files), start=1):
-            yield _checked(number, row)
+            yield number, "", row
     except ImportError as error:
         why = f"reading {files[0].suffix[1:]} files needs pyarrow"
         raise _refusal(path, why, 'pip install "pyarrow>=18"   (the extra `arrow`), then the same command') from error
@@ -158,9 +170,21 @@ def _table_rows(path: Path, files: Sequence[Path]) -> Iterator[tuple[int, str, t
         raise _refusal(path, f"{type(error).__name__}: {error}"[:300], f"ls -l {files[0].parent}") from error
 
 
-def _checked(number: int, row: Any) -> tuple[int, str, tuple[str, str] | None]:
-    reason = _reason(row)
-    return number, reason, None if reason else (_prompt_of(row), gold_of(_answer_of(row)))
+def _checked(row: Any) -> tuple[str, str] | str:
+    """Prompt and answer, or why the row is no problem."""
+    return _reason(row) or (_prompt_of(row), gold_of(_answer_of(row)))
+
+
+def _with_tests(row: Any) -> tuple[str, str, bool] | tuple[str, str] | str:
+    """The same, with tests in place of the answer where there are any."""
+    if not isinstance(row, dict) or row.get("tests") is None:
+        return _checked(row)
+    try:
+        call_for(row["tests"])
+        tests = json.dumps(list_of(row["tests"]))
+    except BadRequest as error:
+        return f"tests that cannot be run: {error}"
+    return _prompt_reason(_prompt_of(row)) or (_prompt_of(row), tests, True)
 
 
 def _prompt_of(row: dict[str, Any]) -> Any:
@@ -168,7 +192,7 @@ def _prompt_of(row: dict[str, Any]) -> Any:
 
 
 def _answer_of(row: dict[str, Any]) -> Any:
-    """A number may stand without quotes; True is none, nor is NaN, which tables have where a value is missing."""
+    """The answer, which may be a number without quotes. Rejects True, and NaN, which tables hold for missing values."""
     answer = row.get("answer")
     if isinstance(answer, float) and not math.isfinite(answer):
         return None
@@ -176,28 +200,34 @@ def _answer_of(row: dict[str, Any]) -> Any:
 
 
 def _reason(row: Any) -> str:
-    """Why a line is no problem; empty if it is one."""
+    """Why a line is not a problem; empty if it is one."""
     if not isinstance(row, dict):
         return "not an object"
-    prompt, answer = _prompt_of(row), _answer_of(row)
-    if not isinstance(prompt, str) or not prompt.strip():
-        return "no text `prompt` or `question`"
+    answer = _answer_of(row)
+    if reason := _prompt_reason(_prompt_of(row)):
+        return reason
     if not isinstance(answer, str) or not gold_of(answer):
         return "no `answer`"
-    if not _is_text(prompt) or not _is_text(answer):
-        return "a lone surrogate character"
+    if not _is_text(answer):
+        return LONE
     if len(gold_of(answer)) > LONGEST_ANSWER:
         return f"an answer of {len(gold_of(answer))} characters: nothing marks its end (####)"
     return ""
 
 
+def _prompt_reason(prompt: Any) -> str:
+    if not isinstance(prompt, str) or not prompt.strip():
+        return "no text `prompt` or `question`"
+    return "" if _is_text(prompt) else LONE
+
+
 def _is_text(found: str) -> bool:
-    """JSON may escape one half of a character that takes two; no file and no tokenizer can hold it."""
+    """Whether the text has no lone surrogate, which JSON can escape but no file or tokenizer can hold."""
     return not any("\ud800" <= character <= "\udfff" for character in found)
 
 
 def _file_of(path: Path, split: str) -> Path:
-    """The file itself, or the one file of lines in a folder that is of this split."""
+    """The file itself, or a folder's only file of JSON lines for this split."""
     if not path.is_dir():
         return path
     files = sorted(one for one in path.rglob("*.jsonl") if one.is_file())
@@ -211,7 +241,7 @@ def _file_of(path: Path, split: str) -> Path:
 
 
 def _tables_of(path: Path, split: str) -> list[Path]:
-    """Parquet or Arrow files that are meant: none where lines are there as well."""
+    """The parquet or Arrow files to read; none if the folder also has JSON lines."""
     if not path.is_dir():
         return [path] if path.suffix in KINDS and path.is_file() else []
     if any(path.rglob("*.jsonl")):
@@ -233,7 +263,7 @@ def _bytes_of(file: Path) -> bytes:
 
 
 def _nearest_folder(file: Path) -> Path:
-    """The folder that it should be in, or what there is of the way to it."""
+    """The file's folder, or its nearest existing ancestor."""
     return next(folder for folder in file.absolute().parents if folder.is_dir())
 
 

@@ -1,6 +1,7 @@
-"""Rows of a data set as the library `datasets` keeps it: parquet files of a hub folder, Arrow files of `save_to_disk`.
+"""Reads data sets in the formats of the library `datasets`: parquet files of a hub folder, Arrow files of
+`save_to_disk`.
 
-Read by pyarrow (extra `arrow`), which is imported here and only when such a file is asked for.
+pyarrow (extra `arrow`) does the reading; it is imported here, and only when such a file is requested.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from typing import Any
 
 KINDS = (".parquet", ".arrow")
 COLUMNS = ("prompt", "question", "answer")
-"""All that is read of a row."""
+"""The only columns that are read."""
 
 
 def table_files(folder: Path, split: str) -> list[Path]:
-    """The files of a split, in the order of their names; empty where there are none.
+    """The files of a split, sorted by name; empty if there are none.
 
-    A split is named by the file (`train-00000-of-00002.parquet`) or by its folder (`train/data-00000-of-00001.arrow`);
-    a data set that was saved alone has none. Raises ValueError, with their names, where several folders hold the split.
+    The file (`train-00000-of-00002.parquet`) or its folder (`train/data-00000-of-00001.arrow`) names the split; a data
+    set saved without splits names none. Raises ValueError, with their names, if several folders hold the split.
     """
     files = sorted(one for one in folder.rglob("*") if one.suffix in KINDS and one.is_file())
     found = [one for one in files if _is_of(one.relative_to(folder), split)]
@@ -36,7 +37,7 @@ def _is_of(file: Path, split: str) -> bool:
 
 
 def read_tables(files: Sequence[Path]) -> Iterator[dict[str, Any]]:
-    """The rows of all files, in order. Raises ImportError without pyarrow, OSError and ValueError for a torn file."""
+    """The rows of all files, in order. Raises ImportError without pyarrow, OSError or ValueError for a torn file."""
     import_module("pyarrow")
     for file in files:
         table = _parquet(file) if file.suffix == ".parquet" else _arrow(file)

@@ -1,14 +1,17 @@
-"""What the leader may ask every rank for: each call a type of its own, with what it takes and what is found.
+"""The calls that the leader can make to every rank. Each call is a type with its arguments and the type of its result.
 
-`Replica.handlers` says who does it. A kind of worker adds calls of its own beside its replica.
+`Replica.handlers` maps them to methods. A kind of worker adds its own calls beside its replica.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from msgspec import Struct
+
 from workers.memory.backoff import Sizes
 from workers.rank_group.wire import Call
+from workers.ranks.own_work import OwnWork
 from workers.rollout.engine import Request, Rollout, Sampling
 
 
@@ -20,19 +23,19 @@ class Generate(Call[list[Rollout]]):
 
 
 class Rest(Call[None]):
-    """No rollouts for a while."""
+    """No rollouts follow soon: free their memory."""
 
 
 class Resize(Call[None]):
-    """Do so much at one time from now on."""
+    """Use these sizes from now on."""
 
     sizes: Sizes
 
 
 class Widen(Call[None]):
-    """Draw as many rollouts side by side as memory holds while nothing trains.
+    """Decode as many rollouts side by side as fit into memory while nothing trains.
 
-    answers: rollouts that share a prompt; prompt_tokens: of the longest.
+    answers: rollouts per prompt. prompt_tokens: length of the longest prompt.
     """
 
     answers: int
@@ -40,24 +43,24 @@ class Widen(Call[None]):
 
 
 class SetRows(Call[None]):
-    """rows: rollouts that decode side by side."""
+    """Set how many rollouts decode side by side."""
 
     rows: int
 
 
 class DropCache(Call[None]):
-    """Give back the cache of the rollout engine."""
+    """Free the cache of the rollout engine."""
 
 
 class Load(Call[None]):
-    """A file of a checkpoint into the object that it belongs to."""
+    """Load a checkpoint file into its object."""
 
     filename: str
     path: str
 
 
 class Save(Call[None]):
-    """The other way."""
+    """Save an object to its checkpoint file."""
 
     filename: str
     path: str
@@ -68,8 +71,15 @@ class Probe(Call[dict[str, Any]]):
 
 
 class Rehearse(Call[dict[str, Any]]):
-    """The largest shapes of a step, without touching any state."""
+    """Run the largest shapes of a step, without changing any state."""
 
 
-class TakeMemory(Call[dict[str, float]]):
-    """Memory figures of the step."""
+class Figures(Struct):
+    """What a rank measured in a step. memory: metrics of its memory."""
+
+    memory: dict[str, float]
+    own: OwnWork
+
+
+class TakeFigures(Call[Figures]):
+    """Return what was measured in the step."""

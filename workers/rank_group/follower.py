@@ -1,38 +1,40 @@
-"""A follower's life: build what each rank has, meet the others, then one call after the other."""
+"""Runs a follower: builds this rank's replica, joins the group, then serves one call after another."""
 
 from __future__ import annotations
 
 import logging
+import os
 import socket
-from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Union
 
 import msgspec
-import torch
 
 from profiles.errors import ExitCode, LonghaulError
-from workers.contract import WorkerSpec
+from workers.contract import INTERFACE_VARIABLE, WorkerSpec
 from workers.failures import is_out_of_memory, phase_of
+from workers.rank_group.meeting import RANK_WAIT_S, Hello, Purpose, leader, reach
 from workers.rank_group.replica import Replica, Setting
+from workers.rank_group.store import LeadersStore
 from workers.rank_group.wire import Begin, Call, Reply, packed, receive, send
-from workers.ranks.group import Group, join
+from workers.ranks.group import PATIENCE, Way, by_file, join
 
 log = logging.getLogger("worker")
 
 
 def follow(channel: socket.socket, begin: Begin, spec: WorkerSpec, kind: type[Replica]) -> NoReturn:
-    """kind: what each rank holds.
+    """Serve the leader's calls. kind: the replica class.
 
-    Raises Gone where the leader closed the channel, and everything that is not out-of-memory: then this rank is
-    lost, as it cannot know what the others wait for.
+    Raises Gone if the leader closed the channel, and any error other than out-of-memory. This rank is then lost,
+    because it cannot know what the other ranks wait for.
     """
+    way = by_file(Path(begin.store), begin.size) if begin.store else over_hosts(begin.rank)
     setting = Setting(
         profile=spec.profile,
         head=Path(begin.head) if begin.head else None,
         isolate=spec.isolate,
         reductions=spec.reductions,
-        join=partial(_join, begin),
+        join=lambda device: join(way, begin.rank, begin.size, device),
     )
     replica = kind(setting)
     log.info("rank %d of %d is ready", begin.rank, begin.size)
@@ -47,13 +49,13 @@ def follow(channel: socket.socket, begin: Begin, spec: WorkerSpec, kind: type[Re
                 raise
             log.warning("%s: %s", type(asked).__name__, error)
             failed = Reply(out_of_memory=str(error)[:500] or "out of memory", phase=phase_of(error))
-        # Outside the handler: the exception's traceback held the tensors that the retry needs the room of.
+        # Outside the `except` block: its traceback keeps alive the memory that the retry needs.
         send(channel, failed or Reply(body=packed(found)))
 
 
 def next_call(channel: socket.socket, replica: Replica, rank: int) -> Call[Any]:
-    """What the leader asks for. Raises Gone, and LonghaulError (VERSION) for a call that has no handler here."""
-    known: Any = Union[tuple(replica.handlers)]  # noqa: UP007 - of types that are known only here
+    """The leader's next call. Raises Gone, and LonghaulError (VERSION) for a call without a handler here."""
+    known: Any = Union[tuple(replica.handlers)]  # noqa: UP007 - the types are known only at run time
     try:
         asked: Call[Any] = receive(channel, known)
     except msgspec.ValidationError as error:
@@ -66,5 +68,8 @@ def next_call(channel: socket.socket, replica: Replica, rank: int) -> Call[Any]:
     return asked
 
 
-def _join(begin: Begin, device: torch.device) -> Group:
-    return join(Path(begin.store), begin.rank, begin.size, device)
+def over_hosts(rank: int) -> Way:
+    """The way for ranks of several hosts: through the leader's store. Raises LonghaulError (RANK)."""
+    place = leader()
+    channel = reach(place, Hello(Purpose.STORE, rank), RANK_WAIT_S)
+    return Way(LeadersStore(channel, PATIENCE), os.environ[INTERFACE_VARIABLE], place.key)

@@ -1,12 +1,13 @@
-"""What each rank holds, and can be asked for: policy, optimiser, update, rollout engine. Alone, or one of several.
+"""The replica of each rank: policy, optimiser, update and rollout engine, and the calls that it serves.
 
-The leader's trainer asks through a `RankGroup`, which lets every rank do the same. Rank 0's part is done by these very
-methods, so there is one way of doing each thing.
+The leader's trainer calls it through a `RankGroup`, which makes the same call on every rank. Rank 0 uses the same
+methods, so each operation has one implementation.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ import torch
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Profile
 from state.registry import Stateful
+from workers.contract import NODE_VARIABLE
 from workers.memory.backoff import Sizes
 from workers.memory.phases import memory_of
 from workers.models import fast_graphs, optimizer
@@ -28,6 +30,7 @@ from workers.models.torch_setup import device_of, set_up_torch
 from workers.rank_group import calls
 from workers.rank_group.wire import Call, Found
 from workers.ranks.group import ALONE, Group
+from workers.ranks.own_work import OwnWork
 from workers.rollout.engine import Rollout
 from workers.rollout.free_rows import widen
 from workers.rollout.probe import probe
@@ -37,7 +40,7 @@ log = logging.getLogger("worker")
 
 
 class Update(Protocol):
-    """Minibatches to gradients, as self-play or GRPO does it."""
+    """Turns minibatches into gradients, for self-play or GRPO."""
 
     parallel: Single
 
@@ -46,7 +49,8 @@ class Update(Protocol):
 
 @dataclass(frozen=True)
 class Setting:
-    """How a rank is built. join: meets the others, called once this rank's model is loaded; none: it is alone."""
+    """How to build a rank. join: joins the process group, called after this rank's model is loaded. The default is a
+    rank on its own."""
 
     profile: Profile
     head: Path | None
@@ -60,7 +64,7 @@ Handlers = Mapping[type[Call[Any]], Callable[[Any], Any]]
 
 
 class Replica:
-    """All that a step's heavy work needs."""
+    """Everything that the heavy work of a step needs."""
 
     def __init__(self, setting: Setting) -> None:
         profile = self.profile = setting.profile
@@ -68,7 +72,7 @@ class Replica:
         set_up_torch(profile, isolate=setting.isolate)
         self.policy = open_policy(profile, setting.head, device)
         self.model = self.policy.model
-        if setting.isolate:  # what looks for the cause then reads every number, which a graph forbids
+        if setting.isolate:  # fault isolation reads every number, which a CUDA graph does not allow
             fast_graphs.allow(self.model, with_graphs=False)
         self._may_capture = fast_graphs.may_capture(self.model)
         self.memory = memory_of(profile, self.model, setting.warn, self._held_bytes)
@@ -91,28 +95,28 @@ class Replica:
 
     @property
     def handlers(self) -> Handlers:
-        """What may be asked for -> what does it. A follower understands these calls, and no others."""
+        """Call type -> its handler. A follower understands only these calls."""
         return {
             calls.Generate: self.generate,
             calls.Rest: lambda _: self.engine.rest(),
             calls.Resize: lambda asked: self.resize(asked.sizes),
             calls.Widen: self.widen,
-            calls.SetRows: lambda asked: self.set_rows(asked.rows),
+            calls.SetRows: lambda asked: self.engine.set_rows(asked.rows),
             calls.DropCache: lambda _: self.engine.drop_cache(),
             calls.Load: self.load,
             calls.Save: self.save,
             calls.Probe: lambda _: self.probe(),
             calls.Rehearse: lambda _: self.rehearse(),
-            calls.TakeMemory: lambda _: self.memory.take(),
+            calls.TakeFigures: lambda _: self.take_figures(),
         }
 
     def do(self, asked: Call[Found]) -> Found:
-        """Raises KeyError for a call that has no handler here."""
+        """Raises KeyError for a call without a handler."""
         found: Found = self.handlers[type(asked)](asked)
         return found
 
     def _held_bytes(self) -> int:
-        """What stays from phase to phase: graphs of passes, and a cache there is room for."""
+        """Bytes held across phases: CUDA graphs of passes, and a cache that is kept."""
         return fast_graphs.held_bytes(self.model) + self.engine.cache_bytes
 
     def make_update(self) -> Any:
@@ -128,26 +132,36 @@ class Replica:
             if self.shards is None:
                 return self.engine.generate(asked.requests, asked.sampling)
             with self.shards.whole():
-                return self.engine.generate(asked.requests, asked.sampling)
+                with self.shards.stopwatch.computing():
+                    rollouts = self.engine.generate(asked.requests, asked.sampling)
+                lengths = [len(one.completion_ids) for one in rollouts]
+                prompts = {one.prompt_ids for one in asked.requests}
+                read = sum(map(len, prompts))
+                self.shards.stopwatch.add(read=read, decoded=sum(lengths), longest=max(lengths, default=0))
+                return rollouts
+
+    def take_figures(self) -> calls.Figures:
+        own = OwnWork() if self.shards is None else self.shards.stopwatch.take(os.environ.get(NODE_VARIABLE, ""))
+        return calls.Figures(self.memory.take(), own)
 
     @property
     def state_files(self) -> list[str]:
-        """Names of the files that a checkpoint of the model and its optimiser has."""
+        """Names of the checkpoint files of the model and its optimiser."""
         return list(self._items)
 
     def micro_batch(self, asked: int) -> int:
-        """Rollouts of a forward pass to begin with. When memory runs out in a pass that all ranks make together, the
-        attempt ends, and nothing else tells the next one of it."""
+        """Initial number of rollouts per forward pass. Running out of memory in a pass that all ranks share ends the
+        attempt, so the next attempt must start with a smaller number."""
         return max(1, asked >> self._reductions) if self.group.size > 1 else asked
 
     @property
     def keeps_graphs(self) -> bool:
-        """Whether graphs, of passes or of decode steps, stay while nothing runs them."""
+        """Whether to keep idle CUDA graphs, of passes or of decode steps."""
         return fast_graphs.may_capture(self.model) or self.engine.keeps_cache
 
     def widen(self, asked: calls.Widen) -> None:
-        """Draw as many rollouts side by side as this rank's memory holds while nothing trains."""
-        # Weights that are sharded come together for rollouts.
+        """Decode as many rollouts side by side as fit into this rank's memory while nothing trains."""
+        # Sharded weights are gathered for rollouts.
         gathered = 0 if self.shards is None else sum(one.nbytes for one in self.model.parameters() if one.requires_grad)
         widen(
             self.engine,
@@ -158,11 +172,8 @@ class Replica:
             reserved_bytes=gathered,
         )
 
-    def set_rows(self, rows: int) -> None:
-        self.engine.max_rows = rows
-
     def resize(self, sizes: Sizes) -> None:
-        self.engine.max_rows = sizes.rollout_rows
+        self.engine.set_rows(sizes.rollout_rows)
         fast_graphs.allow(self.model, sizes.graphs and self._may_capture)
         if not sizes.graphs:
             self.engine.forget_cache()
@@ -170,11 +181,11 @@ class Replica:
             torch.cuda.empty_cache()
 
     def rehearse(self) -> dict[str, Any]:
-        """The largest shapes of a step, without touching any state."""
+        """Run the largest shapes of a step, without changing any state."""
         raise NotImplementedError
 
     def probe(self) -> dict[str, Any]:
-        """As `workers.rollout.probe.probe`, of this rank's engine and trainer."""
+        """Run `workers.rollout.probe.probe` on this rank's engine and trainer."""
         row_tokens = row_tokens_for(self.model, self.profile.optimizer.row_tokens)
         with self.parallel.reading():
             return probe(self.model, self.engine, self.profile, row_tokens=row_tokens)
@@ -189,7 +200,7 @@ class Replica:
             self.shards.keep()
 
     def save(self, asked: calls.Save) -> None:
-        """Rank 0 writes the file that one GPU would write; the others help to gather what is in it."""
+        """Rank 0 writes the same file as with one GPU; the others help to gather its content."""
         item, path = self._items[asked.filename], Path(asked.path)
         if self.shards is None or (item is self.state and self.group.rank == 0):
             item.save(path)
@@ -213,7 +224,7 @@ def _refuse_plain(model: Any) -> None:
 
 
 def highest(figures: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Of each figure the highest of all ranks. (pure)"""
+    """The maximum over all ranks of each figure. (pure)"""
     return {
         name: max(one[name] for one in figures if name in one) for name in dict.fromkeys(n for f in figures for n in f)
     }

@@ -1,4 +1,4 @@
-"""What a trainer sees of several ranks: an engine and files of a checkpoint that look like those of one."""
+"""The trainer's view of several ranks: an engine and checkpoint files that look like those of a single rank."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workers.rollout.partition import partition_requests
 
 
 class Caller(Protocol):
-    """A rank_group, as far as this is concerned."""
+    """The part of a rank group that this module uses."""
 
     size: int
     replica: Replica
@@ -24,9 +24,9 @@ class Caller(Protocol):
 
 
 class SharedEngine:
-    """Requests divided by rank, drawn by each rank's own engine, and put together in their order.
+    """Partitions requests among ranks, has each rank's engine draw its part, and restores the order.
 
-    A request has its own stream of random numbers, so which rank draws it changes nothing.
+    Each request has its own random stream, so it does not matter which rank draws it.
     """
 
     has_queue = True
@@ -40,11 +40,10 @@ class SharedEngine:
 
     @property
     def max_rows(self) -> int:
-        """That each rank decodes side by side."""
+        """Rollouts that each rank decodes side by side."""
         return self._rank_group.replica.engine.max_rows
 
-    @max_rows.setter
-    def max_rows(self, rows: int) -> None:
+    def set_rows(self, rows: int) -> None:
         self._rank_group.call(SetRows(rows))
 
     def drop_cache(self) -> None:
@@ -64,11 +63,11 @@ class SharedEngine:
         self._rank_group.call(Rest())
 
     def close(self) -> None:
-        """Each rank's engine ends with its process."""
+        """Does nothing: each rank's engine ends with its process."""
 
 
 class RankFile:
-    """A file of a checkpoint that is gathered from all ranks, and loaded by all. Registered."""
+    """A checkpoint file that is gathered from all ranks and loaded by all. Registered."""
 
     def __init__(self, rank_group: Caller, filename: str) -> None:
         self._rank_group, self.filename = rank_group, filename

@@ -1,6 +1,6 @@
-"""What leader and follower say to each other: one message after the other over a socket pair, MessagePack by type.
+"""The messages between leader and follower: typed MessagePack over a socket, each with a length prefix.
 
-Nothing here waits with a deadline: an end that is gone closes the socket, and others watch for that.
+Nothing here has a timeout: a process that ends closes its socket, and the others watch for that.
 """
 
 from __future__ import annotations
@@ -24,32 +24,74 @@ class Begin(Struct):
     rank: int
     size: int
     store: str
-    """File through which the ranks meet."""
+    """File through which the ranks of one host meet. Empty with several hosts, whose ranks use the leader's store."""
     head: str
-    """Directory of the checkpoint; empty: none. The leader has verified it."""
+    """Directory of the checkpoint, which the leader has verified. Empty if there is none."""
+    kind: str
+    """Package of `workers` whose replica serves the calls: a kind of worker, or `node_check`."""
+
+
+class Ranks(Struct, tag=True):
+    """The first message to another host: the ranks to start."""
+
+    first: int
+    count: int
+
+
+class RankEnded(Struct):
+    """From another host: one of its ranks ended. code: return code as in Popen. tail: last lines of its log."""
+
+    rank: int
+    code: int
+    tail: list[str]
+
+
+class RayNode(Struct, tag=True):
+    """The first message to another host whose attempt is verl's: the node of a Ray cluster to start."""
+
+    address: str
+    """Of the cluster's head."""
+    token: str
+    """Without it, nobody can talk to the cluster."""
+    gpus: int
+    cpus: int
+    """0: all that the host's process may use."""
+    store_bytes: int
+    """Of the node's object store; 0: Ray's default."""
+    log_folder: str
+
+
+class RayEnded(Struct):
+    """From another host: its node of Ray ended. code: return code as in Popen."""
+
+    code: int
+
+
+class Farewell(Struct):
+    """The last message to another host: the attempt is over."""
 
 
 Found = TypeVar("Found")
 
 
 class Call(Struct, Generic[Found], tag=True):
-    """To a follower: what to do, by its type; `Found` is what comes of it."""
+    """To a follower: a call, identified by its type. `Found` is the type of the result."""
 
 
 def found_of(call: type[Call[Any]]) -> Any:
-    """The type of what comes of a call."""
+    """The result type of a call."""
     (base,) = (one for one in call.__orig_bases__ if get_origin(one) is Call)  # type: ignore[attr-defined]
     return get_args(base)[0]
 
 
 class Reply(Struct):
-    """From a follower, one for each call. out_of_memory: why it could not be done, empty where it was."""
+    """From a follower, one per call. out_of_memory: the error message if it ran out of memory, else empty."""
 
     body: Raw = Raw(b"\xc0")
-    """Of the type that the call says."""
+    """The encoded result, of the call's result type."""
     out_of_memory: str = ""
     phase: str = ""
-    """In which memory ran out."""
+    """The phase in which memory ran out."""
 
 
 Message = TypeVar("Message")
@@ -78,7 +120,7 @@ def send(channel: socket.socket, message: Struct) -> None:
 
 
 def receive(channel: socket.socket, type_: type[Message]) -> Message:
-    """The next message. Raises Gone."""
+    """Receive the next message. Raises Gone, and msgspec.MsgspecError for an invalid message."""
     (length,) = LENGTH.unpack(_exactly(channel, LENGTH.size))
     return msgspec.msgpack.decode(_exactly(channel, length), type=type_)
 

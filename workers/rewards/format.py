@@ -1,16 +1,18 @@
-"""The part for a response in the form that was asked for, right or wrong: `grpo.format_reward`. (pure)"""
+"""The part that rewards a completion in the requested format, right or wrong. (pure)"""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
 from workers.rewards.reward import Case
-from workers.verifiers.answers import is_formatted
 
 
 @dataclass(frozen=True)
 class Format:
-    weight: float
+    kept: float = 0.0
+    """Reward for the requested format: `grpo.format_reward`."""
+    broken: float = 0.0
+    """Reward for any other format."""
     name: ClassVar[str] = "format"
 
-    def __call__(self, case: Case) -> float:
-        return self.weight if is_formatted(case.text, truncated=case.is_truncated) else 0.0
+    def __call__(self, case: Case[object, object]) -> float:
+        return self.kept if case.is_well_formed else self.broken

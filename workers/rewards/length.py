@@ -1,12 +1,12 @@
-"""The part that a right answer pays for its length: `grpo.length_penalty`. (pure)
+"""The part that penalises a right answer for its length: `grpo.length_penalty`. (pure)
 
-Wrong answers would learn length alone.
+Wrong answers are exempt: their length would be all that they could learn from.
 """
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from workers.rewards.reward import Case
+from workers.rewards.reward import Case, Scored
 
 
 @dataclass(frozen=True)
@@ -14,5 +14,5 @@ class Length:
     weight: float
     name: ClassVar[str] = "length"
 
-    def __call__(self, case: Case) -> float:
-        return -(self.weight * case.share * case.verdict.correct)
+    def __call__(self, case: Case[object, Scored]) -> float:
+        return -(self.weight * case.share * case.verdict.score)

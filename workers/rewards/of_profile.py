@@ -1,11 +1,52 @@
-"""The parts that a profile of GRPO asks for, in order. (pure)"""
+"""Builds the parts of the reward that a profile asks for, in order. (pure)
 
-from profiles.schema import Grpo
+Self-play follows arXiv 2505.03335, section 3. Where paper and code differ, the default is what the published runs used.
+Infrastructure failures never reach this code: a rollout that cannot be judged fairly is dropped, not counted as wrong.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from profiles.schema import Azr, Grpo
 from workers.rewards.format import Format
+from workers.rewards.learnability import Learnability
 from workers.rewards.length import Length
-from workers.rewards.reward import Reward
+from workers.rewards.repeat import Repeat
+from workers.rewards.reward import ProblemCase, ProposerCase, Reward, SolverCase
 from workers.rewards.verifier import Verifier
 
+INVALID = -1.0
+"""Self-play's reward for malformed text, or for a proposal that is not a valid task."""
+WRONG = -0.5
+"""Self-play's reward for a well-formed but wrong answer."""
+SELF_PLAY_COIN = (1.0, WRONG)
+"""Self-play's rewards for the two sides of the coin, under `random_rewards`."""
 
-def rewards_of(grpo: Grpo) -> tuple[Reward, ...]:
+
+@dataclass(frozen=True)
+class RoleRewards:
+    """Parts for each role of self-play."""
+
+    solve: tuple[Reward[SolverCase], ...] = ()
+    propose: tuple[Reward[ProposerCase], ...] = ()
+
+    def __add__(self, other: RoleRewards) -> RoleRewards:
+        return RoleRewards((*self.solve, *other.solve), (*self.propose, *other.propose))
+
+
+NO_PARTS = RoleRewards()
+
+
+def rewards_of(grpo: Grpo) -> tuple[Reward[ProblemCase], ...]:
     return Verifier(), Format(grpo.format_reward), Length(grpo.length_penalty)
+
+
+def role_rewards_of(azr: Azr) -> RoleRewards:
+    """The parts for each role. Malformed text earns INVALID and nothing else. If it still contains a valid task, its
+    proposer loses the reward but the task is kept."""
+    form = Format(broken=INVALID)
+    return RoleRewards(
+        solve=(form, Verifier(wrong=WRONG, needs_form=True)),
+        propose=(form, Learnability(azr.proposer_zero_reward), Repeat(azr.repeat_reward)),
+    )

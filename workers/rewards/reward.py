@@ -1,62 +1,108 @@
-"""What a rollout earns: named parts, added up. A part is a file of its own and says nothing about the others."""
+"""The reward of a rollout, for both trainers: a sum of named parts. Each part has its own file and uses no other."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from workers.problems.reader import Problem
 from workers.rollout.engine import Rollout
+from workers.tasks.entry import Entry
+from workers.tasks.items import Task
+from workers.tasks.judge import Judged
+from workers.tasks.validate_proposals import Checked
 from workers.verifiers.verify import Verdict
+
+Asked = TypeVar("Asked", covariant=True)
+Found = TypeVar("Found", covariant=True)
 
 
 @dataclass(frozen=True)
-class Case:
-    """A rollout that is to be judged. text: its completion as a person reads it. verdict: who is right, found once."""
+class Case(Generic[Asked, Found]):
+    """A rollout with everything that parts of the reward may use, computed once for all of them.
 
-    problem: Problem
+    problem: what the prompt asked. text: the decoded completion. verdict: whether it is right.
+    """
+
+    problem: Asked
     text: str
     rollout: Rollout
-    verdict: Verdict
+    verdict: Found
+    is_well_formed: bool
+    """Whether it has the requested format, right or wrong."""
     share: float
-    """Its tokens as a share of the longest completion that is allowed."""
+    """Its length in tokens, as a fraction of the maximum completion length."""
+    label: str
+    """A short name of the problem, for messages."""
 
     @property
     def is_truncated(self) -> bool:
         return self.rollout.finish_reason == "length"
 
 
-class Reward(Protocol):
-    """One part of what a rollout earns."""
+class Scored(Protocol):
+    """A verdict on an answer."""
+
+    @property
+    def score(self) -> float:
+        """1 for a right answer, 0 for a wrong one, between them for a program that passes only some checks."""
+        ...
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A checked proposal and its solve-rate estimate. successes: sum of the scores of `n` rollouts.
+
+    n: 0 for an invalid task, or a known task that is not estimated again.
+    """
+
+    checked: Checked
+    successes: float = 0.0
+    n: int = 0
+
+
+ProblemCase = Case[Problem, Verdict]
+"""An answer to a problem: a rollout of GRPO."""
+SolverCase = Case[Entry, Judged]
+"""An answer to a task: a rollout of self-play's solver."""
+ProposerCase = Case[Task, Estimate]
+"""A proposal of a task of this kind. Counts as well-formed only if the task is also valid."""
+
+AnyCase = TypeVar("AnyCase", bound=Case[Any, Any])
+Seen = TypeVar("Seen", bound=Case[Any, Any], contravariant=True)
+
+
+class Reward(Protocol[Seen]):
+    """One part of a rollout's reward."""
 
     @property
     def name(self) -> str:
-        """One lower-case word. Its metric is `reward/NAME`."""
+        """One lower-case word. The metric of a user-defined part is `reward/NAME`."""
         ...
 
-    def __call__(self, case: Case) -> float:
-        """A finite number, 0 where it has nothing to say."""
+    def __call__(self, case: Seen) -> float:
+        """A finite number; 0 if the part does not apply."""
         ...
 
 
 @dataclass(frozen=True)
 class Score:
-    """parts: name -> number. total: what the rollout earns, their sum."""
+    """parts: name -> value. total: the rollout's reward, their sum (or a coin toss under `random_rewards`)."""
 
     total: float
     parts: Mapping[str, float]
 
 
-def score(case: Case, rewards: Sequence[Reward]) -> Score:
-    """The sum of all parts, in order. Raises ValueError for a part that is not finite, or a name that occurs twice."""
+def score(case: AnyCase, rewards: Sequence[Reward[AnyCase]]) -> Score:
+    """Evaluate all parts in order and sum them. Raises ValueError if a part is not finite or two share a name."""
     parts: dict[str, float] = {}
     total = 0.0
     for reward in rewards:
         value = reward(case)
         if not isfinite(value):
-            raise ValueError(f"reward/{reward.name} is {value} for the problem {case.problem.number}")
+            raise ValueError(f"reward/{reward.name} is {value} for the {case.label}")
         if reward.name in parts:
             raise ValueError(f"two parts of the reward have the name {reward.name!r}")
         parts[reward.name] = value

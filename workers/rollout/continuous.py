@@ -1,8 +1,8 @@
-"""Rollouts through transformers' continuous batching: a paged cache, and a new request in the place of a finished one.
+"""Rollouts through transformers' continuous batching: a paged cache, and new requests take the place of finished ones.
 
-The draw is ours (`choose`, through a logits processor), so that a request's seed decides its tokens and log_probs are
-those of the policy that drew them. That needs one batch at a time on the host's side: without CUDA graphs, and without
-preparing a batch before the last one is known. Its speed depends on flash attention; without it, it is slow.
+We draw the tokens ourselves (`choose`, in a logits processor), so a request's seed decides its tokens and log_probs are
+those of the policy that drew them. This needs the host in step with each batch: no CUDA graphs, and no preparing of the
+next batch in advance. It is slow without flash attention.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from workers.rollout.engine import (
 from workers.rollout.stopping import StopTexts, rollout_of, stops_of
 
 PAGE_TOKENS = 32
-"""Tokens of a cache page."""
+"""Tokens per cache page."""
 MAX_BATCH_TOKENS = 4096
-"""Prompt tokens read in one pass, at most."""
+"""Most prompt tokens read in one pass."""
 STOP_S = 30.0
-"""Patience with its thread after the last request."""
+"""Seconds to wait for its thread after the last request."""
 ENDED = -1.0
-"""In place of a uniform number: the completion has its stop text, so a stop token follows and is dropped."""
+"""Stands in for a uniform number once the completion holds its stop text: a stop token follows, and is dropped."""
 
 
 class ContinuousEngine:
-    """A `RolloutEngine` over `model.init_continuous_batching`; for any model that it supports."""
+    """A `RolloutEngine` over `model.init_continuous_batching`, for any model that it supports."""
 
     has_queue = False
 
     def __init__(self, model: Any, decode: Decode | None = None) -> None:
-        """decode: needed where a sampling has stop texts. Raises EngineUnavailable where transformers lacks a part."""
+        """decode: needed for stop texts. Raises EngineUnavailable if transformers lacks a part."""
         try:
             from transformers import ContinuousBatchingConfig, GenerationConfig
             from transformers.generation.continuous_batching import cb_logits_processors  # noqa: F401
@@ -59,7 +59,7 @@ class ContinuousEngine:
 
     @torch.inference_mode()
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Rollout]:
-        """One rollout for each request, in their order. Raises EngineUnavailable where a request failed."""
+        """One rollout per request, in order. Raises EngineUnavailable if a request fails."""
         if not requests:
             return []
         limit = sampling.max_new_tokens
@@ -70,7 +70,7 @@ class ContinuousEngine:
         manager = self.model.init_continuous_batching(
             generation_config=how, continuous_batching_config=self._config(requests, limit)
         )
-        # Before the start: the loop's thread sizes its tensors by the processors that it finds.
+        # Register it before the start: the loop's thread sizes its tensors by the processors that it finds.
         manager.logit_processor.logits_processor.append(drawer)
         manager.logit_processor.tensors_required += 1
         manager.logit_processor.do_processing = True
@@ -86,7 +86,7 @@ class ContinuousEngine:
         ]
 
     def _answers(self, manager: Any, requests: Sequence[Request], limit: int) -> dict[int, list[int]]:
-        """Number of the request -> its ids."""
+        """Request number -> its ids."""
         for number, request in enumerate(requests):
             ids, stop = list(request.prompt_ids), self._stop_ids or -1
             manager.add_request(ids, str(number), max_new_tokens=limit, eos_token_id=stop)
@@ -103,12 +103,12 @@ class ContinuousEngine:
         return answers
 
     def _config(self, requests: Sequence[Request], limit: int) -> Any:
-        """A cache that holds all requests at once, and no more: left to itself it takes most of the memory."""
+        """A cache that just holds all requests at once. By default it would take most of the memory."""
         pages = sum(math.ceil((len(request.prompt_ids) + limit) / PAGE_TOKENS) + 1 for request in requests)
         longest = max(len(request.prompt_ids) for request in requests)
         known = {field.name for field in fields(self._make_config)}
         chosen = {
-            "page_size" if "page_size" in known else "block_size": PAGE_TOKENS,  # its name until transformers 5.17
+            "page_size" if "page_size" in known else "block_size": PAGE_TOKENS,  # the name before transformers 5.17
             "num_blocks": pages,
             "max_batch_tokens": max(MAX_BATCH_TOKENS, longest, len(requests)),
             "max_requests_per_batch": len(requests),
@@ -119,14 +119,14 @@ class ContinuousEngine:
         return self._make_config(**{name: value for name, value in chosen.items() if name in known})
 
     def rest(self) -> None:
-        """Nothing to give back: the cache lives as long as a call, weights are the model's own."""
+        """Nothing to give back: the cache lives for one call, and the weights are the model's own."""
 
     def close(self) -> None:
         pass
 
 
 def as_error(text: str) -> Exception:
-    """What a request's failure is: without memory less may be tried; all else ends the engine. (pure)"""
+    """The error for a failed request. Out of memory allows a smaller retry; anything else ends the engine. (pure)"""
     if "out of memory" in text or "Memory footprint" in text or "allocate memory" in text:
         return torch.OutOfMemoryError(text)
     return EngineUnavailable(f"continuous batching failed: {text}")
@@ -145,7 +145,7 @@ def _drawer(requests: Sequence[Request], sampling: Sampling, stops: StopTexts) -
 
         def __init__(self) -> None:
             self.asked: list[list[int]] = []
-            """Numbers of the requests that each pass draws a token for."""
+            """For each pass, the numbers of the requests that it draws a token for."""
             self.drawn: list[Tensor] = []
 
         def fill_defaults(self, int32_tensor: Tensor) -> None:
@@ -158,7 +158,7 @@ def _drawer(requests: Sequence[Request], sampling: Sampling, stops: StopTexts) -
             return numbers.view(torch.int32)
 
         def _uniform(self, state: Any) -> float:
-            """The request's next random number. One that was evicted has its first tokens behind its prompt."""
+            """The request's next random number. After an eviction, its first tokens come back as part of its prompt."""
             number = int(state.request_id)
             so_far = [*state.initial_tokens[len(requests[number].prompt_ids) :], *state.generated_tokens]
             if stops and stops.end_in(so_far[-stops.window :]):
@@ -170,7 +170,7 @@ def _drawer(requests: Sequence[Request], sampling: Sampling, stops: StopTexts) -
             numbers = tensor_arg[: scores.shape[0]].view(torch.float32)
             tokens, log_probs, _ = choose(scores, numbers.clamp(min=0.0), sampling)
             tokens = torch.where(numbers == ENDED, stop_id, tokens)
-            self.drawn.append(log_probs[: len(self.asked[-1])])  # a prompt read in parts may have a row, unused
+            self.drawn.append(log_probs[: len(self.asked[-1])])  # a partly read prompt may add an unused row
             return torch.full_like(scores, float("-inf")).scatter(1, tokens[:, None], 0.0)
 
         def log_probs_by_request(self) -> list[list[float]]:

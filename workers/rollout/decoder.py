@@ -1,7 +1,7 @@
-"""The layers of a model around an attention of ours: what engines with a cache of their own read prompts with.
+"""A model's layers around our own attention. Engines with their own cache read prompts through it.
 
-`profiles.architecture.supports` says of which models.
-Weights are never copied, so an optimiser step is seen by the next rollout at once. Not done: sliding windows.
+`profiles.architecture.supports` lists the supported models. Weights are never copied, so the next rollout sees an
+optimiser step at once. Not done: sliding windows.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from workers.rollout.engine import EngineUnavailable
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(query, key, value), each [B, its heads, T, head_dim] -> [B, heads, T, head_dim]"""
 READ_BYTES = 512 << 20
-"""Activations of one pass over prompts, about: all prompts of a step at once would need more than their cache."""
+"""Approximate activations of one pass over prompts. Reading all prompts at once would take more than their cache."""
 
 
 class Decoder:
-    """With or without adapters in its linear layers."""
+    """Runs models with or without adapters in their linear layers."""
 
     def __init__(self, model: Any) -> None:
         """Raises EngineUnavailable for a model that it cannot run."""
@@ -34,7 +34,7 @@ class Decoder:
         self._shape = shape_of(model.config.to_dict())
         self.key_heads, self.head_dim = self._shape.num_key_value_heads, self._shape.head_dim
         self.group = self._shape.num_attention_heads // self.key_heads
-        """Query heads that share a key head."""
+        """Query heads per key head."""
         self.rope = torch.empty(2, 0, self.head_dim)
 
     @property
@@ -44,7 +44,7 @@ class Decoder:
 
     @torch.inference_mode()
     def grow_rope(self, length: int) -> bool:
-        """Table of rotary cosines and sines for all positions that may come, [2, T, head_dim]. True where it grew."""
+        """Extend the table of rotary cosines and sines, [2, T, head_dim], to `length` positions. True if it grew."""
         if self.rope.shape[1] >= length:
             return False
         positions = torch.arange(length, device=self.model.device)[None]
@@ -74,7 +74,7 @@ class Decoder:
 
 
 def parts(prompts: Sequence[tuple[int, ...]], tokens: int) -> list[list[tuple[int, ...]]]:
-    """The prompts in portions of at most so many tokens each, padding counted; one prompt at least. (pure)"""
+    """The prompts in portions of at most `tokens` tokens each, counting padding; at least one prompt each. (pure)"""
     found: list[list[tuple[int, ...]]] = []
     for prompt in sorted(prompts, key=len):
         if not found or (len(found[-1]) + 1) * len(prompt) > tokens:

@@ -1,4 +1,4 @@
-"""Retry generation with fewer rollouts side by side after an out-of-memory error, where no trainer can help."""
+"""Retry generation with fewer rollouts side by side after an out-of-memory error, when no trainer handles it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ T = TypeVar("T")
 class Resizable(Protocol):
     """An engine that can decode fewer rollouts side by side."""
 
-    max_rows: int
+    @property
+    def max_rows(self) -> int: ...
+
+    def set_rows(self, rows: int) -> None: ...
 
     def drop_cache(self) -> None:
-        """Free the cache; the next call makes one of the size it needs."""
+        """Free the cache; the next call creates one of the size it needs."""
         ...
 
 
@@ -36,7 +39,7 @@ def with_fewer_rows(engine: object, work: Callable[[], T], warn: Callable[[str],
                 raise
             reason = str(error).splitlines()[0]
         # Outside the handler: its traceback holds what the next try needs the room of.
-        engine.max_rows = max(least, -(-engine.max_rows // 2))
+        engine.set_rows(max(least, -(-engine.max_rows // 2)))
         engine.drop_cache()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()

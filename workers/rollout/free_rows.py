@@ -1,4 +1,4 @@
-"""More rollouts side by side while no trainer works: in validation, evaluation, and measuring difficulties."""
+"""Decodes more rollouts side by side while nothing trains: in validation, evaluation and difficulty measurements."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ log = logging.getLogger("worker")
 def widen(
     engine: Portions, model: Any, profile: Profile, *, prompt_tokens: int = 0, answers: int = 1, reserved_bytes: int = 0
 ) -> int:
-    """Raise `engine.max_rows` to what the GPU has room for now, never lower it. Returns the rows.
+    """Raise the rows of the engine to what the GPU has room for now, never lower it. Returns the rows.
 
-    prompt_tokens, answers: as of `decode_rows`. reserved_bytes: that the caller will need besides. On a CPU, and for
-    models whose sizes are unknown, the rows stay: there is no plan to follow.
+    prompt_tokens, answers: as for `decode_rows`. reserved_bytes: memory that the caller needs besides. On a CPU, and
+    for models of unknown sizes, the rows stay as they are.
     """
     if model.device.type != "cuda":
         return engine.max_rows
-    with suppress(KeyError, AttributeError):  # an architecture whose sizes have other names
+    with suppress(KeyError, AttributeError):  # an architecture that names its sizes differently
         free = free_bytes(model.device) + engine.cache_bytes - reserved_bytes
         rows = decode_rows(
             profile, shape_of(model.config.to_dict()), free, prompt_tokens=prompt_tokens, answers=answers
         )
         if rows > engine.max_rows:
             log.info("%d rollouts side by side instead of %d while nothing trains", rows, engine.max_rows)
-            engine.max_rows = rows
+            engine.set_rows(rows)
     return engine.max_rows
 
 

@@ -1,6 +1,7 @@
-"""Rollouts through transformers' own `generate`: slower, for any causal model, and the yardstick of the native engine.
+"""Rollouts through transformers' own `generate`: slower, works for any causal model, and is the native engine's
+reference.
 
-The draw itself is ours (`choose`), so that both engines sample the same tokens from the same seeds.
+We draw the tokens ourselves (`choose`), so both engines sample the same tokens from the same seeds.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,20 +24,20 @@ from workers.rollout.stopping import StopTexts, rollout_of, stops_of
 
 
 class HfEngine:
-    """A `RolloutEngine` over `model.generate`. Prompts are padded on the left where the architecture is known to give
-    them the same results as alone; those of another one decode side by side with prompts of their own length only."""
+    """A `RolloutEngine` over `model.generate`. It pads prompts on the left only for architectures known to give the
+    same result as without padding; for others, only prompts of equal length decode side by side."""
 
     has_queue = False
 
     def __init__(self, model: Any, decode: Decode | None = None):
-        """decode: needed where a sampling has stop texts."""
+        """decode: needed for stop texts."""
         self.model = model
         self.decode = decode
         self.stop_ids = sorted(stop_ids_of(model))
         self._is_padded = is_left_padded(model.config.to_dict())
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Rollout]:
-        """One rollout for each request, in the order of the requests."""
+        """One rollout per request, in order."""
         lots: dict[int, list[int]] = {}
         for number, request in enumerate(requests):
             lots.setdefault(0 if self._is_padded else len(request.prompt_ids), []).append(number)
@@ -76,7 +77,7 @@ class HfEngine:
         ]
 
     def rest(self) -> None:
-        """Nothing to give back: the cache lives as long as a call, weights are the model's own."""
+        """Nothing to give back: the cache lives for one call, and the weights are the model's own."""
 
     def close(self) -> None:
         pass
@@ -84,8 +85,8 @@ class HfEngine:
 
 @contextmanager
 def _unbent(model: Any) -> Iterator[None]:
-    """Without what the checkpoint says of generation: penalties and forbidden words would bend the policy, and
-    `generate` takes them for whatever it is not told."""
+    """Ignore the checkpoint's generation config inside. `generate` falls back on it for every option that is not
+    passed, and its penalties and forbidden words would change the policy."""
     kept, make = model.generation_config, GenerationConfig
     model.generation_config = make()  # type: ignore[no-untyped-call]
     try:

@@ -1,12 +1,12 @@
-"""A small and fast decoder: it calls the model's own layers over a key/value cache of its own.
+"""A small and fast decoder that calls the model's own layers over its own key/value cache.
 
-Weights are never copied, so an optimiser step is seen by the next rollout at once. Equal prompts are read once, rows
-that have finished leave the batch. On a CPU two threads decode requests of their own: a token's tensors are so small
-that threads which share one spend their time waiting for each other. Not done: paged caches, sliding windows.
+Weights are never copied, so the next rollout sees an optimiser step at once. Equal prompts are read once, and finished
+rows leave the batch. On a CPU two threads each decode requests of their own: a token's tensors are so small that
+threads sharing one spend their time waiting for each other. Not done: paged caches, sliding windows.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
@@ -29,23 +29,23 @@ from workers.rollout.engine import (
 from workers.rollout.stopping import StopTexts, rollout_of, stops_of
 
 COMPACT_BELOW = 0.8
-"""The batch is compacted when fewer of its rows than this share still run: a copy of the cache has a price too."""
+"""Compact the batch when less than this share of its rows still run. Compacting copies the cache, which costs too."""
 MAX_SHARES = 2
-"""Threads that decode on a CPU: more would wait for Python's lock."""
+"""Threads that decode on a CPU. More would wait for Python's lock."""
 
 
 @dataclass
 class _Batch:
-    """The rows that still run. All prompts end at the same column; `start` is where a row's own begins."""
+    """The rows still running. All prompts end at the same column; `start` is where a row's own tokens begin."""
 
     rows: Tensor  # [B] number of the request
     start: Tensor  # [B] padding columns on the left
-    tokens: Tensor  # [B] to be read next
-    keys: list[Tensor]  # a layer: [B, heads, T, head_dim]
+    tokens: Tensor  # [B] to read next
+    keys: list[Tensor]  # per layer: [B, heads, T, head_dim]
     values: list[Tensor]
 
     def keep(self, kept: Tensor) -> None:
-        """Drop all other rows. One layer after the other: old and new caches of all would be twice the memory."""
+        """Drop all other rows, one layer at a time: old and new caches of all layers would take twice the memory."""
         self.rows, self.start, self.tokens = self.rows[kept], self.start[kept], self.tokens[kept]
         for caches in (self.keys, self.values):
             for layer, cache in enumerate(caches):
@@ -57,15 +57,18 @@ class NativeEngine:
 
     has_queue = False
 
-    def __init__(self, model: Any, decode: Decode | None = None) -> None:
-        """decode: needed where a sampling has stop texts. Raises EngineUnavailable for a model that it cannot run."""
+    def __init__(self, model: Any, decode: Decode | None = None, stop_ids: Iterable[int] | None = None) -> None:
+        """decode: needed where a sampling has stop texts. stop_ids: tokens that end a completion; None: the model's.
+
+        Raises EngineUnavailable for a model that it cannot run."""
         self.model = model
         self.decode = decode
         self.decoder = Decoder(model)
-        self.stop_ids = torch.tensor(sorted(stop_ids_of(model)), device=model.device)
+        stops = stop_ids_of(model) if stop_ids is None else stop_ids
+        self._stop_ids = torch.tensor(sorted(stops), device=model.device)
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Rollout]:
-        """One rollout for each request, in their order."""
+        """One rollout per request, in order."""
         if not requests:
             return []
         self.decoder.grow_rope(max(len(request.prompt_ids) for request in requests) + sampling.max_new_tokens)
@@ -78,7 +81,7 @@ class NativeEngine:
                 chosen = [[requests[number] for number in share] for share in shares]
                 done = list(pool.map(self._generate_together, chosen, [sampling] * len(shares)))
         finally:
-            torch.set_num_threads(threads)  # the libraries below keep one number for all threads
+            torch.set_num_threads(threads)  # the libraries below share one setting among all threads
         pairs = zip(chain(*shares), chain(*done), strict=True)
         return [rollout for _, rollout in sorted(pairs, key=lambda pair: pair[0])]
 
@@ -92,8 +95,8 @@ class NativeEngine:
         log_probs = torch.zeros(len(requests), limit, device=device)
         entropies = torch.zeros(len(requests), limit if sampling.entropies else 0, device=device)
         lengths = torch.full((len(requests),), limit, device=device)
-        stops = stops_of(sampling, self.decode, self.stop_ids.tolist())
-        stop_ids = self.stop_ids[:0] if sampling.ignore_stop else self.stop_ids
+        stops = stops_of(sampling, self.decode, self._stop_ids.tolist())
+        stop_ids = self._stop_ids[:0] if sampling.ignore_stop else self._stop_ids
         batch, logits = self._read_prompts(requests, width, limit)
         for step in range(limit):
             tokens, drawn, entropy = choose(logits, uniforms[batch.rows, step], sampling)
@@ -119,7 +122,7 @@ class NativeEngine:
         ]
 
     def _completed(self, stops: StopTexts, ids: Tensor, rows: Tensor, step: int) -> Tensor:
-        """Which rows have a stop text now that their token of this step is there. [B] bool."""
+        """Which rows have completed a stop text with this step's token. [B] bool."""
         last = ids[rows, step].tolist()
         found = torch.zeros(len(last), dtype=torch.bool, device=ids.device)
         for place in [place for place, token in enumerate(last) if stops.may_end_in(token)]:
@@ -128,13 +131,13 @@ class NativeEngine:
         return found
 
     def rest(self) -> None:
-        """Nothing to give back: caches live as long as a call, weights are the model's own."""
+        """Nothing to give back: caches live for one call, and the weights are the model's own."""
 
     def close(self) -> None:
         pass
 
     def _read_prompts(self, requests: Sequence[Request], width: int, limit: int) -> tuple[_Batch, Tensor]:
-        """Runs each different prompt once and hands its cache to all of its requests. Logits: [B, V]."""
+        """Runs each distinct prompt once and copies its cache to all its requests. Logits: [B, V]."""
         device, dtype = self.model.device, self.decoder.dtype
         room = (len(requests), self.decoder.key_heads, width + limit, self.decoder.head_dim)
         keys, values = (
@@ -164,15 +167,15 @@ class NativeEngine:
         width: int,
         caches: tuple[list[Tensor], list[Tensor]],
     ) -> Tensor:
-        """One pass over different prompts; returns the logits after each, [U, V].
+        """One pass over distinct prompts; returns the logits after each, [U, V].
 
-        rows: [R] of the caches; which: [R], the prompt that each gets.
+        rows: [R], rows of the caches; which: [R], the prompt that each row gets.
         """
         device, longest = self.model.device, max(map(len, prompts))
         start = torch.tensor([longest - len(prompt) for prompt in prompts], device=device)  # [U]
         ids = torch.tensor([[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts], device=device)
         columns = torch.arange(longest, device=device)
-        # A padding column may see itself: a row of the softmax without any key would be NaN.
+        # A padding column may see itself, because a softmax row without any key would be NaN.
         itself = torch.eye(longest, dtype=torch.bool, device=device)
         visible = (columns[None, :] >= start[:, None])[:, None, :] | itself
         mask = (visible & (columns[None, :] <= columns[:, None]))[:, None]  # [U, 1, T, T]
@@ -181,7 +184,7 @@ class NativeEngine:
 
         def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             for cache, new in zip(next(layers), (key, value), strict=True):
-                cache[rows, :, : width - longest] = 0  # never seen, but 0 times NaN would be
+                cache[rows, :, : width - longest] = 0  # masked, but 0 times NaN would be NaN
                 cache[rows, :, width - longest : width] = new[which]
             return scaled_dot_product_attention(query, key, value, attn_mask=mask, enable_gqa=self.decoder.group > 1)
 
@@ -190,7 +193,7 @@ class NativeEngine:
         return logits
 
     def _decode(self, batch: _Batch, column: int) -> Tensor:
-        """Reads one token a row into cache column `column`; returns the logits after it, [B, V]."""
+        """Reads one token per row into cache column `column`; returns the logits after it, [B, V]."""
         cos, sin = self.decoder.rope[:, column - batch.start][:, :, None, None]  # [B, 1, 1, head_dim]
         columns = torch.arange(column + 1, device=batch.start.device)
         mask = (columns >= batch.start[:, None])[:, None, None]  # [B, 1, 1, T]
@@ -201,7 +204,7 @@ class NativeEngine:
             keys, values = next(layers)
             keys[:, :, column], values[:, :, column] = key[:, :, 0], value[:, :, 0]
             keys, values = keys[:, :, : column + 1], values[:, :, : column + 1]
-            # Heads that share keys are like several queries of one head: nothing is repeated for them.
+            # Query heads that share a key head become several queries of one head, so no key is repeated.
             query = query.reshape(len(query), -1, self.decoder.group, self.decoder.head_dim)
             mixed = scaled_dot_product_attention(query, keys, values, attn_mask=bias)
             return mixed.reshape(len(query), -1, 1, self.decoder.head_dim)
@@ -212,9 +215,9 @@ class NativeEngine:
 
 
 def share_out(requests: Sequence[Request], count: int) -> list[list[int]]:
-    """Numbers of the requests in at most `count` like shares; equal prompts stay together. (pure)
+    """Request numbers in at most `count` shares of similar size; equal prompts stay together. (pure)
 
-    Prompts of like length come together: a share is as wide as its longest.
+    Prompts of similar length share, because the longest sets a share's width.
     """
     groups: dict[tuple[int, ...], list[int]] = {}
     for number, request in enumerate(requests):

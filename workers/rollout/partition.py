@@ -8,10 +8,10 @@ from workers.rollout.engine import Request
 
 
 def partition_requests(requests: Sequence[Request], size: int, max_new_tokens: int) -> list[list[int]]:
-    """Numbers of the requests of each rank, in order; equal prompts stay together, as an engine reads them once.
+    """Each rank's request numbers, in order. Equal prompts stay together, because an engine reads them once.
 
-    What takes longest is given first, each to the rank that has least. A prompt with more rollouts than a rank's even
-    share is divided: one prompt alone would keep one rank busy and all others waiting.
+    The longest work is assigned first, each piece to the least loaded rank. A prompt with more rollouts than a rank's
+    even share is divided; otherwise one rank would work while all others wait.
     """
     most = max(1, -(-len(requests) // size))
     groups: dict[tuple[int, ...], list[int]] = {}

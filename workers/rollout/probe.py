@@ -1,8 +1,8 @@
-"""At the start of every attempt: do the engine and the trainer say of a short text what plain transformers says of it?
+"""Checks at the start of every attempt that engine and trainer agree with plain transformers on a short text.
 
 Either may compute a model a little wrongly without any error, and then trains on numbers that mean nothing. Here the
 engine draws a few tokens after fixed prompts, the trainer scores them as it scores a step's rollouts, and both are
-compared with one pass over each lone sequence: transformers' modules, its own masks, eager attention.
+compared with one pass over each single sequence: transformers' modules, its own masks, eager attention.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from workers.rollout.select import Portions
 NEW_TOKENS = 8
 LEAST_PROMPT = 16
 MOST_PROMPT = 1280
-"""Eager attention over more would take memory that small cards do not have; what a longer window hides is not seen."""
+"""Eager attention over longer prompts needs memory that small cards lack. Errors in larger windows go undetected."""
 BOUNDS = {torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 0.1}
-"""Nats: most that the mean difference over a rollout's tokens may be; beyond, it is another model.
+"""Largest accepted mean difference over a rollout's tokens, in nats. Beyond it, the model is computed wrongly.
 
-Rounding: a log-prob is a sum of about 2 roundings a layer of the residual stream, each of u times a logit's spread s,
-on either side: s * u * sqrt(4 * layers). float32: u = 2^-24, s = 10, 80 layers: 1e-5; measured 1e-7 to 5e-6.
-bfloat16: u = 2^-9, s = 3, 28 layers: .06; measured .008 to .021. NF4 computes with the same codes on both sides, so its
-bound is that of the dtype of its products.
+Derivation: each side rounds the residual stream about twice per layer, and each rounding moves a log-prob by u times
+the spread s of the logits. Together: s * u * sqrt(4 * layers). float32: u = 2^-24, s = 10, 80 layers: 1e-5; measured
+1e-7 to 5e-6. bfloat16: u = 2^-9, s = 3, 28 layers: .06; measured .008 to .021. With NF4 both sides use the same codes,
+so the bound is that of the dtype of the products.
 """
 
 
 @dataclass(frozen=True)
 class Compared:
-    """Nats, the largest of the rollouts' mean differences. bound: of rounding."""
+    """off: the largest mean difference of any rollout, in nats; bound: what rounding explains."""
 
     off: float
     bound: float
@@ -52,7 +52,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Advice:
-    """What a person is told where an engine is wrong. engine: the option that names another one."""
+    """What to advise if an engine is wrong. engine: the option that selects another one."""
 
     kept: str = "the head; nothing was trained"
     engine: str = "python -m orchestrator run --set sampling.engine={} --set 'sampling.fallback=[]'"
@@ -61,13 +61,14 @@ class Advice:
 def probe(
     model: Any, engine: Portions, profile: Profile, *, row_tokens: int | None = None, advice: Advice = Advice()
 ) -> dict[str, Any]:
-    """What was found, for an event. row_tokens: of the trainer's rows; None: nothing is trained.
+    """Check engine and trainer; returns facts for an event. row_tokens: the trainer's row length; None if nothing
+    trains.
 
-    Weights and random generators stay as they are. Raises LonghaulError (INPUT) where either is off by more than
-    rounding; the engine is checked again whenever another takes its place.
+    Leaves weights and random generators as they are. Raises LonghaulError (INPUT) if either is off by more than
+    rounding explains. An engine that takes over later is checked too.
     """
     devices = [model.device] if model.device.type == "cuda" else []
-    engine.on_change = lambda now: _engine_is_right(model, now, profile, advice)
+    engine.on_change(lambda now: _engine_is_right(model, now, profile, advice))
     with torch.random.fork_rng(devices=devices):
         rollouts, truth, of_engine = _engine_is_right(model, engine.engine, profile, advice)
         engine.rest()
@@ -134,7 +135,7 @@ def _refused(what: str, kept: str, next_command: str) -> LonghaulError:
 
 
 def requests(model: Any, profile: Profile) -> list[Request]:
-    """Two completions of one prompt and one of a shorter one: rows that share a prompt, and rows of unlike lengths."""
+    """Two completions of one prompt and one of a shorter one: covers shared prompts and rows of different lengths."""
     config = model.config
     knobs = profile.sampling
     room = min(
@@ -150,7 +151,7 @@ def requests(model: Any, profile: Profile) -> list[Request]:
 
 
 def prompt_tokens(config: Mapping[str, Any]) -> int:
-    """Of the longer prompt: the completion begins beyond every window that `MOST_PROMPT` reaches. (pure)"""
+    """Length of the longer prompt: the completion starts beyond every sliding window up to `MOST_PROMPT`. (pure)"""
     sizes = [
         value
         for name, value in config.items()
@@ -162,11 +163,11 @@ def prompt_tokens(config: Mapping[str, Any]) -> int:
 
 def _truth_of(model: Any, rollouts: Sequence[Rollout], temperature: float) -> list[Tensor]:
     with plainly(model):
-        return [lone_log_probs(model, rollout, temperature) for rollout in rollouts]
+        return [single_log_probs(model, rollout, temperature) for rollout in rollouts]
 
 
 def compared(model: Any, log_probs: Iterable[Tensor], truth: Iterable[Tensor]) -> Compared:
-    """Both: of each rollout's tokens, [T] each."""
+    """log_probs, truth: for each rollout its tokens', [T]."""
     off = 0.0
     for mine, true in zip(log_probs, truth, strict=True):
         mean = float((mine.double().cpu() - true.double()).abs().mean())
@@ -179,7 +180,7 @@ def _reported(rollouts: Sequence[Rollout]) -> list[Tensor]:
 
 
 @torch.no_grad()
-def lone_log_probs(model: Any, rollout: Rollout, temperature: float) -> Tensor:
+def single_log_probs(model: Any, rollout: Rollout, temperature: float) -> Tensor:
     """Of the completion's tokens, by the model's own pass over this sequence alone. [T], float32, on the CPU."""
     ids = torch.tensor([rollout.prompt_ids + rollout.completion_ids], device=model.device)
     begin = len(rollout.prompt_ids)
@@ -189,10 +190,10 @@ def lone_log_probs(model: Any, rollout: Rollout, temperature: float) -> Tensor:
 
 
 def trained_log_probs(model: Any, rollouts: Sequence[Rollout], profile: Profile, row_tokens: int) -> list[Tensor]:
-    """Of each rollout's tokens, [T] each, by the pass that training makes over them."""
+    """Log-probs of each rollout's tokens, [T] each, by the pass that training makes."""
     units = packing.units_of([one.prompt_ids for one in rollouts], [one.completion_ids for one in rollouts], row_tokens)
     found: dict[int, Tensor] = {}
-    # With gradient where layers are computed again: those passes are not the others'. Elsewhere they are the same.
+    # With gradient if layers are recomputed, because those passes differ; elsewhere both are the same.
     with torch.set_grad_enabled(bool(plain.reason_of(model)) and profile.model.gradient_checkpointing):
         for batch in packing.micro_batches(units, len(rollouts), row_tokens):
             members = [member for row in batch for unit in row for member in unit.members]
@@ -204,12 +205,10 @@ def trained_log_probs(model: Any, rollouts: Sequence[Rollout], profile: Profile,
 
 @contextmanager
 def plainly(model: Any) -> Iterator[None]:
-    """The model as transformers makes it: eager attention, no fused layer. Adapters stay."""
+    """Inside, the model computes as transformers built it: eager attention, no fused layers. Adapters stay."""
     kept = model.config._attn_implementation
     with fused_layers.undone(model):
-        with suppress(
-            ValueError, NotImplementedError, AttributeError
-        ):  # a model that has no such attention keeps its own
+        with suppress(ValueError, NotImplementedError, AttributeError):  # a model without such attention keeps its own
             model.set_attn_implementation("eager")
         try:
             yield

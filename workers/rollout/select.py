@@ -1,7 +1,7 @@
-"""The rollout engine that the profile names, serving at most `max_rows` requests side by side.
+"""Selects the profile's rollout engine, which serves at most `max_rows` requests side by side.
 
-Where it cannot start, or later cannot go on, the next of `sampling.fallback` takes its place and a person is told; with
-none left the run stops with every reason.
+If it cannot start, or later cannot continue, the next of `sampling.fallback` takes over with a warning. If none is
+left, the run stops and reports every reason.
 """
 
 from __future__ import annotations
@@ -29,37 +29,48 @@ from workers.rollout.native import NativeEngine
 log = logging.getLogger("worker")
 
 TIS_CAP = 2.0
-"""Weight that a token has at most where the profile leaves it to the engine."""
+"""Cap of a token's weight if the profile leaves the cap to the engine."""
 
 Warn = Callable[[str], None]
 Start = Callable[[], RolloutEngine]
 
 
 class Portions:
-    """Any engine, asked for `max_rows` rollouts at a time: halving it halves the cache that a batch needs."""
+    """Wraps any engine and gives it `max_rows` requests at a time. Halving that halves the cache of a batch."""
 
     has_queue = True
 
     def __init__(self, engine: RolloutEngine | Fallback, max_rows: int = 512) -> None:
         self._engine = engine
-        self.max_rows = max_rows
-        self.on_change: Callable[[RolloutEngine], object] = lambda engine: None
-        """Called with an engine that has taken another's place, before it draws anything."""
+        self._max_rows = max_rows
+        self._on_change: Callable[[RolloutEngine], object] = lambda engine: None
 
     @property
     def engine(self) -> RolloutEngine:
-        """The one that works now."""
+        """The engine now in use."""
         return self._engine.engine if isinstance(self._engine, Fallback) else self._engine
 
+    @property
+    def max_rows(self) -> int:
+        """Rollouts that decode side by side, at most."""
+        return self._max_rows
+
+    def set_rows(self, rows: int) -> None:
+        self._max_rows = rows
+
+    def on_change(self, call: Callable[[RolloutEngine], object]) -> None:
+        """Call this with an engine that has taken another's place, before it draws anything."""
+        self._on_change = call
+
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Rollout]:
-        """Like prompt lengths come together; the rollouts are in the order of the requests."""
+        """Batches prompts of similar length; returns the rollouts in the order of the requests."""
         waiting = sorted(range(len(requests)), key=lambda number: len(requests[number].prompt_ids))
         found: dict[int, Rollout] = {}
         while waiting:
             # Some have a queue of their own; the others decode all rows that they are given.
-            chosen = waiting if self.engine.has_queue else waiting[: self.max_rows]
+            chosen = waiting if self.engine.has_queue else waiting[: self._max_rows]
             if isinstance(self.engine, GraphEngine):
-                self.engine.max_rows = self.max_rows
+                self.engine.set_rows(self._max_rows)
             try:
                 rollouts = self.engine.generate([requests[number] for number in chosen], sampling)
             except EngineUnavailable as error:
@@ -70,30 +81,29 @@ class Portions:
                 found.update(zip(chosen, rollouts, strict=True))
                 waiting = waiting[len(chosen) :]
                 continue
-            # Outside the handler: its traceback holds what the next engine needs the room of.
+            # Outside the handler: its traceback keeps alive the memory that the next engine needs.
             self._engine.replace(reason)
-            self.on_change(self.engine)
+            self._on_change(self.engine)
         return [found[number] for number in range(len(requests))]
 
     @property
     def keeps_cache(self) -> bool:
-        """Whether the engine may hold a cache, with graphs over it, while the trainer works."""
-        return isinstance(self.engine, GraphEngine) and self.engine.keep_bytes > 0
+        """Whether the engine may keep a cache, and graphs over it, while the trainer works."""
+        return isinstance(self.engine, GraphEngine) and self.engine.keeps_cache
 
     def forget_cache(self) -> None:
-        """Memory has ended: from now on it is given back whenever the trainer works."""
+        """Call it after an out-of-memory error: from now on the cache is freed whenever the trainer works."""
         if isinstance(self.engine, GraphEngine):
-            self.engine.keep_bytes = 0
-            self.engine.close()
+            self.engine.forget_cache()
 
     def drop_cache(self) -> None:
-        """Free the cache; the next call makes one of the size it needs."""
+        """Free the cache; the next call creates one of the size it needs."""
         if isinstance(self.engine, GraphEngine):
             self.engine.close()
 
     @property
     def cache_bytes(self) -> int:
-        """Of the cache that an engine keeps from call to call."""
+        """Bytes of the cache that the engine keeps from call to call."""
         return self.engine.cache_bytes if isinstance(self.engine, GraphEngine) else 0
 
     def rest(self) -> None:
@@ -105,20 +115,20 @@ class Portions:
 
 @dataclass(frozen=True)
 class Remedy:
-    """What a person is told where no engine is left; the default is for a run."""
+    """The advice if no engine is left; the default is for a run."""
 
     kept: str = "the head, and the rollouts of finished steps"
     next_command: str = (
-        "remedy the reason, or name an engine that may take over: "
+        "fix the cause, or name an engine that may take over: "
         "python -m orchestrator run --set 'sampling.fallback=[\"native\"]'"
     )
 
 
 class Fallback:
-    """The first engine that works, in the order given. starts: name -> what makes the engine."""
+    """The first engine that works, in the given order. starts: name -> function that starts the engine."""
 
     def __init__(self, starts: dict[str, Start], warn: Warn, remedy: Remedy = Remedy()) -> None:
-        """Raises LonghaulError (INPUT) where none can start."""
+        """Raises LonghaulError (INPUT) if none can start."""
         self._waiting = list(starts.items())
         self._warn, self._remedy = warn, remedy
         self._reasons: list[str] = []
@@ -133,7 +143,7 @@ class Fallback:
                 self._reasons.append(f"{name}: {error}")
                 continue
             if self._reasons:
-                self._warn(f"rollouts come from the engine {name} now. {self._reasons[-1]}")
+                self._warn(f"rollouts now come from the engine {name}. {self._reasons[-1]}")
             return engine
         raise LonghaulError(
             f"no rollout engine works; {'; '.join(self._reasons)}",
@@ -143,7 +153,7 @@ class Fallback:
         )
 
     def replace(self, reason: str) -> None:
-        """The engine cannot go on; the next one starts. Raises LonghaulError (INTERNAL) where none is left."""
+        """Start the next engine, as this one cannot continue. Raises LonghaulError (INTERNAL) if none is left."""
         self._reasons.append(f"{type(self.engine).__name__}: {reason}")
         self.engine.close()
         self.engine = self._next(ExitCode.INTERNAL)
@@ -166,8 +176,8 @@ def engine_of(
 ) -> Portions:
     """The profile's engine.
 
-    reductions: how often the batch was halved, because memory ran out in earlier attempts. Raises LonghaulError
-    (INPUT) where neither the engine nor one of its fallbacks can start.
+    reductions: how often earlier attempts halved the batch after running out of memory. Raises LonghaulError (INPUT) if
+    neither the engine nor one of its fallbacks can start.
     """
     names: tuple[str, ...] = (profile.sampling.engine, *profile.sampling.fallback)
     if reason := reason_of(model):
@@ -182,7 +192,7 @@ def _start_of(name: str, model: Any, profile: Profile, tokenizer: Tokenizer) -> 
     decode = tokenizer.decode
 
     def start() -> RolloutEngine:
-        if name in ("native", "auto"):  # where no planner has decided
+        if name in ("native", "auto"):  # "auto": no planner has decided
             return native_engine(model, decode, profile)
         if name == "hf":
             from workers.rollout.hf import HfEngine
@@ -203,9 +213,9 @@ def _start_of(name: str, model: Any, profile: Profile, tokenizer: Tokenizer) -> 
 
 
 def native_engine(model: Any, decode: Decode | None, profile: Profile | None = None) -> RolloutEngine:
-    """The decoder of our own that this model and this machine can run: on a GPU captured steps over a static cache.
+    """Our own decoder in the form that this model and machine support: on a GPU captured steps over a static cache.
 
-    profile: of the training that it shares the GPU with. Raises EngineUnavailable where neither can.
+    profile: of the training that it shares the GPU with. Raises EngineUnavailable if neither form works.
     """
     if model.device.type == "cuda":
         if not (reason := reason_against(model)):
@@ -218,7 +228,7 @@ def native_engine(model: Any, decode: Decode | None, profile: Profile | None = N
 
 
 def tis_cap_of(profile: Profile) -> float:
-    """The cap of importance weights; 0: the engine's log_probs are taken for the trainer's. (pure)"""
+    """The cap of importance weights; 0 if the engine's log_probs count as the trainer's. (pure)"""
     if profile.optimizer.tis_cap >= 0:
         return profile.optimizer.tis_cap
     return TIS_CAP if is_corrected(profile) else 0.0

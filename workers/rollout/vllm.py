@@ -1,8 +1,8 @@
-"""Rollouts through vLLM, in this very process: it dies with the worker, and takes weights from GPU memory.
+"""Rollouts through vLLM in this same process, so that it dies with the worker and takes weights from GPU memory.
 
-Its weights are the trainer's, handed over before the first rollout after an update (an adapter alone where the base is
-frozen); between rollouts it sleeps and holds no GPU memory. Seeds are its own: the same request in the same batch gives
-the same tokens, in another batch it may not. Its numbers differ from the trainer's in the last bits, which
+The trainer hands its weights over before the first rollout after an update (only the adapter if the base is frozen).
+Between rollouts vLLM sleeps and holds no GPU memory. It uses its own seeding: the same request gives the same tokens in
+the same batch, but perhaps not in another. Its numbers differ from the trainer's in the last bits, which
 `optimizer.tis_cap` corrects. Not done: several GPUs, weights that vLLM itself quantises.
 """
 
@@ -45,12 +45,12 @@ ENVIRONMENT = {
 NO_COMPILE = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}
 """CUDA graphs for decoding without torch.compile: starts in seconds instead of a minute, and decodes as fast."""
 SLEEP_LEVEL = 2
-"""Nothing is copied to host memory: what it held is stale after the update anyway."""
+"""Copy nothing to host memory: the update makes it stale anyway."""
 
 
 @contextmanager
 def unordered() -> Iterator[None]:
-    """vLLM asks for operations that torch has in no deterministic form: there they do not fail."""
+    """Allow nondeterministic operations inside: vLLM needs some that torch has in no deterministic form."""
     is_ordered, is_warned = (
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
@@ -63,15 +63,15 @@ def unordered() -> Iterator[None]:
 
 
 class VllmEngine:
-    """A `RolloutEngine` over `vllm.LLM`. A process can have one in its life: the memory that sleeps is bound to it."""
+    """A `RolloutEngine` over `vllm.LLM`. At most one per process: the memory that it puts to sleep is bound to it."""
 
     has_queue = True
     _was_started: ClassVar[bool] = False
 
     def __init__(self, model: Any, knobs: Knobs, *, max_tokens: int, tokenizer: Tokenizer | None = None) -> None:
-        """max_tokens: longest prompt and completion. tokenizer: needed where a sampling has stop texts.
+        """max_tokens: longest prompt plus completion. tokenizer: needed for stop texts.
 
-        Raises EngineUnavailable, with the reason, where vLLM cannot start here.
+        Raises EngineUnavailable, with the reason, if vLLM cannot start here.
         """
         self.model, self.knobs = model, knobs
         self.decode = tokenizer.decode if tokenizer else None
@@ -84,7 +84,7 @@ class VllmEngine:
         ):
             raise EngineUnavailable(f"vLLM cannot start: {reason}")
         if VllmEngine._was_started:
-            raise EngineUnavailable("vLLM cannot start: it can be started once in a process, and was")
+            raise EngineUnavailable("vLLM cannot start: a process can start it only once, and this one already has")
         self._adapter = AdapterFolder() if has_adapter(model) else None
         self._adapter_number = 0
         self._lora: Any = None
@@ -103,7 +103,7 @@ class VllmEngine:
         VllmEngine._was_started = True
         try:
             import vllm
-        except Exception as error:  # its import runs much of other libraries' code
+        except Exception as error:  # importing it runs much code of other libraries
             log.warning("importing vllm failed", exc_info=True)
             raise EngineUnavailable(f"vLLM cannot start: importing it failed: {first_line(error)}") from error
         lora = {}
@@ -116,7 +116,7 @@ class VllmEngine:
                     directory,
                     load_format="dummy",  # the trainer's weights follow
                     skip_tokenizer_init=not has_tokenizer,
-                    generation_config="vllm",  # the checkpoint's may bend the policy: penalties, top-p
+                    generation_config="vllm",  # the checkpoint's may change the policy: penalties, top-p
                     dtype=self.knobs.dtype,
                     max_model_len=self.max_tokens,
                     gpu_memory_utilization=self.knobs.gpu_memory_utilization,
@@ -132,14 +132,14 @@ class VllmEngine:
         except Exception as error:
             log.warning("starting vLLM failed", exc_info=True)
             reason = first_line(error)
-        # Outside the handler: its traceback holds the half-started engine.
+        # Outside the handler: its traceback keeps the half-started engine alive.
         forget()
         raise EngineUnavailable(f"vLLM cannot start: {reason}")
 
     @unordered()
     @torch.inference_mode()
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Rollout]:
-        """One rollout for each request, in their order. Raises EngineUnavailable where vLLM fails."""
+        """One rollout per request, in order. Raises EngineUnavailable if vLLM fails."""
         if not requests:
             return []
         self.wake()
@@ -170,7 +170,7 @@ class VllmEngine:
             max_tokens=min(sampling.max_new_tokens, room),
             logprobs=0,
             stop_token_ids=sorted(stops.stop_ids),
-            ignore_eos=True,  # the stop tokens above are the model's, all of them
+            ignore_eos=True,  # the stop tokens above are all of the model's
             stop=list(stops.texts) or None,
             include_stop_str_in_output=True,
             detokenize=bool(stops),
@@ -179,10 +179,10 @@ class VllmEngine:
         )
 
     def _rollout(self, request: Request, output: Any, stops: StopTexts, limit: int) -> Rollout:
-        """By our own rule for where a completion ends; vLLM's may only be later."""
+        """Cut by our own rule for where a completion ends. vLLM may stop later, never earlier."""
         ids = list(output.token_ids)
         if not ids:
-            raise EngineUnavailable(f"vLLM gave no token for a request ({output.finish_reason})")
+            raise EngineUnavailable(f"vLLM returned no token for a request ({output.finish_reason})")
         log_probs = [chosen[token].logprob for token, chosen in zip(ids, output.logprobs, strict=True)]
         rollout = rollout_of(request, ids, log_probs, stops, limit)
         if rollout.finish_reason == "length" and output.finish_reason == "stop":
@@ -190,7 +190,7 @@ class VllmEngine:
         return rollout
 
     def sync(self) -> None:
-        """Hand over the trainer's weights if they may have changed. Raises EngineUnavailable where that fails."""
+        """Hand over the trainer's weights if they may have changed. Raises EngineUnavailable if that fails."""
         if not self._is_stale:
             return
         try:
@@ -208,7 +208,7 @@ class VllmEngine:
             self._llm.reset_prefix_cache()
         except Exception as error:
             log.warning("handing weights to vLLM failed", exc_info=True)
-            raise EngineUnavailable(f"vLLM did not take the weights: {first_line(error)}") from error
+            raise EngineUnavailable(f"vLLM did not accept the weights: {first_line(error)}") from error
         self._is_stale = False
 
     def rest(self) -> None:
@@ -219,11 +219,11 @@ class VllmEngine:
             self._is_asleep = True
 
     def wake(self) -> None:
-        """Raises EngineUnavailable where there is no room any more, or vLLM fails to get it."""
+        """Raises EngineUnavailable if there is not enough memory, or vLLM fails to get it."""
         if not self._is_asleep:
             return
         gc.collect()
-        torch.cuda.empty_cache()  # vLLM takes its memory past torch's allocator, which keeps what the update needed
+        torch.cuda.empty_cache()  # vLLM bypasses torch's allocator, which still holds what the update needed
         try:
             self._llm.wake_up()
         except Exception as error:
@@ -236,8 +236,8 @@ class VllmEngine:
         self._is_asleep = False
 
     def close(self) -> None:
-        with suppress(Exception):  # one that could not wake may not sleep either
-            self.rest()  # its memory leaves the GPU even where something still refers to it
+        with suppress(Exception):  # an engine that could not wake may not sleep either
+            self.rest()  # frees its GPU memory even if something still refers to the engine
         with suppress(Exception):
             self._llm.llm_engine.engine_core.shutdown()
         self._llm = self._lora = None
@@ -250,7 +250,7 @@ class VllmEngine:
 
 
 def write_model_files(model: Any, tokenizer: Tokenizer | None, directory: Path) -> None:
-    """What vLLM reads of a model directory, but for the weights: those come from the trainer, and unquantised."""
+    """The model directory that vLLM reads, without weights: those come from the trainer, unquantised."""
     config = copy.deepcopy(model.config)
     if hasattr(config, "quantization_config"):
         del config.quantization_config
@@ -262,7 +262,7 @@ def write_model_files(model: Any, tokenizer: Tokenizer | None, directory: Path) 
 
 
 def load(target: Any, weights: Iterator[tuple[str, Tensor]]) -> None:
-    """Copy weights by their checkpoint names into vLLM's model, whose layers may be fused, or wrapped for adapters."""
+    """Copy weights by checkpoint name into vLLM's model, whose layers may be fused or wrapped for adapters."""
     known = {name for name, _ in target.named_parameters()}
     fused = {part: whole for whole, parts in getattr(target, "packed_modules_mapping", {}).items() for part in parts}
     target.load_weights((name_in(name, known, fused), tensor) for name, tensor in weights)
@@ -290,7 +290,7 @@ def need_of(model: Any, knobs: Knobs, max_tokens: int) -> vllm_limits.Need:
 
 
 def _numel(parameter: Tensor) -> int:
-    state = getattr(parameter, "quant_state", None)  # two weights of 4 bits share a byte
+    state = getattr(parameter, "quant_state", None)  # two 4-bit weights share a byte
     return parameter.numel() if state is None else int(state.shape.numel())
 
 
@@ -311,9 +311,8 @@ def num_processes() -> int:
 
 @contextmanager
 def unchanged_globals() -> Iterator[None]:
-    """vLLM seeds every generator of the process when it starts; those are the run's, and part of its checkpoints.
-
-    Where it fails half-way it also leaves its own default precision behind.
+    """Restore what vLLM changes for the whole process. On start it seeds every generator, but those belong to the run
+    and its checkpoints. If the start fails half-way, it also leaves its own default dtype behind.
     """
     python, arrays, host, devices, dtype = (
         random.getstate(),
@@ -333,14 +332,14 @@ def unchanged_globals() -> Iterator[None]:
 
 
 def forget() -> None:
-    """End what vLLM holds for a whole process, so that the next engine has the memory."""
+    """Free what vLLM holds for the whole process, so that the next engine has the memory."""
     steps: list[Callable[[], Any]] = []
     with suppress(ImportError):
         from vllm.distributed import parallel_state
 
         steps = [parallel_state.destroy_model_parallel, parallel_state.destroy_distributed_environment]
     for step in steps:
-        with suppress(Exception):  # half-started engines lack parts; the rest must go all the same
+        with suppress(Exception):  # half-started engines lack parts, and the rest must be freed all the same
             step()
     gc.collect()
     if torch.cuda.is_available():
@@ -348,6 +347,6 @@ def forget() -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """What an exception says, in one line that a terminal holds. (pure)"""
+    """An exception's message, in one line that fits a terminal. (pure)"""
     lines = str(error).strip().splitlines()
     return (lines[0] if lines else type(error).__name__)[:300]

@@ -1,4 +1,4 @@
-"""Whether vLLM can work here, from numbers alone, before minutes are spent on starting it. (pure)"""
+"""Decides from numbers alone whether vLLM can work here, before anyone spends minutes starting it. (pure)"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ GIB = 2**30
 OLDEST = (7, 0)
 """Compute capability of the oldest GPUs that vLLM supports; bfloat16 needs (8, 0)."""
 ACTIVATIONS = 1.1
-"""Weights and cache, times this: what a forward pass needs beside them, at the least."""
+"""Lower bound of the memory for weights, cache and a forward pass, as a multiple of weights and cache."""
 
 
 @dataclass(frozen=True)
@@ -26,25 +26,25 @@ class Device:
 
 @dataclass(frozen=True)
 class Need:
-    """What the model asks for, in vLLM's precision."""
+    """What the model needs, in vLLM's precision."""
 
     weight_bytes: int
     cache_bytes_per_token: int
     sequence_tokens: int
-    """Longest prompt and completion."""
+    """Longest prompt plus completion."""
     adapter_rank: int = 0
     """0: no adapter."""
 
 
 def cache_bytes_per_token(layers: int, key_heads: int, head_dim: int, dtype: str) -> int:
-    """Keys and values of one token in all layers."""
+    """Bytes of one token's keys and values in all layers."""
     return 2 * layers * key_heads * head_dim * (4 if dtype == "float32" else 2)
 
 
 def refusal(device: Device | None, knobs: Knobs, need: Need, *, num_processes: int = 1) -> str:
-    """Why vLLM cannot start, with both numbers and the knob to turn; empty: nothing speaks against it."""
+    """Why vLLM cannot start, with both numbers and the knob to change; empty if it can."""
     if need.adapter_rank > RANKS[-1]:
-        return f"the adapter has rank {need.adapter_rank}, and {RANKS[-1]} is the largest that it has room for"
+        return f"the adapter has rank {need.adapter_rank}, above the largest that it supports, {RANKS[-1]}"
     if device is None:
         return "it needs an NVIDIA GPU, and torch sees none here"
     if num_processes > 1:
@@ -80,7 +80,7 @@ def refusal(device: Device | None, knobs: Knobs, need: Need, *, num_processes: i
 
 
 def room_for(rank: int) -> int:
-    """The smallest size of adapter slot that holds `rank`, which `refusal` lets pass. ValueError: none does."""
+    """The smallest adapter slot that holds `rank`. Raises ValueError if none does; `refusal` rules that out."""
     for size in RANKS:
         if rank <= size:
             return size

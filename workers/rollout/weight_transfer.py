@@ -1,7 +1,7 @@
-"""What an engine with a copy of the weights must be told: the trainer's weights by their plain names, or its adapter.
+"""Weights for an engine that keeps its own copy: the trainer's weights by their plain names, or its adapter.
 
-A model with adapters gives its base once more by the names that it had before them; a quantised base is given as what
-the trainer computes with, so that both sides hold the same numbers.
+A model with adapters yields its base by the names from before they were injected. A quantised base is yielded as the
+trainer computes with it, so that both sides hold the same numbers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def adapter_rank(model: Any) -> int:
 
 
 def base_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
-    """Every weight but the adapters', by the name that it has in a checkpoint; tied ones once."""
+    """Every weight except the adapters', by its checkpoint name; tied weights once."""
     for name, parameter in model.named_parameters():
         if ".lora_" not in name:
             yield name.replace(".base_layer.", "."), _values(parameter)
@@ -49,9 +49,9 @@ def _values(parameter: Tensor) -> Tensor:
 
 
 class AdapterFolder:
-    """A folder in memory where the newest adapter lies as `peft` writes it; gone when the process closes it.
+    """A folder in memory that holds the newest adapter in peft's format, removed when closed.
 
-    Those of processes that were killed are removed by the next one.
+    The next process removes folders of killed ones.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class AdapterFolder:
         self.path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=root))
 
     def write(self, model: Any) -> Path:
-        """Folder with the adapter as it is now."""
+        """Write the current adapter; returns its folder."""
         tensors = {name: one.detach().cpu().contiguous() for name, one in adapter_of(model).items()}
         save_file(tensors, self.path / adapters.WEIGHTS, {"format": "pt"})
         (self.path / adapters.CONFIG).write_bytes(adapters.config_json(model.adapter_knobs, base=""))
@@ -72,7 +72,7 @@ class AdapterFolder:
 
 
 def sweep(root: Path) -> None:
-    """Remove the folders of processes that are gone."""
+    """Remove the folders of processes that no longer run."""
     for folder in root.glob(f"{PREFIX}*-*"):
         with suppress(ValueError, PermissionError):
             try:

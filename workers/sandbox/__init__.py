@@ -1,10 +1,10 @@
-"""The sandbox: runs programs that a model wrote, one fresh and sealed process each.
+"""The sandbox: runs model-written programs, each in a fresh, sealed process.
 
-Cheap to import (no torch). docs/sandbox.md has the threat model, the layers and the measured figures.
+Cheap to import (no torch). docs/sandbox.md describes the threat model, the layers and the measurements.
 """
 
-from workers.sandbox.limits import Limits
+from workers.sandbox.limits import Budget, Limits
 from workers.sandbox.pool import Sandbox
-from workers.sandbox.result import Case, Result, Status
+from workers.sandbox.result import Case, Result, Script, ScriptResult, Status
 
-__all__ = ["Case", "Limits", "Result", "Sandbox", "Status"]
+__all__ = ["Budget", "Case", "Limits", "Result", "Sandbox", "Script", "ScriptResult", "Status"]

@@ -2,6 +2,7 @@
 
 Each line is {"id", "program", "input"}: the program defines f (or the name in "entry"), the input is the source text of
 its arguments. Each is answered, in input order, by {"id", "status", "output"}; the output is the value's literal text.
+`python -m workers.sandbox serve` answers over HTTP instead, and has a help text of its own.
 """
 
 from __future__ import annotations
@@ -12,11 +13,15 @@ import sys
 from profiles.errors import LonghaulError
 from workers.sandbox import Limits, Sandbox, filter, probe
 from workers.sandbox.limits import LAYERS
+from workers.sandbox.server import command
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit code 0, or that of the refusal."""
-    options = _parser().parse_args(arguments)
+    """Return exit code 0, or the error's own code."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if given[:1] == ["serve"]:
+        return _serve(given[1:])
+    options = _parser().parse_args(given)
     if options.layers:
         (probe.as_json if options.json else probe.table)(probe.layers(), sys.stdout.write)
         return 0
@@ -37,6 +42,14 @@ def main(arguments: list[str] | None = None) -> int:
     if options.stats:
         sys.stderr.write(stats.line() + "\n")
     return 0
+
+
+def _serve(arguments: list[str]) -> int:
+    try:
+        return command.main(arguments)
+    except LonghaulError as error:
+        sys.stderr.write(error.render() + "\n")
+        return int(error.exit_code)
 
 
 def _parser() -> argparse.ArgumentParser:

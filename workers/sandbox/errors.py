@@ -1,4 +1,4 @@
-"""The sandbox's own failures, told to a person."""
+"""User-facing errors of the sandbox itself."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from profiles.errors import ExitCode, LonghaulError
 
 
 class SandboxRefused(LonghaulError):
-    """The machine lacks a layer that the profile requires; no program was run."""
+    """The machine lacks a required layer; no program was run."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(

@@ -1,6 +1,6 @@
-"""The filter: cases as JSON lines in, answers as JSON lines out, in the same order.
+"""The filter: reads cases as JSON lines and writes answers as JSON lines, in the same order.
 
-A line that cannot be read is answered in its place; the others go on.
+An unreadable line gets an error answer in its place; the other lines are unaffected.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from workers.sandbox.pool import Sandbox
 from workers.sandbox.result import Case, Result, Status
 
 CHUNK_LINES = 512
-"""Lines that are worked on together. What has come is answered before more is waited for."""
+"""Maximum lines per chunk. Lines already received are answered before the filter waits for more."""
 MAX_LINE = 32 << 20
-"""Bytes of one line."""
+"""Maximum length of one line, in bytes."""
 
 
 @dataclass
 class Stats:
-    """What a run of the filter did."""
+    """Statistics of one filter run."""
 
     started: float = field(default_factory=time.monotonic)
     statuses: Counter[str] = field(default_factory=Counter)
@@ -39,7 +39,7 @@ class Stats:
         self.cpu_s += result.cpu_s
 
     def line(self) -> str:
-        """One line for a person."""
+        """A one-line human-readable summary."""
         total, elapsed = self.statuses.total(), time.monotonic() - self.started
         counts = ", ".join(f"{number} {status}" for status, number in self.statuses.most_common())
         rate = total / elapsed if elapsed > 0 else 0.0
@@ -50,7 +50,7 @@ class Stats:
 
 
 def run(sandbox: Sandbox, source_fd: int, sink_fd: int) -> Stats:
-    """Answer every line of the source. Ends this process at once when the sink has no reader any more."""
+    """Answer every line of the source. Exits the process immediately once the sink's reader is gone."""
     stats = Stats()
     _end_with(sink_fd)
     number = 0
@@ -68,7 +68,7 @@ def run(sandbox: Sandbox, source_fd: int, sink_fd: int) -> Stats:
 
 
 def _read_case(line: bytes, number: int) -> tuple[Any, Case | Result]:
-    """(id, case), or (id as far as it is known, why there is none)."""
+    """Parse one line into (id, Case), or (id if known, rejecting Result)."""
 
     def refuse(reason: str) -> Result:
         return Result(Status.REJECTED, message=f"line {number}: {reason}")
@@ -101,7 +101,7 @@ def _answer(case_id: Any, result: Result) -> str:
 
 
 def _chunks(fd: int) -> Iterator[list[bytes]]:
-    """Lines as they come, at most CHUNK_LINES together; the last line needs no line end."""
+    """Yield lines as they arrive, at most CHUNK_LINES per chunk; the last line may lack its newline."""
     pending = bytearray()
     searched = 0
     ready: list[bytes] = []
@@ -119,7 +119,7 @@ def _chunks(fd: int) -> Iterator[list[bytes]]:
             *lines, rest = bytes(pending).split(b"\n")
             ready.extend(lines)
             pending = bytearray(rest)
-        del pending[MAX_LINE + 1 :]  # longer than a line may be: enough is kept to say so
+        del pending[MAX_LINE + 1 :]  # overlong line: keep just enough to detect it
         searched = len(pending)
     if pending.strip():
         ready.append(bytes(pending))
@@ -134,11 +134,11 @@ def _write(fd: int, data: bytes) -> None:
 
 
 def _end_with(sink_fd: int) -> None:
-    """Watch the sink from a thread: the end of its reader ends this process, whose zygotes then end themselves."""
+    """Watch the sink from a thread and exit when its reader goes away; the zygotes then exit by themselves."""
 
     def watch() -> None:
         poll = select.poll()
-        poll.register(sink_fd, 0)  # POLLERR is always reported: the reading end is closed
+        poll.register(sink_fd, 0)  # POLLERR is always reported; it means the read end is closed
         if any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll()):
             os._exit(1)
 

@@ -1,4 +1,4 @@
-"""A case on its way to a zygote: what can be refused beforehand, and the message that is sent.
+"""Jobs sent to a zygote: checks before sending, the message, and the results.
 
 Pure.
 """
@@ -6,52 +6,127 @@ Pure.
 from __future__ import annotations
 
 import marshal
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from workers.sandbox.inside.frames import JOB_HEAD
+from workers.sandbox.inside.frames import HEADER, JOB_HEAD
+from workers.sandbox.limits import Budget
 from workers.sandbox.literal import Rejected, parse_arguments
-from workers.sandbox.result import Case, Result, Status
+from workers.sandbox.result import Case, Result, Script, ScriptResult, Status
 from workers.sandbox.screen import MAX_SOURCE
-from workers.sandbox.verdict import further, late
+from workers.sandbox.verdict import further, judge, judge_script, late
+
+MAX_SCRIPT = 1 << 20
+"""Maximum source size of a script, in bytes."""
 
 
 @dataclass
-class Job:
-    """One process to be: a program and the calls that it makes."""
+class Job(ABC):
+    """Work for one child process."""
 
     number: int
+    hash_seed: int
+    budget: Budget
+    tries: int = field(default=0, init=False)
+    """Number of zygotes that died while running this job."""
+    is_lost: bool = field(default=False, init=False)
+    """True once the job has been given up: its results are not a verdict on the program."""
+
+    @property
+    def calls(self) -> int:
+        """Number of results expected from the process; 0 for a script."""
+        return 0
+
+    @property
+    def longest_s(self) -> float:
+        """Wall seconds that the process may take in total."""
+        return self.budget.wall_s * max(1, self.calls)
+
+    def message(self) -> bytes:
+        """The message for the zygote. It holds no expected answer, so the child cannot copy one."""
+        body, budget = self._body(), self.budget
+        head = (self.number, len(body), self.calls, budget.cpu_s, budget.wall_s, budget.memory_mb << 20)
+        return JOB_HEAD.pack(*head) + body
+
+    @abstractmethod
+    def _body(self) -> bytes: ...
+
+    @abstractmethod
+    def settle(self, reply: bytes) -> bool:
+        """Record the zygote's reply. Returns False if the job must run again, after its first CPU timeout."""
+
+    @property
+    @abstractmethod
+    def was_late(self) -> bool:
+        """Whether the recorded results include a timeout; False before the first run."""
+
+    def give_up(self, why: str) -> None:
+        """Mark the job as lost, after its zygote died too many times."""
+        self.is_lost = True
+
+
+@dataclass
+class Calls(Job):
+    """Calls of a program's entry function."""
+
     case: Case
     inputs: list[bytes]
-    """Arguments, packed."""
-    repeat: int
-    hash_seed: int
-    tries: int = 0
+    """Packed arguments, one item per call."""
+    repeat: int = 1
     results: list[Result] = field(default_factory=list)
 
     @property
-    def expected(self) -> int:
-        """Results that its process owes."""
+    def calls(self) -> int:
         return len(self.inputs) * self.repeat
 
-    def settle(self, found: list[Result]) -> bool:
-        """Take the results of one run. False: a call was late for the first time, so the job is to run once more."""
+    def _body(self) -> bytes:
+        # `marshal` is safe in this direction only. Replies are untrusted, so they are JSON.
+        return marshal.dumps((self.case.program, self.case.entry, self.repeat, tuple(self.inputs)))
+
+    def settle(self, reply: bytes) -> bool:
+        found = judge(reply, self.calls, self.budget.cpu_s)
         again = not self.results and late(found)
         self.results = further(self.results, found)
         return not again
 
-    def message(self, cpu_s: float) -> bytes:
-        """For the zygote. No expected answer is in it: what the child has not, it cannot copy.
+    @property
+    def was_late(self) -> bool:
+        return any(result.status is Status.TIMEOUT for result in self.results)
 
-        Packed by `marshal`, which only this direction may use: what comes back is hostile, and read as JSON.
-        """
-        body = marshal.dumps((self.case.program, self.case.entry, self.repeat, tuple(self.inputs)))
-        return JOB_HEAD.pack(self.number, len(body), self.expected, cpu_s) + body
+    def give_up(self, why: str) -> None:
+        super().give_up(why)
+        self.results = [Result(Status.KILLED, message=f"the sandbox process died: {why}")] * self.calls
+
+
+@dataclass
+class ScriptJob(Job):
+    """A whole program with its standard input."""
+
+    script: Script
+    result: ScriptResult | None = None
+
+    def _body(self) -> bytes:
+        stdin, script = self.script.stdin, self.script
+        return HEADER.pack(len(stdin)) + stdin + marshal.dumps((script.program, script.is_ambient))
+
+    def settle(self, reply: bytes) -> bool:
+        first, found = self.result, judge_script(reply, self.budget.cpu_s)
+        self.result = found
+        return first is not None or found.status is not Status.TIMEOUT or found.from_wall
+
+    def give_up(self, why: str) -> None:
+        super().give_up(why)
+        self.result = ScriptResult(Status.KILLED, message=f"the sandbox process died: {why}")
+
+    @property
+    def was_late(self) -> bool:
+        return self.result is not None and self.result.status is Status.TIMEOUT
 
 
 @dataclass
 class Prepared:
-    """A case with its arguments read: packed those that are literals, results of those that are not."""
+    """A case with parsed arguments: packed if they are literals, otherwise a rejecting result."""
 
     case: Case
     inputs: list[bytes]
@@ -59,10 +134,10 @@ class Prepared:
 
     @classmethod
     def of(cls, case: Case) -> Prepared:
-        """Read the arguments; refuse all of them if the source cannot be sent."""
+        """Parse the arguments; reject all of them if the source cannot be sent."""
         inputs: list[bytes] = []
         rejected: dict[int, Result] = {}
-        reason = _source_reason(case.program)
+        reason = source_reason(case.program, MAX_SOURCE)
         for place, text in enumerate(case.inputs):
             try:
                 if reason is not None:
@@ -73,14 +148,20 @@ class Prepared:
         return cls(case, inputs, rejected)
 
     def merge(self, results: Sequence[Result]) -> list[Result]:
-        """Results of the inputs that ran, with the rejected ones in their places."""
+        """Combine the results of the inputs that ran with the rejections, in input order."""
         ran = iter(results)
         return [self.rejected[place] if place in self.rejected else next(ran) for place in range(len(self.case.inputs))]
 
 
-def _source_reason(program: str) -> str | None:
-    if len(program) > MAX_SOURCE or len(program.encode("utf-8", "surrogatepass")) > MAX_SOURCE:
-        return f"source of more than {MAX_SOURCE} bytes"
+def script_reason(script: Script) -> str | None:
+    """Why a script cannot be sent, or None."""
+    return source_reason(script.program, MAX_SCRIPT)
+
+
+def source_reason(program: str, most: int) -> str | None:
+    """Why a source cannot be sent, or None. most: maximum size in bytes."""
+    if len(program) > most or len(program.encode("utf-8", "surrogatepass")) > most:
+        return f"source of more than {most} bytes"
     if "\0" in program:
         return "source contains a null byte"
     return None

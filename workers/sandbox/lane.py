@@ -1,4 +1,4 @@
-"""One zygote process as the parent sees it: started by exec, fed with jobs, read without ever blocking."""
+"""The parent's handle on one zygote process: starts it by exec, queues jobs for it, and reads its replies."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from workers.sandbox.limits import Limits
 
 BOOT = "import sys; sys.path.insert(0, {home!r}); from inside.boot import main; main()"
 STOP_S = 5.0
-"""Seconds that a zygote gets to leave after its pipes are closed; then it is killed."""
+"""Seconds a zygote has to exit after its pipes are closed, before it is killed."""
 
 
 class ZygoteDied(Exception):
-    """The zygote is gone or never came up."""
+    """The zygote exited or failed to start."""
 
 
 class Lane:
-    """A zygote and the jobs that are on their way through it, oldest first."""
+    """A zygote and its jobs in flight, oldest first."""
 
     def __init__(self, limits: Limits, hash_seed: int) -> None:
         self.limits = limits
@@ -39,10 +39,10 @@ class Lane:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            # Bound once here, symbols need not be looked up in each child.
+            # LD_BIND_NOW resolves symbols once, here, so that children need not.
             env={"PYTHONHASHSEED": str(hash_seed), "LD_BIND_NOW": "1"},
             cwd="/",
-            start_new_session=True,  # Ctrl+C is for the parent, which then closes the pipes
+            start_new_session=True,  # Ctrl+C reaches only the parent, which then closes the pipes
             close_fds=True,
         )
         assert self.process.stdin is not None
@@ -52,23 +52,23 @@ class Lane:
         os.set_blocking(self.write_fd, False)
         self.report: dict[str, Any] = {}
         self._head_since = 0.0
-        # It loads its modules and seals itself while others start, too.
+        # Send the settings now, without waiting for a report: zygotes then start up in parallel.
         settings = json.dumps(self._settings()).encode()
         self.send(HEADER.pack(len(settings)) + settings)
 
     def _settings(self) -> dict[str, Any]:
-        """What the zygote must know, sent as its first frame."""
+        """Settings for the zygote, sent as the first frame."""
         limits = self.limits
         return {
-            "modules": list(limits.modules),
+            "modules": list(limits.importable),
+            "scripts": limits.scripts,
             "memory_bytes": limits.memory_mb << 20,
-            "wall_s": limits.wall_s,
             "without": list(limits.without),
             "deny_clock": limits.deny_clock,
         }
 
     def await_report(self) -> None:
-        """Wait until the zygote is ready. Raises ZygoteDied with its reason if it is not."""
+        """Wait until the zygote is ready. Raises ZygoteDied with the reason if it fails to start."""
         while (frame := self.receive()) is None:
             pass
         self.report = json.loads(frame)
@@ -80,24 +80,28 @@ class Lane:
         if not self.jobs:
             self._head_since = now
         self.jobs.append(job)
-        self.send(job.message(self.limits.cpu_s))
+        self.send(job.message())
 
     def take(self, now: float) -> Job:
-        """The oldest job: its answer has come."""
+        """Remove and return the oldest job, whose reply has arrived."""
         self._head_since = now
         return self.jobs.popleft()
 
+    def running_s(self, job: Job, now: float) -> float:
+        """Seconds since this lane started the job; 0 if it has not started it."""
+        return now - self._head_since if self.jobs and self.jobs[0] is job else 0.0
+
     def is_lost(self, now: float, grace_s: float) -> bool:
-        """Whether the oldest job is unanswered beyond all that its wall limits allow."""
-        return bool(self.jobs) and now - self._head_since > self.jobs[0].expected * self.limits.wall_s + grace_s
+        """Whether the oldest job is still unanswered `grace_s` after its longest allowed wall time."""
+        return bool(self.jobs) and now - self._head_since > self.jobs[0].longest_s + grace_s
 
     def send(self, message: bytes) -> None:
-        """Queue a message and write what the pipe takes now."""
+        """Queue a message and write as much as the pipe accepts now."""
         self._outgoing += message
         self.flush()
 
     def flush(self) -> None:
-        """Write what the pipe takes now. A pipe without reader is found out by `receive`."""
+        """Write as much as the pipe accepts now. A broken pipe is ignored here; `receive` detects it."""
         with suppress(BlockingIOError, BrokenPipeError):
             while self._outgoing:
                 written = os.write(self.write_fd, self._outgoing)
@@ -108,7 +112,7 @@ class Lane:
         return bool(self._outgoing)
 
     def receive(self) -> bytes | None:
-        """One read, then the next whole frame if there is one. Raises ZygoteDied at the end of the stream."""
+        """Read once and return the next complete frame, if any. Raises ZygoteDied at end of stream."""
         chunk = os.read(self.read_fd, 1 << 18)
         if not chunk:
             raise ZygoteDied(f"zygote ended with code {self._code()}")
@@ -116,7 +120,7 @@ class Lane:
         return self.next_frame()
 
     def next_frame(self) -> bytes | None:
-        """A frame that has already come."""
+        """The next complete frame already received, or None."""
         if len(self._incoming) < HEADER.size:
             return None
         (size,) = HEADER.unpack_from(self._incoming)
@@ -133,7 +137,7 @@ class Lane:
         return None
 
     def close(self) -> None:
-        """End the zygote and whatever it runs; returns when it is reaped."""
+        """End the zygote and whatever it runs; returns once it is reaped."""
         for stream in (self.process.stdin, self.process.stdout):
             assert stream is not None
             with suppress(OSError):
@@ -143,6 +147,6 @@ class Lane:
             self.process.wait()
 
     def kill(self) -> None:
-        """`close` for a zygote that need not get the time to leave."""
+        """Kill the zygote without waiting for it to exit, then `close`."""
         self.process.kill()
         self.close()

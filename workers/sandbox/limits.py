@@ -1,4 +1,4 @@
-"""What a program may use, and which layers must hold it.
+"""Resource limits of programs, and the sandbox layers that are required.
 
 Pure.
 """
@@ -9,32 +9,45 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from profiles.schema import Sandbox as SandboxKnobs
+from workers.sandbox.inside.modules import SCRIPT
 
 LAYERS = ("landlock", "seccomp", "userns", "pidns", "netns", "ipcns", "mountns", "utsns")
-"""Layers that a kernel may refuse. Fresh process, closed descriptors, rlimits and clocks are never missing."""
+"""Layers that a kernel may refuse. Fresh processes, closed descriptors, rlimits and CPU/wall clocks always work."""
 OK = "ok"
 
 
 @dataclass(frozen=True)
+class Budget:
+    """Resources of one job. Seconds are per call, or for the whole script."""
+
+    cpu_s: float
+    wall_s: float
+    memory_mb: int = 0
+    """Address space in MiB, at most the zygote's own limit; 0 means that limit."""
+
+
+@dataclass(frozen=True)
 class Limits:
-    """Limits of one program, and the policy about missing layers."""
+    """Limits of one program, and the policy for missing layers."""
 
     cpu_s: float = 2.0
-    """CPU seconds of one call: what decides that a program takes too long."""
+    """CPU seconds per call. This decides whether a program is too slow."""
     wall_s: float = 10.0
-    """Wall seconds of one call: the safety net, for programs that sleep."""
+    """Wall seconds per call: a safety net for programs that sleep."""
     memory_mb: int = 512
     """Address space in MiB."""
     modules: tuple[str, ...] = ()
-    """Modules that programs may import beyond the pure ones of `inside/modules.py`."""
+    """Modules that programs may import in addition to `PURE` of `inside/modules.py`."""
+    scripts: bool = False
+    """True: scripts (whole programs) may run too. All programs may then import `SCRIPT` of `inside/modules.py`."""
     deny_clock: bool = False
-    """True: a program that reads the processor's clock dies. Needs x86_64."""
+    """True: clock system calls fail, and reading the processor's time-stamp counter kills a program. Needs x86_64."""
     require: tuple[str, ...] = ("landlock", "seccomp")
-    """Layers without which programs do not run."""
+    """Layers that must hold, or no program runs."""
     allow_weak: bool = False
-    """True: run programs although a required layer is missing."""
+    """True: run programs even if a required layer is missing."""
     without: tuple[str, ...] = ()
-    """Layers to leave out on purpose: for tests that show what each is for."""
+    """Layers to disable on purpose, for tests that show what each one stops."""
 
     def __post_init__(self) -> None:
         if unknown := sorted({*self.require, *self.without} - {*LAYERS}):
@@ -42,11 +55,21 @@ class Limits:
         if min(self.cpu_s, self.wall_s, self.memory_mb) <= 0:
             raise ValueError("cpu_s, wall_s and memory_mb must be above 0")
 
+    @property
+    def importable(self) -> tuple[str, ...]:
+        """Modules that programs may import in addition to the pure ones."""
+        return (*SCRIPT, *self.modules) if self.scripts else self.modules
+
+    @property
+    def budget(self) -> Budget:
+        """The default budget of a job."""
+        return Budget(self.cpu_s, self.wall_s)
+
 
 def refusal(limits: Limits, layers: Mapping[str, str]) -> str | None:
-    """Why programs may not run with these layers (name -> "ok" or what is wrong), or None.
+    """Why programs may not run with these layers (name -> "ok" or the failure), or None.
 
-    Each required layer must hold, and of Landlock and seccomp at least one, required or not.
+    Every required layer must hold, and at least one of Landlock and seccomp must hold even if neither is required.
     """
     if limits.allow_weak:
         return None

@@ -1,6 +1,6 @@
-"""Literal texts: arguments and values read by a grammar that cannot run anything, written in one canonical form.
+"""Literals: parses arguments and values without evaluating them, and writes them in a canonical form.
 
-Pure. Nothing here evaluates: the text is parsed to a syntax tree and only literal nodes are accepted.
+Pure. The text is parsed to a syntax tree, and only literal nodes are accepted.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ __all__ = [
 ]
 
 SPECIAL = {"nan": math.nan, "inf": math.inf}
-"""Names that `repr` gives to floats without a literal. Values may contain them, arguments may not."""
+"""How `repr` writes floats that have no literal. Values may contain them; arguments may not."""
 
 
 class Rejected(ValueError):
-    """The text is not what the grammar accepts; the message is the reason."""
+    """The text is not an accepted literal; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """The arguments of one call, as values."""
+    """The argument values of one call."""
 
     positional: tuple[Any, ...]
     keywords: tuple[tuple[str, Any], ...] = ()
@@ -57,8 +57,8 @@ class Arguments:
 
     @property
     def packed(self) -> bytes:
-        """What is sent to the child, which builds them afresh for each call."""
-        # Version 2 of the format shares no object and interns no string.
+        """The marshalled arguments for the child, which unpacks a fresh copy for each call."""
+        # Marshal version 2 neither shares objects nor interns strings.
         return marshal.dumps((self.positional, dict(self.keywords)), 2)
 
     def check(self) -> None:
@@ -71,11 +71,11 @@ class Arguments:
 
 
 def parse_arguments(text: str) -> Arguments:
-    """The argument list that `text` writes, such as `1, [2]` or `numbers=[2, 3]`. Raises Rejected with the reason.
+    """Parse an argument list such as `1, [2]` or `numbers=[2, 3]`. Raises Rejected with the reason.
 
-    At least one argument; literals only; no `*`, no `**`; no value that is not finite.
+    Requires at least one argument, literals only, no `*` or `**`, and finite numbers.
     """
-    # Inside `f(...)` a text such as `1) or f(1` yields a tree that is not one plain call: that is the test.
+    # Inside `f(...)`, a text such as `1) or f(1` does not parse to a single plain call, so it is rejected below.
     call = _syntax(f"f({text.strip()})" if isinstance(text, str) else "")
     if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "f"):
         raise Rejected("not one argument list")
@@ -98,17 +98,17 @@ def parse_arguments(text: str) -> Arguments:
 
 
 def canonical_arguments(text: str) -> str:
-    """The canonical one-line text of an argument list. Raises Rejected with the reason."""
+    """Canonical one-line text of an argument list. Raises Rejected with the reason."""
     return parse_arguments(text).text
 
 
 def parse_value(text: str) -> Any:
-    """The value that a literal text writes; `nan` and `inf` are read too. Raises Rejected with the reason."""
+    """Parse a literal; `nan` and `inf` are accepted too. Raises Rejected with the reason."""
     return _value(_syntax(text.strip()), 0, special=True)
 
 
 def output_reason(text: str, *, max_chars: int = 4096, allow_none: bool = False) -> str | None:
-    """Why a canonical output text cannot be the answer of a task, or None if it can."""
+    """Why a canonical output text cannot be a task's answer, or None if it can."""
     if len(text) > max_chars:
         return f"output of {len(text)} characters, more than {max_chars}"
     try:
@@ -121,10 +121,10 @@ def output_reason(text: str, *, max_chars: int = 4096, allow_none: bool = False)
 
 
 def same_value(a_text: str, b_text: str, strict_types: bool = False) -> bool:
-    """Whether two literal texts write the same value.
+    """Whether two literal texts denote the same value.
 
-    Python's `==` (1, 1.0 and True agree; a tuple is no list), except that NaN equals NaN and -0.0 differs from 0.0.
-    strict_types: 1, 1.0 and True differ. A text that is no literal equals nothing.
+    Follows Python's `==` (1, 1.0 and True are equal; a tuple never equals a list), except that NaN equals NaN and
+    -0.0 differs from 0.0. strict_types: 1, 1.0 and True differ. A text that is not a literal equals nothing.
     """
     try:
         return same(parse_value(a_text), parse_value(b_text), strict_types)
@@ -133,12 +133,12 @@ def same_value(a_text: str, b_text: str, strict_types: bool = False) -> bool:
 
 
 def same(a: Any, b: Any, strict_types: bool = False) -> bool:
-    """`same_value` for values."""
+    """`same_value` for parsed values."""
     return bool(_key(a, strict_types) == _key(b, strict_types))
 
 
 def render(value: Any) -> str:
-    """Canonical literal text: `repr`, except that sets are sorted and zeros of complex numbers carry no sign."""
+    """Canonical literal text: `repr`, but with sorted sets and unsigned zeros in complex numbers."""
     kind = type(value)
     if kind is list:
         return "[" + ", ".join(render(item) for item in value) + "]"
@@ -149,20 +149,20 @@ def render(value: Any) -> str:
     if kind is set:
         return "{" + ", ".join(render(item) for item in sorted(value, key=_order)) + "}" if value else "set()"
     if kind is complex:
-        # No literal can write a signed zero inside a complex number: Python's own repr does not survive parsing.
+        # No literal can express a signed zero in a complex number: Python's own repr does not round-trip.
         return repr(complex(value.real + 0.0, value.imag + 0.0))
     return repr(value)
 
 
 def _order(value: Any) -> tuple[str, Any, str]:
-    """Sort key within a set: numbers by size, everything else by type and text."""
+    """Sort key for set elements: real numbers by value first, everything else by type and text."""
     if type(value) in (bool, int, float) and value == value:
         return ("", value, render(value))
     return (type(value).__name__, 0, render(value))
 
 
 def _key(value: Any, strict: bool) -> Any:
-    """A hashable form: two values are the same exactly if their keys are equal."""
+    """A hashable key: two values are the same if and only if their keys are equal."""
     kind = type(value)
     if kind in (bool, int, float, complex):
         return (kind.__name__, _number_key(value)) if strict else _number_key(value)

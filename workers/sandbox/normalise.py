@@ -1,6 +1,6 @@
-"""Keys under which equal programs and equal examples meet, whatever their comments, spacing and annotations.
+"""Keys for deduplicating programs and examples, independent of comments, docstrings, spacing and annotations.
 
-Pure. Equality here is of syntax trees: renamed variables are another program.
+Pure. Programs are compared by syntax tree: renaming a variable makes a different program.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Bare(ast.NodeTransformer):
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
         if node.value is None:
-            # A bare annotation still makes a name local; `name: 0` keeps that and forgets the type.
+            # A bare annotation still makes the name local; `name: 0` keeps that but drops the type.
             node.annotation = ast.Constant(value=0)
             return self.generic_visit(node)
         plain = ast.Assign(targets=[node.target], value=node.value)
@@ -55,7 +55,7 @@ class _Bare(ast.NodeTransformer):
 
 
 def syntax_tree(program: str) -> ast.Module:
-    """Raises SyntaxError or ValueError where the program has no syntax tree, or one that is nested too deeply."""
+    """Parse a program. Raises SyntaxError, or ValueError if it cannot be parsed or is nested too deeply."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -68,7 +68,7 @@ def syntax_tree(program: str) -> ast.Module:
 
 
 def normal_form(program: str) -> str:
-    """Dump of the bare syntax tree. Raises SyntaxError or ValueError where the program has none, or one too deep."""
+    """Dump of the syntax tree without docstrings and annotations. Raises as `syntax_tree` does."""
     return ast.dump(_Bare().visit(syntax_tree(program)))
 
 
@@ -78,9 +78,9 @@ def program_key(program: str) -> str:
 
 
 def example_key(program: str, inputs: str | Sequence[str]) -> str:
-    """Key of a program with one argument text, or with several (a problem), whose order does not matter.
+    """Hex SHA-256 key of a program with one argument text, or with several (a problem) in any order.
 
-    Raises `literal.Rejected` if a text is no list of literals, SyntaxError if the program does not parse.
+    Raises `literal.Rejected` if a text is not a list of literals, and as `syntax_tree` does for the program.
     """
     texts = [inputs] if isinstance(inputs, str) else list(inputs)
     canonical = "\0".join(sorted(canonical_arguments(text) for text in texts))

@@ -1,6 +1,6 @@
-"""Which layers this machine has, measured: each is put up alone and must stop an attack that it alone can stop.
+"""Measures which layers work on this machine: each one is enabled alone and must stop an attack.
 
-A version number or a successful system call proves nothing; a refused attack does. Costs about two seconds.
+A version number or a successful system call proves nothing; a blocked attack does. Takes about two seconds.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ ATTACKS = {
         "    return socket.gethostname() != 'sandbox' and 'the name of the machine was read'"
     ),
 }
-"""Layer -> a program that returns what it achieved, as text; it fails or returns False where the layer holds."""
+"""Layer -> a program that attacks it. If the layer holds it fails or returns False, else it returns what it did."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer on this machine."""
+    """Probe result of one layer."""
 
     name: str
     holds: bool
     reason: str
-    """What was tried and refused, or why the layer is missing."""
+    """How the attack was stopped, or why the layer does not hold."""
 
 
 def layers() -> list[Layer]:
-    """Every layer, in the order of `LAYERS`. Starts and ends a sandbox for each."""
+    """Probe every layer, in the order of `LAYERS`, each with its own sandbox."""
     with _canaries() as inputs:
         return [_measure(name, inputs) for name in LAYERS]
 
@@ -81,7 +81,7 @@ def _measure(name: str, inputs: str) -> Layer:
 
 @contextmanager
 def _canaries() -> Iterator[str]:
-    """Something for each attack to reach: a listening port, this process, a piece of shared memory."""
+    """Targets for the attacks: a listening port, this process, a shared memory segment."""
     with socket.socket() as listener, _shared_memory(os.getpid()):
         listener.bind(("127.0.0.1", 0))
         listener.listen(8)
@@ -103,11 +103,11 @@ def _shared_memory(key: int) -> Iterator[None]:
 
 
 def table(found: list[Layer], write: Callable[[str], object]) -> None:
-    """Print the layers for a person."""
+    """Print the layers as a human-readable table."""
     for layer in found:
         write(f"{layer.name:10} {'yes' if layer.holds else 'NO ':3}  {layer.reason}\n")
 
 
 def as_json(found: list[Layer], write: Callable[[str], object]) -> None:
-    """Print the layers for a program."""
+    """Print the layers as JSON."""
     write(json.dumps([asdict(layer) for layer in found], indent=2) + "\n")

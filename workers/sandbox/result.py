@@ -1,9 +1,11 @@
-"""What running a program yields, and what is asked for."""
+"""Requests to run a program, and their results."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+
+from workers.sandbox.limits import Budget
 
 
 class Status(Enum):
@@ -13,13 +15,13 @@ class Status(Enum):
     ERROR = "error"
     """An exception left the program."""
     NOT_LITERAL = "not_literal"
-    """It returned what no literal can write: a Counter, a range, an object."""
+    """The return value cannot be written as a literal: a Counter, a range, an object."""
     TIMEOUT = "timeout"
     MEMORY = "memory"
     KILLED = "killed"
-    """The process died, or it broke the protocol. Later inputs of the same batch are `killed`, too."""
+    """The process died or broke the protocol. Later inputs of the same case are `killed` too."""
     REJECTED = "rejected"
-    """Never ran: syntax error, no entry function, arguments that are no literals, too much source."""
+    """Never called: syntax error, no entry function, non-literal arguments, or source too large."""
     NONDETERMINISTIC = "nondeterministic"
     OUTPUT_TOO_LARGE = "output_too_large"
 
@@ -30,17 +32,46 @@ class Result:
 
     status: Status
     value: str | None = None
-    """Canonical literal text of what was returned; only with `ok`."""
+    """Canonical literal text of the return value; only with `ok`."""
     error_type: str = ""
     message: str = ""
     from_wall: bool = False
-    """True: the wall clock decided. A busy machine can cause that, so training should drop the row."""
+    """True: the wall limit ended the call. A busy machine can cause that, so training should drop the row."""
+    cpu_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Script:
+    """A whole program and its standard input."""
+
+    program: str
+    stdin: bytes = b""
+    budget: Budget | None = None
+    """None: the sandbox's default."""
+    is_ambient: bool = False
+    """True: common modules and their names are available without an import (`AMBIENT` in `inside/script.py`)."""
+
+
+@dataclass(frozen=True)
+class ScriptResult:
+    """Outcome of one script."""
+
+    status: Status
+    """`ok`: it exited with code 0. `error`: it exited with another code, or died from a signal."""
+    exit_code: int | None = None
+    """As in `subprocess`: -n after signal n. None if the sandbox ended the process or never ran it."""
+    stdout: bytes = b""
+    """Everything written before the end, even if the process was killed."""
+    stderr: bytes = b""
+    """The first 64 KiB."""
+    message: str = ""
+    from_wall: bool = False
     cpu_s: float = 0.0
 
 
 @dataclass(frozen=True)
 class Case:
-    """One program and the argument texts that it is called with."""
+    """A program and the argument texts to call it with."""
 
     program: str
     inputs: tuple[str, ...]

@@ -1,7 +1,7 @@
-"""First look at a program's syntax tree: the rules of the task, read without running anything.
+"""Static screening: checks a program's syntax tree against the task's rules without running it.
 
-Pure. This is hygiene, not protection: it rejects what may not be proposed (clocks, randomness, files) early and with a
-reason. What a program can do is decided by the process that runs it.
+Pure. This is hygiene, not protection: it rejects forbidden constructs (clocks, randomness, files) early and with a
+reason. The sandboxed process enforces what a program can actually do.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import warnings
 from collections.abc import Iterator
 
 MAX_SOURCE = 65_536
-"""Bytes of source."""
+"""Maximum source size, in bytes."""
 MAX_DEPTH = 120
-"""Levels of the syntax tree: whoever walks, dumps or writes it by recursion has room for more than that."""
+"""Maximum depth of the syntax tree, low enough to walk, dump or unparse it recursively."""
 
 TOLD = (
     "logging",
@@ -31,7 +31,7 @@ TOLD = (
     "sys",
     "calendar",
 )
-"""Named to the model in its prompt."""
+"""Banned modules that the prompt names to the model."""
 _UNTOLD = """
     shutil socket ctypes importlib pathlib io tempfile signal asyncio secrets uuid gc inspect urllib http requests
     pickle builtins
@@ -42,7 +42,7 @@ BANNED_CALLS = frozenset(CALLS)
 
 
 def screen(program: str, entry: str = "f", *, needs_value: bool = True) -> str | None:
-    """Why the program may not run, or None. `entry`: the one top-level function that it must define.
+    """Why the program is rejected, or None. `entry`: the one top-level function that it must define.
 
     needs_value: the entry function must have a parameter and a `return` with a value.
     """
@@ -63,7 +63,7 @@ def screen(program: str, entry: str = "f", *, needs_value: bool = True) -> str |
 
 
 def is_too_deep(tree: ast.AST) -> bool:
-    """Whether the tree has more than MAX_DEPTH levels; found without recursion."""
+    """Whether the tree has more than MAX_DEPTH levels; does not recurse."""
     level: list[ast.AST] = [tree]
     for _ in range(MAX_DEPTH):
         level = [child for node in level for child in ast.iter_child_nodes(node)]
@@ -87,7 +87,7 @@ def _entry_reason(tree: ast.Module, entry: str, needs_value: bool) -> str | None
 
 
 def _own_nodes(function: ast.FunctionDef) -> Iterator[ast.AST]:
-    """Nodes of the function itself, not of functions and classes within it."""
+    """Nodes of the function itself, without the bodies of nested functions and classes."""
     waiting: list[ast.AST] = list(function.body)
     while waiting:
         node = waiting.pop()
@@ -97,7 +97,7 @@ def _own_nodes(function: ast.FunctionDef) -> Iterator[ast.AST]:
 
 
 def _reasons(tree: ast.Module) -> Iterator[str]:
-    """Every broken rule, in the order in which it is met. Names count, never substrings."""
+    """Yield every broken rule in source order. Matches whole names, never substrings."""
     waiting: list[tuple[ast.AST, bool]] = [(tree, False)]
     while waiting:
         node, in_class = waiting.pop()

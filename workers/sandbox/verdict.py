@@ -1,6 +1,6 @@
-"""From a zygote's reply to results: what each frame claims, and what the missing ones mean.
+"""Turns a zygote's reply into results: decodes each frame and interprets missing ones.
 
-Pure. A frame is a claim of a hostile process about its own program; it is decoded to a literal or not believed.
+Pure. A frame comes from an untrusted process: it must decode to a valid result, or the call counts as killed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from workers.sandbox.inside.codec import BadTree, decode
 from workers.sandbox.inside.frames import bodies
 from workers.sandbox.literal import render, same_value
-from workers.sandbox.result import Result, Status
+from workers.sandbox.result import Result, ScriptResult, Status
 
 CLAIMABLE = frozenset(
     {Status.OK, Status.ERROR, Status.NOT_LITERAL, Status.MEMORY, Status.REJECTED, Status.OUTPUT_TOO_LARGE}
@@ -28,10 +28,10 @@ ENDINGS = {
 
 
 def judge(reply: bytes, expected: int, cpu_limit_s: float) -> list[Result]:
-    """The results of one job, `expected` many, in order.
+    """The `expected` results of one job, in order.
 
-    A call that says itself that it took longer than its limit is late, however late the zygote came to look: on a busy
-    machine the verdict stays the same. A program that lies about it gains time, never more than the zygote grants.
+    A call that reports more CPU time than its limit is a timeout, even if the zygote did not catch it in time. This
+    keeps verdicts the same on a busy machine. A program that lies gains at most the time that the zygote allows.
     """
     header, _, rest = reply.partition(b"\n")
     head: Mapping[str, Any] = json.loads(header)
@@ -48,6 +48,19 @@ def judge(reply: bytes, expected: int, cpu_limit_s: float) -> list[Result]:
     fatal = ENDINGS.get(head["ended"], Result(Status.KILLED, message=f"the process ended: {head['ended']}"))
     lost = Result(Status.KILLED, message=f"not run: call {len(results) + 1} ended the process")
     return [*results, replace(fatal, cpu_s=cpu_s), *[lost] * (expected - len(results) - 1)]
+
+
+def judge_script(reply: bytes, cpu_limit_s: float) -> ScriptResult:
+    """The result of a script: its output and how its process ended."""
+    header, _, rest = reply.partition(b"\n")
+    head: Mapping[str, Any] = json.loads(header)
+    seen = ScriptResult(Status.OK, stdout=rest[: head["stdout"]], stderr=rest[head["stdout"] :], cpu_s=head["cpu_s"])
+    ended: str = head["ended"]
+    if fatal := ENDINGS["cpu"] if seen.cpu_s > cpu_limit_s else ENDINGS.get(ended):
+        return replace(seen, status=fatal.status, message=fatal.message, from_wall=fatal.from_wall)
+    kind, _, number = ended.partition(" ")
+    code = int(number) if kind == "exit" else -int(number)
+    return replace(seen, status=Status.ERROR if code else Status.OK, exit_code=code)
 
 
 def _claim(body: bytes, cpu_s: float) -> Result:
@@ -71,16 +84,16 @@ def _in_time(result: Result, cpu_limit_s: float) -> Result:
 
 
 def late(results: Sequence[Result]) -> bool:
-    """Whether a call used up its CPU time, by the process's own clock.
+    """Whether any call used up its CPU time.
 
-    Once proves little: a virtual machine whose processor stands still, because its host is busy or brings a page of
-    memory, charges that to the program. Calls of a millisecond were seen to take 0.4 s.
+    One timeout proves little: when a virtual machine's processor stalls, because the host is busy or fetches a memory
+    page, the program is charged for it. Calls that need a millisecond have been seen to take 0.4 s.
     """
     return any(result.status is Status.TIMEOUT and not result.from_wall for result in results)
 
 
 def further(first: list[Result], second: list[Result]) -> list[Result]:
-    """Of two runs of the same calls the one that answered more of them in a row; if equal, the second."""
+    """Of two runs of the same calls, the one that answered more before its first failure; the second on a tie."""
     return first if _answered(first) > _answered(second) else second
 
 
@@ -90,10 +103,10 @@ def _answered(results: Sequence[Result]) -> int:
 
 
 def agree(first: Sequence[Result], second: Result) -> Result:
-    """One result from two calls in one process and a third in another: nondeterministic where they differ."""
+    """Merge two calls in one process and a third in another into one result: nondeterministic if they differ."""
     once, again = first
     for result in (once, again, second):
-        # A second call that was cut off, or never made because the first was, says nothing about what it would give.
+        # A call that was cut off, or never made because an earlier one was, says nothing about determinism.
         if result.from_wall or result.status is Status.TIMEOUT:
             return result
     for other in (again, second):

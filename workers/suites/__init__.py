@@ -1,1 +1,1 @@
-"""Held-out suites: their questions, how a model is asked, who is right, and what may therefore never be trained on."""
+"""Held-out suites: their questions, prompts and judging, and what must therefore never be trained on."""

@@ -1,7 +1,7 @@
-"""How a model is asked, and how its answer is found: one way for every kind of question, whatever the suite.
+"""How a model is asked, and how its answer is found: the same way for every kind of question in every suite.
 
-`StyleFormat` asks as self-play does, so that a run is scored in the form that it was trained in. `PlainFormat` asks in
-a few plain sentences, for any model. Neither decides who is right.
+`StyleFormat` asks as self-play does, so a run is scored in the form that it was trained in. `PlainFormat` asks in a few
+plain sentences, for any model. Neither judges answers.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ Item = Triplet | HiddenProgram | WordProblem
 
 
 class AnswerFormat(Protocol):
-    """From a question to a prompt, and from a completion back to the answer."""
+    """Turns a question into a prompt, and a completion into an answer."""
 
     name: str
     stop: tuple[str, ...]
     """Texts that end a completion."""
     kinds: frozenset[Kind]
-    """What it has words for."""
+    """The kinds that it has words for."""
 
     def ask(self, kind: Kind, item: Item) -> str:
         """The prompt."""
         ...
 
     def answer(self, kind: Kind, completion: str) -> str | None:
-        """Literal, argument list, program or number of a completion, as text; None if it is malformed."""
+        """The literal, argument list, program or number in a completion, as text; None if malformed."""
         ...
 
     def is_worked(self, kind: Kind, completion: str) -> bool:
@@ -42,7 +42,7 @@ class AnswerFormat(Protocol):
 
 
 class StyleFormat:
-    """The solver's prompts of a style. An answer without the form that was asked for counts as none."""
+    """The solver's prompts of a style. An answer that is not in the requested form does not count."""
 
     def __init__(self, style: PromptStyle) -> None:
         self._style = style
@@ -60,8 +60,8 @@ class StyleFormat:
     def answer(self, kind: Kind, completion: str) -> str | None:
         if kind == MATHS:
             assert isinstance(self._style, AzrStyle)
-            said = self._style.said(completion)
-            return None if said is None else after_mark(said, NUMBER_MARK) or said
+            answer = self._style.answer_text(completion)
+            return None if answer is None else after_mark(answer, NUMBER_MARK) or answer
         return self._style.parse_answer(kind, completion) if self._style.is_well_formed(kind, completion) else None
 
     def is_worked(self, kind: Kind, completion: str) -> bool:
@@ -69,9 +69,9 @@ class StyleFormat:
 
 
 class VerbatimFormat:
-    """Asks word problems as they stand, on a line of their own, and finds the answer as the verifier of GRPO does.
+    """Asks word problems as they are, on a line of their own, and finds answers by the rules of GRPO's verifier.
 
-    marks: special tokens of the model; they are no part of an answer.
+    marks: special tokens of the model, which are removed from an answer.
     """
 
     name = "verbatim"
@@ -91,7 +91,7 @@ class VerbatimFormat:
         return extract(self.whole(completion)).text
 
     def whole(self, completion: str) -> str:
-        """The completion with what the prompt has begun of it."""
+        """The completion, preceded by any part of it that the prompt already holds."""
         return completion
 
     def is_worked(self, kind: Kind, completion: str) -> bool:
@@ -100,13 +100,13 @@ class VerbatimFormat:
 
 
 BOXED = "Please reason step by step, and put your final answer within \\boxed{}."
-"""The words that the published reasoning models of R1's family were trained with."""
+"""The words with which the published reasoning models of R1's family were trained."""
 
 
 class BoxedFormat(VerbatimFormat):
-    """Asks word problems for an answer in a box, in the model's chat template where there is one.
+    """Asks for an answer in a box, in the model's chat template if it has one.
 
-    wrap: from the words to the whole prompt.
+    wrap: turns the words into the whole prompt.
     """
 
     def __init__(self, name: str, wrap: Callable[[str], str], marks: Sequence[str] = ()) -> None:
@@ -119,7 +119,7 @@ class BoxedFormat(VerbatimFormat):
         return self._wrap(f"{item.text}\n{BOXED}")
 
     def whole(self, completion: str) -> str:
-        """With the thoughts that the template opened: where they do not end, what stands in them is no answer."""
+        """Includes the thoughts that the template opened; if they do not end, nothing in them is an answer."""
         return self._begun + completion
 
 
@@ -131,9 +131,9 @@ _MATHS = (
 
 
 class PlainFormat:
-    """A few sentences, in the model's chat template where there is one.
+    """A few sentences, in the model's chat template if it has one.
 
-    wrap: from these to the whole prompt. marks: special tokens of the model; they are no part of an answer.
+    wrap: turns them into the whole prompt. marks: special tokens of the model, which are removed from an answer.
     """
 
     stop: tuple[str, ...] = ()
@@ -155,7 +155,7 @@ class PlainFormat:
         return self._wrap(self._words[kind].ask(item))
 
     def answer(self, kind: Kind, completion: str) -> str | None:
-        """What the words of the kind find; of a word problem what follows the first mark."""
+        """By the kind's own words; for a word problem, the text after the first mark."""
         for mark in self._marks:
             completion = completion.replace(mark, "")
         if kind == MATHS:

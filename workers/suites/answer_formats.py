@@ -1,4 +1,4 @@
-"""The answer_format that an evaluation names, for the model in a directory."""
+"""The answer format that an evaluation names, for the model in a directory."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from workers.tasks.styles import style_of
 
 
 def format_of(style: str, profile: Profile, directory: Path) -> AnswerFormat:
-    """`run`: the profile's prompt style. `plain`, `plain-chat`; `auto`: the latter where the model has a template.
+    """`run`: the profile's prompt style. `plain`, `plain-chat`; `auto`: the latter if the model has a chat template.
 
-    Raises LonghaulError (INPUT) where a chat template is needed and there is none, or it is none; ModelFileError
-    where there is no tokenizer, which no other style can do without either.
+    Raises LonghaulError (INPUT) if a chat template is needed but missing or broken; ModelFileError without a tokenizer,
+    which every style needs.
     """
     _check_tokenizer(directory / "tokenizer.json")
     if style == "run":
@@ -30,7 +30,7 @@ def format_of(style: str, profile: Profile, directory: Path) -> AnswerFormat:
 
 
 def format_of_run(profile: Profile, directory: Path) -> AnswerFormat:
-    """The one that a run of this profile is trained in. Raises LonghaulError (INPUT) where its template is missing."""
+    """The format in which a run of this profile is trained. Raises LonghaulError (INPUT) if its template is missing."""
     if profile.model.prompt_style == "verbatim":
         return VerbatimFormat(chat.special_tokens(directory))
     if profile.model.prompt_style == "boxed":
@@ -46,4 +46,4 @@ def _check_tokenizer(path: Path) -> None:
     except FileNotFoundError:
         raise unusable(path, "is missing") from None
     except ValueError as error:
-        raise unusable(path, f"is no JSON: {error}") from error
+        raise unusable(path, f"is not valid JSON: {error}") from error

@@ -1,4 +1,4 @@
-"""Ask a model some questions: encode, complete, read the answers, judge them. Keeps nothing between two calls."""
+"""Asks a model questions: encode, complete, find the answers, judge them. Stateless between calls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workers.tasks.judge import Correctness
 
 
 class Completer(Protocol):
-    """A rollout engine, or portions of one."""
+    """A rollout engine, or a wrapper of one."""
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Rollout]: ...
 
@@ -30,7 +30,7 @@ class Encoder(Protocol):
 
 @dataclass(frozen=True)
 class Examinee:
-    """A model that can be asked. max_positions: tokens of prompt and completion together; 0: no limit."""
+    """The model under test. max_positions: tokens of prompt and completion together; 0: no limit."""
 
     engine: Completer
     tokenizer: Encoder
@@ -40,7 +40,7 @@ class Examinee:
 
 @dataclass(frozen=True)
 class QuestionResult:
-    """One question's outcome, with what was said."""
+    """One question's outcome, with the completions."""
 
     outcome: Outcome
     completions: tuple[str, ...]
@@ -54,7 +54,7 @@ def ask(
     samples: int,
     sandbox: Sandbox | None,
 ) -> list[QuestionResult]:
-    """Every question `samples` times; the first sample's seed is the question's own. In order of the questions."""
+    """Ask every question `samples` times. The first sample uses the question's own seed. Results are in order."""
     answer_format = examinee.answer_format
     prompts = [examinee.tokenizer.encode(answer_format.ask(question.kind, question.item)) for question in questions]
     room = examinee.max_positions - sampling.max_new_tokens if examinee.max_positions else 1 << 62

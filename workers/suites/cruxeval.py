@@ -1,7 +1,7 @@
-"""CRUXEval (arXiv 2401.03065): 800 short programs with an input and the output; two suites ask about them.
+"""CRUXEval (arXiv 2401.03065): 800 short programs, each with an input and its output; two suites ask about them.
 
-Right is, for an input, whatever gives the published output when the program is run; only lists of literals are taken,
-as in self-play. 13 of the published inputs are expressions (`dict(a=1)`, a lambda, none): these are shown as they are.
+An input is right if the program returns the published output for it. As in self-play, it must be a list of literals. 13
+of the published inputs are other expressions (`dict(a=1)`, a lambda); prompts show them as published.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FILE = DataFile(
 
 
 def questions(suite: str, kind: Task, folder: Path | None) -> list[Question]:
-    """suite: names the random streams of the samples. kind: what is asked for."""
+    """suite: names the samples' random streams. kind: what is asked for."""
     from workers.rng import derive
     from workers.suites.question import Question
     from workers.tasks.items import Triplet
@@ -42,7 +42,8 @@ def questions(suite: str, kind: Task, folder: Path | None) -> list[Question]:
 
 
 def stratum_of(code: str, output: str) -> str:
-    """Length of the program in lines (three classes) and the first sign of its output, which tells its type. (pure)"""
+    """Length of the program in lines (three classes), and its output's first character, which hints at the type.
+    (pure)"""
     lines = len(code.splitlines())
     length = "short" if lines <= 5 else "middle" if lines <= 9 else "long"
     kinds = {"'": "text", '"': "text", "[": "list", "{": "dict", "(": "tuple", "T": "bool", "F": "bool"}

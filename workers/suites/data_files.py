@@ -1,4 +1,4 @@
-"""The published data files that suites read: where they are looked for, and what to say where one is missing."""
+"""The published data files that suites read: where to look for them, and the error for a missing one."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ VARIABLE = "LONGHAUL_DATA"
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file as its authors publish it, under the name that we give it."""
+    """A file as its authors publish it, under our name for it."""
 
     name: str
     url: str
     license: str
     fields: tuple[str, ...]
-    """Texts that each line holds."""
+    """Text fields that each line must have."""
 
 
 def data_folder(named: str) -> Path | None:
-    """The folder that was named, else that of the environment; None where there is neither."""
+    """The folder that was named, else that of the environment variable; None if neither is set."""
     text = named or os.environ.get(VARIABLE, "")
     return Path(text).expanduser() if text else None
 
@@ -38,7 +38,7 @@ def is_at_hand(file: DataFile, folder: Path | None) -> bool:
 
 
 def read_rows(file: DataFile, folder: Path | None) -> list[Mapping[str, str]]:
-    """All lines, in order. Raises LonghaulError (INPUT): what is missing, from where to get it, where to put it."""
+    """All lines, in order. Raises LonghaulError (INPUT) saying what is missing, where to get it and where to put it."""
     if folder is None:
         raise _missing(file, f"no folder is named for {file.name}", Path("data"), name_it=True)
     path = folder / file.name
@@ -58,7 +58,7 @@ def _row(path: Path, number: int, line: bytes, file: DataFile) -> Mapping[str, s
     try:
         row: Any = msgspec.json.decode(line)
     except msgspec.DecodeError as error:
-        raise _bad(path, f"line {number} is no JSON: {error}") from error
+        raise _bad(path, f"line {number} is not valid JSON: {error}") from error
     missing = [field for field in file.fields if not isinstance(row, dict) or not isinstance(row.get(field), str)]
     if missing:
         raise _bad(path, f"line {number} has no text `{missing[0]}`")

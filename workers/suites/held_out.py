@@ -1,7 +1,7 @@
-"""What may never enter a buffer: the programs of every suite whose data is at hand, whatever they are dressed in.
+"""What may never enter a buffer: the programs of every suite whose data is available, in any disguise.
 
-One registry for all. A program is refused if any of its functions, with all that it reaches, is a held-out program
-(`closures` says what counts as equal): other imports, statements, helpers, names or a wrapper around it hide nothing.
+One registry for all suites. A program is refused if any of its functions, with everything that it reaches, equals a
+held-out program by `closures`. Other imports, statements, helpers, names or wrappers around it make no difference.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from workers.tasks.closures import Definitions, Key
 
 
 class HeldOutPrograms:
-    """Programs that self-play must not find, seed or be given."""
+    """Programs that self-play must not propose, start from or import."""
 
     def __init__(self, programs: Iterable[str], folds: Iterable[Callable[[str], bool]] = ()) -> None:
         """folds: rules that hold out a share of all programs, by their normal text."""
@@ -27,7 +27,7 @@ class HeldOutPrograms:
         self._folds = tuple(folds)
 
     def __call__(self, program: str) -> bool:
-        """Whether `program` is held out. Raises SyntaxError or ValueError where it has no syntax tree."""
+        """Whether `program` is held out. Raises SyntaxError or ValueError if it has no syntax tree."""
         if any(not self._keys.isdisjoint(found.function_keys(self._max_size)) for found in _definitions(program)):
             return True
         return any(fold(ast.unparse(ast.parse(program))) for fold in self._folds)
@@ -35,21 +35,21 @@ class HeldOutPrograms:
 
 @cache
 def _keys_of(programs: frozenset[str]) -> frozenset[Key]:
-    """Takes seconds for thousands of programs, and a worker asks once or twice for the same."""
+    """Cached: thousands of programs take seconds, and a worker asks repeatedly for the same."""
     return frozenset(key for program in programs for found in _definitions(program) for key in found.entry_keys())
 
 
 def _definitions(program: str) -> Iterator[Definitions]:
-    """As it is, and without dead code: what stands around a function may keep some of its dead code alive."""
+    """The program with and without dead code: code around a function may keep some of its dead code alive."""
     for keeps_dead_code in (True, False):
         yield Definitions(program, keeps_dead_code=keeps_dead_code)
 
 
 def held_out_of(profile: Profile) -> HeldOutPrograms:
-    """The registry of a run: suites that it names, and all others that ship and whose files are at hand.
+    """A run's registry: the suites that it names, and all other shipped suites whose files are available.
 
-    A run in a style that a suite has a fold for leaves out that whole fold. Raises LonghaulError: INPUT where a suite
-    of the profile has no data, USAGE where it cannot be found.
+    If a suite has a fold for the run's style, the whole fold is held out. Raises LonghaulError: INPUT if a suite of the
+    profile has no data, USAGE if it cannot be found.
     """
     folder = data_folder(profile.validation.data)
     programs: list[str] = []
@@ -66,7 +66,7 @@ def held_out_of(profile: Profile) -> HeldOutPrograms:
 
 
 def missing_files(profile: Profile) -> list[DataFile]:
-    """Files with programs that cannot be refused, because they are not at hand."""
+    """Files whose programs cannot be refused because the files are missing."""
     folder = data_folder(profile.validation.data)
     programs = [source for source in sources_of(profile).values() if source.has_programs]
     return list(dict.fromkeys(one.file for one in programs if one.file and not one.is_at_hand(folder)))

@@ -1,4 +1,4 @@
-"""Questions of the built-in model's held-out problems, and who is right about them without a sandbox."""
+"""Questions of the built-in model's held-out problems, and judging them without a sandbox."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from workers.tasks.judge import Correctness
 
 
 class PocketSuite(Suite):
-    """Asked in the pocket style, programs are of its little language and interpreted; in other styles they are run."""
+    """In the pocket style, programs are in its small language and interpreted; in other styles they are run."""
 
     def __init__(self, name: str, num_each: int) -> None:
-        """`num_each` problems of each task, the first of one fixed draw."""
+        """`num_each` problems of each task: the start of one fixed sequence."""
         problems = held_out_problems(num_each)
         questions = [
             Question(f"{one.task}-{number}", one.task, one.item, derive(0, 0, "validation", number), one.task)

@@ -1,4 +1,4 @@
-"""What a suite asks, and the fixed subset of it that a smaller evaluation takes. (pure)"""
+"""What a suite asks, and the fixed subset for a smaller evaluation. (pure)"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fractions import Fraction
 from workers.tasks.items import HiddenProgram, Triplet
 
 Kind = str
-"""The name of a kind of task of self-play, or MATHS."""
+"""The name of a self-play kind of task, or MATHS."""
 MATHS = "maths"
 """Word problems."""
 
@@ -32,11 +32,11 @@ class Question:
     kind: Kind
     item: Triplet | HiddenProgram | WordProblem
     seed: int
-    """Root of the random streams of its samples: the same for every checkpoint and every batch."""
+    """Seed of its samples' random streams: the same for every checkpoint and every batch."""
     stratum: str = ""
-    """Alike questions; a subset takes of each its share."""
+    """Group of similar questions; a subset takes its share of each."""
     listed: str = ""
-    """What its score is listed under; empty: its kind."""
+    """The name under which its score is listed; empty: its kind."""
 
     @property
     def task(self) -> str:
@@ -52,7 +52,7 @@ class Question:
 
     @property
     def content_name(self) -> str:
-        """Equal only for equal problems, whatever their number in a draw: answers of two validations meet by it."""
+        """Equal only for equal problems, whatever their number in a draw. Matches answers of two validations."""
         item = self.item
         asked = item.text if isinstance(item, WordProblem) else item.program
         given = (
@@ -64,10 +64,10 @@ class Question:
 
 
 def subset(questions: Sequence[Question], count: int) -> list[Question]:
-    """`count` of them (all, if there are no more), in their order: of each stratum its share, by hash of their ids.
+    """`count` of them (all, if there are no more), in their order: each stratum's share, chosen by a hash of the ids.
 
-    The same ids give the same subset, whatever their order and whatever machine. Shares are rounded by largest
-    remainder, so that no stratum is off by a whole question.
+    The same ids give the same subset, in any order and on any machine. Shares are rounded by largest remainder, so no
+    stratum is off by a whole question.
     """
     if count >= len(questions):
         return list(questions)

@@ -1,4 +1,4 @@
-"""The suites that are asked for, loaded: `load_suites` makes them, or says why it cannot."""
+"""Loads the requested suites, or reports why it cannot (`load_suites`)."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from workers.suites.suite import Suite
 
 
 def load_suites(names: Sequence[str], folder: Path | None, count: int, *, all_of_files: bool = False) -> list[Suite]:
-    """The named suites. count: questions of each task, a fixed subset; 0: all that there are.
+    """The named suites. count: questions per task, a fixed subset; 0: all.
 
-    all_of_files: every question of suites that have an end, `count` of those that are drawn without end.
+    all_of_files: every question of finite suites; `count` applies to endless ones only.
 
-    Raises LonghaulError: USAGE for an unknown name, INPUT where data is missing, torn or empty, or where a suite asks
-    about tasks that its record does not list.
+    Raises LonghaulError: USAGE for an unknown name, INPUT if data is missing, torn or empty, or if a suite asks about
+    tasks that its record does not list.
     """
     sources = [_source_of(name) for name in names]
     return [_load(name, source, folder, count, all_of_files) for name, source in zip(names, sources, strict=True)]
 
 
 def sources_of(profile: Profile) -> dict[str, Source]:
-    """Every suite that ships, and those that the profile names, but for what asks no model.
+    """Every shipped suite and those that the profile names, except any that asks no model.
 
-    Raises LonghaulError (USAGE) where the profile names one that cannot be found.
+    Raises LonghaulError (USAGE) if the profile names one that cannot be found.
     """
     found = {name: _found(name) for name in (*shipped_suites(), *profile.validation.suites)}
     return {name: record for name, record in found.items() if isinstance(record, Source)}

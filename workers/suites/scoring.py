@@ -1,4 +1,4 @@
-"""From judged answers to the numbers of a suite. (pure)"""
+"""Computes a suite's metrics from judged answers. (pure)"""
 
 from __future__ import annotations
 
@@ -14,27 +14,28 @@ Metrics = dict[str, dict[str, float]]
 
 
 class Outcome(Struct, frozen=True):
-    """What became of all samples of one question. Lists have one item a sample."""
+    """The outcome of all samples of one question. Lists have one item per sample."""
 
     question_id: str
     task: str
     right: tuple[bool, ...]
     tokens: tuple[int, ...]
     malformed: int = 0
-    """Samples in which no answer was found; they count as wrong."""
+    """Samples without an answer; they count as wrong."""
     undecided: int = 0
-    """Samples that the machine, not the answer, decided (wall clock); they count as wrong."""
+    """Samples that hit the wall-clock limit, so that the machine decided; they count as wrong."""
     worked: int = 0
     truncated: int = 0
-    """Samples that ended at the longest length."""
+    """Samples that ended at the length limit."""
     too_long: bool = False
-    """The prompt does not fit the model: it was not asked."""
+    """The prompt exceeds the context window, so the question was skipped."""
 
 
 def metrics_of(outcomes: Sequence[Outcome], *, greedy: bool, ks: Sequence[int] = (1,)) -> Metrics:
-    """Each task's numbers and their `mean`. greedy: the score is `accuracy`, else `pass_at_1` and those of `ks`.
+    """Each task's numbers and their `mean`. greedy: the score is `accuracy`; otherwise `pass_at_1` and those of `ks`.
 
-    `low`, `high`: Wilson's 95 % interval of the score over problems; of `mean`, over those of all tasks together.
+    `low`, `high`: Wilson's 95 % interval of the score over problems; for `mean`, over the problems of all tasks
+    together.
     """
     tasks = sorted({outcome.task for outcome in outcomes})
     found = {task: _of_task([one for one in outcomes if one.task == task], greedy, ks) for task in tasks}
@@ -70,7 +71,7 @@ def _of_task(outcomes: Sequence[Outcome], greedy: bool, ks: Sequence[int]) -> di
 
 
 def _mean(tasks: Metrics, score: str) -> dict[str, float]:
-    """Unweighted over the tasks."""
+    """Unweighted mean over the tasks."""
     n = int(sum(one["n"] for one in tasks.values()))
     low, high = wilson(sum(one[score] * one["n"] for one in tasks.values()), n)
     names = [name for name in next(iter(tasks.values())) if name == "accuracy" or name.startswith("pass_at_")]

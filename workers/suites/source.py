@@ -1,6 +1,6 @@
-"""A suite by its record and by where its questions come from: what a file of `shipped/`, or one of your own, declares.
+"""A suite's record with the source of its questions. Each file of `shipped/`, and each suite of your own, declares one.
 
-Nothing that takes time is imported before a question is asked for: the master reads these records too.
+Nothing slow is imported before the first question is requested, because the master reads these records too.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ class Source(SuiteRecord, frozen=True, kw_only=True):
     """A suite that asks a model questions."""
 
     file: DataFile | None = None
-    """What it reads of the folder of data files; None: it needs none."""
+    """The file that it reads from the data folder; None if it needs none."""
     folds: Mapping[str, Callable[[str], bool]] = {}
-    """Prompt style -> a rule that holds every program of the suite out of a run in that style, and more, by their
-    normal text."""
+    """Prompt style -> a rule that holds all the suite's programs, and more, out of a run in that style, by their normal
+    text."""
 
     def load(self, name: str, folder: Path | None, count: int, *, whole: bool = False) -> Suite:
-        """The suite under its name. folder: of data files. count: questions, or questions of each task; 0: all that
-        there are. whole: every question, where they have an end. Raises LonghaulError (INPUT) where data is missing."""
+        """The suite under its name. folder: of data files. count: questions, or questions per task; 0: all. whole:
+        every question of a finite suite. Raises LonghaulError (INPUT) if data is missing."""
         raise NotImplementedError
 
     def largest(self, folder: Path | None, count: int) -> Sequence[Question]:
-        """All questions that a run with `count` of them, or an evaluation, may ask."""
+        """All questions that a run with this `count`, or an evaluation, may ask."""
         raise NotImplementedError
 
     def is_at_hand(self, folder: Path | None) -> bool:
-        """Whether it can be asked now."""
+        """Whether its data is available."""
         return self.file is None or is_at_hand(self.file, folder)
 
 
 class Listed(Source, frozen=True, kw_only=True):
-    """A suite whose questions have an end. read: all of them, from the folder of data files."""
+    """A finite suite. read: reads all questions from the data folder."""
 
     read: Callable[[Path | None], Sequence[Question]]
 
@@ -58,11 +58,11 @@ class Listed(Source, frozen=True, kw_only=True):
 
 
 class Drawn(Source, frozen=True, kw_only=True):
-    """A suite whose questions are drawn from a seed, without end. draw: from its name and the number of each task."""
+    """An endless suite, drawn from a seed. draw: makes it from its name and the number of questions per task."""
 
     draw: Callable[[str, int], Suite]
     num_each: int = 300
-    """Questions of each task where no number is asked for."""
+    """Questions per task if no number is given."""
 
     def load(self, name: str, folder: Path | None, count: int, *, whole: bool = False) -> Suite:
         """`count` questions of each task."""

@@ -1,6 +1,6 @@
-"""A suite: named questions, their prompts, and who is right about them.
+"""A suite: named questions, their prompts, and how answers to them are judged.
 
-Nothing of an answer is run in this process: programs and their inputs go to the sandbox, all else is compared as text.
+Nothing of an answer runs in this process: programs and their inputs go to the sandbox, the rest is compared as text.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from workers.verifiers.answers import read_number
 
 @dataclass(frozen=True)
 class Answer:
-    """One completion to one question; text None: malformed."""
+    """One completion to one question; text None if malformed."""
 
     question: Question
     text: str | None
 
 
 class Suite:
-    """A named list of questions. available: how many there would be, where these are a subset."""
+    """A named list of questions. available: the total, if these are a subset."""
 
     def __init__(self, name: str, questions: Sequence[Question], available: int = 0) -> None:
         self.name, self.questions = name, tuple(questions)
         self.available = max(available, len(self.questions))
 
     def reseeded(self, seed: int) -> Self:
-        """The same with other random streams; 0: as it is."""
+        """The same suite with other random streams; 0: unchanged."""
         if seed:
             self.questions = tuple(replace(one, seed=derive(one.seed, seed, "evaluation")) for one in self.questions)
         return self
 
     def needs_sandbox(self, answer_format: AnswerFormat) -> bool:
-        """Whether who is right shows only when a model's programs or inputs run."""
+        """Whether judging requires running a model's programs or inputs."""
         return any(question.kind != MATHS and kind_of(question.kind).runs_answers for question in self.questions)
 
     def prompts(self, answer_format: AnswerFormat) -> list[str]:
-        """One for each question, in order. Raises LonghaulError (INPUT) where the format has no words for a kind."""
+        """One per question, in order. Raises LonghaulError (INPUT) if the format has no words for a kind."""
         if silent := sorted({question.kind for question in self.questions} - answer_format.kinds):
             raise LonghaulError(
                 f"the prompt style {answer_format.name} cannot ask the suite {self.name} "
@@ -61,7 +61,7 @@ class Suite:
         return [answer_format.ask(question.kind, question.item) for question in self.questions]
 
     def fingerprint(self, answer_format: AnswerFormat) -> str:
-        """Equal only where every question, prompt and right answer is the same."""
+        """Equal only if every question, prompt and right answer is the same."""
         lines = [
             f"{question.question_id}\0{question.seed}\0{question.gold}\0{prompt}"
             for question, prompt in zip(self.questions, self.prompts(answer_format), strict=True)
@@ -69,7 +69,7 @@ class Suite:
         return short_hash("\0\0".join(lines))
 
     def judge(self, answers: Sequence[Answer], sandbox: Sandbox | None) -> list[Correctness]:
-        """A verdict for each, in order. sandbox: None where `needs_sandbox` is False."""
+        """A verdict for each, in order. sandbox: None if `needs_sandbox` is False."""
         verdicts = [_by_number(answer) for answer in answers]
         claims = [(place, answer) for place, answer in enumerate(answers) if verdicts[place] is None]
         judged = _by_running([answer for _, answer in claims], sandbox) if claims else []
@@ -78,7 +78,7 @@ class Suite:
 
 
 def _by_number(answer: Answer) -> Correctness | None:
-    """The verdict of what needs no program; None for what does."""
+    """The verdict if no program needs to run; otherwise None."""
     if answer.text is None:
         return Correctness.WRONG
     if isinstance(answer.question.item, WordProblem):
@@ -88,7 +88,7 @@ def _by_number(answer: Answer) -> Correctness | None:
 
 
 def _by_running(answers: Sequence[Answer], sandbox: Sandbox | None) -> list[Correctness]:
-    """As self-play judges: by comparing literals, or by running programs on literals."""
+    """Judge as self-play does: by comparing literals, or by running programs on literals."""
     claims = []
     for answer in answers:
         item = answer.question.item
@@ -97,8 +97,8 @@ def _by_running(answers: Sequence[Answer], sandbox: Sandbox | None) -> list[Corr
         inputs = item.inputs if isinstance(item, HiddenProgram) else (item.input,)
         outputs = item.outputs if isinstance(item, HiddenProgram) else (item.output,)
         kind = answer.question.kind
-        # Of one pair the published input may be an expression: it is shown, never used as a key.
+        # With one pair, the published input may be any expression: it is shown, never used as a key.
         entry = make_entry(kind, item.program, inputs if several else ("0",), outputs, step=0, source="import")
         claims.append(Claim(entry, answer.text))
-    judge = Judge(sandbox, None)  # type: ignore[arg-type]  # not touched where no answer is run
+    judge = Judge(sandbox, None)  # type: ignore[arg-type]  # not used if no answer is run
     return judge.judge(claims)[0]

@@ -1,4 +1,4 @@
-"""Validation between cycles: one greedy answer to each held-out problem, and one sampled at temperature 1."""
+"""Validation between cycles: for each held-out problem one greedy answer, and one sampled at temperature 1."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from workers.suites.scoring import Metrics, Outcome, metrics_of
 from workers.suites.suite import Suite as Questions
 
 MAX_ROWS = 512
-"""Problems that are asked side by side at most; after each lot the master hears that there is progress."""
+"""Most problems asked at one time; after each such batch the master gets a progress report."""
 
 
 def suites_of(attempt: Attempt, sandbox: Sandbox | None) -> dict[str, Suite]:
-    """The suites of the profile. sandbox: where answers that have to be run are; the pocket style needs none.
+    """The suites of the profile. sandbox: for answers that must be run; the pocket style needs none.
 
-    Raises LonghaulError (INPUT) where a suite's data is missing.
+    Raises LonghaulError (INPUT) if a suite's data is missing.
     """
     profile = attempt.profile
     found = load_suites(
@@ -54,7 +54,7 @@ def suites_of(attempt: Attempt, sandbox: Sandbox | None) -> dict[str, Suite]:
             positions = getattr(policy.model.config, "max_position_embeddings", 0) or 0
             one = Examinee(engine, policy.tokenizer, format_of_run(profile, head), positions)
             attempt.event(event_kinds.PATH, **probe(policy.model, engine, profile))
-            # No trainer needs the card: the plan of its rows is not ours.
+            # No trainer shares the GPU, so its planned rows do not apply.
             longest = max((length_of(one, question) for suite in found for question in suite.questions), default=0)
             widen(engine, policy.model, profile, prompt_tokens=longest)
         return one
@@ -79,7 +79,7 @@ def suites_of(attempt: Attempt, sandbox: Sandbox | None) -> dict[str, Suite]:
 def _ask_all(
     attempt: Attempt, examinee: Examinee, suite: Questions, sampling: Sampling, sandbox: Sandbox | None, stage: str
 ) -> list[Outcome]:
-    """One answer to each question; like prompt lengths come together."""
+    """One answer to each question, batched by similar prompt length."""
     questions = sorted(suite.questions, key=partial(length_of, examinee))
     found: list[Outcome] = []
     with attempt.stage(stage):
@@ -97,9 +97,9 @@ def length_of(examinee: Examinee, question: Question) -> int:
 
 
 def answers_of(suite: Questions, greedy: Sequence[Outcome], sampled: Sequence[Outcome]) -> dict[str, TaskAnswers]:
-    """Who answered what, by task, in the suite's order whatever the order of the outcomes. (pure)
+    """Which questions were answered right, by task, in the suite's order. (pure)
 
-    sampled: empty where nothing was sampled.
+    sampled: empty if nothing was sampled.
     """
     first = {one.question_id: one.right[0] for one in greedy}
     second = {one.question_id: one.right[0] for one in sampled}
@@ -117,9 +117,10 @@ def answers_of(suite: Questions, greedy: Sequence[Outcome], sampled: Sequence[Ou
 
 
 def compare(greedy: Sequence[Outcome], sampled: Sequence[Outcome]) -> Metrics:
-    """What a validation stores of each task. worked_share, mean_tokens and malformed are of the sampled answers. (pure)
+    """The metrics that a validation stores for each task. (pure)
 
-    sampled: the greedy ones once more, where nothing was sampled.
+    worked_share, mean_tokens and malformed come from the sampled answers, or from the greedy ones if nothing was
+    sampled.
     """
     first, second = metrics_of(greedy, greedy=True), metrics_of(sampled, greedy=False)
     return {

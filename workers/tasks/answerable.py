@@ -1,4 +1,4 @@
-"""Whether a task can be answered: its right answer, written as the prompt asks, must be read back unchanged. (pure)"""
+"""Whether a task can be answered: its right answer, written as the prompt asks, must parse back unchanged. (pure)"""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from workers.tasks.prompts.style import PromptStyle
 
 
 def is_answerable(style: PromptStyle, entry: Entry) -> bool:
-    """Whether the form carries the right answer. A text that ends an answer or its fence would be cut off there."""
+    """Whether the answer's form can carry the right answer. Text that closes the answer or its fence would be cut
+    off."""
     gold = kind_of(entry.task).gold(entry)
-    said = style.render_answer(entry.task, gold)
-    found = style.parse_answer(entry.task, said)
+    rendered = style.render_answer(entry.task, gold)
+    found = style.parse_answer(entry.task, rendered)
     # Spaces around a program are no part of it; literals have none.
-    return style.is_well_formed(entry.task, said) and found is not None and found.strip() == gold.strip()
+    return style.is_well_formed(entry.task, rendered) and found is not None and found.strip() == gold.strip()

@@ -1,9 +1,9 @@
-"""Keys of what a function is: its own tree and all that it reaches in its module, whatever stands around it. (pure)
+"""Keys of functions: equal for functions that compute the same in the same way, whatever surrounds them. (pure)
 
-Two functions share a key if they are equal but for what is cheap to dress: names of functions, variables and aliases,
-comments, docstrings, annotations, decorators, imports, `pass`, constants and asserts of constants that stand alone,
-statements without effect (`dead_code`), and anything else in the module that they do not reach. Built-ins, attributes
-and names of keywords keep their names.
+A key covers the function's own syntax tree and everything that it reaches in its module. It ignores what is easy to
+disguise: names of functions, variables and aliases; comments, docstrings, annotations, decorators, imports and `pass`;
+constants, and asserts of constants, that stand alone; statements without effect (`dead_code`); and anything in the
+module that the function does not reach. Built-ins, attributes and keyword names keep their names.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BUILT_IN = frozenset(dir(builtins))
 
 
 class Key(NamedTuple):
-    """digest: equal where functions are equal. size: parts that were written down; unequal sizes are unequal keys."""
+    """digest: equal for equal functions. size: number of tokens in it; keys of unequal size are unequal."""
 
     digest: bytes
     size: int
@@ -35,14 +35,14 @@ class Definitions:
     """The definitions of a program."""
 
     def __init__(self, program: str, *, keeps_dead_code: bool = False) -> None:
-        """Raises SyntaxError or ValueError where the program has no syntax tree, or one that is nested too deeply."""
+        """Raises SyntaxError or ValueError if the program has no syntax tree, or one that is nested too deeply."""
         tree = syntax_tree(program)
         if not keeps_dead_code:
             tree = without_dead_code(tree)
         self._functions = [node for node in ast.walk(tree) if isinstance(node, Function)]
         self._top = [node for node in tree.body if isinstance(node, Function)]
         imports = [name for node in ast.walk(tree) if isinstance(node, _Import) for name in node.names]
-        # What is built in or imported is no name of the module, whatever binds it: that may be in a branch never run.
+        # Built-ins and imports are not names of the module, even if something binds them: that may be a dead branch.
         fixed = _BUILT_IN | {(one.asname or one.name).split(".")[0] for one in imports}
         self._binders: dict[str, list[ast.stmt]] = {}
         for statement in _statements(tree.body):
@@ -55,19 +55,19 @@ class Definitions:
         self._forms: dict[ast.stmt, list[str | _Outer]] = {}
 
     def entry_keys(self, entry: str = "f") -> Iterator[Key]:
-        """The key of the top-level function of this name; where there is none, those of all top-level functions."""
+        """The key of the top-level function of this name, or of all top-level functions if there is none."""
         for function in [one for one in self._top if one.name == entry] or self._top:
             if key := self._key(function):
                 yield key
 
     def function_keys(self, max_size: int) -> Iterator[Key]:
-        """Keys of all functions, inner ones and methods too, but of those larger than `max_size`."""
+        """Keys of all functions up to `max_size`, including inner ones and methods."""
         for function in self._functions:
             if key := self._key(function, max_size):
                 yield key
 
     def _found_aliases(self, imports: Sequence[ast.alias]) -> Iterator[tuple[str, str]]:
-        """Other names of things: `import a as b`, and `b = a` at the top where nothing else binds b."""
+        """Aliases: `import a as b`, and a top-level `b = a` if nothing else binds b."""
         for one in imports:
             if one.asname and one.asname not in _BUILT_IN:
                 yield one.asname, one.name
@@ -83,7 +83,7 @@ class Definitions:
             seen.add(other)
             found = other
         if found != name:
-            self._aliases[name] = found  # next time in one step
+            self._aliases[name] = found  # shortens the next lookup to one step
         return found
 
     def _form(self, statement: ast.stmt) -> list[str | _Outer]:
@@ -94,7 +94,7 @@ class Definitions:
         return self._forms[statement]
 
     def _key(self, root: Function, max_size: float = float("inf")) -> Key | None:
-        """Of the function and, in the order in which they are met, of all statements that bind what it reaches."""
+        """The key of the function and of all statements that bind what it reaches, in the order of first use."""
         numbers = {root.name: "@0"}
         taken: set[ast.stmt] = {root}
         waiting: deque[ast.stmt] = deque([root])
@@ -118,7 +118,7 @@ class Definitions:
 
 
 class _Outer(NamedTuple):
-    """A name that is bound nowhere within the statement: of the module, or built in."""
+    """A name that the statement does not bind: one of the module, or a built-in."""
 
     name: str
 
@@ -130,7 +130,7 @@ class _Scope(NamedTuple):
 
 
 class _Writer:
-    """Writes a statement as tokens; what it binds itself is numbered in the order in which it is met."""
+    """Writes a statement as tokens. Names that it binds are numbered in the order of first use."""
 
     def __init__(self) -> None:
         self.tokens: list[str | _Outer] = []
@@ -210,7 +210,7 @@ class _Writer:
         for depth, scope in enumerate(reversed(self._scopes)):
             if name not in scope.bound or (scope.is_class and depth):
                 continue
-            if scope.is_class:  # others reach it as an attribute
+            if scope.is_class:  # others reach the name as an attribute
                 self.tokens.append(name)
                 return
             if name not in scope.numbers:
@@ -222,7 +222,7 @@ class _Writer:
 
 
 def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements of the module; those of a branch stand for it: it is too easily put around a definition."""
+    """Statements of the module. A branch counts by its statements, because it is easy to wrap a definition in one."""
     for statement in body:
         match statement:
             case ast.If() | ast.Try():
@@ -232,7 +232,8 @@ def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _is_idle(node: ast.AST) -> bool:
-    """Whether the statement does nothing; scopes and the names of imports are known without theirs."""
+    """Whether the statement does nothing. `global` and imports are idle here: scopes and aliases are found
+    elsewhere."""
     match node:
         case ast.Expr(value=ast.Constant()) | ast.AnnAssign(value=None):
             return True
@@ -242,7 +243,7 @@ def _is_idle(node: ast.AST) -> bool:
 
 
 def _bound(nodes: Iterable[ast.AST]) -> set[str]:
-    """Names that the nodes bind in their own scope, without those of imports."""
+    """Names that the nodes bind in their own scope, except imports."""
     bound: set[str] = set()
     outside: set[str] = set()
     waiting = [(node, False) for node in nodes]
@@ -258,7 +259,7 @@ def _bound(nodes: Iterable[ast.AST]) -> set[str]:
                 outside.update(names)
             case ast.Name(id=name, ctx=ast.Store() | ast.Del()) if not is_inner:
                 bound.add(name)
-            case ast.NamedExpr(target=ast.Name(id=name)):  # of the scope around a comprehension
+            case ast.NamedExpr(target=ast.Name(id=name)):  # binds in the scope around a comprehension
                 bound.add(name)
             case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
                 bound.add(name)

@@ -1,7 +1,7 @@
-"""Statements of a function that change nothing it returns, taken out of a syntax tree. (pure)
+"""Removes statements from a function that do not change what it returns. Works on the syntax tree. (pure)
 
-Conservative about names (one that is read anywhere in the module is alive) and about values: what may change something
-stays. One liberty: a value that only reads is taken to leave what it reads as it was, though it may use up an iterator.
+Conservative about names (one that is read anywhere in the module is alive) and about values (anything that may have an
+effect stays). One exception: reading a value counts as harmless, although it may use up an iterator.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _READING = (
     ast.expr_context,
 )
 _FRESH = (ast.Constant, ast.BinOp, ast.Compare, ast.List, ast.Dict, ast.Set, ast.Tuple, ast.JoinedStr, ast.ListComp)
-"""Values that nothing else holds, so that `+=` changes nothing but the name; and what these calls return."""
+"""Values that nothing else refers to, so that `+=` changes only the name; and calls that return such values."""
 _FRESH_CALLS = _READING_CALLS - {"max", "min"}
 _SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Pass)
 _LEAVES = (ast.Return, ast.Raise, ast.Break, ast.Continue)
@@ -66,13 +66,13 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 MAX_PASSES = 8
-"""A pass may leave a branch without effect, whose condition alone kept something else alive."""
+"""Passes over a function: one pass may leave an empty branch whose condition alone kept something else alive."""
 
 
 def without_dead_code(tree: ast.Module) -> ast.Module:
     """The tree, changed in place."""
     for _ in range(MAX_PASSES):
-        # Once a pass: what an earlier function no longer reads shows in the next one.
+        # Recomputed on each pass: names that an earlier function no longer reads are dead now.
         names = _Names(tree)
         functions = [node for node in ast.walk(tree) if isinstance(node, Function)]
         if not any([_prune(function, names) for function in functions]):
@@ -91,7 +91,7 @@ def _prune(function: Function, names: _Names) -> bool:
 
 
 class _Names:
-    """What is read and bound where in the module."""
+    """Which names are read and bound where in the module."""
 
     def __init__(self, tree: ast.Module) -> None:
         nodes = list(ast.walk(tree))
@@ -100,14 +100,14 @@ class _Names:
         fresh: set[ast.AST] = {node.target for node in nodes if isinstance(node, ast.AugAssign)}
         fresh |= {node.targets[0] for node in nodes if isinstance(node, ast.Assign) and _is_fresh(node.value)}
         self.not_fresh = {node.id for node in nodes if _is_stored(node) and node not in fresh}
-        """Names that may hold a value which others hold as well."""
+        """Names whose value other names may share."""
         functions = [node for node in nodes if isinstance(node, Function)]
         self.read = self._read(nodes, {one for function in functions for body in _bodies(function) for one in body})
 
     def _read(self, nodes: Sequence[ast.AST], own: Collection[ast.stmt]) -> set[str]:
-        """Names whose values count. What a removable assignment reads counts if what it binds does.
+        """Live names. What a removable assignment reads is live only if what it binds is.
 
-        own: statements of functions themselves. What a class binds is reached as an attribute.
+        own: statements of functions themselves. Names that a class binds are reached as attributes.
         """
         needs: dict[str, set[str]] = {}
         removable: set[ast.AST] = set()
@@ -125,7 +125,7 @@ class _Names:
                 needs.setdefault(name, set()).update(one.id for one in inside if _is_loaded(one))
         waiting = [node.id for node in nodes if node not in removable and _is_loaded(node)]
         waiting += [name for node in nodes if isinstance(node, ast.Global | ast.Nonlocal) for name in node.names]
-        # `x += ...` that has to stay reads x, and keeps what x was.
+        # An `x += ...` that has to stay reads x, so earlier assignments to x stay too.
         waiting += [str(_target(node)) for node in nodes if isinstance(node, ast.AugAssign) and node not in removable]
         read: set[str] = set()
         while waiting:
@@ -136,7 +136,7 @@ class _Names:
         return read
 
     def only_reads(self, node: ast.AST | None) -> bool:
-        """Whether to evaluate this changes nothing."""
+        """Whether evaluating this has no effect."""
         return node is None or all(self._reads(one) for one in ast.walk(node))
 
     def _reads(self, node: ast.AST) -> bool:
@@ -201,7 +201,7 @@ def _is_empty(body: Sequence[ast.stmt]) -> bool:
 
 
 def _target(node: ast.AST) -> str | None:
-    """The one name that the statement binds."""
+    """The single name that the statement binds."""
     match node:
         case ast.Assign(targets=[ast.Name(id=name)]):
             return name
@@ -211,7 +211,7 @@ def _target(node: ast.AST) -> str | None:
 
 
 def _is_overwritten(name: str, later: Sequence[ast.stmt]) -> bool:
-    """Whether the name is bound anew, or left for good, before anything reads it: over simple statements alone."""
+    """Whether the name is rebound, or goes out of use, before anything reads it. Looks at simple statements only."""
     for statement in later:
         if _reads_name(statement, name) or not isinstance(statement, _SIMPLE):
             return False
@@ -227,7 +227,7 @@ def _reads_name(statement: ast.stmt, name: str) -> bool:
 
 
 def _bodies(function: Function) -> Iterator[list[ast.stmt]]:
-    """All lists of statements of the function itself, inner ones first; not of functions and classes within it."""
+    """All statement lists of the function itself, inner ones first, without those of nested functions and classes."""
     for statement in function.body:
         yield from _inner_bodies(statement)
     yield function.body

@@ -1,4 +1,4 @@
-"""A verified task with what is known about it, and the keys by which it is found again. (pure)"""
+"""A verified task with what is known about it, and the keys that identify it. (pure)"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workers.tasks.novelty import Novelty, form_of
 
 SEED = "seed"
 BUFFERS_FILE = "buffers.jsonl"
-"""In a checkpoint: the entries of all buffers."""
+"""Name in a checkpoint of the file with the entries of all buffers."""
 UNKNOWN_RATE = -1.0
 
 
@@ -23,19 +23,19 @@ class Entry(Struct, frozen=True, kw_only=True):
     task: Task
     program: str
     inputs: tuple[str, ...]
-    """Argument lists as source text: one, or several where a task has many pairs."""
+    """Argument lists as source text: one, or several if the task has many pairs."""
     outputs: tuple[str, ...]
     step: int
     source: str
     """`seed`, `selfplay` or `import`."""
     message: str = ""
     solve_rate: float = UNKNOWN_RATE
-    """Share of solver rollouts that were right when it was new."""
+    """Share of solver rollouts that were right when the task was new."""
     key: str
     """Equal for equal tasks."""
     program_key: str
     form: str = ""
-    """Equal for tasks that count as one under `azr.novelty`; empty where that is by key or text."""
+    """Equal for tasks that count as one under `azr.novelty`; empty if that is decided by key or text."""
 
 
 def make_entry(
@@ -49,7 +49,7 @@ def make_entry(
     message: str = "",
     solve_rate: float = UNKNOWN_RATE,
 ) -> Entry:
-    """An entry with its keys. Raises what `example_key` raises for text that is no program or no literals."""
+    """An entry with its keys. Raises what `example_key` raises if the text is not a program or not literals."""
     return Entry(
         task=task,
         program=program,
@@ -65,7 +65,7 @@ def make_entry(
 
 
 def with_form(entry: Entry, novelty: Novelty) -> Entry:
-    """With the form that takes long to find, so that a checkpoint has it; the others are found again. (pure)"""
+    """Adds the form if it is slow to compute, so that a checkpoint holds it; fast ones are recomputed. (pure)"""
     if (novelty == "canonical") == bool(entry.form):
         return entry
     form = form_of(entry.program, entry.inputs, entry.key, novelty) if novelty == "canonical" else ""
@@ -73,5 +73,5 @@ def with_form(entry: Entry, novelty: Novelty) -> Entry:
 
 
 def known_by(entry: Entry, novelty: Novelty) -> str:
-    """What two tasks have in common if they count as one. (pure)"""
+    """The identity by which two tasks count as one. (pure)"""
     return with_form(entry, novelty).form or form_of(entry.program, entry.inputs, entry.key, novelty)

@@ -1,6 +1,6 @@
-"""The vocabulary of self-play: names of tasks and roles, and the two forms in which a task meets a prompt.
+"""The vocabulary of self-play: names of tasks and roles, and the two forms in which prompts show a task.
 
-All fields are source text, so that a record survives a checkpoint, a prompt and a sandbox unchanged.
+All fields are source text, so a record passes through checkpoint, prompt and sandbox unchanged.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ ROLES: tuple[Role, ...] = ("propose", "solve")
 
 @dataclass(frozen=True, slots=True)
 class Triplet:
-    """A program, one argument list and the value it gave when it was run."""
+    """A program, one argument list, and the value that it returned."""
 
     program: str
     input: str

@@ -1,6 +1,6 @@
-"""Who is right, by running programs: the verdict on answers, and on whether stored tasks still hold.
+"""Judges by running programs: which answers are right, and whether stored tasks still hold.
 
-Answers are text of a model. What a kind judges by its text is compared as a literal; everything else runs in the
+Answers are text from a model. If the kind judges by text, they are compared as literals; everything else runs in the
 sandbox, and the expected value never enters it.
 """
 
@@ -20,7 +20,7 @@ from workers.tasks.kinds.registry import kind_of
 
 NOT_RUN = "not run"
 WALL_RETRIES = 2
-"""How often a call is made again that the wall clock ended: the machine may have been busy."""
+"""How often to retry a call that hit the wall-clock limit: the machine may have been busy."""
 
 InductionScore = Literal["binary", "accuracy", "if_one_correct"]
 
@@ -29,12 +29,12 @@ class Correctness(Enum):
     CORRECT = "correct"
     WRONG = "wrong"
     UNKNOWN = "unknown"
-    """The machine, not the answer, decided: such a row is dropped."""
+    """The machine decided, not the answer; such a row is dropped."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer to a stored task; text None: it was malformed."""
+    """An answer to a stored task; text None if malformed."""
 
     entry: Entry
     text: str | None
@@ -42,16 +42,16 @@ class Answer:
 
 @dataclass(frozen=True)
 class Judged:
-    """What an answer is worth. score: 1 for a correct one; less for a program that holds on some hidden pairs only."""
+    """The verdict. score: 1 for a correct answer; a fraction for a program that holds only on some hidden pairs."""
 
     verdict: Correctness
     score: float = 0.0
 
 
 class Judge:
-    """Judges answers in batches, each distinct (program, input) once.
+    """Judges answers in batches, running each distinct (program, input) once.
 
-    num_shown: of many pairs, how many a prompt shows; None: half of them. strict_types: 1 is not 1.0.
+    num_shown: how many of a task's pairs a prompt shows; None: half. strict_types: 1 is not equal to 1.0.
     """
 
     def __init__(
@@ -66,17 +66,17 @@ class Judge:
         self._num_shown = num_shown
         self._strict, self._induction = strict_types, induction
         self.executions = self.timeouts = 0
-        """Calls made, and those of them that ran out of time."""
+        """Calls made, and how many of them timed out."""
 
     def judge(
         self, answers: Sequence[Answer], recheck: Sequence[Entry] = ()
     ) -> tuple[list[Correctness], frozenset[str]]:
-        """A verdict for each answer, and the keys of the tasks in `recheck` whose outputs are not what they were."""
+        """A verdict for each answer, and the keys of the tasks in `recheck` whose outputs have changed."""
         judged, changed = self.score(answers, recheck)
         return [one.verdict for one in judged], changed
 
     def score(self, answers: Sequence[Answer], recheck: Sequence[Entry] = ()) -> tuple[list[Judged], frozenset[str]]:
-        """As `judge`, with what each answer is worth."""
+        """Like `judge`, but with scores."""
         calls: dict[str, dict[str, None]] = {}
         for answer in answers:
             for program, arguments in self._needs(answer):
@@ -89,7 +89,8 @@ class Judge:
         return [unknown if a.entry.key in changed else self._judged(a, results) for a in answers], changed
 
     def _all_or_nothing(self, answers: Sequence[Answer], recheck: Sequence[Entry]) -> frozenset[str]:
-        """Programs that are worth nothing once one of their calls has failed: each answers one task alone."""
+        """Programs that are wrong once any of their calls fails: each answers a single task, and that needs all
+        pairs."""
         if self._induction != "binary":
             return frozenset()
         tasks: dict[str, set[str]] = {}
@@ -104,7 +105,7 @@ class Judge:
         kind = kind_of(answer.entry.task)
         if answer.text is None or not kind.runs_answers:
             return []
-        return kind.calls(answer.entry, answer.text, self.shown_of(answer.entry))
+        return kind.calls(answer.entry, answer.text, self.num_shown_of(answer.entry))
 
     def _judged(self, answer: Answer, results: dict[tuple[str, str], Result]) -> Judged:
         if answer.text is None:
@@ -118,7 +119,7 @@ class Judge:
         found = [results[call] for call in needed]
         if any(result.from_wall for result in found):
             return Judged(Correctness.UNKNOWN)
-        expected = kind.expected(answer.entry, self.shown_of(answer.entry))
+        expected = kind.expected(answer.entry, self.num_shown_of(answer.entry))
         passed = sum(
             result.status is Status.OK and self._same(result.value or "", value)
             for result, value in zip(found, expected, strict=True)
@@ -128,17 +129,17 @@ class Judge:
     def _same(self, a_text: str, b_text: str) -> bool:
         return same_value(a_text, b_text, strict_types=self._strict)
 
-    def shown_of(self, entry: Entry) -> int:
+    def num_shown_of(self, entry: Entry) -> int:
         """Pairs that the prompt shows; of fewer pairs than usual, half are hidden."""
-        return pairs.shown_of(len(entry.inputs), self._num_shown)
+        return pairs.num_shown_of(len(entry.inputs), self._num_shown)
 
     def _run(
         self, calls: dict[str, dict[str, None]], all_or_nothing: Collection[str] = ()
     ) -> dict[tuple[str, str], Result]:
-        """Results of all calls. A call that ended its process takes the later ones along: these run once more, each in
-        a process of its own, unless the program is worth nothing any more.
+        """Results of all calls. A call that kills its process takes later calls with it. Those run once more, each in a
+        process of its own, unless the program is already wrong.
 
-        So do calls that the wall clock ended, WALL_RETRIES times.
+        Calls that hit the wall-clock limit are retried too, WALL_RETRIES times.
         """
         results: dict[tuple[str, str], Result] = {}
         retries: Counter[tuple[str, str]] = Counter()
@@ -167,7 +168,7 @@ def _was_not_run(result: Result) -> bool:
 
 
 def _has_changed(entry: Entry, results: dict[tuple[str, str], Result]) -> bool:
-    """Whether a definite result differs from what is stored; a wall-clock verdict proves nothing."""
+    """Whether a definite result differs from the stored one; a wall-clock timeout proves nothing."""
     found = [results[entry.program, text] for text in entry.inputs]
     return any(
         not result.from_wall and not same_value(result.value or "", value)
@@ -180,7 +181,7 @@ def _of(score: float) -> Judged:
 
 
 def induction_score(passed: int, checked: int, kind: InductionScore = "binary") -> float:
-    """Worth of a program that passed so many of the hidden pairs; the pairs that it was shown do not count."""
+    """Score of a program that passed `passed` of the `checked` hidden pairs; shown pairs do not count."""
     if kind == "accuracy":
         return passed / checked
     return float(passed == checked if kind == "binary" else passed > 0)

@@ -1,4 +1,4 @@
-"""When two tasks count as one and the same, so that the second earns nothing: `azr.novelty`. (pure)"""
+"""When two tasks count as the same, so that the second earns nothing: `azr.novelty`. (pure)"""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ Novelty = Literal["canonical", "tree", "text"]
 
 
 def form_of(program: str, inputs: Sequence[str], key: str, novelty: Novelty) -> str:
-    """Equal for tasks that are one and the same.
+    """Equal for tasks that count as the same.
 
-    key: the task's own, equal for equal syntax trees and arguments. Raises SyntaxError or ValueError for what is none.
+    key: the task's own, equal for equal syntax trees and arguments. Raises SyntaxError or ValueError if `program` has
+    no syntax tree.
     """
     if novelty == "tree":
         return key
@@ -28,7 +29,7 @@ def form_of(program: str, inputs: Sequence[str], key: str, novelty: Novelty) -> 
 
 @lru_cache(maxsize=4096)
 def _function(program: str) -> str:
-    """What the held-out check knows of `f`: no names of its own, nothing without effect."""
+    """The held-out check's key of `f`, which ignores names and statements without effect."""
     return next((found.digest.hex() for found in Definitions(program).entry_keys()), "")
 
 

@@ -12,10 +12,10 @@ from workers.sandbox.literal import Arguments, Rejected, parse_arguments, parse_
 from workers.tasks import programs
 
 UNKNOWN = object()
-"""The value of a default that is no literal: it is not known before it is run."""
+"""Stands for a default that is not a literal: only running it would give its value."""
 
 
-def shown_of(num_pairs: int, num_shown: int | None) -> int:
+def num_shown_of(num_pairs: int, num_shown: int | None) -> int:
     """How many of `num_pairs` a prompt shows: `num_shown`, or half of them where that is None or would hide none."""
     return num_pairs // 2 if num_shown is None or num_pairs <= num_shown else num_shown
 
@@ -23,20 +23,20 @@ def shown_of(num_pairs: int, num_shown: int | None) -> int:
 def hides_a_shown_input(program: str, inputs: Sequence[str], num_shown: int | None) -> bool:
     """Whether a hidden input makes the same call as a shown one, so that a table of the shown pairs answers it.
 
-    Calls are the same if they bind equal values to the parameters of `f`: Python's `==`, as a dictionary of the solver
-    would look them up (1 is 1.0 and True, the order of a dict or set does not count), by position or by name, with
-    literal defaults filled in. inputs: argument lists. Raises `Rejected` for a text that is none.
+    Calls are the same if they bind equal values to the parameters of `f`, by position or by name, with literal defaults
+    filled in. Equal means Python's `==`, as in a dictionary lookup: 1 equals 1.0 and True, and the order of a dict or
+    set does not count. inputs: argument lists. Raises `Rejected` for a text that is not one.
     """
     signature = _signature(program)
     calls = [_call(signature, parse_arguments(text)) for text in inputs]
-    count = shown_of(len(calls), num_shown)
+    count = num_shown_of(len(calls), num_shown)
     return any(hidden in calls[:count] for hidden in calls[count:])
 
 
 def bound_text(program: str, text: str) -> str:
-    """The arguments by position, with literal defaults filled in: calls of `f` that bind equal texts are written alike.
+    """The arguments by position, with literal defaults filled in. Calls of `f` that bind equal texts look alike.
 
-    Raises `Rejected` for a text that is no argument list.
+    Raises `Rejected` for a text that is not an argument list.
     """
     arguments = parse_arguments(text)
     call = _call(_signature(program), arguments)
@@ -49,7 +49,7 @@ def _call(signature: Signature | None, arguments: Arguments) -> Mapping[str, Any
     if signature is not None:
         try:
             bound = signature.bind(*arguments.positional, **dict(arguments.keywords))
-        except TypeError:  # it will raise when it is run, too
+        except TypeError:  # running it raises too
             return arguments
         bound.apply_defaults()
         return bound.arguments
@@ -57,7 +57,7 @@ def _call(signature: Signature | None, arguments: Arguments) -> Mapping[str, Any
 
 
 def _signature(program: str) -> Signature | None:
-    """Of the top-level `f`; None where there is none, or its text names a parameter twice."""
+    """The signature of the top-level `f`; None if there is none, or it names a parameter twice."""
     tree = programs.parse(program)
     found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "f"] if tree else []
     if not found:
@@ -83,7 +83,7 @@ def _signature(program: str) -> Signature | None:
 
 
 def _parameter(name: str, kind: inspect._ParameterKind, default: ast.expr | None) -> Parameter:
-    """A default that is no literal equals itself alone."""
+    """A default that is not a literal equals only itself."""
     if default is None:
         return Parameter(name, kind)
     try:

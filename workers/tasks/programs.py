@@ -1,7 +1,7 @@
-"""Programs as text: the entry function renamed, globals stripped, several put together. (pure)
+"""Edits programs as text: renames the entry function, strips globals, composes several into one. (pure)
 
-Everything works on the syntax tree; nothing is run. A text that does not parse is given back as it is: the screen
-that follows has the reason.
+Everything works on the syntax tree; nothing runs. A text that does not parse is returned unchanged, and the checks that
+follow report why.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from workers.sandbox.screen import is_too_deep
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 PART = re.compile(r"g_\d+")
-"""Names under which earlier programs are shown to a proposer that must build on them."""
+"""Names of earlier programs in the prompt of a proposer that must build on them."""
 _NUMBERED = re.compile(r"g_(0|[1-9][0-9]{0,3})")
-"""Those of them whose number can be read and written back as it was."""
+"""The subset whose number survives reading and writing."""
 
 
 def parse(program: str) -> ast.Module | None:
-    """The syntax tree; None for what is no program, or is nested too deeply to be walked by recursion."""
+    """The syntax tree; None if the text is not a program, or is nested too deeply for recursion."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -34,10 +34,10 @@ def parse(program: str) -> ast.Module | None:
 
 
 def with_entry(program: str, entry: str = "f") -> str:
-    """The program with its one top-level function renamed to `entry`, unless there is a function of that name.
+    """The program with its only top-level function renamed to `entry`, unless a function of that name exists.
 
-    Comments and spacing stay. Left alone where the old or the new name also means something else: a parameter, an
-    import, an inner function. Then the program has no entry, and is invalid for that reason.
+    Keeps comments and spacing. Changes nothing if the old or new name has another meaning too: a parameter, an import,
+    an inner function. Such a program has no entry, and is rejected for that.
     """
     tree = parse(program)
     if tree is None:
@@ -49,9 +49,9 @@ def with_entry(program: str, entry: str = "f") -> str:
 
 
 def renamed(program: str, tree: ast.Module, function: Function, name: str) -> str | None:
-    """The text with this top-level function and all its references under another name; None where that is unsafe.
+    """The text with this top-level function and all references to it renamed; None if that is unsafe.
 
-    Comments stay, unless places in the text cannot be trusted: those inside f-strings are wrong before Python 3.12.
+    Keeps comments. Unsafe includes unreliable positions: inside f-strings they are wrong before Python 3.12.
     """
     old = function.name
     others = [bound for bound in _bound_names(tree) if bound in (old, name)]
@@ -93,7 +93,7 @@ def _places(tree: ast.Module, function: Function, lines: Sequence[bytes]) -> Ite
 
 
 def _bound_names(tree: ast.Module) -> Iterator[str]:
-    """Every name that is bound by a definition, parameter, assignment, import or declaration, as often as it is."""
+    """Every name bound by a definition, parameter, assignment, import or declaration, once per binding."""
     for node in ast.walk(tree):
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
@@ -111,7 +111,7 @@ def _bound_names(tree: ast.Module) -> Iterator[str]:
 
 
 def stripped(program: str) -> str:
-    """Imports, functions and classes alone, without comments and docstrings."""
+    """Only imports, functions and classes, without comments and docstrings."""
     tree = parse(program)
     if tree is None:
         return program
@@ -122,7 +122,7 @@ def stripped(program: str) -> str:
         for node in ast.walk(top):
             if isinstance(node, Function | ast.ClassDef):
                 node.body = _without_docstring(node.body)
-    # All imports first: one below a function that needs it at call time would do, but nobody writes it there twice.
+    # All imports first: an import may follow the function that uses it, but then nobody repeats it there.
     kept.sort(key=lambda node: not isinstance(node, ast.Import | ast.ImportFrom))
     return ast.unparse(ast.Module(kept, []))
 
@@ -135,7 +135,7 @@ def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
 
 
 def imports_of(program: str) -> list[str]:
-    """The top-level import statements, each once, in order; those from `__future__` first."""
+    """The top-level imports in order, without repeats; those from `__future__` first."""
     tree = parse(program)
     found = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)] if tree else []
     found.sort(key=lambda node: not (isinstance(node, ast.ImportFrom) and node.module == "__future__"))
@@ -143,7 +143,7 @@ def imports_of(program: str) -> list[str]:
 
 
 def num_functions(program: str) -> int:
-    """Every `def`, also of methods and inner functions."""
+    """Number of `def`s, including methods and inner functions."""
     tree = parse(program)
     return sum(isinstance(node, Function) for node in ast.walk(tree)) if tree else 0
 
@@ -153,7 +153,8 @@ def num_functions(program: str) -> int:
 
 @lru_cache(maxsize=65536)
 def can_be_part(program: str) -> bool:
-    """Whether the program is imports and one function `f`: nothing of it can meet a name of another program."""
+    """Whether the program is only imports and one function `f`, so that its names cannot clash with another
+    program's."""
     tree = parse(program)
     if tree is None:
         return False
@@ -162,9 +163,9 @@ def can_be_part(program: str) -> bool:
 
 
 def part(program: str, number: int) -> str:
-    """The program as `g_NUMBER`, without its imports; empty where it cannot be renamed. The argument is untouched.
+    """The program as `g_NUMBER`, without its imports; empty if it cannot be renamed.
 
-    A part that bears such a name already, as in the original's files, is renamed to the number that it is called by.
+    A part that is already named g_N, as in the original's files, gets the number by which it is called.
     """
     tree = parse(program)
     if tree is None:
@@ -172,7 +173,7 @@ def part(program: str, number: int) -> str:
     function = _part_function(tree)
     if function is None:
         return ""
-    # Unparsed first: decorators and all, and without the comments of whoever wrote it.
+    # Unparse first, which drops comments; decorators are kept.
     alone = ast.unparse(ast.Module([function], []))
     if function.name == f"g_{number}":
         return alone
@@ -183,14 +184,14 @@ def part(program: str, number: int) -> str:
 
 
 def _part_function(tree: ast.Module) -> ast.FunctionDef | None:
-    """`f`, else the first function that is named as a part already."""
+    """`f`, else the first function already named g_N."""
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     named = next((node for node in functions if PART.fullmatch(node.name)), None)
     return next((node for node in functions if node.name == "f"), named)
 
 
 def _numbers(tree: ast.Module, parts: Sequence[str]) -> list[int]:
-    """The number of each part: its place, or the one in its name if the program calls it so and no other part is it."""
+    """Each part's number: the N of its name if the program calls it so and no other part has it; else its index."""
     called = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     trees = [parse(text) for text in parts]
     found = [_part_function(one) if one else None for one in trees]
@@ -200,7 +201,7 @@ def _numbers(tree: ast.Module, parts: Sequence[str]) -> list[int]:
 
 
 def parts_problem(program: str, count: int) -> str:
-    """Why the program does not build on g_0 ... g_{count-1}: one is not called by `f`, or bound anew. Else empty."""
+    """Why the program does not build on g_0 ... g_{count-1}: `f` does not call one, or it is rebound. Else empty."""
     tree = parse(program)
     if tree is None:
         return "does not parse"
@@ -214,7 +215,7 @@ def parts_problem(program: str, count: int) -> str:
     }
     for name in names:
         if name in bound:
-            return f"{name} is defined anew"
+            return f"{name} is redefined"
         if name not in called:
             return f"f does not call {name}"
     return ""
@@ -236,6 +237,6 @@ def composed(program: str, parts: Sequence[str]) -> str:
 
 
 def is_composed(program: str) -> bool:
-    """Whether a function g_N is defined at the top."""
+    """Whether the program defines a top-level function g_N."""
     tree = parse(program)
     return any(isinstance(node, Function) and PART.fullmatch(node.name) for node in (tree.body if tree else ()))

@@ -1,4 +1,4 @@
-"""What a new run knows before it plays: the identity function, as one task of each kind. (pure)"""
+"""What a new run starts self-play from: the identity function, as one task of each kind. (pure)"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ IDENTITY = "def f(a):\n    return a"
 
 GENERAL_INPUTS = ("'Hello world'", "1", "{'a': 1, 'b': 2}", "(1.1, 2.2)", "'[[1, 0], [0, 1]]'", "1001101100010001")
 POCKET_INPUTS = ("'uvwxy'", "'UVW'", "'yXw'", "'wwUx'")
-"""The pocket model's tokenizer knows ten letters."""
+"""For the pocket model, whose tokenizer knows ten letters."""
 
 
 def identity_inputs(style: str) -> tuple[str, ...]:
@@ -20,8 +20,8 @@ def identity_inputs(style: str) -> tuple[str, ...]:
 
 
 def seed_entries(tasks: Sequence[Task], style: str) -> list[Entry]:
-    """One entry for each task, step 0: of the first input or of all, as its kind has it."""
+    """One entry per task, step 0, with the first input or with all, as its kind requires."""
     inputs = identity_inputs(style)
     message = "" if style == "pocket" else "A function that gives back what it was given."
     taken = ((task, *kind_of(task).seed(inputs, message)) for task in tasks)
-    return [make_entry(task, IDENTITY, own, own, step=0, source=SEED, message=said) for task, own, said in taken]
+    return [make_entry(task, IDENTITY, own, own, step=0, source=SEED, message=text) for task, own, text in taken]

@@ -1,4 +1,4 @@
-"""Prompt styles by name, and what each of them can ask about."""
+"""Prompt styles by name, and which values each of them can ask about."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from workers.tasks.prompts.pocket import PocketStyle
 from workers.tasks.prompts.style import Form, PromptStyle
 
 POCKET_LETTERS = (1, 9)
-"""Letters of an output that the pocket model may be asked about: of an empty one nothing can be learnt."""
+"""How many letters an output may have in the pocket style. Nothing can be learnt from an empty one."""
 
 
 def style_of(profile: Profile, directory: Path) -> PromptStyle:
-    """The style that the profile names, for the model in `directory`.
+    """The profile's style, for the model in `directory`.
 
-    Raises LonghaulError (INPUT) where the style needs a chat template and the model has none.
+    Raises LonghaulError (INPUT) if the style needs a chat template and the model has none.
     """
     name = profile.model.prompt_style
     if name == "pocket":
@@ -39,7 +39,7 @@ def style_of(profile: Profile, directory: Path) -> PromptStyle:
 
 
 def output_rule_of(name: str) -> Callable[[str], bool]:
-    """Whether a value may be the output of a task in this style, beside what holds for all."""
+    """Whether a value may be the output of a task in this style, in addition to the rules for all styles."""
     if name != "pocket":
         return lambda value: True
     low, high = POCKET_LETTERS
@@ -47,7 +47,7 @@ def output_rule_of(name: str) -> Callable[[str], bool]:
 
 
 def reading_rule_of(name: str, tokenizer: Tokenizer) -> Callable[[str], bool]:
-    """Whether the model has words for a text that it did not write itself. The pocket model knows few."""
+    """Whether the model can read a text that it did not write. The pocket model has few words."""
     if name != "pocket":
         return lambda text: True
     return lambda text: tokenizer.decode(tokenizer.encode(text)) == text

@@ -1,4 +1,4 @@
-"""From what a proposer wrote to a verified task, or the first reason why it is none."""
+"""Turns a proposer's completion into a verified task, or gives the first reason to refuse it."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ HELD_OUT = "held_out"
 WALL = "wall"
 TOO_LONG = "too_long"
 PARTS = "parts"
-"""It had to build on earlier programs and does not: one is not called, bound anew, or merely wrapped."""
+"""It does not build on the required earlier programs: one is not called, rebound, or merely wrapped."""
 SPECIAL_TOKEN = "special_token"
-"""A text writes a control token of the model: shown in a prompt, it would end it."""
+"""A text contains a control token of the model, which would end a prompt that shows it."""
 
 UNANSWERABLE = "unanswerable"
 """The answer cannot be written in the form that the prompt asks for."""
 
 UNFAIR = frozenset({HELD_OUT, WALL})
-"""Reasons that say nothing about the proposal: its row is dropped instead of punished."""
+"""Reasons that say nothing about the proposal: its row is dropped, not penalised."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A proposal with the task it was asked for. proposal None: malformed.
+    """A proposal with the task that it was requested for. proposal None if malformed.
 
-    program: what the proposal is about, where its kind writes none. parts: earlier programs that it has to build on.
+    program: the subject of the proposal, if its kind writes none. parts: earlier programs that it must build on.
     """
 
     task: Task
@@ -48,17 +48,17 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Checked:
-    """entry: the valid task (also of a repeat). reason: empty if it is valid and new."""
+    """entry: the valid task (also for a repeat). reason: empty if it is valid and new."""
 
     entry: Entry | None
     reason: str = ""
     is_well_formed: bool = True
-    """False: the task is valid, the form of the response was not."""
+    """False: the task is valid, but not the form of the response."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What is a choice about validity; the knobs of [azr] with these names say more."""
+    """Configurable rules of validity; the [azr] knobs of these names explain them."""
 
     max_output_chars: int = 4096
     allow_none_output: bool = False
@@ -66,14 +66,14 @@ class Rules:
     novelty: Novelty = "tree"
     num_inputs: int = 10
     num_shown: int | None = None
-    """Of many pairs, how many the prompt shows; None: half of them."""
+    """How many of a task's pairs the prompt shows; None: half of them."""
     is_held_out: Callable[[str], bool] = lambda program: False
     is_output_allowed: Callable[[str], bool] = lambda value: True
-    """What a style cannot ask about, beside what holds for all."""
+    """What a style cannot ask about, in addition to the rules for all styles."""
     is_answerable: Callable[[Entry], bool] = lambda entry: True
-    """Whether the form of an answer can carry the right one."""
+    """Whether the answer's form can carry the right answer."""
     is_showable: Callable[[str], bool] = lambda text: True
-    """Whether a text may stand in a prompt."""
+    """Whether a text may appear in a prompt."""
 
 
 def check(
@@ -84,7 +84,7 @@ def check(
     step: int,
     rules: Rules,
 ) -> list[Checked]:
-    """A verdict for each candidate, in order. `known`: by what tasks are known. Runs programs three times."""
+    """A verdict for each candidate, in order. `known`: identities of known tasks. Runs each program three times."""
     looked = [_look(candidate, rules) for candidate in candidates]
     distinct = list(dict.fromkeys(case for case in looked if isinstance(case, Case)))
     outcome = dict(zip(distinct, sandbox.check_deterministic_many(distinct), strict=True))
@@ -125,7 +125,7 @@ def _wrappers(
     reasons: Mapping[Case, str],
     sandbox: Sandbox,
 ) -> set[int]:
-    """Numbers of the candidates whose `f` gives for their input just what one of their parts gives."""
+    """Indices of the candidates whose `f` returns exactly what one of their parts returns for the same input."""
     asked = [
         (number, Case(case.program, case.inputs, f"g_{part}"), outcome[case][0].value or "")
         for number, (candidate, case) in enumerate(zip(candidates, looked, strict=True))
@@ -141,14 +141,14 @@ def _wrappers(
 
 
 def _look(candidate: Candidate, rules: Rules) -> Case | str:
-    """What is to be run, or why it is not. Reads text only."""
+    """What to run, or why not to. Reads only the text."""
     proposal = candidate.proposal
     if proposal is None:
         return MALFORMED
     kind = kind_of(candidate.task)
     program = proposal.program if kind.writes_program else candidate.program
     if candidate.parts:
-        # Before its parts are put above it: a function of its own with such a name must not replace one of them.
+        # Check before composing: a function of its own by a part's name must not replace that part.
         if screen(program) or programs.parts_problem(program, len(candidate.parts)):
             return PARTS
         program = programs.composed(program, candidate.parts)
@@ -172,7 +172,7 @@ def _look(candidate: Candidate, rules: Rules) -> Case | str:
 
 
 def unsound(entry: Entry, rules: Rules) -> str:
-    """Why nobody could learn from a task that holds: the reason of a proposal that is refused for it, else empty."""
+    """Why nothing can be learnt from a task that holds, as the reason for refusing it; else empty."""
     if why := kind_of(entry.task).why_unsound(entry.program, entry.inputs, rules.num_shown):
         return why
     return "" if rules.is_answerable(entry) else UNANSWERABLE
@@ -182,7 +182,7 @@ _FAILED = {Status.OUTPUT_TOO_LARGE: "output_size", Status.NOT_LITERAL: "output_l
 
 
 def _reason(results: Sequence[Result], rules: Rules) -> str:
-    """The first reason among the calls of one program; empty if all are fine."""
+    """The first failure among one program's calls; empty if all succeeded."""
     for result in results:
         if result.from_wall:
             return WALL

@@ -1,1 +1,1 @@
-"""The process that draws curves for other programs: `python -m workers.track`."""
+"""The process that sends metrics to trackers: `python -m workers.track`."""

@@ -1,8 +1,8 @@
-"""Entry of the tracker process: its spec comes on standard input, then a byte whenever there may be something new."""
+"""Entry point of the tracker process: reads its spec from standard input, then one byte whenever there may be news."""
 
 from __future__ import annotations
 
-# ruff: noqa: E402 - signals come before every import that takes time: their default action is death
+# ruff: noqa: E402 - signals come before every slow import: their default action kills the process
 from workers import process
 
 process.ignore_signals()
@@ -14,7 +14,7 @@ from workers.line_contract import TrackSpec
 from workers.lines import Say, serve
 
 LAST_WORDS_S = 60
-"""Once nobody waits any more, a tracker that hangs in a network is ended by the kernel after this."""
+"""Seconds after which the kernel ends a tracker that hangs in a network call when nobody waits for it any more."""
 
 
 def work(spec: TrackSpec, say: Say) -> None:

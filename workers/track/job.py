@@ -1,7 +1,7 @@
-"""From the run's store to its trackers: whatever was committed since the last time, once.
+"""Sends everything committed to the run's store since the last time to its trackers, once.
 
-Only steps that are in a committed checkpoint are drawn: one that a crash took back would be drawn twice. Nothing here
-can stop the run: this process only reads, and what fails is told once and left out.
+Only steps in a committed checkpoint are sent: a step that a crash undid would otherwise be sent twice. Nothing here can
+stop the run: this process only reads, and a sink that fails is reported once and dropped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CURSOR = "cursor.json"
 
 
 class Tracking:
-    """Owns the sinks that work, and the file that says how far each is."""
+    """Owns the working sinks, and the file with the progress of each."""
 
     def __init__(self, spec: TrackSpec, say: Say) -> None:
         self._spec, self._say = spec, say
@@ -40,7 +40,7 @@ class Tracking:
                 self._sinks[name] = open_sink(name, spec, self._written[name])
 
     def catch_up(self) -> None:
-        """Send every sink what it has not. One that fails is left out from now on."""
+        """Send every sink what it lacks. One that fails is dropped."""
         for name in list(self._sinks):
             with self._failures_of(name):
                 self._send(name, self._sinks[name])
@@ -72,7 +72,7 @@ class Tracking:
         return _Failures(self, name)
 
     def give_up(self, name: str, error: Exception) -> None:
-        """Tell why, once; the others and the run go on."""
+        """Report why, once; the others and the run continue."""
         self._sinks.pop(name, None)
         logging.exception("%s failed", name)
         lines = str(error).strip().splitlines() or [""]
@@ -80,7 +80,7 @@ class Tracking:
 
 
 class _Failures:
-    """A block in which a sink may fail in any way that its library knows."""
+    """A block in which a sink may raise anything that its library raises."""
 
     def __init__(self, tracking: Tracking, name: str) -> None:
         self._tracking, self._name = tracking, name
@@ -96,7 +96,7 @@ class _Failures:
 
 
 def new_points(reader: Reader, written: dict[Kind, int]) -> Iterator[Point]:
-    """Committed steps and validations after those, in the order of their steps; a step before its validation."""
+    """Committed steps and validations after those already written, in order; a step comes before its validation."""
     found = [
         *(
             Point("train", step, at, flat(json.loads(metrics)))
@@ -111,7 +111,7 @@ def new_points(reader: Reader, written: dict[Kind, int]) -> Iterator[Point]:
 
 
 def read_cursor(path: Path) -> dict[str, dict[Kind, int]]:
-    """How far each sink is; one that cannot be read means from the beginning."""
+    """The progress of each sink; an unreadable file means starting over."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, dict[Kind, int]])
     except (OSError, msgspec.MsgspecError):

@@ -1,4 +1,4 @@
-"""What is drawn: committed steps and validations, as flat numbers. (pure)"""
+"""The points to send: committed steps and validations, as flat numbers. (pure)"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Point:
 
 
 def flat(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """Finite numbers of nested mappings by their path, as in `pocket/mean/accuracy`; all else is left out."""
+    """Finite numbers of nested mappings by their path, as in `pocket/mean/accuracy`; skips everything else."""
     found: dict[str, float] = {}
     for name, value in metrics.items():
         if isinstance(value, Mapping):

@@ -1,6 +1,6 @@
-"""Where curves go: TensorBoard's files, Weights & Biases, trackio. A library is imported when its sink is opened.
+"""Trackers: TensorBoard's files, Weights & Biases, trackio. A library is imported when its sink is opened.
 
-Each may raise whatever its library raises; the caller tells it once and goes on without the sink.
+Each may raise whatever its library raises; the caller reports it once and continues without the sink.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ EVENT_FILES = (
     ("tensorboard", "tensorboard.summary.writer.record_writer", "tensorboard.compat.proto"),
     ("tensorboardX", "tensorboardX.record_writer", "tensorboardX.proto"),
 )
-"""Libraries that write TensorBoard's files, the first that is installed is taken: its records, its formats. Their own
-writers of events are not used: both write from a thread, and tensorboardX names files by the second and overwrites."""
+"""Libraries that write TensorBoard's files; the first that is installed supplies records and formats. Their own event
+writers are unsuitable: both write from a thread, and tensorboardX names files by the second and overwrites."""
 
 
 class Sink(Protocol):
-    """One tracker. repeats: what is sent twice is seen once, so it may be sent before that is written down."""
+    """One tracker. repeats: it ignores duplicates, so points may be sent before progress is recorded."""
 
     repeats: bool
 
     def write(self, point: Point) -> None: ...
 
     def flush(self) -> None:
-        """What was written is on disk or on its way."""
+        """Make what was written durable, or at least send it."""
 
     def close(self) -> None: ...
 
 
 class TensorBoard:
-    """Event files in a folder for each kind of point, one file for each process that wrote."""
+    """Event files in one folder per kind of point, one file per process that wrote."""
 
     repeats = True
 
     def __init__(self, folder: Path, written: dict[Kind, int]) -> None:
-        """written: last step of each kind that is known to be there; TensorBoard hides what is after it as lost."""
-        # tensorboardX imports torch where it can, for charts that are not drawn here: 3 s and 300 MB.
+        """written: last step of each kind known to be stored; TensorBoard hides everything after it as lost."""
+        # tensorboardX imports torch if it can, for charts that we do not draw: 3 s and 300 MB.
         sys.modules.setdefault("torch", None)  # type: ignore[arg-type]
         found = next((three for three in EVENT_FILES if importlib.util.find_spec(three[0])), None)
         if found is None:
@@ -81,10 +81,10 @@ class TensorBoard:
 
 
 class Wandb:
-    """A run of Weights & Biases that has the id of ours, so that a resume goes on in it."""
+    """A Weights & Biases run with our run's id, so that a resume continues it."""
 
     repeats = True
-    """It ignores steps that are not later than the last."""
+    """It ignores any step that is not later than the last."""
 
     def __init__(self, spec: TrackSpec) -> None:
         wandb: Any = importlib.import_module("wandb")
@@ -103,7 +103,8 @@ class Wandb:
         self._run.log(values, step=max(0, point.step), commit=False)
 
     def flush(self) -> None:
-        """It sends by itself. A validation joins its step, which the next step's first number commits."""
+        """Nothing to do: it sends by itself. A validation joins its step, which the next step's first number
+        commits."""
 
     def close(self) -> None:
         self._run.finish()
@@ -124,7 +125,7 @@ class Trackio:
         self._trackio.log(values, step=max(0, point.step))
 
     def flush(self) -> None:
-        """It sends by itself."""
+        """Nothing to do: it sends by itself."""
 
     def close(self) -> None:
         self._trackio.finish()

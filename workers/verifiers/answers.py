@@ -1,7 +1,7 @@
-"""From a completion to its answer, and whether two answers are the same: the one home of both. (pure)
+"""Extracts the answer from a completion, and compares numbers: the only home of both. (pure)
 
-Nothing of a text is run. Numbers are read exactly, as fractions; what is no plain number is left to `symbolic.py`.
-Every search is a scan from the end or a bounded match, so that no text takes more than linear time.
+Nothing of a text is run. Numbers are read exactly, as fractions; `symbolic.py` handles anything but plain numbers.
+Every search is a scan from the end or a bounded match, so no text takes more than linear time.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from workers.verifiers.boxes import is_another, last_boxes
 from workers.verifiers.units import is_noun, is_unit, makes_another
 
 LONGEST_COMPLETION = 1_000_000
-"""Characters; a longer one has no answer. No model writes as many, so it is an attack or a broken file."""
+"""Characters; a longer completion has no answer. No model writes this much: it is an attack or a broken file."""
 LONGEST_ANSWER = 256
-"""Characters of an answer that are looked at; nobody's right answer is longer."""
+"""Characters of an answer that are read; no right answer is longer."""
 MOST_DIGITS = 64
 VERSION = 5
-"""Of these rules; whatever was judged with other ones is stale."""
+"""Version of these rules; verdicts under other versions are stale."""
 
 Rule = Literal["boxed", "answer tag", "mark", "phrase", "last number"]
 
 
 class Extracted(Struct, frozen=True):
-    """`text`: the answer as written; None if there is none, and then `reason` says why. `rule`: which one found it."""
+    """`text`: the answer as written; None if there is none, and `reason` says why. `rule`: the rule that found it."""
 
     text: str | None
     rule: Rule | None = None
@@ -37,13 +37,13 @@ class Extracted(Struct, frozen=True):
 
 
 def extract(completion: str, *, truncated: bool = False, lenient: bool = False) -> Extracted:
-    """The answer of a completion. The first rule that matches decides, even if its content is no number.
+    """The answer of a completion. The first rule that matches decides, even if its content is not a number.
 
     1 the last `\\boxed{...}`; 2 the last `<answer>...</answer>`; 3 the last `####` to the end of its line; 4 the last
-    "answer is" or "answer:" before a number; 5 with `lenient` only, the last number. Two that are said as one are none
-    (`\\boxed{5} or \\boxed{6}`), nor is a number that its sentence makes another one (`the answer is 5 million`).
-    Thoughts do not count: what is searched comes after the last `</think>`. Without one, a completion that was cut, or
-    that began to think, has none.
+    "answer is" or "answer:" before a number; 5 with `lenient` only, the last number. Two alternative answers count as
+    no answer (`\\boxed{5} or \\boxed{6}`), as does a number that its sentence changes (`the answer is 5 million`).
+    Thoughts do not count: the search starts after the last `</think>`. A completion without one has no answer if it was
+    truncated or opened a thought.
     """
     if len(completion) > LONGEST_COMPLETION:
         return Extracted(None, reason=f"longer than {LONGEST_COMPLETION} characters")
@@ -61,17 +61,17 @@ def extract(completion: str, *, truncated: bool = False, lenient: bool = False) 
 
 
 def gold_of(answer: str) -> str:
-    """The right answer of a data row: what follows the last `####`, or all of it where there is none."""
+    """The right answer of a data row: the text after the last `####`, or all of it without one."""
     return answer.rpartition("####")[2].strip()
 
 
 def written(number: int | float) -> str:
-    """A number of a data row as people write it: all digits, no exponent."""
+    """A data row's number in plain notation: all digits, no exponent."""
     return format(Decimal(repr(number)), "f")
 
 
 def after_mark(text: str, mark: str = "####") -> str | None:
-    """What follows the first `mark`, to the end of its line; None where there is no mark."""
+    """The text after the first `mark`, to the end of its line; None without a mark."""
     _, found, rest = text.partition(mark)
     return rest.strip().split("\n", 1)[0] if found else None
 
@@ -85,12 +85,12 @@ def is_formatted(completion: str, *, truncated: bool = False) -> bool:
 
 
 _JOINED = re.compile(r"[\s$*_()]*(?:[,;][\s$*_]*(?:or|and)?|or|and|and/or|to|vs|[-–—/&+|])[\s$*_()]*")
-"""What between two answers makes both one statement. Other words, or none, tell the second from the first."""
+"""Words between two answers that make both one statement. With other words, or none, the second answer stands alone."""
 LONGEST_JOINT = 40
 
 
 def _boxed(region: str) -> Extracted | None:
-    """The last box, or that around it; none where it is one of two that are said as one answer."""
+    """The last box, or the box around it; no answer if it is one of two alternatives."""
     boxes = last_boxes(region)
     if boxes is None:
         return Extracted(None, "boxed", "a box that does not close")
@@ -112,7 +112,7 @@ _NESTED = re.compile(r"\s*\\{1,4}boxed\s{0,8}\{([^{}]*)\}\s*")
 
 
 def _innermost(text: str) -> str:
-    """Of a box in a box."""
+    """The content of the innermost of nested boxes."""
     inner = _NESTED.fullmatch(text)
     return inner[1] if inner else text
 
@@ -147,7 +147,7 @@ def _marked(region: str) -> Extracted | None:
 
 
 _SEPARATOR = r"(?:,?\\[,;!]|\{,\}|,)"
-"""Between the groups of a number as LaTeX sets it: `1,\\!000`, `1\\,000`, `1{,}000`."""
+"""Separators between digit groups in LaTeX: `1,\\!000`, `1\\,000`, `1{,}000`."""
 _AMOUNT = (
     rf"[-+−]?[$€£]?[-+−]?(?:\d{{1,3}}(?:{_SEPARATOR}\d{{3}}){{1,8}}|\d{{1,64}}|(?=\.\d))"
     r"(?:\.\d{1,64})?(?:/\d{1,64})?"
@@ -169,7 +169,7 @@ _CLAUSE = re.compile(
     """,
     re.VERBOSE | re.ASCII,
 )
-"""From a number to the end of what is said of it: its sentence, its line, or a reason."""
+"""From a number to the end of its statement: its sentence, its line, or a reason."""
 _ANY_NUMBER = re.compile(rf"(?<![\w.,/])(?<!\\[;!])(?<!,\}})(?P<amount>{_AMOUNT}){_ENDS}", re.ASCII)
 
 
@@ -308,14 +308,14 @@ def read_number(text: str) -> Fraction | None:
 
 
 def is_name(text: str) -> bool:
-    """Whether it is what a number is assigned to: `x`, `x_1`, `Total cost`, but not `x or y` nor `half x`."""
+    """Whether a number can be assigned to it: `x`, `x_1`, `Total cost`, but not `x or y` nor `half x`."""
     return _NAME.fullmatch(text) is not None and all(is_noun(word) for word in re.findall("[A-Za-z]{2,}", text))
 
 
 def _value(found: re.Match[str]) -> Fraction | None:
-    """Its size, without a sign; None where a denominator is 0 or stands below decimals, or thousands look mixed.
+    """Its absolute value; None if a denominator is 0 or follows decimals, or thousands separators look mixed.
 
-    `1 500/3` is 1500/3 to whoever sets thousands apart by a space: a mixed number has less than one after its whole.
+    `1 500/3` could also mean 1500/3, so a mixed number's fraction must be below one.
     """
     if found["mixed"]:
         above, below = int(found["above"]), int(found["below"])

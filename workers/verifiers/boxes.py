@@ -1,8 +1,8 @@
-"""Where the last `\\boxed{...}` of a completion is, and whether what is next to it makes another answer of it. (pure)
+"""Finds the last `\\boxed{...}` of a completion, and decides whether its surroundings change the answer. (pure)
 
-`\\boxed{5}\\sqrt{2}`, `1/\\boxed{5}` and `x > \\boxed{5}` do not say 5. Inside of a box only a unit may follow;
-around it people write whatever they like, so what makes another number is listed. One scan finds the boxes; all else
-is a match of bounded length at one place.
+`\\boxed{5}\\sqrt{2}`, `1/\\boxed{5}` and `x > \\boxed{5}` do not say 5. Inside a box only a unit may follow the number;
+around it people write anything, so the patterns that change a number are listed. One scan finds the boxes; everything
+else is a match of bounded length at one position.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from msgspec import Struct
 from workers.verifiers.units import is_factor
 
 SEEN_BEFORE = 240
-"""Characters before a box that are looked at; an HTML tag with its attributes is shorter."""
+"""Characters examined before a box; an HTML tag with its attributes is shorter."""
 
 
 class Box(Struct, frozen=True):
-    """Where its command begins, where its content does and ends; and whether a fraction, a root or a power holds it."""
+    """Start of its command, start and end of its content; and whether a fraction, a root or a power contains it."""
 
     command: int
     start: int
@@ -31,11 +31,11 @@ _HOLDER = re.compile(
     r"(?:(?:\\sqrt\s{0,4}(?:\[[^\]\n]{0,16}\])?|frac\s{0,4}\d?|\\[dt]?binom|\\[bx]?cancel)|\^|[A-Za-z\d)}]_)\s{0,4}\Z",
     re.ASCII,
 )
-"""Before the braces of a part of another number, or of what is struck out. `_` alone sets italics in Markdown."""
+"""Commands whose braces hold part of another number, or struck-out text. A lone `_` is italics in Markdown."""
 
 
 def last_boxes(region: str) -> list[Box] | None:
-    """The last two of those that stand in no other, or as many as there are; None where the last does not close."""
+    """The last two outermost boxes, or fewer if there are fewer; None if the last does not close."""
     boxes: list[tuple[int, int, int]] = []
     stack: list[tuple[bool, int, int, int]] = []  # is it a box, its start, its content's, the end of what it belongs to
     last, closed, owner = -1, -1, 0
@@ -73,7 +73,7 @@ def _any(*alternatives: str) -> str:
 
 
 _COMMAND = r"(?:\\{4}|\\{1,2})"
-"""Also escaped once or twice more, as for JSON; three backslashes are the end of a line and a command."""
+"""Also escaped once or twice more, as in JSON; three backslashes are a line end and a command."""
 _SPACE = r"\\{1,2}[,;:!]|\\[ >]"
 _CLOSER = r"[{})~]|\\right\s?[)\]}.|]"
 _TIGHTLY = _any(_SPACE, _CLOSER) + "{0,40}"
@@ -88,9 +88,9 @@ _DEGREES = re.compile(
     + _any(r"\^\s{0,4}\\circ" + _NO_LETTER, r"\^\s{0,4}\{\s{0,4}\\circ\s{0,4}\}", r"\^?\s{0,4}°")
     + r"(?:\s{0,4}(?:[CF](?![A-Za-z])|\\(?:text|mathrm)\s?\{\s?[CF]\s?\}))?"
 )
-"""A unit, not a power: `^\\circ` as inside of a box."""
+"""A unit, not a power: `^\\circ`, as inside a box."""
 _LETTERS = re.compile(_TIGHTLY + r"(?!a\s{1,4}[a-z]{2}|(?:st|nd|rd|th)\b)([A-Za-z]{1,16})" + _NO_LETTER)
-"""What touches the box, but not as in `\\ a day`, nor in `the 6th place`."""
+"""Text that touches the box, except as in `\\ a day` or `the 6th place`."""
 _WORDS = re.compile(
     _ANYWHERE
     + r"(?:\\(?:text|mathrm|mbox)\s?\{\s{0,4})?"
@@ -104,7 +104,7 @@ _WORDS = re.compile(
     ),
     re.ASCII | re.IGNORECASE,
 )
-"""Also in the next line."""
+"""Also on the next line."""
 _PRODUCT = re.compile(
     _any(_IN_MATHS, _IN_LINE)
     + r"\.?"
@@ -121,7 +121,7 @@ _PRODUCT = re.compile(
         r"\^|·\s?\d",
     )
 )
-"""Within the same mathematics, or in mathematics that follows in the same line."""
+"""Within the same mathematics, or in mathematics that follows on the same line."""
 _NEXT = re.compile(
     _any(
         r"(?:[-–/:.,*+]|\*\*)?\d",
@@ -160,7 +160,7 @@ _BEFORE = re.compile(
     + r"\Z",
     re.ASCII,
 )
-"""A sign, a factor, a divisor, a denial, a relation or an operator."""
+"""A sign, a factor, a divisor, a negation, a relation or an operator."""
 _GREATER = re.compile(rf">{_OPENERS}\Z", re.ASCII)
 _NOT_GREATER = re.compile(
     _any(
@@ -171,11 +171,11 @@ _NOT_GREATER = re.compile(
     )
     + r"\Z"
 )
-"""What may stand before a `>`: that of a quotation, of an arrow, of GSM8K's `<<2+3=5>>`, of an HTML tag."""
+"""Text before a `>` that is not a relation: a quotation, an arrow, GSM8K's `<<2+3=5>>`, an HTML tag."""
 
 
 def is_another(region: str, box: Box) -> bool:
-    """Whether what is next to a box makes another answer of what is in it."""
+    """Whether the text around a box changes the answer in it."""
     before = region[max(0, box.command - SEEN_BEFORE) : box.command]
     if box.is_part or _BEFORE.search(before) or _is_less(before):
         return True
@@ -189,6 +189,6 @@ def is_another(region: str, box: Box) -> bool:
 
 
 def _is_less(before: str) -> bool:
-    """Whether something is said to be greater than the box."""
+    """Whether the text says that something is greater than the box."""
     greater = _GREATER.search(before)
     return greater is not None and _NOT_GREATER.search(before[: greater.start()]) is None

@@ -1,7 +1,7 @@
-"""Whether two expressions are equal, asked of math-verify in a process of its own that has limits.
+"""Asks math-verify whether two expressions are equal, in a separate process with limits.
 
-math-verify times itself by signals, which only a main thread may have, and by no measure of memory: so it never works
-in the trainer's process. `symbolic_server.py` is the other half.
+math-verify uses signals for its time limits, which only work in a main thread, and has no memory limit. So it never
+runs in the trainer's process. `symbolic_server.py` is the other half.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ MOST_DIGITS_IN_A_ROW = 20
 
 
 class Limits(Struct, frozen=True):
-    """Of one comparison. CPU time decides; the wall is the net beneath it, for a machine that is very busy."""
+    """Limits of one comparison. CPU time decides; wall time is the fallback for a very busy machine."""
 
     cpu_s: int = 2
     wall_s: float = 30.0
@@ -63,15 +63,15 @@ class Equality(Struct, frozen=True):
 
 
 def is_installed() -> bool:
-    """math-verify and the parser that it reads LaTeX with, which is an extra of its own."""
+    """Whether math-verify and its LaTeX parser, an extra of its own, are installed."""
     return all(find_spec(name) is not None for name in ("math_verify", "latex2sympy2_extended", "antlr4"))
 
 
 def is_askable(gold: str, answer: str) -> bool:
-    """Whether both are short expressions without words: what else a model writes is wrong without being parsed. (pure)
+    """Whether both are short expressions without words; anything else is wrong without parsing. (pure)
 
-    Where the right answer is one number, only what can be computed is asked: math-verify reads `5 m` and `11_2` without
-    their ends, `5 = 6` as 6, `0.5 1` as 0.5, and would make a set of what may be a broken number (`12,3`).
+    If the right answer is a number, only computable expressions qualify, because math-verify guesses: it reads `5 m`
+    and `11_2` without their ends, `5 = 6` as 6, `0.5 1` as 0.5, and `12,3`, perhaps a broken number, as a set.
     """
     cleaned = plain(answer)
     if cleaned is None or (read_number(gold) is not None and not _is_computable(cleaned)):
@@ -80,7 +80,7 @@ def is_askable(gold: str, answer: str) -> bool:
 
 
 _UNSOUND = re.compile(r"[,=<>|_°\[\]]|\\infty|\\circ|\\\{|[\d.}]\s+[\d.]|\}\d|\d\s*(?:\\[dt]?frac|\{)|\(\s*\)|\^[^{]\d")
-"""`2\\frac12` may be a mixed number or a product, `5{6}` is seen as 56, and `2^10` as 2^1 beside a 0."""
+"""Ambiguous: `2\\frac12` may be a mixed number or a product; `5{6}` is read as 56, and `2^10` as 2^1 beside a 0."""
 
 
 def _is_computable(text: str) -> bool:
@@ -105,17 +105,17 @@ def _is_expression(text: str | None) -> bool:
 
 
 class Symbolic:
-    """Compares expressions; its process starts with the first question. A context manager, for one thread."""
+    """Compares expressions. Its process starts with the first question. A context manager, for one thread."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         self._limits = limits or Limits()
         self._process: subprocess.Popen[bytes] | None = None
 
     def compare(self, gold: str, answer: str) -> Equality:
-        """Whether they are equal; what takes too long, or too much memory, is not. Raises LonghaulError (INPUT) where
-        math-verify does not work on this machine."""
+        """Whether they are equal. A comparison that exceeds time or memory counts as unequal. Raises LonghaulError
+        (INPUT) if math-verify does not work on this machine."""
         question = msgspec.json.encode([plain(gold), plain(answer)]) + b"\n"
-        for _ in range(2):  # a server that was killed from outside is started once more
+        for _ in range(2):  # restart once a server that was killed from outside
             process = self._running()
             assert process.stdin is not None and process.stdout is not None
             try:

@@ -1,7 +1,8 @@
-"""Compares expressions, one process each: the process that `symbolic.py` starts.
+"""Compares expressions, each in a process of its own. `symbolic.py` starts this server.
 
-Standard input: a line [gold, answer] in JSON; standard output: "ready", then a line {"is_equal", "reason"} for each. A
-fork per question: what one does to memory or to sympy's caches, no other sees. It ends when its input ends.
+Standard input: a line [gold, answer] in JSON; standard output: "ready", then a line {"is_equal", "reason"} for each.
+Each question gets its own fork, so none sees what another did to memory or to sympy's caches. The server exits
+when its input ends.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ import msgspec
 from workers.verifiers.symbolic import Equality, Limits
 
 SLACK = 4096
-"""Most bytes of a reason that a child sends: less than a pipe holds, so that it never waits for its reader."""
+"""Most bytes of a reason that a child sends: less than a pipe's capacity, so it never waits for its reader."""
 
 
 def is_equal(gold: str, answer: str) -> bool:
-    """math-verify's verdict. Its time limits are off: they are signals, and ours are the kernel's."""
+    """math-verify's verdict. Its own time limits, which are signals, are off; the kernel enforces ours."""
     from math_verify import LatexExtractionConfig, parse, verify
 
-    # LaTeX alone: the other reader of math-verify hands text to sympy's parse_expr, which evaluates it as Python.
+    # LaTeX only: math-verify's other parser passes text to sympy's parse_expr, which evaluates it as Python.
     config = [LatexExtractionConfig()]
     parsed = [
         parse(f"${text}$", config, fallback_mode="no_fallback", parsing_timeout=None, raise_on_error=True)
@@ -37,7 +38,7 @@ def is_equal(gold: str, answer: str) -> bool:
 
 
 def compare(gold: str, answer: str, limits: Limits) -> Equality:
-    """The verdict of a child that has `limits`; its death is one too."""
+    """The verdict of a child under `limits`. If it dies, that is the verdict too."""
     result_r, result_w = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -47,14 +48,14 @@ def compare(gold: str, answer: str, limits: Limits) -> Equality:
     is_late = not select.select([result_r], [], [], limits.wall_s)[0]
     if is_late:
         os.kill(pid, signal.SIGKILL)
-    said = b"" if is_late else os.read(result_r, SLACK)
+    reply = b"" if is_late else os.read(result_r, SLACK)
     os.close(result_r)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    if said:
-        return msgspec.json.decode(said, type=Equality)
+    if reply:
+        return msgspec.json.decode(reply, type=Equality)
     if is_late:
         return Equality(False, f"could not be compared within {limits.wall_s:g} s of wall time")
-    if code in (-signal.SIGXCPU, -signal.SIGKILL):  # the soft limit, or the hard one where numbers are very long
+    if code in (-signal.SIGXCPU, -signal.SIGKILL):  # the soft limit, or the hard one for very long numbers
         return Equality(False, f"could not be compared within {limits.cpu_s} s")
     return Equality(False, f"could not be compared: its process ended with {code}")
 
@@ -63,7 +64,7 @@ def _child(gold: str, answer: str, limits: Limits, result_w: int) -> None:
     code = 1
     try:
         nowhere = os.open(os.devnull, os.O_RDWR)
-        for stream in (0, 1, 2):  # what a library prints about a model's text must not be taken for a verdict
+        for stream in (0, 1, 2):  # a library's output about a model's text must not be taken for a verdict
             os.dup2(nowhere, stream)
         memory = limits.memory_mb << 20
         for limit, value in (
@@ -89,7 +90,7 @@ def _verdict(gold: str, answer: str) -> Equality:
         return Equality(False, "could not be compared: it needs too much memory")
     except RecursionError:
         return Equality(False, "could not be compared: it is too deep")
-    except Exception as error:  # whatever a parser of hostile text may raise; the trainer must not end by it
+    except Exception as error:  # a parser of hostile text may raise anything; the trainer must survive it
         return Equality(False, f"could not be compared: {type(error).__name__}")
 
 

@@ -1,7 +1,7 @@
-"""Whether what stands after a number leaves it the number that it is: a unit, or more. (pure)
+"""Decides whether the text after a number is a unit, or changes the number. (pure)
 
-Words are open to anybody, so nouns cannot be listed; what can are the words of a closed class, which connect, compare,
-deny or hedge, and those that are numbers themselves. Of the former a unit may hold a few, of the latter none.
+Nouns are an open class and cannot be listed. What can be listed are number words, and function words that connect,
+compare, negate or hedge. A unit may contain a few of the function words, and no number words.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import re
 
 MOST_WORDS = 8
 
-# Abbreviations. They alone may touch the number (`5km`), or have a full stop (`5 sq. ft`).
+# Abbreviations. Only these may touch the number (`5km`), or have a full stop (`5 sq. ft`).
 _SHORT = """
     km cm mm nm dm kg mg ml dl cl lb lbs oz ft yd yds mi hr hrs min mins sec secs ms mph kph fps rpm bpm pts pt qt pcs
     gal am pm sq cu sqft yr yrs wk wks mo mos pkg ct cts kw kwh gb mb kb tb hz khz mhz usd eur gbp cad
 """
-# What connects, compares, denies, hedges, judges, turns the sign, makes another number, or is no noun.
+# Words that connect, compare, negate, hedge, judge, turn the sign or make another number, and others that are not
+# nouns.
 _CLOSED = """
     or and but nor xor versus plus minus times over through thru till until then than between from except without
     less if unless else either neither both whereas while although though however instead rather because since so
@@ -42,7 +43,7 @@ SHORT = frozenset(_SHORT.split())
 _ANOTHER = frozenset(_NUMBERS.split())
 _REFUSED = frozenset(_CLOSED.split()) | _ANOTHER
 _SMALL = frozenset(("a", "an", "of", "in", "on", "at", "by"))
-"""Short words that a unit may hold, but not end with."""
+"""Short words that a unit may contain, but not end with."""
 _ONE_LETTER = frozenset("mghslL")
 """Symbols of units, in a compound (`m/s`). Alone, `5 m` may be a product or millions."""
 _MULTIPLIER = re.compile(
@@ -51,14 +52,14 @@ _MULTIPLIER = re.compile(
 _ROMAN = re.compile("[IVXLCDM]{2,}")
 _WORD = re.compile(r"[A-Za-z]+(?:['’][A-Za-z]+|-[A-Za-z]+)*['’]?")
 _AFTER = re.compile(r"\s*(?:%|°(?:\s*[CF](?![A-Za-z]))?|[$€£])")
-"""What belongs to the number itself."""
+"""Text that belongs to the number itself."""
 _POWER = re.compile(r"(?<=[A-Za-z])\s*\^\s*(?:\{\s*[23]\s*\}|[23])(?![\d{^])")
 _PARENTHESIS = re.compile(r"(?<=\s)\(([^()]*)\)(?=\s*\.?\s*\Z)")
 _ABBREVIATED = re.compile(r"\b([ap])\.\s?(m)\.?(?![A-Za-z])|\b([A-Za-z]{2,4})\.(?=\s)")
 
 
 def is_unit(rest: str) -> bool:
-    """Whether `rest`, which follows a number, leaves it as it is: nothing, `%`, `apples per day`, `km/h`, `cm^2`."""
+    """Whether `rest`, the text after a number, does not change it: nothing, `%`, `apples per day`, `km/h`, `cm^2`."""
     text = _AFTER.sub("", rest, count=1) if _AFTER.match(rest) else rest
     touches = text[:1].isalpha()
     text = re.sub(r"\s*/\s*", "/", _POWER.sub("", _PARENTHESIS.sub(r" \1 ", _ABBREVIATED.sub(_unabbreviated, text))))
@@ -72,17 +73,17 @@ def is_unit(rest: str) -> bool:
         return False
     if is_rate and len(words[0]) < 3:  # `5/x` is a quotient, `5/hour` is not
         return False
-    # A preposition or an article alone is none, and `5 a` a product.
+    # A preposition or an article alone is not a unit, and `5 a` is a product.
     return all(_is_word(word) for word in words) and (not words or words[-1].lower() not in _SMALL - {"in"})
 
 
 def is_noun(word: str) -> bool:
-    """Whether a word is none that makes another number of a number, or two."""
+    """Whether a word does not turn a number into another number, or into two."""
     return all(part not in _REFUSED and not _MULTIPLIER.match(part) for part in _parts(word))
 
 
 def makes_another(word: str) -> bool:
-    """Whether a word that follows a number is a multiplier, a number itself, or a letter that may be one."""
+    """Whether a word after a number is a multiplier, a number itself, or a letter that may be one."""
     lower = word.lower()
     return lower in _ANOTHER or _MULTIPLIER.match(lower) is not None or (len(word) == 1 and lower not in "ai")
 
@@ -111,7 +112,7 @@ def _is_word(word: str) -> bool:
         return False
     if len(word) <= 2:
         return lower in SHORT or lower in _SMALL
-    # Without a vowel it is a product of letters.
+    # Letters without a vowel are a product.
     return lower in SHORT or re.search("[aeiou]", lower) is not None
 
 

@@ -1,8 +1,8 @@
 """Judge answers to maths problems: `python -m workers.verifiers.verify < in.jsonl > out.jsonl`.
 
-Each line is {"gold", "response"}, with "truncated": true where the response was cut. Each is answered, in order, by
-{"correct", "extracted", "reason"}. Numbers are compared exactly; other expressions by math-verify, in a process of its
-own with limits, where that is installed (extra `math`). Nothing of a response is run.
+Each input line is {"gold", "response"}, with "truncated": true if the response was cut. For each, in order, the output
+has {"correct", "extracted", "reason"}. Numbers are compared exactly; other expressions by math-verify, in a process of
+its own with limits, if it is installed (extra `math`). Nothing of a response is run.
 """
 
 from __future__ import annotations
@@ -23,15 +23,20 @@ from workers.verifiers.answers import extract, gold_of, plain, read_number, writ
 from workers.verifiers.symbolic import Symbolic, is_askable, is_installed
 
 MOST_NAMED = 5
-"""Bad lines that an error names one by one."""
+"""How many bad lines an error lists."""
 
 
 class Verdict(Struct, frozen=True):
-    """`extracted`: the answer as written, or None. `reason`: why it is right, wrong or none."""
+    """`extracted`: the answer as written, or None. `reason`: why it is right, wrong or missing."""
 
     correct: bool
     extracted: str | None
     reason: str
+
+    @property
+    def score(self) -> float:
+        """1 for a right answer, else 0."""
+        return float(self.correct)
 
 
 def judge(
@@ -54,10 +59,10 @@ def judge(
 
 
 def sameness(gold: str, symbolic: Symbolic | None) -> Callable[[str, str], bool]:
-    """Whether two answers to the problem with this gold are the same, by the rules of `judge`.
+    """A function that tells whether two answers to the problem with this gold are the same, by the rules of `judge`.
 
-    An answer that these rules cannot read is not the same as any, itself included: as numbers where the gold is one, as
-    texts where it is none, else as math-verify has them. gold and symbolic: as for `judge`.
+    They are compared as numbers if the gold is one, as texts if it is neither, else by math-verify. An answer that
+    these rules cannot read equals nothing, not even itself. gold and symbolic: as in `judge`.
     """
     expected = gold_of(gold)
     is_text = read_number(expected) is None
@@ -68,7 +73,7 @@ def sameness(gold: str, symbolic: Symbolic | None) -> Callable[[str, str], bool]
             return one == other
         if is_text and plain(first) is not None and plain(first) == plain(second):
             return True
-        # What only sets a number (`$18`, `5 eggs`) math-verify need not know.
+        # Strip what only surrounds a number (`$18`, `5 eggs`); math-verify need not see it.
         left, right = (first if one is None else str(one)), (second if other is None else str(other))
         if symbolic is None or not (is_askable(expected, left) and is_askable(expected, right)):
             return False
@@ -78,9 +83,9 @@ def sameness(gold: str, symbolic: Symbolic | None) -> Callable[[str, str], bool]
 
 
 def verifier_of(grpo: Grpo) -> Symbolic | None:
-    """What compares expressions under this profile. Raises LonghaulError (INPUT) where it is not installed.
+    """The comparer of expressions under this profile. Raises LonghaulError (INPUT) if it is not installed.
 
-    Named in the profile and never guessed: with another verifier the same rollouts would earn other rewards.
+    The profile names it explicitly, because with another verifier the same rollouts would earn other rewards.
     """
     if grpo.verifier == "exact":
         return None
@@ -99,7 +104,7 @@ def missing(what: str) -> LonghaulError:
 
 
 class _Line(Struct):
-    """A right answer may be a number without quotes, as in a file of problems."""
+    """An input line. A right answer may be a number without quotes, as in a file of problems."""
 
     gold: str | int | float
     response: str
@@ -107,7 +112,7 @@ class _Line(Struct):
 
 
 def run(lines: Iterable[bytes], out: BinaryIO, *, lenient: bool, symbolic: Symbolic | None) -> list[str]:
-    """Judge line after line; a line that cannot be read is answered too. Returns what was wrong with those."""
+    """Judge line by line, including lines that cannot be read. Returns what was wrong with those."""
     bad: list[str] = []
     for number, text in enumerate(lines, start=1):
         try:
@@ -126,7 +131,7 @@ def run(lines: Iterable[bytes], out: BinaryIO, *, lenient: bool, symbolic: Symbo
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit code 0; INPUT if lines could not be read, which are named."""
+    """Exit code 0, or INPUT if lines could not be read; the message names them."""
     options = _parser().parse_args(arguments)
     try:
         if options.verifier == "math-verify" and not is_installed():
@@ -135,7 +140,7 @@ def main(arguments: list[str] | None = None) -> int:
         with Symbolic() if use else nullcontext() as symbolic:
             bad = run(sys.stdin.buffer, sys.stdout.buffer, lenient=options.lenient, symbolic=symbolic)
     except BrokenPipeError:
-        # Nobody reads on. Python would complain when it closes the stream, so it gets another one.
+        # The reader has gone. Replace the stream, or Python would complain on closing it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
@@ -163,7 +168,7 @@ def _parser() -> argparse.ArgumentParser:
         "--verifier",
         choices=("auto", "exact", "math-verify"),
         default="auto",
-        help="what compares expressions that are no numbers (auto: math-verify where it is installed)",
+        help="what compares expressions that are not numbers (auto: math-verify if installed)",
     )
     return parser
 

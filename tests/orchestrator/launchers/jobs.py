@@ -18,19 +18,21 @@ import psutil
 
 from orchestrator.launchers.launcher import Handle, Life, Order, Started
 from orchestrator.launchers.local import Local
+from profiles.schema import Profile
 from workers.contract import ATTEMPT_VARIABLE
 
 SCRIPT = 'echo $$ >"$0.pid"; "$@"; echo $? >"$0.exit"'
 
 
 class Jobs:
-    def __init__(self) -> None:
+    def __init__(self, profile: Profile) -> None:
+        self.local = Local(profile)
         self.folder = Path(os.environ["JOBS"])
 
     def start(self, order: Order) -> Started:
         command = ("/bin/sh", "-c", SCRIPT, str(self.folder / order.handle.token), *order.command)
         environment = {name: value for name, value in order.environment.items() if name != ATTEMPT_VARIABLE}
-        started = Local().start(replace(order, command=command, environment=environment))
+        started = self.local.start(replace(order, command=command, environment=environment))
         return replace(started, handle=msgspec.structs.replace(order.handle, job=order.handle.token))
 
     def poll(self, handle: Handle) -> Life:

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 from orchestrator.launchers.launcher import Handle, Life, Order, Started
 from orchestrator.launchers.local import Local
+from profiles.schema import Profile
 
 
 class Nice:
     """As `local`, with `nice` in front of the command. It execs, so the process id stays the worker's."""
 
-    def __init__(self) -> None:
-        self._local = Local()
+    def __init__(self, profile: Profile) -> None:
+        self._local = Local(profile)
 
     def start(self, order: Order) -> Started:
         nice = shutil.which("nice")

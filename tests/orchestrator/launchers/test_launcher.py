@@ -17,11 +17,12 @@ from orchestrator.launchers.launcher import Handle, Launcher
 from orchestrator.launchers.registry import launcher_named
 from profiles.errors import ExitCode
 from profiles.launchers import LAUNCHERS
+from profiles.schema import Profile
 from tests import REPOSITORY
 from tests.extending import example
 from tests.faults.conftest import Clean
 from tests.faults.conftest import clean as clean
-from tests.faults.harness import Scene, scene
+from tests.faults.harness import Scene, is_alive, scene
 from tests.faults.invariants import check_invariants
 from tests.orchestrator.launchers import nice
 
@@ -46,7 +47,7 @@ def written(run: Scene) -> list[Handle]:
 def test_a_launcher_from_outside_is_killed_with_its_master_and_resumed_and_ends_as_local_does(
     clean: Clean, tmp_path: Path
 ) -> None:
-    with scene(tmp_path / "run", run__launcher=NICE, **SLOW) as run:
+    with scene(tmp_path / "run", launch__launcher=NICE, **SLOW) as run:
         master = run.start()
         master.wait_for(run.run.rollout_file(1, 3).exists)
         assert psutil.Process(master.worker_pid()).nice() == 19, "it is this launcher that starts workers"
@@ -81,7 +82,7 @@ def test_the_document_shows_that_very_file() -> None:
 
 
 def test_workers_that_have_a_job_id_and_no_pid_end_as_local_ones_do(clean: Clean, tmp_path: Path) -> None:
-    with scene(tmp_path / "run", run__launcher=JOBS) as run:
+    with scene(tmp_path / "run", launch__launcher=JOBS) as run:
         (tmp_path / "jobs").mkdir()
         master = run.start(env={"JOBS": str(tmp_path / "jobs")})
         assert master.end() == 0, master.text()
@@ -93,7 +94,7 @@ def test_a_run_that_goes_on_with_another_launcher_ends_what_the_old_one_left(cle
     """What is left carries no mark, so that nobody but the old launcher can find it."""
     (tmp_path / "jobs").mkdir()
     with scene(tmp_path / "run", **SLOW) as run:
-        master = run.start(run__launcher=JOBS, env={"JOBS": str(tmp_path / "jobs")})
+        master = run.start(launch__launcher=JOBS, env={"JOBS": str(tmp_path / "jobs")})
         master.wait_for(run.run.rollout_file(1, 2).exists)
         (handle,) = written(run)
         job = int((tmp_path / f"jobs/{handle.job}.pid").read_text())
@@ -101,7 +102,7 @@ def test_a_run_that_goes_on_with_another_launcher_ends_what_the_old_one_left(cle
         try:
             master.kill()
             assert is_alive(job)
-            second = run.start(run__launcher="local", env={"JOBS": str(tmp_path / "jobs")})
+            second = run.start(launch__launcher="local", env={"JOBS": str(tmp_path / "jobs")})
             second.wait_for_line("of an earlier master were still there; they are ended")
             assert not is_alive(job)
         finally:
@@ -111,30 +112,27 @@ def test_a_run_that_goes_on_with_another_launcher_ends_what_the_old_one_left(cle
         check_invariants(run, clean.ending)
 
 
-def is_alive(pid: int) -> bool:
-    with suppress(psutil.NoSuchProcess):
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    return False
-
-
 # --- which one -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_every_launcher_of_ours_has_the_methods_of_one(name: str) -> None:
-    assert isinstance(launcher_named(name), Launcher)
+    assert isinstance(launcher_named(name, Profile(name="x")), Launcher)
 
 
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("slurm", '[run] launcher = "slurm"  is one of local, or a class of your own as module:Class'),
-        ("no.such.module:Launcher", "run.launcher = 'no.such.module:Launcher' cannot be loaded: ModuleNotFoundError"),
-        ("pathlib:Path", "run.launcher = 'pathlib:Path' has no start, poll, signal, wait, adopt"),
+        ("lsf", '[launch] launcher = "lsf"  is one of local, ray, slurm, or a class of your own as module:Class'),
+        (
+            "no.such.module:Launcher",
+            "launch.launcher = 'no.such.module:Launcher' cannot be loaded: ModuleNotFoundError",
+        ),
+        ("builtins:str", "launch.launcher = 'builtins:str' has no start, poll, signal, wait, adopt"),
     ],
 )
 def test_a_launcher_that_is_none_is_refused_before_anything_is_written(name: str, told: str, tmp_path: Path) -> None:
-    with scene(tmp_path / "run", run__launcher=name) as run:
+    with scene(tmp_path / "run", launch__launcher=name) as run:
         master = run.finish(code=ExitCode.INPUT)
         assert told in master.err.read_text()
         assert not run.run.root.exists()

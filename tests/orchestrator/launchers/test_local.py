@@ -12,6 +12,9 @@ import psutil
 
 from orchestrator.launchers.launcher import Handle, Launcher, Order
 from orchestrator.launchers.local import Local
+from profiles.schema import Profile
+
+PROFILE = Profile(name="launcher-test")
 
 
 def started(launcher: Launcher, folder: Path, code: str) -> Handle:
@@ -21,7 +24,7 @@ def started(launcher: Launcher, folder: Path, code: str) -> Handle:
 
 
 def test_a_worker_is_running_stopped_and_ended_with_its_exit_code(tmp_path: Path) -> None:
-    launcher = Local()
+    launcher = Local(PROFILE)
     handle = started(launcher, tmp_path, "import time; time.sleep(600)")
     assert launcher.wait(handle, 0.0).exit_code is None
     launcher.signal(handle, signal.SIGSTOP)
@@ -36,7 +39,7 @@ def test_a_pid_that_is_used_again_is_not_taken_for_the_worker(tmp_path: Path) ->
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as stranger:
         since = psutil.Process(stranger.pid).create_time()
         old = Handle("local", "launcher-test", "t1", stranger.pid, since - 3600)
-        assert Local().poll(old).exit_code is not None
-        Local().signal(old, signal.SIGKILL)
+        assert Local(PROFILE).poll(old).exit_code is not None
+        Local(PROFILE).signal(old, signal.SIGKILL)
         stranger.communicate(b"\n", timeout=60)
     assert stranger.returncode == 0

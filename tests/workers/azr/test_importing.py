@@ -1,4 +1,4 @@
-"""A run that begins with tasks from elsewhere: a real worker, its own rules, killed in the middle and resumed."""
+"""A run that begins with imported tasks: a real worker, its own rules, killed half-way and resumed."""
 
 from __future__ import annotations
 
@@ -94,19 +94,23 @@ def test_a_run_begins_with_what_its_own_rules_allow_of_its_sources(tmp_path: Pat
     assert {one["program"] for one in found.data["tasks"]} == {"def f(a):\n    return a"}, "this run did not find them"
 
 
-def test_a_run_that_is_killed_while_it_imports_begins_as_one_that_was_not(tmp_path: Path, sandbox: Sandbox) -> None:
-    source = write(tmp_path / "in.jsonl", *LINES)
+@pytest.mark.parametrize(
+    ("crash", "is_written"),
+    [pytest.param("durable.before_rename:1", False, marks=pytest.mark.exhaustive), ("durable.after_rename:1", True)],
+)
+def test_a_run_that_is_killed_while_it_imports_begins_as_one_that_was_not(
+    crash: str, is_written: bool, tmp_path: Path, sandbox: Sandbox
+) -> None:
+    source, root = write(tmp_path / "in.jsonl", *LINES), tmp_path / "killed"
     begun(seeding(tmp_path / "whole", source), sandbox)
-    for crash, is_written in (("durable.before_rename:1", False), ("durable.after_rename:1", True)):
-        root = tmp_path / crash.split(":")[0]
-        killed = seeding(root, source)
-        assert h.run(killed, warm="azr", LONGHAUL_CRASHPOINT=crash) == -signal.SIGKILL
-        assert (root / "data" / "imported.jsonl").exists() == is_written
-        if is_written:  # decided once: what has become of the source since does not matter
-            write(source, line(TURNED, "'uvw'"))
-        resumed = begun(seeding(root, source, attempt=2), sandbox)
-        assert buffers(root) == buffers(tmp_path / "whole")
-        assert len(h.events_of(resumed, "import")) == (0 if is_written else 1)
+    killed = seeding(root, source)
+    assert h.run(killed, warm="azr", LONGHAUL_CRASHPOINT=crash) == -signal.SIGKILL
+    assert (root / "data" / "imported.jsonl").exists() == is_written
+    if is_written:  # decided once: what has become of the source since does not matter
+        write(source, line(TURNED, "'uvw'"))
+    resumed = begun(seeding(root, source, attempt=2), sandbox)
+    assert buffers(root) == buffers(tmp_path / "whole")
+    assert len(h.events_of(resumed, "import")) == (0 if is_written else 1)
 
 
 def test_enough_imported_tasks_need_no_seeding(tmp_path: Path, sandbox: Sandbox) -> None:

@@ -1,4 +1,4 @@
-"""A kind of task of one's own: one file, and a profile that names it, and a run trains on it."""
+"""A user's own kind of task: one file and a profile that names it are enough for a run to train on it."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_style_without_words_for_it_is_refused_before_anything_is_asked() -> N
     [
         ("no_such_module:KIND", "No module named 'no_such_module'"),
         ("tests.workers.azr.last_letter:OTHER", "no attribute 'OTHER'"),
-        ("tests.workers.azr.last_letter:LastLetter", "no instance of"),
+        ("tests.workers.azr.last_letter:LastLetter", "not an instance of"),
     ],
 )
 def test_a_module_without_the_kind_is_refused_with_the_reason(text: str, why: str) -> None:
@@ -114,7 +114,7 @@ def test_a_module_without_the_kind_is_refused_with_the_reason(text: str, why: st
 
 def test_two_kinds_of_one_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(LAST_LETTER), "name", "ded")
-    with pytest.raises(LonghaulError, match="a kind of the name 'ded' already"):
+    with pytest.raises(LonghaulError, match="a kind named 'ded' already"):
         registry.tasks_of([OWN])
 
 

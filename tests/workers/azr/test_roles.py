@@ -1,4 +1,4 @@
-"""What the two roles weigh in an update: `azr.proposer_share`."""
+"""The weight of the two roles in an update: `azr.proposer_share`."""
 
 from __future__ import annotations
 

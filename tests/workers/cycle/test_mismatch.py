@@ -1,4 +1,4 @@
-"""A mismatch beyond rounding is a warning, and further beyond it ends the run for good."""
+"""A mismatch beyond rounding causes a warning; beyond a second bound it ends the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A data set is written whole or not at all, keeps its last three states, and is believed only where it verifies."""
+"""A data set is written whole or not at all, keeps its last three states, and is used only if it verifies."""
 
 from __future__ import annotations
 

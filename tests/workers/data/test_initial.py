@@ -1,4 +1,4 @@
-"""What a run begins with: which sources are meant, and that it is decided once."""
+"""A run's initial tasks: which sources are meant, and that this is decided once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tasks are read from: torn and foreign files line by line, runs with the model that found each task."""
+"""Sources of tasks: torn and foreign files line by line, and runs with the model that found each task."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def test_what_cannot_be_a_source_is_refused_before_anything_is_read(tmp_path: Pa
     for path, why in (
         (tmp_path / "nowhere", "nowhere is not there"),
         (tmp_path, "is a folder without a run in it"),
-        (tmp_path / "pipe", "pipe is no plain file"),
-        (Path("/dev/zero"), "is no plain file"),
+        (tmp_path / "pipe", "pipe is not a plain file"),
+        (Path("/dev/zero"), "is not a plain file"),
     ):
         with pytest.raises(LonghaulError, match=why) as refused:
             check_source(Source(path, path.name or str(path)))

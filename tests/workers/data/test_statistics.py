@@ -1,4 +1,4 @@
-"""What a heap of tasks is made of, in counts."""
+"""Statistics of a set of tasks."""
 
 from __future__ import annotations
 

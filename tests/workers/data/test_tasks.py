@@ -1,4 +1,4 @@
-"""`data.tasks`: a finite source takes every form that is written or imported here, and believes none of it."""
+"""`data.tasks`: a finite source accepts every form that is written or imported here, and verifies all of it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_the_line_that_cannot_be_used_is_named(text: str, why: str, tmp_path: Pa
 
 
 def test_what_is_no_file_and_a_file_that_was_cut_are_told(tmp_path: Path, sandbox: Sandbox) -> None:
-    with pytest.raises(LonghaulError, match="is not there") as caught:
+    with pytest.raises(LonghaulError, match="is missing, or not a plain file") as caught:
         read_tasks(tmp_path, sandbox, NAMES)
     assert caught.value.exit_code == ExitCode.INPUT
     into = tmp_path / "set.jsonl"

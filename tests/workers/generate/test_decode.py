@@ -1,4 +1,4 @@
-"""Tokens one by one: the distribution that is drawn from, and the cache that must not be seen in the result."""
+"""Decoding token by token: the distribution drawn from, and that the cache does not change the result."""
 
 from __future__ import annotations
 

@@ -150,5 +150,5 @@ def test_the_profile_says_the_stages_and_their_key(tmp_path: Path) -> None:
 
 
 def test_an_empty_stage_is_refused() -> None:
-    with pytest.raises(ValueError, match="without a problem"):
+    with pytest.raises(ValueError, match="without problems"):
         Curriculum([[0], []], Sent(), seed=0, digest="d")

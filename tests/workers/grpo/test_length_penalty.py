@@ -1,4 +1,4 @@
-"""Shaping by length: right answers alone, and never below a wrong one."""
+"""Length shaping: affects right answers only, and never puts one below a wrong answer."""
 
 from __future__ import annotations
 

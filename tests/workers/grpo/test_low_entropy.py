@@ -1,4 +1,4 @@
-"""The KL of tokens that the entropy mask drops."""
+"""The KL on tokens that the entropy mask drops."""
 
 from __future__ import annotations
 

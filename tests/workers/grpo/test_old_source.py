@@ -1,4 +1,4 @@
-"""An engine whose log-probs are far from the trainer's is not taken at its word for long."""
+"""An engine whose log-probs are far from the trainer's is not trusted for long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a step has one update, its own forward pass says what the trainer's old log-probs are."""
+"""If a step has one update, its own forward pass supplies the trainer's old log-probs."""
 
 from __future__ import annotations
 

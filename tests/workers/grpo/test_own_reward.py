@@ -1,4 +1,4 @@
-"""A reward of one's own: one file, and GRPO trains on it and counts it under its name."""
+"""A user's own reward: one file is enough for GRPO to train on it and count it under its name."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.workers import harness as h
-from tests.workers.grpo.even_start import EvenStart
 from tests.workers.grpo.small import sums, write_problems
 from tests.workers.grpo.test_grpo_worker import metrics_of, plain_profile
+from tests.workers.rewards.even_sum import EvenSum
 from tests.workers.test_azr_worker import checkpoint_of, forget_everything
 from workers.contract import CheckpointRef, Outcome
 from workers.control import Control
@@ -26,7 +26,7 @@ def test_a_reward_of_one_file_is_trained_on_and_counted(tmp_path: Path) -> None:
     for cycle, end in ((0, 1), (1, 4)):
         forget_everything()
         spec = h.make_spec(root, profile, head=head, end_step=end, cycle=cycle)
-        carry_out(spec, Control(None, spec.token), lambda attempt: train(attempt, GrpoTrainer(attempt, [EvenStart()])))
+        carry_out(spec, Control(None, spec.token), lambda attempt: train(attempt, GrpoTrainer(attempt, [EvenSum()])))
         result = h.result_of(spec)
         assert result.outcome is Outcome.DONE, result.error
         heads.append(head := checkpoint_of(result))

@@ -18,7 +18,7 @@ from workers.contract import CheckpointRef
 from workers.control import Control
 from workers.grpo.kind import job
 from workers.intervals import wilson
-from workers.pocket.words.problems import main as write
+from workers.pocket.word_problems.problems import main as write
 from workers.runtime import carry_out
 
 STEPS = 40

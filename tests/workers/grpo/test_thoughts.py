@@ -1,4 +1,4 @@
-"""What stands in thoughts is no answer, in training as in a validation."""
+"""An answer inside thoughts does not count, in training or in validation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Row 12 of the checklist: what a token's loss counts for."""
+"""Row 12 of the checklist: the weight of a token's loss."""
 
 from __future__ import annotations
 

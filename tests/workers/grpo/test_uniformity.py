@@ -1,4 +1,4 @@
-"""When nothing is learnt for many steps, the likely reasons are printed."""
+"""If no group teaches anything for many steps, the likely causes are printed."""
 
 from __future__ import annotations
 

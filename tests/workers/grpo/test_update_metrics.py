@@ -1,4 +1,4 @@
-"""What an update tells of its tokens."""
+"""The metrics that an update computes over its tokens."""
 
 from __future__ import annotations
 

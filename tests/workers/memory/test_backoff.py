@@ -1,4 +1,4 @@
-"""Less side by side when memory runs out: the ladder, what is remembered, when it grows again."""
+"""Smaller sizes after an out-of-memory error: their order, what is remembered, and when they grow again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A smaller card on a larger one: what the allocator may have, beside all else that a process holds."""
+"""A large card capped to a smaller one: what the allocator may use besides everything else in the process."""
 
 from __future__ import annotations
 

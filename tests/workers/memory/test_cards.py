@@ -1,4 +1,4 @@
-"""Which card of the host is a process's own."""
+"""Which of the host's cards belongs to a process."""
 
 from __future__ import annotations
 

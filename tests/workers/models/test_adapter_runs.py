@@ -225,7 +225,7 @@ def test_mutation_an_adapter_of_another_step_is_refused(kind: str, base: Path, t
 
 def test_mutation_another_scale_is_heard(kind: str, base: Path) -> None:
     profile = profile_of(kind, adapter=replace(profile_of(kind).adapter, alpha=200.0))
-    with pytest.raises(LonghaulError, match="answers a fixed probe otherwise"):
+    with pytest.raises(LonghaulError, match="its answer to a fixed probe differs"):
         restored_policy(profile, newest(base / "whole"), STEPS, CPU)
 
 
@@ -234,7 +234,7 @@ def test_mutation_an_adapter_that_is_loaded_but_not_used_is_heard(kind: str, bas
     policy = open_policy(profile_of(kind), directory, CPU)
     weights, proven = policy.items
     weights.load(directory / weights.filename)
-    with adapters.disabled(policy.model), pytest.raises(LonghaulError, match="answers a fixed probe otherwise"):
+    with adapters.disabled(policy.model), pytest.raises(LonghaulError, match="its answer to a fixed probe differs"):
         # The measurement without the adapter switches it on again at its end: the first one is what counts.
         proven.load(directory / proven.filename)
 

@@ -188,7 +188,7 @@ def test_a_long_row_gets_its_mask_in_parts_and_has_the_same_numbers(monkeypatch:
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize(("dim", "reason"), [(64, ""), (80, "ValueError: they are for heads of 16, 32, 64, 128")])
+@pytest.mark.parametrize(("dim", "reason"), [(64, ""), (80, "ValueError: they support heads of 16, 32, 64, 128")])
 def test_kernels_that_cannot_run_are_told_and_left_out(dim: int, reason: str, caplog: pytest.LogCaptureFixture) -> None:
     attention.has_kernels.cache_clear()
     assert not attention.has_kernels(torch.device("cpu"), dim)

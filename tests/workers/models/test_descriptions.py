@@ -37,7 +37,7 @@ def test_a_description_is_what_the_modules_have(name: str) -> None:
     assert found.biases == {path for path, module in linear.items() if module.bias is not None}
     attention = layers[0].self_attn
     assert found.qk_norm == hasattr(attention, "q_norm")
-    assert found.norm.after == hasattr(layers[0], "pre_feedforward_layernorm")
+    assert found.norm.after == hasattr(layers[0], "post_feedforward_layernorm")
     eps = getattr(model.model.norm, "variance_epsilon", None) or model.model.norm.eps
     assert found.norm.eps == eps
     head_dim = shape_of(config).head_dim

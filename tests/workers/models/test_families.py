@@ -29,7 +29,7 @@ from workers.rollout.engine import EngineUnavailable, Request, Rollout
 from workers.rollout.engine import Sampling as Asked
 from workers.rollout.hf import HfEngine
 from workers.rollout.native import NativeEngine
-from workers.rollout.probe import BOUNDS, lone_log_probs, probe, trained_log_probs
+from workers.rollout.probe import BOUNDS, probe, single_log_probs, trained_log_probs
 from workers.rollout.select import Portions, engine_of
 
 BOUND = 5e-5
@@ -84,7 +84,7 @@ def test_rollouts_and_trainer_have_the_log_probs_of_plain_transformers(name: str
     if getattr(other.config, "attn_logit_softcapping", None):
         other.set_attn_implementation("eager")  # older transformers choose a kernel that drops it
     for rollout, by_trainer in zip(rollouts, trained, strict=True):
-        truth = lone_log_probs(other, rollout, 1.0)
+        truth = single_log_probs(other, rollout, 1.0)
         assert (torch.tensor(rollout.log_probs) - truth).abs().max() < LOOSE.get(name, BOUND)
         assert (by_trainer - truth).abs().max() < BOUND
 

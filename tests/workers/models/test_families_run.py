@@ -1,4 +1,4 @@
-"""Models of other families through the daemon: what computes them is said, and engine and trainer agree."""
+"""Models of other families through the daemon: the run reports what computes them, and engine and trainer agree."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_model_that_nothing_computes_ends_the_run_with_66(tmp_path: Path) -> N
 
 def test_a_plan_names_the_engine_and_the_path_that_the_model_gets(tmp_path: Path) -> None:
     write("qwen3", tmp_path / "model")
-    plan = ("run", "--profile", "azr-3b-qlora", "--plan", "--runs", str(tmp_path / "runs"), "--set")
+    plan = ("plan", "--profile", "azr-3b-qlora", "--runs", str(tmp_path / "runs"), "--set")
     said = longhaul(*plan, f"model.path={tmp_path / 'model'}", "--set", "sampling.engine=native").stdout
     assert "rollouts by hf\n" in said
     assert "path: plain transformers (the architecture qwen3 is not one of" in said

@@ -42,7 +42,7 @@ def model_of(
     return model
 
 
-def is_lean(model: Any) -> bool:
+def is_fast(model: Any) -> bool:
     return getattr(model, "fast_runner", None) is not None
 
 
@@ -63,12 +63,12 @@ def learned(model: Any) -> dict[str, Tensor]:
 )
 def test_log_probs_and_gradients_are_those_of_the_modules(targets: tuple[str, ...], quantization: str) -> None:
     knobs = replace(OWN, targets=targets)
-    plain, lean = (model_of(knobs, recomputed=how, quantization=quantization) for how in (False, True))
-    assert is_lean(lean) and not is_lean(plain)
+    plain, fast = (model_of(knobs, recomputed=how, quantization=quantization) for how in (False, True))
+    assert is_fast(fast) and not is_fast(plain)
     tolerance = 1e-4
     if quantization == "none":
-        plain, lean, tolerance = plain.double(), lean.double(), 1e-6  # the norms are in float32 still
-    expected, found = learned(plain), learned(lean)
+        plain, fast, tolerance = plain.double(), fast.double(), 1e-6  # the norms are in float32 still
+    expected, found = learned(plain), learned(fast)
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         assert float((found[name] - value).norm()) <= tolerance * float(value.norm()), name
@@ -93,9 +93,9 @@ def test_without_its_adapter_it_is_the_base() -> None:
 
 
 def test_a_rollout_with_a_cache_draws_the_same_tokens() -> None:
-    plain, lean = (model_of(OWN, recomputed=how) for how in (False, True))
+    plain, fast = (model_of(OWN, recomputed=how) for how in (False, True))
     ids = torch.arange(5, 17)[None]
-    drawn = [model.generate(ids, max_new_tokens=12, do_sample=False, use_cache=True) for model in (plain, lean)]
+    drawn = [model.generate(ids, max_new_tokens=12, do_sample=False, use_cache=True) for model in (plain, fast)]
     assert torch.equal(*drawn)
 
 
@@ -107,7 +107,7 @@ def test_a_rollout_with_a_cache_draws_the_same_tokens() -> None:
     ],
 )
 def test_layers_with_anything_else_that_is_trained_stay_as_they_are(adapter: Adapter) -> None:
-    assert not is_lean(model_of(adapter, recomputed=True))
+    assert not is_fast(model_of(adapter, recomputed=True))
 
 
 def test_a_layer_with_a_trained_norm_stays_as_it_is() -> None:

@@ -1,4 +1,4 @@
-"""A model directory is refused by name of the file and the reason, before anything is trained."""
+"""A bad model directory is refused with the file's name and the reason, before any training."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def one_less(tensors: dict[str, torch.Tensor]) -> None:
     [
         pytest.param(shutil.rmtree, "there is no model directory", id="no directory"),
         pytest.param(without("tokenizer.json"), "tokenizer.json is missing", id="no tokenizer"),
-        pytest.param(with_json("tokenizer.json", model={}), "tokenizer.json is missing or no tokenizer", id="no model"),
+        pytest.param(with_json("tokenizer.json", model={}), "is missing or not a tokenizer", id="no model"),
         pytest.param(
             with_json("config.json", vocab_size=200), "makes ids up to 258, but the model knows 200", id="vocabulary"
         ),

@@ -1,4 +1,4 @@
-"""Our own LoRA beside peft's: the same numbers, names and files; and it never computes with stale copies."""
+"""Our own LoRA against peft's: the same numbers, names and files, and never a stale copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optimisers: small steps are felt, moments come back exactly, and where they live changes nothing."""
+"""Optimisers: small steps take effect, moments are restored exactly, and their device changes nothing."""
 
 from __future__ import annotations
 

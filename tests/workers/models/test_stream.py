@@ -44,7 +44,7 @@ def deep() -> Any:
     return model.eval()
 
 
-def lean() -> Any:
+def fast() -> Any:
     """In bfloat16, with an adapter that says nothing yet."""
     model = copy.deepcopy(deep()).bfloat16()
     for parameter in model.parameters():
@@ -78,7 +78,7 @@ def test_log_probs_that_are_trained_on_are_nearer_to_float32_than_those_of_plain
     units = packing.units_of([row[:1] for row in ids], [row[1:] for row in ids], row_tokens=LENGTH)
     pack = packing.pack(packing.rows_of(units, LENGTH))
     with torch.no_grad():
-        scored = score(lean(), pack, 1.0).log_probs
+        scored = score(fast(), pack, 1.0).log_probs
     found = torch.stack([scored[pack.owners == row] for row in range(len(ids))])
     plain = log_probs_of(copy.deepcopy(deep()).bfloat16(), ids)
     assert apart(found, deep(), ids) < 0.8 * apart(plain, deep(), ids)
@@ -87,7 +87,7 @@ def test_log_probs_that_are_trained_on_are_nearer_to_float32_than_those_of_plain
 @pytest.mark.parametrize("engine", [GraphEngine, NativeEngine])
 def test_log_probs_of_drawn_tokens_are_nearer_to_float32_than_those_of_plain_modules(engine: Any) -> None:
     requests = [Request(row[:1], seed) for seed, row in enumerate(drawn_ids())]
-    drawn = engine(lean()).generate(requests, Sampling(max_new_tokens=LENGTH - 1, ignore_stop=True))
+    drawn = engine(fast()).generate(requests, Sampling(max_new_tokens=LENGTH - 1, ignore_stop=True))
     ids = [(*one.prompt_ids, *one.completion_ids) for one in drawn]
     found = torch.tensor([one.log_probs for one in drawn])
     plain = log_probs_of(copy.deepcopy(deep()).bfloat16(), ids)
@@ -96,9 +96,9 @@ def test_log_probs_of_drawn_tokens_are_nearer_to_float32_than_those_of_plain_mod
 
 def test_where_plain_modules_learn_rollouts_round_the_sum_as_they_do() -> None:
     model = copy.deepcopy(deep()).bfloat16()
-    assert (stream_of(model), stream_of(lean()), stream_of(deep())) == (torch.bfloat16, torch.float32, torch.float32)
+    assert (stream_of(model), stream_of(fast()), stream_of(deep())) == (torch.bfloat16, torch.float32, torch.float32)
     tokens = torch.tensor([3, 4])
-    for one in (model, lean()):
+    for one in (model, fast()):
         weights = Weights(one)
         residual, norm = TorchOperations().embed(tokens, weights), weights.layers[0].first_norm
         parts = torch.randn(2, 64).bfloat16()
@@ -132,7 +132,7 @@ def test_gradients_are_nearer_to_float32_than_those_of_plain_modules() -> None:
         each = [found[id(one)] for _, one in sorted(adapters.adapter_of(model).items())]
         return torch.cat([one.double().flatten() for one in each])
 
-    exact, coarse, fine = plain(torch.float32), plain(torch.bfloat16), by_stack(lean())
+    exact, coarse, fine = plain(torch.float32), plain(torch.bfloat16), by_stack(fast())
     assert float((fine - exact).norm()) < float((coarse - exact).norm())
 
 

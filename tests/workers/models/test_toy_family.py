@@ -1,7 +1,7 @@
 """A family from outside, in this one file: sampled by the native engine, trained on packed rows, planned.
 
 It is a Llama under another name, whose config.json calls things otherwise, with biases where Qwen2 has them or nowhere.
-The judge is transformers' own pass over each lone sequence. Bounds: as in `test_families.py`.
+The judge is transformers' own pass over each single sequence. Bounds: as in `test_families.py`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from workers.rollout.engine import Request
 from workers.rollout.engine import Sampling as Asked
 from workers.rollout.graph.engine import GraphEngine
 from workers.rollout.native import NativeEngine
-from workers.rollout.probe import lone_log_probs, probe, trained_log_probs
+from workers.rollout.probe import probe, single_log_probs, trained_log_probs
 from workers.rollout.select import engine_of
 
 # --- what a newcomer writes: a file of profiles/families/ ------------------------------------------------------------
@@ -132,7 +132,7 @@ def test_rollouts_and_packed_rows_have_the_log_probs_of_plain_transformers(has_b
     trained = trained_log_probs(policy.model, rollouts, profile, row_tokens)
     other = model_of(has_biases)  # nothing of ours has touched it
     for rollout, by_trainer in zip(rollouts, trained, strict=True):
-        truth = lone_log_probs(other, rollout, 1.0)
+        truth = single_log_probs(other, rollout, 1.0)
         assert (torch.tensor(rollout.log_probs) - truth).abs().max() < BOUND
         assert (by_trainer - truth).abs().max() < BOUND
 
@@ -148,7 +148,7 @@ def test_captured_steps_and_written_out_layers_take_a_family_with_the_parts_that
     rollouts = GraphEngine(policy.model).generate(REQUESTS, Asked(max_new_tokens=12, ignore_stop=True))
     trained = trained_log_probs(policy.model, rollouts, profile, 512)
     for rollout, by_trainer in zip(rollouts, trained, strict=True):
-        truth = lone_log_probs(policy.model, rollout, 1.0)
+        truth = single_log_probs(policy.model, rollout, 1.0)
         assert (torch.tensor(rollout.log_probs) - truth).abs().max() < BOUND
         assert (by_trainer - truth).abs().max() < BOUND
 

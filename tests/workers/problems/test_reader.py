@@ -58,7 +58,7 @@ def test_where_every_prompt_is_too_long_the_knob_is_named(tmp_path: Path) -> Non
 
 
 BAD = [
-    pytest.param("{", "no JSON", id="not JSON"),
+    pytest.param("{", "not JSON", id="not JSON"),
     pytest.param("[1]", "not an object", id="not an object"),
     pytest.param({"prompt": "?"}, "no `answer`", id="no answer"),
     pytest.param({"prompt": "?", "answer": "so\n#### "}, "no `answer`", id="nothing after the mark"),
@@ -72,7 +72,7 @@ BAD = [
     pytest.param({"prompt": " ", "answer": "1"}, "no text `prompt` or `question`", id="an empty prompt"),
     pytest.param({"prompt": 3, "answer": "1"}, "no text `prompt` or `question`", id="a prompt that is no text"),
     pytest.param({"prompt": "?", "answer": "x" * 300}, "an answer of 300 characters", id="an essay"),
-    pytest.param("[" * 100_000, "no JSON", id="brackets without end"),
+    pytest.param("[" * 100_000, "not JSON", id="brackets without end"),
     pytest.param(r'{"prompt": "\ud800 what?", "answer": "5"}', "a lone surrogate character", id="a lone surrogate"),
     pytest.param(r'{"prompt": "?", "answer": "\udfff"}', "a lone surrogate character", id="the other half"),
 ]
@@ -93,6 +93,36 @@ def test_or_is_left_out_and_counted(tmp_path: Path, row: Any, reason: str) -> No
     assert [(one.number, one.line) for one in found.problems] == [(0, 1), (1, 4)]
     assert [one.line for one in found.left_out] == [3]
     assert found.left_out[0].reason.startswith(reason)
+
+
+STATEMENTS = ["assert f(1) == 2", "assert f(2) == 3"]
+PAIRS = [{"input": "1", "output": "2"}]
+
+
+def test_tests_take_the_place_of_an_answer_where_programs_are_judged(tmp_path: Path) -> None:
+    rows = [{"prompt": "f?", "tests": STATEMENTS}, {"question": "echo?", "tests": json.dumps(PAIRS)}, FIVE[0]]
+    path = write(tmp_path / "code.jsonl", rows)
+    found = read_problems(path, Grpo(), with_tests=True).problems
+    assert [(one.prompt, one.has_tests) for one in found] == [("f?", True), ("echo?", True), ("Eggs?", False)]
+    assert [json.loads(one.gold) for one in found[:2]] == [STATEMENTS, PAIRS] and found[2].gold == "18"
+    with pytest.raises(LonghaulError, match="line 1: no `answer`"):
+        read_problems(path, Grpo())
+
+
+@pytest.mark.parametrize(
+    ("tests", "reason"),
+    [
+        ([], "there are no tests"),
+        ("no list", "neither JSON nor base64"),
+        ([1], "must be an object with the texts input and output"),
+        (["assert True", PAIRS[0]], "test 1 must be text"),
+        ([*PAIRS, {"input": "1"}], "test 1 must be an object"),
+    ],
+)
+def test_tests_that_cannot_be_run_are_refused_by_line(tmp_path: Path, tests: Any, reason: str) -> None:
+    path = write(tmp_path / "code.jsonl", [{"prompt": "f?", "tests": STATEMENTS}, {"prompt": "g?", "tests": tests}])
+    with pytest.raises(LonghaulError, match=rf"line 2: tests that cannot be run: .*{reason}"):
+        read_problems(path, Grpo(), with_tests=True)
 
 
 def test_of_many_bad_lines_the_first_are_named(tmp_path: Path) -> None:

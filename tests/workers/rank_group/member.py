@@ -27,7 +27,7 @@ from workers.grpo.update import GroupUpdate
 from workers.models import optimizer
 from workers.models.parallel import Single
 from workers.models.policy import Policy, open_policy
-from workers.ranks.group import Group, join
+from workers.ranks.group import Group, by_file, join
 
 BASE = (
     "sampling.max_prompt_tokens=64", "optimizer.learning_rate=0.003", "optimizer.warmup_steps=0", "run.threads=1",
@@ -35,7 +35,14 @@ BASE = (
 )  # fmt: skip
 KINDS = {
     "adapter over nf4": ("azr-3b-qlora-debug", *BASE, "model.dtype=float32"),
-    "own adapter over bfloat16": ("azr-3b-qlora-debug", *BASE, "model.quantization=none", "adapter.implementation=own"),
+    # In float32: other passes are rounded otherwise, which AdamW makes a whole step of where a gradient is 0.
+    "own adapter": (
+        "azr-3b-qlora-debug",
+        *BASE,
+        "model.quantization=none",
+        "model.dtype=float32",
+        "adapter.implementation=own",
+    ),
     "all weights": (
         "azr-0.5b-debug",
         *BASE,
@@ -208,4 +215,4 @@ if __name__ == "__main__":
     tasks = [
         Task(**one | {"steps": tuple(one["steps"]), "failing": tuple(one["failing"])}) for one in json.loads(given)
     ]
-    work(tasks, lambda: join(Path(store), int(rank), int(size), torch.device("cpu")))
+    work(tasks, lambda: join(by_file(Path(store), int(size)), int(rank), int(size), torch.device("cpu")))

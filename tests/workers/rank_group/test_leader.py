@@ -1,4 +1,4 @@
-"""Workers of two ranks, as processes: what they leave, and that nothing of them is left."""
+"""Workers with two ranks, as processes: what they write, and that none of them is left behind."""
 
 from __future__ import annotations
 

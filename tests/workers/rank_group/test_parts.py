@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import socket
-import subprocess
-import sys
 import threading
 import weakref
 from contextlib import suppress
@@ -27,13 +25,15 @@ from workers.failures import is_out_of_memory, phase_of
 from workers.grpo.replica import Apply as GrpoApply
 from workers.grpo.replica import GrpoReplica
 from workers.rank_group import calls
-from workers.rank_group.calls import Generate, Rest, TakeMemory
+from workers.rank_group.calls import Figures, Generate, Rest, TakeFigures
 from workers.rank_group.follower import next_call
-from workers.rank_group.leader import Follower, RankGroup, lost
+from workers.rank_group.hosts import Loss
+from workers.rank_group.leader import Follower, RankGroup, lost, rank_of_cause
 from workers.rank_group.replica import Handlers, Replica, highest
+from workers.rank_group.spawn import RankProcess
 from workers.rank_group.wire import Call, Gone, Reply, found_of, packed, receive, send
 from workers.ranks.group import Group
-from workers.ranks.partition import partition_passes
+from workers.ranks.own_work import OwnWork
 from workers.rollout.engine import Request, Sampling
 from workers.rollout.partition import partition_requests
 
@@ -61,15 +61,6 @@ def test_every_request_is_drawn_once_and_no_rank_has_much_more(groups: list[tupl
 def test_equal_prompts_stay_together_up_to_an_even_share(counts: list[int], size: int, expected: list[int]) -> None:
     requests = [Request((number,), seed) for number, count in enumerate(counts) for seed in range(count)]
     assert [len(share) for share in partition_requests(requests, size, 10)] == expected
-
-
-@given(st.integers(1, 20), st.integers(1, 6))
-def test_passes_are_made_once_each_and_where_all_pass_together_equally_often(count: int, size: int) -> None:
-    alone = [partition_passes(range(count), rank, size, is_even=False) for rank in range(size)]
-    even = [partition_passes(range(count), rank, size, is_even=True) for rank in range(size)]
-    for dealt in (alone, even):
-        assert sorted(batch for mine in dealt for batch, counts in mine if counts) == list(range(count))
-    assert len({len(mine) for mine in even}) == 1
 
 
 def test_a_message_arrives_as_it_was_and_a_closed_end_is_noticed() -> None:
@@ -131,13 +122,16 @@ def test_a_lost_rank_is_told_with_the_end_of_its_log(
     tmp_path: Path, code: int | None, exit_code: ExitCode, how: str
 ) -> None:
     (tmp_path / "rank-1.log").write_text("first\n\nlast words\n")
-    ours, theirs = socket.socketpair()
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    error = lost(Follower(1, process, ours, -1, tmp_path / "rank-1.log"), code)
+    process = RankProcess(cast(Any, None), -1, tmp_path / "rank-1.log")
+    error = lost(Follower(1, cast(Any, None), process, "rank-1.log").loss(code))
     assert error.exit_code == exit_code and how in error.what and error.what.endswith("last words")
-    ours.close()
-    theirs.close()
+    assert error.next_command == "read rank-1.log in the attempt's directory"
+
+
+def test_of_several_losses_the_first_cause_is_told() -> None:
+    """A rank that a signal ended, a host that is gone, a rank that says what is the matter, one that lost its peers."""
+    causes = [Loss("rank 1", -9, (), ""), Loss("host 1", None, (), ""), Loss("rank 2", 71, (), "")]
+    assert sorted([Loss("rank 3", 70, (), ""), *reversed(causes)], key=rank_of_cause)[:3] == causes
 
 
 def test_more_gpus_than_there_are_are_refused_before_anything_starts(tmp_path: Path) -> None:
@@ -156,36 +150,35 @@ class Scripted:
         self.rank_group, self.errors = RankGroup(attempt), errors
         self.rank_group.replica = cast(Any, self)
         ours, theirs = socket.socketpair()
-        process: Any = None
-        self.rank_group._followers.append(Follower(1, process, ours, -1, folder / "rank-1.log"))
+        self.rank_group._followers.append(Follower(1, ours, None, "rank-1.log"))
 
         def follow() -> None:
             for reply in replies:
-                assert receive(theirs, TakeMemory) == TakeMemory()
+                assert receive(theirs, TakeFigures) == TakeFigures()
                 send(theirs, reply)
 
         self.thread = threading.Thread(target=follow)
         self.thread.start()
 
-    def do(self, asked: TakeMemory) -> dict[str, float]:
+    def do(self, asked: TakeFigures) -> Figures:
         if text := self.errors.pop(0):
             raise RuntimeError(text)
-        return {"a": 1.0}
+        return Figures({"a": 1.0}, OwnWork())
 
 
 def test_memory_that_ends_on_either_side_is_told_with_its_phase_and_the_next_call_is_understood(
     tmp_path: Path,
 ) -> None:
-    well = Reply(packed({"a": 2.0}))
+    well = Reply(packed(Figures({"a": 2.0}, OwnWork())))
     scripted = Scripted(
         tmp_path, [Reply(out_of_memory="CUDA out of memory", phase="rollout"), well, well], ["", "out of memory", ""]
     )
     with pytest.raises(RuntimeError, match="out of memory on rank 1: CUDA out of memory") as there:
-        scripted.rank_group.call(TakeMemory())
+        scripted.rank_group.call(TakeFigures())
     assert is_out_of_memory(there.value) and phase_of(there.value) == "rollout"
     with pytest.raises(RuntimeError, match=r"^out of memory$"):
-        scripted.rank_group.call(TakeMemory())
-    assert scripted.rank_group.call(TakeMemory()) == [{"a": 1.0}, {"a": 2.0}]
+        scripted.rank_group.call(TakeFigures())
+    assert scripted.rank_group.take_figures() == {"a": 2.0}
     scripted.thread.join()
 
 

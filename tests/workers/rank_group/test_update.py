@@ -17,13 +17,13 @@ from workers.ranks.group import ALONE
 pytestmark = pytest.mark.slow
 FILES = ("model.safetensors", "adapter_model.safetensors", "optimizer.safetensors")
 NF4, OWN, ALL, ROUNDED = (
-    "adapter over nf4", "own adapter over bfloat16", "all weights", "all weights in bfloat16",
+    "adapter over nf4", "own adapter", "all weights", "all weights in bfloat16",
 )  # fmt: skip
 ON_ONE = {
     "nf4": Task(NF4, rows=10),
     "own": Task(OWN, rows=7),
     "all": Task(ALL, rows=7),
-    "few": Task(ALL, rows=2, steps=(1, 3)),
+    "few": Task(ALL, rows=1, steps=(1, 3)),
     "groups": Task("groups", rows=10, steps=(1, 3)),
 }
 ON_TWO = ON_ONE | {
@@ -89,7 +89,7 @@ def difference(one: Path, other: Path) -> float:
     ("name", "tolerance"),
     [
         pytest.param("nf4", 1e-5, id="an adapter over nf4, 4 passes"),
-        pytest.param("own", 2e-3, id="our own adapter over bfloat16, 3 passes"),
+        pytest.param("own", 1e-4, id="our own adapter, 4 passes"),
         pytest.param("all", 5e-5, id="all weights, tied, 3 passes"),
         pytest.param("groups", 1e-5, id="GRPO, KL to the base and entropy mask, over nf4"),
         pytest.param("few", 5e-5, id="all weights, 1 pass: the other rank makes it too, and counts nothing"),

@@ -14,13 +14,15 @@ from workers.rewards.of_profile import rewards_of
 from workers.rewards.reward import Case, Score, score
 from workers.rewards.verifier import Verifier
 from workers.rollout.engine import Rollout
+from workers.verifiers.answers import is_formatted
 from workers.verifiers.verify import judge
 
 
 def case(gold: str, text: str, *, truncated: bool = False, lenient: bool = False, share: float = 0.5) -> Case:
     rollout = Rollout((1,), (2,), (-1.0,), "length" if truncated else "stop")
     verdict = judge(gold, text, truncated=truncated, lenient=lenient)
-    return Case(Problem(0, 1, "?", gold), text, rollout, verdict, share)
+    is_well_formed = is_formatted(text, truncated=truncated)
+    return Case(Problem(0, 1, "?", gold), text, rollout, verdict, is_well_formed, share, "problem 0")
 
 
 @pytest.mark.parametrize(
@@ -60,7 +62,7 @@ def test_a_part_that_is_not_finite_is_refused_by_name() -> None:
         def __call__(self, case: Case) -> float:
             return inf
 
-    with pytest.raises(ValueError, match="reward/endless is inf"):
+    with pytest.raises(ValueError, match="reward/endless is inf for the problem 0"):
         score(case("7", "7"), [Endless()])
 
 

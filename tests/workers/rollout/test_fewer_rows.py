@@ -1,4 +1,4 @@
-"""Out of memory in validation or evaluation: fewer rollouts are drawn side by side, and the cache becomes smaller."""
+"""Out of memory in validation or evaluation: fewer rollouts decode side by side, with a smaller cache."""
 
 from __future__ import annotations
 

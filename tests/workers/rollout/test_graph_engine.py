@@ -210,7 +210,7 @@ def test_a_cache_that_was_forgotten_for_lack_of_memory_is_not_kept_again() -> No
 def test_fewer_rows_side_by_side_need_a_smaller_cache() -> None:
     engine = GraphEngine(tiny_model(), max_rows=32)
     before = engine.generate(MANY, Sampling(max_new_tokens=4))
-    engine.max_rows = 8
+    engine.set_rows(8)
     assert ids(engine.generate(MANY, Sampling(max_new_tokens=4))) == ids(before)
     assert engine._state is not None and engine._state.shape.slots == 8
 
@@ -219,7 +219,7 @@ def test_a_model_that_it_cannot_run_is_named() -> None:
     config = LlamaConfig(
         vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2
     )
-    with pytest.raises(EngineUnavailable, match="captured steps are for biases"):
+    with pytest.raises(EngineUnavailable, match="captured steps need biases"):
         GraphEngine(LlamaForCausalLM(config))
 
 

@@ -1,4 +1,4 @@
-"""Which engine works, who takes over where one cannot, and what a person is told."""
+"""Which engine is used, which takes over if it fails, and the message to the user."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ def test_the_profile_names_the_engine(name: str, kind: type) -> None:
 def test_vllm_on_a_machine_without_it_stops_the_run_with_the_reason() -> None:
     with pytest.raises(LonghaulError) as caught:
         engine_of(MODEL, profile(engine="vllm"), Tokenizer(POCKET))
-    assert "vllm: vLLM " in caught.value.what
+    assert caught.value.what.startswith("no rollout engine works; vllm: vLLM ")
     assert caught.value.exit_code is ExitCode.INPUT
-    assert "sampling.fallback" in caught.value.next_command
+    assert 'sampling.fallback=["native"]' in caught.value.next_command
 
 
 @pytest.mark.parametrize(
     ("tried", "remedy"),
     [
-        (("vllm",), "the same command with --engine native or --engine hf, or remedy the reason"),
-        (("native",), "the same command with --engine hf, or remedy the reason"),
-        (("auto",), "the same command with --engine hf, or remedy the reason"),
-        (("vllm", "native", "hf"), "remedy the reason"),
+        (("vllm",), "the same command with --engine native or --engine hf, or fix the cause"),
+        (("native",), "the same command with --engine hf, or fix the cause"),
+        (("auto",), "the same command with --engine hf, or fix the cause"),
+        (("vllm", "native", "hf"), "fix the cause"),
     ],
 )
 def test_an_evaluation_is_told_the_engines_that_it_did_not_try(tried: tuple[str, ...], remedy: str) -> None:
@@ -72,7 +72,7 @@ def test_an_adapter_that_vllm_has_no_room_for_is_left_to_the_next_engine(monkeyp
     inject(model, Adapter(rank=513, implementation="own"), 0)
     portions = engine_of(model, profile(engine="vllm", fallback=("native",)), Tokenizer(POCKET), warn=told.append)
     assert isinstance(portions.engine, NativeEngine)
-    assert len(told) == 1 and "vLLM cannot start: the adapter has rank 513, and 512 is" in told[0]
+    assert len(told) == 1 and "vLLM cannot start: the adapter has rank 513, above the largest" in told[0]
 
 
 class Tired:
@@ -107,7 +107,7 @@ def test_an_engine_that_fails_in_the_middle_is_closed_and_no_rollout_is_lost() -
     ]
     assert tired.is_closed
     assert isinstance(portions.engine, NativeEngine)
-    assert told == ["rollouts come from the engine native now. Tired: it did not wake: out of memory"]
+    assert told == ["rollouts now come from the engine native. Tired: it did not wake: out of memory"]
 
 
 class Counting(NativeEngine):
@@ -149,3 +149,18 @@ def test_reductions_halve_the_rows_side_by_side() -> None:
 
 def test_the_defaults_of_vllm_agree_with_each_other() -> None:
     assert Vllm().max_num_batched_tokens >= Vllm().max_num_seqs
+
+
+def test_rows_change_by_a_call_alone() -> None:
+    counting = Counting(has_queue=False)
+    portions = Portions(counting, max_rows=2)
+    with pytest.raises(AttributeError):
+        portions.max_rows = 3  # type: ignore[misc]
+    portions.set_rows(3)
+    portions.generate(REQUESTS, HOW)
+    assert portions.max_rows == 3 and counting.sizes == [3, 2]
+
+
+def test_a_native_engine_ends_at_the_stop_tokens_that_it_is_given() -> None:
+    rollouts = NativeEngine(MODEL, stop_ids=range(MODEL.config.vocab_size)).generate(REQUESTS, HOW)
+    assert [(len(one.completion_ids), one.finish_reason) for one in rollouts] == [(1, "stop")] * len(REQUESTS)

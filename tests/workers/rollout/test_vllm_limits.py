@@ -19,7 +19,7 @@ KNOBS = Vllm(gpu_memory_utilization=0.4)
     [
         pytest.param(CARD, KNOBS, NEED, "", id="nothing speaks against it"),
         pytest.param(None, KNOBS, NEED, "needs an NVIDIA GPU", id="no GPU"),
-        pytest.param(CARD, KNOBS, replace(NEED, adapter_rank=513), "rank 513, and 512 is", id="too wide an adapter"),
+        pytest.param(CARD, KNOBS, replace(NEED, adapter_rank=513), "above the largest", id="too wide an adapter"),
         pytest.param(CARD, KNOBS, replace(NEED, adapter_rank=512), "", id="the widest one"),
         pytest.param(replace(CARD, capability=(6, 1)), KNOBS, NEED, "6.1, it needs 7.0", id="an old GPU"),
         pytest.param(replace(CARD, capability=(7, 5)), KNOBS, NEED, 'vllm.dtype = "float16"', id="no bfloat16"),

@@ -144,7 +144,7 @@ def test_a_chat_template_is_used_where_there_is_one(
     ("style", "template", "words"),
     [
         ("plain-chat", None, "is missing"),
-        ("plain-chat", "{% for %}", "is no template"),
+        ("plain-chat", "{% for %}", "is not a template"),
         ("auto", "{{ raise_exception('no users here') }}", "no users here"),
     ],
 )

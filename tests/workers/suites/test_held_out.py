@@ -1,4 +1,4 @@
-"""Isolation: no program of a suite whose data is at hand can enter a buffer, whatever it is dressed in."""
+"""Isolation: no program of a suite whose data is available can enter a buffer, in any disguise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A suite of a person's own: one file, validated between cycles of a real run, and evaluated, by its name alone."""
+"""A user's own suite: one file, validated between cycles of a real run, and evaluated, by its name alone."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def test_an_unknown_suite_is_told_with_the_nearest_name(name: str, code: ExitCod
         pytest.param(None, "is missing", id="missing"),
         pytest.param("", "holds no examples", id="empty"),
         pytest.param("\n\n", "holds no examples", id="blank"),
-        pytest.param('{"id": "x", "code"', "line 1 is no JSON", id="torn"),
+        pytest.param('{"id": "x", "code"', "line 1 is not valid JSON", id="torn"),
         pytest.param(
             '{"id": "x", "code": "c", "input": 3, "output": "o"}', "line 1 has no text `input`", id="a number"
         ),

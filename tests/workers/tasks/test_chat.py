@@ -69,7 +69,7 @@ def test_a_template_s_date_never_changes(tmp_path: Path) -> None:
     ("template", "said"),
     [
         pytest.param(None, "is missing", id="none"),
-        pytest.param("{% if %}", "is no template", id="broken"),
+        pytest.param("{% if %}", "is not a template", id="broken"),
         pytest.param("{{ raise_exception('roles must alternate') }}", "roles must alternate", id="refuses"),
         pytest.param("{{ messages.append(1) }}", "fails on a single user message", id="changes what it is given"),
         pytest.param("{{ ''.__class__.__mro__ }}", "fails on a single user message", id="looks behind the curtain"),

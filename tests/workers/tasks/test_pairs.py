@@ -20,7 +20,7 @@ from workers.sandbox import Limits, Sandbox
 from workers.sandbox.literal import parse_arguments, render
 from workers.tasks.items import HiddenProgram
 from workers.tasks.judge import Judge
-from workers.tasks.pairs import hides_a_shown_input, shown_of
+from workers.tasks.pairs import hides_a_shown_input, num_shown_of
 from workers.tasks.prompts.azr import AzrStyle
 from workers.tasks.prompts.pocket import PocketStyle
 from workers.tasks.prompts.style import PromptStyle, Proposal
@@ -77,7 +77,7 @@ def test_what_is_accepted_cannot_be_answered_by_a_table_of_the_shown_pairs(
     values: list[object], num_shown: int | None
 ) -> None:
     inputs = [render(value) for value in values]
-    count = shown_of(len(inputs), num_shown)
+    count = num_shown_of(len(inputs), num_shown)
     found = [parse_arguments(text).positional[0] for text in inputs]
     in_table = any(hidden in found[:count] for hidden in found[count:])
     assert hides_a_shown_input(IDENTITY, inputs, num_shown) is in_table
@@ -102,7 +102,7 @@ def test_a_prompt_shows_the_pairs_that_are_not_judged_and_no_other(
 ) -> None:
     inputs = tuple(f"'uv{chr(97 + number)}'" for number in range(num_pairs))
     item = HiddenProgram(IDENTITY, inputs, inputs, "", 1, "import")
-    count = Judge(sandbox, style.form.num_shown).shown_of(item)  # type: ignore[arg-type]
+    count = Judge(sandbox, style.form.num_shown).num_shown_of(item)  # type: ignore[arg-type]
     prompt = style.solve("ind", item)
     assert [text in prompt for text in inputs] == [True] * count + [False] * (num_pairs - count)
     assert 0 < count < num_pairs

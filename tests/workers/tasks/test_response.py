@@ -6,8 +6,13 @@ from typing import Any
 
 import pytest
 
-from workers.azr import rewards
+from profiles.schema import Azr
+from workers.rewards.of_profile import role_rewards_of
+from workers.rewards.reward import Case, score
+from workers.rollout.engine import Rollout
 from workers.sandbox.literal import same_value
+from workers.tasks.entry import make_entry
+from workers.tasks.judge import Correctness, Judged
 from workers.tasks.prompts import response
 from workers.tasks.prompts.azr import AzrStyle
 from workers.tasks.prompts.style import Form, Proposal
@@ -27,8 +32,12 @@ def fence(tag: str, text: str) -> str:
 
 def reward_of(completion: str, gold: str) -> float:
     answer = STYLE.parse_answer("ded", completion)
-    score = float(answer is not None and same_value(answer, gold))
-    return rewards.solver_reward(is_well_formed=STYLE.is_well_formed("ded", completion), score=score)
+    is_right = answer is not None and same_value(answer, gold)
+    judged = Judged(Correctness.CORRECT if is_right else Correctness.WRONG, float(is_right))
+    entry = make_entry("ded", "def f(a):\n    return a", ["1"], [gold], step=1, source="selfplay")
+    rollout = Rollout((1,), (2,), (-1.0,), "stop")
+    case = Case(entry, completion, rollout, judged, STYLE.is_well_formed("ded", completion), 0.5, "task")
+    return score(case, role_rewards_of(Azr()).solve).total
 
 
 @pytest.mark.parametrize(

@@ -258,9 +258,9 @@ def test_r6_v13_induction_is_judged_by_hidden_pairs_alone(sandbox: Sandbox) -> N
 
 def test_b14_half_of_few_pairs_is_hidden(sandbox: Sandbox) -> None:
     entries = [task("ind", IDENTITY, [str(i) for i in range(n)], [str(i) for i in range(n)]) for n in (10, 6, 3)]
-    assert [Judge(sandbox, None).shown_of(entry) for entry in entries] == [5, 3, 1]
-    assert [Judge(sandbox, 5).shown_of(entry) for entry in entries] == [5, 5, 1]
-    calls = kind_of("ind").calls(entries[0], IDENTITY, Judge(sandbox, None).shown_of(entries[0]))
+    assert [Judge(sandbox, None).num_shown_of(entry) for entry in entries] == [5, 3, 1]
+    assert [Judge(sandbox, 5).num_shown_of(entry) for entry in entries] == [5, 5, 1]
+    calls = kind_of("ind").calls(entries[0], IDENTITY, Judge(sandbox, None).num_shown_of(entries[0]))
     assert [arguments for _, arguments in calls] == ["5", "6", "7", "8", "9"]
 
 

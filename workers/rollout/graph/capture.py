@@ -1,4 +1,4 @@
-"""Decode steps as CUDA graphs, one for each number of rows; without a GPU the same steps, run one by one."""
+"""Decode steps as CUDA graphs, one per number of rows. Without a GPU the same steps run without graphs."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class Steps:
 
     def _captured(self, rows: int) -> Step:
         step, active = self._plain(rows), self._state.active.clone()
-        # With no row active nothing is drawn; what is written into the caches the next step writes again.
+        # With no active row nothing is drawn, and the next step overwrites whatever this writes into the caches.
         self._state.active.zero_()
         stream = _warming(self._rope.device)
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            step()  # kernels are compiled, libraries take their work space
+            step()  # compiles kernels and lets libraries allocate their workspaces
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        # Of this thread alone: another may ask after an exchange with other GPUs meanwhile.
+        # Only this thread: another may query an exchange with other GPUs meanwhile.
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             step()
         self._pool = graph.pool()
@@ -52,6 +52,6 @@ class Steps:
 
 @cache
 def _warming(device: torch.device) -> Any:
-    """The stream that steps are tried on. One for all of a process: cuBLAS keeps a work space, 32 MiB on Hopper, for
-    each stream that it ever met, and PyTorch deals out 32 in turn."""
+    """The stream for trial steps, one per process. cuBLAS keeps a workspace (32 MiB on Hopper) for each stream it has
+    seen, and PyTorch hands out 32 streams in turn."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

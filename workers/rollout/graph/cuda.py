@@ -1,4 +1,4 @@
-"""CUDA C++ kernels, compiled when they are first wanted, by the compiler library that comes with PyTorch."""
+"""CUDA C++ kernels, compiled on first use by the compiler library (NVRTC) that comes with PyTorch."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from torch import Tensor
 
 
 def reason_against() -> str:
-    """Why CUDA sources cannot be compiled here; empty: they can."""
+    """Why CUDA sources cannot be compiled here; empty if they can."""
     if importlib.util.find_spec("cuda") is None or importlib.util.find_spec("cuda.bindings") is None:
         return "cuda-bindings is not installed"
     try:
         from cuda.bindings import nvrtc
 
         checked(nvrtc.nvrtcVersion())
-    except Exception as error:  # the libraries behind it raise what they like
+    except Exception as error:  # the libraries behind it raise any type
         return f"NVRTC cannot be used: {error}"
     return ""
 
 
 class Kernels:
-    """The kernels of one source file, for one device. `name` may be a template with its arguments.
+    """The kernels of one source file on one device. `name` may be a template with its arguments.
 
-    From Hopper on a kernel is launched before the one in front of it is done, and waits for that itself: each has to.
+    From Hopper on, a kernel is launched before its predecessor is done, so every kernel must wait for it by itself.
     """
 
     def __init__(self, source: Path, names: tuple[str, ...], device: torch.device) -> None:
-        """Raises RuntimeError with the compiler's words where the source does not compile."""
+        """Raises RuntimeError with the compiler's message if the source does not compile."""
         from cuda.bindings import driver
 
-        torch.zeros(1, device=device)  # its context must be there, and be the current one
+        torch.zeros(1, device=device)  # the device's context must exist and be current
         major, minor = torch.cuda.get_device_capability(device)
         image, symbols = compiled(source.read_text(), names, f"sm_{major}{minor}")
         self._attributes = [chained()] if can_chain(device) else []
@@ -50,7 +50,7 @@ class Kernels:
     def launch(
         self, name: str, grid: tuple[int, int, int], threads: int, shared: int, *arguments: Tensor | int
     ) -> None:
-        """On the current stream. Tensors are passed as addresses, numbers as 32-bit integers."""
+        """Launch on the current stream. Tensors are passed as addresses, numbers as 32-bit integers."""
         from cuda.bindings import driver
 
         values = tuple(one.data_ptr() if isinstance(one, Tensor) else one for one in arguments)
@@ -68,12 +68,12 @@ MAX_SHARED = 64 << 10
 
 
 def can_chain(device: torch.device) -> bool:
-    """Whether a kernel may be launched before the one in front of it is done, and waits inside (from Hopper on)."""
+    """Whether a kernel may be launched before its predecessor is done, and wait inside (from Hopper on)."""
     return torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 def chained() -> Any:
-    """What a launch says to begin before the kernel in front of it has ended."""
+    """The launch attribute that lets a kernel start before its predecessor has ended."""
     from cuda.bindings import driver
 
     found, value = driver.CUlaunchAttribute(), driver.CUlaunchAttributeValue()
@@ -112,7 +112,7 @@ def compiled(source: str, names: tuple[str, ...], architecture: str) -> tuple[by
 
 
 def checked(result: tuple[Any, ...]) -> Any:
-    """What a call of the bindings gives. Raises RuntimeError where it failed."""
+    """The result of a call of the bindings. Raises RuntimeError if the call failed."""
     status, *values = result
     if int(status):
         raise RuntimeError(f"{type(status).__name__} {int(status)}: {getattr(status, 'name', status)}")

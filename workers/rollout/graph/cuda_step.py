@@ -1,4 +1,4 @@
-"""The operations of a decode step with their large products in CUDA C++: Triton has no table that small."""
+"""The operations of a decode step with large products in CUDA C++; Triton's tiles are too large for few rows."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from workers.rollout.graph.triton_step import Inputs, Parts, TritonOperations, t
 
 SOURCE = Path(__file__).with_name("matmul.cu")
 MAX_SPLITS, MANY_SPLITS = 8, 12
-"""Of K: as far as was measured. The kernels that add the parts take any number."""
+"""Most splits of K that were measured. The kernels that add the parts accept any number."""
 MANY_WARPS = {True: 8, False: 12}
-"""Of a block of `project_many`, for bfloat16 and for NF4: as `__launch_bounds__` in matmul.cu."""
+"""Most warps in a block of `project_many`, for bfloat16 and for NF4: `__launch_bounds__` in matmul.cu."""
 
 
 class CudaOperations(TritonOperations):
-    """`Operations` on a CUDA device, in bfloat16. x lies as `place` in matmul.cu says."""
+    """`Operations` on a CUDA device, in bfloat16. x has the layout of `place` in matmul.cu."""
 
     fragments = True
 
     def __init__(self, device: torch.device) -> None:
-        """Raises RuntimeError where the source does not compile for this GPU."""
+        """Raises RuntimeError if the source does not compile for this GPU."""
         super().__init__(device)
         self._device = device
         self._parts = self.processors, shared_bytes_of(device)
@@ -50,7 +50,7 @@ class CudaOperations(TritonOperations):
         return self._kernels[name]
 
     def inputs(self, rows: int, columns: int, device: torch.device) -> Inputs:
-        """Whole tiles of 8 rows and chunks of 256 columns."""
+        """Room for x, in whole tiles of 8 rows and chunks of 256 columns."""
         shape = -(-rows // 8), -(-columns // CHUNK), 8 * CHUNK
         return Inputs(torch.empty(shape, dtype=torch.bfloat16, device=device), rows)
 
@@ -127,10 +127,10 @@ class CudaOperations(TritonOperations):
 
 @cache
 def shared_bytes_of(device: torch.device) -> int:
-    """Of one processor."""
+    """Shared memory of one multiprocessor."""
     return int(torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor)
 
 
 def flag(value: bool) -> str:
-    """As C++ writes it."""
+    """The value as a C++ literal."""
     return "true" if value else "false"

@@ -1,4 +1,4 @@
-"""How the products of a decode step are cut up for a GPU's processors. (pure)"""
+"""How the products of a decode step are divided among a GPU's multiprocessors. (pure)"""
 
 from __future__ import annotations
 
@@ -6,40 +6,42 @@ import math
 from dataclasses import dataclass
 
 TILE = 16
-"""Columns of a block of the CUDA kernels."""
+"""Columns per block of the CUDA kernels."""
 CHUNK = 256
-"""Of K, that a warp reads at one time."""
+"""Elements of K that a warp reads at a time."""
 MAX_WARPS = {1: 12, 2: 12}
-"""Of a block whose warps share K, by its tiles of 8 rows."""
+"""Most warps in a block whose warps share K, by its number of 8-row tiles."""
 MAX_TILES = 8
-"""Of 8 rows, that a block multiplies with: more do not fit the registers."""
+"""Most 8-row tiles in a block: more do not fit into registers."""
 MANY_TILES = 4
-"""From so many on, the warps of a block share x instead."""
+"""From this many tiles on, the warps of a block share x instead of K."""
 RESIDENT = {1: 16, 2: 12, 4: 16, 8: 12}
-"""Warps that the registers of a processor hold, likewise."""
+"""Warps that fit into a multiprocessor's registers, by the number of tiles."""
 GATE_RESIDENT = 12
-"""Of the kernel `gate_up`, whatever its tiles."""
+"""The same for the kernel `gate_up`, for any number of tiles."""
 SHARED_BYTES = 48 << 10
 STAGED_BYTES = 2 * 8 * CHUNK * 2
-"""Of shared memory for each tile of 8 rows of x: a chunk that is read, and the next one on its way."""
+"""Shared memory for each 8-row tile of x: the chunk being read, and the next one being loaded."""
 MAX_ROWS_A_BLOCK = 64
 KEY_BLOCK = 64
 
 CHUNK_CYCLES, ROUND_CYCLES, MERGE_CYCLES, PART_CYCLES = 225, 650, 0.22, 0.07
-"""Of a processor for a chunk; of waiting for its weights; of a sum of a warp, added to those of the others; of a row of
-a part of 16 columns, written and read again. Fitted to one kind of GPU, and only their relation counts. For the
-products of a 1.5B layer at 8 and 16 rows the cut is the fastest that was measured or within 1 %, but gate and up with
-adapters at 16 rows 4.3 %."""
+"""Cycles of a multiprocessor: for a chunk; waiting for its weights; merging one of a warp's sums with those of the
+other warps; writing and rereading a row of a 16-column part. Fitted to one kind of GPU; only their ratios matter. For
+the products of a 1.5B layer at 8 and 16 rows the chosen cut is the fastest measured or within 1 % of it, except gate
+and up with adapters at 16 rows: 4.3 %."""
 BUSY_WARPS = 12
-"""That keep a processor busy."""
+"""Warps that keep a multiprocessor busy."""
 MANY_CYCLES, COPY_CYCLES, MANY_ROUND_CYCLES, MANY_BUSY_WARPS = 450, 220, 3500, 4
-"""For `many_cut_of`: of a chunk of 16 columns with 64 rows; of copying a chunk of 8 rows of x; of waiting for a chunk;
-and so many warps keep a processor busy. At 32 and 64 rows the cut is within 3.6 % of the fastest that was measured."""
+"""The same costs for `many_cut_of`: for a chunk of 16 columns with 64 rows; copying a chunk of 8 rows of x; waiting for
+a chunk; then the number of warps that keep a multiprocessor busy. At 32 and 64 rows the chosen cut is within 3.6 % of
+the fastest measured."""
 
 
 @dataclass(frozen=True)
 class Cut:
-    """splits: blocks that share K; chunks: of K, a block's part; warps: of a block, that share these."""
+    """splits: blocks that share K; chunks: a block's part of K, in chunks; warps: in a block, which share those
+    chunks."""
 
     splits: int
     chunks: int
@@ -52,10 +54,10 @@ def tiles_of(rows: int) -> int:
 
 
 def cut_of(blocks: int, inputs: int, floats: int, processors: int, warps: tuple[int, int], max_splits: int) -> Cut:
-    """The cut under which the busiest processor is done first.
+    """The cut with which the busiest multiprocessor finishes first.
 
-    blocks: without a split; inputs: K; floats: sums of a warp; warps: most of a block, and those that a
-    processor's registers hold.
+    blocks: without a split; inputs: K; floats: sums held by a warp; warps: most in a block, and most that fit into a
+    multiprocessor's registers.
     """
     chunks, (most, held) = math.ceil(inputs / CHUNK), warps
     best: tuple[float, Cut] | None = None
@@ -78,10 +80,11 @@ def cut_of(blocks: int, inputs: int, floats: int, processors: int, warps: tuple[
 def many_cut_of(
     tiles: tuple[int, int], inputs: int, rows: int, most: int, processors: tuple[int, int], max_splits: int
 ) -> Cut:
-    """The same for the kernel whose blocks have a tile of 16 columns for each warp, and read x once for all of them.
+    """The same for the kernel in which each warp of a block has a tile of 16 columns, and x is read once for all of
+    them.
 
-    tiles: of the weights and of the adapters, which no block holds together; most: warps of a block; processors: how
-    many, and the shared memory of one in bytes.
+    tiles: of the weights and of the adapters, which never share a block; most: warps in a block; processors: their
+    number, and the shared memory of one in bytes.
     """
     chunks, tall = math.ceil(inputs / CHUNK), tiles_of(rows)
     layers = math.ceil(rows / (8 * tall))
@@ -105,7 +108,7 @@ def many_cut_of(
 
 @dataclass(frozen=True)
 class Launch:
-    """How Triton's projections are cut. words: of two weights each, read at one time; splits: portions of K."""
+    """How Triton cuts a projection. words: pairs of weights read at a time; splits: portions of K."""
 
     columns: int
     words: int
@@ -115,7 +118,7 @@ class Launch:
 
 
 def launch_for(columns: int, inputs: int, processors: int) -> Launch:
-    """About two blocks for each processor, where K can be split so far. columns: N; inputs: K."""
+    """About two blocks per multiprocessor, as far as K can be split. columns: N; inputs: K."""
     block = 32
     words = 64 if inputs % 128 == 0 else 32
     pieces = inputs // 2 // words
@@ -125,13 +128,13 @@ def launch_for(columns: int, inputs: int, processors: int) -> Launch:
 
 
 def blocks_of(rows: int) -> tuple[int, int]:
-    """(rows of a block, blocks)"""
+    """(rows per block, blocks)"""
     block = min(MAX_ROWS_A_BLOCK, max(16, 1 << (rows - 1).bit_length()))
     return block, math.ceil(rows / block)
 
 
 def key_splits(pairs: int, length: int, processors: int) -> int:
-    """Portions of the keys, so that all processors have some: a power of two, 2 to 16."""
+    """How many portions to split the keys into so that every multiprocessor has work: a power of two, 2 to 16."""
     wanted = max(2, 2 * processors // pairs)
     useful = max(2, length // KEY_BLOCK)
     return min(16, 1 << (wanted.bit_length() - 1), 1 << (useful - 1).bit_length())

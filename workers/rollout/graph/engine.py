@@ -1,8 +1,8 @@
-"""The native engine on a GPU: a static cache of so many slots, and decode steps captured as CUDA graphs.
+"""The native engine on a GPU: a static cache with a fixed number of slots, and decode steps captured as CUDA graphs.
 
-A step costs what its memory traffic and its kernels cost, and nothing of Python. Rows that finish leave; where requests
-wait, new ones enter their slots, else the rest moves together into a smaller graph. The host looks every CHECK_EVERY
-steps, so a row that has ended runs on for at most so many, without being written down.
+A step costs only its memory traffic and kernels; Python adds nothing. Finished rows leave. Waiting requests take their
+slots; if none wait, the remaining rows move together into a smaller graph. The host checks every CHECK_EVERY steps, so
+a finished row may run on for up to that many steps; its extra tokens are dropped.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from workers.rollout.stopping import StopTexts, rollout_of, stops_of
 log = logging.getLogger("worker")
 
 CHECK_EVERY = 16
-"""Decode steps between two looks of the host."""
+"""Decode steps between two checks by the host."""
 ROUND_LENGTH = 128
-"""The cache's length is a multiple of it, so that prompts of other lengths seldom need another."""
+"""The cache's length is rounded up to a multiple of this, so that other prompt lengths seldom need a new cache."""
 
 
 @dataclass
 class _Row:
-    """Who is in a slot. looked: ids of it that were searched for stop texts."""
+    """The row in a slot. looked: how many of its ids have been searched for stop texts."""
 
     number: int
     looked: int = 0
@@ -47,15 +47,15 @@ class _Row:
 
 @dataclass
 class _Work:
-    """One call of `generate`."""
+    """The state of one call of `generate`."""
 
     requests: Sequence[Request]
     sampling: Sampling
     stops: StopTexts
     waiting: list[int]
-    """Numbers of requests, the next one last."""
+    """Request numbers; the next to start is last."""
     rows: dict[int, _Row] = field(default_factory=dict)
-    """By slot; they fill the first slots."""
+    """By slot. They always fill the first slots."""
     done: dict[int, Rollout] = field(default_factory=dict)
 
 
@@ -70,12 +70,12 @@ class GraphEngine:
     def __init__(
         self, model: Any, decode: Decode | None = None, max_rows: int = 64, keep_bytes: int = sys.maxsize
     ) -> None:
-        """keep_bytes: a cache of up to this size stays while the trainer works, and its graphs with it; none does once
-        one was larger. Raises EngineUnavailable, with the reason, for a model or a GPU that it cannot use.
+        """keep_bytes: a cache of up to this size, with its graphs, stays while the trainer works. After a larger one,
+        no cache stays. Raises EngineUnavailable, with the reason, for an unsupported model or GPU.
         """
         if reason := reason_against(model):
             raise EngineUnavailable(reason)
-        self.model, self.decode, self.max_rows, self.keep_bytes = model, decode, max_rows, keep_bytes
+        self.model, self.decode, self._max_rows, self._keep_bytes = model, decode, max_rows, keep_bytes
         self._decoder = Decoder(model)
         self._stop_ids = sorted(stop_ids_of(model))
         self._operations: Operations = operations_for(model.device)
@@ -84,9 +84,23 @@ class GraphEngine:
         self._steps: Steps | None = None
         self._addresses: tuple[int, ...] = ()
 
+    def set_rows(self, rows: int) -> None:
+        """Decode at most so many requests side by side from now on."""
+        self._max_rows = rows
+
+    @property
+    def keeps_cache(self) -> bool:
+        """Whether a cache may stay while the trainer works."""
+        return self._keep_bytes > 0
+
+    def forget_cache(self) -> None:
+        """Free the cache, and keep none from now on."""
+        self._keep_bytes = 0
+        self.close()
+
     @torch.inference_mode()
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Rollout]:
-        """One rollout for each request, in their order."""
+        """One rollout per request, in order."""
         if not requests:
             return []
         state, steps = self._prepared(requests, sampling)
@@ -102,10 +116,10 @@ class GraphEngine:
         return [work.done[number] for number in range(len(requests))]
 
     def _prepared(self, requests: Sequence[Request], sampling: Sampling) -> tuple[State, Steps]:
-        """Tensors that are large enough, weights as they are now, and steps over both."""
+        """Tensors that are large enough, the current weights, and steps over both."""
         longest = max(len(request.prompt_ids) for request in requests) + sampling.max_new_tokens
         needed = Shape(
-            min(self.max_rows, len(requests)), -(-longest // ROUND_LENGTH) * ROUND_LENGTH, sampling.max_new_tokens
+            min(self._max_rows, len(requests)), -(-longest // ROUND_LENGTH) * ROUND_LENGTH, sampling.max_new_tokens
         )
         if self._weights is None:
             self._weights = Weights(self.model)
@@ -117,7 +131,7 @@ class GraphEngine:
             self._addresses = addresses
         if self._decoder.grow_rope(needed.cache_length):
             self._steps = None
-        if self._state is None or not self._state.shape.holds(needed) or self.max_rows < self._state.shape.slots:
+        if self._state is None or not self._state.shape.holds(needed) or self._max_rows < self._state.shape.slots:
             self._steps = self._state = None  # first, so that both are never there at one time
             self._state = State(
                 needed,
@@ -132,8 +146,8 @@ class GraphEngine:
         return self._state, self._steps
 
     def _admit(self, work: _Work, state: State) -> None:
-        """Fill free slots. A pass over prompts keeps all rows waiting, so a few are gathered for it."""
-        free = min(state.shape.slots, self.max_rows) - len(work.rows)
+        """Fill free slots. A pass over prompts stalls all rows, so wait until several can start together."""
+        free = min(state.shape.slots, self._max_rows) - len(work.rows)
         few = len(work.rows) > 0 and free < max(1, state.shape.slots // 8)
         if not work.waiting or few:
             return
@@ -152,7 +166,7 @@ class GraphEngine:
         work.rows |= {slot: _Row(number) for slot, number in zip(slots, numbers, strict=True)}
 
     def _look(self, work: _Work, state: State) -> None:
-        """Take out what has ended, and move the rest together."""
+        """Take out finished rows, and move the rest together."""
         count = len(work.rows)
         active, counts = torch.stack((state.active[:count], state.counts[:count])).tolist()
         ended = {slot for slot in range(count) if not active[slot]}
@@ -185,16 +199,16 @@ class GraphEngine:
             )
 
     def rest(self) -> None:
-        """The cache stays where there is room for it, for making its graphs anew takes time; else it is given back."""
+        """Keep a cache that fits `keep_bytes`, because capturing its graphs again takes time; free a larger one."""
         # The shape of what stays decides which graphs run next. Were a smaller cache to stay after a larger one went, a
         # resumed run, whose first rollouts are the largest that there can be, would have other graphs than a whole one.
-        if self.cache_bytes > self.keep_bytes:
-            self.keep_bytes = 0
+        if self.cache_bytes > self._keep_bytes:
+            self._keep_bytes = 0
             self.close()
 
     @property
     def cache_bytes(self) -> int:
-        """Of what is there now."""
+        """Bytes of the current cache."""
         return sum(one.nbytes for one in (*self._state.keys, *self._state.values)) if self._state else 0
 
     def close(self) -> None:
@@ -203,7 +217,7 @@ class GraphEngine:
 
 
 def _with_stop_text(work: _Work, ids: Sequence[Sequence[int]], counts: Sequence[int]) -> set[int]:
-    """Slots whose row has completed a stop text since the last look."""
+    """Slots whose row has completed a stop text since the last check."""
     found = set()
     for slot, row in work.rows.items():
         for length in range(row.looked + 1, counts[slot] + 1):
@@ -215,9 +229,9 @@ def _with_stop_text(work: _Work, ids: Sequence[Sequence[int]], counts: Sequence[
 
 
 def in_turn(requests: Sequence[Request]) -> list[int]:
-    """Numbers of the requests in the order in which they start: equal prompts together, long ones first. (pure)
+    """Request numbers in starting order: equal prompts together, long ones first. (pure)
 
-    Long ones first, for the last rows to run are alone.
+    Long ones go first because the last rows run alone.
     """
     return sorted(
         range(len(requests)), key=lambda number: (-len(requests[number].prompt_ids), requests[number].prompt_ids)
@@ -225,7 +239,7 @@ def in_turn(requests: Sequence[Request]) -> list[int]:
 
 
 def bucket_of(rows: int, slots: int) -> int:
-    """Rows of the smallest graph that holds so many: a power of two, or all slots. (pure)"""
+    """Rows of the smallest graph that holds `rows`: a power of two, or all slots. (pure)"""
     bucket = 1
     while bucket < rows:
         bucket *= 2
@@ -233,7 +247,7 @@ def bucket_of(rows: int, slots: int) -> int:
 
 
 def reason_against(model: Any) -> str:
-    """Why a model cannot be decoded this way; empty: it can."""
+    """Why a model cannot be decoded this way; empty if it can."""
     if reason := reason_of(model) or capture.supports(described(model)):
         return reason
     if len(stop_ids_of(model)) > MAX_STOPS:
@@ -258,7 +272,7 @@ def reason_against(model: Any) -> str:
 
 
 def operations_for(device: torch.device) -> Operations:
-    """The fastest that this machine can compile."""
+    """The fastest operations that this machine can compile."""
     if device.type == "cpu":
         return TorchOperations()
     if not (reason := cuda.reason_against()):
@@ -267,7 +281,7 @@ def operations_for(device: torch.device) -> Operations:
         try:
             return CudaOperations(device)
         except RuntimeError as error:
-            if is_out_of_memory(error):  # not for want of kernels
+            if is_out_of_memory(error):  # not a missing compiler
                 raise
             reason = str(error)
     from workers.rollout.graph.triton_step import TritonOperations

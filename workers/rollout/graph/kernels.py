@@ -1,12 +1,12 @@
-"""Triton kernels of one decode step: what lies between its products.
+"""Triton kernels for one decode step, except its large products.
 
-Sums over split K are fixed in order, so equal inputs give equal bits. A projection leaves its result as float32 parts
-[splits, rows, N + R], the last R columns being x A^T of the adapters; the kernel that reads it adds the parts, the bias
-and the adapters' B, so that none of this costs a launch.
+Sums over split K have a fixed order, so equal inputs give equal bits. A projection writes float32 parts, [splits, rows,
+N + R]; the last R columns are x A^T of the adapters. The kernel that reads them also adds up the parts, the bias and
+the adapters' B, so none of these needs a launch.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-# (The arguments of a kernel are what Triton makes of them.)
+# (Triton decides the types of a kernel's arguments.)
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ import triton.language as tl
 from triton.language.extra import cuda
 
 BELOW_ONE = tl.constexpr(1 - 2**-23)
-"""What a float32 is multiplied by to be less, by a rounding or two."""
+"""A factor that makes a float32 smaller by one or two roundings."""
 
 
 @triton.jit
 def _begin(CHAINED: tl.constexpr):
-    """Let the next kernel be launched, and wait for what those before this write (`wait_for_previous` in matmul.cu).
+    """Allow the next kernel's launch, and wait for the writes of earlier kernels (`wait_for_previous` in matmul.cu).
 
-    Before it stands only what no chained kernel writes: weights, and the rows' positions, which `draw` moves.
+    Before this call, read only what no chained kernel writes: weights, and the rows' positions (only `draw` moves
+    them).
     """
     if CHAINED:
         cuda.gdc_launch_dependents()
@@ -31,7 +32,7 @@ def _begin(CHAINED: tl.constexpr):
 
 @triton.jit
 def _place(row, columns, K, FRAGMENTS: tl.constexpr):
-    """Where x[row, columns] lies: in rows of K, or as the CUDA products read it (`place` in matmul.cu)."""
+    """Address of x[row, columns]: in rows of K, or in the layout of the CUDA products (`place` in matmul.cu)."""
     if FRAGMENTS:
         piece = ((row // 8) * ((K + 255) // 256) + columns // 256) * 8 + columns % 64 // 8
         return (piece * 32 + row % 8 * 4 + columns % 256 // 64) * 8 + columns % 8
@@ -54,9 +55,9 @@ def _whole(
     SPLITS: tl.constexpr,
     RANK: tl.constexpr,
 ):
-    """Sum of a projection's parts with its adapter, float32. columns: below N; segment: whose A and B it is."""
+    """Sum of a projection's parts with its adapter, float32. columns: below N; segment: the matrix they belong to."""
     total = tl.zeros((columns.shape[0],), tl.float32)
-    for split in tl.static_range(SPLITS):  # unrolled, so that no load waits for another
+    for split in tl.static_range(SPLITS):  # unrolled, so that loads do not wait for each other
         total += tl.load(parts + (split * num_rows + row) * width + columns, mask=inside, other=0.0)
     if RANK > 0:
         added = tl.zeros((columns.shape[0],), tl.float32)
@@ -88,7 +89,8 @@ def add_norm(
     FRAGMENTS: tl.constexpr,
     CHAINED: tl.constexpr,
 ):
-    """residual + projection (none where SPLITS is 0), [M, H] in float32 or bfloat16, and its RMS norm in bfloat16."""
+    """residual + projection (no projection if SPLITS is 0), [M, H] in float32 or bfloat16, and its RMS norm in
+    bfloat16."""
     row = tl.program_id(0)
     columns = tl.arange(0, BLOCK)
     inside = columns < H
@@ -122,7 +124,7 @@ def activate(
     FRAGMENTS: tl.constexpr,
     CHAINED: tl.constexpr,
 ):
-    """silu(gate) * up of a projection that has both, [M, width] in bfloat16; where they have adapters."""
+    """silu(gate) * up from a projection of both, [M, width] in bfloat16; for layers with adapters."""
     _begin(CHAINED)
     row = tl.program_id(0)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -160,7 +162,7 @@ def rope_write(
     HAS_BIAS: tl.constexpr,
     CHAINED: tl.constexpr,
 ):
-    """Queries rotated, [M, HEADS, DIM]; keys, rotated, and values into their caches [slots, KEY_HEADS, T, DIM]."""
+    """Rotates queries, [M, HEADS, DIM]; writes rotated keys, and values, into the caches [slots, KEY_HEADS, T, DIM]."""
     row, head = tl.program_id(0), tl.program_id(1)
     half: tl.constexpr = DIM // 2
     lanes = tl.arange(0, half)
@@ -211,7 +213,7 @@ def attend(
     BLOCK: tl.constexpr,
     CHAINED: tl.constexpr,
 ):
-    """Attention of one token a row over the keys up to its position; each split its portion of them."""
+    """Attention of one token per row over the keys up to its position; each split handles its portion of them."""
     row, key_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     group: tl.constexpr = HEADS // KEY_HEADS
     members = tl.arange(0, GROUP)
@@ -258,7 +260,7 @@ def combine(
     FRAGMENTS: tl.constexpr,
     CHAINED: tl.constexpr,
 ):
-    """The splits of each (row, head) brought together, [M, HEADS * DIM] in bfloat16."""
+    """Combines the splits of each (row, head), [M, HEADS * DIM] in bfloat16."""
     _begin(CHAINED)
     place = tl.program_id(0)
     splits, dims = tl.arange(0, SPLITS), tl.arange(0, DIM)
@@ -273,7 +275,7 @@ def combine(
 
 @triton.jit
 def vocabulary_tiles(logits, temperature, tops, sums, inner, arg, V, NUM_TILES, TILE: tl.constexpr):
-    """Of a tile of a row's logits: highest, sum of exp(z - highest), that weighted by z, and place of the highest."""
+    """For a tile of a row's logits: maximum, sum of exp(z - max), that sum weighted by z, and index of the maximum."""
     row, tile = tl.program_id(0), tl.program_id(1)
     columns = tile * TILE + tl.arange(0, TILE)
     inside = columns < V
@@ -314,7 +316,7 @@ def draw(
     TILE: tl.constexpr,
     STOPS: tl.constexpr,
 ):
-    """Each active row's next token: written down, made the next input, and looked at whether it ends the row."""
+    """Draws each active row's next token, stores it, makes it the next input, and checks whether it ends the row."""
     row = tl.program_id(0)
     if tl.load(active + row) != 0:
         numbers = tl.arange(0, TILES)
@@ -330,7 +332,7 @@ def draw(
         count = tl.load(counts + row)
         uniform = tl.load(uniforms + row * room + count)
         passed = tl.cumsum(mass, 0) / total
-        # Sums in another order may round to less than the number that was drawn: what has no mass is never chosen.
+        # A sum in another order may round below the uniform number; a token without probability mass is never chosen.
         uniform = tl.minimum(uniform, tl.max(passed, 0) * BELOW_ONE)
         tile = tl.minimum(tl.sum(((passed <= uniform) & known).to(tl.int32), 0), NUM_TILES - 1)
         before = tl.sum(tl.where(numbers < tile, mass, 0.0), 0) / total
@@ -345,7 +347,7 @@ def draw(
         token = tl.minimum(tile * TILE + tl.minimum(tl.sum(below.to(tl.int32), 0), TILE - 1), V - 1)
         if tl.load(greedy) != 0:
             first = tl.min(tl.where(known & (top == best), numbers, TILES), 0)
-            # Where all is NaN, none is the highest; the log-prob then says so.
+            # With NaN everywhere there is no maximum, so take any token; its log-prob is NaN.
             token = tl.minimum(tl.load(arg + base + tl.minimum(first, NUM_TILES - 1)), V - 1)
         log_prob = tl.load(line + token).to(tl.float32) / heat - lse
         place = row * room + count

@@ -1,7 +1,7 @@
-"""Triton kernels of a decode step's products over NF4 or bfloat16 weights, for GPUs that get no CUDA C++."""
+"""Triton kernels for a decode step's products over NF4 or bfloat16 weights, for GPUs without the CUDA C++ kernels."""
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-# (The arguments of a kernel are what Triton makes of them.)
+# (Triton decides the types of a kernel's arguments.)
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import triton.language as tl
 
 @triton.jit
 def _halves(word):
-    """The two bfloat16 of a 32-bit word: the one at the lower address first."""
+    """The two bfloat16 values of a 32-bit word; the one at the lower address first."""
     first = (word & 0xFFFF).to(tl.int16).to(tl.bfloat16, bitcast=True)
     second = ((word >> 16) & 0xFFFF).to(tl.int16).to(tl.bfloat16, bitcast=True)
     return first, second
@@ -19,7 +19,7 @@ def _halves(word):
 
 @triton.jit
 def _dense_product(x, weight, rows, columns, num_rows, num_columns, begin, end, K, HALF: tl.constexpr):
-    """Transposed product of x: [M, K] and weight: [N, K], both as words of two, over the words begin to end."""
+    """Transposed product of x: [M, K] and weight: [N, K], both as words of two values, over the words begin to end."""
     acc = tl.zeros((columns.shape[0], rows.shape[0]), tl.float32)
     for at in range(begin, end, HALF):
         words = at + tl.arange(0, HALF)
@@ -42,8 +42,8 @@ def _dense_product(x, weight, rows, columns, num_rows, num_columns, begin, end, 
 
 @triton.jit
 def _nf4_product(x, weight, absmax, levels, rows, columns, num_rows, begin, end, K, HALF: tl.constexpr):
-    """The same for a weight of packed codes [N, K / 2] with one scale for 64: each weight is rounded to bfloat16 as the
-    trainer rounds it. begin and end are multiples of HALF, N of the block."""
+    """The same for a weight of packed codes [N, K / 2] with one scale per 64. Each weight is rounded to bfloat16 as in
+    training. begin and end are multiples of HALF, N of the block's columns."""
     acc = tl.zeros((columns.shape[0], rows.shape[0]), tl.float32)
     BLOCKS: tl.constexpr = HALF // 32
     for at in range(begin, end, HALF):
@@ -86,7 +86,7 @@ def project(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """out[split, m, n] of up to three weights side by side, which end at end0, end1 and N; then the adapters' A."""
+    """out[split, m, n] of up to three weights side by side, ending at end0, end1 and N; then the adapters' A."""
     tile, split = tl.program_id(0), tl.program_id(1)
     rows = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
     begin = split * words_a_split
@@ -133,7 +133,7 @@ def gate_up(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """silu(x W_gate^T) * (x W_up^T), [M, N] in bfloat16; where these two have no adapters."""
+    """silu(x W_gate^T) * (x W_up^T), [M, N] in bfloat16; for layers without adapters."""
     rows = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     if IS_NF4:

@@ -1,4 +1,4 @@
-"""Reading prompts into slots of the static cache with the model's own modules, each different prompt once."""
+"""Reads prompts into slots of the static cache with the model's own modules, each distinct prompt once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ Prompt = tuple[int, ...]
 
 
 def read_prompts(decoder: Decoder, state: State, prompts: Sequence[Prompt], slots: Sequence[int]) -> None:
-    """Keys and values of all tokens but each prompt's last, which the first decode step reads as any other token."""
+    """Keys and values of each prompt's tokens except the last, which the first decode step reads like any other
+    token."""
     slots_of: dict[Prompt, list[int]] = {}
     for prompt, slot in zip(prompts, slots, strict=True):
         if len(prompt) > 1:
@@ -26,8 +27,8 @@ def read_prompts(decoder: Decoder, state: State, prompts: Sequence[Prompt], slot
 
 def _read_part(decoder: Decoder, state: State, prompts: Sequence[Prompt], slots: Sequence[Sequence[int]]) -> None:
     device, longest = decoder.model.device, max(map(len, prompts))
-    # Padded on the right: under a causal mask no token of a prompt sees what follows it, and a decode step writes there
-    # before it reads.
+    # Padded on the right. Under a causal mask no token sees the padding, and a decode step overwrites a position before
+    # reading it.
     ids = torch.tensor([list(prompt) + [0] * (longest - len(prompt)) for prompt in prompts], device=device)
     cos, sin = decoder.rope[:, None, None, :longest]  # [1, 1, T, head_dim]
     rows = torch.tensor([slot for each in slots for slot in each], device=device)

@@ -1,4 +1,4 @@
-"""What a decode step changes: the caches, and for each slot its next token, position and what it has drawn so far."""
+"""What a decode step changes: the caches, and each slot's next token, position and tokens drawn so far."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from torch import Tensor
 from workers.rollout.engine import Sampling
 
 MAX_STOPS = 8
-"""Stop tokens that a step compares with."""
+"""Most stop tokens that a step compares with."""
 
 
 @dataclass
 class Shape:
-    """Sizes that everything is made for; another one needs other tensors, and other graphs."""
+    """The sizes that tensors and graphs are made for. Other sizes need new ones."""
 
     slots: int
-    """Rows that decode side by side."""
+    """Most rows that decode side by side."""
     cache_length: int
-    """Tokens of a row, prompt included."""
+    """Most tokens of a row, including the prompt."""
     room: int
-    """Tokens that a row may draw."""
+    """Most tokens that a row may draw."""
 
     def holds(self, other: Shape) -> bool:
         return all(getattr(self, name) >= getattr(other, name) for name in ("slots", "cache_length", "room"))
 
 
 class State:
-    """All on the device. keys, values: a layer's [slots, key heads, cache_length, head_dim]."""
+    """All on the device. keys, values: per layer [slots, key heads, cache_length, head_dim]."""
 
     def __init__(
         self, shape: Shape, layers: int, key_heads: int, head_dim: int, dtype: torch.dtype, device: Any
@@ -47,14 +47,14 @@ class State:
         self.tokens, self.positions, self.counts, self.active = (per_slot() for _ in range(4))
         self.out_ids = per_slot(torch.int32, shape.room)
         self.out_log_probs, self.out_entropies, self.uniforms = (per_slot(torch.float32, shape.room) for _ in range(3))
-        # One number each, in memory: a captured graph reads them anew, while arguments would be frozen in it.
+        # One-element tensors: a captured graph rereads them, whereas it would freeze arguments.
         self.temperature = torch.ones(1, device=device)
         self.greedy, self.limit = (torch.zeros(1, dtype=torch.int32, device=device) for _ in range(2))
         self.stop_ids = torch.full((MAX_STOPS,), -1, dtype=torch.int32, device=device)
 
     @staticmethod
     def bytes_of(shape: Shape, layers: int, key_heads: int, head_dim: int, itemsize: int) -> int:
-        """Of the caches; the rest is small."""
+        """Bytes of the caches; the rest is small."""
         return 2 * layers * shape.slots * key_heads * shape.cache_length * head_dim * itemsize
 
     def set_sampling(self, sampling: Sampling, stop_ids: Sequence[int]) -> None:
@@ -65,7 +65,7 @@ class State:
         self.stop_ids.copy_(torch.tensor(padded, dtype=torch.int32))
 
     def begin(self, slots: Tensor, tokens: Tensor, positions: Tensor, uniforms: Tensor) -> None:
-        """Rows start in these slots, whose caches hold all of their prompts but the last token. slots: [R];
+        """Start rows in these slots, whose caches already hold all tokens of their prompts but the last. slots: [R];
         uniforms: [R, <= room]."""
         self.tokens[slots], self.positions[slots] = tokens.int(), positions.int()
         self.counts[slots] = 0
@@ -73,7 +73,7 @@ class State:
         self.active[slots] = 1
 
     def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """Rows to other slots, none of which is a source."""
+        """Move rows to other slots. No target may be a source."""
         if not sources:
             return
         device = self.tokens.device

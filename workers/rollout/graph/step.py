@@ -1,4 +1,4 @@
-"""One decode step: every row reads a token and draws the next, written once over operations of two kinds."""
+"""One decode step: every row reads a token and draws the next. Written once, over two kinds of operations."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from workers.rollout.graph.state import State
 from workers.rollout.graph.step_weights import Projection, Weights
 
 Inputs = Any
-"""x of a projection, [M, K], in a layout of their own."""
+"""x of a projection, [M, K], in the operations' own layout."""
 Parts = Any
-"""A projection's result as its operations keep it until another of them reads it."""
+"""A projection's result, in whatever form the other operations read it."""
 
 
 class Operations(Protocol):
-    """What a step is made of; residual: the residual stream, [M, hidden] in `weights.stream`."""
+    """The building blocks of a step. residual: the residual stream, [M, hidden] in `weights.stream`."""
 
     def embed(self, tokens: Tensor, weights: Weights) -> Tensor:
-        """[M, hidden] in the weights' dtype: nothing is added yet."""
+        """[M, hidden] in the weights' dtype; the residual stream starts from it."""
 
     def add_norm(
         self,
@@ -36,15 +36,15 @@ class Operations(Protocol):
         *,
         is_last: bool = False,
     ) -> tuple[Tensor, Inputs]:
-        """(residual + projection in the dtype `stream`, its RMS norm). is_last: what follows is no projection but the
-        head."""
+        """(residual + projection in the dtype `stream`, its RMS norm). is_last: the output head follows, not a
+        projection."""
 
     def project(self, x: Inputs, projection: Projection) -> Parts: ...
 
     def attention(
         self, parts: Parts, projection: Projection, state: State, layer: int, rope: Tensor, weights: Weights
     ) -> Inputs:
-        """[M, heads * head_dim]; writes the new keys and values into the caches. rope: [2, T, head_dim]."""
+        """[M, heads * head_dim]. Writes the new keys and values into the caches. rope: [2, T, head_dim]."""
 
     def gate_up(self, x: Inputs, projection: Projection) -> Inputs:
         """silu(gate) * up: [M, intermediate]"""
@@ -69,7 +69,7 @@ def decode_step(weights: Weights, state: State, rope: Tensor, rows: int, ops: Op
 
 
 class TorchOperations:
-    """Plain PyTorch: the reference of the kernels, and what there is without a GPU."""
+    """Plain PyTorch: the reference for the kernels, and the fallback without a GPU."""
 
     def embed(self, tokens: Tensor, weights: Weights) -> Tensor:
         return weights.embedding[tokens]
@@ -133,7 +133,7 @@ class TorchOperations:
         active = state.active[:rows] > 0
         counts = state.counts[:rows].long()
         everyone = torch.arange(rows, device=logits.device)
-        now = counts.clamp(max=state.shape.room - 1)  # of a row that has ended it is one further
+        now = counts.clamp(max=state.shape.room - 1)  # the count of a finished row is one beyond
         log_p = torch.log_softmax(logits.float() / state.temperature, -1)  # [M, V]
         probabilities = log_p.exp()
         cumulated = cumulated_sum(probabilities)

@@ -1,7 +1,7 @@
-"""What a decode step reads of the trainer's model: its own weights, never copies; biases, and adapters in bfloat16.
+"""What a decode step reads of the trainer's model: its weights without copying; biases, and adapters in bfloat16.
 
-An optimiser step on weights is seen by the next rollout at once. Biases lie side by side here, and adapters are float32
-there: `Weights.refresh` puts both into fixed buffers, so that captured graphs stay valid.
+The next rollout sees an optimiser step on weights at once. Biases are stored side by side here, and the trainer's
+adapters are float32, so `Weights.refresh` copies both into fixed buffers; captured graphs stay valid.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from workers.models.nf4 import levels
 
 @dataclass
 class Matrix:
-    """One weight, [N, K]. data: bfloat16 (or float32 on a CPU), or NF4 codes, two a byte, with absmax: [N K / 64]."""
+    """One weight, [N, K]. data: bfloat16 (float32 on a CPU), or NF4 codes, two per byte, with absmax: [N K / 64]."""
 
     data: Tensor
     absmax: Tensor | None
     shape: tuple[int, int]
 
     def dense(self, dtype: torch.dtype) -> Tensor:
-        """[N, K], as the trainer computes with it in `dtype`."""
+        """The weight as [N, K] in `dtype`, dequantised in the same way as in training."""
         if self.absmax is None:
             return self.data.to(dtype)
         codes = self.data.reshape(-1)
@@ -39,9 +39,9 @@ class Matrix:
 
 @dataclass
 class Adapters:
-    """Those of a projection's matrices, in order; one that has none is zero.
+    """The adapters of a projection's matrices, in order. A matrix without an adapter gets zeros.
 
-    a: [matrices * rank, K]; b: [rank, N], each column with its own matrix's B.
+    a: [matrices * rank, K]; b: [rank, N], each column from its own matrix's B.
     """
 
     a: Tensor
@@ -69,7 +69,7 @@ class Projection:
         return tuple(ends)
 
     def refresh(self) -> None:
-        """Put the trainer's biases, and its adapters in fewer bits, into the buffers that are read."""
+        """Copy the trainer's biases, and its adapters rounded, into the buffers that a step reads."""
         if self.bias is not None:
             torch.cat(_biases(self.modules), out=self.bias)
         if self.adapters is None:
@@ -95,7 +95,7 @@ class Layer:
 
 
 class Weights:
-    """All that a decode step reads of a model."""
+    """Everything that a decode step reads of a model."""
 
     def __init__(self, model: Any) -> None:
         decoder, shape = model.model, shape_of(model.config.to_dict())
@@ -117,19 +117,19 @@ class Weights:
         ]
         self.dtype = self.embedding.dtype
         self.stream = stream_of(model)
-        """Of the residual stream."""
+        """Dtype of the residual stream."""
 
     def projections(self) -> Iterator[Projection]:
         for layer in self.layers:
             yield from (layer.qkv, layer.out, layer.gate_up, layer.down)
 
     def refresh(self) -> None:
-        """To be called after the trainer has changed what it trains."""
+        """Call it after the trainer has changed trained weights."""
         for each in self.projections():
             each.refresh()
 
     def addresses(self) -> tuple[int, ...]:
-        """Where everything lies: graphs hold while this is unchanged."""
+        """Addresses of all tensors. Graphs are valid while these stay the same."""
         tensors = [self.embedding, self.head, self.norm]
         for layer in self.layers:
             tensors += [layer.first_norm, layer.second_norm]
@@ -139,14 +139,14 @@ class Weights:
 
 
 def pair_of(module: Any) -> tuple[Tensor, Tensor] | None:
-    """A [rank, K] and B [N, rank] of a linear module's adapter, as peft names them; None where it has none."""
+    """A [rank, K] and B [N, rank] of a linear module's adapter, by peft's names; None if it has none."""
     if not hasattr(module, "lora_A"):
         return None
     return module.lora_A[ADAPTER].weight.detach(), module.lora_B[ADAPTER].weight.detach()
 
 
 def projection(*modules: Any) -> Projection:
-    """Linear modules, perhaps with adapters, as one projection. Its buffers are filled by `refresh`."""
+    """Linear modules, with or without adapters, as one projection. `refresh` fills its buffers."""
     bases = [getattr(module, "base_layer", module) for module in modules]
     matrices = [_matrix(base) for base in bases]
     bias = None if bases[0].bias is None else torch.cat(_biases(modules))
@@ -166,7 +166,7 @@ def _biases(modules: Sequence[Any]) -> list[Tensor]:
 
 
 def computed_in(device: torch.device) -> torch.dtype:
-    """Precision of the copies of adapters: what the kernels multiply, and all of it where there are none."""
+    """Dtype of the adapters' copies: what the kernels multiply in; without kernels, the dtype of everything."""
     return torch.bfloat16 if device.type == "cuda" else torch.float32
 
 

@@ -1,4 +1,4 @@
-"""The operations of a decode step as Triton kernels: nine launches a layer, all of which a CUDA graph can hold."""
+"""The operations of a decode step as Triton kernels: nine launches per layer, all capturable in a CUDA graph."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VOCABULARY_TILE = 4096
 
 @dataclass
 class Inputs:
-    """x of a projection, in whichever layout its kernel reads."""
+    """x of a projection, in the layout that its kernel reads."""
 
     data: Tensor
     rows: int
@@ -30,7 +30,7 @@ class Inputs:
 
 @dataclass
 class Parts:
-    """data: float32 [splits, M, N + R], R columns of x A^T last."""
+    """data: float32 [splits, M, N + R]; the last R columns are x A^T."""
 
     data: Tensor
     splits: int
@@ -41,7 +41,7 @@ class TritonOperations:
     """`Operations` on a CUDA device, in bfloat16."""
 
     fragments = False
-    """Whether x is laid out for the CUDA products."""
+    """Whether x has the layout of the CUDA products."""
 
     def __init__(self, device: torch.device) -> None:
         self.levels = levels().to(device)
@@ -51,7 +51,7 @@ class TritonOperations:
         self.chain = {"CHAINED": True, "launch_pdl": True} if can_chain(device) else {"CHAINED": False}
 
     def embed(self, tokens: Tensor, weights: Weights) -> Tensor:
-        """Not chained, nor is `draw`: whatever came before a step is done when its first kernels begin."""
+        """Neither this nor `draw` is chained, so everything before a step is done when its first kernels begin."""
         return weights.embedding[tokens]
 
     def add_norm(
@@ -92,7 +92,7 @@ class TritonOperations:
         return new, out if is_last else x
 
     def inputs(self, rows: int, columns: int, device: torch.device) -> Inputs:
-        """Room for the x of a projection."""
+        """An empty x for a projection."""
         return Inputs(torch.empty(rows, columns, dtype=torch.bfloat16, device=device), rows)
 
     def _adapters(self, projection: Projection | None) -> tuple[Tensor | None, Tensor, int, float]:
@@ -206,7 +206,7 @@ class TritonOperations:
         return out
 
     def activated(self, x: Inputs, projection: Projection) -> Inputs:
-        """`gate_up` in two launches: with adapters, or where its sums do not fit one."""
+        """`gate_up` in two launches: for layers with adapters, or if its sums do not fit one launch."""
         columns, block = projection.ends[0], 512
         parts = self.project(x, projection)
         a, b, rank, scale = self._adapters(projection)
@@ -294,7 +294,7 @@ class TritonOperations:
 
 
 def words(x: Tensor) -> Tensor:
-    """A bfloat16 tensor as words of two."""
+    """A bfloat16 tensor as 32-bit words of two values."""
     return x.view(torch.int32)
 
 

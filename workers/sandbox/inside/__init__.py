@@ -1,1 +1,1 @@
-"""What runs behind the wall: zygote and children. Standard library only, no import of the package above."""
+"""Code that runs inside the sandbox: zygote and children. Standard library only; imports nothing from the parents."""

@@ -1,8 +1,8 @@
-"""The start of a zygote: first what programs may import, then, side by side in memory, what runs them."""
+"""Starts a zygote: loads the modules that programs may import, then, contiguously in memory, its own."""
 
 from __future__ import annotations
 
-import _signal  # the C part alone: the module around it would lie in front of those that programs import
+import _signal  # the C module only: `signal` itself must not be loaded before the programs' modules
 import gc
 import importlib
 import os
@@ -11,20 +11,20 @@ from . import compact, modules
 from .frames import JOBS_FD, REPLIES_FD, read_frame, write_frame
 
 _BEFORE = ("dataclasses", "marshal", "mmap", "resource", "select", "signal", "warnings")
-"""What the zygote itself needs of the library. Only its own modules are to come last."""
+"""Standard library modules that the zygote needs, loaded before its own modules, which must come last."""
 
 
 def main() -> None:
-    """Serve until the parent goes away. Standard input carries jobs, standard output replies."""
-    # A shutdown sends TERM to every process: the zygote ends with its parent, and no program may be judged by a signal
-    # that had nothing to do with it. Children inherit this.
+    """Serve until the parent goes away. Jobs arrive on standard input; replies leave on standard output."""
+    # A shutdown sends TERM to every process. The zygote ends with its parent, and a program must not be judged by a
+    # signal that has nothing to do with it. Children inherit this setting.
     _signal.signal(_signal.SIGTERM, _signal.SIG_IGN)
     _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
     _move_descriptors()
     settings = read_frame(JOBS_FD)
     if settings is None:
         return
-    # Hooks after fork re-seed generators and repair locks that a process of one thread cannot have broken.
+    # Disable fork hooks: they reseed generators and repair locks, which a single-threaded process cannot break.
     os.register_at_fork = lambda **_: None
     try:
         failed = modules.load(settings["modules"])
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def _move_descriptors() -> None:
-    """Jobs and replies leave 0 and 1 to /dev/null, so that a child's `print` cannot reach the parent."""
+    """Move jobs and replies off descriptors 0 and 1 and point 0, 1, 2 at /dev/null: `print` cannot reach the parent."""
     os.dup2(0, JOBS_FD)
     os.dup2(1, REPLIES_FD)
     null = os.open(os.devnull, os.O_RDWR)

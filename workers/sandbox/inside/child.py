@@ -1,7 +1,7 @@
-"""One program in one fresh process: seal, run, send a frame for each call, leave.
+"""Runs one program in a sealed, freshly forked process and sends a frame for each call.
 
-Everything here may be read and changed by the program that runs in the same process. It therefore holds nothing worth
-having: no expected answer, no other program, and a nonce that is good for this program's own results only.
+The program can read and change everything in its process, so nothing here is worth stealing: there is no expected
+answer, no other program, and the nonce is valid for this program's own results only.
 """
 
 from __future__ import annotations
@@ -17,9 +17,15 @@ from typing import Any
 from . import codec
 from .frames import HEADER, MAX_BODY
 
+STATEMENT = ""
+"""Used as entry name: the argument is a statement, executed in the program's own namespace."""
+
+
+_exec, _compile_text = exec, compile  # saved, so that a program cannot pass by replacing them
+
 
 class Outcome:
-    """What a frame says."""
+    """The content of one frame."""
 
     __slots__ = ("error_type", "message", "status", "value")
 
@@ -33,13 +39,13 @@ class Outcome:
 
 
 def run(packed: bytes, program_builtins: dict[str, Any], nonce: bytes, pipe: int) -> None:
-    """Run every call of the job. Returns when all frames are sent."""
+    """Run every call of the job. Returns once all frames are sent."""
     program, name, repeat, inputs = loads(packed)
     code = _compile(program)
     if isinstance(code, Outcome):
         _send(code, None, nonce, pipe)
         return
-    # One input: this process ends with it, and the builtins may be the zygote's own. Copying them touches 60 pages.
+    # With a single input the process ends after it, so it may use the zygote's builtins: a copy touches 60 pages.
     alone = len(inputs) == 1
     for arguments in inputs:
         began = _cpu_now()
@@ -52,7 +58,7 @@ def run(packed: bytes, program_builtins: dict[str, Any], nonce: bytes, pipe: int
 
 
 def _cpu_now() -> float | None:
-    """CPU seconds of this process; None where the filter denies clocks."""
+    """CPU seconds of this process; None if the seccomp filter denies clocks."""
     try:
         return process_time()
     except OSError:
@@ -79,15 +85,17 @@ def _compile(program: str) -> CodeType | Outcome:
 
 
 def _load(code: CodeType, entry: str, program_builtins: dict[str, Any]) -> Any:
-    """The entry function of a freshly executed module, or why there is none."""
+    """Execute the program as a fresh module; returns its entry function, or an Outcome if there is none."""
     module = ModuleType("program")
     module.__dict__["__builtins__"] = program_builtins
-    # dataclasses and typing look a class's module up by name.
+    # dataclasses and typing look up a class's module by name.
     sys.modules["program"] = module
     try:
         exec(code, module.__dict__)  # noqa: S102  running the program is this process's whole purpose
     except BaseException as error:
         return _failure(error)
+    if entry == STATEMENT:
+        return lambda text: _exec(_compile_text(text, "<test>", "exec", dont_inherit=True), module.__dict__)
     function = module.__dict__.get(entry)
     if not callable(function):
         return Outcome("rejected", message=f"the program defines no function {entry!r}")

@@ -1,8 +1,8 @@
-"""Values to JSON that keeps Python's types, and back: what comes over the wall.
+"""Encodes Python values as type-preserving JSON and decodes them, to pass results out of the sandbox.
 
-Pure. None, bool, int and str are themselves in JSON; every other type is a list that begins with its tag. Types are
-tested by identity (`type(value) is int`), so that a subclass with methods of its own cannot pass as its base.
-`encode` writes the text itself: a `json.dumps` of a tree costs a short-lived process three times as much.
+Pure. None, bool, int and str map to plain JSON; every other type becomes a list that starts with a type tag. Types are
+compared by identity (`type(value) is int`), so that a subclass with its own methods cannot pose as its base class.
+`encode` writes the text directly: `json.dumps` of a tree takes three times as long in a short-lived process.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from typing import Any
 MAX_DEPTH = 32
 MAX_NODES = 10_000
 MAX_TEXT = 65_536
-"""Characters of all strings together, and bytes of all byte strings."""
+"""Total size of all strings (in characters) and byte strings (in bytes) together."""
 MAX_INT_BITS = 4_096
 
 Tree = Any
-"""A JSON value: None, bool, int, str, or a list whose first element is the tag."""
+"""A parsed JSON value: None, bool, int, str, or a list whose first element is the tag."""
 
 
 class NotLiteral(Exception):
-    """The value has a type that no literal can write."""
+    """The value's type has no literal form."""
 
 
 class TooLarge(Exception):
-    """The value is a literal, but beyond a cap of this module."""
+    """The value is a literal but exceeds a limit of this module."""
 
 
 class BadTree(Exception):
-    """The JSON tree was not made by `encode`."""
+    """The JSON tree is not valid output of `encode`."""
 
 
 class _Caps:
-    """What is left of the caps while one value is read or written."""
+    """Remaining budget while one value is encoded or decoded."""
 
     __slots__ = ("nodes", "text")
 
@@ -61,7 +61,7 @@ class _Caps:
 
 
 def encode(value: object) -> str:
-    """The JSON text of a literal value. Raises NotLiteral or TooLarge."""
+    """Encode a literal value as JSON text. Raises NotLiteral or TooLarge."""
     return _encode(value, 0, _Caps())
 
 
@@ -107,9 +107,9 @@ def _encode_rare(value: Any, caps: _Caps) -> str:
 
 
 def decode(tree: Tree) -> Any:
-    """The value of a parsed JSON text, freshly built. Raises BadTree if `encode` cannot have made it.
+    """Build a new value from parsed JSON. Raises BadTree if `encode` cannot have produced it.
 
-    The caps hold here too: the text may come from a process that never ran `encode`.
+    The limits apply here too: the text may come from a process that never ran `encode`.
     """
     try:
         return _decode(tree, 0, _Caps())

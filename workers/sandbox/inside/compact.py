@@ -1,9 +1,9 @@
-"""Keeps what each job touches in few pages of memory.
+"""Keeps the memory that each job touches within few pages.
 
-A fork shares all pages, and one that is written afterwards costs a fault, if not a copy. Python writes to every object
-that it looks at, because it counts references there. Scattered over the holes that a hundred loaded modules leave, the
-objects of one job lie in many more pages than side by side. With another allocator than CPython's and the GNU library's
-this costs a little memory and gains nothing.
+After a fork all pages are shared, and the first write to a page costs a page fault and often a copy. Python writes to
+every object it uses, to update its reference count. Loading a hundred modules leaves holes in the heap; objects
+scattered over these holes occupy many more pages than contiguous ones. The code is tuned to CPython's and glibc's
+allocators; with others it wastes a little memory and gains nothing.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from __future__ import annotations
 import ctypes
 
 POOL_BYTES, POOL_HEAD = 1 << 14, 48
-"""Python's allocator serves blocks of up to 512 bytes, in steps of 16, from pools of one size each."""
+"""Size of a pool and of its header. Python's allocator serves blocks of up to 512 bytes, in steps of 16, from pools
+that each hold one block size."""
 POOL_SIZES = range(48, 512 + 1, 16)
 FRESH_BYTES = 1024
-"""This much one behind the other, from the start of a pool on: it was empty, so none had room."""
+"""So many contiguous bytes from the start of a pool mean that the pool was empty, hence no other pool had room."""
 SIZES = (*range(1 << 16, 1024, -512), *range(1024, 8, -16))
-"""What the C library is asked for."""
+"""Block sizes requested from `malloc`, in bytes."""
 MOST_BYTES = 4 << 20
-"""Taken by one call at most."""
+"""Maximum number of bytes that one call takes."""
 
 _libc = ctypes.PyDLL(None)
 _malloc, _free = _libc.malloc, _libc.free
@@ -29,7 +30,7 @@ _taken: list[bytes] = []
 
 
 def fill_holes() -> None:
-    """Take the free blocks of all sizes, for good: what is allocated next lies in fresh memory, in its order."""
+    """Permanently occupy free blocks of all sizes, so that later allocations are contiguous, in fresh memory."""
     _fill_heap()
     for size in POOL_SIZES:
         _fill_pools(size)
@@ -39,7 +40,7 @@ def _fill_heap() -> None:
     top, left = _malloc(120_000) or 0, MOST_BYTES
     for size in SIZES:
         while left > 0 and (block := _malloc(size)):
-            if block > top:  # it fitted nowhere below
+            if block > top:  # no hole of this size is left
                 _free(block)
                 break
             left -= size

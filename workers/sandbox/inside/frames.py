@@ -1,28 +1,30 @@
-"""Frames on pipes: length and body between parent and zygote; nonce, length and body from a child."""
+"""Frames on pipes: length + body between parent and zygote; nonce + length + body from a child."""
 
 from __future__ import annotations
 
 import json
 import os
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 JOBS_FD, REPLIES_FD, RESULT_FD = 3, 4, 3
-"""Descriptors of a zygote; the last one of its child."""
+"""File descriptors: the first two in the zygote, the last in its child."""
 HEADER = struct.Struct("!I")
-JOB_HEAD = struct.Struct("!QIId")
-"""Before each job: its number, bytes that follow, calls that it makes, CPU seconds of each call."""
+JOB_HEAD = struct.Struct("!QIIddQ")
+"""Header of a job: number, body bytes, number of calls (0: a script), CPU and wall seconds per call, bytes of address
+space (0: the zygote's own limit)."""
 NONCE_BYTES = 32
 FRAME = struct.Struct(f"!{NONCE_BYTES}sI")
 FRAME_HEAD = FRAME.size
 MAX_BODY = 1 << 20
-"""Bytes of one result."""
+"""Maximum size of one result, in bytes."""
 MAX_REPLY = 16 << 20
-"""Bytes of all results of one job."""
+"""Maximum size of all results of one job, in bytes."""
 
 
 def bodies(raw: bytes, sizes: list[int]) -> list[bytes]:
-    """The bodies of frames that lie one behind the other."""
+    """Split concatenated frames into their bodies of the given sizes."""
     found = []
     place = 0
     for size in sizes:
@@ -33,7 +35,7 @@ def bodies(raw: bytes, sizes: list[int]) -> list[bytes]:
 
 
 def read_frame(fd: int) -> Any:
-    """The JSON value of the next frame; None at the end of the stream."""
+    """Read the next frame's JSON value; None at end of stream."""
     head = read_exactly(fd, HEADER.size)
     if head is None:
         return None
@@ -42,7 +44,7 @@ def read_frame(fd: int) -> Any:
 
 
 def read_exactly(fd: int, size: int) -> bytes | None:
-    """The next bytes; None if the stream ends before. One read, if all have come."""
+    """Read exactly `size` bytes; None if the stream ends first. A single read if all have arrived."""
     found = os.read(fd, size)
     while len(found) < size:
         chunk = os.read(fd, size - len(found))
@@ -53,13 +55,25 @@ def read_exactly(fd: int, size: int) -> bytes | None:
 
 
 def write_frame(fd: int, value: Any) -> None:
-    """Send a JSON value. Leaves if nobody reads."""
+    """Send a JSON value. Exits the process if the reader is gone."""
     body = json.dumps(value).encode()
     write_all(fd, HEADER.pack(len(body)) + body)
 
 
+def write_parts(fd: int, parts: Sequence[bytes | memoryview]) -> None:
+    """Write several pieces, usually in one system call. Exits the process if the reader is gone."""
+    try:
+        sent = os.writev(fd, parts)
+    except BrokenPipeError:
+        os._exit(0)
+    for part in parts:
+        if sent < len(part):
+            write_all(fd, part[sent:])
+        sent = max(0, sent - len(part))
+
+
 def write_all(fd: int, data: bytes | memoryview) -> None:
-    """Write everything. Leaves if nobody reads."""
+    """Write everything. Exits the process if the reader is gone."""
     with memoryview(data) as view:
         sent = 0
         try:

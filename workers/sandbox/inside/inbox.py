@@ -1,7 +1,7 @@
-"""What a child has sent, until it is passed on to the parent.
+"""Buffers a child's frames until they are passed on to the parent.
 
-It lies in one mapping that is wiped for each job and that no child inherits: nothing of an earlier program's answers is
-in the memory of a later one.
+The buffer is a memory mapping that is wiped before each job and that children do not inherit, so a program never finds
+an earlier program's answers in its memory.
 """
 
 from __future__ import annotations
@@ -9,35 +9,35 @@ from __future__ import annotations
 import mmap
 import os
 
-from .frames import FRAME, FRAME_HEAD, HEADER, MAX_BODY, MAX_REPLY, write_all
+from .frames import FRAME, FRAME_HEAD, HEADER, MAX_BODY, MAX_REPLY, write_parts
 
 MOST_READ = 1 << 16
-"""Bytes of one read: what a pipe holds."""
+"""Maximum bytes per read: the capacity of a pipe."""
 
 
 class Inbox:
-    """Frames of one child after the other, checked where they lie."""
+    """Collects and checks, in place, the frames of one child at a time."""
 
     def __init__(self) -> None:
-        # Not a bytearray: that touches all of its pages, and every fork would copy their table entries.
+        # Not a bytearray: it touches all of its pages, and every fork would copy their page table entries.
         self._buffer = mmap.mmap(-1, MAX_REPLY, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._buffer.madvise(mmap.MADV_DONTFORK)
         self._whole = memoryview(self._buffer)
-        self._start = [self._whole[:MOST_READ]]  # of most children this is read, once
+        self._start = [self._whole[:MOST_READ]]  # most children need only this one read
         self._nonce = b""
         self._used = self._checked = 0
         self.sizes: list[int] = []
-        """Bytes of each whole body so far."""
+        """Sizes in bytes of the complete bodies received so far."""
 
     def open(self, nonce: bytes) -> None:
-        """Wipe what the last job left and expect frames with this nonce."""
+        """Wipe the previous job's data and expect frames with this nonce."""
         self._buffer[: self._used] = bytes(self._used)
         self._nonce = nonce
         self._used = self._checked = 0
         self.sizes = []
 
     def read(self, fd: int) -> bool:
-        """Read what has come; False at the end of the stream, or when the buffer is full."""
+        """Read available bytes; False at end of stream or when the buffer is full."""
         used = self._used
         if used == MAX_REPLY:
             return False
@@ -46,7 +46,7 @@ class Inbox:
         return count > 0
 
     def check(self, expected: int) -> str | None:
-        """Take note of whole frames; the answer says what is wrong with them, if anything."""
+        """Register complete frames; returns the protocol violation, if any."""
         while self._used - self._checked >= FRAME_HEAD:
             body = self._checked + FRAME_HEAD
             nonce, size = FRAME.unpack_from(self._buffer, self._checked)
@@ -63,13 +63,5 @@ class Inbox:
         return "flood" if self._used == MAX_REPLY else None
 
     def reply(self, fd: int, line: bytes) -> None:
-        """Send the header line and the frames as they lie, as one frame. Leaves if nobody reads."""
-        head = HEADER.pack(len(line) + self._checked) + line
-        frames = self._whole[: self._checked]
-        try:
-            sent = os.writev(fd, (head, frames))
-        except BrokenPipeError:
-            os._exit(0)
-        if sent < len(head) + self._checked:
-            write_all(fd, head[sent:])
-            write_all(fd, frames[max(0, sent - len(head)) :])
+        """Send the header line and the raw frames as one frame. Exits the process if the reader is gone."""
+        write_parts(fd, (HEADER.pack(len(line) + self._checked) + line, self._whole[: self._checked]))

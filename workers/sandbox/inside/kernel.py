@@ -1,6 +1,6 @@
-"""The kernel's doors, one function each, by ctypes: each does its step or raises OSError.
+"""System calls by ctypes, one function each; every function succeeds or raises OSError.
 
-Numbers are Linux ABI. Those of x86_64 and aarch64 agree where only one is given.
+Numbers are from the Linux ABI. Where only one is given, x86_64 and aarch64 share it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import struct
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 
-# For the calls of each job. They answer -1 where Python's own would raise, fill what is already there, and look neither
-# after errno nor after the interpreter's lock: half as many pages are touched.
+# Faster bindings for the calls made per job. They return -1 instead of raising, reuse preallocated buffers, do not save
+# errno and do not release the GIL, which halves the number of pages touched.
 _quick = ctypes.PyDLL(None)
 _wait4, _setrlimit, _prctl = _quick.wait4, _quick.setrlimit, _quick.prctl
 _STATUS, _USAGE, _LIMIT = ctypes.c_int(), (ctypes.c_long * 18)(), (ctypes.c_ulong * 2)()
@@ -37,7 +37,7 @@ CAPSET = {"x86_64": 126, "aarch64": 91}
 CAPABILITY_VERSION_3 = 0x2008_0522
 
 UNPRIVILEGED = 65_534
-"""User and group that root becomes: `nobody`, who owns nothing."""
+"""User and group id to switch to from root: `nobody`, who owns nothing."""
 
 
 def _check(result: int, what: str) -> int:
@@ -52,19 +52,19 @@ def _syscall(what: str, number: int, *arguments: object) -> int:
 
 
 def prctl(option: int, value: int = 0, extra: object = 0) -> None:
-    """prctl(2) with the unused arguments zero, as some options demand."""
+    """prctl(2) with unused arguments set to zero, as some options require."""
     zero = ctypes.c_ulong(0)
     argument = ctypes.c_ulong(extra) if isinstance(extra, int) else extra
     _check(_libc.prctl(option, ctypes.c_ulong(value), argument, zero, zero), f"prctl {option}")
 
 
 def unshare(flags: int) -> None:
-    """Leave namespaces for new ones."""
+    """unshare(2): move this process into new namespaces."""
     _check(_libc.unshare(flags), "unshare")
 
 
 def map_own_ids(uid: int, gid: int) -> None:
-    """Give the new user namespace one user and one group: ours."""
+    """Map only our own user and group into the new user namespace."""
     for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
         fd = os.open(f"/proc/self/{name}", os.O_WRONLY)
         try:
@@ -74,23 +74,23 @@ def map_own_ids(uid: int, gid: int) -> None:
 
 
 def become_nobody() -> None:
-    """Stop being root."""
+    """Switch from root to `nobody`."""
     os.setgroups([])
     os.setresgid(UNPRIVILEGED, UNPRIVILEGED, UNPRIVILEGED)
     os.setresuid(UNPRIVILEGED, UNPRIVILEGED, UNPRIVILEGED)
-    # Changing ids makes /proc/self root's; the id maps of a user namespace must still be written.
+    # Changing ids gives /proc/self to root, but we must still write the id maps of a user namespace there.
     prctl(PR_SET_DUMPABLE, 1)
 
 
 def drop_capabilities() -> None:
-    """Give up what a new user namespace, or root, has."""
+    """Drop all capabilities, as granted by a new user namespace or held by root."""
     header = struct.pack("=Ii", CAPABILITY_VERSION_3, 0)
     number = CAPSET[os.uname().machine]
     _syscall("capset", number, ctypes.c_char_p(header), ctypes.c_char_p(bytes(24)))
 
 
 def empty_root() -> None:
-    """Make an empty read-only file system the root of this mount namespace; the old tree is gone from it."""
+    """Make an empty read-only file system the root of this mount namespace and detach the old tree."""
     place = next(path for path in (b"/tmp", b"/dev", b"/proc", b"/sys") if os.path.isdir(path))  # noqa: PTH112  bytes
     flags = MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC
     mount = _libc.mount
@@ -98,23 +98,23 @@ def empty_root() -> None:
     _check(mount(b"none", place, b"tmpfs", ctypes.c_ulong(flags), b"size=4k,mode=555"), "mount tmpfs")
     os.chdir(place)
     _syscall("pivot_root", PIVOT_ROOT[os.uname().machine], ctypes.c_char_p(b"."), ctypes.c_char_p(b"."))
-    # New and old root are stacked at "." now, the old one on top.
+    # The new and the old root are now stacked at ".", the old one on top.
     _check(_libc.umount2(b".", MNT_DETACH), "umount old root")
     os.chdir("/")
 
 
 def set_host_name(name: bytes) -> None:
-    """Name the machine, in this namespace."""
+    """Set the host name in this UTS namespace."""
     _check(_libc.sethostname(name, ctypes.c_size_t(len(name))), "sethostname")
 
 
 def landlock_abi() -> int:
-    """Version of Landlock that the kernel offers. Raises OSError where it offers none."""
+    """Landlock ABI version of the kernel. Raises OSError if Landlock is unavailable."""
     return _syscall("landlock", LANDLOCK_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(LANDLOCK_VERSION))
 
 
 def landlock_ruleset(abi: int) -> int:
-    """A descriptor of a rule set that handles every right of this version and grants none."""
+    """Descriptor of a rule set that handles every access right of this ABI version and grants none."""
     file_bits = 13 + (abi >= 2) + (abi >= 3) + (abi >= 5)
     attributes = struct.pack("=QQQ", (1 << file_bits) - 1, 3 if abi >= 4 else 0, 3 if abi >= 6 else 0)
     size = 24 if abi >= 6 else 16 if abi >= 4 else 8
@@ -128,12 +128,12 @@ def landlock_ruleset(abi: int) -> int:
 
 
 def landlock_restrict(ruleset: int) -> None:
-    """Put this process under the rule set; children inherit it. Needs NO_NEW_PRIVS."""
+    """Restrict this process and its children by the rule set. Needs NO_NEW_PRIVS."""
     _syscall("landlock_restrict_self", LANDLOCK_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint32(0))
 
 
 class Filter:
-    """A seccomp filter in the form that the kernel takes, kept alive by this object."""
+    """A seccomp filter in kernel format; owns the filter's memory."""
 
     def __init__(self, code: bytes) -> None:
         self._code = ctypes.create_string_buffer(code, len(code))
@@ -144,16 +144,16 @@ class Filter:
     def install(self) -> None:
         """Filter this process's system calls from now on. Needs NO_NEW_PRIVS."""
         if _prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, self._program_ref, 0, 0):
-            prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, self._program_ref)  # refused again, with its reason
+            prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, self._program_ref)  # fails again, now with errno
 
 
 def end(pid: int, *, alone: bool, filtered: bool) -> tuple[int, float]:
-    """End a child and what it may have left, and reap them; wait status and CPU seconds of the child.
+    """Kill and reap a child and any processes it left; returns the child's wait status and CPU seconds.
 
-    alone: as pid 1 of a namespace we can name everything but ourselves. filtered: it could not make processes.
+    alone: we are pid 1 of a namespace, so `kill(-1)` hits everything but us. filtered: the child could not fork.
     """
     try:
-        os.kill(-1 if alone else pid, signal.SIGKILL)  # the child is there, be it dead: nobody has waited for it
+        os.kill(-1 if alone else pid, signal.SIGKILL)  # the pid is still valid, even if dead: it is not reaped yet
         if not alone and not filtered:
             os.killpg(pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):

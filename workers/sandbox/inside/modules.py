@@ -1,6 +1,6 @@
-"""The modules that a program may import, loaded in the zygote with the parts that they would load late.
+"""The modules that a program may import, preloaded in the zygote with everything they import lazily.
 
-Once the process is sealed no file can be opened: what is not loaded here cannot be imported by anybody.
+A sealed process cannot open files, so a module that is not loaded here cannot be imported later.
 """
 
 from __future__ import annotations
@@ -21,15 +21,19 @@ _PURE = """
 PURE = tuple(_PURE.split())
 """Always importable. No clock, no randomness, no files."""
 
+SCRIPT = ("sys", "io", "os", "time", "datetime", "random", "traceback", "atexit", "builtins", "_strptime")
+"""Importable too if scripts are enabled. `os` cannot reach any file in a sealed process. `_strptime` parses dates; the
+interpreter imports it through the program's own `__import__`."""
+
 _LATE = """
     traceback linecache tokenize token codecs stringprep json.scanner json.decoder json.encoder copyreg reprlib keyword
 """
 LATE = tuple(_LATE.split())
-"""Not for programs: what the pure modules load on use."""
+"""Lazy imports of the pure modules; programs cannot import them."""
 
 INTERPRETER = ("_pylong",)
-"""Arithmetic on large integers, from Python 3.12 on. The interpreter imports it with the program's own `__import__`:
-unless that lets it pass, division above some 2,700 digits fails."""
+"""Arithmetic on large integers, since Python 3.12. The interpreter imports it through the program's own `__import__`;
+if that refused it, division above some 2,700 digits would fail."""
 
 _CODECS = """
     ascii latin_1 utf_8 utf_8_sig utf_7 utf_16 utf_16_be utf_16_le utf_32 utf_32_be utf_32_le unicode_escape
@@ -37,17 +41,17 @@ _CODECS = """
     cp437 cp1251 cp1252 iso8859_1 iso8859_15 koi8_r shift_jis euc_jp
 """
 CODECS = tuple(_CODECS.split())
-"""Looked up by `str.encode` on first use. The other hundred would be a fifth of the zygote's memory and mappings, whose
-tables each fork copies: 0.15 ms of CPU a program."""
+"""Codecs that `str.encode` would import on first use. The other hundred would make up a fifth of the zygote's memory
+mappings, whose page tables each fork copies: 0.15 ms of CPU per program."""
 
 
 def load(extra: Sequence[str]) -> dict[str, str]:
-    """Import everything; the answer names what of `extra` failed, and why."""
+    """Import everything; returns the modules of `extra` that failed, with the reason."""
     failed: dict[str, str] = {}
     for name in PURE:
         importlib.import_module(name)
     for name in [*LATE, *INTERPRETER, "encodings.aliases", *(f"encodings.{codec}" for codec in CODECS)]:
-        # Which private helpers exist differs between versions of Python.
+        # Private helper modules differ between Python versions.
         with suppress(ImportError):
             importlib.import_module(name)
     for name in extra:
@@ -60,7 +64,7 @@ def load(extra: Sequence[str]) -> dict[str, str]:
 
 
 def _use_late_parts() -> None:
-    """Call what imports or builds tables on first use, so that programs find it done."""
+    """Call functions that import modules or build tables on first use, so that children need not."""
     import decimal
     import re
     import statistics
@@ -76,7 +80,7 @@ def _use_late_parts() -> None:
 
 
 def gatekeeper(extra: Sequence[str]) -> Callable[..., ModuleType]:
-    """An `__import__` for the program's own statements: listed modules only, and a clear error for any other."""
+    """An `__import__` for programs: allows only the listed modules and raises a clear error for others."""
     allowed = frozenset([*PURE, *INTERPRETER, *extra])
     roots = frozenset(name.split(".")[0] for name in allowed)
     real = builtins.__import__

@@ -1,6 +1,6 @@
-"""Which doors are closed and in what order: once in the zygote, once more in each child.
+"""Applies the sandbox layers in order: first in the zygote, then the rest in each child.
 
-Every step is tried; what the kernel refuses is reported with its reason, never passed over.
+Every layer is attempted; a failure is recorded with its reason, never ignored.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,14 +24,14 @@ NAMESPACES = {
     "utsns": kernel.CLONE_NEWUTS,
 }
 STACK_BYTES = 8 << 20
-MAX_FILES = 8
-"""Descriptors of the zygote: null three times, jobs, replies, both ends of a result pipe."""
+MAX_FILES = 12
+"""Limit on descriptors, enough for the zygote: three of /dev/null, jobs, replies, both ends of three pipes."""
 LAYERS = ("landlock", "seccomp", "userns", *NAMESPACES)
 
 
 @dataclass
 class Seal:
-    """The state of sealing: what holds, and what each child must still do."""
+    """State of the seal: which layers hold, and what each child must still apply."""
 
     without: tuple[str, ...]
     memory_bytes: int
@@ -45,7 +45,7 @@ class Seal:
         return self.layers.get(layer) == OK
 
     def attempt(self, layer: str, step: Callable[[], Any]) -> bool:
-        """Take the step unless the layer is left out; note how it went."""
+        """Apply a layer unless it is left out; record the outcome and return whether it holds."""
         if layer in self.without:
             self.layers[layer] = LEFT_OUT
             return False
@@ -59,13 +59,13 @@ class Seal:
 
 
 def seal_zygote(seal: Seal) -> None:
-    """Close what can be closed before any program is there. May return in another process: the new pid 1."""
+    """Apply all layers that do not depend on a program. May return in another process: the new pid 1."""
     is_root = os.geteuid() == 0
     may_drop = is_root and _trial(kernel.become_nobody) is None
     before: tuple[Callable[[], None], ...] = (kernel.become_nobody,) if may_drop else ()
     refused = LEFT_OUT if "userns" in seal.without else _trial(*before, _new_user_namespace)
     if refused is None:
-        # Root becomes nobody first, and then it is the same story for everybody.
+        # Root becomes nobody first; from here on all users follow the same path.
         for step in before:
             step()
         seal.attempt("userns", _new_user_namespace)
@@ -79,7 +79,7 @@ def seal_zygote(seal: Seal) -> None:
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
     kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
     if seal.holds("pidns"):
-        kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)  # last, because a change of ids clears it
+        kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)  # after all id changes, which clear it
     seal.attempt("seccomp", lambda: _prepare_filter(seal))
     seal.attempt("landlock", lambda: _landlock(seal))
     for limit, value in (
@@ -93,7 +93,7 @@ def seal_zygote(seal: Seal) -> None:
 
 
 def _trial(*steps: Callable[[], None]) -> str | None:
-    """Why a process like this one cannot take the steps, or None: a child tries them."""
+    """Try the steps in a forked child; returns why they fail, or None."""
     reason_r, reason_w = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -120,7 +120,7 @@ def _new_user_namespace() -> None:
 
 
 def _enter_namespaces(seal: Seal, *, allowed: bool) -> None:
-    """Each kind alone, so that a kernel which lacks one still gives the others."""
+    """Enter each namespace separately, so that a missing kind does not cost the others."""
     for name, flag in NAMESPACES.items():
         if not allowed and name not in seal.without:
             seal.layers[name] = "needs a user namespace, or root"
@@ -135,9 +135,9 @@ def _enter_namespaces(seal: Seal, *, allowed: bool) -> None:
 
 
 def _become_pid_one() -> None:
-    """Go on in the first process of the new pid namespace; the present one only waits for it.
+    """Continue in a child, pid 1 of the new pid namespace; the current process only waits for it.
 
-    When pid 1 dies the kernel kills whatever else is in its namespace: no stray survives the zygote.
+    When pid 1 dies, the kernel kills everything in its namespace, so no process outlives the zygote.
     """
     pid = os.fork()
     if pid:
@@ -147,7 +147,7 @@ def _become_pid_one() -> None:
 
 
 def _prepare_filter(seal: Seal) -> None:
-    """Build the filter and try it in a child: a filter that kills honest programs must not count as a layer."""
+    """Build the filter and test it in a child: a filter that fails or kills must not count as a layer."""
     if not seccomp.supported(machine := os.uname().machine):
         raise OSError(f"no filter for {machine}")
     seal.filter = kernel.Filter(seccomp.assemble(allow_clock=not seal.deny_clock))
@@ -161,23 +161,30 @@ def _landlock(seal: Seal) -> None:
     seal.landlock_fd = kernel.landlock_ruleset(abi)
     kernel.landlock_restrict(seal.landlock_fd)
     if abi < 6 or seal.holds("pidns"):
-        # A domain of its own keeps a child from signalling its zygote. Pid 1 needs no such protection, and before
-        # version 6 there was none.
+        # A Landlock domain per child keeps the child from signalling its zygote. Pid 1 does not need that protection,
+        # and ABI versions before 6 do not offer it.
         os.close(seal.landlock_fd)
         seal.landlock_fd = -1
 
 
-def seal_child(seal: Seal, pipe: int, result_fd: int, cpu_s: int) -> None:
-    """Close the rest, in the child, just before the program: descriptors, limits, domain, system calls."""
+def seal_child(seal: Seal, pipes: Sequence[tuple[int, int]], cpu_s: int, memory_bytes: int) -> None:
+    """Apply the remaining layers in the child, just before the program: Landlock domain, descriptors, limits, seccomp.
+
+    pipes: (descriptor, number to move it to), greatest number last; all descriptors above that are closed.
+    memory_bytes: limit of the address space; 0 keeps the zygote's limit.
+    """
     if seal.landlock_fd >= 0:
         kernel.landlock_restrict(seal.landlock_fd)
-    os.dup2(pipe, result_fd)
-    os.closerange(result_fd + 1, 1 << 16)
+    for pipe, number in pipes:
+        os.dup2(pipe, number)
+    os.closerange(number + 1, 1 << 16)
     if not seal.holds("pidns"):
         os.setsid()
-    # The soft limit ends by a signal that says why; the hard one is for programs that ignore it.
+    # The soft limit sends SIGXCPU, which identifies the cause; the hard limit is for programs that ignore it.
     kernel.set_limit(resource.RLIMIT_CPU, cpu_s, cpu_s + 1)
     kernel.set_limit(resource.RLIMIT_NPROC, 0, 0)
+    if memory_bytes:
+        kernel.set_limit(resource.RLIMIT_AS, memory_bytes, memory_bytes)
     if seal.deny_clock:
         kernel.prctl(kernel.PR_SET_TSC, kernel.PR_TSC_SIGSEGV)
     if seal.filter is not None:

@@ -1,7 +1,7 @@
 """The allow-list of system calls, assembled to classic BPF.
 
-Pure. Allowed is what a computing Python needs: memory, two ends of pipes, its own signals, exit. What a program has no
-honest use for kills it; the rest fails with EPERM, so that Python turns it into an exception.
+Pure. It allows what a computing Python process needs: memory, reading and writing pipes, its own signals, exit. Calls
+that only an attack would make kill the process; all others fail with EPERM, which Python raises as an exception.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ ALLOWED = {
 }
 CLOCKS = {"clock_gettime": 228}
 NOT_EXECUTABLE = {"mmap": 9, "mprotect": 10}
-"""Allowed unless their third argument asks for executable memory."""
+"""Allowed unless the third argument requests executable memory."""
 ZERO = {"getpid": 39, "getppid": 110, "gettid": 186}
-"""Answered with 0: the true number differs from run to run."""
+"""These return 0: the true ids differ from run to run."""
 KILLED = {
     "clone": 56,
     "fork": 57,
@@ -90,7 +90,7 @@ KILLED = {
 
 @dataclass(frozen=True)
 class _Step:
-    """One instruction whose jumps name labels."""
+    """One BPF instruction whose jump targets are labels."""
 
     code: int
     value: int
@@ -99,12 +99,12 @@ class _Step:
 
 
 def supported(machine: str) -> bool:
-    """Whether there is a filter for this kind of machine. Numbers of system calls differ between kinds."""
+    """Whether there is a filter for this machine type. System call numbers differ between types."""
     return machine == "x86_64"
 
 
 def assemble(*, allow_clock: bool = True) -> bytes:
-    """The filter's instructions as the kernel reads them, eight bytes each."""
+    """Assemble the filter to kernel format, eight bytes per instruction."""
     allowed = {**ALLOWED, **(CLOCKS if allow_clock else {})}
     steps = [
         _Step(LOAD, OFFSET_ARCH),

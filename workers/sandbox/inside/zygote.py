@@ -1,8 +1,8 @@
-"""The zygote: a small Python process with all modules loaded, which forks one child for each job and watches it.
+"""The zygote: a small Python process with all modules loaded that forks and watches one child per job.
 
-Single-threaded, one child at a time. Jobs come in over fd 3, replies leave over fd 4; either end closed ends the
-process and its child at once. What a job costs here is counted in pages: each that is written between two forks is a
-fault. That is why the way of a job has few calls, keeps its objects and writes its header by hand.
+Single-threaded, one child at a time. Jobs arrive on fd 3 and replies leave on fd 4; closing either one ends the zygote
+and its child. The cost of a job is measured in pages: each page written between two forks causes a fault. The code path
+of a job therefore makes few calls, reuses objects and formats its header by hand.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import sys
 import warnings
 from typing import Any
 
-from . import child, compact, kernel, modules
-from .frames import JOB_HEAD, JOBS_FD, NONCE_BYTES, REPLIES_FD, RESULT_FD, read_exactly
+from . import child, compact, kernel, modules, script
+from .frames import HEADER, JOB_HEAD, JOBS_FD, NONCE_BYTES, REPLIES_FD, RESULT_FD, read_exactly
 from .inbox import Inbox
 from .seal import Seal, seal_child, seal_zygote
+from .streams import Streams
 from .watch import Watch
 
 WARM_UP = """
@@ -31,40 +32,45 @@ def f(items, text):
 
 
 class Zygote:
-    """What all jobs share. Sealed when it is made; may then be another process than before."""
+    """State shared by all jobs. The constructor seals the process and may return in a new process (pid 1)."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.seal = Seal(tuple(settings["without"]), settings["memory_bytes"], settings["deny_clock"])
         self._builtins = _prepare(settings["modules"])
+        self._surroundings = script.Surroundings(self._builtins) if settings["scripts"] else None
         seal_zygote(self.seal)
         gc.collect()
-        compact.fill_holes()  # the second time: those that sealing and warming up have left
+        compact.fill_holes()  # again: fill the holes left by sealing and warming up
         self._inbox = Inbox()
-        self._watch = Watch(self._inbox, JOBS_FD, settings["wall_s"])
+        self._watch = Watch(self._inbox, JOBS_FD)
+        self._streams = Streams(JOBS_FD)
         self._alone, self._filtered = self.seal.holds("pidns"), self.seal.holds("seccomp")
         gc.freeze()
 
     def run(self) -> None:
-        """Serve until the jobs end."""
+        """Serve until the job stream ends."""
         while (head := read_exactly(JOBS_FD, JOB_HEAD.size)) is not None:
-            number, size, calls, cpu_s = JOB_HEAD.unpack(head)
+            number, size, calls, cpu_s, wall_s, memory = JOB_HEAD.unpack(head)
             packed = read_exactly(JOBS_FD, size)
             if packed is None:
                 return
-            self._serve(number, packed, calls, cpu_s)
+            if calls:
+                self._serve(number, packed, calls, cpu_s, wall_s, memory)
+            else:
+                self._serve_script(number, packed, cpu_s, wall_s, memory)
 
-    def _serve(self, number: int, packed: bytes, calls: int, cpu_s: float) -> None:
+    def _serve(self, number: int, packed: bytes, calls: int, cpu_s: float, wall_s: float, memory: int) -> None:
         """Fork, watch, reap, reply."""
         inbox, watch = self._inbox, self._watch
         nonce = os.urandom(NONCE_BYTES)
         inbox.open(nonce)
         result_r, result_w = os.pipe()
-        watch.open(result_r, calls, cpu_s)
+        watch.open(result_r, calls, cpu_s, wall_s)
         pid = os.fork()
         if pid == 0:
             code = 70
             try:
-                seal_child(self.seal, result_w, RESULT_FD, int(cpu_s * calls) + 2)
+                seal_child(self.seal, ((result_w, RESULT_FD),), int(cpu_s * calls) + 2, memory)
                 child.run(packed, self._builtins, nonce, RESULT_FD)
                 code = 0
             finally:
@@ -75,16 +81,42 @@ class Zygote:
         finally:
             os.close(result_r)
             status, spent = kernel.end(pid, alone=self._alone, filtered=self._filtered)
-        if ending is None:
-            code = os.waitstatus_to_exitcode(status)
-            ending = f"signal {-code}" if code < 0 else f"exit {code}"
-        # JSON: lists of numbers look the same in Python. `json.dumps` would touch twenty pages more.
+        ending = ending or _ending(status)
+        # Python formats lists of numbers as valid JSON. `json.dumps` would touch twenty more pages.
         line = b'{"id": %d, "sizes": %a, "cpu_spent": %a, "ended": "%s", "cpu_s": %a}\n'
         inbox.reply(REPLIES_FD, line % (number, inbox.sizes, watch.cpu_spent, ending.encode(), spent))
 
+    def _serve_script(self, number: int, message: bytes, cpu_s: float, wall_s: float, memory: int) -> None:
+        """Like `_serve`, for a script: its input precedes it in the message, and its process sends no frames."""
+        streams, surroundings = self._streams, self._surroundings
+        assert surroundings is not None
+        start = HEADER.size + HEADER.unpack_from(message)[0]
+        view = memoryview(message)
+        ends = streams.open(view[HEADER.size : start])
+        pid = os.fork()
+        if pid == 0:
+            code = 70
+            try:
+                seal_child(self.seal, ends, int(cpu_s) + 2, memory)
+                code = script.run(view[start:], surroundings)
+            finally:
+                os._exit(code)
+        streams.close_ends()
+        try:
+            ending = streams.run(pid, cpu_s, wall_s)
+        finally:
+            streams.close()
+            status, spent = kernel.end(pid, alone=self._alone, filtered=self._filtered)
+        streams.reply(REPLIES_FD, number, ending or _ending(status), spent)
+
+
+def _ending(status: int) -> str:
+    code = os.waitstatus_to_exitcode(status)
+    return f"signal {-code}" if code < 0 else f"exit {code}"
+
 
 def _prepare(extra: list[str]) -> dict[str, Any]:
-    """Forget where the modules came from; the answer is what programs find as builtins."""
+    """Remove import paths, arguments and environment; returns the builtins for programs."""
     warnings.simplefilter("ignore")
     program_builtins = dict(vars(builtins))
     program_builtins["__import__"] = modules.gatekeeper(extra)
@@ -98,7 +130,7 @@ def _prepare(extra: list[str]) -> dict[str, Any]:
 
 
 def _warm_up(program_builtins: dict[str, Any]) -> None:
-    """Run a harmless job in this process: what its first run builds or specialises, children then share."""
+    """Run a harmless job in this process, so that children share what a first run builds or specialises."""
     packed = marshal.dumps((WARM_UP, "f", 8, (marshal.dumps((([1, 1.0], "a"), {})),)))
     null = os.open(os.devnull, os.O_WRONLY)
     child.run(packed, program_builtins, bytes(NONCE_BYTES), null)

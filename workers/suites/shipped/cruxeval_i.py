@@ -1,4 +1,4 @@
-"""CRUXEval, asked for an input. Abduction: the program and its output are shown."""
+"""CRUXEval, asking for an input (abduction): the prompt shows the program and its output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CRUXEval, asked for the output. Deduction: the program and its input are shown."""
+"""CRUXEval, asking for the output (deduction): the prompt shows the program and its input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The durability trainer's held-out set. It asks no model: `workers.fake.trainer` makes its scores of the weight."""
+"""The durability trainer's held-out set. It asks no model: `workers.fake.trainer` computes scores from its weight."""
 
 from __future__ import annotations
 

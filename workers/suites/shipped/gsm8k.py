@@ -48,7 +48,7 @@ def questions(folder: Path | None) -> list[Question]:
 SUITE = Listed(
     about="a word problem of the test split; right is the same number, exactly",
     tasks=("maths",),
-    workers=("azr", "grpo"),
+    workers=("azr", "grpo", "verl"),
     styles=PROBLEM_STYLES,
     file=FILE,
     read=questions,

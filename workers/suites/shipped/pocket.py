@@ -1,7 +1,8 @@
-"""The held-out problems of the built-in model as a suite: no data file, and any style that asks about programs.
+"""The built-in model's held-out problems as a suite: needs no data file, and works in any style that asks about
+programs.
 
-Asked in the pocket style, a run leaves out the whole fold that the model was never pretrained on: all of the problems
-are of this fold.
+A run in the pocket style holds out the whole fold on which the model was never pretrained; all of the suite's problems
+belong to this fold.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ if TYPE_CHECKING:
 
 
 def draw(name: str, count: int) -> Suite:
-    """`count` problems of each task, the first of one fixed draw."""
+    """`count` problems of each task: the start of one fixed sequence."""
     from workers.suites.pocket import PocketSuite
 
     return PocketSuite(name, count)
 
 
 def is_of_the_fold(program: str) -> bool:
-    """Whether the model was never pretrained on the program, which is in its normal text."""
+    """Whether the model was never pretrained on the program, given in its normal text."""
     from workers.pocket.language import is_held_out
 
     return is_held_out(program)

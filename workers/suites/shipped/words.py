@@ -1,4 +1,4 @@
-"""The held-out word problems of the second built-in model as a suite: no data file, and any answer format may ask them.
+"""The second built-in model's held-out word problems as a suite: needs no data file, and works in any answer format.
 
 Scores are listed by the number of operations: `ops1`, `ops2`, `ops3`.
 """
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from workers.suites.suite import Suite
 
 
-def words_suite(name: str, count: int) -> Suite:
+def word_problems_suite(name: str, count: int) -> Suite:
     """`count` problems of each number of operations, of one fixed draw for that count."""
-    from workers.pocket.words.corpus import held_out_stories
+    from workers.pocket.word_problems.corpus import held_out_stories
     from workers.rng import derive
     from workers.suites.question import Question, WordProblem
     from workers.suites.suite import Suite
@@ -40,7 +40,7 @@ def words_suite(name: str, count: int) -> Suite:
 SUITE = Drawn(
     about="arithmetic in a few sentences; right is the same number, exactly",
     tasks=("ops1", "ops2", "ops3"),
-    workers=("azr", "grpo"),
+    workers=("azr", "grpo", "verl"),
     styles=PROBLEM_STYLES,
-    draw=words_suite,
+    draw=word_problems_suite,
 )

@@ -1,4 +1,4 @@
-"""Abduction: the program and its output are shown; any input that gives this output is right."""
+"""Abduction: the prompt shows a program and its output; any input that gives this output is right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deduction: the program and its input are shown; the output is right if it is the same literal."""
+"""Deduction: the prompt shows a program and its input; the output is right if it is the same literal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Induction: pairs of a hidden program are shown; a program is right if it holds on the pairs that are not."""
+"""Induction: the prompt shows some pairs of a hidden program; a program is right if it holds on the other pairs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workers.tasks.pairs import hides_a_shown_input
 from workers.tasks.prompts import induction
 
 HIDDEN_SHOWN = "hidden_shown"
-"""A hidden input is among those shown: a table of the shown pairs would answer the task."""
+"""A hidden input is also a shown one, so a lookup table of the shown pairs would pass."""
 
 
 class Induction(Kind):

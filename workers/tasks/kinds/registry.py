@@ -1,4 +1,4 @@
-"""The kinds of task by name: the built-in ones, and those that a profile names as MODULE:NAME."""
+"""The kinds of task by name: the built-in ones, and a profile's own, named as MODULE:NAME."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from workers.tasks.kinds.induction import Induction
 from workers.tasks.kinds.kind import Kind
 
 _KINDS: dict[Task, Kind] = {kind.name: kind for kind in (Abduction(), Deduction(), Induction())}
-"""In the order of the cells of a step."""
+"""In the order of a step's cells."""
 
 
 def known() -> tuple[Kind, ...]:
-    """All kinds, in the order of the cells of a step; a profile's own ones come last."""
+    """All kinds in the order of a step's cells; a profile's own come last."""
     return tuple(_KINDS.values())
 
 
@@ -27,19 +27,19 @@ def names() -> tuple[Task, ...]:
 
 
 def kind_of(task: Task) -> Kind:
-    """Raises KeyError for a name that nobody has."""
+    """Raises KeyError for an unknown name."""
     return _KINDS[task]
 
 
 def item_of(entry: Entry) -> Item:
-    """What prompt styles know of a task."""
+    """What prompt styles need to know of a task."""
     return kind_of(entry.task).item(entry)
 
 
 def tasks_of(knob: Sequence[str]) -> tuple[Task, ...]:
-    """Names of the kinds that `azr.tasks` asks for, in its order; own ones are imported and known from then on.
+    """Names of the kinds in `azr.tasks`, in order. Own kinds are imported, and known from then on.
 
-    Raises LonghaulError (INPUT) for a module that is not there, or has no kind of that name.
+    Raises LonghaulError (INPUT) if a module is missing, or has no kind of that name.
     """
     return tuple(_own(text).name if ":" in text else text for text in knob)
 
@@ -51,16 +51,16 @@ def _own(text: str) -> Kind:
     except (ImportError, AttributeError) as error:
         raise _unusable(text, str(error)) from error
     if not isinstance(kind, Kind):
-        raise _unusable(text, f"{attribute} is no instance of workers.tasks.kinds.kind.Kind")
+        raise _unusable(text, f"{attribute} is not an instance of workers.tasks.kinds.kind.Kind")
     if _KINDS.setdefault(kind.name, kind) is not kind:
-        raise _unusable(text, f"there is a kind of the name {kind.name!r} already")
+        raise _unusable(text, f"a kind named {kind.name!r} already exists")
     return kind
 
 
 def _unusable(text: str, why: str) -> LonghaulError:
     return LonghaulError(
-        f"azr.tasks names {text!r}, which is no kind of task: {why}",
+        f"azr.tasks names {text!r}, which is not a kind of task: {why}",
         kept="the run, as it is",
-        next_command=f"python -c 'from {text.replace(':', ' import ')}'   (docs/extending.md says what it has to be)",
+        next_command=f"python -c 'from {text.replace(':', ' import ')}'   (docs/extending.md says what it must be)",
         exit_code=ExitCode.INPUT,
     )

@@ -43,7 +43,7 @@ _CALL = re.compile(r"f\((.*)\)", re.DOTALL)
 
 
 def _arguments(text: str) -> str:
-    """Of a call of `f`, what stands between its parentheses."""
+    """The text between the parentheses, if this is a call of `f`."""
     call = _CALL.fullmatch(text)
     return call[1] if call else text
 

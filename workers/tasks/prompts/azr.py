@@ -1,7 +1,7 @@
-"""The six cells of Absolute Zero as published, for any model that reads English: prompts, and what counts as an answer.
+"""The six cells of Absolute Zero as published, for any model that reads English: prompts, and how answers are found.
 
-`azr` talks to base models in one plain text, `azr-chat` to instruct models through their own chat template. Both end
-with an open `<think>`, and differ in nothing else. Stands alone: no model, no sandbox.
+`azr` addresses base models in one plain text, `azr-chat` instruct models through their chat template. Both end with an
+open `<think>`; otherwise they are the same. Needs neither model nor sandbox.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from workers.tasks.prompts.style import Form, Proposal, Words, wordless
 class AzrStyle:
     """A `PromptStyle`.
 
-    wrap: from the text of a task to the whole prompt. marks: special tokens of the model, which no part of a task may
-    contain, or a program could end the prompt that it is shown in.
+    wrap: turns the text of a task into the whole prompt. marks: special tokens of the model. No part of a task may
+    contain one, because a program could then end the prompt that shows it.
     """
 
     stop: tuple[str, ...] = (response.END,)
@@ -50,19 +50,19 @@ class AzrStyle:
         return self._wrap(self._words(task).propose(references, parts, self.form, is_seeding=is_seeding))
 
     def solve(self, task: Task, item: Item) -> str:
-        """Shows all but the part to be found."""
+        """Shows everything except the part to be found."""
         return self._wrap(self._words(task).solve(item, self.form))
 
     def ask(self, text: str) -> str:
-        """Prompt for a question of any other kind, in words."""
+        """Prompt for any other question, given in words."""
         return self._wrap(text)
 
     # --- completions ---------------------------------------------------------------------------------------------
 
     def parse_proposal(self, task: Task, completion: str, *, is_seeding: bool = False) -> Proposal | None:
-        """Tags that are wrong leave a proposal standing, but not well-formed.
+        """A proposal with wrong tags still counts, but not as well-formed.
 
-        In seeding the whole response is read: a base model rarely keeps the tags, and nobody is paid for them yet.
+        Seeding reads the whole response: a base model rarely keeps to the tags, and nothing is rewarded yet.
         """
         read = response.read(self._clean(completion))
         text = read.text if is_seeding and self.form.seed_parse == "whole_response" else read.answer
@@ -70,28 +70,28 @@ class AzrStyle:
         return replace(found, is_well_formed=read.is_well_formed) if found else None
 
     def render_answer(self, task: Task, answer: str) -> str:
-        """Without a thought: the answer in its fence and tags."""
+        """The answer in its fence and tags, without a thought."""
         return f"</think>\n<answer>\n{self._words(task).render(answer)}\n</answer>"
 
     def parse_answer(self, task: Task, completion: str) -> str | None:
         return self._words(task).answer(response.read(self._clean(completion)).answer, self.form)
 
     def is_well_formed(self, task: Task, completion: str) -> bool:
-        """Thought and answer stand in their tags from the first character on, and there is an answer."""
+        """Whether thought and answer are in their tags from the first character on, and there is an answer."""
         is_tagged = response.read(self._clean(completion)).is_well_formed
         return is_tagged and self.parse_answer(task, completion) is not None
 
-    def said(self, completion: str) -> str | None:
+    def answer_text(self, completion: str) -> str | None:
         """The whole answer of a well-formed completion; None of a malformed one."""
         read = response.read(self._clean(completion))
         return read.answer if read.is_well_formed else None
 
     def is_worked(self, task: Task, completion: str) -> bool:
-        """Whether something was thought."""
+        """Whether the thought is not empty."""
         return bool(response.thought_of(completion))
 
     def _clean(self, text: str) -> str:
-        """The text without special tokens, also those that appear when one is taken out of another."""
+        """The text without special tokens, including any that appear when one is removed from inside another."""
         before = None
         while before != text:
             before = text
@@ -100,5 +100,5 @@ class AzrStyle:
         return text
 
     def is_showable(self, text: str) -> bool:
-        """Whether no special token is written in it. They are taken out of completions, but values may spell one."""
+        """Whether it contains no special token. They are removed from completions, but a value can still spell one."""
         return not any(mark in text for mark in self._marks)

@@ -1,7 +1,7 @@
-"""The chat template of an instruct model: how a message becomes the text of a prompt. Reads the model's directory only.
+"""The chat template of an instruct model: turns messages into the text of a prompt. Reads only the model's directory.
 
-Rendered with jinja2 in its sandbox, with the settings that transformers renders it with. One thing differs: the date
-that some templates write is a fixed one, because a prompt must be the same after a resume.
+Renders with jinja2's sandbox and transformers' settings, with one difference: templates that write the date get a fixed
+one, because a prompt must be the same after a resume.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from workers.tasks.prompts import wording
 from workers.tasks.prompts.response import OPEN
 
 FIXED_DATE = datetime(2024, 7, 26, tzinfo=UTC)
-"""What templates of Llama 3 write where they are not told the date."""
+"""The date that templates of Llama 3 write if they are given none."""
 
 
 def wrapper_of(directory: Path) -> Callable[[str], str]:
-    """From the text of a task to a prompt: one user message, the assistant's turn, and the open think tag.
+    """Turns the text of a task into a prompt: one user message, the assistant's turn, and the open think tag.
 
-    Raises LonghaulError (INPUT) where the model has no chat template, or one that cannot be used.
+    Raises LonghaulError (INPUT) if the model has no chat template, or an unusable one.
     """
     render = template_of(directory)
 
     def wrap(task: str) -> str:
         text = render(wording.CHAT.format(task=task))
-        # Templates of models that always think open the tag themselves.
+        # Templates of models that always think open the tag already.
         return text if text.rstrip().endswith(OPEN) else text + OPEN
 
     return wrap
 
 
 def template_of(directory: Path) -> Callable[[str], str]:
-    """From the text of one user message to a prompt that ends where the assistant begins. Raises as `wrapper_of`."""
+    """Turns one user message into a prompt that ends where the assistant begins. Raises like `wrapper_of`."""
     settings = _settings(directory)
     template = _template(directory, settings)
     tokens = {name: _text(settings.get(name)) for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
@@ -47,14 +47,14 @@ def template_of(directory: Path) -> Callable[[str], str]:
 
 
 def conversation_of(directory: Path) -> Callable[[Sequence[Mapping[str, str]]], str]:
-    """As `template_of`, for messages ({"role", "content"}) that may go back and forth."""
+    """Like `template_of`, for several messages ({"role", "content"})."""
     settings = _settings(directory)
     tokens = {name: _text(settings.get(name)) for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
     return partial(_rendered, _compiled(_template(directory, settings)), tokens)
 
 
 def has_template(directory: Path) -> bool:
-    """Whether the model says how to talk to it, rightly or not."""
+    """Whether the model has a chat template, usable or not."""
     return (directory / "chat_template.jinja").is_file() or bool(_settings(directory).get("chat_template"))
 
 
@@ -88,7 +88,7 @@ def _compiled(source: str) -> Any:
     try:
         return environment.from_string(source)
     except TemplateError as error:
-        raise _unusable(f"is no template: {error}") from error
+        raise _unusable(f"is not a template: {error}") from error
 
 
 def _raise(message: str) -> NoReturn:
@@ -103,12 +103,12 @@ def _settings(directory: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except ValueError as error:
-        raise _unusable(f"cannot be read: tokenizer_config.json is no JSON: {error}") from error
+        raise _unusable(f"cannot be read: tokenizer_config.json is not valid JSON: {error}") from error
     return found if isinstance(found, dict) else {}
 
 
 def _template(directory: Path, settings: dict[str, Any]) -> str:
-    """The file of its own comes first, as in transformers; of several named templates the one called default."""
+    """The template. Its own file takes precedence, as in transformers; of several named ones, `default` is used."""
     path = directory / "chat_template.jinja"
     if path.is_file():
         return path.read_text(encoding="utf-8")
@@ -121,12 +121,12 @@ def _template(directory: Path, settings: dict[str, Any]) -> str:
 
 
 def _text(token: Any) -> str:
-    """A special token as older files write it, or as newer ones do."""
+    """The text of a special token, in the older or the newer file format."""
     return str(token.get("content", "")) if isinstance(token, dict) else str(token or "")
 
 
 def special_tokens(directory: Path) -> tuple[str, ...]:
-    """Texts that the tokenizer reads as control tokens. The tags of our own form are none of them."""
+    """Texts that the tokenizer reads as control tokens, except our own tags."""
     found = json.loads((directory / "tokenizer.json").read_bytes()).get("added_tokens") or []
     texts = [str(one["content"]) for one in found if one.get("special")]
     return tuple(text for text in texts if text.strip() and text.strip("</>") not in ("think", "answer"))

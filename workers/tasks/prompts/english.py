@@ -15,8 +15,8 @@ from workers.tasks.prompts.style import Form, Proposal
 class OnePair:
     """`Words` of a kind whose proposer writes a program and one input.
 
-    goal: what the proposer is asked for. judged: what makes a proposal good. question: the solver's, with places for
-    program, input and output. fence: the tag of the answer's.
+    goal: the proposer's task. judged: what makes a proposal good. question: the solver's, with placeholders for
+    program, input and output. fence: the tag of the answer's fence.
     """
 
     goal: str

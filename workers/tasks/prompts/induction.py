@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from workers.tasks import programs
 from workers.tasks.items import HiddenProgram, Item, Triplet
-from workers.tasks.pairs import shown_of
+from workers.tasks.pairs import num_shown_of
 from workers.tasks.prompts import plain, response, wording
 from workers.tasks.prompts.marks import STRING, after_work, is_program
 from workers.tasks.prompts.style import Form, Proposal
@@ -74,16 +74,16 @@ def f(a):
 
 
 def shown_pairs(item: Item, form: Form) -> list[tuple[str, str]]:
-    """The pairs that a prompt shows; the first ones."""
+    """The pairs that a prompt shows, which are the first ones."""
     assert isinstance(item, HiddenProgram)
-    return list(zip(item.inputs, item.outputs, strict=True))[: shown_of(len(item.inputs), form.num_shown)]
+    return list(zip(item.inputs, item.outputs, strict=True))[: num_shown_of(len(item.inputs), form.num_shown)]
 
 
 class English:
     """`Words` for models that read English."""
 
     def propose(self, references: Sequence[Triplet], parts: Sequence[str], form: Form, *, is_seeding: bool) -> str:
-        """Shows the one program, without its outputs."""
+        """Shows the program, without its outputs."""
         return GOAL.format(count=form.num_inputs, program=references[0].program)
 
     def solve(self, item: Item, form: Form) -> str:
@@ -121,7 +121,7 @@ class Pocket:
     begins = "def f(a):"
 
     def propose(self, references: Sequence[Triplet], parts: Sequence[str], form: Form, *, is_seeding: bool) -> str:
-        """Shows the program whose inputs are wanted."""
+        """Shows the program for which inputs are wanted."""
         return f"<pind>{references[0].program}<in>"
 
     def solve(self, item: Item, form: Form) -> str:
@@ -139,7 +139,7 @@ class Pocket:
         return answer
 
     def answer(self, text: str, form: Form) -> str | None:
-        """What follows the last `<prog>` of worked steps, else the whole text."""
+        """The text after the last `<prog>` of worked steps, else the whole text."""
         found = after_work(text, "<prog>")
         return found if found is not None and is_program(found) else None
 

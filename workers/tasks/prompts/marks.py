@@ -1,4 +1,4 @@
-"""A kind of task with one pair, in the marks that the pocket model was pretrained on. (pure)"""
+"""A kind of task with one pair, in the marks on which the pocket model was pretrained. (pure)"""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ WORK = "<work>"
 
 
 class PocketWords(Words, Protocol):
-    """What the pocket model is told of one kind of task."""
+    """The pocket model's words for one kind of task."""
 
     @property
     def begins(self) -> str:
-        """How an answer without work begins."""
+        """How an answer without work starts."""
         ...
 
 
@@ -28,8 +28,8 @@ class PocketWords(Words, Protocol):
 class OnePair:
     """`Words` of a kind whose proposer writes a program and one input.
 
-    asked: the proposer's prompt, with places for program and input. question: the solver's, with a place for the output
-    as well. begins: how an answer without work begins.
+    asked: the proposer's prompt, with placeholders for program and input. question: the solver's, with one for the
+    output too. begins: how an answer without work starts.
     """
 
     asked: str
@@ -55,13 +55,13 @@ class OnePair:
         return answer
 
     def answer(self, text: str, form: Form) -> str | None:
-        """What follows the last `=` of worked steps, else the whole text."""
+        """The text after the last `=` of worked steps, else the whole text."""
         found = after_work(text, "=")
         return found if found is not None and STRING.fullmatch(found) else None
 
 
 def after_work(text: str, end: str) -> str | None:
-    """The text without worked steps; None where these do not end with the mark `end`."""
+    """The text without worked steps; None if they do not end with the mark `end`."""
     if not text.startswith(WORK):
         return text
     _, mark, rest = text.rpartition(end)

@@ -1,4 +1,4 @@
-"""Tasks in a few plain sentences, for any model: the question, and how the answer is found. (pure)"""
+"""Tasks in a few plain sentences, for any model: the question, and how to find the answer. (pure)"""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ ENDING = f"Think step by step. Then end with one line that begins with `{MARK}`,
 
 
 class PlainWords(Protocol):
-    """What is said of one kind of task."""
+    """The plain words for one kind of task."""
 
     @property
     def mark(self) -> str:
-        """Before an answer; what stands before it is work."""
+        """The mark before an answer. Text before it is work."""
         ...
 
     def ask(self, item: Item) -> str:
@@ -29,15 +29,15 @@ class PlainWords(Protocol):
         ...
 
     def answer(self, completion: str) -> str | None:
-        """None where there is none."""
+        """The answer, or None."""
         ...
 
 
 @dataclass(frozen=True)
 class MarkedLine:
-    """About one pair. The answer is the first marked line: a base model goes on to questions that it invents.
+    """For tasks with one pair. The answer is on the first marked line: a base model goes on to invent more questions.
 
-    question: with places for program, input and output. unwrap: from the text beside the mark to the answer.
+    question: with placeholders for program, input and output. unwrap: turns the text beside the mark into the answer.
     """
 
     question: str
@@ -55,7 +55,7 @@ class MarkedLine:
 
 @dataclass(frozen=True)
 class LastFence:
-    """About the first half of many pairs. The answer is the last fence with a program."""
+    """For tasks with many pairs; shows the first half. The answer is the last fence with a program."""
 
     question: str
     mark: str = "```"

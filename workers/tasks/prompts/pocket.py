@@ -1,6 +1,6 @@
-"""Prompts and answers of the pocket model: a few marks around program text, and work before the answer if it likes.
+"""Prompts and answers of the pocket model: a few marks around program text, and optional work before the answer.
 
-Nothing inside the work is judged; only what follows its last mark is the answer.
+The work is not judged; the answer is the text after its last mark.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ END = "<eos>"
 
 
 class PocketStyle:
-    """The six cells as the pocket model was pretrained on them; a `PromptStyle`."""
+    """The six cells on which the pocket model was pretrained; a `PromptStyle`."""
 
     name = "pocket"
     form = Form(num_inputs=4, num_shown=3)
@@ -33,28 +33,28 @@ class PocketStyle:
         return self._words(task).propose(references, parts, self.form, is_seeding=is_seeding)
 
     def solve(self, task: Task, item: Item) -> str:
-        """Shows all but the part to be found."""
+        """Shows everything except the part to be found."""
         return self._words(task).solve(item, self.form)
 
     def parse_proposal(self, task: Task, completion: str, *, is_seeding: bool = False) -> Proposal | None:
         return self._words(task).proposal(completion.removesuffix(END), self.form, is_seeding=is_seeding)
 
     def render_answer(self, task: Task, answer: str) -> str:
-        """Without work: the answer alone."""
+        """The answer alone, without work."""
         return self._words(task).render(answer) + END
 
     def parse_answer(self, task: Task, completion: str) -> str | None:
-        """What follows the work, if there is any."""
+        """The text after the work, if any."""
         return self._words(task).answer(completion.removesuffix(END), self.form)
 
     def is_well_formed(self, task: Task, completion: str) -> bool:
-        """Whether there is an answer: this style has one form only."""
+        """Whether there is an answer; this style has only one form."""
         return self.parse_answer(task, completion) is not None
 
     def is_worked(self, task: Task, completion: str) -> bool:
-        """Whether the completion begins with the mark of worked steps."""
+        """Whether the completion starts with the mark of worked steps."""
         return completion.startswith(WORK)
 
     def is_showable(self, text: str) -> bool:
-        """Its answers can only be written in ten letters."""
+        """Whether it uses only the ten letters in which answers can be written."""
         return True

@@ -1,7 +1,7 @@
-"""Completions of the think-and-answer form: whether the tags are right, the answer, what its fences hold. (pure)
+"""Completions in think-and-answer form: are the tags right, what is the answer, what do its fences hold. (pure)
 
-The prompt ends with `<think>`, so a completion begins inside it. It ends with the first `</answer>`: what comes after
-was not asked for. Text is never split on the words of the prompt: a thought may hold them.
+The prompt ends with `<think>`, so a completion starts inside it. It ends with the first `</answer>`; the rest is
+ignored. Text is never split at words of the prompt, because a thought may contain them.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ PROGRAM_TAGS = frozenset({"", "python", "python3", "py"})
 
 @dataclass(frozen=True)
 class Response:
-    """What a completion says. answer: of a malformed text the first closed answer element, else empty."""
+    """A parsed completion. answer: for a malformed text the first closed answer element, else empty."""
 
     text: str
-    """All of it up to the end of the answer."""
+    """The text up to the end of the answer."""
     answer: str
     is_well_formed: bool
-    """The thought is closed, and nothing but space stands between it and a closed answer."""
+    """The thought is closed, and only space separates it from a closed answer."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Fence:
 
 
 def cut(text: str) -> str:
-    """The text up to and with its first `</answer>`."""
+    """The text up to and including its first `</answer>`."""
     before, mark, _ = text.partition(END)
     return before + mark
 
@@ -53,12 +53,13 @@ def read(completion: str) -> Response:
 
 
 def thought_of(completion: str) -> str:
-    """What was thought before the answer."""
+    """The thought before the answer."""
     return completion.partition("</think>")[0].strip()
 
 
 def fences(text: str) -> list[Fence]:
-    """All closed fences, in order. Spaces around one line of arguments do not count; those before a line of code do."""
+    """All closed fences, in order. Spaces around a single line of arguments are stripped; code keeps its
+    indentation."""
     return [
         Fence((known or other).strip().lower(), inside.strip("\r\n").rstrip())
         for known, other, inside in _FENCE.findall(text)
@@ -70,30 +71,30 @@ def tagged(found: Sequence[Fence], tag: str) -> list[str]:
 
 
 def programs(found: Sequence[Fence]) -> list[str]:
-    """Fences that are tagged as Python, or not at all."""
+    """Fences tagged as Python, or untagged."""
     return [fence.text for fence in found if fence.tag in PROGRAM_TAGS]
 
 
 def after_comment(text: str, name: str) -> str | None:
-    """What follows a line `# Name:` up to a blank line or a fence: how base models without fences write it."""
+    """The text after a line `# Name:` up to a blank line or a fence. Base models that use no fences write this."""
     found = re.search(rf"^#\s*{name}:[ \t]*(.*?)(?=\n\s*\n|```|\Z)", text, re.DOTALL | re.IGNORECASE | re.MULTILINE)
     return found.group(1).strip() or None if found else None
 
 
 def element(text: str, name: str) -> str | None:
-    """The inside of the last `<name>` element."""
+    """The content of the last `<name>` element."""
     found = re.findall(rf"<{name}>(.*?)</{name}>", text, re.DOTALL | re.IGNORECASE)
     return found[-1].strip() if found else None
 
 
 def guessed(text: str, name: str) -> str | None:
-    """An answer that stands in no fence, by the ways that it is written elsewhere, most certain first."""
+    """An answer outside any fence, found by other common notations, the most reliable first."""
     call = re.findall(rf"\b{name}\((.*?)\)[ \t]*(?:\n|\Z)", text, re.DOTALL | re.IGNORECASE)
-    said = re.findall(rf"\bthe {name} is:?[ \t]*(.+?)\.?[ \t]*(?:\n|\Z)", text, re.IGNORECASE)
+    answers = re.findall(rf"\bthe {name} is:?[ \t]*(.+?)\.?[ \t]*(?:\n|\Z)", text, re.IGNORECASE)
     ways = (
         after_comment(text, name),
         call[-1].strip() if call else None,
         element(text, name),
-        said[-1].strip() if said else None,
+        answers[-1].strip() if answers else None,
     )
     return next((way for way in ways if way), None)

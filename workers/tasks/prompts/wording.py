@@ -1,7 +1,7 @@
-"""The words that kinds of task share, for models that read English. (pure)
+"""Words that the kinds of task share, for models that read English. (pure)
 
-Content after section C of arXiv 2505.03335 and the published prompts, wording our own. Two rules of our own are stated
-as well, because they are enforced: calls that are refused, and values that can be written as literals.
+The content follows section C of arXiv 2505.03335 and the published prompts; the wording is ours. The prompts also state
+two rules of our own, because they are enforced: refused calls, and values that can be written as literals.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def fence(tag: str, text: str) -> str:
 
 
 def numbered_references(references: Sequence[tuple[str, str, str]]) -> str:
-    """(program, input, output) of each as a numbered block."""
+    """A numbered block for each (program, input, output)."""
     blocks = [
         f"### Program {number}\n{fence('python', program)}\n{fence('input', argument)}\n{fence('output', value)}"
         for number, (program, argument, value) in enumerate(references, start=1)

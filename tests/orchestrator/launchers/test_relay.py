@@ -1,0 +1,124 @@
+"""Files that look like a socket: what a master hears and says through them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from orchestrator.launchers.changes import watch
+from orchestrator.launchers.relay import Relay
+from state.layout import AttemptDir
+from state.line_file import append
+from workers.contract import Message
+
+PATIENCE_S = 30.0
+
+
+def line(type_: str, **fields: object) -> bytes:
+    return msgspec.json.encode(Message(type=type_, attempt="t", **fields))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> AttemptDir:
+    return AttemptDir(tmp_path)
+
+
+@pytest.fixture
+def relays() -> Iterator[Callable[..., Relay]]:
+    made: list[Relay] = []
+
+    def make(directory: AttemptDir, on_turn: Callable[[], None] = lambda: None, *, is_new: bool = True) -> Relay:
+        made.append(Relay(directory, on_turn, is_new=is_new))
+        return made[-1]
+
+    yield make
+    for relay in made:
+        relay.control.close()
+
+
+def heard(relay: Relay, count: int) -> list[str]:
+    """Types of the next messages."""
+    relay.control.setblocking(True)
+    relay.control.settimeout(PATIENCE_S)
+    with relay.control.makefile("rb") as lines:
+        return [msgspec.json.decode(lines.readline(), type=Message).type for _ in range(count)]
+
+
+def until(fact: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not fact():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_what_a_worker_writes_comes_out_of_the_socket(directory: AttemptDir, relays: Callable[..., Relay]) -> None:
+    relay = relays(directory)
+    append(directory.replies, line("ready"))
+    append(directory.replies, line("heartbeat", step=2))
+    assert heard(relay, 2) == ["ready", "heartbeat"]
+
+
+def test_what_the_master_sends_stands_in_the_file(directory: AttemptDir, relays: Callable[..., Relay]) -> None:
+    relay = relays(directory)
+    relay.control.send(line("checkpoint", id=1)[:10])
+    relay.control.send(line("checkpoint", id=1)[10:] + b"\n")
+    until(directory.requests.exists)
+    assert directory.requests.read_bytes() == line("checkpoint", id=1) + b"\n"
+
+
+def test_a_new_master_hears_the_last_of_what_it_needs_and_not_all_of_it_again(
+    directory: AttemptDir, relays: Callable[..., Relay]
+) -> None:
+    for told in ("ready", "started", "heartbeat", "checkpointed", "event_hint", "checkpointed", "heartbeat"):
+        append(directory.replies, line(told))
+    relay = relays(directory, is_new=False)
+    assert heard(relay, 4) == ["ready", "started", "checkpointed", "heartbeat"]
+    append(directory.replies, line("done"))
+    assert heard(relay, 1) == ["done"]
+
+
+def test_the_master_counts_as_long_as_it_looks_after_the_job(
+    directory: AttemptDir, relays: Callable[..., Relay]
+) -> None:
+    relay = relays(directory)
+    until(directory.master.exists)
+    before = directory.master.read_text()
+    until(lambda: directory.master.read_text() not in ("", before))
+    relay.control.close()
+    until(lambda: not any(thread.name == f"relay {directory.path.name}" for thread in threading.enumerate()))
+    last = directory.master.read_text()
+    time.sleep(2.5)
+    assert directory.master.read_text() == last
+
+
+@pytest.mark.parametrize("sign", ["ready", "done", "exit"])
+def test_the_launcher_is_woken_where_a_job_begins_or_ends(
+    sign: str, directory: AttemptDir, relays: Callable[..., Relay]
+) -> None:
+    woken = threading.Event()
+    relays(directory, woken.set)
+    until(directory.master.exists)
+    if sign == "exit":
+        directory.job_end.write_text("0\n")
+    else:
+        append(directory.replies, line(sign))
+    assert woken.wait(PATIENCE_S)
+
+
+@pytest.mark.parametrize("tells", [True, False], ids=["told by the file system", "by looking"])
+def test_a_change_is_noticed(tells: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.launchers.changes.tells_of_changes", lambda path: tells)
+    noticed = threading.Event()
+    observer = watch(tmp_path, ["lines"], noticed.set)
+    try:
+        (tmp_path / "other").write_text("x")
+        (tmp_path / "lines").write_text("x")
+        assert noticed.wait(PATIENCE_S)
+    finally:
+        observer.stop()
+        observer.join()

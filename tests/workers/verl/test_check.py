@@ -1,0 +1,26 @@
+"""What `run` refuses before a job is submitted: the real command, with verl as it is installed here."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from profiles.errors import ExitCode
+from tests import REPOSITORY
+from tests.workers.verl.test_settings import needs_verl
+
+
+def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "orchestrator", "run", "--profile", "verl-debug", *words]
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(REPOSITORY), "HOME": str(folder)}
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=110, env=environment)
+
+
+@needs_verl
+def test_tensor_parallelism_that_does_not_divide_the_heads_is_refused_and_nothing_begins(tmp_path: Path) -> None:
+    done = run(tmp_path, "--set", "run.gpus=3", "--set", "verl.tensor_parallel=3", "--set", "grpo.groups_per_step=3")
+    assert done.returncode == ExitCode.INPUT
+    assert "does not divide the 4 attention heads of pocket-words" in done.stderr
+    assert "kept:  everything; nothing was submitted" in done.stderr and "N one of 1, 2, 4" in done.stderr
+    assert not (tmp_path / "runs").exists()
