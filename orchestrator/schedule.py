@@ -71,6 +71,7 @@ FINAL_CODES = {
     ExitCode.DISK,
     ExitCode.PERMISSION,
     ExitCode.MISMATCH,
+    ExitCode.REWARD,
 }
 """Worker exit codes that a retry cannot fix."""
 

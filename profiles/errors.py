@@ -56,6 +56,8 @@ class ExitCode(IntEnum):
     """The scheduler refuses or does not answer, or somebody cancelled the job."""
     CODE_SERVER = 86
     """Worker: the code server is not there, or too many of its answers were no verdicts."""
+    REWARD = 87
+    """Worker: a part of the reward could not be computed, and the profile says to stop."""
 
 
 class LonghaulError(Exception):

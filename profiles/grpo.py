@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import Meta
+from msgspec import Meta, field
 
-from profiles.section import FIXED, FREE, Count, Positive, Section, Share
+from profiles.section import FIXED, FREE, Count, Positive, Seconds, Section, Share
 
 
 class Sent(Section, frozen=True):
@@ -68,6 +68,23 @@ class GrpoVariants(Section, frozen=True):
     nothing right."""
 
 
+class Reward(Section, frozen=True):
+    """[grpo.reward]: options of the parts of the reward, and limits for functions of your own."""
+
+    options: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Part -> its options, in a section of its own: `[grpo.reward.options.regex]` (docs/rewards.md)."""
+    on_error: Literal["stop", "skip"] = "stop"
+    """If a part cannot be computed: end the run (exit code 87), or leave the rollout out of training and count it."""
+    timeout_s: Annotated[Seconds, FREE] = 60.0
+    """Time limit of one call of a function."""
+    memory_gib: Annotated[float, Meta(gt=0), FREE] = 4.0
+    """Memory limit of the process that runs your functions."""
+    threads: Annotated[Positive, FREE] = 16
+    """Calls of your functions that run side by side."""
+    files: tuple[str, ...] = ()
+    """Set by the program: the hash of each function's file, so that a changed function needs --accept-changes."""
+
+
 class Grpo(Section, frozen=True):
     """[grpo]: group relative policy optimisation (arXiv 2402.03300). Clip bounds and minibatches are in [optimizer]."""
 
@@ -114,10 +131,11 @@ class Grpo(Section, frozen=True):
     """How answers are compared: as exact numbers, or also by math-verify (extra `math`) for other expressions."""
     lenient_answers: bool = False
     """Use the last number of a completion that marks no answer."""
-    format_reward: Annotated[float, Meta(ge=0)] = 0.0
-    """Reward for a thought that ends once, followed by a number in a box, right or wrong."""
-    length_penalty: Annotated[float, Meta(ge=0, lt=1)] = 0.0
-    """Subtracted from the reward of a right answer, times its share of the longest. Wrong ones would learn only
-    length."""
+    rewards: Annotated[tuple[str, ...], Meta(min_length=1)] = ("correct",)
+    """Parts of a rollout's reward: built-in ones (docs/rewards.md) and functions of your own, as FILE.py:NAME or
+    MODULE:NAME."""
+    reward_weights: tuple[float, ...] = ()
+    """The weight of each part; empty: 1 each."""
+    reward: Reward = Reward()
     sent: Sent = Sent()
     variants: GrpoVariants = GrpoVariants()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from profiles.finding import Finding
 from profiles.knobs import value_of
+from profiles.rewards import BUILT_IN, is_function, part_name
 from profiles.schema import Profile
 from profiles.suites import FOR_PROBLEMS
 
@@ -120,7 +121,44 @@ def stages_can_end(p: Profile) -> Finding | None:
     return Finding(("grpo.sent.min_steps", "grpo.sent.max_steps"), f"is more than max_steps ({p.grpo.sent.max_steps})")
 
 
+def rewards_are_known(p: Profile) -> Finding | None:
+    unknown = [name for name in p.grpo.rewards if name not in BUILT_IN and not is_function(name)]
+    if not unknown:
+        return None
+    return Finding(
+        ("grpo.rewards",),
+        f"names {unknown[0]!r}, which is neither a built-in part ({', '.join(BUILT_IN)}) "
+        "nor a function (FILE.py:NAME or MODULE:NAME)",
+    )
+
+
+def rewards_have_names_of_their_own(p: Profile) -> Finding | None:
+    names = [part_name(name) for name in p.grpo.rewards]
+    twice = [name for name in names if names.count(name) > 1]
+    return Finding(("grpo.rewards",), f"names {twice[0]!r} twice") if twice else None
+
+
+def each_reward_has_a_weight(p: Profile) -> Finding | None:
+    if len(p.grpo.reward_weights) in (0, len(p.grpo.rewards)):
+        return None
+    return Finding(
+        ("grpo.reward_weights", "grpo.rewards"),
+        f"has {len(p.grpo.reward_weights)} numbers for {len(p.grpo.rewards)} parts; leave it empty for 1 each",
+    )
+
+
+def options_belong_to_a_reward(p: Profile) -> Finding | None:
+    idle = [name for name in p.grpo.reward.options if name not in p.grpo.rewards]
+    if not idle:
+        return None
+    return Finding(("grpo.reward.options", "grpo.rewards"), f"has options for {idle[0]!r}, which rewards does not name")
+
+
 RULES = (
+    rewards_are_known,
+    rewards_have_names_of_their_own,
+    each_reward_has_a_weight,
+    options_belong_to_a_reward,
     problems_are_asked_in_words,
     groups_fill_the_updates,
     a_curriculum_has_no_end,

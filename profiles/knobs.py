@@ -77,7 +77,8 @@ def _all_knobs() -> Iterator[Knob]:
     every: dict[str, type[Section]] = {"": Profile, **classes}
     for section, cls in every.items():
         for field in fields(cls):
-            knob = Knob(section, field.name, field.type, field.default)
+            default = {} if field.default_factory is dict else field.default
+            knob = Knob(section, field.name, field.type, default)
             if knob.name not in classes:
                 yield knob
 
@@ -109,6 +110,8 @@ def _describe_base(base: Any) -> str:
         return f"a list of {len(items)}, each {describe(items[0])}"
     if get_origin(base) in (Union, types.UnionType):
         return " or ".join(describe(option) for option in get_args(base))
+    if get_origin(base) is dict:
+        return "a table"
     return {int: "an integer", float: "a number", bool: "true or false", str: "a text"}[base]
 
 

@@ -119,7 +119,7 @@ _COMMON = (
     SECONDS,
     Metric("seconds/STAGE", Unit.SECONDS, "a part of the step"),
     TOKENS,
-    Metric("reward/NAME", Unit.REWARD, "part of a reward of your own: mean of the rollouts that it judges"),
+    Metric("reward/NAME", Unit.REWARD, "a part of the reward, without its weight: mean of the rollouts that it judges"),
     Metric("oom_retries", Unit.COUNT, "how often the run has repeated a step with less since it began"),
     Metric("rss_bytes", Unit.BYTES, "resident memory of the worker"),
     Metric("peak_rss_bytes", Unit.BYTES, "its highest"),
@@ -140,6 +140,7 @@ _COMMON = (
     Metric(
         "rollouts_not_finite", Unit.COUNT, "rollouts with a log-prob or entropy that is NaN or infinite: not trained on"
     ),
+    Metric("rollouts_not_judged", Unit.COUNT, "rollouts without a reward, because a part failed: not trained on"),
     Metric("update_skipped", Unit.COUNT, "1: there was nothing to learn from, and nothing was changed"),
     LOSS,
     GRAD_NORM,

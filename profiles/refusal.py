@@ -52,6 +52,8 @@ def toml_text(value: Any) -> str:
         text = msgspec.json.encode(value).decode()
     elif isinstance(value, list | tuple):
         text = "[" + ", ".join(toml_text(item) for item in value) + "]"
+    elif isinstance(value, dict):
+        text = "{" + ", ".join(f"{key} = {toml_text(item)}" for key, item in value.items()) + "}"
     else:
         text = str(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -14,6 +14,8 @@ RENAMED = {
     "grpo.sent_accuracy": "grpo.sent.accuracy",
     "grpo.sent_uniform": "grpo.sent.uniform",
     "grpo.sent_on_stale": "grpo.sent.on_stale",
+    "grpo.format_reward": "grpo.rewards",
+    "grpo.length_penalty": "grpo.rewards",
     "optimizer.loss_divisor": "azr.loss_divisor",
     "optimizer.loss_constant": "azr.loss_constant",
 }

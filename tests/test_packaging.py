@@ -288,6 +288,7 @@ def test_every_message_in_the_troubleshooting_page_is_one_that_the_program_says(
 
 
 NOT_OURS = {
+    "FILE.py",
     "NAME.py",
     "convert_hf_to_gguf.py",
     "workers.py",

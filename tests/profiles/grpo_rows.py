@@ -97,4 +97,25 @@ GRPO_ROWS = [
     pytest.param(
         "stages_can_end", {"grpo.sent.min_steps": 501}, {"grpo.sent.min_steps": 500}, id="longer than it may last"
     ),
+    pytest.param(
+        "rewards_are_known", {"grpo.rewards": ("corect",)}, {"grpo.rewards": ("mine.py:good",)}, id="no such reward"
+    ),
+    pytest.param(
+        "rewards_have_names_of_their_own",
+        {"grpo.rewards": ("a.py:good", "b.py:good")},
+        {"grpo.rewards": ("a.py:good", "b.py:better")},
+        id="two rewards of one name",
+    ),
+    pytest.param(
+        "each_reward_has_a_weight",
+        {"grpo.rewards": ("correct", "format"), "grpo.reward_weights": (1.0,)},
+        {"grpo.rewards": ("correct", "format"), "grpo.reward_weights": (1.0, 0.2)},
+        id="a reward without a weight",
+    ),
+    pytest.param(
+        "options_belong_to_a_reward",
+        {"grpo.reward.options": {"length": {"weight": 1.0}}},
+        {"grpo.reward.options": {"length": {"weight": 1.0}}, "grpo.rewards": ("correct", "length")},
+        id="options of a reward that is not named",
+    ),
 ]

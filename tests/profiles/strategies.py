@@ -12,6 +12,8 @@ from profiles.schema import Profile
 
 SAFE_TEXT = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=20)
 
+WORDS = st.text("abc_", min_size=1, max_size=4)
+
 
 def values(annotation: Any) -> st.SearchStrategy[Any]:
     """Values that fit the type; its bounds are asked of msgspec itself, so that they are not written twice."""
@@ -26,6 +28,8 @@ def _of_type(base: Any) -> st.SearchStrategy[Any]:
         if items[-1] is Ellipsis:
             return st.lists(values(items[0]), max_size=4, unique=True).map(tuple)
         return st.tuples(*(values(item) for item in items))
+    if get_origin(base) is dict:
+        return st.dictionaries(WORDS, st.dictionaries(WORDS, st.integers(0, 9) | SAFE_TEXT, max_size=2), max_size=2)
     return {
         int: st.integers(0, 10**6),
         # + 0.0: no -0.0, which the loader spells 0.0.
@@ -75,5 +79,7 @@ def as_toml(settings: dict[str, Any]) -> str:
 
 
 def toml_value(value: Any) -> str:
-    """JSON's spelling of these types is also TOML's."""
+    """JSON's spelling of these types is also TOML's, but for tables."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {toml_value(item)}" for key, item in value.items()) + "}"
     return msgspec.json.encode(value).decode()

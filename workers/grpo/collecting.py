@@ -6,22 +6,25 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from random import Random
 from typing import Protocol
 
 from profiles.schema import Profile
 from workers.cycle.cursor import Place as CursorPlace
 from workers.grpo.advantages import is_uniform, refill
+from workers.grpo.judging import Judging, Slow
 from workers.grpo.metrics import collected_metrics
 from workers.grpo.order import Order
 from workers.grpo.rows import Collected, Row
 from workers.models.load import Tokenizer
 from workers.problems.reader import Problem
+from workers.rank_group.shared import SharedEngine
 from workers.rewards.coin import coin as tossed
-from workers.rewards.of_profile import rewards_of
-from workers.rewards.reward import Case, ProblemCase, Reward, score
+from workers.rewards.of_profile import GrpoRewards, grpo_rewards_of
+from workers.rewards.reward import Case, ProblemCase, Reward, Score, SlowReward, score
 from workers.rng import derive, stream
-from workers.rollout.engine import Request, Rollout, Sampling
+from workers.rollout.engine import OnEnd, Request, Rollout, Sampling
 from workers.suites.answer_format import AnswerFormat, VerbatimFormat
 from workers.suites.asking import Completer
 from workers.suites.question import WordProblem
@@ -46,12 +49,23 @@ class Asker:
     symbolic: Symbolic | None = None
     own: Sequence[Reward[ProblemCase]] = ()
     """Parts of the reward in addition to those of the profile."""
+    slow: Sequence[SlowReward] = ()
+    """Parts of the profile's reward that take time."""
+
+    @cached_property
+    def rewards(self) -> GrpoRewards:
+        return grpo_rewards_of(self.profile.grpo, self.slow)
 
     def prompt_ids(self, text: str) -> tuple[int, ...]:
         return self.tokenizer.encode(prompt_of(self.answer_format, text))
 
-    def rollouts(self, problems: Sequence[int], seeds: Callable[[int, int], int], count: int) -> list[list[Rollout]]:
-        """`count` rollouts of each problem. seeds: (index in `problems`, sample) -> seed of that rollout."""
+    def rollouts(
+        self, problems: Sequence[int], seeds: Callable[[int, int], int], count: int, on_end: OnEnd | None = None
+    ) -> list[list[Rollout]]:
+        """`count` rollouts of each problem. seeds: (index in `problems`, sample) -> seed of that rollout.
+
+        on_end: told each rollout when it ends; its number is index * count + sample.
+        """
         knobs = self.profile.sampling
         how = Sampling(
             temperature=knobs.temperature,
@@ -61,8 +75,12 @@ class Asker:
         )
         prompts = [self.prompt_ids(self.problems[number].prompt) for number in problems]
         requests = [Request(ids, seeds(place, k)) for place, ids in enumerate(prompts) for k in range(count)]
-        found = self.engine.generate(requests, how)
+        found = self.engine.generate(requests, how) if on_end is None else self._streamed(requests, how, on_end)
         return [found[place * count : (place + 1) * count] for place in range(len(prompts))]
+
+    def _streamed(self, requests: Sequence[Request], how: Sampling, on_end: OnEnd) -> list[Rollout]:
+        assert isinstance(self.engine, SharedEngine)
+        return self.engine.generate(requests, how, on_end)
 
     def text_of(self, rollout: Rollout) -> str:
         """The completion without its final stop token, which is not part of an answer."""
@@ -89,11 +107,12 @@ class Asker:
         """A function that tells whether two answers to the problem are the same by the verifier's rules."""
         return sameness(self.problems[problem].gold, self.symbolic)
 
-    def judged(self, group: int, problem: int, rollout: Rollout, coin: Random) -> Row:
-        case = self.case(problem, rollout)
-        found = score(case, (*rewards_of(self.profile.grpo), *self.own))
+    def row(self, group: int, problem: int, case: ProblemCase, slow: Slow, coin: Random) -> Row:
+        """slow: what the slow parts found for it."""
+        found = self._score(case, slow)
         if self.profile.grpo.variants.random_rewards:
             found = tossed(found, coin)
+        rollout = case.rollout
         return Row(
             group=group,
             problem=problem,
@@ -105,11 +124,19 @@ class Asker:
             reward=found.total,
             is_correct=case.verdict.correct,
             is_answered=case.verdict.extracted is not None,
-            format_reward=found.parts["format"],
-            length_penalty=-found.parts["length"],
-            own_rewards={part.name: found.parts[part.name] for part in self.own},
+            parts=dict(found.parts),
+            failure=slow.failure,
             is_finite=rollout.is_finite,
         )
+
+    def _score(self, case: ProblemCase, slow: Slow) -> Score:
+        weights = self.rewards.weights
+        quick = (*self.rewards.parts, *self.own)
+        found = score(case, quick, [weights.get(part.name, 1.0) for part in quick])
+        if slow.failure:
+            return Score(0.0, found.parts)
+        total = found.total + sum(weights[part.name] * slow.values[part.name] for part in self.slow)
+        return Score(total, {**found.parts, **slow.values})
 
 
 def prompt_of(answer_format: AnswerFormat, text: str) -> str:
@@ -133,13 +160,14 @@ def collect(asker: Asker, order: Order, step: int, stage: Stages) -> Collected:
         def seeds(at: int, sample: int, first: int = first) -> int:
             return derive(seed, step, f"rollout {first + at}", sample)
 
-        with stage("rollout"):
-            answers = asker.rollouts(fresh, seeds, grpo.group_size) if fresh else []
-        with stage("judge"):
-            for number, rollouts in zip(fresh, answers, strict=True):
-                coin = stream(seed, step, f"random rewards {len(groups)}")
-                groups.append([asker.judged(len(groups), number, one, coin) for one in rollouts])
-                rows += groups[-1]
+        with Judging(asker.case, asker.slow, fresh, grpo.group_size, grpo.reward.on_error) as judging:
+            with stage("rollout"):
+                answers = asker.rollouts(fresh, seeds, grpo.group_size, judging.on_end) if fresh else []
+            with stage("judge"):
+                for number, group in zip(fresh, judging.found(answers), strict=True):
+                    coin = stream(seed, step, f"random rewards {len(groups)}")
+                    groups.append([asker.row(len(groups), number, case, slow, coin) for case, slow in group])
+                    rows += groups[-1]
         # The file has no further problems: train on what is there.
         left = refill([_is_uniform(group) for group in groups], grpo, rounds if fresh else grpo.max_extra_rounds)
         if not left.draw:
@@ -158,5 +186,5 @@ def collect(asker: Asker, order: Order, step: int, stage: Stages) -> Collected:
 
 def _is_uniform(group: Sequence[Row]) -> bool:
     """Compares only the rollouts that can be compared; fewer than two count as uniform."""
-    rewards = [row.reward for row in group if row.is_finite]
+    rewards = [row.reward for row in group if row.is_usable]
     return len(rewards) < 2 or is_uniform(rewards)

@@ -37,9 +37,7 @@ def collected_metrics(rows: Sequence[Row], uniform: Collection[int], rounds: int
     return {
         "reward": mean(row.reward for row in rows),
         "reward/correct": mean(row.is_correct for row in rows),
-        "reward/format": mean(row.format_reward for row in rows),
-        "reward/length": -mean(row.length_penalty for row in rows),
-        **{f"reward/{name}": mean(row.own_rewards[name] for row in rows) for name in rows[0].own_rewards},
+        **_parts(rows),
         "reward_std": deviation([row.reward for row in rows]),
         "group_spread": mean(deviation([row.reward for row in group]) for group in groups),
         "accuracy": mean(row.is_correct for row in rows),
@@ -51,11 +49,18 @@ def collected_metrics(rows: Sequence[Row], uniform: Collection[int], rounds: int
         "all_wrong": mean(not any(row.is_correct for row in group) for group in groups),
         "truncated": mean(row.finish_reason == "length" for row in rows),
         "rollouts_not_finite": float(sum(not row.is_finite for row in rows)),
+        "rollouts_not_judged": float(sum(bool(row.failure) for row in rows)),
         "tokens_mean": mean(lengths),
         "tokens_min": float(min(lengths)),
         "tokens_max": float(max(lengths)),
         "distinct_share": mean(len({row.completion_ids for row in group}) / len(group) for group in groups),
     }
+
+
+def _parts(rows: Sequence[Row]) -> Metrics:
+    """The mean of each part over the rollouts that have it."""
+    names = dict.fromkeys(name for row in rows for name in row.parts)
+    return {f"reward/{name}": mean(row.parts[name] for row in rows if name in row.parts) for name in names}
 
 
 def facts_of(metrics: Metrics) -> StepFacts:

@@ -29,14 +29,17 @@ class Row(Struct, frozen=True, kw_only=True):
     is_correct: bool = False
     is_answered: bool = True
     """Whether an answer was found in it."""
-    format_reward: float = 0.0
-    """The part of `reward` for its form."""
-    length_penalty: float = 0.0
-    """The deduction for its length."""
-    own_rewards: dict[str, float] = {}
-    """Parts of `reward` that the user added, by name."""
+    parts: dict[str, float] = {}
+    """Parts of `reward` by name, without their weights."""
+    failure: str = ""
+    """Why a part of the reward could not be computed; empty: all could. Such a row is not trained on."""
     is_finite: bool = True
     """False: the engine's numbers were NaN or infinite, which JSON cannot express. The row is not trained on."""
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it may be compared with others and trained on."""
+        return self.is_finite and not self.failure
 
 
 class Collected(Struct, frozen=True, kw_only=True):

@@ -37,7 +37,7 @@ from workers.models.optimizer import learning_rate_at
 from workers.problems.reader import drop_long, first, read_problems, summary
 from workers.rank_group.calls import Probe, Rehearse, Resize, Rest, Widen
 from workers.rank_group.leader import RankGroup
-from workers.rewards.reward import ProblemCase, Reward
+from workers.rewards.reward import ProblemCase, Reward, SlowReward
 from workers.runtime import Attempt
 from workers.suites.answer_format import VerbatimFormat
 from workers.suites.answer_formats import format_of_run
@@ -68,9 +68,15 @@ class GrpoTrainer:
 
     static_files: ClassVar[Collection[str]] = load.STATIC_FILES
 
-    def __init__(self, attempt: Attempt, own_rewards: Sequence[Reward[ProblemCase]] = ()) -> None:
-        """own_rewards: parts of the reward in addition to those of the profile."""
-        self._attempt, self._own_rewards = attempt, own_rewards
+    def __init__(
+        self,
+        attempt: Attempt,
+        own_rewards: Sequence[Reward[ProblemCase]] = (),
+        slow_rewards: Sequence[SlowReward] = (),
+    ) -> None:
+        """own_rewards: parts of the reward in addition to those of the profile. slow_rewards: the profile's parts that
+        take time."""
+        self._attempt, self._own_rewards, self._slow_rewards = attempt, own_rewards, slow_rewards
         self._profile: Profile = attempt.profile
         self.rank_group = RankGroup(attempt)
         self._model: Any = None
@@ -106,6 +112,7 @@ class GrpoTrainer:
             self._problems.problems,
             verifier_of(profile.grpo),
             self._own_rewards,
+            self._slow_rewards,
         )
         self._check_lengths()
         self._order = Order(self._begun_order(head))
@@ -257,6 +264,8 @@ class GrpoTrainer:
             self._tally.silent = []  # warn once in this many steps
         if lost := sum(not row.is_finite for row in collected.rows):
             texts.append(not_finite_warning(lost))
+        elif failures := [row.failure for row in collected.rows if row.failure]:
+            texts.append(f"{len(failures)} rollouts have no reward and were left out; the first: {failures[0]}")
         elif collected.train and not rows:
             texts.append("every rollout of this step's groups was cut at its longest length: nothing was trained")
         return texts
@@ -268,13 +277,14 @@ class GrpoTrainer:
 def chosen(collected: Collected, profile: Profile) -> tuple[list[Row], list[float], list[Row]]:
     """Rows that get a gradient, their advantages, and the other rows of the step. (pure)
 
-    Truncated rollouts count in their group's mean. Those with non-finite numbers do not; a rollout left alone in its
-    group by that has nothing to compare with, and is dropped. So is a group without any rollout left.
+    Truncated rollouts count in their group's mean. Those with non-finite numbers or without a whole reward do not; a
+    rollout left alone in its group by that has nothing to compare with, and is dropped. So is a group without any
+    rollout left.
     """
-    finite = groups_of(row for row in collected.rows if row.is_finite)
-    train = {group for group in collected.train if len(finite.get(group, ())) > 1}
-    asked = [row for row in collected.rows if row.group in train and row.is_finite]
-    others = [row for row in collected.rows if row.group not in train or not row.is_finite]
+    usable = groups_of(row for row in collected.rows if row.is_usable)
+    train = {group for group in collected.train if len(usable.get(group, ())) > 1}
+    asked = [row for row in collected.rows if row.group in train and row.is_usable]
+    others = [row for row in collected.rows if row.group not in train or not row.is_usable]
     if not asked:
         return [], [], others
     found = group_advantages(
@@ -282,7 +292,7 @@ def chosen(collected: Collected, profile: Profile) -> tuple[list[Row], list[floa
         [row.group for row in asked],
         rule_of(profile.grpo),
         masked_rollouts(profile.grpo, [row.finish_reason for row in asked]),
-        [row.reward for row in others if row.is_finite],
+        [row.reward for row in others if row.is_usable],
     )
     rows = [row for row, is_kept in zip(asked, found.kept, strict=True) if is_kept]
     values = [value for value, is_kept in zip(found.values, found.kept, strict=True) if is_kept]

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -31,7 +31,7 @@ from workers.rank_group import calls
 from workers.rank_group.wire import Call, Found
 from workers.ranks.group import ALONE, Group
 from workers.ranks.own_work import OwnWork
-from workers.rollout.engine import Rollout
+from workers.rollout.engine import OnEnd, Rollout
 from workers.rollout.free_rows import widen
 from workers.rollout.probe import probe
 from workers.rollout.select import Warn, engine_of
@@ -90,6 +90,7 @@ class Replica:
         self.engine = engine_of(
             self.model, profile, self.policy.tokenizer, reductions=setting.reductions, warn=setting.warn
         )
+        self._on_end: OnEnd | None = None
         self.update: Any = self.make_update()
         self._items: dict[str, Stateful] = {item.filename: item for item in (*self.policy.items, self.state)}
 
@@ -127,13 +128,22 @@ class Replica:
         """Measures a part of the work on a follower; the leader's trainer measures its own."""
         return self.memory.phase(name) if self.group.rank else nullcontext()
 
+    @contextmanager
+    def listening(self, on_end: OnEnd | None) -> Iterator[None]:
+        """Inside, `on_end` is told of this rank's rollouts when they end."""
+        self._on_end = on_end
+        try:
+            yield
+        finally:
+            self._on_end = None
+
     def generate(self, asked: calls.Generate) -> list[Rollout]:
         with self.phase("rollout"):
             if self.shards is None:
-                return self.engine.generate(asked.requests, asked.sampling)
+                return self.engine.generate(asked.requests, asked.sampling, self._on_end)
             with self.shards.whole():
                 with self.shards.stopwatch.computing():
-                    rollouts = self.engine.generate(asked.requests, asked.sampling)
+                    rollouts = self.engine.generate(asked.requests, asked.sampling, self._on_end)
                 lengths = [len(one.completion_ids) for one in rollouts]
                 prompts = {one.prompt_ids for one in asked.requests}
                 read = sum(map(len, prompts))

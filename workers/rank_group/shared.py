@@ -9,7 +9,7 @@ from typing import Protocol
 from workers.rank_group.calls import DropCache, Generate, Load, Rest, Save, SetRows
 from workers.rank_group.replica import Replica
 from workers.rank_group.wire import Call, Found
-from workers.rollout.engine import Request, Rollout, RolloutEngine, Sampling
+from workers.rollout.engine import OnEnd, Request, Rollout, RolloutEngine, Sampling
 from workers.rollout.partition import partition_requests
 
 
@@ -49,14 +49,21 @@ class SharedEngine:
     def drop_cache(self) -> None:
         self._rank_group.call(DropCache())
 
-    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Rollout]:
+    def generate(self, requests: Sequence[Request], sampling: Sampling, on_end: OnEnd | None = None) -> list[Rollout]:
+        """on_end: told each rollout of this rank when it ends, and those of the other ranks together."""
         if not requests:
             return []
         shares = partition_requests(requests, self._rank_group.size, sampling.max_new_tokens)
         asked = [Generate([requests[number] for number in share], sampling) for share in shares]
         found: dict[int, Rollout] = {}
-        for share, rollouts in zip(shares, self._rank_group.call_each(asked), strict=True):
+        mine = shares[0]
+        with self._rank_group.replica.listening(on_end and (lambda number, one: on_end(mine[number], one))):
+            answers = self._rank_group.call_each(asked)
+        for share, rollouts in zip(shares, answers, strict=True):
             found.update(zip(share, rollouts, strict=True))
+        if on_end is not None:
+            for number in found.keys() - set(mine):
+                on_end(number, found[number])
         return [found[number] for number in range(len(requests))]
 
     def rest(self) -> None:

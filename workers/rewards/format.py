@@ -9,7 +9,7 @@ from workers.rewards.reward import Case
 @dataclass(frozen=True)
 class Format:
     kept: float = 0.0
-    """Reward for the requested format: `grpo.format_reward`."""
+    """Reward for the requested format."""
     broken: float = 0.0
     """Reward for any other format."""
     name: ClassVar[str] = "format"

@@ -1,4 +1,4 @@
-"""The part that penalises a right answer for its length: `grpo.length_penalty`. (pure)
+"""The part that penalises a right answer for its length. (pure)
 
 Wrong answers are exempt: their length would be all that they could learn from.
 """

@@ -6,14 +6,16 @@ Infrastructure failures never reach this code: a rollout that cannot be judged f
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from profiles.rewards import part_name
 from profiles.schema import Azr, Grpo
 from workers.rewards.format import Format
 from workers.rewards.learnability import Learnability
 from workers.rewards.length import Length
 from workers.rewards.repeat import Repeat
-from workers.rewards.reward import ProblemCase, ProposerCase, Reward, SolverCase
+from workers.rewards.reward import ProblemCase, ProposerCase, Reward, SlowReward, SolverCase
 from workers.rewards.verifier import Verifier
 
 INVALID = -1.0
@@ -36,10 +38,31 @@ class RoleRewards:
 
 
 NO_PARTS = RoleRewards()
+BUILT_IN: Mapping[str, Callable[[], Reward[ProblemCase]]] = {
+    "correct": Verifier,
+    "format": lambda: Format(kept=1.0),
+    "length": lambda: Length(weight=1.0),
+}
 
 
-def rewards_of(grpo: Grpo) -> tuple[Reward[ProblemCase], ...]:
-    return Verifier(), Format(grpo.format_reward), Length(grpo.length_penalty)
+@dataclass(frozen=True)
+class GrpoRewards:
+    """The parts of GRPO's reward, without those of a user's own class.
+
+    parts: those that are computed at once. slow: the others. weights: name -> weight, in the profile's order.
+    """
+
+    parts: tuple[Reward[ProblemCase], ...]
+    slow: tuple[SlowReward, ...]
+    weights: Mapping[str, float]
+
+
+def grpo_rewards_of(grpo: Grpo, slow: Sequence[SlowReward] = ()) -> GrpoRewards:
+    """slow: the parts among `grpo.rewards` that are not built in."""
+    names = [part_name(name) for name in grpo.rewards]
+    parts = tuple(BUILT_IN[name]() for name in names if name in BUILT_IN)
+    assert len(names) == len(parts) + len(slow), "every part has somebody who computes it"
+    return GrpoRewards(parts, tuple(slow), dict(zip(names, grpo.reward_weights or [1.0] * len(names), strict=True)))
 
 
 def role_rewards_of(azr: Azr) -> RoleRewards:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Generic, Protocol, TypeVar
@@ -87,24 +88,46 @@ class Reward(Protocol[Seen]):
         ...
 
 
+class SlowReward(Protocol):
+    """A part that takes time: it is computed for ended rollouts while others still decode."""
+
+    @property
+    def name(self) -> str:
+        """As of a `Reward`."""
+        ...
+
+    takes_groups: bool
+    """Whether it is given all rollouts of a problem together."""
+
+    def submit(self, cases: Sequence[ProblemCase]) -> Sequence[Future[Mapping[str, float]]]:
+        """Begin to judge; returns at once, a future for each case.
+
+        A future holds the part's value under its name, with further named values that do not count; or it raises
+        LonghaulError, if the part could not be computed.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class Score:
-    """parts: name -> value. total: the rollout's reward, their sum (or a coin toss under `random_rewards`)."""
+    """parts: name -> value, without its weight. total: the rollout's reward, their weighted sum (or a coin toss under
+    `random_rewards`)."""
 
     total: float
     parts: Mapping[str, float]
 
 
-def score(case: AnyCase, rewards: Sequence[Reward[AnyCase]]) -> Score:
-    """Evaluate all parts in order and sum them. Raises ValueError if a part is not finite or two share a name."""
+def score(case: AnyCase, rewards: Sequence[Reward[AnyCase]], weights: Sequence[float] = ()) -> Score:
+    """Evaluate all parts in order and sum them. weights: of each part; empty: 1 each. Raises ValueError if a part is
+    not finite or two share a name."""
     parts: dict[str, float] = {}
     total = 0.0
-    for reward in rewards:
+    for reward, weight in zip(rewards, weights or [1.0] * len(rewards), strict=True):
         value = reward(case)
         if not isfinite(value):
             raise ValueError(f"reward/{reward.name} is {value} for the {case.label}")
         if reward.name in parts:
             raise ValueError(f"two parts of the reward have the name {reward.name!r}")
         parts[reward.name] = value
-        total += value
+        total += weight * value
     return Score(total, parts)

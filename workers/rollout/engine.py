@@ -87,6 +87,10 @@ class RolloutEngine(Protocol):
         ...
 
 
+OnEnd = Callable[[int, Rollout], None]
+"""Told the number of a request and its rollout, once for each, in any order and from any thread. It must not block."""
+
+
 class EngineUnavailable(Exception):
     """The engine cannot start or cannot continue; the text gives the reason to the user."""
 

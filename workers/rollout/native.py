@@ -19,6 +19,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from workers.rollout.decoder import Decoder, parts
 from workers.rollout.engine import (
     Decode,
+    OnEnd,
     Request,
     Rollout,
     Sampling,
@@ -69,24 +70,31 @@ class NativeEngine:
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Rollout]:
         """One rollout per request, in order."""
+        return self.stream(requests, sampling, None)
+
+    def stream(self, requests: Sequence[Request], sampling: Sampling, on_end: OnEnd | None) -> list[Rollout]:
+        """The same; calls `on_end` for each rollout when it ends, from the thread that decodes it."""
         if not requests:
             return []
         self.decoder.grow_rope(max(len(request.prompt_ids) for request in requests) + sampling.max_new_tokens)
         threads = torch.get_num_threads() if self.model.device.type == "cpu" else 1
         shares = share_out(requests, min(threads, MAX_SHARES))
         if len(shares) == 1:
-            return self._generate_together(requests, sampling)
+            return self._generate_together(requests, sampling, on_end)
         try:
             with ThreadPoolExecutor(len(shares), "rollout", torch.set_num_threads, (threads // len(shares),)) as pool:
                 chosen = [[requests[number] for number in share] for share in shares]
-                done = list(pool.map(self._generate_together, chosen, [sampling] * len(shares)))
+                tell = [_renumbered(on_end, share) for share in shares]
+                done = list(pool.map(self._generate_together, chosen, [sampling] * len(shares), tell))
         finally:
             torch.set_num_threads(threads)  # the libraries below share one setting among all threads
         pairs = zip(chain(*shares), chain(*done), strict=True)
         return [rollout for _, rollout in sorted(pairs, key=lambda pair: pair[0])]
 
     @torch.inference_mode()
-    def _generate_together(self, requests: Sequence[Request], sampling: Sampling) -> list[Rollout]:
+    def _generate_together(
+        self, requests: Sequence[Request], sampling: Sampling, on_end: OnEnd | None
+    ) -> list[Rollout]:
         width = max(len(request.prompt_ids) for request in requests)
         limit = sampling.max_new_tokens
         device = self.model.device
@@ -98,6 +106,13 @@ class NativeEngine:
         stops = stops_of(sampling, self.decode, self._stop_ids.tolist())
         stop_ids = self._stop_ids[:0] if sampling.ignore_stop else self._stop_ids
         batch, logits = self._read_prompts(requests, width, limit)
+
+        def found(row: int) -> Rollout:
+            length = int(lengths[row])
+            numbers = (drawn[row, :length].tolist() for drawn in (ids, log_probs, entropies))
+            return rollout_of(requests[row], next(numbers), next(numbers), stops, limit, next(numbers))
+
+        told: set[int] = set()
         for step in range(limit):
             tokens, drawn, entropy = choose(logits, uniforms[batch.rows, step], sampling)
             ids[batch.rows, step], log_probs[batch.rows, step] = tokens, drawn
@@ -109,13 +124,17 @@ class NativeEngine:
             lengths[batch.rows[ended]] = lengths[batch.rows[ended]].clamp(max=step + 1)
             running = lengths[batch.rows] > step + 1
             num_running = int(running.sum())
+            if on_end is not None and num_running < len(running):
+                for row in set(batch.rows[~running].tolist()) - told:
+                    told.add(row)
+                    on_end(row, found(row))
             if num_running == 0:
                 break
             batch.tokens = tokens
             if num_running < COMPACT_BELOW * len(running):
                 batch.keep(running.nonzero().squeeze(1))
             logits = self._decode(batch, width + step)
-        rows = zip(requests, *(found.tolist() for found in (ids, log_probs, entropies)), lengths.tolist(), strict=True)
+        rows = zip(requests, *(drawn.tolist() for drawn in (ids, log_probs, entropies)), lengths.tolist(), strict=True)
         return [
             rollout_of(request, row[:length], drawn, stops, limit, entropy)
             for request, row, drawn, entropy, length in rows
@@ -212,6 +231,11 @@ class NativeEngine:
         hidden = self.decoder.run_layers(batch.tokens[:, None], cos, sin, attend)
         logits: Tensor = self.model.lm_head(hidden[:, -1])
         return logits
+
+
+def _renumbered(on_end: OnEnd | None, share: Sequence[int]) -> OnEnd | None:
+    """For the requests of a share: tells their numbers among all."""
+    return on_end and (lambda number, rollout: on_end(share[number], rollout))
 
 
 def share_out(requests: Sequence[Request], count: int) -> list[list[int]]:

@@ -22,7 +22,7 @@ from workers.memory.cap import share_of_cap, usable_bytes
 from workers.memory.phases import room_beside_trainer
 from workers.models.load import Tokenizer
 from workers.models.plain import reason_of
-from workers.rollout.engine import Decode, EngineUnavailable, Request, Rollout, RolloutEngine, Sampling
+from workers.rollout.engine import Decode, EngineUnavailable, OnEnd, Request, Rollout, RolloutEngine, Sampling
 from workers.rollout.graph.engine import GraphEngine, reason_against
 from workers.rollout.native import NativeEngine
 
@@ -62,8 +62,13 @@ class Portions:
         """Call this with an engine that has taken another's place, before it draws anything."""
         self._on_change = call
 
-    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Rollout]:
-        """Batches prompts of similar length; returns the rollouts in the order of the requests."""
+    def generate(self, requests: Sequence[Request], sampling: Sampling, on_end: OnEnd | None = None) -> list[Rollout]:
+        """Batches prompts of similar length; returns the rollouts in the order of the requests.
+
+        on_end: told each rollout when it ends, or with its batch if the engine does not stream. If an engine fails on
+        the way, the next one draws all again, and what was told may differ from what is returned.
+        """
+        told: set[int] = set()
         waiting = sorted(range(len(requests)), key=lambda number: len(requests[number].prompt_ids))
         found: dict[int, Rollout] = {}
         while waiting:
@@ -72,19 +77,28 @@ class Portions:
             if isinstance(self.engine, GraphEngine):
                 self.engine.set_rows(self._max_rows)
             try:
-                rollouts = self.engine.generate([requests[number] for number in chosen], sampling)
+                rollouts = self._drawn([requests[number] for number in chosen], sampling, _once(on_end, chosen, told))
             except EngineUnavailable as error:
                 if not isinstance(self._engine, Fallback):
                     raise
                 reason = str(error)
             else:
                 found.update(zip(chosen, rollouts, strict=True))
+                if on_end is not None:
+                    for number in set(chosen) - told:
+                        on_end(number, found[number])
                 waiting = waiting[len(chosen) :]
                 continue
             # Outside the handler: its traceback keeps alive the memory that the next engine needs.
             self._engine.replace(reason)
             self._on_change(self.engine)
         return [found[number] for number in range(len(requests))]
+
+    def _drawn(self, requests: Sequence[Request], sampling: Sampling, on_end: OnEnd | None) -> list[Rollout]:
+        engine = self.engine
+        if on_end is not None and isinstance(engine, NativeEngine | GraphEngine):
+            return engine.stream(requests, sampling, on_end)
+        return engine.generate(requests, sampling)
 
     @property
     def keeps_cache(self) -> bool:
@@ -111,6 +125,19 @@ class Portions:
 
     def close(self) -> None:
         self._engine.close()
+
+
+def _once(on_end: OnEnd | None, chosen: Sequence[int], told: set[int]) -> OnEnd | None:
+    """Passes on each rollout of the chosen requests once, also where another engine has to draw it again."""
+    if on_end is None:
+        return None
+
+    def pass_on(number: int, rollout: Rollout) -> None:
+        if chosen[number] not in told:
+            told.add(chosen[number])
+            on_end(chosen[number], rollout)
+
+    return pass_on
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,7 @@ def test_row_37_a_run_in_parts_ends_in_the_same_bits_with_the_same_metrics(
 
 def test_a_step_tells_everything_that_is_worth_knowing(whole: tuple[Path, CheckpointRef]) -> None:
     wanted = {
-        "loss", "reward", "reward/correct", "reward/format", "accuracy", "group_spread", "skipped_share", "kl",
+        "loss", "reward", "reward/correct", "accuracy", "group_spread", "skipped_share", "kl",
         "clip_fraction", "clip_low", "clip_high", "entropy", "kept_tokens", "mismatch_mean", "mismatch_max",
         "tokens_mean", "tokens_max", "truncated", "grad_norm", "learning_rate", "stage", "ratio_mean",
     }  # fmt: skip

@@ -9,6 +9,7 @@ import pytest
 
 from profiles.schema import Grpo, Profile, Sampling
 from workers.grpo.collecting import Asker
+from workers.grpo.judging import Slow
 from workers.problems.reader import Problem
 from workers.rollout.engine import Rollout
 from workers.suites.answer_format import VerbatimFormat
@@ -21,6 +22,10 @@ class Letters:
         return "".join(map(chr, ids))
 
 
+def paying(penalty: float) -> Grpo:
+    return Grpo(rewards=("correct", "length"), reward_weights=(1.0, penalty)) if penalty else Grpo()
+
+
 @pytest.mark.parametrize(
     ("response", "penalty", "reward"),
     [
@@ -31,10 +36,12 @@ class Letters:
     ],
 )
 def test_a_right_answer_pays_for_its_length(response: str, penalty: float, reward: float) -> None:
-    profile = Profile(name="x", sampling=Sampling(max_completion_tokens=40), grpo=Grpo(length_penalty=penalty))
+    profile = Profile(name="x", sampling=Sampling(max_completion_tokens=40), grpo=paying(penalty))
     nobody: Any = None
     asker = Asker(profile, VerbatimFormat(), Letters(), nobody, [Problem(0, 1, "2 + 2", "4")])  # type: ignore[arg-type]
     ids = tuple(map(ord, response)) + ((0,) if len(response) < 40 else ())
-    row = asker.judged(0, 0, Rollout((1,), ids, (-1.0,) * len(ids), "stop"), Random(0))
+    case = asker.case(0, Rollout((1,), ids, (-1.0,) * len(ids), "stop"))
+    row = asker.row(0, 0, case, Slow(), Random(0))
     assert row.reward == pytest.approx(reward)
-    assert row.length_penalty == pytest.approx(row.is_correct - row.reward)
+    if penalty:
+        assert -penalty * row.parts["length"] == pytest.approx(row.is_correct - row.reward)

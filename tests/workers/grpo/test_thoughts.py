@@ -10,6 +10,7 @@ import pytest
 from profiles.schema import Profile
 from tests.workers.grpo.test_length_penalty import Letters
 from workers.grpo.collecting import Asker
+from workers.grpo.judging import Slow
 from workers.problems.reader import Problem
 from workers.rollout.engine import Rollout
 from workers.suites.answer_format import BoxedFormat
@@ -25,6 +26,7 @@ def test_thoughts_that_the_template_opened_hold_no_answer_as_in_a_validation(res
     nobody: Any = None
     asker = Asker(Profile(name="x"), answer_format, Letters(), nobody, [Problem(0, 1, "2 + 2", "4")])  # type: ignore[arg-type]
     ids = (*map(ord, response), 0)
-    row = asker.judged(0, 0, Rollout((1,), ids, (-1.0,) * len(ids), "stop"), Random(0))
+    case = asker.case(0, Rollout((1,), ids, (-1.0,) * len(ids), "stop"))
+    row = asker.row(0, 0, case, Slow(), Random(0))
     assert row.reward == reward
     assert (answer_format.answer("maths", response) == "4") == bool(reward)

@@ -57,7 +57,7 @@ def test_what_is_paid_for_form_alone_solves_nothing() -> None:
     """Every answer is in its box and wrong: 1 for the form of each."""
     rows = [
         Row(group=number // 2, problem=0, prompt_ids=(1,), completion_ids=(number,), finish_reason="stop", reward=1.0,
-            log_probs=(-1.0,), is_answered=True, format_reward=1.0)
+            log_probs=(-1.0,), is_answered=True, parts={"format": 1.0})
         for number in range(4)
     ]  # fmt: skip
     found = all_uniform([facts_of(collected_metrics(rows, {0, 1}, 0))] * 3, GRPO)

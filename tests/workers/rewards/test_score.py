@@ -10,7 +10,7 @@ import pytest
 from profiles.schema import Grpo
 from workers.problems.reader import Problem
 from workers.rewards.coin import coin
-from workers.rewards.of_profile import rewards_of
+from workers.rewards.of_profile import grpo_rewards_of
 from workers.rewards.reward import Case, Score, score
 from workers.rewards.verifier import Verifier
 from workers.rollout.engine import Rollout
@@ -23,6 +23,11 @@ def case(gold: str, text: str, *, truncated: bool = False, lenient: bool = False
     verdict = judge(gold, text, truncated=truncated, lenient=lenient)
     is_well_formed = is_formatted(text, truncated=truncated)
     return Case(Problem(0, 1, "?", gold), text, rollout, verdict, is_well_formed, share, "problem 0")
+
+
+def scored(asked: Case, grpo: Grpo) -> Score:
+    rewards = grpo_rewards_of(grpo)
+    return score(asked, rewards.parts, list(rewards.weights.values()))
 
 
 @pytest.mark.parametrize(
@@ -39,18 +44,19 @@ def test_a_reward_is_for_being_right_and_a_little_for_the_form(
     gold: str, response: str, truncated: bool, expected: float
 ) -> None:
     asked = case(gold, response, truncated=truncated)
-    assert score(asked, rewards_of(Grpo(format_reward=0.25))).total == expected
-    assert score(asked, rewards_of(Grpo())).total == expected // 1
-    assert score(case("7", "7 or 8", lenient=True), rewards_of(Grpo())).total == 0.0
+    assert scored(asked, Grpo(rewards=("correct", "format"), reward_weights=(1.0, 0.25))).total == expected
+    assert scored(asked, Grpo()).total == expected // 1
+    assert scored(case("7", "7 or 8", lenient=True), Grpo()).total == 0.0
 
 
 def test_each_part_is_told_under_its_name() -> None:
-    found = score(case("7", r"so</think>\boxed{7}"), rewards_of(Grpo(format_reward=0.25, length_penalty=0.5)))
-    assert found == Score(1.0, {"correct": 1.0, "format": 0.25, "length": -0.25})
+    grpo = Grpo(rewards=("correct", "format", "length"), reward_weights=(1.0, 0.25, 0.5))
+    found = scored(case("7", r"so</think>\boxed{7}"), grpo)
+    assert found == Score(1.0, {"correct": 1.0, "format": 1.0, "length": -0.5})
 
 
 def test_a_coin_decides_in_place_of_the_parts_and_leaves_them_told() -> None:
-    found = score(case("7", r"\boxed{7}"), rewards_of(Grpo()))
+    found = scored(case("7", r"\boxed{7}"), Grpo())
     tossed = [coin(found, Random(seed)) for seed in range(20)]
     assert {one.total for one in tossed} == {0.0, 1.0} and all(one.parts == found.parts for one in tossed)
 

@@ -20,7 +20,16 @@ from profiles.shapes import shape_of
 from workers.failures import is_out_of_memory
 from workers.models.plain import described, reason_of
 from workers.rollout.decoder import Decoder
-from workers.rollout.engine import Decode, EngineUnavailable, Request, Rollout, Sampling, draw_uniforms, stop_ids_of
+from workers.rollout.engine import (
+    Decode,
+    EngineUnavailable,
+    OnEnd,
+    Request,
+    Rollout,
+    Sampling,
+    draw_uniforms,
+    stop_ids_of,
+)
 from workers.rollout.graph import cuda
 from workers.rollout.graph.capture import Steps
 from workers.rollout.graph.prompts import read_prompts
@@ -56,6 +65,7 @@ class _Work:
     """Request numbers; the next to start is last."""
     rows: dict[int, _Row] = field(default_factory=dict)
     """By slot. They always fill the first slots."""
+    on_end: OnEnd | None = None
     done: dict[int, Rollout] = field(default_factory=dict)
 
 
@@ -98,15 +108,19 @@ class GraphEngine:
         self._keep_bytes = 0
         self.close()
 
-    @torch.inference_mode()
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Rollout]:
         """One rollout per request, in order."""
+        return self.stream(requests, sampling, None)
+
+    @torch.inference_mode()
+    def stream(self, requests: Sequence[Request], sampling: Sampling, on_end: OnEnd | None) -> list[Rollout]:
+        """The same; calls `on_end` for each rollout at the first check after its end."""
         if not requests:
             return []
         state, steps = self._prepared(requests, sampling)
         stops = stops_of(sampling, self.decode, self._stop_ids)
         state.set_sampling(sampling, () if sampling.ignore_stop else self._stop_ids)
-        work = _Work(requests, sampling, stops, in_turn(requests)[::-1])
+        work = _Work(requests, sampling, stops, in_turn(requests)[::-1], on_end=on_end)
         while work.waiting or work.rows:
             self._admit(work, state)
             step = steps(bucket_of(len(work.rows), state.shape.slots))
@@ -197,6 +211,8 @@ class GraphEngine:
             work.done[number] = rollout_of(
                 work.requests[number], ids, log_probs, work.stops, work.sampling.max_new_tokens, entropies
             )
+            if work.on_end is not None:
+                work.on_end(number, work.done[number])
 
     def rest(self) -> None:
         """Keep a cache that fits `keep_bytes`, because capturing its graphs again takes time; free a larger one."""

@@ -1,0 +1,19 @@
+"""The names of the parts of a reward: those that are built in, and functions of the user. (pure)"""
+
+from __future__ import annotations
+
+BUILT_IN = ("correct", "format", "length")
+"""Parts with a name of their own; workers/rewards/ has a file for each."""
+ON_ANSWERS = frozenset({"correct", "length"})
+"""Built-in parts that need the right answer to each problem."""
+
+
+def is_function(name: str) -> bool:
+    """Whether the name is one of a function: FILE.py:NAME or MODULE:NAME."""
+    place, colon, function = name.rpartition(":")
+    return bool(colon and place) and function.isidentifier()
+
+
+def part_name(name: str) -> str:
+    """How a part is called in metrics and rollouts: a built-in part by its name, a function by its own."""
+    return name.rpartition(":")[2]
