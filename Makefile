@@ -4,8 +4,9 @@
 python := .venv/bin/python
 PROFILE ?=
 ARGS ?=
-# Processes that run tests; one that has none left takes some of another.
-JOBS ?= $(shell nproc)
+# Processes that run tests, one more than processors, because many tests wait for processes of their own. One that has no
+# tests left takes some of another.
+JOBS ?= $(shell expr $$(nproc) + 1)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run quick test test-exhaustive test-as-user test-portable lint bench clean

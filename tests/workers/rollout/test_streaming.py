@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
-from tests.workers.rollout.test_select import HOW, MODEL, REQUESTS
-from workers.rollout.engine import Request, Rollout
+from tests.workers.rollout.models import REQUESTS, tiny_model
+from workers.rollout.engine import Request, Rollout, Sampling
 from workers.rollout.graph.engine import GraphEngine
 from workers.rollout.hf import HfEngine
 from workers.rollout.native import NativeEngine
 from workers.rollout.select import Portions
 
+MODEL = tiny_model()
+HOW = Sampling(max_new_tokens=6)
 ENGINES: list[Callable[[Any], Any]] = [NativeEngine, lambda model: GraphEngine(model, max_rows=2), HfEngine]
 
 
