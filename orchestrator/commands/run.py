@@ -34,6 +34,7 @@ from orchestrator.display.wording import among, harmless
 from orchestrator.engine_check import check_engine
 from orchestrator.launchers.registry import launcher_named
 from orchestrator.loop import Master
+from orchestrator.own_code import with_own_code
 from orchestrator.preflight import engine_kept, examined, memory_line, too_small
 from orchestrator.recovery import raise_oom_priority, recover_run
 from orchestrator.resume_profile import has_begun, profile_to_resume
@@ -154,14 +155,18 @@ def choose(args: argparse.Namespace) -> Chosen:
         run_dir = RunDir(root / args.run)
         return Chosen(run_dir, overridden(run_dir, args.overrides), is_new=False)
     profile = load_profile(args.profile or DEFAULT_PROFILE, args.overrides).profile
+    profile = with_own_code(profile, Path.cwd())
     name = args.run or (profile.name if args.profile else free_name(root, profile.name))
     run_dir = RunDir(root / name)
     return Chosen(run_dir, profile, is_new=not is_born(run_dir))
 
 
 def overridden(run_dir: RunDir, overrides: list[str]) -> Profile | None:
-    """The stored profile with overrides; None if there are none."""
-    return stored_with(run_dir, overrides) if overrides else None
+    """The stored profile with overrides, and with the hashes of the user's files as they are now; None if both leave it
+    as it is."""
+    stored = stored_with(run_dir, [])
+    wanted = with_own_code(stored_with(run_dir, overrides) if overrides else stored, Path.cwd())
+    return wanted if overrides or wanted != stored else None
 
 
 def stored_with(run_dir: RunDir, overrides: list[str]) -> Profile:
