@@ -1,9 +1,13 @@
+import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from state.crash import Armed, bind
+from tests import REPOSITORY
 from tests.state.samples import python
 
 CALLS = """
@@ -34,6 +38,31 @@ def test_without_an_order_a_crash_point_does_nothing() -> None:
 def test_the_nth_hit_of_that_name_acts(order: str, code: int, printed: str) -> None:
     child = python(CALLS, LONGHAUL_CRASHPOINT=order)
     assert (child.returncode, child.stdout) == (code, printed)
+
+
+STOPS_IN_A_THREAD = """
+import os, threading
+from state.crash import crash_point
+def work():
+    crash_point("commit.before")
+    os.write(1, b"went on")
+threads = [threading.Thread(target=work, daemon=True)]
+threads[0].start()
+while True:  # the main thread is not waiting, so a signal to the process would have to wait for its turn
+    pass
+"""
+
+
+def test_a_thread_that_stops_its_process_does_nothing_more_before_it_goes_on() -> None:
+    for _ in range(5):
+        environment = {**os.environ, "LONGHAUL_CRASHPOINT": "commit.before:1:stop"}
+        command = [sys.executable, "-c", STOPS_IN_A_THREAD]
+        with subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE) as child:
+            os.waitid(os.P_PID, child.pid, os.WSTOPPED)
+            assert child.stdout is not None
+            os.set_blocking(child.stdout.fileno(), False)
+            assert child.stdout.read() is None
+            child.kill()
 
 
 def test_only_the_first_process_dies_where_once_was_asked(tmp_path: Path) -> None:
