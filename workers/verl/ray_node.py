@@ -32,6 +32,8 @@ def minimal(parameters: Any, is_head: bool) -> None:
 
 
 def leave(*_: Any) -> None:
+    # A parent with several threads dies one thread at a time, and each may send the signal.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     raise SystemExit
 
 
@@ -50,6 +52,7 @@ def main(folder: str, words: list[str]) -> int:
             end_children()
         return code
     finally:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         end_children()
         remove_spool(folder)
 
