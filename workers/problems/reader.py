@@ -7,7 +7,6 @@ answer. Where programs are judged, a line may have "tests" in place of the answe
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -15,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Grpo
 from workers.pocket.word_problems import problems as word_problems
+from workers.problems.problem import BadLine, Problem, Problems
 from workers.problems.tables import KINDS, read_tables, table_files
 from workers.sandbox.server.protocols import BadRequest, call_for, list_of
 from workers.verifiers.answers import LONGEST_ANSWER, gold_of, written
@@ -27,39 +26,6 @@ from workers.verifiers.answers import LONGEST_ANSWER, gold_of, written
 LONE = "a lone surrogate character"
 MOST_NAMED = 5
 """How many bad lines an error lists."""
-
-
-class Problem(Struct, frozen=True):
-    """`number`: index among the usable problems, which a cursor counts; `line`: in the file, from 1.
-
-    gold: the right answer, or the tests as the text of a JSON list.
-    """
-
-    number: int
-    line: int
-    prompt: str
-    gold: str
-    has_tests: bool = False
-
-
-class BadLine(Struct, frozen=True):
-    line: int
-    reason: str
-
-
-class Problems(Struct, frozen=True):
-    """The usable lines in order, and the skipped ones. `digest`: of all prompts and answers in order."""
-
-    path: Path
-    problems: tuple[Problem, ...]
-    left_out: tuple[BadLine, ...] = ()
-
-    @property
-    def digest(self) -> str:
-        whole = hashlib.sha256()
-        for one in self.problems:
-            whole.update(msgspec.json.encode([one.prompt, one.gold]) + b"\n")
-        return whole.hexdigest()
 
 
 def read_problems(path: Path, grpo: Grpo, split: str = "train", *, with_tests: bool = False) -> Problems:

@@ -1,0 +1,61 @@
+"""A problem with what its row says, and the usable problems of a file or of a mixture. (pure)"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+
+class Message(Struct, frozen=True):
+    """One message of a chat. role: system, user, assistant or tool."""
+
+    role: str
+    content: str
+
+
+class Problem(Struct, frozen=True):
+    """`number`: index among the usable problems, which a cursor counts; `line`: in the file, from 1.
+
+    gold: the right answer, or the tests as the text of a JSON list; "" if the row has none and no reward needs one.
+    messages: the prompt as a chat, if the row has one; `prompt` is then the text of the last user message.
+    columns: every other column of the row by its own name, as JSON values, including the answer; `tests` in their
+    canonical form. source: the file of a mixture, as the profile names it; "" if there is only one.
+    """
+
+    number: int
+    line: int
+    prompt: str
+    gold: str
+    has_tests: bool = False
+    messages: tuple[Message, ...] = ()
+    columns: dict[str, Any] = {}
+    source: str = ""
+
+
+class BadLine(Struct, frozen=True):
+    line: int
+    reason: str
+    source: str = ""
+
+
+class Problems(Struct, frozen=True):
+    """The usable lines in order, and the skipped ones."""
+
+    path: Path
+    problems: tuple[Problem, ...]
+    left_out: tuple[BadLine, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """Of all prompts and answers in order; also of messages and sources, and of the columns of rows without an
+        answer, by which alone a reward can judge them."""
+        whole = hashlib.sha256()
+        for one in self.problems:
+            more = [one.messages, one.source] if one.messages or one.source else []
+            columns = [] if one.gold else [one.columns]
+            whole.update(msgspec.json.encode([one.prompt, one.gold, *more, *columns], order="sorted") + b"\n")
+        return whole.hexdigest()
