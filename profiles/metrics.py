@@ -1,7 +1,7 @@
 """Declares each metric of a step once: name, unit and meaning. (pure)
 
 Trainers report them in the event `step`; displays and trackers use these names. ROLE is propose or solve, TASK a kind
-of task, NODE a node of a cluster, and PHASE, STAGE, REASON and NAME are words. `python -m profiles.metrics >
+of task, NODE a node of a cluster, and PHASE, STAGE, REASON, NAME and PART are words. `python -m profiles.metrics >
 docs/metrics.md` generates the list.
 """
 
@@ -120,6 +120,7 @@ _COMMON = (
     Metric("seconds/STAGE", Unit.SECONDS, "a part of the step"),
     TOKENS,
     Metric("reward/NAME", Unit.REWARD, "a part of the reward, without its weight: mean of the rollouts that it judges"),
+    Metric("reward/NAME/PART", Unit.REWARD, "a part that a function of your own returned by name"),
     Metric("oom_retries", Unit.COUNT, "how often the run has repeated a step with less since it began"),
     Metric("rss_bytes", Unit.BYTES, "resident memory of the worker"),
     Metric("peak_rss_bytes", Unit.BYTES, "its highest"),
@@ -247,16 +248,19 @@ PLACES = {
     "PHASE": "[a-z]+",
     "STAGE": "[a-z_]+",
     "REASON": "[a-z_]+",
-    "NAME": "[a-z]+",
+    "NAME": r"\w+",
+    "PART": ".+",
     "NODE": r"[\w.-]+",
 }
 
 
 @cache
 def _patterns() -> list[tuple[re.Pattern[str], Metric]]:
-    """Made when they are asked for: the start of a command does without."""
+    """Made when they are asked for: the start of a command does without. A user may give a reward any name, so those
+    patterns come last."""
     place = re.compile("|".join(PLACES))
-    return [(re.compile(place.sub(lambda found: PLACES[found[0]], one.name)), one) for one in METRICS]
+    inner_last = sorted(METRICS, key=lambda one: "NAME" in one.name)
+    return [(re.compile(place.sub(lambda found: PLACES[found[0]], one.name)), one) for one in inner_last]
 
 
 def metric_of(name: str) -> Metric:

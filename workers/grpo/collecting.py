@@ -18,19 +18,25 @@ from workers.grpo.metrics import collected_metrics
 from workers.grpo.order import Order
 from workers.grpo.rows import Collected, Row
 from workers.models.load import Tokenizer
-from workers.problems.reader import Problem
-from workers.rank_group.shared import SharedEngine
+from workers.problems.problem import Problem
 from workers.rewards.coin import coin as tossed
 from workers.rewards.of_profile import GrpoRewards, grpo_rewards_of
 from workers.rewards.reward import Case, ProblemCase, Reward, Score, SlowReward, score
 from workers.rng import derive, stream
 from workers.rollout.engine import OnEnd, Request, Rollout, Sampling
 from workers.suites.answer_format import AnswerFormat, VerbatimFormat
-from workers.suites.asking import Completer
 from workers.suites.question import WordProblem
 from workers.verifiers.answers import is_formatted
 from workers.verifiers.symbolic import Symbolic
 from workers.verifiers.verify import judge, sameness
+
+
+class Streamer(Protocol):
+    """A rank's engine, or that of all ranks together."""
+
+    def generate(
+        self, requests: Sequence[Request], sampling: Sampling, on_end: OnEnd | None = None
+    ) -> list[Rollout]: ...
 
 
 class Stages(Protocol):
@@ -44,7 +50,7 @@ class Asker:
     profile: Profile
     answer_format: VerbatimFormat
     tokenizer: Tokenizer
-    engine: Completer
+    engine: Streamer
     problems: Sequence[Problem]
     symbolic: Symbolic | None = None
     own: Sequence[Reward[ProblemCase]] = ()
@@ -75,12 +81,8 @@ class Asker:
         )
         prompts = [self.prompt_ids(self.problems[number].prompt) for number in problems]
         requests = [Request(ids, seeds(place, k)) for place, ids in enumerate(prompts) for k in range(count)]
-        found = self.engine.generate(requests, how) if on_end is None else self._streamed(requests, how, on_end)
+        found = self.engine.generate(requests, how, on_end)
         return [found[place * count : (place + 1) * count] for place in range(len(prompts))]
-
-    def _streamed(self, requests: Sequence[Request], how: Sampling, on_end: OnEnd) -> list[Rollout]:
-        assert isinstance(self.engine, SharedEngine)
-        return self.engine.generate(requests, how, on_end)
 
     def text_of(self, rollout: Rollout) -> str:
         """The completion without its final stop token, which is not part of an answer."""

@@ -26,6 +26,7 @@ def job(spec: WorkerSpec, warmed: Sandbox | None = None) -> Callable[[Attempt], 
     """The function that carries out `spec`."""
     set_environment()
     from workers.cycle import train, validate
+    from workers.grpo.slow_rewards import slow_rewards
     from workers.grpo.trainer import GrpoTrainer
     from workers.suites.validation import suites_of
 
@@ -33,9 +34,10 @@ def job(spec: WorkerSpec, warmed: Sandbox | None = None) -> Callable[[Attempt], 
         return lambda attempt: validate.validate(attempt, suites_of(attempt, None))
 
     def run(attempt: Attempt) -> Result:
-        trainer = GrpoTrainer(attempt)
-        with trainer.rank_group:
-            return train.train(attempt, trainer)
+        with slow_rewards(attempt) as slow:
+            trainer = GrpoTrainer(attempt, slow_rewards=slow)
+            with trainer.rank_group:
+                return train.train(attempt, trainer)
 
     return run
 

@@ -20,7 +20,7 @@ from workers.grpo.curriculum import Curriculum, curriculum_of
 from workers.grpo.difficulty import Measured, Sample
 from workers.grpo.difficulty_cache import DifficultyCache, OnStale, measured_in, open_cache
 from workers.models.adapters import count_trained
-from workers.problems.reader import Problems
+from workers.problems.problem import Problems
 from workers.rng import derive
 from workers.rollout.engine import Rollout
 from workers.rollout.fewer_rows import with_fewer_rows

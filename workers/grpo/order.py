@@ -15,7 +15,7 @@ from workers.cycle.cursor import Cursor
 from workers.cycle.cursor import Place as CursorPlace
 from workers.grpo.curriculum import Curriculum
 from workers.grpo.curriculum import Place as StagePlace
-from workers.problems.reader import Problems
+from workers.problems.problem import Problems
 
 
 class Order:

@@ -102,6 +102,9 @@ class GrpoTrainer:
             profile.sampling.max_prompt_tokens,
         )
         self._problems = first(usable, profile.grpo.problems)
+        columns = {name for one in self._problems.problems for name in one.columns}
+        for part in self._slow_rewards:
+            part.check(columns)
         if head is None:
             self._attempt.event(event_kinds.PROBLEMS, text=summary(self._problems), digest=self._problems.digest)
         self._asker = Asker(

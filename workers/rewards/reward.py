@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Generic, Protocol, TypeVar
 
-from workers.problems.reader import Problem
+from workers.problems.problem import Problem
 from workers.rollout.engine import Rollout
 from workers.tasks.entry import Entry
 from workers.tasks.items import Task
@@ -98,6 +98,10 @@ class SlowReward(Protocol):
 
     takes_groups: bool
     """Whether it is given all rollouts of a problem together."""
+
+    def check(self, columns: Collection[str]) -> None:
+        """Raises LonghaulError (INPUT) if it needs a column that no problem has. columns: those that some have."""
+        ...
 
     def submit(self, cases: Sequence[ProblemCase]) -> Sequence[Future[Mapping[str, float]]]:
         """Begin to judge; returns at once, a future for each case.

@@ -11,7 +11,8 @@ from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Profile
 from profiles.verl import OWN_SERVER
 from workers.models.load import Tokenizer
-from workers.problems.reader import Problems, drop_long, first, read_problems
+from workers.problems.problem import Problems
+from workers.problems.reader import drop_long, first, read_problems
 from workers.suites.answer_format import AnswerFormat
 from workers.suites.data_files import data_folder
 from workers.suites.question import MATHS, WordProblem
