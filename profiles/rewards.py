@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-BUILT_IN = ("correct", "format", "length")
+BUILT_IN = (
+    "correct",
+    "format",
+    "length",
+    "exact",
+    "fuzzy",
+    "choice",
+    "json",
+    "regex",
+    "xml",
+    "overlong",
+    "cosine",
+    "repetition",
+    "language",
+)
 """Parts with a name of their own; workers/rewards/ has a file for each."""
-ON_ANSWERS = frozenset({"correct", "length"})
+ON_ANSWERS = frozenset({"correct", "length", "cosine"})
 """Built-in parts that need the right answer to each problem."""
 
 

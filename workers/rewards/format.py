@@ -8,11 +8,15 @@ from workers.rewards.reward import Case
 
 @dataclass(frozen=True)
 class Format:
-    kept: float = 0.0
+    kept: float = 1.0
     """Reward for the requested format."""
     broken: float = 0.0
     """Reward for any other format."""
     name: ClassVar[str] = "format"
+
+    def __post_init__(self) -> None:
+        if self.kept < self.broken:
+            raise ValueError(f"`kept` ({self.kept}) must be at least `broken` ({self.broken})")
 
     def __call__(self, case: Case[object, object]) -> float:
         return self.kept if case.is_well_formed else self.broken

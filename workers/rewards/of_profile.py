@@ -6,14 +6,14 @@ Infrastructure failures never reach this code: a rollout that cannot be judged f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from profiles.rewards import part_name
 from profiles.schema import Azr, Grpo
 from workers.rewards.format import Format
 from workers.rewards.learnability import Learnability
-from workers.rewards.length import Length
+from workers.rewards.registry import part_of
 from workers.rewards.repeat import Repeat
 from workers.rewards.reward import ProblemCase, ProposerCase, Reward, SlowReward, SolverCase
 from workers.rewards.verifier import Verifier
@@ -38,11 +38,6 @@ class RoleRewards:
 
 
 NO_PARTS = RoleRewards()
-BUILT_IN: Mapping[str, Callable[[], Reward[ProblemCase]]] = {
-    "correct": Verifier,
-    "format": lambda: Format(kept=1.0),
-    "length": lambda: Length(weight=1.0),
-}
 
 
 @dataclass(frozen=True)
@@ -58,9 +53,11 @@ class GrpoRewards:
 
 
 def grpo_rewards_of(grpo: Grpo, slow: Sequence[SlowReward] = ()) -> GrpoRewards:
-    """slow: the parts among `grpo.rewards` that are not built in."""
+    """slow: the parts among `grpo.rewards` that are not computed at once. Raises LonghaulError (INPUT) for options that
+    a part does not take."""
     names = [part_name(name) for name in grpo.rewards]
-    parts = tuple(BUILT_IN[name]() for name in names if name in BUILT_IN)
+    given, later = grpo.reward.options, {part.name for part in slow}
+    parts = tuple(part_of(name, given.get(name, {})) for name in names if name not in later)
     assert len(names) == len(parts) + len(slow), "every part has somebody who computes it"
     return GrpoRewards(parts, tuple(slow), dict(zip(names, grpo.reward_weights or [1.0] * len(names), strict=True)))
 
@@ -68,7 +65,7 @@ def grpo_rewards_of(grpo: Grpo, slow: Sequence[SlowReward] = ()) -> GrpoRewards:
 def role_rewards_of(azr: Azr) -> RoleRewards:
     """The parts for each role. Malformed text earns INVALID and nothing else. If it still contains a valid task, its
     proposer loses the reward but the task is kept."""
-    form = Format(broken=INVALID)
+    form = Format(kept=0.0, broken=INVALID)
     return RoleRewards(
         solve=(form, Verifier(wrong=WRONG, needs_form=True)),
         propose=(form, Learnability(azr.proposer_zero_reward), Repeat(azr.repeat_reward)),

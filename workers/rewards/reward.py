@@ -42,6 +42,11 @@ class Case(Generic[Asked, Found]):
     def is_truncated(self) -> bool:
         return self.rollout.finish_reason == "length"
 
+    @property
+    def tokens(self) -> int:
+        """Length of the completion, with its stop token."""
+        return len(self.rollout.completion_ids)
+
 
 class Scored(Protocol):
     """A verdict on an answer."""

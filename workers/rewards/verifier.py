@@ -14,6 +14,10 @@ class Verifier:
     """Whether an answer in the wrong format earns 0, right or wrong, because the part `format` covers it."""
     name: ClassVar[str] = "correct"
 
+    def __post_init__(self) -> None:
+        if self.wrong >= 1:
+            raise ValueError(f"`wrong` ({self.wrong}) must be less than 1, which a right answer earns")
+
     def __call__(self, case: Case[object, Scored]) -> float:
         if self.needs_form and not case.is_well_formed:
             return 0.0

@@ -11,7 +11,7 @@ import pytest
 
 from profiles.errors import ExitCode, LonghaulError
 from workers.grpo.judging import Judging, Slow
-from workers.problems.reader import Problem
+from workers.problems.problem import Problem
 from workers.rewards.reward import Case, ProblemCase
 from workers.rollout.engine import Rollout
 from workers.verifiers.verify import Verdict

@@ -10,7 +10,7 @@ import pytest
 from profiles.schema import Grpo, Profile, Sampling
 from workers.grpo.collecting import Asker
 from workers.grpo.judging import Slow
-from workers.problems.reader import Problem
+from workers.problems.problem import Problem
 from workers.rollout.engine import Rollout
 from workers.suites.answer_format import VerbatimFormat
 

@@ -11,7 +11,7 @@ from profiles.schema import Profile
 from tests.workers.grpo.test_length_penalty import Letters
 from workers.grpo.collecting import Asker
 from workers.grpo.judging import Slow
-from workers.problems.reader import Problem
+from workers.problems.problem import Problem
 from workers.rollout.engine import Rollout
 from workers.suites.answer_format import BoxedFormat
 

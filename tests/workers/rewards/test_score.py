@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from profiles.schema import Grpo
-from workers.problems.reader import Problem
+from workers.problems.problem import Problem
 from workers.rewards.coin import coin
 from workers.rewards.of_profile import grpo_rewards_of
 from workers.rewards.reward import Case, Score, score
