@@ -136,3 +136,11 @@ def test_a_schema_that_takes_too_long_does_not_fit(
 def test_many_objects_are_compared_for_uniqueness_at_once() -> None:
     items = ",".join(f'{{"a":{number}}}' for number in range(8_000))
     assert earned("json", {"schema": {"uniqueItems": True}}, f"```\n[{items}]\n```") == 1.0
+
+
+@pytest.mark.parametrize(("pattern", "items"), [
+    ("abc", 3), ("a(bc){2,}d", 6), ("a{3}", 3), ("a{0,9}", 1), ("[a-z(]{5}", 5), (r"\(a\){4}", 6),
+    ("((ab){10}){10}", 200), ("(a{1000}(?#()){2}", 2000), ("[]a]{7}", 7), (r"[\]a]{7}", 7), ("", 0), ("a{,5}", 5),
+])  # fmt: skip
+def test_the_size_of_a_pattern_is_known_before_it_is_prepared(pattern: str, items: int) -> None:
+    assert patterns.written_out(pattern) == items
