@@ -27,6 +27,7 @@ COMMANDS = {
     "doctor": "check whether this machine, or a cluster's nodes, can run a profile, and say how to fix each problem",
     "evaluate": "score a checkpoint or a model directory on held-out suites",
     "data": "import, merge, count, show and export tasks; every task added to a data set is verified again",
+    "rewards": "test reward functions of your own on rows and completions, and say what most often goes wrong",
     "generate": "complete a prompt, or chat, with a checkpoint or a model directory; the text is streamed",
     "export": "export a checkpoint as an adapter, a merged model, or a model that llama.cpp can convert",
     "report": "write report.html with curves, cycles and examples",

@@ -29,6 +29,11 @@ def file_of(name: str, cwd: Path) -> Path:
     place, colon, function = name.rpartition(":")
     if not (colon and place and function.isidentifier()):
         raise refusal(name, "a reward function is FILE.py:NAME or MODULE:NAME", _CORRECT)
+    return file_at(place, name, cwd)
+
+
+def file_at(place: str, name: str, cwd: Path) -> Path:
+    """The file of a FILE.py or MODULE; name: what the user typed. Raises LonghaulError (INPUT)."""
     if is_file(place):
         file = (cwd / Path(place).expanduser()).resolve()
         if not file.is_file():
@@ -46,6 +51,7 @@ def is_file(place: str) -> bool:
 
 def _file_of_module(name: str, module: str) -> Path:
     """Looks in each package in turn: `importlib.util.find_spec` would import the packages above the module."""
+    function = name.rpartition(":")[2] if ":" in name else ""
     path: list[str] | None = None
     spec = None
     for at, _ in enumerate(parts := module.split(".")):
@@ -54,12 +60,9 @@ def _file_of_module(name: str, module: str) -> Path:
             break
         path = list(spec.submodule_search_locations or [])
     if spec is None or not spec.origin:
-        raise refusal(
-            name,
-            f"Python finds no module {module}",
-            f"export PYTHONPATH=FOLDER_OF_{parts[0].upper()}   (absolute), or name the file: {parts[-1]}.py:"
-            + name.rpartition(":")[2],
-        )
+        file = f"{parts[-1]}.py:{function}" if function else f"{parts[-1]}.py"
+        way = f"export PYTHONPATH=FOLDER_OF_{parts[0].upper()}   (absolute), or name the file: {file}"
+        raise refusal(name, f"Python finds no module {module}", way)
     return Path(spec.origin).resolve()
 
 

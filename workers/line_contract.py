@@ -121,6 +121,15 @@ class Exported(Struct, frozen=True, tag="exported"):
     tasks: int
 
 
+# --- rewards ---------------------------------------------------------------------------------------------------------
+
+
+class RewardsTested(Struct, frozen=True, tag="rewards"):
+    """Reply of `rewards test`: what each function gave; see `workers/reward_test/findings.py`."""
+
+    report: dict[str, Any]
+
+
 # --- generate --------------------------------------------------------------------------------------------------------
 
 
@@ -183,6 +192,7 @@ Said = (
     | Statistics
     | Task
     | Exported
+    | RewardsTested
     | Ready
     | Piece
     | Completed
@@ -293,6 +303,26 @@ class DataSpec(Struct, frozen=True):
     """For `show`: a prefix of the key."""
     limit: int = 0
     """For `show` and `export`: maximum number of tasks, the newest last; 0: all."""
+
+
+class RewardsSpec(Struct, frozen=True):
+    """Input of `python -m workers.reward_test`, which replies with Checked and RewardsTested."""
+
+    functions: tuple[str, ...]
+    """Files and modules, or functions of them, as the user typed them."""
+    cwd: str
+    """Absolute: relative files of `functions` are meant from here."""
+    data: str
+    """Absolute: file of rows; empty: built-in word problems."""
+    completions: str
+    """Absolute: file of completions; empty: three obvious ones for each row."""
+    rows: int
+    """Maximum number of rows; 0: all."""
+    folder: str
+    """Absolute: failed calls and the log go here."""
+    timeout_s: float
+    memory_gib: float
+    threads: int
 
 
 class GenerateSpec(Struct, frozen=True):

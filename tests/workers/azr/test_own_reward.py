@@ -90,7 +90,7 @@ def test_it_touches_one_file() -> None:
 def test_the_example_of_the_how_to_is_judged_in_both_roles(
     tmp_path: Path, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "my_rewards.py").write_text(example("A reward of your own"))
+    (tmp_path / "my_rewards.py").write_text(example("A reward as a class"))
     monkeypatch.syspath_prepend(tmp_path)
     short = importlib.import_module("my_rewards").Short()
     for row in rows_of(tmp_path, sandbox, RoleRewards(solve=(short,), propose=(short,))):

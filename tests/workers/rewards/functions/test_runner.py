@@ -99,7 +99,7 @@ def test_both_forms_are_called_as_they_are_with_columns_by_name(tmp_path: Path) 
 
 
 BAD = r"""
-import asyncio, ctypes, os, re, subprocess, sys, time
+import asyncio, ctypes, os, re, time
 
 def one(problem, completion):
     if completion == "hang":
@@ -124,10 +124,6 @@ def one(problem, completion):
     if completion == "fork":
         if os.fork() == 0:
             return 9.0
-    if completion == "daemon":
-        return subprocess.Popen(
-            "setsid sleep 1000 & echo $!; setsid sleep 1000 > /dev/null &", shell=True, stdout=subprocess.PIPE
-        ).stdout.readline()
     return 1.0
 
 async def coroutine(problem, completion):

@@ -1,0 +1,130 @@
+"""Reads the rows that functions are tested on, and the completions of each: given ones, or three obvious ones.
+
+A file of completions has a line {"row" or "prompt", "completion"}: the row's line in the data or its prompt, and a text
+or a list of texts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from profiles.errors import ExitCode, LonghaulError
+from profiles.schema import Grpo
+from workers.pocket.word_problems.problems import NAME as BUILT_IN
+from workers.problems.problem import Problem
+from workers.problems.reader import read_problems
+from workers.verifiers.answers import gold_of, read_number, written
+
+Kind = Literal["given", "right", "wrong", "empty"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row and its completions. kinds: of each completion, what it is."""
+
+    problem: Problem
+    completions: tuple[str, ...] = ()
+    kinds: tuple[Kind, ...] = field(default=())
+
+
+def rows_of(data: str, most: int) -> Iterator[Problem]:
+    """Rows of a file of JSON lines, with all columns; of tables what `read_problems` reads.
+
+    data: a path; empty for the built-in word problems. most: how many; 0 for all. Raises LonghaulError (INPUT).
+    """
+    if not data or not data.endswith((".jsonl", ".json")):
+        yield from read_problems(Path(data or BUILT_IN), Grpo()).problems[: most or None]
+        return
+    count = 0
+    for line, row in lines_of(Path(data)):
+        if most and count >= most:
+            return
+        yield problem_of(Path(data), count, line, row)
+        count += 1
+    if not count:
+        raise refusal(Path(data), "it holds no row", f"head -c 300 {data}")
+
+
+def problem_of(file: Path, number: int, line: int, row: Mapping[str, Any]) -> Problem:
+    prompt = row.get("prompt", row.get("question"))
+    messages = tuple(prompt) if isinstance(prompt, list) else ()
+    if messages:
+        users = [one for one in messages if isinstance(one, dict) and one.get("role") == "user"]
+        prompt = users[-1].get("content") if users else None
+    if not isinstance(prompt, str) or not prompt.strip():
+        raise refusal(file, f"line {line} has no text `prompt` or `question`", f"sed -n {line}p {file}")
+    answer = row.get("answer")
+    if isinstance(answer, int | float) and not isinstance(answer, bool):
+        answer = written(answer)
+    gold = gold_of(answer) if isinstance(answer, str) else ""
+    return Problem(number, line, prompt, gold, messages=messages, columns=dict(row))
+
+
+def lines_of(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line, object) of a file of JSON lines. Raises LonghaulError (INPUT) for a line that is none."""
+    try:
+        text = file.read_bytes()
+    except OSError as error:
+        raise refusal(file, error.strerror or str(error), f"ls -l {file}") from error
+    for number, line in enumerate(text.split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise refusal(file, f"line {number} is not JSON: {error}"[:300], f"sed -n {number}p {file}") from error
+        if not isinstance(row, dict):
+            raise refusal(file, f"line {number} is not an object", f"sed -n {number}p {file}")
+        yield number, row
+
+
+def with_completions(problems: Sequence[Problem], file: Path) -> list[Row]:
+    """The rows that the file has completions for, in the order of the data. Raises LonghaulError (INPUT)."""
+    by_line = {one.line: one for one in problems}
+    by_prompt = {one.prompt.strip(): one for one in problems}
+    found: dict[int, list[str]] = {}
+    for line, given in lines_of(file):
+        texts = given.get("completion", given.get("completions"))
+        texts = [texts] if isinstance(texts, str) else texts
+        if not isinstance(texts, list) or not texts or not all(isinstance(one, str) for one in texts):
+            raise refusal(file, f"line {line} has no `completion`, a text or a list of texts", f"sed -n {line}p {file}")
+        prompt, row = given.get("prompt"), given.get("row")
+        asked = by_prompt.get(prompt.strip()) if isinstance(prompt, str) else by_line.get(row) if row else None
+        if asked is None:
+            which = f"row {row}" if row else "its prompt"
+            why = f"line {line}: {which} is not among the {len(problems)} rows of the data"
+            raise refusal(file, why, "the same command with a greater --rows, or with another --data")
+        found.setdefault(asked.line, []).extend(texts)
+    if not found:
+        raise refusal(file, "it holds no completion", f"head -c 300 {file}")
+    return [Row(by_line[line], tuple(texts), tuple("given" for _ in texts)) for line, texts in sorted(found.items())]
+
+
+def with_obvious(problems: Sequence[Problem]) -> list[Row]:
+    """Each row with its own answer in a box, an empty text and a wrong answer. (pure)"""
+    golds = [one.gold for one in problems if one.gold]
+    found = []
+    for one in problems:
+        texts: dict[Kind, str] = {"wrong": rf"\boxed{{{wrong_answer(one.gold, golds)}}}", "empty": ""}
+        if one.gold and not one.has_tests:
+            texts = {"right": rf"\boxed{{{one.gold}}}", **texts}
+        found.append(Row(one, tuple(texts.values()), tuple(texts)))
+    return found
+
+
+def wrong_answer(gold: str, golds: Sequence[str]) -> str:
+    """Another number where the answer is one; else another row's answer. (pure)"""
+    number = read_number(gold)
+    if number is not None:
+        return str(number + 1)
+    return next((one for one in golds if one != gold), "no answer")
+
+
+def refusal(file: Path, why: str, next_command: str) -> LonghaulError:
+    return LonghaulError(
+        f"{file} cannot be used: {why}", kept="everything", next_command=next_command, exit_code=ExitCode.INPUT
+    )
