@@ -6,7 +6,7 @@ Coroutines of either form share an event loop.
 
 Memory is limited by RLIMIT_DATA, in addition to what the process has before it imports the user's files. RLIMIT_AS
 would count what libraries reserve and never touch: after importing torch, transformers and math-verify the address
-space has 1,790 MiB, the data 417, resident are 287 (with CUDA the address space has tens of GiB). Watching the resident
+space has 1,790 MiB, the data 417, resident are 287. A CUDA context reserves far more. Watching the resident
 memory would kill everybody for one call's sake, and too late: an allocation of GiB takes less time than a look. So the
 call that asks for too much gets a MemoryError and fails alone. Each child of a function has the limit for itself.
 """

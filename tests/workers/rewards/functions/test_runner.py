@@ -108,8 +108,14 @@ def one(problem, completion):
         re.match(r"(a+)+$", "a" * 60 + "b")
     if completion == "exit":
         exit(3)
+    if completion == "slow":
+        time.sleep(0.2)
     if completion == "end":
+        time.sleep(0.1)
         os._exit(3)
+    if completion == "orphan":
+        os.kill(os.getppid(), 9)
+        time.sleep(1000)
     if completion == "crash":
         ctypes.string_at(0)
     if completion == "memory":
@@ -122,8 +128,9 @@ def one(problem, completion):
         print("p" * (3 << 20))
         os.write(2, b"e" * 1000 + b"\n")
     if completion == "fork":
-        if os.fork() == 0:
+        if (child := os.fork()) == 0:
             return 9.0
+        os.waitpid(child, 0)
     return 1.0
 
 async def coroutine(problem, completion):
@@ -141,12 +148,10 @@ ONES = [[{"one": 1.0}]]
 
 
 def test_what_one_call_does_fails_that_call_alone_and_names_it(tmp_path: Path) -> None:
-    late = "it took longer than 1 s (grpo.reward.timeout_s)"
-    limits = Limits(timeout_s=1.0, threads=8)
-    with running(tmp_path, BAD, "one", "coroutine", "group", limits=limits) as runner:
+    with running(tmp_path, BAD, "one", "coroutine", "group", limits=Limits(threads=8)) as runner:
         # No process ends here.
         calls = [call(0, one) for one in ("fine", "exit", "memory", "raise", "text", "fork", "print")]
-        fine, *failed, forked, printed = outcomes(runner, [*calls, call(2, "few", "2")])[:7]
+        fine, *failed, forked, printed = outcomes(runner, calls)
         assert fine == forked == printed == [{"one": 1.0}]
         assert [why for (why,) in failed] == [
             "it called exit(3)",
@@ -157,23 +162,25 @@ def test_what_one_call_does_fails_that_call_alone_and_names_it(tmp_path: Path) -
         assert outcomes(runner, [call(2, "few", "2")]) == [["it returned 1 rewards for 2 completions"] * 2]
 
         # It ends by itself: all that ran are called again, alone.
-        calls = [call(0, one) for one in ("1", "end", "2", "crash", "3")]
-        ended = outcomes(runner, calls)
-        assert ended[0] == ended[2] == ended[4] == [{"one": 1.0}]
+        calls = [call(0, one) for one in ("slow", "end", "slow", "crash", "slow", "orphan")]
         by = ": os._exit, a crash in C, or out of memory"
-        assert [ended[1][0], ended[3][0]] == [
-            f"its process ended with exit code 3{by}",
-            f"its process was killed by SIGSEGV{by}",
-        ]
+        hows = ("ended with exit code 3", "was killed by SIGSEGV", "was killed by SIGKILL")
+        ended = [[f"its process {how}{by}"] for how in hows]
+        assert outcomes(runner, calls) == [*ONES, ended[0], *ONES, ended[1], *ONES, ended[2]]
+    logs = [tmp_path / "attempt" / name for name in (LOG, f"{LOG}.1")]
+    assert 1000 < sum(log.stat().st_size for log in logs if log.exists()) <= 2 * LOG_BYTES + (1 << 16)
 
-        # It is killed: only the late calls fail, and of those beside a held lock only the one that holds it.
+
+def test_of_late_calls_only_those_fail_that_are_late_by_themselves(tmp_path: Path) -> None:
+    late = "it took longer than 1.5 s (grpo.reward.timeout_s)"
+    limits = Limits(timeout_s=1.5, threads=8)
+    with running(tmp_path, BAD, "one", "coroutine", "group", limits=limits) as runner:
         short = [{"coroutine": 1.0}]
         calls = [call(0, "hang"), call(0, "1"), call(2, "hang"), call(1, "short"), call(1, "wait")]
         assert outcomes(runner, calls) == [[late], *ONES, [late], short, [late]]
+        # Beside a call that holds the interpreter lock, and beside a coroutine that holds the event loop.
         assert outcomes(runner, [call(0, one) for one in ("1", "lock", "2", "3")]) == [*ONES, [late], *ONES, *ONES]
         assert outcomes(runner, [call(1, "short"), call(1, "block")]) == [short, [late]]
-    logs = [tmp_path / "attempt" / name for name in (LOG, f"{LOG}.1")]
-    assert 1000 < sum(log.stat().st_size for log in logs if log.exists()) <= 2 * LOG_BYTES + (1 << 16)
 
 
 @pytest.mark.parametrize(
