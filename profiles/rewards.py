@@ -28,6 +28,11 @@ def is_function(name: str) -> bool:
     return bool(colon and place) and function.isidentifier()
 
 
+def is_slow(name: str) -> bool:
+    """Whether the part takes time, so that it is computed while other rollouts still decode."""
+    return is_function(name)
+
+
 def part_name(name: str) -> str:
     """How a part is called in metrics and rollouts: a built-in part by its name, a function by its own."""
     return name.rpartition(":")[2]

@@ -65,8 +65,11 @@ class Model(Section, frozen=True):
 
     path: Annotated[str, FIXED] = "pocket"
     """`pocket` or `pocket-words` for a built-in model, else a directory with a Hugging Face checkpoint."""
-    prompt_style: Annotated[Literal["pocket", "azr", "azr-chat", "verbatim", "boxed", "boxed-chat"], FIXED] = "pocket"
-    """Self-play: `azr`, `azr-chat` by a chat template. GRPO: `verbatim` adds nothing; `boxed` asks for \\boxed{}."""
+    prompt_style: Annotated[Literal["pocket", "azr", "azr-chat", "verbatim", "chat", "boxed", "boxed-chat"], FIXED] = (
+        "pocket"
+    )
+    """Self-play: `azr`, `azr-chat` by a chat template. GRPO: `verbatim`, `chat` add no words; `boxed` asks for
+    \\boxed{}."""
     dtype: Annotated[Literal["float32", "bfloat16"], FIXED] = "float32"
     """Precision of weights in memory. Weights trained in `bfloat16` have a float32 copy for the optimiser."""
     random_init: Annotated[
@@ -249,12 +252,30 @@ class Stagnation(Section, frozen=True):
     """Reseeds of one run; after them `reseed` means stop."""
 
 
+class Columns(Section, frozen=True):
+    """[data.columns]: which columns of GRPO's data hold what. All other columns reach rewards under their own names."""
+
+    prompt: Annotated[str, FIXED] = ""
+    """Text, or a list of chat messages; empty: `prompt`, else `question`."""
+    messages: Annotated[str, FIXED] = ""
+    """A list of chat messages (role, content) in place of the prompt; empty: `messages` where there is no prompt."""
+    answer: Annotated[str, FIXED] = ""
+    """The right answer; empty: `answer`."""
+    tests: Annotated[str, FIXED] = ""
+    """Tests for programs; empty: `tests`."""
+
+
 class Data(Section, frozen=True):
     """[data]: the problems of GRPO, or a finite source of tasks that replaces the proposals of self-play."""
 
-    tasks: Annotated[str, FIXED] = ""
-    """JSONL file (self-play: docs/data.md), for GRPO also a folder; empty: own proposals, for GRPO
-    `validation.data`."""
+    tasks: Annotated[str | tuple[str, ...], FIXED] = ""
+    """File (self-play: JSONL, docs/data.md), for GRPO also a folder, `hf:owner/name`, or several; empty: own proposals,
+    for GRPO `validation.data`."""
+    weights: Annotated[tuple[Annotated[float, Meta(gt=0)], ...], FIXED] = ()
+    """Shares of the draws of each epoch, one for each of several `tasks`; empty: each problem once."""
+    held_out: Annotated[float, Meta(ge=0, lt=1), FIXED] = 0.0
+    """Share of the problems that never train, by a hash of their prompt; the suite `held-out` asks them."""
+    columns: Columns = Columns()
     on_exhausted: Annotated[Literal["reshuffle", "stop"], FREE] = "reshuffle"
     """At the end of the file: begin a new epoch in another order, or finish the run."""
     sources: tuple[str, ...] = ()
@@ -262,6 +283,13 @@ class Data(Section, frozen=True):
     run)."""
     hand_on: Annotated[bool, FREE] = True
     """After the last cycle, run every task once more and write it to `data/next.jsonl`, as input for another run."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The files of `tasks`; empty if there is none."""
+        if isinstance(self.tasks, str):
+            return (self.tasks,) if self.tasks else ()
+        return self.tasks
 
 
 class Retention(Section, frozen=True):

@@ -18,7 +18,7 @@ from profiles.refusal import nearest
 SHIPPED = Path(__file__).parents[1] / "workers" / "suites" / "shipped"
 PROGRAM_STYLES = ("azr", "azr-chat")
 """Prompt styles that can express every kind of problem."""
-FOR_PROBLEMS = ("verbatim", "boxed", "boxed-chat")
+FOR_PROBLEMS = ("verbatim", "chat", "boxed", "boxed-chat")
 """Prompt styles that can only express problems with known answers."""
 PROBLEM_STYLES = (*PROGRAM_STYLES, *FOR_PROBLEMS)
 """Prompt styles that can express a word problem."""

@@ -114,6 +114,12 @@ class Task(Struct, frozen=True, tag="task"):
     record: dict[str, Any]
 
 
+class Previewed(Struct, frozen=True, tag="preview"):
+    """Reply of `preview`: the first problems as the model will see them; see docs/data.md."""
+
+    facts: dict[str, Any]
+
+
 class Exported(Struct, frozen=True, tag="exported"):
     """Reply of `export`. files: path -> number of lines."""
 
@@ -191,6 +197,7 @@ Said = (
     | Unchanged
     | Statistics
     | Task
+    | Previewed
     | Exported
     | RewardsTested
     | Ready
@@ -281,10 +288,10 @@ class DataSpec(Struct, frozen=True):
     """Input of `python -m workers.data`.
 
     The worker reports Reading, Checked and Note. It ends with Consolidated or Unchanged, Statistics, one Task per task,
-    or Exported, depending on `action`.
+    Previewed or Exported, depending on `action`.
     """
 
-    action: Literal["import", "merge", "stats", "show", "export"]
+    action: Literal["import", "merge", "stats", "show", "export", "preview"]
     """`import` adds the sources to the data set `into`; `merge` builds it from the sources only."""
     profile: Profile
     """Its [azr], [sandbox] and [validation] decide which tasks are valid and which are held out."""
@@ -302,7 +309,9 @@ class DataSpec(Struct, frozen=True):
     key: str = ""
     """For `show`: a prefix of the key."""
     limit: int = 0
-    """For `show` and `export`: maximum number of tasks, the newest last; 0: all."""
+    """For `show` and `export`: maximum number of tasks, the newest last; 0: all. For `preview`: rows to show."""
+    completion: str | None = None
+    """For `preview`: judged as an answer to each row that is shown."""
 
 
 class RewardsSpec(Struct, frozen=True):

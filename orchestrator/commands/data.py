@@ -1,9 +1,10 @@
-"""Import, merge, count, show and export tasks; every task added to a data set is verified again.
+"""Import, merge, count, show and export tasks, all verified again; preview the problems of GRPO.
 
   import SOURCE...   add to the data set --into (data/tasks.jsonl); importing twice adds nothing
   merge [SOURCE...]  rebuild the data set --into from the sources only, by default from all runs
   stats, show        count or print the tasks of a data set, file or run (the data set, else the newest run)
   export SOURCE...   write --out in this project's JSONL, or with --format triplet in Absolute Zero's original format
+  preview FILE       show problems of GRPO as the model will see them; FILE may be a profile, a folder or hf:owner/name
 
 A SOURCE is a file of JSON lines, a run directory or a run's name. Sources are never changed. See docs/data.md.
 """
@@ -22,27 +23,30 @@ import msgspec
 from msgspec.structs import replace
 
 from orchestrator.arguments import add_overrides
-from orchestrator.data_sets.render import Progress, report_lines, stats_lines, task_lines
+from orchestrator.data_sets.render import Progress, preview_lines, report_lines, stats_lines, task_lines
 from orchestrator.data_sets.worker import KEPT, data_worker
 from orchestrator.display.wording import count, harmless
 from orchestrator.runs import all_runs, find_run
 from profiles.errors import ExitCode, LonghaulError
-from profiles.load import load_profile, override_profile
+from profiles.load import load_profile, override_profile, shipped_profiles
 from profiles.schema import Model, Profile
 from profiles.task_kinds import NAMES
 from state.layout import RunDir
-from workers.line_contract import Consolidated, DataSpec, Exported, Statistics, Task
+from workers.line_contract import Consolidated, DataSpec, Exported, Previewed, Statistics, Task
 
 DEFAULT_SET = Path("data/tasks.jsonl")
 SHOW = 5
+ROWS = 3
+PREVIEW_PROFILE = "pocket-grpo"
+"""Profile of a preview that names none."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "action",
-        choices=("import", "merge", "stats", "show", "export"),
+        choices=("import", "merge", "stats", "show", "export", "preview"),
         metavar="ACTION",
-        help="import, merge, stats, show or export",
+        help="import, merge, stats, show, export or preview",
     )
     parser.add_argument("sources", nargs="*", metavar="SOURCE", help="a file, a run's directory or a run's name")
     parser.add_argument("--into", type=Path, default=DEFAULT_SET, metavar="FILE", help=f"data set ({DEFAULT_SET})")
@@ -55,6 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--limit", type=int, metavar="N", help=f"show, export: the last N tasks (show {SHOW}, export all)"
     )
+    parser.add_argument("--rows", type=int, default=ROWS, metavar="N", help=f"preview: rows to show ({ROWS})")
+    parser.add_argument("--completion", metavar="TEXT", help="preview: judge this text as an answer to each row")
     parser.add_argument("--profile", metavar="NAME|FILE", help="profile whose [azr], [sandbox] and [validation] apply")
     add_overrides(parser, "override a knob of the profile")
     parser.add_argument("--data", default="", metavar="DIR", help="folder of the held-out files ($LONGHAUL_DATA)")
@@ -63,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     os.umask(0o077)
     refuse_nonsense(args)
-    spec = spec_of(args)
+    spec = preview_spec(args) if args.action == "preview" else spec_of(args)
     progress = Progress(sys.stderr if args.json else sys.stdout)
     facts: dict[str, Any] = {"tasks": []}
     try:
@@ -73,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
                 match message:
                     case Task(record=record):
                         facts["tasks"].append(record)
-                    case Consolidated(report=told) | Statistics(counts=told):
+                    case Consolidated(report=told) | Statistics(counts=told) | Previewed(facts=told):
                         facts = told
                     case Exported():
                         facts = msgspec.structs.asdict(message)
@@ -103,6 +109,8 @@ def render(action: str, facts: Mapping[str, Any]) -> str:
         lines = report_lines(facts)
     elif action == "stats":
         lines = stats_lines(facts)
+    elif action == "preview":
+        lines = preview_lines(facts)
     elif action == "show":
         lines = [line for task in facts["tasks"] for line in ["", *task_lines(task)]] or ["no such task"]
     else:
@@ -120,6 +128,9 @@ def refuse_nonsense(args: argparse.Namespace) -> None:
     checks = (
         (args.action != "import" or args.sources or args.run, "import needs a SOURCE"),
         (args.action != "export" or args.out is not None, "export needs --out FILE"),
+        (args.action != "preview" or len(args.sources) <= 1, "preview takes one FILE or profile"),
+        (args.action != "preview" or args.sources or args.profile, "preview needs a FILE or --profile"),
+        (args.rows >= 1, f"--rows {args.rows}: 1 or more"),
         (args.limit >= 0, f"--limit {args.limit}: 0 (all) or more"),
     )
     for is_fine, text in checks:
@@ -150,6 +161,28 @@ def spec_of(args: argparse.Namespace) -> DataSpec:
         key=args.key,
         limit=args.limit,
     )
+
+
+def preview_spec(args: argparse.Namespace) -> DataSpec:
+    """The source is a profile if it has the name of one, else the data of the profile that --profile names."""
+    name = args.sources[0] if args.sources else ""
+    is_profile = name.endswith(".toml") or (name in shipped_profiles() and not Path(name).exists())
+    overrides = list(args.overrides)
+    if name and not is_profile:
+        is_path = not name.startswith("hf:") and Path(name).expanduser().exists()
+        tasks = str(Path(name).expanduser().resolve()) if is_path else name
+        overrides = [f"data.tasks={json.dumps(tasks, ensure_ascii=False)}", "data.weights=[]", *overrides]
+    profile = load_profile(name if is_profile else args.profile or PREVIEW_PROFILE, overrides).profile
+    if profile.run.worker not in ("grpo", "verl"):
+        raise LonghaulError(
+            f"the profile {profile.name} trains by {profile.run.worker}: it has no problems with known answers",
+            kept="everything; nothing was read",
+            next_command=f"python -m orchestrator data preview FILE --profile {PREVIEW_PROFILE}",
+            exit_code=ExitCode.USAGE,
+        )
+    if args.data:
+        profile = replace(profile, validation=replace(profile.validation, data=str(Path(args.data).resolve())))
+    return DataSpec("preview", profile, (), (name,), limit=args.rows, completion=args.completion)
 
 
 def locate(name: str, runs: Path) -> Path:

@@ -36,6 +36,38 @@ def task_lines(task: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+PARTS = {"train": "trains", "held_out": "held out, never trains", "left_out": "left out"}
+
+
+def preview_lines(facts: Mapping[str, Any]) -> list[str]:
+    """What was read, its columns and parts, the rows that cannot be used, and the first rows as the model sees them."""
+    parts = ", ".join(f"{PARTS[name]} {count(number)}" for name, number in facts["parts"].items())
+    lines = [f"data       {facts['summary']}", f"parts      {parts}"]
+    if facts["sources"]:
+        weights = facts["weights"] or facts["sources"].values()
+        shares = [f"{name} {percent(one / sum(weights))}" for name, one in zip(facts["sources"], weights, strict=False)]
+        lines.append(f"draws      {', '.join(shares)}")
+    lines.append(f"columns    {', '.join(f'{name}: {kind}' for name, kind in facts['columns'].items()) or 'none'}")
+    lines.append(
+        f"prompts    style {facts['prompt_style']} for {facts['model']}; "
+        f"at most {count(facts['max_prompt_tokens'])} tokens"
+    )
+    for one in facts["left_out"]:
+        lines.append(f"  line {one['source']}{':' if one['source'] else ''}{one['line']}: {one['reason']}")
+    if facts["is_refused"]:
+        lines.append('a run refuses this file until these lines are corrected, or with grpo.bad_rows = "skip"')
+    for row in facts["rows"]:
+        where = f"{row['source']}:{row['line']}" if row["source"] else f"line {row['line']}"
+        lines += ["", f"{where}, {count(row['tokens'])} tokens, {row['reason'] or PARTS[row['part']]}"]
+        lines += [f"    {line}" for line in row["prompt"].split("\n")]
+        lines.append(f"  answer: {row['answer'] or 'none'}")
+        if (reward := row["reward"]) is not None:
+            terms = ", ".join(f"{name} {value:g}" for name, value in reward["parts"].items())
+            cut = "; the completion was cut" if reward["is_truncated"] else ""
+            lines.append(f"  reward: {reward['total']:g} ({terms}): {reward['reason']}{cut}")
+    return [harmless(line) for line in lines]
+
+
 def stats_lines(stats: Mapping[str, Any]) -> list[str]:
     """The statistics, one table per line."""
     lines = [

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args, get_origin
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 import msgspec
 from hypothesis import strategies as st
@@ -23,6 +24,8 @@ def values(annotation: Any) -> st.SearchStrategy[Any]:
 def _of_type(base: Any) -> st.SearchStrategy[Any]:
     if get_origin(base) is Literal:
         return st.sampled_from(get_args(base))
+    if get_origin(base) in (Union, UnionType):
+        return st.one_of(*map(values, get_args(base)))
     if get_origin(base) is tuple:
         items = get_args(base)
         if items[-1] is Ellipsis:

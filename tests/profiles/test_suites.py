@@ -17,8 +17,8 @@ from tests.test_architecture import HEAVY
 
 
 def test_the_suites_that_ship_are_the_files_of_their_folder() -> None:
-    assert shipped_suites() == ["cruxeval-i", "cruxeval-o", "fake", "gsm8k", "pocket", "words"]
-    assert suites_for_models() == ["cruxeval-i", "cruxeval-o", "gsm8k", "pocket", "words"]
+    assert shipped_suites() == ["cruxeval-i", "cruxeval-o", "fake", "gsm8k", "held-out", "pocket", "words"]
+    assert suites_for_models() == ["cruxeval-i", "cruxeval-o", "gsm8k", "held-out", "pocket", "words"]
 
 
 def test_a_file_that_is_put_there_is_a_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

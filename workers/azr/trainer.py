@@ -91,7 +91,7 @@ class AzrTrainer:
         check_lengths(self._tools, getattr(self._model.config, "max_position_embeddings", None))
         self._selfplay = SelfPlay(self._tools, self._buffers, self._attempt.stage, self._own_rewards)
         if profile.data.tasks:
-            self._source = read_tasks(Path(profile.data.tasks), self._sandbox, tasks, rules_of(self._tools))
+            self._source = read_tasks(Path(profile.data.names[0]), self._sandbox, tasks, rules_of(self._tools))
             self._cursor = Cursor(len(self._source), profile.run.seed, profile.data.on_exhausted)
 
     def _tell_sandbox(self) -> None:

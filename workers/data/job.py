@@ -17,7 +17,18 @@ from workers.data.consolidate import consolidate
 from workers.data.record import Record, encode, key_of, to_original
 from workers.data.sources import Item, Source, check_source, read_source
 from workers.data.statistics import statistics_of
-from workers.line_contract import Checked, Consolidated, DataSpec, Exported, Note, Reading, Statistics, Task, Unchanged
+from workers.line_contract import (
+    Checked,
+    Consolidated,
+    DataSpec,
+    Exported,
+    Note,
+    Previewed,
+    Reading,
+    Statistics,
+    Task,
+    Unchanged,
+)
 from workers.lines import Say
 from workers.sandbox import Sandbox
 from workers.sandbox.limits import limits_of
@@ -29,6 +40,11 @@ from workers.tasks.validate_proposals import Rules
 
 def carry_out(spec: DataSpec, say: Say) -> None:
     """Carry out the spec. Raises LonghaulError."""
+    if spec.action == "preview":
+        from workers.data.preview import preview  # the only action that needs a tokenizer
+
+        say(Previewed(preview(spec.profile, spec.limit, spec.completion)))
+        return
     sources = [Source(Path(path), name) for path, name in zip(spec.sources, spec.names, strict=True)]
     for source in sources:
         check_source(source)

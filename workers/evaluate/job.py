@@ -100,7 +100,9 @@ def ask_share(spec: EvaluationSpec, directory: ShardDir, restart: int, say: Say)
 
 
 def _loaded(spec: EvaluationSpec) -> tuple[list[Suite], AnswerFormat]:
-    suites = [suite.reseeded(spec.seed) for suite in load_suites(spec.suites, data_folder(spec.data), spec.examples)]
+    known = spec.profile if spec.profile.data.held_out else None
+    found = load_suites(spec.suites, data_folder(spec.data), spec.examples, profile=known)
+    suites = [suite.reseeded(spec.seed) for suite in found]
     with _advising(spec, "the same command with --style plain"):
         return suites, format_of(spec.style, spec.profile, Path(spec.model))
 

@@ -62,8 +62,8 @@ class Asker:
     def rewards(self) -> GrpoRewards:
         return grpo_rewards_of(self.profile.grpo, self.slow)
 
-    def prompt_ids(self, text: str) -> tuple[int, ...]:
-        return self.tokenizer.encode(prompt_of(self.answer_format, text))
+    def prompt_ids(self, problem: Problem) -> tuple[int, ...]:
+        return self.tokenizer.encode(prompt_of(self.answer_format, problem))
 
     def rollouts(
         self, problems: Sequence[int], seeds: Callable[[int, int], int], count: int, on_end: OnEnd | None = None
@@ -79,7 +79,7 @@ class Asker:
             stop=self.answer_format.stop,
             entropies=self.profile.grpo.entropy_mask != "off",
         )
-        prompts = [self.prompt_ids(self.problems[number].prompt) for number in problems]
+        prompts = [self.prompt_ids(self.problems[number]) for number in problems]
         requests = [Request(ids, seeds(place, k)) for place, ids in enumerate(prompts) for k in range(count)]
         found = self.engine.generate(requests, how, on_end)
         return [found[place * count : (place + 1) * count] for place in range(len(prompts))]
@@ -141,9 +141,11 @@ class Asker:
         return Score(total, {**found.parts, **slow.values})
 
 
-def prompt_of(answer_format: AnswerFormat, text: str) -> str:
+def prompt_of(answer_format: AnswerFormat, problem: Problem | str) -> str:
     """The prompt of a problem. The verifier judges, so the answer format gets no right answer."""
-    return answer_format.ask("maths", WordProblem(text.rstrip("\n"), Fraction(0)))
+    if isinstance(problem, str):
+        return answer_format.ask("maths", WordProblem(problem.rstrip("\n"), Fraction(0)))
+    return answer_format.ask("maths", WordProblem(problem.prompt.rstrip("\n"), Fraction(0), messages=problem.messages))
 
 
 def collect(asker: Asker, order: Order, step: int, stage: Stages) -> Collected:

@@ -96,9 +96,11 @@ class Order:
         inner.load(path)
 
 
-class _Saved(Struct, frozen=True):
+class _Saved(Struct, frozen=True, omit_defaults=True):
     digest: str
     problems: int
+    revisions: dict[str, str] = {}
+    """Hub name -> commit that was read."""
 
 
 class ProblemFile:
@@ -110,7 +112,15 @@ class ProblemFile:
         self._problems = problems
 
     def save(self, path: Path) -> None:
-        path.write_bytes(msgspec.json.encode(_Saved(self._problems.digest, len(self._problems.problems))))
+        found = self._problems
+        path.write_bytes(msgspec.json.encode(_Saved(found.digest, len(found.problems), found.revisions)))
+
+    @classmethod
+    def revisions(cls, checkpoint: Path | None) -> dict[str, str]:
+        """The commits of the hub's data sets that a run has read; none before its first checkpoint."""
+        if checkpoint is None:
+            return {}
+        return msgspec.json.decode((checkpoint / cls.filename).read_bytes(), type=_Saved).revisions
 
     def load(self, path: Path) -> None:
         """Raises LonghaulError (INPUT) if the problems differ from those of the checkpoint."""

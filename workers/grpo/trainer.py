@@ -4,7 +4,7 @@ modules."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct, field
 
 from profiles.errors import ExitCode, LonghaulError
+from profiles.rewards import ON_ANSWERS
 from profiles.schema import Profile
 from state import event_kinds
 from state.registry import Registry
@@ -26,6 +27,7 @@ from workers.grpo.collecting import Asker, collect, prompt_of
 from workers.grpo.curriculum import Curriculum
 from workers.grpo.measuring import SLICE, Measuring, slice_of
 from workers.grpo.metrics import Metrics, facts_of, groups_of
+from workers.grpo.mixture import Mixture
 from workers.grpo.order import Order, ProblemFile
 from workers.grpo.replica import Apply, GrpoReplica
 from workers.grpo.rows import Collected, Row
@@ -34,7 +36,10 @@ from workers.grpo.uniformity import StepFacts, all_uniform
 from workers.memory.backoff import Sizes
 from workers.models import load
 from workers.models.optimizer import learning_rate_at
-from workers.problems.reader import drop_long, first, read_problems, summary
+from workers.problems.of_profile import problems_of, sizes_of
+from workers.problems.problem import Problems
+from workers.problems.reader import drop_long, first, summary
+from workers.problems.split import training_part
 from workers.rank_group.calls import Probe, Rehearse, Resize, Rest, Widen
 from workers.rank_group.leader import RankGroup
 from workers.rewards.reward import ProblemCase, Reward, SlowReward
@@ -83,7 +88,7 @@ class GrpoTrainer:
 
     def build(self, head: Path | None) -> None:
         profile = self._profile
-        found = read_problems(problem_path(profile), profile.grpo)  # first: it is fast, and often mistyped
+        found = training_problems(profile, ProblemFile.revisions(head))  # first: it is fast, and often mistyped
         self.rank_group.start(head)
         self._replica = self.rank_group.lead(GrpoReplica, head)
         self._policy, self._model, self._memory = self._replica.policy, self._replica.model, self._replica.memory
@@ -98,7 +103,7 @@ class GrpoTrainer:
         tokenizer = self._policy.tokenizer
         usable = drop_long(
             found,
-            lambda text: len(tokenizer.encode(prompt_of(answer_format, text))),
+            lambda one: len(tokenizer.encode(prompt_of(answer_format, one))),
             profile.sampling.max_prompt_tokens,
         )
         self._problems = first(usable, profile.grpo.problems)
@@ -132,7 +137,10 @@ class GrpoTrainer:
         return self._measuring().resumed() or self._plain_order()
 
     def _plain_order(self) -> Cursor:
-        return Cursor(len(self._problems.problems), self._profile.run.seed, self._profile.data.on_exhausted)
+        data, seed = self._profile.data, self._profile.run.seed
+        if data.weights:
+            return Mixture(sizes_of(self._problems, data.names), data.weights, seed, data.on_exhausted)
+        return Cursor(len(self._problems.problems), seed, data.on_exhausted)
 
     def _measuring(self, num_problems: int = SLICE) -> Measuring:
         run = self._attempt.run
@@ -177,7 +185,7 @@ class GrpoTrainer:
         is_gpu, sizes, samples = self._model.device.type == "cuda", self.sizes, self._profile.grpo.sent.samples
         num_problems = SLICE
         if is_gpu:
-            longest = max(len(self._asker.prompt_ids(one.prompt)) for one in self._problems.problems)
+            longest = max(len(self._asker.prompt_ids(one)) for one in self._problems.problems)
             self.rank_group.call(Widen(samples, longest))
             num_problems = slice_of(self._engine.max_rows * self.rank_group.size, samples)
         with self._memory.phase("rollout"):
@@ -306,17 +314,11 @@ def tokens_of(rows: Sequence[Row]) -> int:
     return sum(len(row.completion_ids) for row in rows)
 
 
-def problem_path(profile: Profile) -> Path:
-    """Path of the problems: `data.tasks`, else the folder of data files. Raises LonghaulError (INPUT) if neither is
-    set."""
-    if profile.data.tasks:
-        return Path(profile.data.tasks).expanduser()
-    folder = data_folder(profile.validation.data)
-    if folder is None:
-        raise LonghaulError(
-            "no problems are named: data.tasks is empty, and so is the environment variable LONGHAUL_DATA",
-            kept="everything; nothing was started",
-            next_command="python -m orchestrator run --set data.tasks=problems.jsonl   (lines of prompt and answer)",
-            exit_code=ExitCode.INPUT,
-        )
-    return folder
+def training_problems(profile: Profile, revisions: Mapping[str, str] | None = None) -> Problems:
+    """The problems that may train: those of the profile, without the held-out part. revisions: as in `problems_of`.
+
+    Raises LonghaulError (INPUT).
+    """
+    needs_answer = bool(ON_ANSWERS & {*profile.grpo.rewards})
+    found = problems_of(profile, data_folder(profile.validation.data), needs_answer=needs_answer, revisions=revisions)
+    return training_part(found, profile.data.held_out)

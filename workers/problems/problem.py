@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,17 @@ class BadLine(Struct, frozen=True):
 
 
 class Problems(Struct, frozen=True):
-    """The usable lines in order, and the skipped ones."""
+    """The usable lines in order, and the skipped ones. path: with several files, all their names.
+
+    not_json: columns that were left out, because no JSON can hold their values -> the kind of value. revisions: hub
+    name -> commit of the data set that was read.
+    """
 
     path: Path
     problems: tuple[Problem, ...]
     left_out: tuple[BadLine, ...] = ()
+    not_json: dict[str, str] = {}
+    revisions: dict[str, str] = {}
 
     @property
     def digest(self) -> str:
@@ -55,7 +62,8 @@ class Problems(Struct, frozen=True):
         answer, by which alone a reward can judge them."""
         whole = hashlib.sha256()
         for one in self.problems:
-            more = [one.messages, one.source] if one.messages or one.source else []
-            columns = [] if one.gold else [one.columns]
-            whole.update(msgspec.json.encode([one.prompt, one.gold, *more, *columns], order="sorted") + b"\n")
+            more: list[object] = [one.messages, one.source] if one.messages or one.source else []
+            if not one.gold:
+                more.append(json.dumps(one.columns, sort_keys=True))
+            whole.update(msgspec.json.encode([one.prompt, one.gold, *more]) + b"\n")
         return whole.hexdigest()

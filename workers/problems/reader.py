@@ -1,14 +1,15 @@
-"""Reads problems with known answers: GSM8K as published, or any JSON lines with a prompt and an answer.
+"""Reads problems: GSM8K as published, JSON, JSON lines, parquet and Arrow files, or data sets of the Hugging Face hub.
 
-A line is {"question" or "prompt", "answer"}. If the answer contains `####`, the text after the last one is the right
-answer. Where programs are judged, a line may have "tests" in place of the answer: statements, or objects of "input" and
-"output", as the code server takes them. Rows of parquet and Arrow files count as lines. Nothing is downloaded.
+A row is {"question" or "prompt" or "messages", "answer"}; the profile may name other columns. If the answer contains
+`####`, the text after the last one is the right answer. Where programs are judged, a row may have "tests" in place of
+the answer: statements, or objects of "input" and "output", as the code server takes them. All other columns are kept.
+Nothing is downloaded unless the name begins with `hf:`.
 """
 
 from __future__ import annotations
 
 import json
-import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,41 +17,58 @@ from typing import Any
 import msgspec
 
 from profiles.errors import ExitCode, LonghaulError
-from profiles.schema import Grpo
+from profiles.schema import Columns, Grpo
 from workers.pocket.word_problems import problems as word_problems
+from workers.problems.hub import PREFIX, read_hub
 from workers.problems.problem import BadLine, Problem, Problems
+from workers.problems.rows import Reading, parsed
 from workers.problems.tables import KINDS, read_tables, table_files
-from workers.sandbox.server.protocols import BadRequest, call_for, list_of
-from workers.verifiers.answers import LONGEST_ANSWER, gold_of, written
 
-LONE = "a lone surrogate character"
+DESCRIPTIONS = ("dataset_info.json", "dataset_dict.json", "dataset_infos.json", "state.json")
+"""Files beside a data set that hold no rows."""
 MOST_NAMED = 5
 """How many bad lines an error lists."""
 
 
-def read_problems(path: Path, grpo: Grpo, split: str = "train", *, with_tests: bool = False) -> Problems:
-    """All problems of a file, of the split's file in a folder, or of the split in a data set's folder.
+DEFAULT_COLUMNS = Columns()
+Rows = Iterator[tuple[int, str, Any]]
+"""(line, why it cannot be read, what it holds)."""
 
-    with_tests: lines with tests are problems too.
 
-    Unusable lines are refused together, by number, or skipped with `bad_rows = "skip"`. Raises LonghaulError (INPUT)
+def read_problems(
+    path: Path | str,
+    grpo: Grpo,
+    split: str = "train",
+    *,
+    with_tests: bool = False,
+    columns: Columns = DEFAULT_COLUMNS,
+    needs_answer: bool = True,
+    revision: str = "",
+) -> Problems:
+    """All problems of a file, of the split's file in a folder, of the split in a data set's folder, or of the hub.
+
+    with_tests: rows with tests are problems too. columns: which columns hold what. needs_answer: whether a row without
+    an answer is refused. revision: the commit to read of a data set of the hub.
+
+    Unusable rows are refused together, by number, or skipped with `bad_rows = "skip"`. Raises LonghaulError (INPUT)
     for them, for a missing or binary file, and if nothing usable is left. The path `pocket-words` is not a file but the
     built-in word problems, which are generated here.
     """
     if str(path) == word_problems.NAME:
         return _built_in()
-    tables = _tables_of(path, split)
-    file = path if tables else _file_of(path, split)
-    rows = _table_rows(path, tables) if tables else _rows(_bytes_of(file))
-    read = _with_tests if with_tests else _checked
+    file, rows, not_json, revisions = _source(str(path), split, revision)
+    how = Reading(columns, with_tests, needs_answer)
     problems: list[Problem] = []
     bad: list[BadLine] = []
     for line, reason, row in rows:
-        found = reason or read(row)
+        found = reason or parsed(row, how)
         if isinstance(found, str):
             bad.append(BadLine(line, found))
-        else:
-            problems.append(Problem(len(problems), line, *found))
+            continue
+        not_json |= found.not_json
+        problems.append(
+            Problem(len(problems), line, found.prompt, found.gold, found.has_tests, found.messages, found.columns)
+        )
     if bad and grpo.bad_rows == "refuse":
         raise _refusal(
             file,
@@ -59,8 +77,27 @@ def read_problems(path: Path, grpo: Grpo, split: str = "train", *, with_tests: b
         )
     if not problems:
         left_out = f'; {len(bad)} lines were left out (grpo.bad_rows = "skip"):{_by_line(bad)}' if bad else ""
-        raise _refusal(file, f"it holds no problem with an answer{left_out}")
-    return Problems(file, tuple(problems), tuple(bad))
+        raise _refusal(file, f"it holds no problem{' with an answer' if needs_answer else ''}{left_out}")
+    if not_json:  # of some rows only: a column is there for all rows or for none
+        problems = [msgspec.structs.replace(one, columns=_without(one.columns, not_json)) for one in problems]
+    return Problems(file, tuple(problems), tuple(bad), not_json, revisions)
+
+
+def _without(columns: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+    return {name: value for name, value in columns.items() if name not in names}
+
+
+def _source(path: str, split: str, revision: str) -> tuple[Path, Rows, dict[str, str], dict[str, str]]:
+    """What a name leads to: its file, its rows, the columns that no JSON can hold, and the commit of a hub's data."""
+    if path.startswith(PREFIX):
+        rows, left_out, commit = read_hub(path, split, revision)
+        return Path(path), ((number, "", row) for number, row in enumerate(rows, start=1)), left_out, {path: commit}
+    place = Path(path).expanduser()
+    if tables := _tables_of(place, split):
+        found, left_out = _table_rows(place, tables)
+        return place, found, left_out, {}
+    file = _file_of(place, split)
+    return file, _rows(file, _bytes_of(file)), {}, {}
 
 
 def _by_line(bad: list[BadLine]) -> str:
@@ -69,23 +106,27 @@ def _by_line(bad: list[BadLine]) -> str:
     return "".join([*named, *([f"\n  and {len(bad) - MOST_NAMED} more"] if len(bad) > MOST_NAMED else [])])
 
 
-def drop_long(problems: Problems, count_tokens: Callable[[str], int], max_prompt_tokens: int) -> Problems:
+def drop_long(problems: Problems, count_tokens: Callable[[Problem], int], max_prompt_tokens: int) -> Problems:
     """The problems whose prompts fit. Longer ones are skipped and listed by line, never truncated."""
     kept: list[Problem] = []
     dropped: list[BadLine] = []
     for one in problems.problems:
-        tokens = count_tokens(one.prompt)
+        tokens = count_tokens(one)
         if tokens <= max_prompt_tokens:
             kept.append(msgspec.structs.replace(one, number=len(kept)))
         else:
-            dropped.append(BadLine(one.line, f"its prompt has {tokens} tokens, {max_prompt_tokens} are allowed"))
+            dropped.append(_too_long(one, tokens, max_prompt_tokens))
     if not kept:
         raise _refusal(
             problems.path,
             f"all {len(dropped)} prompts have more than {max_prompt_tokens} tokens",
             "the same command with a larger --set sampling.max_prompt_tokens=N",
         )
-    return Problems(problems.path, tuple(kept), (*problems.left_out, *dropped))
+    return msgspec.structs.replace(problems, problems=tuple(kept), left_out=(*problems.left_out, *dropped))
+
+
+def _too_long(problem: Problem, tokens: int, allowed: int) -> BadLine:
+    return BadLine(problem.line, f"its prompt has {tokens} tokens, {allowed} are allowed", problem.source)
 
 
 def first(problems: Problems, count: int) -> Problems:
@@ -94,13 +135,27 @@ def first(problems: Problems, count: int) -> Problems:
 
 
 def summary(problems: Problems) -> str:
-    """One line for a log: how many problems, and what was skipped."""
-    text = f"{len(problems.problems)} problems from {problems.path.name}"
+    """One line for a log: how many problems, of which files and commits, and what was skipped."""
+    text = f"{len(problems.problems)} problems from {_where(problems)}"
     if problems.left_out:
-        lines = [str(one.line) for one in problems.left_out[:MOST_NAMED]]
+        lines = [f"{one.source}:{one.line}".lstrip(":") for one in problems.left_out[:MOST_NAMED]]
         lines += ["..."] if len(problems.left_out) > MOST_NAMED else []
         text += f"; {len(problems.left_out)} left out (line {', '.join(lines)})"
+    if problems.not_json:
+        columns = ", ".join(f"{name} ({kind})" for name, kind in problems.not_json.items())
+        text += f"; columns that JSON cannot hold are left out: {columns}"
     return text
+
+
+def _where(problems: Problems) -> str:
+    counts = Counter(one.source for one in problems.problems)
+    if "" in counts or not counts:
+        commits = list(problems.revisions.items())
+        return f"{commits[0][0]} at {commits[0][1]}" if commits else problems.path.name
+    return ", ".join(
+        f"{name} ({count})" + (f" at {problems.revisions[name]}" if name in problems.revisions else "")
+        for name, count in counts.items()
+    )
 
 
 def _built_in() -> Problems:
@@ -111,92 +166,63 @@ def _built_in() -> Problems:
     )
 
 
-def _rows(text: bytes) -> Iterator[tuple[int, str, Any]]:
-    """(line, why it cannot be read, what it holds). Skips empty lines."""
+def _rows(file: Path, text: bytes) -> Rows:
+    """The rows of JSON lines, without empty lines, or of one JSON list."""
+    if file.suffix == ".json" and text.lstrip().startswith(b"["):
+        try:
+            rows = _decoded(text)
+        except (ValueError, RecursionError) as error:
+            raise _refusal(file, f"not JSON: {error}"[:300]) from error
+        yield from ((number, "", row) for number, row in enumerate(rows, start=1))
+        return
     for number, line in enumerate(text.split(b"\n"), start=1):
         if not line.strip():
             continue
         try:
-            row: Any = json.loads(line)
+            row = _decoded(line)
+        except _Twice as error:
+            yield number, str(error), None
         except (ValueError, RecursionError) as error:
             yield number, f"not JSON: {error}"[:200], None
-            continue
-        yield number, "", row
-
-
-def _table_rows(path: Path, files: Sequence[Path]) -> Iterator[tuple[int, str, Any]]:
-    """The same for the rows of tables."""
-    try:
-        for number, row in enumerate(read_tables(files), start=1):
+        else:
             yield number, "", row
+
+
+class _Twice(ValueError):
+    """An object has a key twice; nothing says which value is meant."""
+
+
+def _decoded(text: bytes) -> Any:
+    return json.loads(text, object_pairs_hook=_object)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _Twice(f"the column `{next(name for name in names if names.count(name) > 1)}` is there twice"[:200])
+    return found
+
+
+def _table_rows(path: Path, files: Sequence[Path]) -> tuple[Rows, dict[str, str]]:
+    """The same for the rows of tables, and the columns that are left out."""
+    try:
+        rows, left_out = read_tables(files)
     except ImportError as error:
         why = f"reading {files[0].suffix[1:]} files needs pyarrow"
         raise _refusal(path, why, 'pip install "pyarrow>=18"   (the extra `arrow`), then the same command') from error
     except (OSError, ValueError) as error:
         raise _refusal(path, f"{type(error).__name__}: {error}"[:300], f"ls -l {files[0].parent}") from error
-
-
-def _checked(row: Any) -> tuple[str, str] | str:
-    """Prompt and answer, or why the row is no problem."""
-    return _reason(row) or (_prompt_of(row), gold_of(_answer_of(row)))
-
-
-def _with_tests(row: Any) -> tuple[str, str, bool] | tuple[str, str] | str:
-    """The same, with tests in place of the answer where there are any."""
-    if not isinstance(row, dict) or row.get("tests") is None:
-        return _checked(row)
-    try:
-        call_for(row["tests"])
-        tests = json.dumps(list_of(row["tests"]))
-    except BadRequest as error:
-        return f"tests that cannot be run: {error}"
-    return _prompt_reason(_prompt_of(row)) or (_prompt_of(row), tests, True)
-
-
-def _prompt_of(row: dict[str, Any]) -> Any:
-    return row.get("prompt", row.get("question"))
-
-
-def _answer_of(row: dict[str, Any]) -> Any:
-    """The answer, which may be a number without quotes. Rejects True, and NaN, which tables hold for missing values."""
-    answer = row.get("answer")
-    if isinstance(answer, float) and not math.isfinite(answer):
-        return None
-    return written(answer) if isinstance(answer, int | float) and not isinstance(answer, bool) else answer
-
-
-def _reason(row: Any) -> str:
-    """Why a line is not a problem; empty if it is one."""
-    if not isinstance(row, dict):
-        return "not an object"
-    answer = _answer_of(row)
-    if reason := _prompt_reason(_prompt_of(row)):
-        return reason
-    if not isinstance(answer, str) or not gold_of(answer):
-        return "no `answer`"
-    if not _is_text(answer):
-        return LONE
-    if len(gold_of(answer)) > LONGEST_ANSWER:
-        return f"an answer of {len(gold_of(answer))} characters: nothing marks its end (####)"
-    return ""
-
-
-def _prompt_reason(prompt: Any) -> str:
-    if not isinstance(prompt, str) or not prompt.strip():
-        return "no text `prompt` or `question`"
-    return "" if _is_text(prompt) else LONE
-
-
-def _is_text(found: str) -> bool:
-    """Whether the text has no lone surrogate, which JSON can escape but no file or tokenizer can hold."""
-    return not any("\ud800" <= character <= "\udfff" for character in found)
+    return ((number, "", row) for number, row in enumerate(rows, start=1)), left_out
 
 
 def _file_of(path: Path, split: str) -> Path:
     """The file itself, or a folder's only file of JSON lines for this split."""
     if not path.is_dir():
         return path
-    files = sorted(one for one in path.rglob("*.jsonl") if one.is_file())
+    files = sorted(one for one in path.rglob("*.jsonl") if one.is_file()) or sorted(
+        one for one in path.rglob("*.json") if one.is_file() and one.name not in DESCRIPTIONS
+    )
     of_split = [one for one in files if split in one.stem.replace("_", "-").split("-")] or (
         files if len(files) == 1 else []
     )

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 KINDS = (".parquet", ".arrow")
-COLUMNS = ("prompt", "question", "answer")
-"""The only columns that are read."""
 
 
 def table_files(folder: Path, split: str) -> list[Path]:
@@ -36,12 +34,30 @@ def _is_of(file: Path, split: str) -> bool:
     return split in (*file.stem.replace("_", "-").split("-"), *file.parent.parts)
 
 
-def read_tables(files: Sequence[Path]) -> Iterator[dict[str, Any]]:
-    """The rows of all files, in order. Raises ImportError without pyarrow, OSError or ValueError for a torn file."""
+def read_tables(files: Sequence[Path]) -> tuple[Iterator[dict[str, Any]], dict[str, str]]:
+    """The rows of all files, in order, and the columns that are left out, because they hold bytes, with their type.
+
+    Raises ImportError without pyarrow, OSError or ValueError for a torn file, ValueError for a column that is there
+    twice.
+    """
     import_module("pyarrow")
-    for file in files:
-        table = _parquet(file) if file.suffix == ".parquet" else _arrow(file)
-        yield from table.select([name for name in table.column_names if name in COLUMNS]).to_pylist()
+    tables = [_parquet(file) if file.suffix == ".parquet" else _arrow(file) for file in files]
+    for file, table in zip(files, tables, strict=True):
+        if twice := [name for name in table.column_names if table.column_names.count(name) > 1]:
+            raise ValueError(f"{file.name} has the column {twice[0]!r} twice")
+    left_out = {
+        field.name: str(field.type)[:60] for table in tables for field in table.schema if _has_bytes(field.type)
+    }
+    kept = [table.select([name for name in table.column_names if name not in left_out]) for table in tables]
+    return (row for table in kept for batch in table.to_batches() for row in batch.to_pylist()), left_out
+
+
+def _has_bytes(kind: Any) -> bool:
+    """Whether values of this type hold bytes, as images do."""
+    types = import_module("pyarrow").types
+    if types.is_nested(kind):
+        return any(_has_bytes(kind.field(place).type) for place in range(kind.num_fields))
+    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind))
 
 
 def _parquet(file: Path) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from profiles.rewards import part_name
+from profiles.rewards import is_slow, part_name
 from profiles.schema import Azr, Grpo
 from workers.rewards.format import Format
 from workers.rewards.learnability import Learnability
@@ -53,13 +53,22 @@ class GrpoRewards:
 
 
 def grpo_rewards_of(grpo: Grpo, slow: Sequence[SlowReward] = ()) -> GrpoRewards:
-    """slow: the parts among `grpo.rewards` that are not computed at once. Raises LonghaulError (INPUT) for options that
-    a part does not take."""
+    """slow: the parts among `grpo.rewards` that are not computed at once. Raises as `quick_parts`."""
+    parts = quick_parts(grpo)
+    assert len(grpo.rewards) == len(parts) + len(slow), "every part has somebody who computes it"
+    return GrpoRewards(parts, tuple(slow), weights_of(grpo))
+
+
+def quick_parts(grpo: Grpo) -> tuple[Reward[ProblemCase], ...]:
+    """The parts that are computed at once. Raises LonghaulError (INPUT) for options that a part does not take."""
+    options = grpo.reward.options
+    return tuple(part_of(name, options.get(name, {})) for name in grpo.rewards if not is_slow(name))
+
+
+def weights_of(grpo: Grpo) -> dict[str, float]:
+    """The weight of each part by its name."""
     names = [part_name(name) for name in grpo.rewards]
-    given, later = grpo.reward.options, {part.name for part in slow}
-    parts = tuple(part_of(name, given.get(name, {})) for name in names if name not in later)
-    assert len(names) == len(parts) + len(slow), "every part has somebody who computes it"
-    return GrpoRewards(parts, tuple(slow), dict(zip(names, grpo.reward_weights or [1.0] * len(names), strict=True)))
+    return dict(zip(names, grpo.reward_weights or [1.0] * len(names), strict=True))
 
 
 def role_rewards_of(azr: Azr) -> RoleRewards:

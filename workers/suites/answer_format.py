@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from profiles.errors import ExitCode, LonghaulError
+from workers.problems.problem import Message
 from workers.suites.question import MATHS, Kind, WordProblem
 from workers.tasks.items import HiddenProgram, Triplet
 from workers.tasks.kinds import registry
@@ -17,6 +19,8 @@ from workers.tasks.prompts.style import PromptStyle
 from workers.verifiers.answers import after_mark, extract
 
 Item = Triplet | HiddenProgram | WordProblem
+Render = Callable[[Sequence[Message]], str]
+"""Turns the messages of a chat into a prompt."""
 
 
 class AnswerFormat(Protocol):
@@ -82,8 +86,9 @@ class VerbatimFormat:
         self._marks = tuple(marks)
 
     def ask(self, kind: Kind, item: Item) -> str:
+        """Raises LonghaulError (INPUT) for a chat of several messages, which only a chat template can render."""
         assert isinstance(item, WordProblem)
-        return f"{item.text}\n"
+        return f"{_only_text(item, self.name)}\n"
 
     def answer(self, kind: Kind, completion: str) -> str | None:
         for mark in self._marks:
@@ -103,24 +108,56 @@ BOXED = "Please reason step by step, and put your final answer within \\boxed{}.
 """The words with which the published reasoning models of R1's family were trained."""
 
 
-class BoxedFormat(VerbatimFormat):
-    """Asks for an answer in a box, in the model's chat template if it has one.
+class ChatFormat(VerbatimFormat):
+    """Asks word problems in the model's chat template, without added words.
 
-    wrap: turns the words into the whole prompt.
+    wrap: turns the words into the whole prompt. chat: the same for all messages of a chat; None without a template.
     """
 
-    def __init__(self, name: str, wrap: Callable[[str], str], marks: Sequence[str] = ()) -> None:
+    words = ""
+    """Added at the end of what the user says."""
+
+    def __init__(
+        self, name: str, wrap: Callable[[str], str], marks: Sequence[str] = (), chat: Render | None = None
+    ) -> None:
         super().__init__(marks)
-        self.name, self._wrap = name, wrap
+        self.name, self._wrap, self._chat = name, wrap, chat
         self._begun = "<think>" if wrap("").rstrip().endswith("<think>") else ""
 
     def ask(self, kind: Kind, item: Item) -> str:
+        """Raises LonghaulError (INPUT) if there are messages that the template, or a missing one, cannot render."""
         assert isinstance(item, WordProblem)
-        return self._wrap(f"{item.text}\n{BOXED}")
+        if not item.messages or self._chat is None:
+            return self._wrap(_only_text(item, self.name) + self.words)
+        last = max(place for place, one in enumerate(item.messages) if one.role == "user")
+        return self._chat(
+            [
+                Message(one.role, one.content + self.words) if place == last else one
+                for place, one in enumerate(item.messages)
+            ]
+        )
 
     def whole(self, completion: str) -> str:
         """Includes the thoughts that the template opened; if they do not end, nothing in them is an answer."""
         return self._begun + completion
+
+
+class BoxedFormat(ChatFormat):
+    """Asks for an answer in a box, in the model's chat template if it has one."""
+
+    words = f"\n{BOXED}"
+
+
+def _only_text(item: WordProblem, style: str) -> str:
+    if len(item.messages) < 2:
+        return item.text
+    roles = ", ".join(one.role for one in item.messages)
+    raise LonghaulError(
+        f"a prompt is a chat ({roles}), and the prompt style {style} has no chat template to render it",
+        kept="everything; nothing was asked yet",
+        next_command="the same command with --set model.prompt_style=chat   (for a model that has a chat template)",
+        exit_code=ExitCode.INPUT,
+    )
 
 
 NUMBER_MARK = "####"

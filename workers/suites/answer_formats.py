@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
+from profiles.errors import LonghaulError
 from profiles.schema import Profile
 from workers.models.files import unusable
-from workers.suites.answer_format import AnswerFormat, BoxedFormat, PlainFormat, StyleFormat, VerbatimFormat
+from workers.problems.problem import Message
+from workers.suites.answer_format import (
+    AnswerFormat,
+    BoxedFormat,
+    ChatFormat,
+    PlainFormat,
+    Render,
+    StyleFormat,
+    VerbatimFormat,
+)
 from workers.tasks.prompts import chat
 from workers.tasks.styles import style_of
 
@@ -36,8 +49,40 @@ def format_of_run(profile: Profile, directory: Path) -> AnswerFormat:
     if profile.model.prompt_style == "boxed":
         return BoxedFormat("boxed", lambda text: f"{text}\n", chat.special_tokens(directory))
     if profile.model.prompt_style == "boxed-chat":
-        return BoxedFormat("boxed-chat", chat.template_of(directory), chat.special_tokens(directory))
+        return BoxedFormat(
+            "boxed-chat", chat.template_of(directory), chat.special_tokens(directory), chat_of(directory)
+        )
+    if profile.model.prompt_style == "chat":
+        return ChatFormat("chat", chat.template_of(directory), chat.special_tokens(directory), chat_of(directory))
     return StyleFormat(style_of(profile, directory))
+
+
+def chat_of(directory: Path) -> Render:
+    """Renders chats by the model's template. Raises LonghaulError (INPUT) if it is missing or broken.
+
+    Some templates refuse a system message, and some drop it; its text then begins the first message of the user.
+    """
+    render = chat.conversation_of(directory)
+
+    def rendered(messages: Sequence[Message]) -> str:
+        given = [msgspec.to_builtins(one) for one in messages]
+        if given[0]["role"] not in ("system", "developer"):
+            return render(given)
+        try:
+            text = render(given)
+        except LonghaulError:
+            return render(_merged(given))
+        return text if given[0]["content"].strip() in text else render(_merged(given))
+
+    return rendered
+
+
+def _merged(messages: list[dict[str, str]]) -> list[dict[str, str]]:
+    """The same chat without its system message, whose text begins the first message of the user. (pure)"""
+    system, *rest = messages
+    first = next(place for place, one in enumerate(rest) if one["role"] == "user")
+    asked = f"{system['content'].rstrip()}\n\n{rest[first]['content']}"
+    return [{**one, "content": asked} if place == first else one for place, one in enumerate(rest)]
 
 
 def _check_tokenizer(path: Path) -> None:

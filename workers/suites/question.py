@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from workers.problems.problem import Message
 from workers.tasks.items import HiddenProgram, Triplet
 
 Kind = str
@@ -18,10 +19,16 @@ MATHS = "maths"
 
 @dataclass(frozen=True, slots=True)
 class WordProblem:
-    """A question in words whose answer is a number."""
+    """A question in words.
+
+    gold: the right answer as text, compared by the rules of GRPO's verifier; "" if it is the number `answer`.
+    messages: the whole chat, if the question is the last of one.
+    """
 
     text: str
     answer: Fraction
+    gold: str = ""
+    messages: tuple[Message, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +54,7 @@ class Question:
         """The right answer, as text."""
         item = self.item
         if isinstance(item, WordProblem):
-            return str(item.answer)
+            return item.gold or str(item.answer)
         return repr(item.outputs) if isinstance(item, HiddenProgram) else item.output
 
     @property
@@ -55,11 +62,10 @@ class Question:
         """Equal only for equal problems, whatever their number in a draw. Matches answers of two validations."""
         item = self.item
         asked = item.text if isinstance(item, WordProblem) else item.program
-        given = (
-            ""
-            if isinstance(item, WordProblem)
-            else repr(item.inputs if isinstance(item, HiddenProgram) else item.input)
-        )
+        if isinstance(item, WordProblem):
+            given = repr(item.messages) if item.messages else ""
+        else:
+            given = repr(item.inputs if isinstance(item, HiddenProgram) else item.input)
         return hashlib.sha256(f"{self.kind}\0{asked}\0{given}\0{self.gold}".encode()).hexdigest()[:16]
 
 

@@ -12,15 +12,22 @@ from workers.suites.source import Source
 from workers.suites.suite import Suite
 
 
-def load_suites(names: Sequence[str], folder: Path | None, count: int, *, all_of_files: bool = False) -> list[Suite]:
-    """The named suites. count: questions per task, a fixed subset; 0: all.
+def load_suites(
+    names: Sequence[str],
+    folder: Path | None,
+    count: int,
+    *,
+    all_of_files: bool = False,
+    profile: Profile | None = None,
+) -> list[Suite]:
+    """The named suites. count: questions per task, a fixed subset; 0: all. profile: of the run, for suites of its own.
 
     all_of_files: every question of finite suites; `count` applies to endless ones only.
 
     Raises LonghaulError: USAGE for an unknown name, INPUT if data is missing, torn or empty, or if a suite asks about
     tasks that its record does not list.
     """
-    sources = [_source_of(name) for name in names]
+    sources = [_source_of(name).of(profile) for name in names]
     return [_load(name, source, folder, count, all_of_files) for name, source in zip(names, sources, strict=True)]
 
 

@@ -9,6 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
+from profiles.errors import ExitCode, LonghaulError
+from profiles.schema import Profile
 from profiles.suites import SuiteRecord
 from workers.suites.data_files import DataFile, is_at_hand
 
@@ -35,9 +39,40 @@ class Source(SuiteRecord, frozen=True, kw_only=True):
         """All questions that a run with this `count`, or an evaluation, may ask."""
         raise NotImplementedError
 
+    def of(self, profile: Profile | None) -> Source:
+        """The same suite for a run of this profile."""
+        return self
+
     def is_at_hand(self, folder: Path | None) -> bool:
         """Whether its data is available."""
         return self.file is None or is_at_hand(self.file, folder)
+
+
+class OfRun(Source, frozen=True, kw_only=True):
+    """A finite suite that depends on the profile. ask: reads all its questions."""
+
+    ask: Callable[[Profile], Sequence[Question]]
+
+    def of(self, profile: Profile | None) -> Source:
+        """Raises LonghaulError (USAGE) where no profile is known."""
+        if profile is None:
+            raise LonghaulError(
+                "this suite asks a run's own held-out problems, and no run is named",
+                kept="everything; nothing was asked yet",
+                next_command="python -m orchestrator evaluate --run NAME --on held-out",
+                exit_code=ExitCode.USAGE,
+            )
+        known = {name: getattr(self, name) for name in SuiteRecord.__struct_fields__}
+        return Listed(**known, read=lambda folder: self.ask(with_folder(profile, folder)))
+
+    def largest(self, folder: Path | None, count: int) -> Sequence[Question]:
+        """None: it has no programs that self-play could train on."""
+        return ()
+
+
+def with_folder(profile: Profile, folder: Path | None) -> Profile:
+    """The profile with the folder of data files that an evaluation names. (pure)"""
+    return replace(profile, validation=replace(profile.validation, data=str(folder) if folder else ""))
 
 
 class Listed(Source, frozen=True, kw_only=True):

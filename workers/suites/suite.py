@@ -21,6 +21,7 @@ from workers.tasks.judge import Answer as Claim
 from workers.tasks.judge import Correctness, Judge
 from workers.tasks.kinds.registry import kind_of
 from workers.verifiers.answers import read_number
+from workers.verifiers.verify import judge
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,13 @@ def _by_number(answer: Answer) -> Correctness | None:
     """The verdict if no program needs to run; otherwise None."""
     if answer.text is None:
         return Correctness.WRONG
-    if isinstance(answer.question.item, WordProblem):
-        is_right = read_number(answer.text) == answer.question.item.answer
+    item = answer.question.item
+    if isinstance(item, WordProblem) and item.gold:
+        # In a mark of its own, so that the verifier compares all of the answer that the format found.
+        is_right = judge(item.gold, f"#### {' '.join(answer.text.split())}").correct
+        return Correctness.CORRECT if is_right else Correctness.WRONG
+    if isinstance(item, WordProblem):
+        is_right = read_number(answer.text) == item.answer
         return Correctness.CORRECT if is_right else Correctness.WRONG
     return None
 

@@ -42,6 +42,7 @@ def suites_of(attempt: Attempt, sandbox: Sandbox | None) -> dict[str, Suite]:
         data_folder(profile.validation.data),
         profile.validation.examples_per_task,
         all_of_files=attempt.spec.all_problems,
+        profile=profile,
     )
 
     @cache

@@ -30,7 +30,7 @@ ANSWERS = "answers.json"
 def load(profile: Profile, *, all_problems: bool = False) -> list[Suite]:
     """The suites of the profile. Raises LonghaulError (INPUT) where a suite's data is missing."""
     folder, count = data_folder(profile.validation.data), profile.validation.examples_per_task
-    return load_suites(profile.validation.suites, folder, count, all_of_files=all_problems)
+    return load_suites(profile.validation.suites, folder, count, all_of_files=all_problems, profile=profile)
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Profile
 from profiles.verl import OWN_SERVER
 from workers.models.load import Tokenizer
-from workers.problems.problem import Problems
-from workers.problems.reader import drop_long, first, read_problems
+from workers.problems.of_profile import problems_of
+from workers.problems.problem import Problem, Problems
+from workers.problems.reader import drop_long, first
 from workers.suites.answer_format import AnswerFormat
 from workers.suites.data_files import data_folder
 from workers.suites.question import MATHS, WordProblem
@@ -50,20 +51,12 @@ def row(source: str, prompt: str, gold: str, index: int) -> dict[str, Any]:
 def training_problems(profile: Profile, answer_format: AnswerFormat, tokenizer: Tokenizer) -> Problems:
     """Those that the profile names, without what is too long. Raises LonghaulError (INPUT), also where problems have
     tests and nobody could judge programs."""
-    path = Path(profile.data.tasks).expanduser() if profile.data.tasks else data_folder(profile.validation.data)
-    if path is None:
-        raise LonghaulError(
-            "no problems are named: data.tasks is empty, and so is the environment variable LONGHAUL_DATA",
-            kept="everything; nothing was started",
-            next_command="python -m orchestrator run --set data.tasks=problems.jsonl   (lines of prompt and answer)",
-            exit_code=ExitCode.INPUT,
-        )
-    found = read_problems(path, profile.grpo, with_tests=True)
+    found = problems_of(profile, data_folder(profile.validation.data), with_tests=True)
     if any(one.has_tests for one in found.problems):
-        _refuse_unjudged(profile, path)
+        _refuse_unjudged(profile, found.path)
     usable = drop_long(
         found,
-        lambda text: len(tokenizer.encode(answer_format.ask(MATHS, as_item(text)))),
+        lambda one: len(tokenizer.encode(answer_format.ask(MATHS, as_item(one)))),
         profile.sampling.max_prompt_tokens,
     )
     return first(usable, profile.grpo.problems)
@@ -87,9 +80,9 @@ def _refuse_unjudged(profile: Profile, path: Path) -> None:
     )
 
 
-def as_item(text: str) -> WordProblem:
+def as_item(problem: Problem) -> WordProblem:
     """Who is right is the verifier's business, so the answer format gets no answer. (pure)"""
-    return WordProblem(text.rstrip("\n"), Fraction(0))
+    return WordProblem(problem.prompt.rstrip("\n"), Fraction(0), messages=problem.messages)
 
 
 def training_rows(problems: Problems, answer_format: AnswerFormat) -> list[dict[str, Any]]:
@@ -97,7 +90,7 @@ def training_rows(problems: Problems, answer_format: AnswerFormat) -> list[dict[
     return [
         row(
             CODE if one.has_tests else TRAINING,
-            answer_format.ask(MATHS, as_item(one.prompt)),
+            answer_format.ask(MATHS, as_item(one)),
             one.gold,
             one.number,
         )

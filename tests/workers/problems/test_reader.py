@@ -40,20 +40,24 @@ def test_row_32_golds_of_the_fixture(tmp_path: Path) -> None:
 
 
 def test_row_32_a_prompt_that_is_too_long_is_dropped_and_counted(tmp_path: Path) -> None:
-    found = drop_long(read_problems(write(tmp_path / "five.jsonl", FIVE), Grpo()), lambda text: len(text.split()), 100)
+    found = drop_long(
+        read_problems(write(tmp_path / "five.jsonl", FIVE), Grpo()), lambda one: len(one.prompt.split()), 100
+    )
     assert [one.line for one in found.problems] == [1, 2, 3, 4]
     assert [(one.line, one.reason) for one in found.left_out] == [(5, "its prompt has 150 tokens, 100 are allowed")]
     assert summary(found) == "4 problems from five.jsonl; 1 left out (line 5)"
 
 
 def test_what_is_left_is_numbered_anew_for_the_cursor(tmp_path: Path) -> None:
-    found = drop_long(read_problems(write(tmp_path / "five.jsonl", FIVE), Grpo()), lambda text: text == "Flats?", 0)
+    found = drop_long(
+        read_problems(write(tmp_path / "five.jsonl", FIVE), Grpo()), lambda one: one.prompt == "Flats?", 0
+    )
     assert [(one.number, one.line) for one in found.problems] == [(0, 1), (1, 3), (2, 4), (3, 5)]
 
 
 def test_where_every_prompt_is_too_long_the_knob_is_named(tmp_path: Path) -> None:
     with pytest.raises(LonghaulError, match="all 5 prompts have more than 0 tokens") as caught:
-        drop_long(read_problems(write(tmp_path / "five.jsonl", FIVE), Grpo()), len, 0)
+        drop_long(read_problems(write(tmp_path / "five.jsonl", FIVE), Grpo()), lambda one: len(one.prompt), 0)
     assert "sampling.max_prompt_tokens" in caught.value.next_command
 
 

@@ -1,0 +1,162 @@
+"""Shows problems as the model will see them: prompt, tokens, part, and the reward of a given completion."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from msgspec.structs import replace
+
+from profiles.built_in import BUILT_IN
+from profiles.schema import Profile
+from workers.models import random_init
+from workers.models.files import unusable
+from workers.models.load import Tokenizer
+from workers.problems.of_profile import problems_of
+from workers.problems.problem import Problem, Problems
+from workers.problems.reader import summary
+from workers.problems.rows import types_of
+from workers.problems.split import is_held_out
+from workers.rewards.of_profile import quick_parts, weights_of
+from workers.rewards.reward import Case, score
+from workers.rollout.engine import Rollout
+from workers.suites.answer_format import VerbatimFormat
+from workers.suites.answer_formats import format_of_run
+from workers.suites.data_files import data_folder
+from workers.suites.question import MATHS, WordProblem
+from workers.verifiers.answers import is_formatted
+from workers.verifiers.verify import judge, verifier_of
+
+TYPED_ROWS = 1000
+"""Rows whose values say which types a column has."""
+MOST_LISTED = 20
+"""Rows that cannot be used, by line and reason."""
+
+
+def preview(profile: Profile, rows: int, completion: str | None) -> dict[str, Any]:
+    """What the command prints, as JSON values. rows: how many to show. completion: judged as an answer to each.
+
+    Rows that are no problems are listed even where a run would refuse them. Raises LonghaulError (INPUT).
+    """
+    lenient = replace(profile, grpo=replace(profile.grpo, bad_rows="skip"))
+    found = problems_of(lenient, data_folder(profile.validation.data))
+    with _answering(profile) as (answer_format, tokenizer):
+        show = _Show(profile, answer_format, tokenizer, completion)
+        shown = [show.row(one) for one in found.problems[:rows]]
+        too_long = show.too_long(found)
+    return _facts(profile, found, too_long) | {"rows": shown}
+
+
+def _facts(profile: Profile, found: Problems, too_long: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    bad = [{"line": one.line, "source": one.source, "reason": one.reason} for one in found.left_out]
+    gone = {(one["source"], one["line"]) for one in too_long}
+    used = [one for one in found.problems if (one.source, one.line) not in gone]
+    held_out = sum(is_held_out(one, profile.data.held_out) for one in used)
+    return {
+        "summary": summary(found),
+        "problems": len(found.problems),
+        "prompt_style": profile.model.prompt_style,
+        "model": profile.model.path if profile.model.random_init == "off" else profile.model.random_init,
+        "max_prompt_tokens": profile.sampling.max_prompt_tokens,
+        "parts": {"train": len(used) - held_out, "held_out": held_out, "left_out": len(bad) + len(too_long)},
+        "sources": dict(Counter(one.source for one in used if one.source)),
+        "weights": list(profile.data.weights),
+        "columns": types_of([one.columns for one in found.problems[:TYPED_ROWS]]),
+        "not_json": found.not_json,
+        "revisions": found.revisions,
+        "left_out": [*bad, *too_long][:MOST_LISTED],
+        "is_refused": bool(bad) and profile.grpo.bad_rows == "refuse",
+    }
+
+
+class _Show:
+    def __init__(
+        self, profile: Profile, answer_format: VerbatimFormat, tokenizer: Tokenizer, completion: str | None
+    ) -> None:
+        self._profile, self._format, self._tokenizer = profile, answer_format, tokenizer
+        self._completion = completion
+        self._symbolic = verifier_of(profile.grpo) if completion is not None else None
+
+    def prompt(self, problem: Problem) -> str:
+        item = WordProblem(problem.prompt.rstrip("\n"), 0, messages=problem.messages)  # type: ignore[arg-type]
+        return self._format.ask(MATHS, item)
+
+    def too_long(self, found: Problems) -> list[dict[str, Any]]:
+        allowed = self._profile.sampling.max_prompt_tokens
+        counts = ((one, len(self._tokenizer.encode(self.prompt(one)))) for one in found.problems)
+        return [
+            {"line": one.line, "source": one.source, "reason": _too_long(tokens, allowed)}
+            for one, tokens in counts
+            if tokens > allowed
+        ]
+
+    def row(self, problem: Problem) -> dict[str, Any]:
+        prompt = self.prompt(problem)
+        tokens, allowed = len(self._tokenizer.encode(prompt)), self._profile.sampling.max_prompt_tokens
+        part = "held_out" if is_held_out(problem, self._profile.data.held_out) else "train"
+        return {
+            "line": problem.line,
+            "source": problem.source,
+            "prompt": prompt,
+            "tokens": tokens,
+            "part": part if tokens <= allowed else "left_out",
+            "reason": _too_long(tokens, allowed) if tokens > allowed else "",
+            "answer": problem.gold,
+            "columns": problem.columns,
+            "reward": None if self._completion is None else self._reward(problem, self._completion),
+        }
+
+    def _reward(self, problem: Problem, completion: str) -> dict[str, Any]:
+        """The reward of the completion as a rollout would earn it; one that is too long is cut as a rollout is."""
+        longest = self._profile.sampling.max_completion_tokens
+        ids = self._tokenizer.encode(completion)
+        is_cut = len(ids) > longest
+        text = self._format.whole(self._tokenizer.decode(ids[:longest]) if is_cut else completion)
+        grpo = self._profile.grpo
+        verdict = judge(problem.gold, text, truncated=is_cut, lenient=grpo.lenient_answers, symbolic=self._symbolic)
+        case = Case(
+            problem=problem,
+            text=text,
+            rollout=Rollout((), ids[:longest], (), "length" if is_cut else "stop"),
+            verdict=verdict,
+            is_well_formed=is_formatted(text, truncated=is_cut),
+            share=min(len(ids), longest) / longest,
+            label=f"problem {problem.number}",
+        )
+        parts, weights = quick_parts(grpo), weights_of(grpo)
+        found = score(case, parts, [weights[part.name] for part in parts])
+        return {
+            "total": found.total,
+            "parts": dict(found.parts),
+            "extracted": verdict.extracted,
+            "reason": verdict.reason,
+            "is_truncated": is_cut,
+        }
+
+
+def _too_long(tokens: int, allowed: int) -> str:
+    return f"its prompt has {tokens} tokens, {allowed} are allowed (sampling.max_prompt_tokens)"
+
+
+@contextmanager
+def _answering(profile: Profile) -> Iterator[tuple[VerbatimFormat, Tokenizer]]:
+    """The format of the profile's run and the tokenizer of its model; no weights are read."""
+    with TemporaryDirectory(prefix="longhaul-preview-") as files:
+        directory = Path(files)
+        if profile.model.random_init != "off":
+            random_init.byte_tokenizer().save(str(directory / "tokenizer.json"))
+            settings = {"eos_token": random_init.EOS, "chat_template": random_init.CHAT_TEMPLATE}
+            (directory / "tokenizer_config.json").write_text(json.dumps(settings))
+        else:
+            known = BUILT_IN.get(profile.model.path)
+            directory = known.directory if known is not None else Path(profile.model.path).expanduser()
+            if not (directory / "tokenizer.json").is_file():
+                raise unusable(directory / "tokenizer.json", "is missing")
+        answer_format = format_of_run(profile, directory)
+        assert isinstance(answer_format, VerbatimFormat)  # a rule of the profile
+        yield answer_format, Tokenizer(directory)
