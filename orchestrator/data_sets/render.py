@@ -48,10 +48,8 @@ def preview_lines(facts: Mapping[str, Any]) -> list[str]:
         shares = [f"{name} {percent(one / sum(weights))}" for name, one in zip(facts["sources"], weights, strict=False)]
         lines.append(f"draws      {', '.join(shares)}")
     lines.append(f"columns    {', '.join(f'{name}: {kind}' for name, kind in facts['columns'].items()) or 'none'}")
-    lines.append(
-        f"prompts    style {facts['prompt_style']} for {facts['model']}; "
-        f"at most {count(facts['max_prompt_tokens'])} tokens"
-    )
+    longest = count(facts["max_prompt_tokens"])
+    lines.append(f"prompts    style {facts['prompt_style']} for {facts['model']}; at most {longest} tokens")
     for one in facts["left_out"]:
         lines.append(f"  line {one['source']}{':' if one['source'] else ''}{one['line']}: {one['reason']}")
     if facts["is_refused"]:
