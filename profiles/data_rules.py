@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from profiles.finding import Finding
 from profiles.schema import Profile
+from profiles.suites import UnknownSuite, record_of
 
 
 def sources_fill_buffers(p: Profile) -> Finding | None:
@@ -49,9 +52,15 @@ def weights_decide_alone(p: Profile) -> Finding | None:
 
 
 def held_out_problems_are_kept(p: Profile) -> Finding | None:
-    if "held-out" not in p.validation.suites or p.data.held_out > 0:
+    if p.data.held_out > 0:
         return None
-    return Finding(("validation.suites", "data.held_out"), "has held-out, which asks the share data.held_out: set it")
+    for name in p.validation.suites:
+        with suppress(UnknownSuite):
+            if record_of(name).asks_own_data:
+                return Finding(
+                    ("validation.suites", "data.held_out"), f"has {name}, which asks the share data.held_out: set it"
+                )
+    return None
 
 
 RULES = (

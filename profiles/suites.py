@@ -36,6 +36,8 @@ class SuiteRecord(Struct, frozen=True, kw_only=True):
     """Values of `run.worker` whose runs it can validate."""
     styles: tuple[str, ...]
     """Prompt styles that can express its problems; empty if it uses no model."""
+    asks_own_data: bool = False
+    """Whether it asks the share of a run's own problems that never trains (`data.held_out`)."""
 
     @property
     def has_programs(self) -> bool:

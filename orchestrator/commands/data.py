@@ -31,6 +31,7 @@ from profiles.errors import ExitCode, LonghaulError
 from profiles.load import load_profile, override_profile, shipped_profiles
 from profiles.schema import Model, Profile
 from profiles.task_kinds import NAMES
+from profiles.worker_kinds import worker_kind_of
 from state.layout import RunDir
 from workers.line_contract import Consolidated, DataSpec, Exported, Previewed, Statistics, Task
 
@@ -173,7 +174,7 @@ def preview_spec(args: argparse.Namespace) -> DataSpec:
         tasks = str(Path(name).expanduser().resolve()) if is_path else name
         overrides = [f"data.tasks={json.dumps(tasks, ensure_ascii=False)}", "data.weights=[]", *overrides]
     profile = load_profile(name if is_profile else args.profile or PREVIEW_PROFILE, overrides).profile
-    if profile.run.worker not in ("grpo", "verl"):
+    if worker_kind_of(profile).finds_tasks:
         raise LonghaulError(
             f"the profile {profile.name} trains by {profile.run.worker}: it has no problems with known answers",
             kept="everything; nothing was read",

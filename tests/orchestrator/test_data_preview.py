@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from profiles.errors import ExitCode
 from tests import REPOSITORY
 
@@ -74,6 +76,7 @@ def test_what_cannot_be_previewed_is_refused_with_the_way_out(tmp_path: Path) ->
     assert nothing.returncode == ExitCode.USAGE and "needs a FILE or --profile" in nothing.stderr
 
 
+@pytest.mark.slow
 def test_the_how_to_on_own_data_is_twenty_lines_that_work(tmp_path: Path) -> None:
     text = (REPOSITORY / "docs" / "data.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"### Own data in twenty lines\n.*?```\n(.*?)```", text, flags=re.DOTALL)

@@ -10,6 +10,7 @@ from profiles.knobs import knobs
 from profiles.load import load_profile, shipped_profiles
 from profiles.rules import RULES, check
 from profiles.schema import Profile
+from tests.profiles.data_rows import DATA_ROWS
 from tests.profiles.grpo_rows import GRPO_ROWS
 from tests.profiles.strategies import profile_with
 from tests.profiles.verl_rows import VERL_ROWS
@@ -312,6 +313,7 @@ BASE: Knobs = {"model.prompt_style": "azr", "model.path": "models/base"}
                 ("azr.variants.seed_parse", "answer"),
             )
         ),
+        *DATA_ROWS,
         *GRPO_ROWS,
         *VERL_ROWS,
         *(

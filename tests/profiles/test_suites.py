@@ -64,7 +64,7 @@ def test_a_name_that_leads_to_no_suite_is_refused_with_the_known_ones(name: str,
     with pytest.raises(UnknownSuite) as caught:
         record_of(name)
     assert why in str(caught.value)
-    assert "there are cruxeval-i, cruxeval-o, gsm8k, pocket, words; or module:NAME" in str(caught.value)
+    assert "there are cruxeval-i, cruxeval-o, gsm8k, held-out, pocket, words; or module:NAME" in str(caught.value)
 
 
 def test_reading_every_record_imports_nothing_that_takes_time() -> None:

@@ -153,7 +153,9 @@ def test_a_question_is_listed_under_its_kind_where_nothing_else_is_said() -> Non
     [
         pytest.param("cruxeval_o", ExitCode.USAGE, "did you mean cruxeval-o?", id="a typo"),
         pytest.param("gsm", ExitCode.USAGE, "did you mean gsm8k?", id="half a name"),
-        pytest.param("zzz", ExitCode.USAGE, "there are cruxeval-i, cruxeval-o, gsm8k, pocket", id="nothing like it"),
+        pytest.param(
+            "zzz", ExitCode.USAGE, "there are cruxeval-i, cruxeval-o, gsm8k, held-out, pocket", id="nothing like it"
+        ),
         pytest.param("fake", ExitCode.USAGE, "asks no model", id="one without questions"),
     ],
 )

@@ -47,5 +47,6 @@ SUITE = OfRun(
     tasks=("maths",),
     workers=("grpo",),
     styles=FOR_PROBLEMS,
+    asks_own_data=True,
     ask=questions,
 )
