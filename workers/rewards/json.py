@@ -100,7 +100,7 @@ def _number(text: str) -> int | float:
     value = float(text)
     if value - value != 0:
         raise ValueError(f"{text[:40]} is beyond a float")
-    return int(value) if value.is_integer() and abs(value) < 2**53 else value
+    return int(value) if value.is_integer() else value
 
 
 def _refused(text: str) -> Any:

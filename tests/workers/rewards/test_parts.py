@@ -129,6 +129,7 @@ def test_what_is_nearly_too_long_costs_in_proportion(tokens: int, expected: floa
 
 @pytest.mark.parametrize(("tokens", "right", "expected"), [
     (0, True, 1.0), (8, True, 0.75), (16, True, 0.5), (0, False, -1.0), (8, False, -0.75), (16, False, -0.5),
+    (20, True, 0.5),
     (4, True, 0.5 + 0.25 * (1 + cos(pi / 4))),
 ])  # fmt: skip
 def test_length_scales_a_reward_along_a_cosine(tokens: int, right: bool, expected: float) -> None:
