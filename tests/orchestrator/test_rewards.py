@@ -121,6 +121,7 @@ def test_given_completions_belong_to_rows_by_line_or_prompt(tmp_path: Path) -> N
         ),
         (["mine.py:exact"], "requires `solution`, and the data has no such column", "give `solution` a default"),
         (["mine.py", "--data", "bad.jsonl"], "bad.jsonl cannot be used: line 1 has no text `prompt`", "sed -n 1p"),
+        (["mine.py", "--data", "chat.jsonl"], "line 1 has a prompt that is no chat: Object missing", "sed -n 1p"),
         (["mine.py", "--completions", "bad.jsonl"], "line 1 has no `completion`, a text or a list", "sed -n 1p"),
         (["mine.py", "--rows", "-1"], "--rows -1: 0 (all) or more", "rewards --help"),
     ],
@@ -133,6 +134,7 @@ def test_what_cannot_be_tested_is_refused_with_what_to_type(
     (tmp_path / "mine.py").write_text(SOURCE)
     (tmp_path / "torn.py").write_text("\ndef f(completion:\n")
     write(tmp_path / "bad.jsonl", {"text": "?"})
+    write(tmp_path / "chat.jsonl", {"prompt": [{"role": "user"}]})
     assert main(["rewards", "test", *words]) == (ExitCode.USAGE if "--rows" in words else ExitCode.INPUT)
     error, _, following = capsys.readouterr().err.splitlines()[-3:]
     assert what in error and todo in following

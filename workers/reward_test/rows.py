@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
+
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Grpo
 from workers.pocket.word_problems.problems import NAME as BUILT_IN
-from workers.problems.problem import Problem
+from workers.problems.problem import Message, Problem
 from workers.problems.reader import read_problems
 from workers.verifiers.answers import gold_of, read_number, written
 
@@ -51,10 +53,15 @@ def rows_of(data: str, most: int) -> Iterator[Problem]:
 
 def problem_of(file: Path, number: int, line: int, row: Mapping[str, Any]) -> Problem:
     prompt = row.get("prompt", row.get("question"))
-    messages = tuple(prompt) if isinstance(prompt, list) else ()
-    if messages:
-        users = [one for one in messages if isinstance(one, dict) and one.get("role") == "user"]
-        prompt = users[-1].get("content") if users else None
+    messages: tuple[Message, ...] = ()
+    if isinstance(prompt, list):
+        try:
+            messages = msgspec.convert(prompt, tuple[Message, ...])
+        except msgspec.ValidationError as error:
+            raise refusal(
+                file, f"line {line} has a prompt that is no chat: {error}", f"sed -n {line}p {file}"
+            ) from error
+        prompt = next((one.content for one in reversed(messages) if one.role == "user"), None)
     if not isinstance(prompt, str) or not prompt.strip():
         raise refusal(file, f"line {line} has no text `prompt` or `question`", f"sed -n {line}p {file}")
     answer = row.get("answer")

@@ -24,19 +24,20 @@ MOST_DEPTH = 20
 class Failure(Struct, frozen=True):
     """A function that gave no reward for a rollout.
 
-    function: as the profile names it. row: line of the data file. why: a clause without a subject. path: the file with
-    what it was given; empty: MOST_FILES are kept already, or the disk is full.
+    function: as the profile names it. row: line of the data file, which `source` names in a mixture. why: a clause
+    without a subject. path: the file with what it was given; empty: MOST_FILES are kept already, or the disk is full.
     """
 
     function: str
     row: int
     why: str
     path: str = ""
+    source: str = ""
 
     @property
     def text(self) -> str:
         where = f"; {self.path} has what it was given" if self.path else ""
-        return f"the reward {self.function} failed on row {self.row} of the data: {self.why}{where}"
+        return f"the reward {self.function} failed on row {self.row} of {self.source or 'the data'}: {self.why}{where}"
 
     def error(self) -> LonghaulError:
         """The end of the run, where the profile says so."""
@@ -58,7 +59,7 @@ class Kept:
 
     def keep(self, name: str, call: Call, why: str, trace: str) -> Failure:
         """Write the call's file, if there is room. Never raises: a full disk must not hide the failure."""
-        failure = Failure(name, call.row, why)
+        failure = Failure(name, call.row, why, source=call.source)
         if self._count >= MOST_FILES:
             return failure
         path = self._folder / f"{self._count + 1:03d}-{name.rpartition(':')[2]}-row-{call.row}.json"
@@ -70,7 +71,7 @@ class Kept:
         except (OSError, TypeError, ValueError, RecursionError):
             return failure
         self._count += 1
-        return Failure(name, call.row, why, os.fspath(path))
+        return Failure(name, call.row, why, os.fspath(path), call.source)
 
 
 def bounded(value: Any, depth: int = 0) -> Any:

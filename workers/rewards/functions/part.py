@@ -49,6 +49,7 @@ def call_of(function: int, cases: Sequence[ProblemCase], state: dict[str, Any]) 
         columns=asked.columns,
         rollouts=[Given(case.text, facts_of(case), list(case.rollout.completion_ids)) for case in cases],
         state=state,
+        source=asked.source,
     )
 
 

@@ -30,9 +30,9 @@ class Given(Struct, frozen=True):
 class Call(Struct, frozen=True):
     """One call: of a function for one rollout, or in TRL's form for the rollouts of one problem.
 
-    function: its index in the names. row: line of the data file, from 1. prompt: text, of a conversation that of its
-    last user message. messages: the prompt as a conversation; empty: it is none. columns: of the row, by name. state:
-    `trainer_state` of functions in TRL's form, by attribute; empty: None.
+    function: its index in the names. row: line of the data file, from 1, which `source` names in a mixture. prompt:
+    text, of a conversation that of its last user message. messages: the prompt as a conversation; empty: it is none.
+    columns: of the row, by name. state: `trainer_state` of functions in TRL's form, by attribute; empty: None.
     """
 
     function: int
@@ -43,6 +43,7 @@ class Call(Struct, frozen=True):
     messages: list[Message] = []
     columns: dict[str, Any] = {}
     state: dict[str, Any] = {}
+    source: str = ""
 
 
 class Signature(Struct, frozen=True):

@@ -30,7 +30,7 @@ def of_group(completions, completion_ids, answer, trainer_state, **columns):
 
 
 def case(text: str) -> ProblemCase:
-    asked = Problem(0, 7, "2+2=", "4", columns={"level": 3})
+    asked = Problem(0, 7, "2+2=", "4", columns={"level": 3}, source="sums.jsonl")
     rollout = Rollout((1,), (5, 6), (-1.0, -1.0), "length")
     return Case(asked, text, rollout, Verdict(True, "4", ""), False, 0.5, "problem 0")
 
@@ -45,7 +45,7 @@ def test_a_function_is_a_slow_part_of_its_own_name(tmp_path: Path) -> None:
         good, bad = one.submit([case("4"), case("bad")])
         assert good.result(60) == {"facts_of_one": 4.0, "facts_of_one/is_as_told": 1.0, "facts_of_one/level": 3.0}
         with pytest.raises(
-            LonghaulError, match=r"the reward mine.py:facts_of_one failed on row 7 .* None, not"
+            LonghaulError, match=r"the reward mine.py:facts_of_one failed on row 7 of sums.jsonl: .* None, not"
         ) as caught:
             bad.result(60)
         assert caught.value.exit_code == ExitCode.REWARD
