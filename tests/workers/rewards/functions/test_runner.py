@@ -314,6 +314,29 @@ def test_calls_without_an_answer_end_with_the_runner(tmp_path: Path) -> None:
         runner.submit([call(0, "4")])
 
 
+BREAKS = """
+import os
+from workers.rewards.functions.caller import Caller
+Caller.listen = lambda *_: {instead}
+def f(completion): return 1.0
+"""
+
+
+def test_a_process_that_ends_again_and_again_without_a_call_is_given_up(tmp_path: Path) -> None:
+    with running(tmp_path, BREAKS.format(instead="os._exit(4)"), "f") as runner:
+        error = runner.submit([call(0, "4")])[0].exception(60)
+        assert isinstance(error, LonghaulError)
+        assert "ended with exit code 4, 3 times in a row and without a call to blame" in error.what
+        with pytest.raises(LonghaulError):
+            runner.submit([call(0, "4")])[0].result(60)
+
+
+def test_calls_that_never_begin_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.rewards.functions.runner.QUIET_S", 0.0)
+    with running(tmp_path, BREAKS.format(instead="None"), "f", limits=Limits(timeout_s=0.3)) as runner:
+        assert outcomes(runner, [call(0, "4")]) == [["it took longer than 0.3 s (grpo.reward.timeout_s)"]]
+
+
 def test_log_extra_goes_to_the_log(tmp_path: Path) -> None:
     source = "def f(completions, log_extra): log_extra('found', completions); return [0.0] * len(completions)\n"
     with running(tmp_path, source, "f") as runner:
