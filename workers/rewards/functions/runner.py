@@ -60,6 +60,8 @@ MOST_ENDS = 3
 """How often in a row the process may end by itself when no call can be blamed."""
 QUIET_S = 30.0
 """In addition to a call's time limit: how long none of the calls that were sent may begin."""
+WATCHER_S = 1.0
+"""What the watcher gets for ending by itself, after the process has closed its socket."""
 END_S = 15.0
 MOST_SENT = 256
 """Calls that the process has at one time; more would only fill its memory."""
@@ -429,7 +431,7 @@ class _Process:
 
     def __init__(self, setup: Setup, log: Path, cwd: Path) -> None:
         """Raises OSError if the system refuses."""
-        self.is_ready = self.is_gone = self._is_torn = False
+        self.is_ready = self.is_gone = False
         self.started_at = self.heard_at = time.monotonic()
         self.pinged_at = 0.0
         self.pong: int | None = None
@@ -497,17 +499,18 @@ class _Process:
             self.is_gone = True
         except BlockingIOError:
             pass
-        except (OSError, ValueError):  # a function wrote to our descriptor
-            self.is_gone = self._is_torn = True
+        except (OSError, ValueError):  # reset: it ended before it read all; or a function wrote to our descriptor
+            self.is_gone = True
         return found
 
     def end(self) -> str:
         """Kill it with everything below it, and say how it had ended. Safe to repeat."""
         if self._how:
             return self._how
-        waits = self.is_gone and not self._is_torn  # for the watcher, which knows how its child ended
-        if not waits:
-            os.close(self._lifeline)
+        if self.is_gone:  # the watcher sees it too, and knows how it ended
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._watcher.wait(WATCHER_S)
+        os.close(self._lifeline)
         try:
             code = self._watcher.wait(END_S)
         except subprocess.TimeoutExpired:
@@ -517,8 +520,6 @@ class _Process:
         if code < 0:  # somebody killed the watcher, so nobody ended what it watched
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._watcher.pid, signal.SIGKILL)
-        if waits:
-            os.close(self._lifeline)
         self._socket.close()
         self.is_gone = True
         self._how = _ending(code)
