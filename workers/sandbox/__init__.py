@@ -5,6 +5,6 @@ Cheap to import (no torch). docs/sandbox.md describes the threat model, the laye
 
 from workers.sandbox.limits import Budget, Limits
 from workers.sandbox.pool import Sandbox
-from workers.sandbox.result import Case, Result, Script, ScriptResult, Status
+from workers.sandbox.result import Case, Result, Script, ScriptResult, Statements, Status
 
-__all__ = ["Budget", "Case", "Limits", "Result", "Sandbox", "Script", "ScriptResult", "Status"]
+__all__ = ["Budget", "Case", "Limits", "Result", "Sandbox", "Script", "ScriptResult", "Statements", "Status"]

@@ -10,10 +10,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from workers.sandbox.inside.child import STATEMENT
 from workers.sandbox.inside.frames import HEADER, JOB_HEAD
 from workers.sandbox.limits import Budget
 from workers.sandbox.literal import Rejected, parse_arguments
-from workers.sandbox.result import Case, Result, Script, ScriptResult, Status
+from workers.sandbox.result import Case, Result, Script, ScriptResult, Statements, Status
 from workers.sandbox.screen import MAX_SOURCE
 from workers.sandbox.verdict import further, judge, judge_script, late
 
@@ -82,7 +83,8 @@ class Calls(Job):
 
     def _body(self) -> bytes:
         # `marshal` is safe in this direction only. Replies are untrusted, so they are JSON.
-        return marshal.dumps((self.case.program, self.case.entry, self.repeat, tuple(self.inputs)))
+        case = self.case
+        return marshal.dumps((case.program, case.entry, self.repeat, tuple(self.inputs), case.is_ambient))
 
     def settle(self, reply: bytes) -> bool:
         found = judge(reply, self.calls, self.budget.cpu_s)
@@ -96,7 +98,7 @@ class Calls(Job):
 
     def give_up(self, why: str) -> None:
         super().give_up(why)
-        self.results = [Result(Status.KILLED, message=f"the sandbox process died: {why}")] * self.calls
+        self.results = [Result(Status.KILLED, message=f"the sandbox process died: {why}", is_lost=True)] * self.calls
 
 
 @dataclass
@@ -117,7 +119,7 @@ class ScriptJob(Job):
 
     def give_up(self, why: str) -> None:
         super().give_up(why)
-        self.result = ScriptResult(Status.KILLED, message=f"the sandbox process died: {why}")
+        self.result = ScriptResult(Status.KILLED, message=f"the sandbox process died: {why}", is_lost=True)
 
     @property
     def was_late(self) -> bool:
@@ -147,10 +149,24 @@ class Prepared:
                 rejected[place] = Result(Status.REJECTED, message=str(error))
         return cls(case, inputs, rejected)
 
+    @classmethod
+    def of_statements(cls, asked: Statements) -> Prepared:
+        """One call for each statement; all of them are rejected if the source cannot be sent."""
+        case = Case(asked.program, asked.statements, STATEMENT, asked.budget)
+        if reason := source_reason(asked.program, MAX_SCRIPT):
+            refused = Result(Status.REJECTED, message=reason)
+            return cls(case, [], dict.fromkeys(range(len(asked.statements)), refused))
+        return cls(case, [pack_statement(text) for text in asked.statements], {})
+
     def merge(self, results: Sequence[Result]) -> list[Result]:
         """Combine the results of the inputs that ran with the rejections, in input order."""
         ran = iter(results)
         return [self.rejected[place] if place in self.rejected else next(ran) for place in range(len(self.case.inputs))]
+
+
+def pack_statement(text: str) -> bytes:
+    """A statement as the argument of a call."""
+    return marshal.dumps(((text,), {}), 2)
 
 
 def script_reason(script: Script) -> str | None:

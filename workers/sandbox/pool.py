@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import selectors
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
 from itertools import count
 from threading import RLock
 from types import TracebackType
@@ -13,7 +14,7 @@ from typing import Self
 from workers.sandbox.job import Calls, Job, Prepared, ScriptJob, script_reason
 from workers.sandbox.lanes import GRACE_S, Lanes
 from workers.sandbox.limits import Limits
-from workers.sandbox.result import Case, Result, Script, ScriptResult, Status
+from workers.sandbox.result import Case, Result, Script, ScriptResult, Statements, Status
 from workers.sandbox.verdict import agree
 
 HASH_SEEDS = (0, 1)
@@ -31,10 +32,15 @@ class Sandbox:
         if jobs < 1:
             raise ValueError(f"jobs must be at least 1, is {jobs}")
         self.limits = limits or Limits()
+        self._num_jobs = jobs
         self._lock = RLock()
         self._numbers = count()
         self._closed = self._busy = False
         self._lanes = Lanes(self.limits, [seed for seed in HASH_SEEDS for _ in range(jobs)])
+
+    def with_scripts(self) -> Sandbox:
+        """Another sandbox with the same limits that also runs scripts."""
+        return Sandbox(replace(self.limits, scripts=True), self._num_jobs)
 
     @property
     def layers(self) -> dict[str, str]:
@@ -87,20 +93,32 @@ class Sandbox:
 
     def run_scripts(self, scripts: Sequence[Script]) -> list[ScriptResult]:
         """Run each script in its own process; results are in order. Raises ValueError without `Limits.scripts`."""
-        if not self.limits.scripts:
+        return self.run_many((), scripts)[1]
+
+    def run_many(
+        self, cases: Sequence[Case | Statements], scripts: Sequence[Script] = ()
+    ) -> tuple[list[list[Result]], list[ScriptResult]]:
+        """Run all of them side by side: the results of each case or statement, and of each script, in order.
+
+        Each case, each `Statements` and each script has a process of its own. Raises ValueError for scripts without
+        `Limits.scripts`.
+        """
+        if scripts and not self.limits.scripts:
             raise ValueError("this sandbox was made without Limits.scripts")
-        results = [ScriptResult(Status.REJECTED, message=script_reason(script) or "") for script in scripts]
-        jobs = {
+        prepared = [Prepared.of(one) if isinstance(one, Case) else Prepared.of_statements(one) for one in cases]
+        calls = [self._job(one, repeat=1, hash_seed=0) for one in prepared]
+        found = [ScriptResult(Status.REJECTED, message=script_reason(script) or "") for script in scripts]
+        whole = {
             place: ScriptJob(next(self._numbers), 0, script.budget or self.limits.budget, script)
             for place, script in enumerate(scripts)
-            if not results[place].message
+            if not found[place].message
         }
-        for _ in self._run(list(jobs.values())):
+        for _ in self._run([*(job for job in calls if job is not None), *whole.values()]):
             pass
-        for place, job in jobs.items():
-            assert job.result is not None
-            results[place] = job.result
-        return results
+        for place, script_job in whole.items():
+            assert script_job.result is not None
+            found[place] = script_job.result
+        return [one.merge(job.results if job else []) for one, job in zip(prepared, calls, strict=True)], found
 
     def check_deterministic(self, program: str, inputs: str, entry: str = "f") -> Result:
         """Like `execute`, but `nondeterministic` unless two calls in one process and one in another agree.
@@ -128,7 +146,8 @@ class Sandbox:
     def _job(self, prepared: Prepared, repeat: int, hash_seed: int) -> Calls | None:
         if not prepared.inputs:
             return None
-        return Calls(next(self._numbers), hash_seed, self.limits.budget, prepared.case, prepared.inputs, repeat)
+        budget = prepared.case.budget or self.limits.budget
+        return Calls(next(self._numbers), hash_seed, budget, prepared.case, prepared.inputs, repeat)
 
     def _run(self, jobs: Sequence[Job]) -> Generator[Job]:
         """Run every job; yield each one when its results are ready."""

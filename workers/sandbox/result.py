@@ -38,6 +38,8 @@ class Result:
     from_wall: bool = False
     """True: the wall limit ended the call. A busy machine can cause that, so training should drop the row."""
     cpu_s: float = 0.0
+    is_lost: bool = False
+    """True: the sandbox's own process died twice. This is no verdict on the program."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,8 @@ class ScriptResult:
     message: str = ""
     from_wall: bool = False
     cpu_s: float = 0.0
+    is_lost: bool = False
+    """As of a `Result`."""
 
 
 @dataclass(frozen=True)
@@ -76,3 +80,17 @@ class Case:
     program: str
     inputs: tuple[str, ...]
     entry: str = "f"
+    budget: Budget | None = None
+    """Of each call. None: the sandbox's default."""
+    is_ambient: bool = False
+    """As of a `Script`; needs a sandbox with `Limits.scripts`."""
+
+
+@dataclass(frozen=True)
+class Statements:
+    """A program and statements. For each, the program runs anew, and the statement in its namespace."""
+
+    program: str
+    statements: tuple[str, ...]
+    budget: Budget | None = None
+    """Of each statement. None: the sandbox's default."""

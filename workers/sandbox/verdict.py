@@ -19,6 +19,8 @@ CLAIMABLE = frozenset(
     {Status.OK, Status.ERROR, Status.NOT_LITERAL, Status.MEMORY, Status.REJECTED, Status.OUTPUT_TOO_LARGE}
 )
 
+NOT_RUN = "not run"
+"""How the message of a call begins that an earlier call of its process prevented."""
 ENDINGS = {
     "cpu": Result(Status.TIMEOUT, message="CPU time used up"),
     "wall": Result(Status.TIMEOUT, message="wall time used up", from_wall=True),
@@ -46,7 +48,7 @@ def judge(reply: bytes, expected: int, cpu_limit_s: float) -> list[Result]:
         return results
     cpu_s = max(0.0, head["cpu_s"] - sum(head["cpu_spent"]))
     fatal = ENDINGS.get(head["ended"], Result(Status.KILLED, message=f"the process ended: {head['ended']}"))
-    lost = Result(Status.KILLED, message=f"not run: call {len(results) + 1} ended the process")
+    lost = Result(Status.KILLED, message=f"{NOT_RUN}: call {len(results) + 1} ended the process")
     return [*results, replace(fatal, cpu_s=cpu_s), *[lost] * (expected - len(results) - 1)]
 
 

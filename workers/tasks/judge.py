@@ -14,11 +14,11 @@ from typing import Literal
 
 from workers.sandbox import Case, Result, Sandbox, Status
 from workers.sandbox.literal import same_value
+from workers.sandbox.verdict import NOT_RUN
 from workers.tasks import pairs
 from workers.tasks.entry import Entry
 from workers.tasks.kinds.registry import kind_of
 
-NOT_RUN = "not run"
 WALL_RETRIES = 2
 """How often to retry a call that hit the wall-clock limit: the machine may have been busy."""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from workers.sandbox import Case, Limits, Result, Sandbox, Status
+from workers.sandbox import Budget, Case, Limits, Result, Sandbox, Script, Statements, Status
 
 
 @pytest.fixture(scope="module")
@@ -138,3 +138,45 @@ def test_a_closed_sandbox_says_so() -> None:
     box.close()
     with pytest.raises(RuntimeError, match="closed"):
         box.execute("def f(x): return x", "1")
+
+
+ADDS = "def f(x): return x + 1"
+
+
+def test_cases_statements_and_scripts_run_side_by_side_and_come_back_in_order() -> None:
+    cases = [
+        Case(ADDS, ("1", "2")),
+        Statements(
+            f"{ADDS}\ncount = 0", ("count += f(1); assert count == 2", "count += 1; assert count == 1", "1 / 0")
+        ),
+        Case("def f(xs: List[int]): return deque(xs)[0]", ("[4]",), is_ambient=True),
+        Case("def f(xs: List[int]): return xs", ("[4]",)),
+        Statements("\0", ("f()",)),
+    ]
+    with Sandbox(Limits(scripts=True, allow_weak=True), jobs=2) as box:
+        found, printed = box.run_many(cases, [Script("print(input())", b"hi"), Script("\0")])
+    assert [one.value for one in found[0]] == ["2", "3"]
+    assert [one.status for one in found[1]] == [Status.OK, Status.OK, Status.ERROR]
+    assert [found[at][0].status for at in (2, 3, 4)] == [Status.OK, Status.ERROR, Status.REJECTED]
+    assert (printed[0].stdout, printed[1].status) == (b"hi\n", Status.REJECTED)
+
+
+def test_a_case_may_have_limits_of_its_own(sandbox: Sandbox) -> None:
+    slow = "def f(x):\n    while True: pass"
+    ((late,), (hungry,)), _ = sandbox.run_many(
+        [
+            Case(slow, ("1",), budget=Budget(0.1, 5.0)),
+            Statements("x = bytearray(200 << 20)", ("x",), Budget(0.5, 5.0, memory_mb=64)),
+        ]
+    )
+    assert late.status is Status.TIMEOUT and late.cpu_s < 0.5
+    assert hungry.status is Status.MEMORY
+
+
+def test_a_sandbox_for_scripts_has_the_same_other_limits(sandbox: Sandbox) -> None:
+    with sandbox.with_scripts() as other:
+        assert other.limits.cpu_s == sandbox.limits.cpu_s
+        assert other.run_scripts([Script("import hashlib; print(hashlib.md5(b'a').hexdigest())")])[0].stdout == (
+            b"0cc175b9c0f1b6a831c399e269772661\n"
+        )
+        assert other.execute("import hashlib\ndef f(x): return hasattr(hashlib, 'scrypt')", "1").value == "False"

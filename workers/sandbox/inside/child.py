@@ -17,6 +17,8 @@ from typing import Any
 from . import codec
 from .frames import HEADER, MAX_BODY
 
+AMBIENT_DEPTH = 50_000
+"""Recursion limit of an ambient program."""
 STATEMENT = ""
 """Used as entry name: the argument is a statement, executed in the program's own namespace."""
 
@@ -38,9 +40,19 @@ class Outcome:
         return f'["{self.status}",{self.value},{quote(self.error_type)},{quote(self.message)},{spent}]'.encode()
 
 
-def run(packed: bytes, program_builtins: dict[str, Any], nonce: bytes, pipe: int) -> None:
-    """Run every call of the job. Returns once all frames are sent."""
-    program, name, repeat, inputs = loads(packed)
+def run(
+    packed: bytes,
+    program_builtins: dict[str, Any],
+    nonce: bytes,
+    pipe: int,
+    ambient: dict[str, Any] | None = None,
+) -> None:
+    """Run every call of the job. Returns once all frames are sent. ambient: the builtins of programs that ask for
+    common modules without an import."""
+    program, name, repeat, inputs, is_ambient = loads(packed)
+    if is_ambient and ambient is not None:
+        program_builtins = ambient
+        sys.setrecursionlimit(AMBIENT_DEPTH)
     code = _compile(program)
     if isinstance(code, Outcome):
         _send(code, None, nonce, pipe)

@@ -21,9 +21,10 @@ _PURE = """
 PURE = tuple(_PURE.split())
 """Always importable. No clock, no randomness, no files."""
 
-SCRIPT = ("sys", "io", "os", "time", "datetime", "random", "traceback", "atexit", "builtins", "_strptime")
-"""Importable too if scripts are enabled. `os` cannot reach any file in a sealed process. `_strptime` parses dates; the
-interpreter imports it through the program's own `__import__`."""
+_SCRIPT = "sys io os time datetime random traceback atexit builtins hashlib _strptime"
+SCRIPT = tuple(_SCRIPT.split())
+"""Importable too if scripts are enabled. `os` cannot reach any file in a sealed process. `hashlib` has Python's own
+hashes, without OpenSSL. `_strptime` parses dates; the interpreter imports it through the program's own `__import__`."""
 
 _LATE = """
     traceback linecache tokenize token codecs stringprep json.scanner json.decoder json.encoder copyreg reprlib keyword
@@ -54,6 +55,8 @@ def load(extra: Sequence[str]) -> dict[str, str]:
         # Private helper modules differ between Python versions.
         with suppress(ImportError):
             importlib.import_module(name)
+    if "hashlib" in extra:
+        _load_own_hashes()
     for name in extra:
         try:
             importlib.import_module(name)
@@ -61,6 +64,15 @@ def load(extra: Sequence[str]) -> dict[str, str]:
             failed[name] = f"{type(error).__name__}: {error}"
     _use_late_parts()
     return failed
+
+
+def _load_own_hashes() -> None:
+    """Import `hashlib` without OpenSSL: megabytes that each fork copies, and native code that no program needs."""
+    sys.modules["_hashlib"] = None  # type: ignore[assignment]  # an import of it fails
+    try:
+        importlib.import_module("hashlib")
+    finally:
+        del sys.modules["_hashlib"]
 
 
 def _use_late_parts() -> None:

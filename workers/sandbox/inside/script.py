@@ -19,14 +19,14 @@ from marshal import loads
 from types import ModuleType
 from typing import Any
 
+from .child import AMBIENT_DEPTH
+
 _AMBIENT = """
     string re datetime collections heapq bisect copy math random statistics itertools functools operator io sys json
     builtins typing
 """
 AMBIENT = tuple(_AMBIENT.split())
 """Modules whose public names an ambient script has without importing them; later modules shadow earlier ones."""
-AMBIENT_DEPTH = 50_000
-"""Recursion limit of an ambient script."""
 _fstat = os.fstat
 EXIT_ERROR, EXIT_UNWRITTEN = 1, 120
 """Python's own exit codes: for an uncaught exception, and for output that could not be flushed."""

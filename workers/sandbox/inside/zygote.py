@@ -38,6 +38,7 @@ class Zygote:
         self.seal = Seal(tuple(settings["without"]), settings["memory_bytes"], settings["deny_clock"])
         self._builtins = _prepare(settings["modules"])
         self._surroundings = script.Surroundings(self._builtins) if settings["scripts"] else None
+        self._ambient = self._surroundings.ambient if self._surroundings is not None else None
         seal_zygote(self.seal)
         gc.collect()
         compact.fill_holes()  # again: fill the holes left by sealing and warming up
@@ -71,7 +72,7 @@ class Zygote:
             code = 70
             try:
                 seal_child(self.seal, ((result_w, RESULT_FD),), int(cpu_s * calls) + 2, memory)
-                child.run(packed, self._builtins, nonce, RESULT_FD)
+                child.run(packed, self._builtins, nonce, RESULT_FD, self._ambient)
                 code = 0
             finally:
                 os._exit(code)
@@ -131,7 +132,7 @@ def _prepare(extra: list[str]) -> dict[str, Any]:
 
 def _warm_up(program_builtins: dict[str, Any]) -> None:
     """Run a harmless job in this process, so that children share what a first run builds or specialises."""
-    packed = marshal.dumps((WARM_UP, "f", 8, (marshal.dumps((([1, 1.0], "a"), {})),)))
+    packed = marshal.dumps((WARM_UP, "f", 8, (marshal.dumps((([1, 1.0], "a"), {})),), False))
     null = os.open(os.devnull, os.O_WRONLY)
     child.run(packed, program_builtins, bytes(NONCE_BYTES), null)
     os.close(null)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import marshal
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,7 +17,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from workers.sandbox.inside.child import STATEMENT
-from workers.sandbox.job import MAX_SCRIPT, Calls, Job, ScriptJob, script_reason, source_reason
+from workers.sandbox.job import MAX_SCRIPT, Calls, Job, ScriptJob, pack_statement, script_reason, source_reason
 from workers.sandbox.limits import Budget
 from workers.sandbox.result import Case, Result, Script, ScriptResult, Status
 from workers.sandbox.server import protocols
@@ -171,7 +170,7 @@ class CodeServer:
         if source_reason(asked.program, MAX_SCRIPT):
             return self._verdict(protocols.scores([(False, 0.0)] * len(tests)))
         budget, case = self._grants.budget(asked.max_execution_time), Case(asked.program, (), STATEMENT)
-        jobs = [Calls(next(self._numbers), 0, budget, case, [marshal.dumps(((test,), {}), 2)]) for test in tests]
+        jobs = [Calls(next(self._numbers), 0, budget, case, [pack_statement(test)]) for test in tests]
         await self._finish(list(jobs), arrived + asked.deadline_s)
         results = [job.results[0] if job.results else None for job in jobs]
         self._note_walls(results)

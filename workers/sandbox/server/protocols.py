@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import math
 import zlib
 from collections.abc import Sequence
@@ -98,6 +99,9 @@ def list_of(tests: Any) -> list[Any]:
             tests = msgspec.json.decode(tests)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             tests = _unpacked(tests)
+    if isinstance(tests, str):  # LiveCodeBench packs JSON text
+        with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError):
+            tests = msgspec.json.decode(tests)
     if not isinstance(tests, list):
         raise BadRequest("tests must be a list, its JSON text, or its base64 text")
     return tests
