@@ -1,9 +1,8 @@
 """Reads problems: GSM8K as published, JSON, JSON lines, parquet and Arrow files, or data sets of the Hugging Face hub.
 
 A row is {"question" or "prompt" or "messages", "answer"}; the profile may name other columns. If the answer contains
-`####`, the text after the last one is the right answer. Where programs are judged, a row may have "tests" in place of
-the answer: statements, or objects of "input" and "output", as the code server takes them. All other columns are kept.
-Nothing is downloaded unless the name begins with `hf:`.
+`####`, the text after the last one is the right answer. Where programs are judged, a row may have tests in place of the
+answer, in any form of `test_rows`. All other columns are kept. Nothing is downloaded unless the name begins with `hf:`.
 """
 
 from __future__ import annotations

@@ -10,9 +10,10 @@ from typing import Any
 from msgspec import Struct
 
 from profiles.schema import Columns
+from workers.problems import test_rows
 from workers.problems.problem import Message
-from workers.sandbox.server.protocols import BadRequest, call_for, list_of
 from workers.verifiers.answers import LONGEST_ANSWER, gold_of, written
+from workers.verifiers.unit_tests import BadTests, text_of
 
 LONE = "a lone surrogate character"
 DEEPEST = 64
@@ -57,14 +58,15 @@ def parsed(row: Any, how: Reading) -> Parsed | str:
 
 
 def _parsed(row: Mapping[str, Any], how: Reading) -> Parsed:
-    column = _prompt_column(row, how.columns)
-    prompt, messages = _prompt(row, column, how.columns)
-    tests = _named(row, how.columns.tests, "tests") if how.with_tests else None
-    if tests is not None and row[tests] is not None:
-        listed = _tests(row[tests])
-        gold = json.dumps(listed)
+    tests = _tests(row, how.columns) if how.with_tests else None
+    whole = _prompt_of_code(row, how.columns) if tests is not None else None
+    if whole is not None:
+        column, prompt = whole
+        messages: tuple[Message, ...] = ()
     else:
-        tests, gold = None, _gold(row, how)
+        column = _prompt_column(row, how.columns)
+        prompt, messages = _prompt(row, column, how.columns)
+    gold = tests if tests is not None else _gold(row, how)
     columns: dict[str, Any] = {}
     not_json: dict[str, str] = {}
     for name, value in row.items():
@@ -75,7 +77,7 @@ def _parsed(row: Mapping[str, Any], how: Reading) -> Parsed:
         except _NotJson as error:
             not_json[name] = str(error)
     if tests is not None:
-        columns["tests"] = _json("tests", listed, DEEPEST)
+        columns["tests"] = json.loads(tests)
     return Parsed(prompt, gold, tests is not None, messages, columns, not_json)
 
 
@@ -155,12 +157,28 @@ def _answer(answer: Any) -> Any:
     return written(answer) if isinstance(answer, int | float) and not isinstance(answer, bool) else answer
 
 
-def _tests(found: Any) -> list[Any]:
+# --- tests -----------------------------------------------------------------------------------------------------------
+
+
+def _tests(row: Mapping[str, Any], columns: Columns) -> str | None:
+    """The tests of a row in the canonical form, in whatever form they are published; None if it has none."""
+    mapped = {**row, test_rows.OWN: row.get(_named(row, columns.tests, "") or "")} if columns.tests else row
     try:
-        call_for(found)
-        return list_of(found)
-    except BadRequest as error:
+        found = test_rows.unit_tests_of(mapped)
+    except BadTests as error:
         raise _Bad(f"tests that cannot be run: {error}") from error
+    return None if found is None else text_of(found)
+
+
+def _prompt_of_code(row: Mapping[str, Any], columns: Columns) -> tuple[str, str] | None:
+    """Column and text of the prompt of a row with tests, with the code or the tests that its authors show; None where
+    the profile names the column, or the row has a chat."""
+    text = None if columns.prompt or columns.messages else test_rows.prompt_of(row)
+    if text is None:
+        return None
+    if not _is_text(text):
+        raise _Bad(LONE)
+    return next(name for name in test_rows.PROMPTS if name in row), text
 
 
 # --- columns ---------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from fractions import Fraction
 from pathlib import Path
@@ -17,6 +18,7 @@ from workers.problems.reader import drop_long, first
 from workers.suites.answer_format import AnswerFormat
 from workers.suites.data_files import data_folder
 from workers.suites.question import MATHS, WordProblem
+from workers.verifiers.unit_tests import for_code_server, read_tests
 from workers.verl.reward import CODE
 
 TRAINING = "problems"
@@ -91,7 +93,7 @@ def training_rows(problems: Problems, answer_format: AnswerFormat) -> list[dict[
         row(
             CODE if one.has_tests else TRAINING,
             answer_format.ask(MATHS, as_item(one)),
-            one.gold,
+            json.dumps(for_code_server(read_tests(one.gold))) if one.has_tests else one.gold,
             one.number,
         )
         for one in problems.problems

@@ -119,8 +119,8 @@ def test_tests_take_the_place_of_an_answer_where_programs_are_judged(tmp_path: P
         ([], "there are no tests"),
         ("no list", "neither JSON nor base64"),
         ([1], "must be an object with the texts input and output"),
-        (["assert True", PAIRS[0]], "test 1 must be text"),
-        ([*PAIRS, {"input": "1"}], "test 1 must be an object"),
+        (["assert True", PAIRS[0]], "test 2 is of another kind than test 1"),
+        ([*PAIRS, {"input": "1"}], "test 2 must be an object"),
     ],
 )
 def test_tests_that_cannot_be_run_are_refused_by_line(tmp_path: Path, tests: Any, reason: str) -> None:

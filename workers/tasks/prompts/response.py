@@ -75,6 +75,18 @@ def programs(found: Sequence[Fence]) -> list[str]:
     return [fence.text for fence in found if fence.tag in PROGRAM_TAGS]
 
 
+def last_program(completion: str) -> str | None:
+    """The program in the last closed fence of Python, or of no language; None if there is none.
+
+    Thoughts do not count: the search starts after the last `</think>`, and thoughts that do not end hold no answer.
+    """
+    _, closed, region = completion.rpartition("</think>")
+    if not closed and OPEN in completion:
+        return None
+    written = programs(fences(region))
+    return written[-1] if written and written[-1].strip() else None
+
+
 def after_comment(text: str, name: str) -> str | None:
     """The text after a line `# Name:` up to a blank line or a fence. Base models that use no fences write this."""
     found = re.search(rf"^#\s*{name}:[ \t]*(.*?)(?=\n\s*\n|```|\Z)", text, re.DOTALL | re.IGNORECASE | re.MULTILINE)
