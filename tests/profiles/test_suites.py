@@ -17,8 +17,9 @@ from tests.test_architecture import HEAVY
 
 
 def test_the_suites_that_ship_are_the_files_of_their_folder() -> None:
-    assert shipped_suites() == ["cruxeval-i", "cruxeval-o", "fake", "gsm8k", "held-out", "pocket", "words"]
-    assert suites_for_models() == ["cruxeval-i", "cruxeval-o", "gsm8k", "held-out", "pocket", "words"]
+    for_models = ["cruxeval-i", "cruxeval-o", "gsm8k", "held-out", "humaneval", "mbpp", "pocket", "words"]
+    assert shipped_suites() == sorted([*for_models, "fake"])
+    assert suites_for_models() == for_models
 
 
 def test_a_file_that_is_put_there_is_a_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +44,7 @@ def test_a_record_names_workers_and_styles_that_there_are(name: str) -> None:
 
 def test_suites_that_only_ask_word_problems_have_no_programs() -> None:
     assert [name for name in shipped_suites() if record_of(name).has_programs] == ["cruxeval-i", "cruxeval-o", "pocket"]
-    assert all({*FOR_PROBLEMS} <= {*record_of(name).styles} for name in ("gsm8k", "words"))
+    assert all({*FOR_PROBLEMS} <= {*record_of(name).styles} for name in ("gsm8k", "humaneval", "words"))
 
 
 @pytest.mark.parametrize(
@@ -64,7 +65,8 @@ def test_a_name_that_leads_to_no_suite_is_refused_with_the_known_ones(name: str,
     with pytest.raises(UnknownSuite) as caught:
         record_of(name)
     assert why in str(caught.value)
-    assert "there are cruxeval-i, cruxeval-o, gsm8k, held-out, pocket, words; or module:NAME" in str(caught.value)
+    known = "cruxeval-i, cruxeval-o, gsm8k, held-out, humaneval, mbpp, pocket, words"
+    assert f"there are {known}; or module:NAME" in str(caught.value)
 
 
 def test_reading_every_record_imports_nothing_that_takes_time() -> None:

@@ -11,16 +11,18 @@ from typing import Protocol
 
 from profiles.errors import ExitCode, LonghaulError
 from workers.problems.problem import Message
-from workers.suites.question import MATHS, Kind, WordProblem
+from workers.suites.question import CODE, MATHS, CodeProblem, Kind, WordProblem
 from workers.tasks.items import HiddenProgram, Triplet
 from workers.tasks.kinds import registry
 from workers.tasks.prompts.azr import AzrStyle
+from workers.tasks.prompts.response import last_program
 from workers.tasks.prompts.style import PromptStyle
 from workers.verifiers.answers import after_mark, extract
 
-Item = Triplet | HiddenProgram | WordProblem
+Item = Triplet | HiddenProgram | WordProblem | CodeProblem
 Render = Callable[[Sequence[Message]], str]
 """Turns the messages of a chat into a prompt."""
+FENCE = "a fence that begins with ```python"
 
 
 class AnswerFormat(Protocol):
@@ -53,18 +55,22 @@ class StyleFormat:
         self.name, self.stop = style.name, style.stop
         self.kinds: frozenset[Kind] = frozenset(name for name in registry.names() if style.words_of(name))
         if isinstance(style, AzrStyle):
-            self.kinds |= {MATHS}
+            self.kinds |= {MATHS, CODE}
 
     def ask(self, kind: Kind, item: Item) -> str:
-        if isinstance(item, WordProblem):
+        if isinstance(item, WordProblem | CodeProblem):
             assert isinstance(self._style, AzrStyle)
-            return self._style.ask(f"{item.text}\n\nThe answer is a number: give it alone, without words.")
+            number, program = "a number: give it alone, without words", f"the whole program in {FENCE}"
+            wanted = number if isinstance(item, WordProblem) else program
+            return self._style.ask(f"{item.text}\n\nThe answer is {wanted}.")
         return self._style.solve(kind, item)
 
     def answer(self, kind: Kind, completion: str) -> str | None:
-        if kind == MATHS:
+        if kind in (MATHS, CODE):
             assert isinstance(self._style, AzrStyle)
             answer = self._style.answer_text(completion)
+            if kind == CODE:
+                return None if answer is None else last_program(answer)
             return None if answer is None else after_mark(answer, NUMBER_MARK) or answer
         return self._style.parse_answer(kind, completion) if self._style.is_well_formed(kind, completion) else None
 
@@ -73,27 +79,29 @@ class StyleFormat:
 
 
 class VerbatimFormat:
-    """Asks word problems as they are, on a line of their own, and finds answers by the rules of GRPO's verifier.
+    """Asks problems as they are, on a line of their own. Finds answers by the rules of GRPO's verifier, and programs in
+    the last fence.
 
     marks: special tokens of the model, which are removed from an answer.
     """
 
     name = "verbatim"
     stop: tuple[str, ...] = ()
-    kinds: frozenset[Kind] = frozenset({MATHS})
+    kinds: frozenset[Kind] = frozenset({MATHS, CODE})
 
     def __init__(self, marks: Sequence[str] = ()) -> None:
         self._marks = tuple(marks)
 
     def ask(self, kind: Kind, item: Item) -> str:
         """Raises LonghaulError (INPUT) for a chat of several messages, which only a chat template can render."""
-        assert isinstance(item, WordProblem)
+        assert isinstance(item, WordProblem | CodeProblem)
         return f"{_only_text(item, self.name)}\n"
 
     def answer(self, kind: Kind, completion: str) -> str | None:
         for mark in self._marks:
             completion = completion.replace(mark, "")
-        return extract(self.whole(completion)).text
+        whole = self.whole(completion)
+        return last_program(whole) if kind == CODE else extract(whole).text
 
     def whole(self, completion: str) -> str:
         """The completion, preceded by any part of it that the prompt already holds."""
@@ -106,16 +114,18 @@ class VerbatimFormat:
 
 BOXED = "Please reason step by step, and put your final answer within \\boxed{}."
 """The words with which the published reasoning models of R1's family were trained."""
+FENCED = f"Please reason step by step, and put your final program in {FENCE}."
+"""The same for programs."""
 
 
 class ChatFormat(VerbatimFormat):
-    """Asks word problems in the model's chat template, without added words.
+    """Asks problems in the model's chat template, without added words.
 
     wrap: turns the words into the whole prompt. chat: the same for all messages of a chat; None without a template.
     """
 
-    words = ""
-    """Added at the end of what the user says."""
+    words = code_words = ""
+    """Added at the end of what the user says, for an answer and for a program."""
 
     def __init__(
         self, name: str, wrap: Callable[[str], str], marks: Sequence[str] = (), chat: Render | None = None
@@ -126,13 +136,14 @@ class ChatFormat(VerbatimFormat):
 
     def ask(self, kind: Kind, item: Item) -> str:
         """Raises LonghaulError (INPUT) if there are messages that the template, or a missing one, cannot render."""
-        assert isinstance(item, WordProblem)
+        assert isinstance(item, WordProblem | CodeProblem)
+        words = self.words if isinstance(item, WordProblem) else self.code_words
         if not item.messages or self._chat is None:
-            return self._wrap(_only_text(item, self.name) + self.words)
+            return self._wrap(_only_text(item, self.name) + words)
         last = max(place for place, one in enumerate(item.messages) if one.role == "user")
         return self._chat(
             [
-                Message(one.role, one.content + self.words) if place == last else one
+                Message(one.role, one.content + words) if place == last else one
                 for place, one in enumerate(item.messages)
             ]
         )
@@ -143,12 +154,12 @@ class ChatFormat(VerbatimFormat):
 
 
 class BoxedFormat(ChatFormat):
-    """Asks for an answer in a box, in the model's chat template if it has one."""
+    """Asks for an answer in a box, or for a program in a fence, in the model's chat template if it has one."""
 
-    words = f"\n{BOXED}"
+    words, code_words = f"\n{BOXED}", f"\n{FENCED}"
 
 
-def _only_text(item: WordProblem, style: str) -> str:
+def _only_text(item: WordProblem | CodeProblem, style: str) -> str:
     if len(item.messages) < 2:
         return item.text
     roles = ", ".join(one.role for one in item.messages)
@@ -165,6 +176,7 @@ _MATHS = (
     "{text}\n\nThink step by step. Then end with one line that begins with `" + NUMBER_MARK + "`, followed by "
     "the answer as a number and nothing else."
 )
+_CODE = f"{{text}}\n\nThink step by step. Then end with the whole program in {FENCE}."
 
 
 class PlainFormat:
@@ -184,22 +196,26 @@ class PlainFormat:
         self.name = name
         self._wrap, self._marks = wrap, tuple(marks)
         self._words = {kind.name: kind.plain for kind in registry.known() if kind.plain}
-        self.kinds: frozenset[Kind] = frozenset({MATHS, *self._words})
+        self.kinds: frozenset[Kind] = frozenset({MATHS, CODE, *self._words})
 
     def ask(self, kind: Kind, item: Item) -> str:
         if isinstance(item, WordProblem):
             return self._wrap(_MATHS.format(text=item.text))
+        if isinstance(item, CodeProblem):
+            return self._wrap(_CODE.format(text=item.text))
         return self._wrap(self._words[kind].ask(item))
 
     def answer(self, kind: Kind, completion: str) -> str | None:
-        """By the kind's own words; for a word problem, the text after the first mark."""
+        """By the kind's own words; for a word problem, the text after the first mark; for a program, the last fence."""
         for mark in self._marks:
             completion = completion.replace(mark, "")
         if kind == MATHS:
             return after_mark(completion, NUMBER_MARK)
+        if kind == CODE:
+            return last_program(completion)
         return self._words[kind].answer(completion)
 
     def is_worked(self, kind: Kind, completion: str) -> bool:
         """Whether there are words before the answer."""
-        mark = NUMBER_MARK if kind == MATHS else self._words[kind].mark
+        mark = {MATHS: NUMBER_MARK, CODE: "```"}.get(kind) or self._words[kind].mark
         return len(completion.partition(mark)[0].split()) > 3

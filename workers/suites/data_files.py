@@ -25,6 +25,8 @@ class DataFile:
     license: str
     fields: tuple[str, ...]
     """Text fields that each line must have."""
+    others: tuple[str, ...] = ()
+    """Fields of any other type that each line must have."""
 
 
 def data_folder(named: str) -> Path | None:
@@ -37,7 +39,7 @@ def is_at_hand(file: DataFile, folder: Path | None) -> bool:
     return folder is not None and (folder / file.name).is_file()
 
 
-def read_rows(file: DataFile, folder: Path | None) -> list[Mapping[str, str]]:
+def read_rows(file: DataFile, folder: Path | None) -> list[Mapping[str, Any]]:
     """All lines, in order. Raises LonghaulError (INPUT) saying what is missing, where to get it and where to put it."""
     if folder is None:
         raise _missing(file, f"no folder is named for {file.name}", Path("data"), name_it=True)
@@ -54,7 +56,7 @@ def read_rows(file: DataFile, folder: Path | None) -> list[Mapping[str, str]]:
     return rows
 
 
-def _row(path: Path, number: int, line: bytes, file: DataFile) -> Mapping[str, str]:
+def _row(path: Path, number: int, line: bytes, file: DataFile) -> Mapping[str, Any]:
     try:
         row: Any = msgspec.json.decode(line)
     except msgspec.DecodeError as error:
@@ -62,7 +64,9 @@ def _row(path: Path, number: int, line: bytes, file: DataFile) -> Mapping[str, s
     missing = [field for field in file.fields if not isinstance(row, dict) or not isinstance(row.get(field), str)]
     if missing:
         raise _bad(path, f"line {number} has no text `{missing[0]}`")
-    return {field: row[field] for field in file.fields}
+    if absent := [field for field in file.others if field not in row]:
+        raise _bad(path, f"line {number} has no `{absent[0]}`")
+    return {field: row[field] for field in (*file.fields, *file.others)}
 
 
 def short_hash(text: str) -> str:

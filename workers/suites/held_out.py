@@ -12,7 +12,7 @@ from functools import cache
 
 from profiles.schema import Profile
 from workers.suites.data_files import DataFile, data_folder
-from workers.suites.question import WordProblem
+from workers.suites.question import CodeProblem, WordProblem
 from workers.suites.registry import sources_of
 from workers.tasks.closures import Definitions, Key
 
@@ -61,7 +61,7 @@ def held_out_of(profile: Profile) -> HeldOutPrograms:
             folds.append(fold)
             continue
         items = [question.item for question in source.largest(folder, profile.validation.examples_per_task)]
-        programs += [item.program for item in items if not isinstance(item, WordProblem)]
+        programs += [item.program for item in items if not isinstance(item, WordProblem | CodeProblem)]
     return HeldOutPrograms(dict.fromkeys(programs), folds)
 
 

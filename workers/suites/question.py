@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,11 +11,14 @@ from fractions import Fraction
 
 from workers.problems.problem import Message
 from workers.tasks.items import HiddenProgram, Triplet
+from workers.verifiers.unit_tests import Tests, text_of
 
 Kind = str
-"""The name of a self-play kind of task, or MATHS."""
+"""The name of a self-play kind of task, MATHS or CODE."""
 MATHS = "maths"
 """Word problems."""
+CODE = "code"
+"""Programs to write, judged by tests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +36,32 @@ class WordProblem:
 
 
 @dataclass(frozen=True, slots=True)
+class CodeProblem:
+    """A program to write. start: the code that an answer completes, up to the head of the function `entry`; both may
+    be empty."""
+
+    text: str
+    tests: Tests = ()
+    start: str = ""
+    entry: str = ""
+    messages: tuple[Message, ...] = ()
+
+    def program(self, answer: str) -> str:
+        """What is tested: imports and helpers of `start` before a whole function, or `start` before the rest of it."""
+        if not self.entry:
+            return answer
+        is_whole = re.search(rf"^(?:async )?def {self.entry}\b|^{self.entry}\s*=", answer, re.MULTILINE)
+        before = self.start[: self.start.rindex(f"def {self.entry}")] if is_whole else self.start
+        return f"{before}\n{answer}\n"
+
+
+@dataclass(frozen=True, slots=True)
 class Question:
     """One held-out problem."""
 
     question_id: str
     kind: Kind
-    item: Triplet | HiddenProgram | WordProblem
+    item: Triplet | HiddenProgram | WordProblem | CodeProblem
     seed: int
     """Seed of its samples' random streams: the same for every checkpoint and every batch."""
     stratum: str = ""
@@ -55,17 +79,18 @@ class Question:
         item = self.item
         if isinstance(item, WordProblem):
             return item.gold or str(item.answer)
+        if isinstance(item, CodeProblem):
+            return text_of(item.tests)
         return repr(item.outputs) if isinstance(item, HiddenProgram) else item.output
 
     @property
     def content_name(self) -> str:
         """Equal only for equal problems, whatever their number in a draw. Matches answers of two validations."""
         item = self.item
-        asked = item.text if isinstance(item, WordProblem) else item.program
-        if isinstance(item, WordProblem):
-            given = repr(item.messages) if item.messages else ""
+        if isinstance(item, WordProblem | CodeProblem):
+            asked, given = item.text, repr(item.messages) if item.messages else ""
         else:
-            given = repr(item.inputs if isinstance(item, HiddenProgram) else item.input)
+            asked, given = item.program, repr(item.inputs if isinstance(item, HiddenProgram) else item.input)
         return hashlib.sha256(f"{self.kind}\0{asked}\0{given}\0{self.gold}".encode()).hexdigest()[:16]
 
 

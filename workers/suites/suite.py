@@ -6,6 +6,7 @@ Nothing of an answer runs in this process: programs and their inputs go to the s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -14,14 +15,18 @@ from workers.rng import derive
 from workers.sandbox import Sandbox
 from workers.suites.answer_format import AnswerFormat
 from workers.suites.data_files import short_hash
-from workers.suites.question import MATHS, Question, WordProblem
+from workers.suites.question import CODE, MATHS, CodeProblem, Question, WordProblem
 from workers.tasks.entry import make_entry
 from workers.tasks.items import HiddenProgram, Triplet
 from workers.tasks.judge import Answer as Claim
 from workers.tasks.judge import Correctness, Judge
 from workers.tasks.kinds.registry import kind_of
 from workers.verifiers.answers import read_number
+from workers.verifiers.programs import Limit, judge_programs
 from workers.verifiers.verify import judge
+
+TEST_S = 5.0
+"""CPU seconds of each test of a program, whatever a profile grants in training: scores of runs stay comparable."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,8 @@ class Suite:
 
     def needs_sandbox(self, answer_format: AnswerFormat) -> bool:
         """Whether judging requires running a model's programs or inputs."""
-        return any(question.kind != MATHS and kind_of(question.kind).runs_answers for question in self.questions)
+        kinds = {question.kind for question in self.questions} - {MATHS}
+        return any(kind == CODE or kind_of(kind).runs_answers for kind in kinds)
 
     def prompts(self, answer_format: AnswerFormat) -> list[str]:
         """One per question, in order. Raises LonghaulError (INPUT) if the format has no words for a kind."""
@@ -72,9 +78,12 @@ class Suite:
     def judge(self, answers: Sequence[Answer], sandbox: Sandbox | None) -> list[Correctness]:
         """A verdict for each, in order. sandbox: None if `needs_sandbox` is False."""
         verdicts = [_by_number(answer) for answer in answers]
-        claims = [(place, answer) for place, answer in enumerate(answers) if verdicts[place] is None]
-        judged = _by_running([answer for _, answer in claims], sandbox) if claims else []
-        found = dict(zip((place for place, _ in claims), judged, strict=True))
+        left = [(place, answer) for place, answer in enumerate(answers) if verdicts[place] is None]
+        tested = [place for place, answer in left if answer.question.kind == CODE]
+        run = [place for place, answer in left if answer.question.kind != CODE]
+        found = dict(zip(run, _by_running([answers[place] for place in run], sandbox) if run else [], strict=True))
+        if tested:
+            found |= zip(tested, _by_tests([answers[place] for place in tested], sandbox), strict=True)
         return [found[place] if verdict is None else verdict for place, verdict in enumerate(verdicts)]
 
 
@@ -91,6 +100,21 @@ def _by_number(answer: Answer) -> Correctness | None:
         is_right = read_number(answer.text) == item.answer
         return Correctness.CORRECT if is_right else Correctness.WRONG
     return None
+
+
+def _by_tests(answers: Sequence[Answer], sandbox: Sandbox | None) -> list[Correctness]:
+    """Run programs on their tests. They may import more than tasks of self-play may (docs/sandbox.md)."""
+    assert sandbox is not None
+    asked = []
+    for answer in answers:
+        assert isinstance(answer.question.item, CodeProblem) and answer.text is not None
+        asked.append((answer.question.item.program(answer.text), answer.question.item.tests))
+    limit = Limit(TEST_S, sandbox.limits.memory_mb)
+    is_able = sandbox.limits.scripts
+    with nullcontext(sandbox) if is_able else sandbox.with_scripts() as able:
+        judged = judge_programs(able, asked, limit)
+    unknown, right, wrong = Correctness.UNKNOWN, Correctness.CORRECT, Correctness.WRONG
+    return [unknown if one.is_lost else right if one.is_right else wrong for one in judged]
 
 
 def _by_running(answers: Sequence[Answer], sandbox: Sandbox | None) -> list[Correctness]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
 from pathlib import Path
 
+from profiles.schema import Profile
 from state import event_kinds
 from workers.contract import TaskAnswers
 from workers.cycle.validate import Scored, Suite
@@ -19,6 +21,7 @@ from workers.rollout.probe import probe
 from workers.rollout.select import engine_of
 from workers.runtime import Attempt
 from workers.sandbox import Sandbox
+from workers.sandbox.limits import limits_of
 from workers.suites.answer_formats import format_of_run
 from workers.suites.asking import Examinee, ask
 from workers.suites.data_files import data_folder
@@ -32,7 +35,7 @@ MAX_ROWS = 512
 
 
 def suites_of(attempt: Attempt, sandbox: Sandbox | None) -> dict[str, Suite]:
-    """The suites of the profile. sandbox: for answers that must be run; the pocket style needs none.
+    """The suites of the profile. sandbox: for answers that must be run; None: one is started where a suite needs it.
 
     Raises LonghaulError (INPUT) if a suite's data is missing.
     """
@@ -64,17 +67,26 @@ def suites_of(attempt: Attempt, sandbox: Sandbox | None) -> dict[str, Suite]:
         one = examinee(head)
         began = time.monotonic()
         limit = profile.sampling.max_completion_tokens
-        judge_in = sandbox if suite.needs_sandbox(one.answer_format) else None
         greedy = Sampling(greedy=True, max_new_tokens=limit, stop=one.answer_format.stop)
-        first = _ask_all(attempt, one, suite, greedy, judge_in, "validate_greedy")
         second: list[Outcome] = []
-        if profile.validation.sampled:
-            sampled = Sampling(max_new_tokens=limit, stop=one.answer_format.stop)
-            second = _ask_all(attempt, one, suite, sampled, judge_in, "validate_sampled")
+        with _judging(suite, one, sandbox, profile) as judge_in:
+            first = _ask_all(attempt, one, suite, greedy, judge_in, "validate_greedy")
+            if profile.validation.sampled:
+                sampled = Sampling(max_new_tokens=limit, stop=one.answer_format.stop)
+                second = _ask_all(attempt, one, suite, sampled, judge_in, "validate_sampled")
         seconds = time.monotonic() - began
         return Scored(compare(first, second or first), answers_of(suite, first, second), suite.available, seconds)
 
     return {suite.name: partial(evaluate, suite) for suite in found}
+
+
+def _judging(
+    suite: Questions, examinee: Examinee, sandbox: Sandbox | None, profile: Profile
+) -> AbstractContextManager[Sandbox | None]:
+    """The sandbox that judges a suite's answers; None if they need none."""
+    if not suite.needs_sandbox(examinee.answer_format):
+        return nullcontext()
+    return nullcontext(sandbox) if sandbox is not None else Sandbox(limits_of(profile.sandbox), profile.sandbox.jobs)
 
 
 def _ask_all(

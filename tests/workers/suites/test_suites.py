@@ -130,7 +130,7 @@ def test_programs_are_grouped_by_length_and_type_of_output(code: str, output: st
 def test_every_suite_loads_from_a_data_folder(tmp_path: Path) -> None:
     found = load_suites(OF_FILES, write_data(tmp_path), 2)
     assert {suite.name: len(suite.questions) for suite in found} == {
-        "cruxeval-i": 2, "cruxeval-o": 2, "gsm8k": 2, "pocket": 6, "words": 6,
+        "cruxeval-i": 2, "cruxeval-o": 2, "gsm8k": 2, "humaneval": 2, "mbpp": 2, "pocket": 6, "words": 6,
     }  # fmt: skip
 
 
@@ -154,7 +154,10 @@ def test_a_question_is_listed_under_its_kind_where_nothing_else_is_said() -> Non
         pytest.param("cruxeval_o", ExitCode.USAGE, "did you mean cruxeval-o?", id="a typo"),
         pytest.param("gsm", ExitCode.USAGE, "did you mean gsm8k?", id="half a name"),
         pytest.param(
-            "zzz", ExitCode.USAGE, "there are cruxeval-i, cruxeval-o, gsm8k, held-out, pocket", id="nothing like it"
+            "zzz",
+            ExitCode.USAGE,
+            "there are cruxeval-i, cruxeval-o, gsm8k, held-out, humaneval",
+            id="nothing like it",
         ),
         pytest.param("fake", ExitCode.USAGE, "asks no model", id="one without questions"),
     ],

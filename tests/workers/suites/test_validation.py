@@ -21,7 +21,7 @@ from workers.runtime import carry_out
 from workers.sandbox import Sandbox
 from workers.suites.validation import suites_of
 
-SUITES = ("cruxeval-i", "cruxeval-o", "gsm8k", "pocket")
+SUITES = ("cruxeval-i", "cruxeval-o", "gsm8k", "humaneval", "pocket")
 
 
 def profile_of(tmp_path: Path, **validation: Any) -> Profile:
@@ -55,14 +55,24 @@ def test_every_suite_of_the_profile_is_scored_by_task(sampled: bool, tmp_path: P
     found = h.result_of(spec).validation
     assert {suite: set(found[suite]) for suite in found} == {
         "cruxeval-i": {"abd", "mean"}, "cruxeval-o": {"ded", "mean"}, "gsm8k": {"maths", "mean"},
-        "pocket": {"abd", "ded", "ind", "mean"},
+        "humaneval": {"code", "mean"}, "pocket": {"abd", "ded", "ind", "mean"},
     }  # fmt: skip
-    assert [found[suite]["mean"]["n"] for suite in SUITES] == [2, 2, 2, 6]
+    assert [found[suite]["mean"]["n"] for suite in SUITES] == [2, 2, 2, 2, 6]
     for suite, tasks in h.result_of(spec).answers.items():
         assert sum(one.greedy.count("1") for one in tasks.values()) == found[suite]["mean"]["correct"]
         assert all(len(one.greedy) == 2 and len(one.sampled) == (2 if sampled else 0) for one in tasks.values())
     events = h.events_of(spec, "validation")
     assert [event.data["suite"] for event in events] == list(SUITES)
+
+
+def test_a_worker_without_a_sandbox_gets_one_where_a_suite_needs_it(tmp_path: Path) -> None:
+    write_data(tmp_path / "data")
+    profile = profile_of(tmp_path, suites=("mbpp",), sampled=False)
+    head = committed(tmp_path / "run", write_model(tmp_path / "model"))
+    spec = h.make_spec(tmp_path / "run", profile, head=head, end_step=6, role="validate")
+    code = carry_out(spec, Control(None, ""), lambda attempt: validate(attempt, suites_of(attempt, None)))
+    assert code == 0, h.result_of(spec).error
+    assert h.result_of(spec).validation["mbpp"]["code"]["n"] == 2
 
 
 def test_missing_data_ends_the_attempt_with_the_place_to_put_it(tmp_path: Path) -> None:
