@@ -260,3 +260,13 @@ def test_an_engine_that_computes_another_model_answers_no_question(
         heard(spec)
     assert caught.value.exit_code is ExitCode.INPUT
     assert caught.value.next_command == "the same command with --engine hf"
+
+
+def test_published_problems_with_tests_are_evaluated_with_pass_at_k(tmp_path: Path) -> None:
+    data = str(write_data(tmp_path / "data"))
+    spec = spec_of(
+        tmp_path / "e", suites=("humaneval",), style="plain", data=data, samples=2, temperature=1.0, ks=(1, 2)
+    )
+    found = scores_of(heard(spec))["humaneval"]["code"]
+    assert (found["n"], found["samples"]) == (2, 4)
+    assert found["pass_at_2"] >= found["pass_at_1"]

@@ -5,7 +5,7 @@ A rollout whose tests gave no verdict, because the machine failed, never counts 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from math import isfinite
@@ -90,6 +90,16 @@ class Judge:
             self._changed.notify()
         self._thread.join()
         self._sandbox.close()
+
+    def check(self, columns: Collection[str]) -> None:
+        """Raises LonghaulError (INPUT) if no problem has tests. columns: those that some problems have."""
+        if NAME not in columns:
+            raise LonghaulError(
+                "the part `tests` of the reward has nothing to judge by: no row of the data has tests",
+                kept="everything; nothing was trained",
+                next_command="name a file whose rows have tests in data.tasks   (docs/code-with-tests.md)",
+                exit_code=ExitCode.INPUT,
+            )
 
     def submit(self, cases: Sequence[ProblemCase]) -> list[Future[Mapping[str, float]]]:
         """A future for each case: the value of the part, and the share of tests passed. A lost one raises

@@ -74,6 +74,12 @@ def test_a_rollout_whose_verdict_was_lost_has_no_reward() -> None:
         assert judge.judge_many([case(RIGHT)]) == [None]
 
 
+def test_data_without_tests_is_refused_before_anything_is_judged(judge: Judge) -> None:
+    judge.check({"answer", "tests"})
+    with pytest.raises(LonghaulError, match="no row of the data has tests"):
+        judge.check({"answer"})
+
+
 def test_a_closed_judge_takes_no_more() -> None:
     judge = PART.judge(KNOBS)
     judge.close()
