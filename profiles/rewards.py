@@ -16,8 +16,11 @@ BUILT_IN = (
     "cosine",
     "repetition",
     "language",
+    "tests",
 )
 """Parts with a name of their own; workers/rewards/ has a file for each."""
+TESTS = "tests"
+"""The part that runs programs. With it, rows may have tests in place of an answer."""
 ON_ANSWERS = frozenset({"correct", "length", "cosine"})
 """Built-in parts that need the right answer to each problem."""
 
@@ -30,7 +33,7 @@ def is_function(name: str) -> bool:
 
 def is_slow(name: str) -> bool:
     """Whether the part takes time, so that it is computed while other rollouts still decode."""
-    return is_function(name)
+    return is_function(name) or name == TESTS
 
 
 def part_name(name: str) -> str:

@@ -22,13 +22,15 @@ from workers.problems.problem import Problem
 from workers.rewards.coin import coin as tossed
 from workers.rewards.of_profile import GrpoRewards, grpo_rewards_of
 from workers.rewards.reward import Case, ProblemCase, Reward, Score, SlowReward, score
+from workers.rewards.tests import PASSED
 from workers.rng import derive, stream
 from workers.rollout.engine import OnEnd, Request, Rollout, Sampling
 from workers.suites.answer_format import AnswerFormat, VerbatimFormat
-from workers.suites.question import WordProblem
+from workers.suites.question import CODE, MATHS, CodeProblem, WordProblem
+from workers.tasks.prompts.response import last_program
 from workers.verifiers.answers import is_formatted
 from workers.verifiers.symbolic import Symbolic
-from workers.verifiers.verify import judge, sameness
+from workers.verifiers.verify import Verdict, judge, sameness
 
 
 class Streamer(Protocol):
@@ -94,7 +96,11 @@ class Asker:
         asked, grpo = self.problems[problem], self.profile.grpo
         text = self.answer_format.whole(self.text_of(rollout))  # as a validation reads it
         is_cut, longest = rollout.finish_reason == "length", self.profile.sampling.max_completion_tokens
-        verdict = judge(asked.gold, text, truncated=is_cut, lenient=grpo.lenient_answers, symbolic=self.symbolic)
+        verdict = (
+            Verdict(False, last_program(text), "judged by its tests")
+            if asked.has_tests
+            else judge(asked.gold, text, truncated=is_cut, lenient=grpo.lenient_answers, symbolic=self.symbolic)
+        )
         return Case(
             problem=asked,
             text=text,
@@ -124,7 +130,7 @@ class Asker:
             entropies=rollout.entropies if rollout.is_finite else (),
             finish_reason=rollout.finish_reason,
             reward=found.total,
-            is_correct=case.verdict.correct,
+            is_correct=slow.values.get(PASSED) == 1.0 if case.problem.has_tests else case.verdict.correct,
             is_answered=case.verdict.extracted is not None,
             parts=dict(found.parts),
             failure=slow.failure,
@@ -144,8 +150,11 @@ class Asker:
 def prompt_of(answer_format: AnswerFormat, problem: Problem | str) -> str:
     """The prompt of a problem. The verifier judges, so the answer format gets no right answer."""
     if isinstance(problem, str):
-        return answer_format.ask("maths", WordProblem(problem.rstrip("\n"), Fraction(0)))
-    return answer_format.ask("maths", WordProblem(problem.prompt.rstrip("\n"), Fraction(0), messages=problem.messages))
+        return answer_format.ask(MATHS, WordProblem(problem.rstrip("\n"), Fraction(0)))
+    text, messages = problem.prompt.rstrip("\n"), problem.messages
+    if problem.has_tests:
+        return answer_format.ask(CODE, CodeProblem(text, messages=messages))
+    return answer_format.ask(MATHS, WordProblem(text, Fraction(0), messages=messages))
 
 
 def collect(asker: Asker, order: Order, step: int, stage: Stages) -> Collected:

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct, field
 
 from profiles.errors import ExitCode, LonghaulError
-from profiles.rewards import ON_ANSWERS
+from profiles.rewards import ON_ANSWERS, TESTS
 from profiles.schema import Profile
 from state import event_kinds
 from state.registry import Registry
@@ -320,5 +320,11 @@ def training_problems(profile: Profile, revisions: Mapping[str, str] | None = No
     Raises LonghaulError (INPUT).
     """
     needs_answer = bool(ON_ANSWERS & {*profile.grpo.rewards})
-    found = problems_of(profile, data_folder(profile.validation.data), needs_answer=needs_answer, revisions=revisions)
+    found = problems_of(
+        profile,
+        data_folder(profile.validation.data),
+        with_tests=TESTS in profile.grpo.rewards,
+        needs_answer=needs_answer,
+        revisions=revisions,
+    )
     return training_part(found, profile.data.held_out)

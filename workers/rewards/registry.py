@@ -23,7 +23,7 @@ from workers.rewards.length import Length
 from workers.rewards.overlong import Overlong
 from workers.rewards.regex import Regex
 from workers.rewards.repetition import Repetition
-from workers.rewards.reward import ProblemCase, Reward
+from workers.rewards.tests import CodeTests
 from workers.rewards.verifier import Verifier
 from workers.rewards.xml import Xml
 
@@ -41,6 +41,7 @@ _CLASSES: tuple[Any, ...] = (
     Cosine,
     Repetition,
     Language,
+    CodeTests,
 )
 PARTS: Mapping[str, type[Any]] = MappingProxyType({one.name: one for one in _CLASSES})
 """Name -> the class, whose fields are the options."""
@@ -54,9 +55,12 @@ _KINDS: Mapping[type, str] = {
 }
 
 
-def part_of(name: str, options: Mapping[str, Any]) -> Reward[ProblemCase]:
-    """The part with these options. Raises LonghaulError (INPUT) for an unknown part or option, for one that is missing,
-    of another type or makes no sense, and for a package that is not installed."""
+def part_of(name: str, options: Mapping[str, Any]) -> Any:
+    """The part with these options: a `Reward[ProblemCase]`, or `CodeTests`, which has to be opened.
+
+    Raises LonghaulError (INPUT) for an unknown part or option, for one that is missing, of another type or makes no
+    sense, and for a package that is not installed.
+    """
     if name not in PARTS:
         raise _refusal(f"the reward has no built-in part {name!r}: there are {', '.join(PARTS)}", name)
     allowed = options_of(name)
@@ -71,7 +75,7 @@ def part_of(name: str, options: Mapping[str, Any]) -> Reward[ProblemCase]:
     if missing:
         raise _wrong(name, f"`{missing[0]}` is missing")
     try:
-        part: Reward[ProblemCase] = msgspec.convert(dict(options), PARTS[name])
+        part = msgspec.convert(dict(options), PARTS[name])
     except ValueError as error:
         raise _wrong(name, str(error)) from error
     return part

@@ -13,6 +13,7 @@ from threading import Condition, Thread
 from typing import ClassVar, Self
 
 from profiles.errors import ExitCode, LonghaulError
+from profiles.rewards import TESTS
 from profiles.schema import Sandbox as SandboxKnobs
 from workers.rewards.reward import ProblemCase
 from workers.sandbox import Sandbox
@@ -20,7 +21,7 @@ from workers.tasks.prompts.response import last_program
 from workers.verifiers.programs import Graded, Limit, judge_programs, sandbox_for
 from workers.verifiers.unit_tests import Tests, read_tests
 
-NAME = "tests"
+NAME = TESTS
 PASSED = "tests_passed"
 """Beside the part's value: the share of tests passed; 1 for a right program."""
 
@@ -161,5 +162,5 @@ def _lost(case: ProblemCase, found: Graded) -> LonghaulError:
         f"the tests of {case.label} gave no verdict: {found.reason}",
         kept="the head, unchanged, and the rollouts of finished steps",
         next_command="python -m workers.sandbox --layers   (is the machine well?); then python -m orchestrator run",
-        exit_code=ExitCode.CODE_SERVER,
+        exit_code=ExitCode.REWARD,
     )

@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiles.rewards import BUILT_IN
+from profiles.rewards import BUILT_IN, is_slow
 from tests.workers.rewards.cases import case_of, earned
 from workers.rewards import json_schema, patterns
 from workers.rewards.fuzzy import LONGEST
 from workers.rewards.registry import part_of
+
+QUICK = tuple(name for name in BUILT_IN if not is_slow(name))
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "choice": {"column": "letter"},
@@ -23,7 +25,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "language": {"wanted": "en"},
 }
 BOUNDS = {"length": (-1, 0), "overlong": (-1, 0), "repetition": (-1, 0), "cosine": (-1, 1)}
-PARTS = {name: part_of(name, OPTIONS.get(name, {})) for name in BUILT_IN}
+PARTS = {name: part_of(name, OPTIONS.get(name, {})) for name in QUICK}
 
 PIECES = st.sampled_from(
     ["<think>", "</think>", "<answer>", "</answer>", r"\boxed{", "}", '{"a": ', "[", "```json\n", "\n```", "####",

@@ -78,7 +78,10 @@ def test_a_wrong_name_is_refused_with_the_known_ones_before_anything_starts(
 ) -> None:
     done = command("run", "--profile", "pocket-grpo-debug", "--set", f"validation.suites={setting}", cwd=tmp_path)
     assert done.returncode == ExitCode.INPUT and words in done.stderr
-    assert "there are cruxeval-i, cruxeval-o, gsm8k, held-out, humaneval, mbpp, pocket, words; or module:NAME" in done.stderr
+    assert (
+        "there are cruxeval-i, cruxeval-o, gsm8k, held-out, humaneval, mbpp, pocket, words; or module:NAME"
+        in done.stderr
+    )
     assert not (tmp_path / "runs").exists()
 
 
