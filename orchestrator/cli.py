@@ -17,6 +17,7 @@ from profiles.errors import ExitCode, LonghaulError
 from state.layout import name_problem
 
 COMMANDS = {
+    "init": "begin a job on your own data: write a profile and a reward file, try them, and say how to start",
     "run": "start or resume a run; without a profile the newest unfinished one, else the pocket model",
     "plan": "tell what a profile needs and what would fit; or what is wrong with a YAML of open-instruct, in numbers",
     "stop": "finish the step, checkpoint and stop",

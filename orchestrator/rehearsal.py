@@ -6,6 +6,7 @@ Everything is real: the master, the train and validation workers, and checkpoint
 from __future__ import annotations
 
 import argparse
+import shlex
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -68,23 +69,30 @@ class Rehearsal:
     how: str
     again: str
     """The command that repeats it."""
+    wanted: str
+    """The profile as one types it after --profile."""
     untried: str
     """What it says nothing about; empty: nothing is left out."""
 
 
-def dry_run(profile: Profile, runs: Path) -> int:
+def dry_run(profile: Profile, runs: Path, wanted: str = "") -> int:
     """Rehearse `profile` and print a summary. After a failure, the temporary run stays and the error names its logs.
 
-    runs: the folder of the real run.
+    runs: the folder of the real run. wanted: the profile as it was typed, by name or file.
     """
+    wanted = shlex.quote(wanted or profile.name)
+    tasks = profile.data.tasks
+    small = rehearsal_of(profile, has_data=bool(tasks) and Path(tasks).expanduser().exists())
+    data = "all of the data but a few rows" if small.data.tasks == tasks else "the files of data"
     return in_a_folder(
         Rehearsal(
             profile,
-            rehearsal_of(profile),
+            small,
             "dry run",
             "small sizes and a tiny model, on the CPU",
-            f"python -m orchestrator run --profile {profile.name} --dry-run",
-            "the real weights, the GPU, its memory (plan computes that), the files of data",
+            f"python -m orchestrator run --profile {wanted} --dry-run",
+            wanted,
+            f"the real weights, the GPU, its memory (plan computes that), {data}",
         ),
         runs,
     )
@@ -105,7 +113,8 @@ def one_step(profile: Profile, runs: Path, args: argparse.Namespace) -> int:
             one_step_of(verdict.profile),
             "one step",
             f"its own model, data and sizes, by the launcher {profile.launch.launcher}",
-            f"python -m orchestrator doctor --one-step --profile {profile.name}",
+            f"python -m orchestrator doctor --one-step --profile {shlex.quote(args.profile)}",
+            args.profile,
             "",
         ),
         runs,
@@ -170,7 +179,7 @@ def summary_of(rehearsal: Rehearsal, run_dir: RunDir, reader: Reader) -> str:
         f"checkpoint   {history.head.path if history.head else 'none'}, verified and read back",
         f"validations  {', '.join(f'{one.suite} at step {one.step} ({one.n} problems)' for one in validations)}",
         *([f"not tried    {rehearsal.untried}"] if rehearsal.untried else []),
-        f"next         python -m orchestrator run --profile {profile.name}",
+        f"next         python -m orchestrator run --profile {rehearsal.wanted}",
     ]
     return "\n".join(lines)
 

@@ -1,7 +1,7 @@
 """Derives the profiles that rehearse another one. (pure)
 
-`run --dry-run` runs a few steps with a tiny random model on a CPU: sizes, model and data are replaced, every choice of
-the method is kept. `doctor --one-step` runs one step of the profile as it is.
+`run --dry-run` runs a few steps with a tiny random model on a CPU: sizes and model are replaced, and so are data that
+are not there; every choice of the method is kept. `doctor --one-step` runs one step of the profile as it is.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ OWN_TRACKERS = ("tensorboard",)
 """Those that write into the run's folder, which is gone afterwards; others would list a run that never was."""
 PROMPT_TOKENS = {"azr": 3584, "grpo": 512, "verl": 512}
 """Of the tiny model, to which a token is a byte."""
+OWN_PROMPT_TOKENS = 3584
+"""Of the tiny model with problems of the user's own, which are rarely as short as the built-in ones."""
 COMPLETION_TOKENS = 16
 FEW_BATCHES = 4
 """Batches of problems for one step, which may draw again for groups that teach nothing."""
 
 
-def rehearsal_of(profile: Profile) -> Profile:
-    """A small version of `profile`.
+def rehearsal_of(profile: Profile, *, has_data: bool = False) -> Profile:
+    """A small version of `profile`. has_data: whether the file of `data.tasks` is there; GRPO then reads its problems.
 
     A random model gets random rewards: it answers nothing right, and groups of equal rewards would give no update.
     Raises LonghaulError (INPUT) for a worker whose sizes are not in the profile.
@@ -57,7 +59,21 @@ def rehearsal_of(profile: Profile) -> Profile:
             next_command=f"python -m orchestrator plan --profile {profile.name}",
             exit_code=ExitCode.INPUT,
         )
-    return tiny(small)
+    rehearsal = tiny(small)
+    return _with_own_problems(rehearsal, profile) if has_data and profile.run.worker == "grpo" else rehearsal
+
+
+def _with_own_problems(p: Profile, profile: Profile) -> Profile:
+    """Rewards of the user's own may need columns that the built-in problems lack."""
+    p = replace(p, data=replace(p.data, tasks=profile.data.tasks))
+    if p.model.random_init == "off":
+        return p
+    longest = OWN_PROMPT_TOKENS
+    return replace(
+        p,
+        sampling=replace(p.sampling, max_prompt_tokens=longest),
+        optimizer=replace(p.optimizer, row_tokens=longest + 64),
+    )
 
 
 def one_step_of(profile: Profile) -> Profile:

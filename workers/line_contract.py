@@ -182,6 +182,32 @@ class Wrote(Struct, frozen=True, tag="wrote"):
     bytes: int
 
 
+# --- init ------------------------------------------------------------------------------------------------------------
+
+
+ColumnKind = Literal["text", "number", "messages", "list", "other", "empty"]
+
+
+class Column(Struct, frozen=True):
+    """A column of the first rows. filled: share of them that have a value. mean_length, longest: in characters."""
+
+    name: str
+    kind: ColumnKind
+    filled: float
+    mean_length: int
+    longest: int
+    example: str
+    """The beginning of its first value, of the first row if that has one."""
+
+
+class Looked(Struct, frozen=True, tag="looked"):
+    """file: that was read; the folder, if it has several. rows: all of them."""
+
+    file: str
+    rows: int
+    columns: list[Column]
+
+
 Said = (
     Loading
     | Note
@@ -205,6 +231,7 @@ Said = (
     | Completed
     | Refused
     | Wrote
+    | Looked
 )
 """Any message from a worker."""
 
@@ -332,6 +359,13 @@ class RewardsSpec(Struct, frozen=True):
     timeout_s: float
     memory_gib: float
     threads: int
+
+
+class LookSpec(Struct, frozen=True):
+    """Input of `python -m workers.problems.look`, which replies with Looked."""
+
+    path: str
+    """Absolute: a file or a folder of data."""
 
 
 class GenerateSpec(Struct, frozen=True):

@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         from orchestrator.rehearsal import dry_run
 
-        return dry_run(chosen.profile or stored_with(chosen.run, []), args.runs)
+        return dry_run(chosen.profile or stored_with(chosen.run, []), args.runs, args.profile or "")
     is_begun = has_begun(chosen.run)
     verdict = examined(chosen.profile or stored_with(chosen.run, []), args, is_new=not is_begun)
     room = room_for(verdict.profile, chosen.run)

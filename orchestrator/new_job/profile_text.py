@@ -1,0 +1,79 @@
+"""Writes the profile of a new job as commented TOML: only what differs, each line with its reason. (pure)"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterable
+from typing import Any
+
+from orchestrator.new_job.rewards import CORRECT
+from orchestrator.new_job.settings import Job, Setting, Settings
+from profiles.harmless import harmless
+
+REASONS_AT = 36
+"""Column at which reasons begin, unless a value is longer."""
+
+
+def profile_text(job: Job, settings: Settings, function: str) -> str:
+    """function: name of the one in the reward file."""
+    where = "a CPU" if job.hardware.is_cpu else f"a card of {job.hardware.name.replace('gb', ' GB')}"
+    head = [
+        f"GRPO on {job.looked.rows:,} rows of {_comment(job.data)}, with {_comment(job.model.name)}, on {where}.",
+        f"It extends the shipped profile {settings.base} and has only what differs; docs/profiles.md lists all knobs.",
+        f"Start:  python -m orchestrator run --profile {shlex.quote(f'./{job.profile_file.name}')}",
+    ]
+    lines = [*(f"# {line}" for line in head), "", f"extends = {toml(settings.base)}"]
+    lines += [f"description = {toml(f'GRPO with {job.model.name} on own data')}", ""]
+    for section, own in _by_section(settings.settings):
+        others = _other_rewards(job, function) if section == "grpo" else []
+        lines += [f"[{section}]", *map(_line, own), *others, ""]
+    return "\n".join(lines)
+
+
+def toml(value: Any) -> str:
+    """A value in TOML, whole."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(toml, value)) + "]"
+    return repr(value)
+
+
+def _by_section(settings: Iterable[Setting]) -> list[tuple[str, list[Setting]]]:
+    """Sections in the order of their first setting, [grpo] always; a subsection comes after its own section."""
+    found: dict[str, list[Setting]] = {}
+    for one in settings:
+        found.setdefault(one.knob.rpartition(".")[0], []).append(one)
+    found.setdefault("grpo", [])
+    order = list(dict.fromkeys(name.partition(".")[0] for name in found))
+    return sorted(found.items(), key=lambda item: (order.index(item[0].partition(".")[0]), item[0]))
+
+
+def _line(setting: Setting) -> str:
+    text = f"{setting.knob.rpartition('.')[2]} = {toml(setting.value)}"
+    return f"{text:<{REASONS_AT}}# {setting.reason}"
+
+
+def _other_rewards(job: Job, function: str) -> list[str]:
+    """What the reward could be instead, as comments."""
+    own = f"{job.reward_file}:{function}"
+    names = (*job.reward.names, own) if job.reward.names == (CORRECT,) else (CORRECT, own)
+    if set(job.reward.names) == {CORRECT} or job.mapping.answer:
+        return [
+            "# Right answers, and your function from the reward file at half the weight:",
+            f"# rewards = {toml(names)}",
+            "# reward_weights = [1.0, 0.5]",
+        ]
+    return [
+        "# A second part, and weights for both:",
+        f"# rewards = {toml((own, 'format'))}",
+        "# reward_weights = [1.0, 0.2]",
+    ]
+
+
+def _comment(text: str) -> str:
+    """A text of the user's on one line of a comment."""
+    return harmless(text)

@@ -1,0 +1,69 @@
+"""Tries a written profile as a person would: the plan, the rows as the model will see them, and a dry run."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from contextlib import redirect_stderr
+from pathlib import Path
+
+from orchestrator.new_job.settings import Job
+from orchestrator.signals import SIGNALS
+from orchestrator.streams import say
+from profiles.errors import ExitCode, LonghaulError
+
+INTERRUPTED = 130
+
+
+def tried(job: Job, runs: Path, card: str, *, with_dry_run: bool) -> int:
+    """The exit code of the first command that refuses, or 0. card: GB to plan for; empty: what is here.
+
+    Raises LonghaulError, which says that the files stay.
+    """
+    file, among_runs = str(job.profile_file), ["--runs", str(runs)]
+    steps = [("plan", ["plan", "--profile", file, *(["--card", card] if card else [])])]
+    if _has_preview():
+        steps.append(("data", ["data", "preview", "--profile", file]))
+    else:
+        say("\n-- data preview: not in this version\n")
+    if with_dry_run:
+        steps.append(("dry run", ["run", "--profile", file, "--dry-run", "--plain"]))
+    try:
+        for title, words in steps:
+            say(f"\n-- {title}\n")
+            if title == "dry run":
+                SIGNALS.install()
+            if code := _command([*words, *among_runs]):
+                return code
+    except LonghaulError as error:
+        if SIGNALS.stops:
+            say(f"\nthe dry run was stopped; {_files(job)} are complete\n")
+            return INTERRUPTED
+        kept = f"{_files(job)}; {error.kept}"
+        raise LonghaulError(
+            error.what, kept=kept, next_command=error.next_command, exit_code=error.exit_code
+        ) from error
+    return int(ExitCode.OK)
+
+
+def _command(words: Sequence[str]) -> int:
+    from orchestrator.cli import parse  # it imports this command
+
+    args, module = parse(words)
+    return int(module.run(args))  # type: ignore[attr-defined]
+
+
+def _has_preview() -> bool:
+    """Whether `data` has the action."""
+    from orchestrator.cli import parse
+
+    try:
+        with redirect_stderr(io.StringIO()):
+            parse(["data", "preview", "--profile", "pocket-grpo"])
+    except SystemExit:
+        return False
+    return True
+
+
+def _files(job: Job) -> str:
+    return f"{job.profile_file} and {job.reward_file}"
