@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     longest = load_profile(settings.base).profile.sampling.max_completion_tokens
     texts = {
         job.profile_file.name: profile_text(job, settings, function),
-        job.reward_file.name: reward_text(job.mapping, job.reward_file.name, longest),
+        job.reward_file.name: reward_text(job.mapping, longest),
     }
     write_all(job.folder, texts)
     say(f"\nwritten  {harmless(str(job.profile_file))}   extends {settings.base}\n")

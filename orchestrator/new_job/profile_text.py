@@ -54,7 +54,7 @@ def _by_section(settings: Iterable[Setting]) -> list[tuple[str, list[Setting]]]:
 
 def _line(setting: Setting) -> str:
     text = f"{setting.knob.rpartition('.')[2]} = {toml(setting.value)}"
-    return f"{text:<{REASONS_AT}}# {setting.reason}"
+    return f"{text:<{REASONS_AT - 2}}  # {setting.reason}"
 
 
 def _other_rewards(job: Job, function: str) -> list[str]:

@@ -28,9 +28,8 @@ Each is called once for each rollout, in a process of its own with limits of tim
                  is_well_formed   whether it has the format that the prompt asks for
                  seed             of this rollout, for a random choice that can be repeated
 
-Return a number, or a dict of named numbers to see several in the metrics. Rollouts of one problem are compared with
-each other: a function that gives all of them the same teaches nothing.
-Try it without training:  python -m orchestrator rewards test {file}
+Return a number, or a dict of named numbers: their sum counts, and each is in the metrics. Rollouts of one problem are
+compared with each other: a function that gives all of them the same teaches nothing.
 """
 '''
 
@@ -68,11 +67,11 @@ def function_of(mapping: Mapping) -> str:
     return FOR_ANSWERS if mapping.answer else WITHOUT_ANSWERS
 
 
-def reward_text(mapping: Mapping, file: str, max_completion_tokens: int) -> str:
-    """file: its name. max_completion_tokens: of the profile."""
+def reward_text(mapping: Mapping, max_completion_tokens: int) -> str:
+    """max_completion_tokens: of the profile."""
     used = [name for name in (mapping.prompt, mapping.answer, mapping.tests, *mapping.others) if name]
     shown = [_shown(name) for name in used[:SHOWN]] + (["..."] if len(used) > SHOWN else [])
-    head = HEAD.format(columns=", ".join(shown), file=file)
+    head = HEAD.format(columns=", ".join(shown))
     if mapping.answer:
         column = mapping.answer if mapping.answer.isidentifier() and not iskeyword(mapping.answer) else ""
         body = BODY_FOR_ANSWERS.format(longest=max_completion_tokens)
