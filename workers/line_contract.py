@@ -189,13 +189,17 @@ ColumnKind = Literal["text", "number", "messages", "list", "other", "empty"]
 
 
 class Column(Struct, frozen=True):
-    """A column of the first rows. filled: share of them that have a value. mean_length, longest: in characters."""
+    """A column of the first rows. filled: share of them that have a value. mean_length, longest: in characters.
+
+    longest_answer: likewise, of what would be compared if the column held right answers.
+    """
 
     name: str
     kind: ColumnKind
     filled: float
     mean_length: int
     longest: int
+    longest_answer: int
     example: str
     """The beginning of its first value, of the first row if that has one."""
 

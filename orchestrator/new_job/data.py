@@ -27,7 +27,7 @@ def look_at(data: str) -> Looked:
 def built_in() -> Looked:
     """The built-in word problems, which have no file. (pure)"""
     prompt, answer = "Tom has 3 bags of 4 pens. ...", "12"
-    columns = [Column("prompt", "text", 1.0, 100, 190, prompt), Column("answer", "number", 1.0, 2, 2, answer)]
+    columns = [Column("prompt", "text", 1.0, 92, 143, 143, prompt), Column("answer", "number", 1.0, 2, 2, 2, answer)]
     return Looked(BUILT_IN_PROBLEMS, 1024, columns)
 
 

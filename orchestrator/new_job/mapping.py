@@ -38,11 +38,13 @@ ANSWERS = (
 )
 TESTS = ("tests", "test_list", "test_cases", "input_output", "test")
 """Usual names of columns, the most telling first."""
-DEFAULT_PROMPTS = ("prompt", "question")
-DEFAULT_ANSWER = "answer"
+DEFAULT_PROMPTS = ("prompt", "question", "messages")
+DEFAULT_ANSWER, DEFAULT_TESTS = "answer", "tests"
 """What is read when a profile maps no columns."""
 READABLE = ("text", "messages")
 COMPARABLE = ("text", "number")
+LONGEST_ANSWER = 256
+"""In characters, as the reader of problems has it."""
 NONE = "none"
 """What a person types for a data set without an answer."""
 
@@ -62,8 +64,9 @@ class Mapping:
         """What `[data.columns]` must say: part -> column, where another one would be read by default."""
         there = {self.prompt, self.answer, self.tests, *self.others}
         default = next((name for name in DEFAULT_PROMPTS if name in there), "")
-        prompt = {} if self.prompt == default else {"prompt": self.prompt}
-        return prompt if self.answer in ("", DEFAULT_ANSWER) else {**prompt, "answer": self.answer}
+        read = {"prompt": default, "answer": self.answer and DEFAULT_ANSWER, "tests": self.tests and DEFAULT_TESTS}
+        chosen = {"prompt": self.prompt, "answer": self.answer, "tests": self.tests}
+        return {part: name for part, name in chosen.items() if name != read[part]}
 
 
 def mapping_of(columns: Sequence[Column], file: str, prompt: str = "", answer: str = "") -> Mapping:
@@ -79,7 +82,7 @@ def mapping_of(columns: Sequence[Column], file: str, prompt: str = "", answer: s
     if not prompt:
         raise _refused(columns, file, "has no column of text that could be a prompt", "--prompt-column COLUMN")
     if not answer:
-        answer = _guess([one for one in columns if one.name != prompt], ANSWERS, COMPARABLE)
+        answer = _guess([one for one in columns if one.name != prompt and _is_short(one)], ANSWERS, COMPARABLE)
     answer = "" if answer == NONE else answer
     tests = next((one.name for name in TESTS for one in columns if one.name.lower() == name and one.filled > 0), "")
     used = {prompt, answer, tests}
@@ -98,6 +101,11 @@ def _guess(columns: Sequence[Column], names: Sequence[str], kinds: Collection[st
             if name in one.name.lower().replace("-", "_").split("_"):
                 return one.name
     return ""
+
+
+def _is_short(column: Column) -> bool:
+    """Whether its values can be compared with an answer: an essay cannot."""
+    return column.longest_answer <= LONGEST_ANSWER
 
 
 def _longest_text(columns: Sequence[Column], without: Collection[str]) -> str:

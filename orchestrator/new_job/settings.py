@@ -10,15 +10,15 @@ from typing import Any
 from orchestrator.judging import ProfileVerdict, judge
 from orchestrator.new_job.hardware import Hardware
 from orchestrator.new_job.mapping import Mapping
-from orchestrator.new_job.models import ChosenModel
+from orchestrator.new_job.models import FOR_WORDS, ChosenModel
 from orchestrator.new_job.rewards import CORRECT, OWN, ChosenReward
 from orchestrator.preflight import gib, indented, table, why_none_fits
 from profiles.built_in import BUILT_IN
 from profiles.errors import ExitCode, LonghaulError
-from profiles.knobs import value_of, with_values
+from profiles.knobs import knobs, value_of, with_values
 from profiles.load import load_profile
 from profiles.schema import Profile
-from profiles.suites import record_of
+from profiles.suites import FOR_PROBLEMS, record_of, shipped_suites
 from workers.line_contract import Looked
 
 REWARD_FILE = "rewards.py"
@@ -29,6 +29,10 @@ CHARACTERS_A_TOKEN = 3
 """Fewer than usual (four in English), so that prompts of code and numbers fit, too."""
 LONGEST_PROMPT = 4096
 ROUNDED_TO = 256
+CHAT = "chat"
+HELD_OUT = "data.held_out"
+HELD_OUT_SUITE = HELD_OUT.partition(".")[2].replace("_", "-")  # of the same name
+FEWEST_ROWS, MANY_ROWS = 20, 500
 IN_A_ROW = 4
 """Completions that share a row with their prompt, as in the profile that is extended."""
 
@@ -91,26 +95,37 @@ def _of_model(job: Job) -> Iterator[Setting]:
         yield Setting("model.path", job.model.path, "the built-in model for word problems")
         return
     yield Setting("model.path", job.model.path, "absolute, so that the run finds it from any folder")
-    style, why = (
-        ("boxed-chat", "by the model's chat template") if job.model.has_template else ("boxed", "as plain text")
-    )
-    if job.reward.needs_answers:
-        why += "; asks for the answer in a box, where it is looked for"
-    elif not job.model.has_template:
-        style, why = "verbatim", "adds nothing to the prompt"
-    else:
-        why += "; it also asks for a box, which your reward may ignore"
-    yield Setting("model.prompt_style", style, why)
+    yield Setting("model.prompt_style", *_style(job))
     if job.hardware.is_cpu:
         yield Setting("model.dtype", "float32", "what a processor computes well in")
         yield Setting("model.quantization", "none", "4 bits need a GPU")
         yield Setting("memory.cap_gib", 0.0, "the profile's limit is for a GPU")
 
 
+def _style(job: Job) -> tuple[str, str]:
+    """The prompt style, and why."""
+    has_template = job.model.has_template
+    if job.reward.needs_answers:
+        how = "by the model's chat template" if has_template else "as plain text"
+        return "boxed-chat" if has_template else "boxed", f"{how}; asks for the answer in a box, where it is looked for"
+    if not has_template:
+        return "verbatim", "adds nothing to the prompt"
+    if CHAT in FOR_PROBLEMS:
+        return CHAT, "by the model's chat template, without further words"
+    return "boxed-chat", "by the model's chat template; it also asks for a box, which your reward may ignore"
+
+
 def _of_data(job: Job, profile: Profile) -> Iterator[Setting]:
     looked, is_file = job.looked, job.data not in BUILT_IN
     reason = f"{looked.rows:,} rows; absolute, so that the run finds it from any folder"
     yield Setting("data.tasks", job.data, reason if is_file else f"{looked.rows:,} built-in word problems")
+    if share := _held_out_share(job):
+        yield Setting(HELD_OUT, share, "share of the rows that never train; they are asked after each cycle")
+        yield Setting("validation.suites", (HELD_OUT_SUITE,), "the rows that are held out")
+    elif not job.model.is_built_in:
+        suites = (BUILT_IN[FOR_WORDS].suite,)
+        about = record_of(suites[0]).about.partition(";")[0]
+        yield Setting("validation.suites", suites, f"not your data, but {about}; docs/evaluation.md has others")
     if job.model.is_built_in:
         return
     longest = next(one.longest for one in looked.columns if one.name == job.mapping.prompt)
@@ -121,10 +136,14 @@ def _of_data(job: Job, profile: Profile) -> Iterator[Setting]:
         rows = room + IN_A_ROW * profile.sampling.max_completion_tokens
         yield Setting("optimizer.row_tokens", rows, "a prompt and four of its completions")
     yield Setting("grpo.sent.enabled", False, "true: from easy to hard; the first cycle then measures every problem")
-    suites = (BUILT_IN["pocket-words"].suite,)
-    if profile.validation.suites != suites:
-        about = record_of(suites[0]).about.partition(";")[0]
-        yield Setting("validation.suites", suites, f"{about}, generated; docs/evaluation.md has others")
+
+
+def _held_out_share(job: Job) -> float:
+    """Of rows with answers, by which a validation can judge; 0 if too few would be left, or none."""
+    can_be = HELD_OUT in knobs() and HELD_OUT_SUITE in shipped_suites()
+    if not can_be or job.data in BUILT_IN or not job.mapping.answer or job.looked.rows < FEWEST_ROWS:
+        return 0.0
+    return 0.1 if job.looked.rows >= MANY_ROWS else 0.2
 
 
 def _of_reward(job: Job, function: str) -> Iterator[Setting]:
@@ -135,7 +154,11 @@ def _of_reward(job: Job, function: str) -> Iterator[Setting]:
         yield Setting("grpo.rewards", names, reason)
 
 
-COLUMN_REASONS = {"prompt": "the column that is asked", "answer": "the column of right answers"}
+COLUMN_REASONS = {
+    "prompt": "the column that is asked",
+    "answer": "the column of right answers",
+    "tests": "the column of tests for programs",
+}
 
 
 def _of_columns(job: Job) -> list[Setting]:

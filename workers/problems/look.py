@@ -20,12 +20,14 @@ from profiles.errors import ExitCode, LonghaulError
 from workers.line_contract import Column, ColumnKind, Looked, LookSpec
 from workers.lines import Say, serve
 from workers.problems.tables import KINDS, table_files
+from workers.verifiers.answers import gold_of
 
 STUDIED = 1000
 """First rows from which the columns are described; the others are only counted."""
 EXAMPLE = 200
 """Longest example of a value, in characters."""
 SPLIT = "train"
+FROM_HUB = "hf download OWNER/NAME --repo-type dataset --local-dir DIR"
 
 
 def work(spec: LookSpec, say: Say) -> None:
@@ -57,9 +59,18 @@ def _column(name: str, values: Sequence[Any]) -> Column:
     there = [value for value in values if value is not None and value == value and value != ""]  # NaN: a table's None
     kinds = {_kind(value) for value in there}
     kind: ColumnKind = kinds.pop() if len(kinds) == 1 else "other" if kinds else "empty"
-    lengths = sorted(len(_text(value)) for value in there) or [0]
-    example = _text(there[0])[:EXAMPLE] if there else ""
-    return Column(name, kind, len(there) / len(values), sum(lengths) // len(lengths), lengths[-1], example)
+    texts = [_text(value) for value in there] or [""]
+    lengths = [len(text) for text in texts]
+    answer = max(len(gold_of(text)) for text in texts)
+    return Column(
+        name,
+        kind,
+        filled=len(there) / len(values),
+        mean_length=sum(lengths) // len(lengths),
+        longest=max(lengths),
+        longest_answer=answer,
+        example=texts[0][:EXAMPLE],
+    )
 
 
 def _kind(value: Any) -> ColumnKind:
@@ -89,9 +100,8 @@ def _files_of(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise refusal(
-            path, "there is no such file", f"ls {_nearest_folder(path)}   then the same command with --data FILE"
-        )
+        way = f"ls {_nearest_folder(path)}   then the same command with --data FILE   (from the hub: {FROM_HUB})"
+        raise refusal(path, "there is no such file", way)
     lines = sorted(one for one in path.rglob("*.jsonl") if one.is_file())
     of_split = [one for one in lines if SPLIT in one.stem.replace("_", "-").split("-")] or lines
     if len(of_split) == 1:

@@ -28,7 +28,7 @@ from workers.line_contract import Column, ColumnKind, Looked
 
 
 def column(name: str, kind: ColumnKind = "text", longest: int = 40) -> Column:
-    return Column(name, kind, 1.0, longest // 2, longest, "an example")
+    return Column(name, kind, 1.0, longest // 2, longest, longest, "an example")
 
 
 # --- columns ----------------------------------------------------------------------------------------------------------
@@ -47,6 +47,7 @@ def column(name: str, kind: ColumnKind = "text", longest: int = 40) -> Column:
         ),
         pytest.param([column("prompt"), column("answer", "list")], "prompt", "", id="a list is no answer"),
         pytest.param([column("input"), column("output")], "input", "output", id="input and output"),
+        pytest.param([column("prompt"), column("response", longest=900)], "prompt", "", id="an essay is no answer"),
     ],
 )
 def test_columns_are_guessed_by_their_names(columns: list[Column], prompt: str, answer: str) -> None:
@@ -85,6 +86,8 @@ def test_columns_that_cannot_be_are_refused_with_those_that_are_there(
         (Mapping("question", ""), {}),
         (Mapping("question", "answer", others=("prompt",)), {"prompt": "question"}),
         (Mapping("question", "solution"), {"answer": "solution"}),
+        (Mapping("messages", "", "tests"), {}),
+        (Mapping("prompt", "", "test_list"), {"tests": "test_list"}),
         (Mapping("problem", "solution"), {"prompt": "problem", "answer": "solution"}),
     ],
 )

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from orchestrator.new_job import mapping
 from profiles.errors import ExitCode, LonghaulError
 from workers.problems.look import EXAMPLE, STUDIED, columns_of, look
+from workers.verifiers.answers import LONGEST_ANSWER
 
 
 def lines(path: Path, *rows: Any) -> Path:
@@ -41,6 +43,11 @@ def test_columns_are_described_by_their_first_rows() -> None:
     first, second = columns_of([{"a": "xyz"}, {"a": "v", "b": "w" * 900}])
     assert (first.name, first.filled, first.mean_length, first.longest, first.example) == ("a", 1.0, 2, 3, "xyz")
     assert (second.name, second.filled, second.longest, second.example) == ("b", 0.5, 900, "w" * EXAMPLE)
+
+
+def test_of_a_worked_solution_only_the_answer_at_its_end_counts_as_an_answer() -> None:
+    (column,) = columns_of([{"answer": "step by step " * 50 + "\n#### 42"}])
+    assert column.longest > 600 and column.longest_answer == 2
 
 
 def test_all_lines_are_counted_and_bad_ones_have_no_columns(tmp_path: Path) -> None:
@@ -102,3 +109,7 @@ def test_data_that_cannot_be_used_say_why(name: str, said: str, tmp_path: Path) 
 def test_text_that_no_file_can_hold_is_replaced(tmp_path: Path) -> None:
     (column,) = look(lines(tmp_path / "a.jsonl", '{"q": "\\ud800 lone"}')).columns
     column.example.encode()
+
+
+def test_the_longest_answer_is_the_readers() -> None:
+    assert mapping.LONGEST_ANSWER == LONGEST_ANSWER
