@@ -150,7 +150,7 @@ def rehearse(rehearsal: Rehearsal, folder: Path, runs: Path) -> int:
                 f"the {title} of {profile.name} ended early: {ending.reason}",
                 kept=f"its files are in {folder}",
                 next_command=rehearsal.again,
-                exit_code=ExitCode.INTERNAL,
+                exit_code=ExitCode.ABORTED if ending.state is RunState.STOPPED else ExitCode.INTERNAL,
             )
         return int(ExitCode.OK)
 

@@ -23,14 +23,14 @@ from pathlib import Path
 from orchestrator.display.wording import among, harmless
 from orchestrator.new_job.asking import Asker, asker_here, settled
 from orchestrator.new_job.data import BUILT_IN_PROBLEMS, likely_data, look_at
-from orchestrator.new_job.hardware import AUTO, CARDS, CPU, hardware_of
+from orchestrator.new_job.hardware import AUTO, CARDS, CPU, Hardware, hardware_of
 from orchestrator.new_job.mapping import NONE, Mapping, columns_text, mapping_of
 from orchestrator.new_job.models import likely_model, model_of
 from orchestrator.new_job.profile_text import profile_text
 from orchestrator.new_job.reward_text import function_of, reward_text
 from orchestrator.new_job.rewards import OWN, likely_reward, reward_of
-from orchestrator.new_job.settings import REWARD_FILE, Job, settings_of
-from orchestrator.new_job.trial import INTERRUPTED, tried
+from orchestrator.new_job.settings import REWARD_FILE, Job, rows_of, settings_of
+from orchestrator.new_job.trial import INTERRUPTED, has_command, tried
 from orchestrator.new_job.writing import entries_of, in_the_way, write_all
 from orchestrator.streams import say
 from profiles.errors import ExitCode, LonghaulError
@@ -83,9 +83,12 @@ def run(args: argparse.Namespace) -> int:
     card = "" if job.hardware.is_cpu or args.card in (None, AUTO) else f"{job.hardware.gigabytes:g}"
     if code := tried(job, args.runs, card, with_dry_run=not args.no_dry_run):
         return code
-    start = f"python -m orchestrator run --profile {shlex.quote(_near(job.profile_file))}"
-    say(f"\n-- ready\nchange   {_near(job.profile_file)} and {_near(job.reward_file)} as you like\n")
-    say(among(args.runs, f"start    {start}\n"))
+    profile, rewards = _near(job.profile_file), _near(job.reward_file)
+    say(f"\n-- ready\nchange   {profile} and {rewards} as you like\n")
+    if has_command("rewards"):
+        rows = "" if job.data == BUILT_IN_PROBLEMS else f" --data {shlex.quote(job.data)}"
+        say(f"try      python -m orchestrator rewards test {shlex.quote(rewards)}{rows}\n")
+    say(among(args.runs, f"start    python -m orchestrator run --profile {shlex.quote(profile)}\n"))
     return int(ExitCode.OK)
 
 
@@ -110,6 +113,8 @@ def _decided(args: argparse.Namespace, asker: Asker | None) -> tuple[Job, str]:
         lambda wanted: found if wanted == found.name else hardware_of(wanted),
         (*CARDS, CPU),
     )
+    for title, text in (("model", model.path), ("reward", reward.text), ("card", _card(hardware))):
+        say(f"{title:<8} {harmless(text)}\n")
     folder = _folder(args, asker, here, {data, model.path})
     job = Job(_name(args, folder), folder, model, data, looked, mapping, reward, hardware)
     _refuse_overwriting(job, asker, is_forced=args.force)
@@ -138,11 +143,16 @@ def _mapped(args: argparse.Namespace, asker: Asker | None, looked: Looked) -> Ma
     return mapping
 
 
+def _card(hardware: Hardware) -> str:
+    why = hardware.machine.why
+    return f"{hardware.name} ({why})" if hardware.is_cpu and why else hardware.name
+
+
 def _seen(looked: Looked) -> str:
     """What is in the data: rows, columns, the first row."""
     if looked.file == BUILT_IN_PROBLEMS:
         return f"data     {looked.rows:,} built-in word problems\n"
-    return f"data     {harmless(looked.file)}: {looked.rows:,} rows; the first:\n{columns_text(looked.columns)}\n"
+    return f"data     {harmless(looked.file)}: {rows_of(looked)}; the first:\n{columns_text(looked.columns)}\n"
 
 
 # --- folder and name --------------------------------------------------------------------------------------------------

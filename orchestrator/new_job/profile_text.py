@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from orchestrator.new_job.rewards import CORRECT
-from orchestrator.new_job.settings import Job, Setting, Settings
+from orchestrator.new_job.settings import Job, Setting, Settings, rows_of
 from profiles.harmless import harmless
 
 REASONS_AT = 36
@@ -19,7 +19,7 @@ def profile_text(job: Job, settings: Settings, function: str) -> str:
     """function: name of the one in the reward file."""
     where = "a CPU" if job.hardware.is_cpu else f"a card of {job.hardware.name.replace('gb', ' GB')}"
     head = [
-        f"GRPO on {job.looked.rows:,} rows of {_comment(job.data)}, with {_comment(job.model.name)}, on {where}.",
+        f"GRPO on {rows_of(job.looked)} of {_comment(job.data)}, with {_comment(job.model.name)}, on {where}.",
         f"It extends the shipped profile {settings.base} and has only what differs; docs/profiles.md lists all knobs.",
         f"Start:  python -m orchestrator run --profile {shlex.quote(f'./{job.profile_file.name}')}",
     ]
@@ -68,8 +68,8 @@ def _other_rewards(job: Job, function: str) -> list[str]:
             "# reward_weights = [1.0, 0.5]",
         ]
     return [
-        "# A second part, and weights for both:",
-        f"# rewards = {toml((own, 'format'))}",
+        "# A second function, and weights for both:",
+        f"# rewards = {toml((own, f'{job.reward_file}:short'))}",
         "# reward_weights = [1.0, 0.2]",
     ]
 

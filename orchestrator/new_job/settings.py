@@ -77,6 +77,11 @@ class Settings:
     settings: tuple[Setting, ...]
 
 
+def rows_of(looked: Looked) -> str:
+    """How many there are, in words."""
+    return f"{looked.rows:,} row{'s' * (looked.rows != 1)}"
+
+
 def settings_of(job: Job, function: str) -> Settings:
     """function: name of the one in the reward file. Raises LonghaulError (CUDA_OOM) if the model does not fit."""
     base = FOR_BUILT_IN if job.model.is_built_in else FOR_OTHERS
@@ -117,7 +122,7 @@ def _style(job: Job) -> tuple[str, str]:
 
 def _of_data(job: Job, profile: Profile) -> Iterator[Setting]:
     looked, is_file = job.looked, job.data not in BUILT_IN
-    reason = f"{looked.rows:,} rows; absolute, so that the run finds it from any folder"
+    reason = f"{rows_of(looked)}; absolute, so that the run finds it from any folder"
     yield Setting("data.tasks", job.data, reason if is_file else f"{looked.rows:,} built-in word problems")
     if share := _held_out_share(job):
         yield Setting(HELD_OUT, share, "share of the rows that never train; they are asked after each cycle")

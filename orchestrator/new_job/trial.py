@@ -36,8 +36,8 @@ def tried(job: Job, runs: Path, card: str, *, with_dry_run: bool) -> int:
             if code := _command([*words, *among_runs]):
                 return code
     except LonghaulError as error:
-        if SIGNALS.stops:
-            say(f"\nthe dry run was stopped; {_files(job)} are complete\n")
+        if error.exit_code == ExitCode.ABORTED:
+            say(f"\n{error.what}; {_files(job)} are complete\n")
             return INTERRUPTED
         kept = f"{_files(job)}; {error.kept}"
         raise LonghaulError(
@@ -51,6 +51,12 @@ def _command(words: Sequence[str]) -> int:
 
     args, module = parse(words)
     return int(module.run(args))  # type: ignore[attr-defined]
+
+
+def has_command(name: str) -> bool:
+    from orchestrator.cli import COMMANDS
+
+    return name in COMMANDS
 
 
 def _has_preview() -> bool:

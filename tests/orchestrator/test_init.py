@@ -95,6 +95,29 @@ def test_an_own_reward_on_other_columns_passes_its_dry_run(tmp_path: Path) -> No
     assert "dry run of job: done" in done.stdout
 
 
+@pytest.mark.slow
+def test_ctrl_c_in_the_dry_run_keeps_both_files(tmp_path: Path) -> None:
+    words = ["init", "--data", "pocket-words", "--model", "pocket-words", "--card", "cpu", "--yes"]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "TMPDIR": str(tmp_path)}
+    (tmp_path / "job").mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "orchestrator", *words],
+        cwd=tmp_path / "job",
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    before = "".join(iter(process.stdout.readline, "run 'rehearsal' begins\n"))
+    process.send_signal(signal.SIGINT)
+    said, errors = process.communicate(timeout=100)
+    assert process.returncode == 130 and "-- dry run" in before and errors == "", said + errors
+    assert "the dry run of job ended early: asked to stop; " in said and "are complete\n" in said
+    assert {path.name for path in (tmp_path / "job").iterdir()} == {"job.toml", "rewards.py"}
+
+
 def test_nothing_but_yes_takes_the_data_that_are_there_and_the_built_in_model(init: Init) -> None:
     problems(Path("train.jsonl"))
     code, said, _ = init("--yes", "--no-dry-run", "--card", "cpu")
@@ -178,13 +201,13 @@ def test_a_model_that_is_too_large_for_the_card_is_refused_with_the_plan(init: I
 # --- at a terminal ----------------------------------------------------------------------------------------------------
 
 
-def at_terminal(folder: Path, data: Path) -> Terminal:
-    words = ("--data", str(data), "--dir", str(folder), "--no-dry-run")
+def at_terminal(data: Path, *words: str) -> Terminal:
+    words = ("--data", str(data), "--no-dry-run", *words)
     return Terminal("-m", "orchestrator", "init", *words, columns=100, lines=40, input_is_terminal=True)
 
 
 def test_questions_have_defaults_and_a_wrong_answer_is_asked_again(tmp_path: Path) -> None:
-    terminal = at_terminal(tmp_path / "job", problems(tmp_path / "mine.jsonl"))
+    terminal = at_terminal(problems(tmp_path / "mine.jsonl"))
     for question, answer in (
         ("Model: a directory, or pocket-words [pocket-words]", "models/nothing"),
         ("there is no model directory", "pocket-words"),
@@ -192,6 +215,7 @@ def test_questions_have_defaults_and_a_wrong_answer_is_asked_again(tmp_path: Pat
         ("Column of right answers, or none [answer]", ""),
         ("Reward (correct, ", "own"),
         ("Card (8gb, 12gb, 16gb, 24gb, cpu)", "cpu"),
+        ("Folder to write into [job]", str(tmp_path / "job")),
     ):
         terminal.until(lambda awaited=question: awaited in terminal.text)
         os.write(terminal.master, f"{answer}\n".encode())
@@ -204,7 +228,7 @@ def test_questions_have_defaults_and_a_wrong_answer_is_asked_again(tmp_path: Pat
 
 def test_ctrl_c_at_a_question_leaves_nothing(tmp_path: Path) -> None:
     data = problems(tmp_path / "mine.jsonl")
-    terminal = at_terminal(tmp_path / "job", data)
+    terminal = at_terminal(data, "--dir", str(tmp_path / "job"))
     terminal.until(lambda: "Model: " in terminal.text)
     os.write(terminal.master, b"pocket-words\n")
     terminal.until(lambda: "Column that is asked" in terminal.text)
