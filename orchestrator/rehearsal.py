@@ -82,7 +82,8 @@ def dry_run(profile: Profile, runs: Path, wanted: str = "") -> int:
     """
     wanted = shlex.quote(wanted or profile.name)
     tasks = profile.data.tasks
-    small = rehearsal_of(profile, has_data=bool(tasks) and Path(tasks).expanduser().exists())
+    has_data = isinstance(tasks, str) and bool(tasks) and Path(tasks).expanduser().exists()
+    small = rehearsal_of(profile, has_data=has_data)
     data = "all of the data but a few rows" if small.data.tasks == tasks else "the files of data"
     return in_a_folder(
         Rehearsal(

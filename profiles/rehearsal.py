@@ -65,7 +65,7 @@ def rehearsal_of(profile: Profile, *, has_data: bool = False) -> Profile:
 
 def _with_own_problems(p: Profile, profile: Profile) -> Profile:
     """Rewards of the user's own may need columns that the built-in problems lack."""
-    p = replace(p, data=replace(p.data, tasks=profile.data.tasks))
+    p = replace(p, data=profile.data)
     if p.model.random_init == "off":
         return p
     longest = OWN_PROMPT_TOKENS
@@ -119,7 +119,7 @@ def _tiny_grpo(p: Profile) -> Profile:
     return replace(
         p,
         grpo=grpo,
-        data=replace(p.data, tasks="pocket-words"),
+        data=type(p.data)(tasks="pocket-words"),
         validation=replace(p.validation, suites=(BUILT_IN["pocket-words"].suite,)),
     )
 

@@ -23,7 +23,7 @@ def tried(job: Job, runs: Path, card: str, *, with_dry_run: bool) -> int:
     file, among_runs = str(job.profile_file), ["--runs", str(runs)]
     steps = [("plan", ["plan", "--profile", file, *(["--card", card] if card else [])])]
     if _has_preview():
-        steps.append(("data", ["data", "preview", "--profile", file]))
+        steps.append(("data preview", ["data", "preview", "--profile", file]))
     else:
         say("\n-- data preview: not in this version\n")
     if with_dry_run:

@@ -61,6 +61,14 @@ def test_the_twin_of_grpo_differs_in_sizes_alone() -> None:
     assert {knob for knob in knobs() if "." in knob and value_of(real, knob) != value_of(twin, knob)} <= SIZES
 
 
+@pytest.mark.parametrize("name", ["pocket-grpo", "grpo-1.5b-8gb"])
+def test_a_rehearsal_of_grpo_reads_problems_that_are_there(name: str) -> None:
+    real = load_profile(name, ["data.tasks=mine.jsonl"]).profile
+    there, missing = rehearsal_of(real, has_data=True), rehearsal_of(real)
+    assert (there.data, missing.data.tasks) == (real.data, "pocket-words")
+    assert check(there) == [] and there.sampling.max_prompt_tokens >= real.sampling.max_prompt_tokens
+
+
 def dry_run(profile: str, folder: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "TMPDIR": str(folder)}
     environment.pop("LONGHAUL_DATA", None)

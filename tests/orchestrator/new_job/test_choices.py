@@ -18,10 +18,11 @@ from orchestrator.new_job.models import likely_model, model_of
 from orchestrator.new_job.profile_text import profile_text, toml
 from orchestrator.new_job.reward_text import function_of, reward_text
 from orchestrator.new_job.rewards import likely_reward, reward_of
-from orchestrator.new_job.settings import Job, settings_of
+from orchestrator.new_job.settings import HELD_OUT, Job, settings_of
 from orchestrator.new_job.writing import write_all
 from profiles.errors import ExitCode, LonghaulError
 from profiles.footprint import GIB
+from profiles.knobs import knobs, sections
 from profiles.load import load_profile
 from profiles.shapes import ARCHITECTURES
 from workers.line_contract import Column, ColumnKind, Looked
@@ -186,9 +187,15 @@ def test_the_only_model_and_the_only_data_of_a_folder_are_offered(tmp_path: Path
 # --- settings and files -----------------------------------------------------------------------------------------------
 
 
-def job(folder: Path, model: str, card: str = "cpu", reward: str = "", columns: tuple[Column, ...] = ()) -> Job:
+FEW = 12
+"""Rows: too few to hold some of them out."""
+
+
+def job(
+    folder: Path, model: str, card: str = "cpu", reward: str = "", columns: tuple[Column, ...] = (), rows: int = FEW
+) -> Job:
     data = folder / "train.jsonl"
-    looked = Looked(str(data), 1234, list(columns or (column("prompt"), column("answer"))))
+    looked = Looked(str(data), rows, list(columns or (column("prompt"), column("answer"))))
     mapping = mapping_of(looked.columns, looked.file)
     chosen = reward_of(reward or likely_reward(mapping), mapping)
     return Job("mine", folder, model_of(model), str(data), looked, mapping, chosen, hardware_of(card))
@@ -200,7 +207,7 @@ def written(job: Job) -> dict[str, Any]:
     for line in text.splitlines():
         assert not (" = " in line and line[0] != "#") or "  # " in line or line.startswith(("extends", "description"))
     table = tomllib.loads(text)
-    if "columns" not in table["data"]:
+    if "columns" not in table["data"] or "data.columns" in sections():
         job.profile_file.write_text(text)
         load_profile(str(job.profile_file))
     return table
@@ -260,6 +267,23 @@ def test_long_prompts_get_room(tmp_path: Path) -> None:
         job(tmp_path, model_at(tmp_path / "model"), "16gb", columns=(column("prompt", longest=3000), column("answer")))
     )
     assert table["sampling"] == {"max_prompt_tokens": 1024} and table["optimizer"] == {"row_tokens": 1024 + 4 * 512}
+
+
+@pytest.mark.skipif(HELD_OUT not in knobs(), reason="no rows can be held out")
+@pytest.mark.parametrize(
+    ("rows", "columns", "share"),
+    [
+        (20, ("prompt", "answer"), 0.2),
+        (500, ("prompt", "answer"), 0.1),
+        (FEW, ("prompt", "answer"), None),
+        (500, ("prompt",), None),
+    ],
+)
+def test_rows_with_answers_are_held_out_if_there_are_enough(
+    rows: int, columns: tuple[str, ...], share: float | None, tmp_path: Path
+) -> None:
+    table = written(job(tmp_path, "pocket-words", columns=tuple(map(column, columns)), rows=rows))
+    assert table["data"].get("held_out") == share and ("validation" in table) == (share is not None)
 
 
 def test_own_rewards_and_other_columns_are_named(tmp_path: Path) -> None:
