@@ -32,16 +32,16 @@ def entries_of(folder: Path) -> list[str]:
 def write_all(folder: Path, texts: Mapping[str, str]) -> None:
     """Write each file, and make the folder if it is not there.
 
-    Everything is on disk in a hidden folder before the first file gets its name. Signals wait while files are renamed.
+    Everything is on disk in a hidden folder before the first file gets its name. Signals wait until all is done.
     Raises LonghaulError (INPUT, PERMISSION, DISK); nothing is then left behind.
     """
-    with writing(folder, KEPT), _made(folder), tempfile.TemporaryDirectory(prefix=".init-", dir=folder) as staged:
-        for name, text in texts.items():
-            durable.write_new_file(Path(staged) / name, text.encode())
-        with _undisturbed():
+    with _undisturbed(), writing(folder, KEPT), _made(folder):
+        with tempfile.TemporaryDirectory(prefix=".init-", dir=folder) as staged:
+            for name, text in texts.items():
+                durable.write_new_file(Path(staged) / name, text.encode())
             for name in texts:
                 (Path(staged) / name).replace(folder / name)
-            durable.fsync_dir(folder)
+        durable.fsync_dir(folder)
 
 
 @contextmanager

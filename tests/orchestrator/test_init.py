@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,7 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli import main
+from orchestrator.cli import main, parse
+from orchestrator.commands import init as command
+from orchestrator.new_job.hardware import CARDS
 from profiles.errors import ExitCode
 from profiles.knobs import sections
 from tests import REPOSITORY
@@ -199,6 +202,20 @@ def test_a_model_that_is_too_large_for_the_card_is_refused_with_the_plan(init: I
     code, _, said = init("--model", str(tmp_path / "large"), "--data", "pocket-words", "--card", "8gb", "--yes")
     assert code == ExitCode.CUDA_OOM and "is too large for 8gb" in said and "phase     allocated" in said
     assert not any(Path().iterdir())
+
+
+def test_every_command_of_the_documents_and_of_help_is_one_that_is_understood() -> None:
+    texts = [(REPOSITORY / "docs/quickstart.md").read_text(), str(command.__doc__)]
+    found = [
+        line.partition("#")[0].partition("init")[2]
+        for text in texts
+        for line in text.replace("\\\n", " ").splitlines()
+        if line.strip().startswith("python -m orchestrator init")
+    ]
+    assert len(found) >= 6
+    for words in found:
+        args, _ = parse(["init", *shlex.split(words)])
+        assert args.card in (None, "cpu", *CARDS)
 
 
 # --- at a terminal ----------------------------------------------------------------------------------------------------
