@@ -26,7 +26,6 @@ Each is called once for each rollout, in a process of its own with limits of tim
                  is_truncated     whether it was cut
                  is_correct       whether its answer is right, by the program's own comparison
                  is_well_formed   whether it has the format that the prompt asks for
-                 seed             of this rollout, for a random choice that can be repeated
 
 Return a number, or a dict of named numbers: their sum counts, and each is in the metrics. Rollouts of one problem are
 compared with each other: a function that gives all of them the same teaches nothing.
