@@ -24,7 +24,7 @@ from orchestrator.display.wording import among, harmless
 from orchestrator.new_job.asking import Asker, asker_here, settled
 from orchestrator.new_job.data import BUILT_IN_PROBLEMS, likely_data, look_at
 from orchestrator.new_job.hardware import AUTO, CARDS, CPU, Hardware, hardware_of
-from orchestrator.new_job.mapping import NONE, Mapping, columns_text, mapping_of
+from orchestrator.new_job.mapping import NONE, ColumnMap, columns_text, mapping_of
 from orchestrator.new_job.models import likely_model, model_of
 from orchestrator.new_job.profile_text import profile_text
 from orchestrator.new_job.reward_text import function_of, reward_text
@@ -121,7 +121,7 @@ def _decided(args: argparse.Namespace, asker: Asker | None) -> tuple[Job, str]:
     return job, function_of(mapping)
 
 
-def _mapped(args: argparse.Namespace, asker: Asker | None, looked: Looked) -> Mapping:
+def _mapped(args: argparse.Namespace, asker: Asker | None, looked: Looked) -> ColumnMap:
     """The columns; a person sees the guesses as defaults."""
     guess = mapping_of(looked.columns, looked.file, args.prompt_column or "", args.answer_column or "")
     if looked.file == BUILT_IN_PROBLEMS:

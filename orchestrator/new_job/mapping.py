@@ -50,7 +50,7 @@ NONE = "none"
 
 
 @dataclass(frozen=True)
-class Mapping:
+class ColumnMap:
     """Names of columns; empty: there is none."""
 
     prompt: str
@@ -69,7 +69,7 @@ class Mapping:
         return {part: name for part, name in chosen.items() if name != read[part]}
 
 
-def mapping_of(columns: Sequence[Column], file: str, prompt: str = "", answer: str = "") -> Mapping:
+def mapping_of(columns: Sequence[Column], file: str, prompt: str = "", answer: str = "") -> ColumnMap:
     """The named columns, and guesses for those that are not named. answer: `none` if no column holds it.
 
     Raises LonghaulError (INPUT), with the columns that are there, for a name that is not among them, and if no column
@@ -86,7 +86,7 @@ def mapping_of(columns: Sequence[Column], file: str, prompt: str = "", answer: s
     answer = "" if answer == NONE else answer
     tests = next((one.name for name in TESTS for one in columns if one.name.lower() == name and one.filled > 0), "")
     used = {prompt, answer, tests}
-    return Mapping(prompt, answer, tests, tuple(one.name for one in columns if one.name not in used))
+    return ColumnMap(prompt, answer, tests, tuple(one.name for one in columns if one.name not in used))
 
 
 def _guess(columns: Sequence[Column], names: Sequence[str], kinds: Collection[str]) -> str:

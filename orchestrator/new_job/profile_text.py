@@ -19,7 +19,7 @@ def profile_text(job: Job, settings: Settings, function: str) -> str:
     """function: name of the one in the reward file."""
     where = "a CPU" if job.hardware.is_cpu else f"a card of {job.hardware.name.replace('gb', ' GB')}"
     head = [
-        f"GRPO on {rows_of(job.looked)} of {_comment(job.data)}, with {_comment(job.model.name)}, on {where}.",
+        f"GRPO on {rows_of(job.looked)} of {harmless(job.data)}, with {harmless(job.model.name)}, on {where}.",
         f"It extends the shipped profile {settings.base} and has only what differs; docs/profiles.md lists all knobs.",
         f"Start:  python -m orchestrator run --profile {shlex.quote(f'./{job.profile_file.name}')}",
     ]
@@ -58,22 +58,15 @@ def _line(setting: Setting) -> str:
 
 
 def _other_rewards(job: Job, function: str) -> list[str]:
-    """What the reward could be instead, as comments."""
-    own = f"{job.reward_file}:{function}"
-    names = (*job.reward.names, own) if job.reward.names == (CORRECT,) else (CORRECT, own)
-    if set(job.reward.names) == {CORRECT} or job.mapping.answer:
+    """What the reward could be besides, as comments."""
+    names, own = job.reward.names, f"{job.reward_file}:{function}"
+    if len(names) > 1:
         return [
-            "# Right answers, and your function from the reward file at half the weight:",
-            f"# rewards = {toml(names)}",
-            "# reward_weights = [1.0, 0.5]",
+            "# Weights of these parts, in their order:",
+            f"# reward_weights = {toml([1.0, 0.5, *[0.25] * len(names)][: len(names)])}",
         ]
-    return [
-        "# A second function, and weights for both:",
-        f"# rewards = {toml((own, f'{job.reward_file}:short'))}",
-        "# reward_weights = [1.0, 0.2]",
-    ]
-
-
-def _comment(text: str) -> str:
-    """A text of the user's on one line of a comment."""
-    return harmless(text)
+    if names == (CORRECT,) or job.mapping.answer:
+        about, others = "Right answers, and your function from the reward file at half the weight:", (CORRECT, own)
+    else:
+        about, others = "A second function at half the weight:", (own, f"{job.reward_file}:short")
+    return [f"# {about}", f"# rewards = {toml(others)}", "# reward_weights = [1.0, 0.5]"]

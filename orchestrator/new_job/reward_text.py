@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from keyword import iskeyword
 
-from orchestrator.new_job.mapping import Mapping
+from orchestrator.new_job.mapping import ColumnMap
 from profiles.harmless import harmless
 
 FOR_ANSWERS = "brief"
@@ -61,12 +61,12 @@ TRL = """
 """
 
 
-def function_of(mapping: Mapping) -> str:
+def function_of(mapping: ColumnMap) -> str:
     """Name of the function in the file."""
     return FOR_ANSWERS if mapping.answer else WITHOUT_ANSWERS
 
 
-def reward_text(mapping: Mapping, max_completion_tokens: int) -> str:
+def reward_text(mapping: ColumnMap, max_completion_tokens: int) -> str:
     """max_completion_tokens: of the profile."""
     used = [name for name in (mapping.prompt, mapping.answer, mapping.tests, *mapping.others) if name]
     shown = [_shown(name) for name in used[:SHOWN]] + (["..."] if len(used) > SHOWN else [])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.display.wording import harmless
-from orchestrator.new_job.mapping import Mapping
+from orchestrator.new_job.mapping import ColumnMap
 from profiles.errors import ExitCode, LonghaulError
 from profiles.refusal import nearest
 from profiles.rewards import BUILT_IN, ON_ANSWERS, is_function
@@ -32,14 +32,14 @@ class ChosenReward:
         return ",".join(self.names)
 
 
-def likely_reward(mapping: Mapping) -> str:
+def likely_reward(mapping: ColumnMap) -> str:
     """What suits the columns: answers are compared, tests are run, and for anything else a function judges. (pure)"""
     if mapping.answer:
         return CORRECT
     return TESTS if mapping.tests and TESTS in BUILT_IN else OWN
 
 
-def reward_of(wanted: str, mapping: Mapping) -> ChosenReward:
+def reward_of(wanted: str, mapping: ColumnMap) -> ChosenReward:
     """wanted: names with commas between them. Raises LonghaulError (INPUT) for one that is unknown, for a file that is
     not there, and for a part that compares answers where the data have none."""
     names = tuple(_absolute(name.strip()) for name in wanted.split(",") if name.strip())

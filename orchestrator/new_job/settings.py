@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.judging import ProfileVerdict, judge
 from orchestrator.new_job.hardware import Hardware
-from orchestrator.new_job.mapping import Mapping
+from orchestrator.new_job.mapping import ColumnMap
 from orchestrator.new_job.models import FOR_WORDS, ChosenModel
 from orchestrator.new_job.rewards import CORRECT, OWN, ChosenReward
 from orchestrator.preflight import gib, indented, table, why_none_fits
@@ -47,7 +47,7 @@ class Job:
     data: str
     """Absolute path of a file or folder, or the built-in problems."""
     looked: Looked
-    mapping: Mapping
+    mapping: ColumnMap
     reward: ChosenReward
     hardware: Hardware
 

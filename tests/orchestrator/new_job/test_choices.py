@@ -13,7 +13,7 @@ import pytest
 from orchestrator.machine import Card, Machine
 from orchestrator.new_job.data import built_in, likely_data
 from orchestrator.new_job.hardware import Hardware, found_here, hardware_of
-from orchestrator.new_job.mapping import Mapping, mapping_of
+from orchestrator.new_job.mapping import ColumnMap, mapping_of
 from orchestrator.new_job.models import likely_model, model_of
 from orchestrator.new_job.profile_text import profile_text, toml
 from orchestrator.new_job.reward_text import function_of, reward_text
@@ -83,16 +83,16 @@ def test_columns_that_cannot_be_are_refused_with_those_that_are_there(
 @pytest.mark.parametrize(
     ("mapping", "changed"),
     [
-        (Mapping("prompt", "answer"), {}),
-        (Mapping("question", ""), {}),
-        (Mapping("question", "answer", others=("prompt",)), {"prompt": "question"}),
-        (Mapping("question", "solution"), {"answer": "solution"}),
-        (Mapping("messages", "", "tests"), {}),
-        (Mapping("prompt", "", "test_list"), {"tests": "test_list"}),
-        (Mapping("problem", "solution"), {"prompt": "problem", "answer": "solution"}),
+        (ColumnMap("prompt", "answer"), {}),
+        (ColumnMap("question", ""), {}),
+        (ColumnMap("question", "answer", others=("prompt",)), {"prompt": "question"}),
+        (ColumnMap("question", "solution"), {"answer": "solution"}),
+        (ColumnMap("messages", "", "tests"), {}),
+        (ColumnMap("prompt", "", "test_list"), {"tests": "test_list"}),
+        (ColumnMap("problem", "solution"), {"prompt": "problem", "answer": "solution"}),
     ],
 )
-def test_only_columns_that_would_not_be_read_anyway_are_mapped(mapping: Mapping, changed: dict[str, str]) -> None:
+def test_only_columns_that_would_not_be_read_anyway_are_mapped(mapping: ColumnMap, changed: dict[str, str]) -> None:
     assert mapping.changed == changed
 
 
@@ -100,8 +100,8 @@ def test_only_columns_that_would_not_be_read_anyway_are_mapped(mapping: Mapping,
 
 
 def test_the_likely_reward_compares_answers_where_there_are_any() -> None:
-    assert likely_reward(Mapping("prompt", "answer")) == "correct"
-    assert likely_reward(Mapping("prompt", "")) == "own"
+    assert likely_reward(ColumnMap("prompt", "answer")) == "correct"
+    assert likely_reward(ColumnMap("prompt", "")) == "own"
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_the_likely_reward_compares_answers_where_there_are_any() -> None:
 )
 def test_a_reward_that_cannot_be_is_refused(wanted: str, answer: str, said: str) -> None:
     with pytest.raises(LonghaulError, match=r".") as caught:
-        reward_of(wanted, Mapping("prompt", answer))
+        reward_of(wanted, ColumnMap("prompt", answer))
     assert said in caught.value.what and "there are correct," in caught.value.next_command
 
 
@@ -293,6 +293,28 @@ def test_own_rewards_and_other_columns_are_named(tmp_path: Path) -> None:
     assert table["data"]["columns"] == {"prompt": "problem", "answer": "solution"}
 
 
+@pytest.mark.parametrize(
+    ("reward", "columns", "comments"),
+    [
+        ("correct", ("prompt", "answer"), ['rewards = ["correct", "{0}:brief"]', "reward_weights = [1.0, 0.5]"]),
+        ("own", ("prompt", "answer"), ['rewards = ["correct", "{0}:brief"]', "reward_weights = [1.0, 0.5]"]),
+        ("own", ("prompt",), ['rewards = ["{0}:to_the_point", "{0}:short"]', "reward_weights = [1.0, 0.5]"]),
+        ("correct,own", ("prompt", "answer"), ["reward_weights = [1.0, 0.5]"]),
+        ("correct,own,format", ("prompt", "answer"), ["reward_weights = [1.0, 0.5, 0.25]"]),
+    ],
+)
+def test_comments_show_another_reward_that_a_profile_could_have(
+    reward: str, columns: tuple[str, ...], comments: list[str], tmp_path: Path
+) -> None:
+    one = job(tmp_path, "pocket-words", reward=reward, columns=tuple(map(column, columns)))
+    function = function_of(one.mapping)
+    text = profile_text(one, settings_of(one, function), function)
+    found = [line.removeprefix("# ") for line in text.splitlines() if line.startswith("# reward")]
+    assert found == [line.format(one.reward_file) for line in comments]
+    uncommented = "\n".join(line for line in text.splitlines() if not line.startswith("rewards = "))
+    tomllib.loads(uncommented.replace("# reward", "reward"))
+
+
 @pytest.mark.parametrize("text", ['a "quoted" name', "back\\slash", "new\nline", "deleted\x7f", "試験", "# no comment"])
 def test_any_text_comes_back_from_toml(text: str) -> None:
     assert tomllib.loads(f"value = {toml(text)}")["value"] == text
@@ -310,7 +332,7 @@ def functions_of(text: str) -> dict[str, Any]:
 
 
 def test_the_reward_file_works_for_answers_and_prefers_short_ones() -> None:
-    text = reward_text(Mapping("question", "solution", others=("level",)), 100)
+    text = reward_text(ColumnMap("question", "solution", others=("level",)), 100)
     brief = functions_of(text)["brief"]
     facts = {"is_truncated": False, "is_correct": True, "tokens": 10}
     row = Row(prompt="What is 2 + 2?", answer="4")
@@ -321,7 +343,7 @@ def test_the_reward_file_works_for_answers_and_prefers_short_ones() -> None:
 
 
 def test_the_reward_file_works_without_answers() -> None:
-    text = reward_text(Mapping("prompt", ""), 100)
+    text = reward_text(ColumnMap("prompt", ""), 100)
     row = Row(prompt="Write about autumn leaves.", answer="")
     found = functions_of(text)["to_the_point"]
     assert found(row, "Autumn, again.", {"is_truncated": False}) == pytest.approx(1 / 4)
@@ -331,14 +353,14 @@ def test_the_reward_file_works_without_answers() -> None:
 @pytest.mark.parametrize(
     ("mapping", "name", "columns", "rewards"),
     [
-        (Mapping("question", "solution"), "mentions_answer", {"solution": [4, 4]}, [1.0, 0.0]),
-        (Mapping("question", "my answer"), "mentions_answer", {"answer": ["4", "4"]}, [1.0, 0.0]),
-        (Mapping("question", "class"), "mentions_answer", {"answer": ["4", "4"]}, [1.0, 0.0]),
-        (Mapping("prompt", ""), "short", {"level": [1, 2]}, [1 / 3, 1 / 2]),
+        (ColumnMap("question", "solution"), "mentions_answer", {"solution": [4, 4]}, [1.0, 0.0]),
+        (ColumnMap("question", "my answer"), "mentions_answer", {"answer": ["4", "4"]}, [1.0, 0.0]),
+        (ColumnMap("question", "class"), "mentions_answer", {"answer": ["4", "4"]}, [1.0, 0.0]),
+        (ColumnMap("prompt", ""), "short", {"level": [1, 2]}, [1 / 3, 1 / 2]),
     ],
 )
 def test_the_commented_function_works_once_it_is_no_comment(
-    mapping: Mapping, name: str, columns: dict[str, list[Any]], rewards: list[float]
+    mapping: ColumnMap, name: str, columns: dict[str, list[Any]], rewards: list[float]
 ) -> None:
     _, _, comment = reward_text(mapping, 100).partition("#\n")
     found = functions_of("\n".join(line.removeprefix("# ") for line in comment.splitlines()))
@@ -346,7 +368,7 @@ def test_the_commented_function_works_once_it_is_no_comment(
 
 
 def test_a_hostile_column_cannot_leave_the_comment_that_lists_it() -> None:
-    text = reward_text(Mapping('"""\nraise SystemExit\n"""', "answer\\"), 100)
+    text = reward_text(ColumnMap('"""\nraise SystemExit\n"""', "answer\\"), 100)
     assert set(functions_of(text)) >= {"brief"}
 
 
