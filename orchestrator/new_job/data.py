@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from orchestrator.display.wording import harmless
 from orchestrator.line_worker import started
 from profiles.built_in import BUILT_IN
+from profiles.errors import ExitCode, LonghaulError
 from workers.line_contract import Column, Looked, LookSpec
 
 BUILT_IN_PROBLEMS = "pocket-words"
 assert BUILT_IN_PROBLEMS in BUILT_IN  # the problems have the name of the model that learns on them
+ON_HUB = "hf:"
 ENDINGS = ("*.jsonl", "*.parquet")
 
 
@@ -18,6 +21,16 @@ def look_at(data: str) -> Looked:
     if data == BUILT_IN_PROBLEMS:
         return built_in()
     kept = "everything; nothing was written"
+    if data.startswith(ON_HUB):
+        name = data.removeprefix(ON_HUB)
+        place = f"data/{name.rpartition('/')[2]}"
+        raise LonghaulError(
+            f"the data {harmless(data)} are on the hub; init looks at files that are here",
+            kept=kept,
+            next_command=f"hf download {harmless(name)} --repo-type dataset --local-dir {harmless(place)}   then: "
+            f"the same command with --data {harmless(place)}",
+            exit_code=ExitCode.INPUT,
+        )
     path = Path(data).expanduser().absolute()
     with started("workers.problems.look", LookSpec(str(path)), name="data", kept=kept, owner="init") as worker:
         (looked,) = [said for said in worker.hear() if isinstance(said, Looked)]

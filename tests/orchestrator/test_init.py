@@ -168,6 +168,7 @@ def test_a_folder_that_is_not_empty_is_written_to_only_by_name(init: Init) -> No
     ("words", "code", "said"),
     [
         (("--model", "Qwen/Nothing"), ExitCode.INPUT, "hf download Qwen/Nothing --local-dir models/Nothing"),
+        (("--data", "hf:a/b"), ExitCode.INPUT, "hf download a/b --repo-type dataset --local-dir data/b   then: "),
         (("--data", "nowhere.jsonl"), ExitCode.INPUT, "there is no such file"),
         (
             ("--data", "numbers.jsonl"),
