@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from profiles.schema import Profile, Trackers
+from profiles.schema import Columns, Profile, Trackers
 
 # --- messages that any worker may send -------------------------------------------------------------------------------
 
@@ -353,11 +353,13 @@ class RewardsSpec(Struct, frozen=True):
     cwd: str
     """Absolute: relative files of `functions` are meant from here."""
     data: str
-    """Absolute: file of rows; empty: built-in word problems."""
+    """A data set as `data.tasks` names it, its path absolute; empty: built-in word problems."""
     completions: str
     """Absolute: file of completions; empty: three obvious ones for each row."""
     rows: int
     """Maximum number of rows; 0: all."""
+    columns: Columns
+    """Which of the data's columns are what."""
     folder: str
     """Absolute: failed calls and the log go here."""
     timeout_s: float

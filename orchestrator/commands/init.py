@@ -30,7 +30,7 @@ from orchestrator.new_job.profile_text import profile_text
 from orchestrator.new_job.reward_text import function_of, reward_text
 from orchestrator.new_job.rewards import OWN, likely_reward, reward_of
 from orchestrator.new_job.settings import REWARD_FILE, Job, rows_of, settings_of
-from orchestrator.new_job.trial import INTERRUPTED, has_command, tried
+from orchestrator.new_job.trial import INTERRUPTED, tried
 from orchestrator.new_job.writing import entries_of, in_the_way, write_all
 from orchestrator.streams import say
 from profiles.errors import ExitCode, LonghaulError
@@ -85,9 +85,7 @@ def run(args: argparse.Namespace) -> int:
         return code
     profile, rewards = _near(job.profile_file), _near(job.reward_file)
     say(f"\n-- ready\nchange   {profile} and {rewards} as you like\n")
-    if has_command("rewards"):
-        rows = "" if job.data == BUILT_IN_PROBLEMS else f" --data {shlex.quote(job.data)}"
-        say(f"try      python -m orchestrator rewards test {shlex.quote(rewards)}{rows}\n")
+    say(f"try      python -m orchestrator rewards test {shlex.quote(rewards)} --profile {shlex.quote(profile)}\n")
     say(among(args.runs, f"start    python -m orchestrator run --profile {shlex.quote(profile)}\n"))
     return int(ExitCode.OK)
 

@@ -23,6 +23,7 @@ from orchestrator.data_sets.render import Progress
 from orchestrator.display.wording import count, duration, harmless, percent
 from orchestrator.line_worker import started
 from profiles.errors import ExitCode, LonghaulError
+from profiles.schema import Data
 from workers.line_contract import RewardsSpec, RewardsTested
 
 KEPT = "everything; nothing is trained"
@@ -32,7 +33,8 @@ ROWS = 32
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=("test",), metavar="ACTION", help="test")
     parser.add_argument("functions", nargs="+", metavar="FILE[:NAME]", help="a file or module, or a function of it")
-    parser.add_argument("--data", type=Path, metavar="FILE", help="rows, with all columns (built-in word problems)")
+    parser.add_argument("--data", metavar="FILE", help="rows, with all columns (built-in word problems)")
+    parser.add_argument("--profile", metavar="NAME|FILE", help="take the data and its columns from a profile")
     parser.add_argument(
         "--completions",
         type=Path,
@@ -68,12 +70,18 @@ def run(args: argparse.Namespace) -> int:
 
 
 def spec_of(args: argparse.Namespace, folder: Path) -> RewardsSpec:
+    """Raises LonghaulError (INPUT) for a profile that cannot be read."""
+    from profiles.load import load_profile
+
+    of_profile = load_profile(args.profile).profile.data if args.profile else Data()
+    columns, data = of_profile.columns, args.data or next(iter(of_profile.names), "")
     return RewardsSpec(
         functions=tuple(args.functions),
         cwd=str(Path.cwd()),
-        data=str(args.data.absolute()) if args.data else "",
+        data=str(Path(data).absolute()) if data and Path(data).exists() else data,
         completions=str(args.completions.absolute()) if args.completions else "",
         rows=args.rows,
+        columns=columns,
         folder=str(folder),
         timeout_s=args.timeout,
         memory_gib=args.memory,

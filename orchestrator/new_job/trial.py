@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
-from contextlib import redirect_stderr
 from pathlib import Path
 
 from orchestrator.new_job.settings import Job
@@ -22,10 +20,7 @@ def tried(job: Job, runs: Path, card: str, *, with_dry_run: bool) -> int:
     """
     file, among_runs = str(job.profile_file), ["--runs", str(runs)]
     steps = [("plan", ["plan", "--profile", file, *(["--card", card] if card else [])])]
-    if _has_preview():
-        steps.append(("data preview", ["data", "preview", "--profile", file]))
-    else:
-        say("\n-- data preview: not in this version\n")
+    steps.append(("data preview", ["data", "preview", "--profile", file]))
     if with_dry_run:
         steps.append(("dry run", ["run", "--profile", file, "--dry-run", "--plain"]))
     try:
@@ -51,24 +46,6 @@ def _command(words: Sequence[str]) -> int:
 
     args, module = parse(words)
     return int(module.run(args))  # type: ignore[attr-defined]
-
-
-def has_command(name: str) -> bool:
-    from orchestrator.cli import COMMANDS
-
-    return name in COMMANDS
-
-
-def _has_preview() -> bool:
-    """Whether `data` has the action."""
-    from orchestrator.cli import parse
-
-    try:
-        with redirect_stderr(io.StringIO()):
-            parse(["data", "preview", "--profile", "pocket-grpo"])
-    except SystemExit:
-        return False
-    return True
 
 
 def _files(job: Job) -> str:

@@ -120,8 +120,8 @@ def test_given_completions_belong_to_rows_by_line_or_prompt(tmp_path: Path) -> N
             "rewards test mine.py:other",
         ),
         (["mine.py:exact"], "requires `solution`, and the data has no such column", "give `solution` a default"),
-        (["mine.py", "--data", "bad.jsonl"], "bad.jsonl cannot be used: line 1 has no text `prompt`", "sed -n 1p"),
-        (["mine.py", "--data", "chat.jsonl"], "line 1 has a prompt that is no chat: Object missing", "sed -n 1p"),
+        (["mine.py", "--data", "bad.jsonl"], "line 1: no text `prompt`", "correct these lines"),
+        (["mine.py", "--data", "chat.jsonl"], "line 1: the content of message 1", "correct these lines"),
         (["mine.py", "--completions", "bad.jsonl"], "line 1 has no `completion`, a text or a list", "sed -n 1p"),
         (["mine.py", "--rows", "-1"], "--rows -1: 0 (all) or more", "rewards --help"),
     ],
@@ -152,3 +152,15 @@ def test_foreign_text_cannot_control_the_terminal() -> None:
     facts = {"rows": 1, "completions": 1, "obvious": False, "advice": ["\x1b]0;x"]}
     shown = render(facts | {"functions": [one | {"exceptions": 1, "first_exception": "\x1b[1A"}]})
     assert "\x1b" not in shown and "1 (2.0 s)" in shown
+
+
+def test_a_profile_says_which_data_and_which_columns(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def known(problem, completion, facts):\n    return problem.answer == '7'\n")
+    (tmp_path / "own.jsonl").write_text('{"story": "3 + 4?", "solution": "7"}\n')
+    (tmp_path / "own.toml").write_text(
+        'extends = "pocket-grpo"\n[data]\ntasks = "own.jsonl"\n[data.columns]\nprompt = "story"\nanswer = "solution"\n'
+    )
+    done = command("mine.py", "--profile", "./own.toml", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (function,) = json.loads(done.stdout)["functions"]
+    assert function["mean"] == 1.0

@@ -114,8 +114,8 @@ GRPO_ROWS = [
     ),
     pytest.param(
         "options_belong_to_a_reward",
-        {"grpo.reward.options": {"length": {"weight": 1.0}}},
-        {"grpo.reward.options": {"length": {"weight": 1.0}}, "grpo.rewards": ("correct", "length")},
+        {"grpo.reward.options": {"xml": {"tags": ["a"]}}},
+        {"grpo.reward.options": {"xml": {"tags": ["a"]}}, "grpo.rewards": ("correct", "xml")},
         id="options of a reward that is not named",
     ),
 ]

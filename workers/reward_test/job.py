@@ -25,7 +25,7 @@ def carry_out(spec: RewardsSpec, say: Say) -> None:
     """Raises LonghaulError (INPUT) for files and functions that cannot be used."""
     cwd = Path(spec.cwd)
     names = list(dict.fromkeys(name for given in spec.functions for name in names_in(given, cwd)))
-    problems = list(rows_of(spec.data, 0 if spec.completions else spec.rows))
+    problems = list(rows_of(spec.data, 0 if spec.completions else spec.rows, spec.columns))
     rows = with_completions(problems, Path(spec.completions)) if spec.completions else with_obvious(problems)
     rows = rows[: spec.rows or None]
     with FunctionRunner(names, spec, Path(spec.folder), cwd=cwd) as runner:

@@ -7,19 +7,17 @@ or a list of texts.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
-
 from profiles.errors import ExitCode, LonghaulError
-from profiles.schema import Grpo
+from profiles.schema import Columns, Grpo
 from workers.pocket.word_problems.problems import NAME as BUILT_IN
-from workers.problems.problem import Message, Problem
+from workers.problems.problem import Problem
 from workers.problems.reader import read_problems
-from workers.verifiers.answers import gold_of, read_number, written
+from workers.verifiers.answers import read_number
 
 Kind = Literal["given", "right", "wrong", "empty"]
 
@@ -33,42 +31,14 @@ class Row:
     kinds: tuple[Kind, ...] = field(default=())
 
 
-def rows_of(data: str, most: int) -> Iterator[Problem]:
-    """Rows of a file of JSON lines, with all columns; of tables what `read_problems` reads.
+def rows_of(data: str, most: int, columns: Columns) -> tuple[Problem, ...]:
+    """The first rows of a file as a run would read them, also those without an answer.
 
-    data: a path; empty for the built-in word problems. most: how many; 0 for all. Raises LonghaulError (INPUT).
+    data: a path or a data set; empty for the built-in word problems. most: how many; 0 for all. Raises LonghaulError
+    (INPUT).
     """
-    if not data or not data.endswith((".jsonl", ".json")):
-        yield from read_problems(Path(data or BUILT_IN), Grpo()).problems[: most or None]
-        return
-    count = 0
-    for line, row in lines_of(Path(data)):
-        if most and count >= most:
-            return
-        yield problem_of(Path(data), count, line, row)
-        count += 1
-    if not count:
-        raise refusal(Path(data), "it holds no row", f"head -c 300 {data}")
-
-
-def problem_of(file: Path, number: int, line: int, row: Mapping[str, Any]) -> Problem:
-    prompt = row.get("prompt", row.get("question"))
-    messages: tuple[Message, ...] = ()
-    if isinstance(prompt, list):
-        try:
-            messages = msgspec.convert(prompt, tuple[Message, ...])
-        except msgspec.ValidationError as error:
-            raise refusal(
-                file, f"line {line} has a prompt that is no chat: {error}", f"sed -n {line}p {file}"
-            ) from error
-        prompt = next((one.content for one in reversed(messages) if one.role == "user"), None)
-    if not isinstance(prompt, str) or not prompt.strip():
-        raise refusal(file, f"line {line} has no text `prompt` or `question`", f"sed -n {line}p {file}")
-    answer = row.get("answer")
-    if isinstance(answer, int | float) and not isinstance(answer, bool):
-        answer = written(answer)
-    gold = gold_of(answer) if isinstance(answer, str) else ""
-    return Problem(number, line, prompt, gold, messages=messages, columns=dict(row))
+    found = read_problems(data or BUILT_IN, Grpo(), with_tests=True, columns=columns, needs_answer=False)
+    return found.problems[: most or None]
 
 
 def lines_of(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:

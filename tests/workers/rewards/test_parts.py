@@ -21,7 +21,6 @@ def test_the_format_earns_one_unless_told_otherwise(formed: bool, options: dict[
 
 @pytest.mark.parametrize(("tokens", "right", "options", "expected"), [
     (0, True, {}, 0.0), (8, True, {}, -0.5), (16, True, {}, -1.0), (16, False, {}, 0.0),
-    (8, True, {"weight": 0.2}, -0.1),
 ])  # fmt: skip
 def test_length_is_subtracted_from_right_answers_alone(
     tokens: int, right: bool, options: dict[str, Any], expected: float
