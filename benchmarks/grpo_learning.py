@@ -3,7 +3,8 @@
 Each run is `python -m orchestrator run --profile pocket-grpo` on two CPUs; `--parallel 6` runs six at a time, on 12.
 Training minutes exclude validation, and with SENT the measurement of the problems; wall minutes include everything.
 
-The variant `random` is a control that runs only if named: rewards are random, and accuracy must not rise.
+Two variants run only if named. `own` is rewarded by a function of the user's, `_reward.py`, in place of the verifier.
+`random` is a control: rewards are random, and accuracy must not rise.
 
 A run has risen if the 95 % interval of its last greedy accuracy lies above that of the untrained model. `to .9` is the
 first validated step with a sampled accuracy (T=1) of at least 0.9. `kept` is the share of tokens with a gradient in the
@@ -27,6 +28,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "mask": ("grpo.entropy_mask=percentile", "grpo.sent.enabled=false"),
     "sent": ("grpo.entropy_mask=off", "grpo.sent.enabled=true"),
     "mask+sent": ("grpo.entropy_mask=percentile", "grpo.sent.enabled=true"),
+    "own": (f'grpo.rewards=["{Path(__file__).parent / "_reward.py"}:accuracy"]',),
     "random": ("grpo.variants.random_rewards=true",),
 }
 COMPARED = ("plain", "mask", "sent", "mask+sent")

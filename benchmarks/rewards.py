@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE")
     args = parser.parse_args(arguments)
     folder = Path(tempfile.mkdtemp(prefix="longhaul-rewards-"))
-    (folder / "mine.py").write_text(FUNCTIONS.format(sleep=args.sleep))
+    (folder / "my_rewards.py").write_text(FUNCTIONS.format(sleep=args.sleep))
     found: dict[str, list[StepFacts]] = {form: [] for form in FORMS}
     for number in range(args.rounds):
         for form in FORMS:
@@ -78,7 +78,7 @@ STAGES = ("rollout", "judge", "update")
 
 def steps_of(folder: Path, name: str, form: str, args: argparse.Namespace) -> list[StepFacts]:
     """The steps of one run, without the first ones."""
-    rewards = ["correct", f"{folder}/mine.py:{form}"] if form else ["correct"]
+    rewards = ["correct", f"{folder}/my_rewards.py:{form}"] if form else ["correct"]
     settings = [
         f"grpo.rewards={rewards}".replace("'", '"'),
         f"grpo.reward.threads={args.threads}",

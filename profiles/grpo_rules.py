@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from profiles.finding import Finding
 from profiles.knobs import value_of
-from profiles.rewards import BUILT_IN, is_function, part_name
+from profiles.rewards import BUILT_IN, ON_ANSWERS, is_function, part_name
 from profiles.schema import Profile
 from profiles.suites import FOR_PROBLEMS
 
@@ -147,6 +147,16 @@ def each_reward_has_a_weight(p: Profile) -> Finding | None:
     )
 
 
+def a_curriculum_has_answers(p: Profile) -> Finding | None:
+    if not p.grpo.sent.enabled or ON_ANSWERS & {*p.grpo.rewards}:
+        return None
+    return Finding(
+        ("grpo.sent.enabled", "grpo.rewards"),
+        "orders problems by their right answers, and no part of the reward needs one; "
+        'set it to false, or add "correct" to grpo.rewards (with a weight of 0, if it shall not count)',
+    )
+
+
 def options_belong_to_a_reward(p: Profile) -> Finding | None:
     idle = [name for name in p.grpo.reward.options if name not in p.grpo.rewards]
     if not idle:
@@ -158,6 +168,7 @@ RULES = (
     rewards_are_known,
     rewards_have_names_of_their_own,
     each_reward_has_a_weight,
+    a_curriculum_has_answers,
     options_belong_to_a_reward,
     problems_are_asked_in_words,
     groups_fill_the_updates,

@@ -58,11 +58,13 @@ def preview_lines(facts: Mapping[str, Any]) -> list[str]:
         where = f"{row['source']}:{row['line']}" if row["source"] else f"line {row['line']}"
         lines += ["", f"{where}, {count(row['tokens'])} tokens, {row['reason'] or PARTS[row['part']]}"]
         lines += [f"    {line}" for line in row["prompt"].split("\n")]
-        lines.append(f"  answer: {row['answer'] or 'none'}")
+        lines.append(f"  {'tests' if row['has_tests'] else 'answer'}: {row['answer'] or 'none'}")
         if (reward := row["reward"]) is not None:
             terms = ", ".join(f"{name} {value:g}" for name, value in reward["parts"].items())
             cut = "; the completion was cut" if reward["is_truncated"] else ""
             lines.append(f"  reward: {reward['total']:g} ({terms}): {reward['reason']}{cut}")
+            if later := reward["not_computed"]:
+                lines.append(f"  not computed here: {', '.join(later)} (`rewards test` calls functions)")
     return [harmless(line) for line in lines]
 
 

@@ -113,6 +113,12 @@ GRPO_ROWS = [
         id="a reward without a weight",
     ),
     pytest.param(
+        "a_curriculum_has_answers",
+        {"grpo.sent.enabled": True, "grpo.rewards": ("format",)},
+        {"grpo.sent.enabled": True, "grpo.rewards": ("format", "correct")},
+        id="a curriculum without answers",
+    ),
+    pytest.param(
         "options_belong_to_a_reward",
         {"grpo.reward.options": {"xml": {"tags": ["a"]}}},
         {"grpo.reward.options": {"xml": {"tags": ["a"]}}, "grpo.rewards": ("correct", "xml")},

@@ -13,11 +13,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from profiles.built_in import BUILT_IN
+from profiles.rewards import is_slow, part_name
 from profiles.schema import Profile
 from workers.models import random_init
 from workers.models.files import unusable
 from workers.models.load import Tokenizer
-from workers.problems.of_profile import problems_of
+from workers.problems.of_profile import grpo_problems
 from workers.problems.problem import Problem, Problems
 from workers.problems.reader import summary
 from workers.problems.rows import types_of
@@ -28,9 +29,9 @@ from workers.rollout.engine import Rollout
 from workers.suites.answer_format import VerbatimFormat
 from workers.suites.answer_formats import format_of_run
 from workers.suites.data_files import data_folder
-from workers.suites.question import MATHS, WordProblem
+from workers.suites.prompts import prompt_of
 from workers.verifiers.answers import is_formatted
-from workers.verifiers.verify import judge, verifier_of
+from workers.verifiers.verify import Verdict, judge, verifier_of
 
 TYPED_ROWS = 1000
 """Rows whose values say which types a column has."""
@@ -44,7 +45,7 @@ def preview(profile: Profile, rows: int, completion: str | None) -> dict[str, An
     Rows that are no problems are listed even where a run would refuse them. Raises LonghaulError (INPUT).
     """
     lenient = replace(profile, grpo=replace(profile.grpo, bad_rows="skip"))
-    found = problems_of(lenient, data_folder(profile.validation.data))
+    found = grpo_problems(lenient, data_folder(profile.validation.data))
     with _answering(profile) as (answer_format, tokenizer):
         show = _Show(profile, answer_format, tokenizer, completion)
         shown = [show.row(one) for one in found.problems[:rows]]
@@ -83,8 +84,7 @@ class _Show:
         self._symbolic = verifier_of(profile.grpo) if completion is not None else None
 
     def prompt(self, problem: Problem) -> str:
-        item = WordProblem(problem.prompt.rstrip("\n"), 0, messages=problem.messages)  # type: ignore[arg-type]
-        return self._format.ask(MATHS, item)
+        return prompt_of(self._format, problem)
 
     def too_long(self, found: Problems) -> list[dict[str, Any]]:
         allowed = self._profile.sampling.max_prompt_tokens
@@ -107,6 +107,7 @@ class _Show:
             "part": part if tokens <= allowed else "left_out",
             "reason": _too_long(tokens, allowed) if tokens > allowed else "",
             "answer": problem.gold,
+            "has_tests": problem.has_tests,
             "columns": problem.columns,
             "reward": None if self._completion is None else self._reward(problem, self._completion),
         }
@@ -118,7 +119,11 @@ class _Show:
         is_cut = len(ids) > longest
         text = self._format.whole(self._tokenizer.decode(ids[:longest]) if is_cut else completion)
         grpo = self._profile.grpo
-        verdict = judge(problem.gold, text, truncated=is_cut, lenient=grpo.lenient_answers, symbolic=self._symbolic)
+        verdict = (
+            Verdict(False, None, "judged by its tests")
+            if problem.has_tests
+            else judge(problem.gold, text, truncated=is_cut, lenient=grpo.lenient_answers, symbolic=self._symbolic)
+        )
         case = Case(
             problem=problem,
             text=text,
@@ -133,6 +138,7 @@ class _Show:
         return {
             "total": found.total,
             "parts": dict(found.parts),
+            "not_computed": [part_name(name) for name in grpo.rewards if is_slow(name)],
             "extracted": verdict.extracted,
             "reason": verdict.reason,
             "is_truncated": is_cut,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cached_property
 from random import Random
 from typing import Protocol
@@ -25,8 +24,8 @@ from workers.rewards.reward import Case, ProblemCase, Reward, Score, SlowReward,
 from workers.rewards.tests import PASSED
 from workers.rng import derive, stream
 from workers.rollout.engine import OnEnd, Request, Rollout, Sampling
-from workers.suites.answer_format import AnswerFormat, VerbatimFormat
-from workers.suites.question import CODE, MATHS, CodeProblem, WordProblem
+from workers.suites.answer_format import VerbatimFormat
+from workers.suites.prompts import prompt_of
 from workers.tasks.prompts.response import last_program
 from workers.verifiers.answers import is_formatted
 from workers.verifiers.symbolic import Symbolic
@@ -145,16 +144,6 @@ class Asker:
             return Score(0.0, found.parts)
         total = found.total + sum(weights[part.name] * slow.values[part.name] for part in self.slow)
         return Score(total, {**found.parts, **slow.values})
-
-
-def prompt_of(answer_format: AnswerFormat, problem: Problem | str) -> str:
-    """The prompt of a problem. The verifier judges, so the answer format gets no right answer."""
-    if isinstance(problem, str):
-        return answer_format.ask(MATHS, WordProblem(problem.rstrip("\n"), Fraction(0)))
-    text, messages = problem.prompt.rstrip("\n"), problem.messages
-    if problem.has_tests:
-        return answer_format.ask(CODE, CodeProblem(text, messages=messages))
-    return answer_format.ask(MATHS, WordProblem(text, Fraction(0), messages=messages))
 
 
 def collect(asker: Asker, order: Order, step: int, stage: Stages) -> Collected:

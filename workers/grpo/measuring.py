@@ -15,7 +15,7 @@ import torch
 
 from profiles.errors import ExitCode, LonghaulError
 from workers.cycle.train import Interrupted
-from workers.grpo.collecting import Asker, prompt_of
+from workers.grpo.collecting import Asker
 from workers.grpo.curriculum import Curriculum, curriculum_of
 from workers.grpo.difficulty import Measured, Sample
 from workers.grpo.difficulty_cache import DifficultyCache, OnStale, measured_in, open_cache
@@ -25,6 +25,7 @@ from workers.rng import derive
 from workers.rollout.engine import Rollout
 from workers.rollout.fewer_rows import with_fewer_rows
 from workers.runtime import Attempt
+from workers.suites.prompts import prompt_of
 from workers.verifiers import answers
 
 SLICE = 16

@@ -13,7 +13,6 @@ import msgspec
 from msgspec import Struct, field
 
 from profiles.errors import ExitCode, LonghaulError
-from profiles.rewards import ON_ANSWERS, TESTS
 from profiles.schema import Profile
 from state import event_kinds
 from state.registry import Registry
@@ -23,7 +22,7 @@ from workers.cycle.progress import Progress
 from workers.cycle.rollout_file import Record
 from workers.cycle.train import StepReport, not_finite_warning
 from workers.grpo.advantages import group_advantages, rule_of
-from workers.grpo.collecting import Asker, collect, prompt_of
+from workers.grpo.collecting import Asker, collect
 from workers.grpo.curriculum import Curriculum
 from workers.grpo.measuring import SLICE, Measuring, slice_of
 from workers.grpo.metrics import Metrics, facts_of, groups_of
@@ -36,7 +35,7 @@ from workers.grpo.uniformity import StepFacts, all_uniform
 from workers.memory.backoff import Sizes
 from workers.models import load
 from workers.models.optimizer import learning_rate_at
-from workers.problems.of_profile import problems_of, sizes_of
+from workers.problems.of_profile import grpo_problems, sizes_of
 from workers.problems.problem import Problems
 from workers.problems.reader import drop_long, first, summary
 from workers.problems.split import training_part
@@ -47,6 +46,7 @@ from workers.runtime import Attempt
 from workers.suites.answer_format import VerbatimFormat
 from workers.suites.answer_formats import format_of_run
 from workers.suites.data_files import data_folder
+from workers.suites.prompts import prompt_of
 from workers.verifiers.verify import verifier_of
 
 
@@ -319,12 +319,5 @@ def training_problems(profile: Profile, revisions: Mapping[str, str] | None = No
 
     Raises LonghaulError (INPUT).
     """
-    needs_answer = bool(ON_ANSWERS & {*profile.grpo.rewards})
-    found = problems_of(
-        profile,
-        data_folder(profile.validation.data),
-        with_tests=TESTS in profile.grpo.rewards,
-        needs_answer=needs_answer,
-        revisions=revisions,
-    )
+    found = grpo_problems(profile, data_folder(profile.validation.data), revisions)
     return training_part(found, profile.data.held_out)

@@ -8,6 +8,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from profiles.errors import ExitCode, LonghaulError
+from profiles.rewards import ON_ANSWERS, TESTS
 from profiles.schema import Profile
 from workers.problems.problem import Problems
 from workers.problems.reader import read_problems
@@ -46,6 +47,18 @@ def problems_of(
         for name in names
     ]
     return found[0] if len(found) == 1 else _mixed(dict(zip(names, found, strict=True)))
+
+
+def grpo_problems(profile: Profile, folder: Path | None, revisions: Mapping[str, str] | None = None) -> Problems:
+    """All problems as GRPO reads them: rows need what the parts of the reward need. Arguments as of `problems_of`."""
+    rewards = {*profile.grpo.rewards}
+    return problems_of(
+        profile,
+        folder,
+        with_tests=TESTS in rewards,
+        needs_answer=bool(ON_ANSWERS & rewards),
+        revisions=revisions,
+    )
 
 
 def _mixed(parts: Mapping[str, Problems]) -> Problems:
