@@ -20,6 +20,7 @@ PACKAGES = {
     "rich": "rich",
     "yaml": "pyyaml",
     "jinja2": "jinja2",
+    "regex": "regex",
     "watchdog": "watchdog",
 }
 """Import name -> package name."""

@@ -20,6 +20,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_threa
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_finish() -> None:
+    """The main modules of workers ignore signals when they are imported. A test that imports one would leave every
+    command that a later test starts without Ctrl+C."""
+    assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+
+
 @pytest.fixture(autouse=True)
 def _umask_stays() -> Iterator[None]:
     """Commands make what they write private; run in this process they would do so for all later tests."""

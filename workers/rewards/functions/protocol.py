@@ -9,6 +9,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+LOG_BYTES = 1 << 19
+"""Of one log file. The one before it is kept beside it, with `.1` at its end."""
+
 Message = dict[str, Any]
 """A chat message: role, content."""
 MOST_BYTES = 1 << 30
@@ -19,7 +22,7 @@ class Given(Struct, frozen=True):
     """A rollout as a function sees it.
 
     completion: its text; of a conversation: its messages. facts: tokens, finish_reason, is_truncated, is_correct,
-    is_well_formed, seed.
+    is_well_formed.
     """
 
     completion: str | list[Message]

@@ -19,9 +19,8 @@ import traceback
 from pathlib import Path
 
 from workers.external.processes import adopt_orphans, end_children
+from workers.rewards.functions.protocol import LOG_BYTES
 
-LOG_BYTES = 1 << 19
-"""Of one log file. The one before it is kept beside it, with `.1` at its end."""
 CHUNK = 1 << 16
 
 

@@ -18,9 +18,8 @@ from profiles.errors import ExitCode, LonghaulError
 from tests.workers.rewards.functions.running import Limits, call, outcomes, running
 from workers.rewards.functions.caller import LONGEST_LOG
 from workers.rewards.functions.kept import LONGEST_TEXT, MOST_FILES, Failure
-from workers.rewards.functions.protocol import Call, Given
+from workers.rewards.functions.protocol import LOG_BYTES, Call, Given
 from workers.rewards.functions.runner import LOG, FunctionRunner, to_blame
-from workers.rewards.functions.serve import LOG_BYTES
 
 GOOD = """
 import asyncio, functools, threading
