@@ -128,11 +128,11 @@ def test_ctrl_c_saves_and_ends_the_job(cluster: Cluster, clean: Clean, tmp_path:
 
 
 def test_a_second_ctrl_c_cancels_the_job(cluster: Cluster, tmp_path: Path) -> None:
-    run = on_slurm(tmp_path, **{**SLOW, "fake__step_s": 30})
-    master = run.start(env=cluster.env)
-    master.wait_for_line("cycle 1: train attempt 1")
-    master.wait_for(lambda: list(run.run.cycle(1).glob("attempt-1/claim.0")))
+    run = on_slurm(tmp_path, **SLOW)
+    master = run.start("worker.before_update:2:sleep", env=cluster.env)
+    master.wait_for(run.run.rollout_file(1, 2).exists)
     master.signal(signal.SIGINT)
+    master.wait_for_line("stopping after this step")
     time.sleep(0.6)
     master.signal(signal.SIGINT)
     assert master.end() == ExitCode.ABORTED, master.text()

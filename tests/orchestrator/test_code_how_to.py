@@ -23,7 +23,7 @@ SMALL = {
     'prompt_style = "boxed-chat"': 'prompt_style = "boxed"',
 }
 """The same path with a tiny random model, which has no chat template."""
-FEW = ("run.max_cycles=1", "run.steps_per_cycle=1", "grpo.sent.enabled=false", "validation.sampled=false")
+FEW = ("run.max_cycles=1", "run.steps_per_cycle=1", "validation.sampled=false")
 
 
 def test_the_how_to_is_at_most_twenty_lines_beside_blank_ones() -> None:

@@ -215,9 +215,9 @@ def reach(place: Place, hello: Hello, wait_s: float) -> socket.socket:
             failure: Exception = error
         else:
             try:
-                introduce(channel, place.key, hello)
+                introduce(channel, place.key, hello, until)
                 return _lasting(channel)
-            except Gone as error:  # it was busy with other peers, or refused this one
+            except Gone as error:  # it ran out of time for this peer, or refused it
                 failure = error
                 channel.close()
             except Stranger as error:
@@ -238,9 +238,12 @@ def _not_reached(place: Place, hello: Hello, why: str) -> LonghaulError:
     )
 
 
-def introduce(channel: socket.socket, key: bytes, hello: Hello) -> None:
-    """The connecting side of the handshake. The leader proves itself first. Raises Stranger, and Gone if refused."""
-    until = time.monotonic() + HANDSHAKE_S
+def introduce(channel: socket.socket, key: bytes, hello: Hello, until: float) -> None:
+    """The connecting side of the handshake. The leader proves itself first. Raises Stranger, and Gone if refused.
+
+    until: its deadline (`time.monotonic`). Only the leader limits a handshake to HANDSHAKE_S: a peer that gave up
+    sooner than the leader would be refused ever after, because the leader has counted it as here.
+    """
     mine = secrets.token_bytes(NONCE)
     said = HELLO.pack(hello.purpose, hello.number)
     _say(channel, mine)

@@ -18,6 +18,7 @@ from profiles.errors import ExitCode, LonghaulError
 from workers.rank_group import meeting
 from workers.rank_group.hosts import Hosts, Loss
 from workers.rank_group.meeting import (
+    HANDSHAKE_S,
     Hello,
     Host,
     Place,
@@ -66,7 +67,7 @@ def both_sides(theirs: bytes, is_free: Callable[[Hello], bool] = anybody) -> tup
     thread = threading.Thread(target=lead)
     thread.start()
     try:
-        introduce(member, theirs, HOST_1)
+        introduce(member, theirs, HOST_1, time.monotonic() + 5)
         mine: object = "welcome"
     except (Stranger, Gone) as error:
         mine = error
@@ -143,6 +144,25 @@ def test_a_leader_that_is_gone_or_of_another_attempt_is_told_to_who_wants_to_rea
     assert caught.value.exit_code == ExitCode.RANK
 
 
+def test_a_peer_is_as_patient_as_its_leader_is_busy(tmp_path: Path) -> None:
+    """A peer that gives up first, and comes back, is taken for a second one."""
+    listener, place = a_place(tmp_path / "hosts.json")
+    found: list[Hello] = []
+
+    def lead() -> None:
+        time.sleep(HANDSHAKE_S + 0.5)
+        channel, _ = listener.accept()
+        found.append(admit(channel, place.key, anybody))
+        channel.close()
+
+    thread = threading.Thread(target=lead)
+    thread.start()
+    reach(place, HOST_1, 30.0).close()
+    thread.join()
+    listener.close()
+    assert found == [HOST_1]
+
+
 def refuse(listener: socket.socket, key: bytes) -> None:
     channel, _ = listener.accept()
     with pytest.raises(Gone):
@@ -193,7 +213,7 @@ class Leader:
         self.told.set()
 
     def reached(self, purpose: Purpose, number: int) -> socket.socket:
-        return reach(self.hosts.place, Hello(purpose, number), 5.0)
+        return reach(self.hosts.place, Hello(purpose, number), 30.0)
 
 
 @pytest.fixture
