@@ -9,7 +9,8 @@ from typing import Protocol
 from workers.rank_group.calls import DropCache, Generate, Load, Rest, Save, SetRows
 from workers.rank_group.replica import Replica
 from workers.rank_group.wire import Call, Found
-from workers.rollout.engine import OnEnd, Request, Rollout, RolloutEngine, Sampling
+from workers.rollout.conversation import by_rounds
+from workers.rollout.engine import OnEnd, Request, Respond, Rollout, RolloutEngine, Sampling
 from workers.rollout.partition import partition_requests
 
 
@@ -65,6 +66,12 @@ class SharedEngine:
             for number in found.keys() - set(mine):
                 on_end(number, found[number])
         return [found[number] for number in range(len(requests))]
+
+    def converse(
+        self, requests: Sequence[Request], sampling: Sampling, respond: Respond, on_end: OnEnd | None = None
+    ) -> list[Rollout]:
+        """A conversation per request. Ranks ask anew each turn, because only this one hears the answers."""
+        return by_rounds(self.generate, requests, sampling, respond, on_end)
 
     def rest(self) -> None:
         self._rank_group.call(Rest())

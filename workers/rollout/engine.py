@@ -5,6 +5,7 @@ or one split into other batches, samples the same tokens. Engines that keep this
 """
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Literal, NamedTuple, Protocol
@@ -43,15 +44,21 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """One sampled completion. If it ended at a stop token, that is its last id."""
+    """One sampled completion. If it ended at a stop token, that is its last id.
+
+    Of a conversation: all replies, with what was said to the model between them.
+    """
 
     prompt_ids: tuple[int, ...]
     completion_ids: tuple[int, ...]
     log_probs: tuple[float, ...]
-    """For each completion id, under the policy that drew it: natural logarithm, at the sampling temperature."""
+    """For each id that the model drew, under the policy that drew it: natural logarithm, at the sampling
+    temperature."""
     finish_reason: FinishReason
     entropies: tuple[float, ...] = ()
     """Of the distributions that the ids were drawn from, nats; empty if not requested or not available."""
+    is_own: tuple[bool, ...] = ()
+    """For each completion id, whether the model drew it; the others were said to it. Empty: it drew all."""
 
     @property
     def is_finite(self) -> bool:
@@ -87,6 +94,9 @@ class RolloutEngine(Protocol):
         ...
 
 
+Respond = Callable[[int, Rollout], "Future[tuple[int, ...]]"]
+"""Told the number of a request and the conversation so far, which ends with a reply; gives the ids of what is said to
+the model next, or none if the conversation is over. It must not block."""
 OnEnd = Callable[[int, Rollout], None]
 """Told the number of a request and its rollout, once for each, in any order and from any thread. It must not block."""
 

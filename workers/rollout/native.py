@@ -5,8 +5,10 @@ rows leave the batch. On a CPU two threads each decode requests of their own: a 
 threads sharing one spend their time waiting for each other. Not done: paged caches, sliding windows.
 """
 
+from __future__ import annotations
+
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
@@ -16,11 +18,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from workers.rollout.conversation import Conversation, Talks, renumbered
 from workers.rollout.decoder import Decoder, parts
 from workers.rollout.engine import (
     Decode,
     OnEnd,
     Request,
+    Respond,
     Rollout,
     Sampling,
     choose,
@@ -52,6 +56,42 @@ class _Batch:
             for layer, cache in enumerate(caches):
                 caches[layer] = cache.index_select(0, kept)
 
+    def cached(self, place: int, column: int) -> _Cached:
+        """A copy of the row's keys and values before that column."""
+        own = slice(int(self.start[place]), column)
+        keys, values = ([cache[place, :, own].clone() for cache in caches] for caches in (self.keys, self.values))
+        return _Cached(keys, values)
+
+
+@dataclass(frozen=True)
+class _Cached:
+    """Of a conversation. Per layer: [heads, T, head_dim], without the last token that was drawn."""
+
+    keys: list[Tensor]
+    values: list[Tensor]
+
+    @property
+    def length(self) -> int:
+        return self.keys[0].shape[1]
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """What rows draw, and from what. [N, limit]; entropies: [N, 0] if not asked for; lengths: [N], at first the
+    limits."""
+
+    uniforms: Tensor
+    ids: Tensor
+    log_probs: Tensor
+    entropies: Tensor
+    lengths: Tensor
+
+    def of(self, row: int) -> tuple[list[int], list[float], list[float]]:
+        """Ids, log-probs and entropies of a row that has ended."""
+        length = int(self.lengths[row])
+        ids, log_probs, entropies = (one[row, :length].tolist() for one in (self.ids, self.log_probs, self.entropies))
+        return ids, log_probs, entropies
+
 
 class NativeEngine:
     """A `RolloutEngine` for any model that the `Decoder` runs, with or without adapters in its linear layers."""
@@ -74,18 +114,43 @@ class NativeEngine:
 
     def stream(self, requests: Sequence[Request], sampling: Sampling, on_end: OnEnd | None) -> list[Rollout]:
         """The same; calls `on_end` for each rollout when it ends, from the thread that decodes it."""
+
+        def draw(share: Sequence[int]) -> list[Rollout]:
+            return self._generate_together(
+                [requests[one] for one in share], sampling, on_end and renumbered(on_end, share)
+            )
+
+        return self._in_shares(requests, sampling, draw)
+
+    def converse(
+        self, requests: Sequence[Request], sampling: Sampling, respond: Respond, on_end: OnEnd | None = None
+    ) -> list[Rollout]:
+        """A conversation per request, in order. Only what is new is read, and turns are in step: a reply waits for
+        those beside it."""
+
+        def draw(share: Sequence[int]) -> list[Rollout]:
+            asked = [requests[one] for one in share]
+            told = Talks(
+                asked, sampling.max_new_tokens, renumbered(respond, share), on_end and renumbered(on_end, share)
+            )
+            return self._converse_together(told, sampling)
+
+        return self._in_shares(requests, sampling, draw)
+
+    def _in_shares(
+        self, requests: Sequence[Request], sampling: Sampling, draw: Callable[[Sequence[int]], list[Rollout]]
+    ) -> list[Rollout]:
+        """draw: the rollouts of requests with these numbers."""
         if not requests:
             return []
         self.decoder.grow_rope(max(len(request.prompt_ids) for request in requests) + sampling.max_new_tokens)
         threads = torch.get_num_threads() if self.model.device.type == "cpu" else 1
         shares = share_out(requests, min(threads, MAX_SHARES))
         if len(shares) == 1:
-            return self._generate_together(requests, sampling, on_end)
+            return draw(range(len(requests)))
         try:
             with ThreadPoolExecutor(len(shares), "rollout", torch.set_num_threads, (threads // len(shares),)) as pool:
-                chosen = [[requests[number] for number in share] for share in shares]
-                tell = [_renumbered(on_end, share) for share in shares]
-                done = list(pool.map(self._generate_together, chosen, [sampling] * len(shares), tell))
+                done = list(pool.map(draw, shares))
         finally:
             torch.set_num_threads(threads)  # the libraries below share one setting among all threads
         pairs = zip(chain(*shares), chain(*done), strict=True)
@@ -95,50 +160,119 @@ class NativeEngine:
     def _generate_together(
         self, requests: Sequence[Request], sampling: Sampling, on_end: OnEnd | None
     ) -> list[Rollout]:
-        width = max(len(request.prompt_ids) for request in requests)
-        limit = sampling.max_new_tokens
-        device = self.model.device
-        uniforms = draw_uniforms([request.seed for request in requests], limit).to(device)  # [N, limit]
-        ids = torch.zeros(len(requests), limit, dtype=torch.long, device=device)
-        log_probs = torch.zeros(len(requests), limit, device=device)
-        entropies = torch.zeros(len(requests), limit if sampling.entropies else 0, device=device)
-        lengths = torch.full((len(requests),), limit, device=device)
+        width, limit = max(len(request.prompt_ids) for request in requests), sampling.max_new_tokens
         stops = stops_of(sampling, self.decode, self._stop_ids.tolist())
-        stop_ids = self._stop_ids[:0] if sampling.ignore_stop else self._stop_ids
         batch, logits = self._read_prompts(requests, width, limit)
+        drawn = self._room([request.seed for request in requests], [limit] * len(requests), sampling)
 
         def found(row: int) -> Rollout:
-            length = int(lengths[row])
-            numbers = (drawn[row, :length].tolist() for drawn in (ids, log_probs, entropies))
-            return rollout_of(requests[row], next(numbers), next(numbers), stops, limit, next(numbers))
+            return _rollout(requests[row], drawn, row, stops, limit)
 
         told: set[int] = set()
-        for step in range(limit):
-            tokens, drawn, entropy = choose(logits, uniforms[batch.rows, step], sampling)
-            ids[batch.rows, step], log_probs[batch.rows, step] = tokens, drawn
+
+        def ended(places: Sequence[int], rows: Sequence[int], column: int) -> None:
+            assert on_end is not None
+            for row in set(rows) - told:
+                told.add(row)
+                on_end(row, found(row))
+
+        self._draw(batch, logits, width, drawn, sampling, stops, ended if on_end else None)
+        return [found(row) for row in range(len(requests))]
+
+    @torch.inference_mode()
+    def _converse_together(self, talks: Talks, sampling: Sampling) -> list[Rollout]:
+        stops = stops_of(sampling, self.decode, self._stop_ids.tolist())
+        kept: dict[int, _Cached] = {}
+        running = list(talks.all)
+        while running:
+            room = max(one.left for one in running)
+            if not kept:
+                requests = [one.request for one in running]
+                width = max(len(request.prompt_ids) for request in requests)
+                batch, logits = self._read_prompts(requests, width, room)
+            else:
+                new = [_unread(one, kept[one.number]) for one in running]
+                width = max(kept[one.number].length + len(ids) for one, ids in zip(running, new, strict=True))
+                batch, logits = self._read_more([kept.pop(one.number) for one in running], new, width, room)
+            drawn = self._room([one.seed for one in running], [one.left for one in running], sampling)
+            self._take_turn(talks, running, batch, logits, width, drawn, sampling, stops, kept)
+            running = [one for one in running if one.number in talks.answers and talks.hear(one.number)]
+        return talks.rollouts
+
+    def _take_turn(
+        self,
+        talks: Talks,
+        running: Sequence[Conversation],
+        batch: _Batch,
+        logits: Tensor,
+        width: int,
+        drawn: _Drawn,
+        sampling: Sampling,
+        stops: StopTexts,
+        kept: dict[int, _Cached],
+    ) -> None:
+        """The next reply of each; puts the cache of those that go on into `kept`."""
+
+        def ended(places: Sequence[int], rows: Sequence[int], column: int) -> None:
+            for place, row in zip(places, rows, strict=True):
+                one = running[row]
+                if one.number in told:
+                    continue
+                told.add(one.number)
+                reply = _rollout(one.request, drawn, row, stops, one.left)
+                talks.reply(one.number, reply.completion_ids, reply.log_probs, reply.entropies, reply.finish_reason)
+                if one.number in talks.answers:
+                    kept[one.number] = batch.cached(place, column)
+
+        told: set[int] = set()
+        self._draw(batch, logits, width, drawn, sampling, stops, ended)
+
+    def _room(self, seeds: Sequence[int], limits: Sequence[int], sampling: Sampling) -> _Drawn:
+        device, room = self.model.device, (len(seeds), max(limits))
+        return _Drawn(
+            uniforms=draw_uniforms(seeds, max(limits)).to(device),
+            ids=torch.zeros(room, dtype=torch.long, device=device),
+            log_probs=torch.zeros(room, device=device),
+            entropies=torch.zeros(len(seeds), max(limits) if sampling.entropies else 0, device=device),
+            lengths=torch.tensor(limits, device=device),
+        )
+
+    def _draw(
+        self,
+        batch: _Batch,
+        logits: Tensor,
+        width: int,
+        drawn: _Drawn,
+        sampling: Sampling,
+        stops: StopTexts,
+        ended: Callable[[Sequence[int], Sequence[int], int], None] | None,
+    ) -> None:
+        """Draw until every row has ended.
+
+        ended: told of rows that have ended, perhaps again: their places in the batch, their numbers, and the columns of
+        the caches that are filled.
+        """
+        stop_ids = self._stop_ids[:0] if sampling.ignore_stop else self._stop_ids
+        ids, lengths = drawn.ids, drawn.lengths
+        for step in range(ids.shape[1]):
+            tokens, log_probs, entropy = choose(logits, drawn.uniforms[batch.rows, step], sampling)
+            ids[batch.rows, step], drawn.log_probs[batch.rows, step] = tokens, log_probs
             if entropy is not None:
-                entropies[batch.rows, step] = entropy
-            ended = torch.isin(tokens, stop_ids)
+                drawn.entropies[batch.rows, step] = entropy
+            is_over = torch.isin(tokens, stop_ids)
             if stops:
-                ended |= self._completed(stops, ids, batch.rows, step)
-            lengths[batch.rows[ended]] = lengths[batch.rows[ended]].clamp(max=step + 1)
+                is_over |= self._completed(stops, ids, batch.rows, step)
+            lengths[batch.rows[is_over]] = lengths[batch.rows[is_over]].clamp(max=step + 1)
             running = lengths[batch.rows] > step + 1
             num_running = int(running.sum())
-            if on_end is not None and num_running < len(running):
-                for row in set(batch.rows[~running].tolist()) - told:
-                    told.add(row)
-                    on_end(row, found(row))
+            if ended is not None and num_running < len(running):
+                ended((~running).nonzero().squeeze(1).tolist(), batch.rows[~running].tolist(), width + step)
             if num_running == 0:
                 break
             batch.tokens = tokens
             if num_running < COMPACT_BELOW * len(running):
                 batch.keep(running.nonzero().squeeze(1))
             logits = self._decode(batch, width + step)
-        rows = zip(requests, *(drawn.tolist() for drawn in (ids, log_probs, entropies)), lengths.tolist(), strict=True)
-        return [
-            rollout_of(request, row[:length], drawn, stops, limit, entropy)
-            for request, row, drawn, entropy, length in rows
-        ]
 
     def _completed(self, stops: StopTexts, ids: Tensor, rows: Tensor, step: int) -> Tensor:
         """Which rows have completed a stop text with this step's token. [B] bool."""
@@ -211,6 +345,64 @@ class NativeEngine:
         logits: Tensor = self.model.lm_head(hidden[:, -1])
         return logits
 
+    def _read_more(
+        self, cached: Sequence[_Cached], new: Sequence[Sequence[int]], width: int, limit: int
+    ) -> tuple[_Batch, Tensor]:
+        """Reads the new ids of each conversation behind its cache. All end at column `width`. Logits: [B, V]."""
+        device, dtype, count = self.model.device, self.decoder.dtype, len(new)
+        room = (count, self.decoder.key_heads, width + limit, self.decoder.head_dim)
+        keys, values = (
+            [torch.empty(room, dtype=dtype, device=device) for _ in self.model.model.layers] for _ in range(2)
+        )
+        starts = [width - one.length - len(ids) for one, ids in zip(cached, new, strict=True)]
+        for row, (one, begin) in enumerate(zip(cached, starts, strict=True)):
+            for into, parts_of in ((keys, one.keys), (values, one.values)):
+                for cache, part in zip(into, parts_of, strict=True):
+                    cache[row, :, :begin] = 0  # masked, but 0 times NaN would be NaN
+                    cache[row, :, begin : begin + one.length] = part
+        start = torch.tensor(starts, device=device)
+        longest = max(map(len, new))
+        at_once = max(1, self.decoder.readable_tokens() // longest)
+        found = [
+            self._read_behind(new[low : low + at_once], start[low : low + at_once], width, (keys, values), low)
+            for low in range(0, count, at_once)
+        ]
+        rows = torch.arange(count, device=device)
+        return _Batch(rows, start, rows, keys, values), torch.cat(found)
+
+    def _read_behind(
+        self,
+        new: Sequence[Sequence[int]],
+        start: Tensor,
+        width: int,
+        caches: tuple[list[Tensor], list[Tensor]],
+        low: int,
+    ) -> Tensor:
+        """One pass over the new ids of the rows from `low` on; returns the logits after them, [R, V]."""
+        device, longest = self.model.device, max(map(len, new))
+        ids = torch.tensor([[0] * (longest - len(one)) + list(one) for one in new], device=device)
+        padding = torch.tensor([longest - len(one) for one in new], device=device)
+        columns = torch.arange(width - longest, width, device=device)
+        is_new = (torch.arange(longest, device=device) >= padding[:, None])[:, None, :, None]  # [R, 1, K, 1]
+        every = torch.arange(width, device=device)
+        # A padding column sees itself, because a softmax row without any key would be NaN.
+        visible = (every >= start[:, None])[:, None, :] | (every == columns[:, None])
+        mask = (visible & (every <= columns[:, None]))[:, None]  # [R, 1, K, T]
+        cos, sin = self.decoder.rope[:, (columns - start[:, None]).clamp(min=0)][:, :, None]  # [R, 1, K, head_dim]
+        layers, rows = zip(*caches, strict=True), slice(low, low + len(new))
+
+        def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            for cache, more in zip(layer := next(layers), (key, value), strict=True):
+                tail = cache[rows, :, width - longest : width]
+                # Where a shorter row is padded, its cache already ends.
+                cache[rows, :, width - longest : width] = torch.where(is_new, more, tail)
+            keys, values = (cache[rows, :, :width] for cache in layer)
+            return scaled_dot_product_attention(query, keys, values, attn_mask=mask, enable_gqa=self.decoder.group > 1)
+
+        hidden = self.decoder.run_layers(ids, cos, sin, attend)
+        logits: Tensor = self.model.lm_head(hidden[:, -1])
+        return logits
+
     def _decode(self, batch: _Batch, column: int) -> Tensor:
         """Reads one token per row into cache column `column`; returns the logits after it, [B, V]."""
         cos, sin = self.decoder.rope[:, column - batch.start][:, :, None, None]  # [B, 1, 1, head_dim]
@@ -233,9 +425,14 @@ class NativeEngine:
         return logits
 
 
-def _renumbered(on_end: OnEnd | None, share: Sequence[int]) -> OnEnd | None:
-    """For the requests of a share: tells their numbers among all."""
-    return on_end and (lambda number, rollout: on_end(share[number], rollout))
+def _rollout(request: Request, drawn: _Drawn, row: int, stops: StopTexts, limit: int) -> Rollout:
+    ids, log_probs, entropies = drawn.of(row)
+    return rollout_of(request, ids, log_probs, stops, limit, entropies)
+
+
+def _unread(one: Conversation, cached: _Cached) -> list[int]:
+    """The ids of a conversation that are not in its cache. (pure)"""
+    return one.ids[cached.length - len(one.request.prompt_ids) :]
 
 
 def share_out(requests: Sequence[Request], count: int) -> list[list[int]]:

@@ -22,7 +22,17 @@ from workers.memory.cap import share_of_cap, usable_bytes
 from workers.memory.phases import room_beside_trainer
 from workers.models.load import Tokenizer
 from workers.models.plain import reason_of
-from workers.rollout.engine import Decode, EngineUnavailable, OnEnd, Request, Rollout, RolloutEngine, Sampling
+from workers.rollout.conversation import by_rounds, renumbered
+from workers.rollout.engine import (
+    Decode,
+    EngineUnavailable,
+    OnEnd,
+    Request,
+    Respond,
+    Rollout,
+    RolloutEngine,
+    Sampling,
+)
 from workers.rollout.graph.engine import GraphEngine, reason_against
 from workers.rollout.native import NativeEngine
 
@@ -92,6 +102,28 @@ class Portions:
             # Outside the handler: its traceback keeps alive the memory that the next engine needs.
             self._engine.replace(reason)
             self._on_change(self.engine)
+        return [found[number] for number in range(len(requests))]
+
+    def converse(
+        self, requests: Sequence[Request], sampling: Sampling, respond: Respond, on_end: OnEnd | None = None
+    ) -> list[Rollout]:
+        """A conversation per request, in order of the requests; `max_rows` side by side.
+
+        Raises EngineUnavailable if the engine fails on the way: what an environment was told cannot be taken back.
+        """
+        engine = self.engine
+        if not isinstance(engine, NativeEngine | GraphEngine):
+            return by_rounds(self.generate, requests, sampling, respond, on_end)
+        waiting = sorted(range(len(requests)), key=lambda number: len(requests[number].prompt_ids))
+        found: dict[int, Rollout] = {}
+        at_once = max(1, len(waiting)) if engine.has_queue else self._max_rows
+        for at in range(0, len(waiting), at_once):
+            chosen = waiting[at : at + at_once]
+            if isinstance(engine, GraphEngine):
+                engine.set_rows(self._max_rows)
+            tell = on_end and renumbered(on_end, chosen)
+            asked = [requests[number] for number in chosen]
+            found |= zip(chosen, engine.converse(asked, sampling, renumbered(respond, chosen), tell), strict=True)
         return [found[number] for number in range(len(requests))]
 
     def _drawn(self, requests: Sequence[Request], sampling: Sampling, on_end: OnEnd | None) -> list[Rollout]:

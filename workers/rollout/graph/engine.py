@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,12 +20,14 @@ from profiles import capture
 from profiles.shapes import shape_of
 from workers.failures import is_out_of_memory
 from workers.models.plain import described, reason_of
+from workers.rollout.conversation import Talks
 from workers.rollout.decoder import Decoder
 from workers.rollout.engine import (
     Decode,
     EngineUnavailable,
     OnEnd,
     Request,
+    Respond,
     Rollout,
     Sampling,
     draw_uniforms,
@@ -32,7 +35,7 @@ from workers.rollout.engine import (
 )
 from workers.rollout.graph import cuda
 from workers.rollout.graph.capture import Steps
-from workers.rollout.graph.prompts import read_prompts
+from workers.rollout.graph.prompts import read_behind, read_prompts
 from workers.rollout.graph.state import MAX_STOPS, Shape, State
 from workers.rollout.graph.step import Operations, TorchOperations
 from workers.rollout.graph.step_weights import Weights
@@ -48,10 +51,13 @@ ROUND_LENGTH = 128
 
 @dataclass
 class _Row:
-    """The row in a slot. looked: how many of its ids have been searched for stop texts."""
+    """The row in a slot. begun: its ids before the current reply. looked: how many of its ids have been searched for
+    stop texts. length: all its ids, while it waits for an answer; 0: it does not."""
 
     number: int
+    begun: int = 0
     looked: int = 0
+    length: int = 0
 
 
 @dataclass
@@ -66,6 +72,8 @@ class _Work:
     rows: dict[int, _Row] = field(default_factory=dict)
     """By slot. They always fill the first slots."""
     on_end: OnEnd | None = None
+    talks: Talks | None = None
+    """For conversations."""
     done: dict[int, Rollout] = field(default_factory=dict)
 
 
@@ -115,19 +123,35 @@ class GraphEngine:
     @torch.inference_mode()
     def stream(self, requests: Sequence[Request], sampling: Sampling, on_end: OnEnd | None) -> list[Rollout]:
         """The same; calls `on_end` for each rollout at the first check after its end."""
-        if not requests:
-            return []
-        state, steps = self._prepared(requests, sampling)
         stops = stops_of(sampling, self.decode, self._stop_ids)
-        state.set_sampling(sampling, () if sampling.ignore_stop else self._stop_ids)
-        work = _Work(requests, sampling, stops, in_turn(requests)[::-1], on_end=on_end)
+        return self._work(_Work(requests, sampling, stops, in_turn(requests)[::-1], on_end=on_end))
+
+    @torch.inference_mode()
+    def converse(
+        self, requests: Sequence[Request], sampling: Sampling, respond: Respond, on_end: OnEnd | None = None
+    ) -> list[Rollout]:
+        """A conversation per request, in order. A row that waits for an answer keeps its slot and its cache; only what
+        is new is read. The others decode meanwhile."""
+        stops = stops_of(sampling, self.decode, self._stop_ids)
+        talks = Talks(requests, sampling.max_new_tokens, respond, on_end)
+        return self._work(_Work(requests, sampling, stops, in_turn(requests)[::-1], talks=talks, done=talks.done))
+
+    def _work(self, work: _Work) -> list[Rollout]:
+        if not work.requests:
+            return []
+        state, steps = self._prepared(work.requests, work.sampling)
+        state.set_sampling(work.sampling, () if work.sampling.ignore_stop else self._stop_ids)
         while work.waiting or work.rows:
             self._admit(work, state)
+            if work.talks is not None:
+                self._resume(work, work.talks, state)
+                if not work.rows:
+                    continue
             step = steps(bucket_of(len(work.rows), state.shape.slots))
-            for _ in range(min(CHECK_EVERY, sampling.max_new_tokens)):
+            for _ in range(min(CHECK_EVERY, work.sampling.max_new_tokens)):
                 step()
             self._look(work, state)
-        return [work.done[number] for number in range(len(requests))]
+        return [work.done[number] for number in range(len(work.requests))]
 
     def _prepared(self, requests: Sequence[Request], sampling: Sampling) -> tuple[State, Steps]:
         """Tensors that are large enough, the current weights, and steps over both."""
@@ -179,22 +203,49 @@ class GraphEngine:
         )
         work.rows |= {slot: _Row(number) for slot, number in zip(slots, numbers, strict=True)}
 
+    def _resume(self, work: _Work, talks: Talks, state: State) -> None:
+        """Go on with conversations that have an answer. If none can decode, wait for one."""
+        pending = {slot: row for slot, row in work.rows.items() if row.length}
+        if pending and len(pending) == len(work.rows):
+            wait([talks.answers[row.number] for row in pending.values()], return_when=FIRST_COMPLETED)
+        answered = {slot: row for slot, row in pending.items() if talks.answers[row.number].done()}
+        over = {slot for slot, row in answered.items() if not talks.hear(row.number)}
+        going = {slot: row for slot, row in answered.items() if slot not in over}
+        if going:
+            new, begins = [], []
+            for row in going.values():
+                # The last id that it drew has not been read; the first decode step reads the last one that is new.
+                new.append(talks.all[row.number].ids[row.length - 1 : -1])
+                begins.append(len(work.requests[row.number].prompt_ids) + row.length - 1)
+            read_behind(self._decoder, state, new, list(going), begins)
+            for (slot, row), begin, ids in zip(going.items(), begins, new, strict=True):
+                one = talks.all[row.number]
+                uniforms = draw_uniforms([one.seed], one.left)[0].to(self.model.device)
+                state.resume(slot, one.ids[-1], begin + len(ids), len(one.ids), uniforms)
+                row.begun = row.looked = len(one.ids)
+                row.length = 0
+        self._free(work, state, over)
+
     def _look(self, work: _Work, state: State) -> None:
-        """Take out finished rows, and move the rest together."""
+        """Take out finished rows."""
         count = len(work.rows)
         active, counts = torch.stack((state.active[:count], state.counts[:count])).tolist()
-        ended = {slot for slot in range(count) if not active[slot]}
+        ended = {slot for slot, row in work.rows.items() if not active[slot] and not row.length}
         if work.stops:
             ended |= _with_stop_text(work, state.out_ids[:count].tolist(), counts)
         if not ended:
             return
+        state.active[sorted(ended)] = 0
         self._collect(work, state, sorted(ended), counts)
+        self._free(work, state, {slot for slot in ended if not work.rows[slot].length})
+
+    def _free(self, work: _Work, state: State, ended: Collection[int]) -> None:
+        """Take these rows out of their slots, and move the rest together."""
         for slot in ended:
             del work.rows[slot]
         left = len(work.rows)
         sources = [slot for slot in sorted(work.rows) if slot >= left]
         targets = [slot for slot in range(left) if slot not in work.rows]
-        state.active[sorted(ended)] = 0
         state.move(sources, targets)
         for source, target in zip(sources, targets, strict=True):
             work.rows[target] = work.rows.pop(source)
@@ -204,15 +255,20 @@ class GraphEngine:
         which = torch.tensor(slots, device=self.model.device)
         outs = (state.out_ids, state.out_log_probs, state.out_entropies)
         for slot, *drawn in zip(slots, *(out[which, :longest].tolist() for out in outs), strict=True):
-            ids, log_probs, entropies = (row[: counts[slot]] for row in drawn)
-            number = work.rows[slot].number
+            row = work.rows[slot]
+            ids, log_probs, entropies = (one[row.begun : counts[slot]] for one in drawn)
             if not work.sampling.entropies:
                 entropies = []
-            work.done[number] = rollout_of(
-                work.requests[number], ids, log_probs, work.stops, work.sampling.max_new_tokens, entropies
-            )
-            if work.on_end is not None:
-                work.on_end(number, work.done[number])
+            number, left = row.number, work.sampling.max_new_tokens - row.begun
+            reply = rollout_of(work.requests[number], ids, log_probs, work.stops, left, entropies)
+            if work.talks is None:
+                work.done[number] = reply
+                if work.on_end is not None:
+                    work.on_end(number, reply)
+                continue
+            work.talks.reply(number, reply.completion_ids, reply.log_probs, reply.entropies, reply.finish_reason)
+            if number in work.talks.answers:
+                row.length = row.begun + len(reply.completion_ids)
 
     def rest(self) -> None:
         """Keep a cache that fits `keep_bytes`, because capturing its graphs again takes time; free a larger one."""
@@ -236,8 +292,10 @@ def _with_stop_text(work: _Work, ids: Sequence[Sequence[int]], counts: Sequence[
     """Slots whose row has completed a stop text since the last check."""
     found = set()
     for slot, row in work.rows.items():
+        if row.length:
+            continue
         for length in range(row.looked + 1, counts[slot] + 1):
-            if work.stops.end_in(ids[slot][max(0, length - work.stops.window) : length]):
+            if work.stops.end_in(ids[slot][max(row.begun, length - work.stops.window) : length]):
                 found.add(slot)
                 break
         row.looked = counts[slot]

@@ -1,4 +1,4 @@
-"""Reads prompts into slots of the static cache with the model's own modules, each distinct prompt once."""
+"""Reads prompts, and what follows in a conversation, into slots of the static cache with the model's own modules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Prompt = tuple[int, ...]
 
 def read_prompts(decoder: Decoder, state: State, prompts: Sequence[Prompt], slots: Sequence[int]) -> None:
     """Keys and values of each prompt's tokens except the last, which the first decode step reads like any other
-    token."""
+    token. Equal prompts are read once."""
     slots_of: dict[Prompt, list[int]] = {}
     for prompt, slot in zip(prompts, slots, strict=True):
         if len(prompt) > 1:
@@ -39,5 +39,39 @@ def _read_part(decoder: Decoder, state: State, prompts: Sequence[Prompt], slots:
         for cache, new in zip(next(layers), (key, value), strict=True):
             cache[rows, :, :longest] = new[which]
         return scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=decoder.group > 1)
+
+    decoder.run_layers(ids, cos, sin, attend)
+
+
+def read_behind(
+    decoder: Decoder, state: State, new: Sequence[Sequence[int]], slots: Sequence[int], begins: Sequence[int]
+) -> None:
+    """Keys and values of the ids that follow those in a slot's cache. begins: position of the first, for each slot."""
+    at_once = max(1, decoder.readable_tokens() // max(map(len, new)))
+    for low in range(0, len(new), at_once):
+        part = slice(low, low + at_once)
+        _read_behind(decoder, state, new[part], slots[part], begins[part])
+
+
+def _read_behind(
+    decoder: Decoder, state: State, new: Sequence[Sequence[int]], slots: Sequence[int], begins: Sequence[int]
+) -> None:
+    device, longest = decoder.model.device, max(map(len, new))
+    ids = torch.tensor([list(one) + [0] * (longest - len(one)) for one in new], device=device)
+    begin, rows = torch.tensor(begins, device=device), torch.tensor(slots, device=device)
+    lengths, offsets = torch.tensor([len(one) for one in new], device=device), torch.arange(longest, device=device)
+    is_new = offsets < lengths[:, None]  # [R, K]; padding on the right is read, but not kept
+    positions = (begin[:, None] + offsets).clamp(max=state.shape.cache_length - 1)  # [R, K]
+    width = max(first + len(one) for first, one in zip(begins, new, strict=True))
+    mask = (torch.arange(width, device=device) <= positions[..., None])[:, None]  # [R, 1, K, T]
+    cos, sin = decoder.rope[:, positions][:, :, None]  # [R, 1, K, head_dim]
+    slots_of_new, places_of_new = rows[:, None].expand_as(positions)[is_new], positions[is_new]
+    layers = iter(zip(state.keys, state.values, strict=True))
+
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        for cache, more in zip(layer := next(layers), (key, value), strict=True):
+            cache[slots_of_new, :, places_of_new] = more.transpose(1, 2)[is_new]
+        keys, values = (cache[rows, :, :width] for cache in layer)
+        return scaled_dot_product_attention(query, keys, values, attn_mask=mask, enable_gqa=decoder.group > 1)
 
     decoder.run_layers(ids, cos, sin, attend)

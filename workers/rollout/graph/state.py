@@ -72,6 +72,13 @@ class State:
         self.uniforms[slots, : uniforms.shape[1]] = uniforms
         self.active[slots] = 1
 
+    def resume(self, slot: int, token: int, position: int, count: int, uniforms: Tensor) -> None:
+        """Go on in a slot whose cache holds all before `position`. count: ids of its row so far; uniforms: [<= room -
+        count], for those that follow."""
+        self.tokens[slot], self.positions[slot], self.counts[slot] = token, position, count
+        self.uniforms[slot, count : count + len(uniforms)] = uniforms
+        self.active[slot] = 1
+
     def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         """Move rows to other slots. No target may be a source."""
         if not sources:
