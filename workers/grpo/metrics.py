@@ -33,7 +33,7 @@ def groups_of(rows: Iterable[Row]) -> dict[int, list[Row]]:
 def collected_metrics(rows: Sequence[Row], uniform: Collection[int], rounds: int) -> Metrics:
     """Metrics of all rollouts of a step. uniform: groups whose rewards are equal."""
     groups = list(groups_of(rows).values())
-    lengths = [len(row.completion_ids) for row in rows]
+    lengths = [row.num_own for row in rows]
     return {
         "reward": mean(row.reward for row in rows),
         "reward/correct": mean(row.is_correct for row in rows),

@@ -47,7 +47,8 @@ class Minibatch:
 
 @dataclass(frozen=True)
 class Prepared:
-    """The rows to train on. old, tis, ref: for each row [R_i] on the CPU; None: unused."""
+    """The rows to train on. old, tis, ref: for each row [R_i], of the tokens that the model drew, on the CPU; None:
+    unused."""
 
     rows: list[Row]
     advantages: list[float]
@@ -185,7 +186,7 @@ def plan(
     thresholds: list[float] = []
     kept = total = 0
     for members, others in zip_longest(parts, rest, fillvalue=()):  # `rest` may be shorter, or empty
-        lengths = [len(rows[i].completion_ids) for i in members]
+        lengths = [rows[i].num_own for i in members]
         keep: tuple[Tensor, ...] | None = None
         selected = lengths
         is_finite = all(bool(torch.isfinite(entropies[i]).all()) for i in members) if entropies else True
@@ -195,7 +196,7 @@ def plan(
             selected = [int(one.sum()) for one in keep]
             if chosen.threshold is not None:
                 thresholds.append(chosen.threshold)
-        beside = [len(left_out[i].completion_ids) for i in others]
+        beside = [left_out[i].num_own for i in others]
         # If a rollout is divided by its number of kept tokens, one that keeps none does not count.
         has_say = [grpo.variants.mask_norm == "all" or number > 0 for number in selected]
         weights = [0.0] * len(members)

@@ -21,7 +21,8 @@ class Row(Struct, frozen=True, kw_only=True):
     prompt_ids: tuple[int, ...]
     completion_ids: tuple[int, ...]
     log_probs: tuple[float, ...]
-    """Of each completion token, as reported by the rollout engine. Empty, like `entropies`, unless all are finite."""
+    """Of each token that the model drew, as reported by the rollout engine. Empty, like `entropies`, unless all are
+    finite."""
     entropies: tuple[float, ...] = ()
     """Of the distributions that the tokens were drawn from, nats; empty if the engine did not report them."""
     finish_reason: str
@@ -35,6 +36,17 @@ class Row(Struct, frozen=True, kw_only=True):
     """Why a part of the reward could not be computed; empty: all could. Such a row is not trained on."""
     is_finite: bool = True
     """False: the engine's numbers were NaN or infinite, which JSON cannot express. The row is not trained on."""
+
+    is_own: tuple[bool, ...] = ()
+    """For each completion token, whether the model drew it. An environment said the others: they are read, but nothing
+    is learnt from them. Empty: the model drew all."""
+    turns: int = 1
+    """Replies of the model."""
+
+    @property
+    def num_own(self) -> int:
+        """Tokens that the model drew: R_i."""
+        return sum(self.is_own) if self.is_own else len(self.completion_ids)
 
     @property
     def is_usable(self) -> bool:

@@ -26,7 +26,7 @@ class Sizes(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """For each row, on the CPU: [R_i] each, float32, nats."""
+    """For each row, on the CPU: [R_i] each, of the tokens that the model drew, float32, nats."""
 
     log_probs: list[Tensor]
     entropies: list[Tensor]
@@ -34,7 +34,8 @@ class Scores(NamedTuple):
 
 def units_of(rows: Sequence[Row], sizes: Sizes) -> list[packing.Unit]:
     """What is read together of `rows`; members are their numbers. (pure)"""
-    return packing.units_of([row.prompt_ids for row in rows], [row.completion_ids for row in rows], sizes.row_tokens)
+    prompts, completions = [row.prompt_ids for row in rows], [row.completion_ids for row in rows]
+    return packing.units_of(prompts, completions, sizes.row_tokens, [row.is_own for row in rows])
 
 
 def batches(units: Sequence[packing.Unit], sizes: Sizes) -> list[packing.Batch]:
@@ -53,7 +54,7 @@ def score_rows(
 ) -> Scores:
     """Score by forward passes of `model`, at the sampling temperature. parallel: shares the passes among ranks."""
     parallel = parallel or Single()
-    lengths = [len(row.completion_ids) for row in rows]
+    lengths = [row.num_own for row in rows]
     found = torch.zeros(2, sum(lengths))
     log_probs, entropies = (list(torch.split(values, lengths)) for values in found)  # views
     with parallel.reading():

@@ -204,7 +204,7 @@ class GroupUpdate:
         """members: indices into the minibatch, in the order of their tokens in `pack`."""
         device = self._model.device
         places = [minibatch.rows[member] for member in members]
-        lengths = torch.tensor([len(prepared.rows[place].completion_ids) for place in places])
+        lengths = torch.tensor([prepared.rows[place].num_own for place in places])
 
         def joined(values: Sequence[Tensor] | None, at: Sequence[int]) -> Tensor | None:
             return None if values is None else torch.cat([values[i] for i in at]).to(device)

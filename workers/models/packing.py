@@ -9,20 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 import torch
 from torch import Tensor
 
 from workers.ranks.partition import share_out
 
+Flags = tuple[bool, ...]
+"""One for each token of a completion; empty: all True."""
+
 
 @dataclass(frozen=True)
 class Unit:
-    """One prompt with some of its completions. members: their indices in the packed list."""
+    """One prompt with some of its completions. members: their indices in the packed list.
+
+    is_own: for each completion, which of its tokens the model drew; the others are context. Empty: it drew all.
+    """
 
     prompt_ids: tuple[int, ...]
     completions: tuple[tuple[int, ...], ...]
     members: tuple[int, ...]
+    is_own: tuple[Flags, ...] = ()
+
+    def flags(self, number: int) -> Flags:
+        """Which tokens of that completion the model drew."""
+        return (self.is_own[number] if self.is_own else ()) or (True,) * len(self.completions[number])
 
     @property
     def tokens(self) -> int:
@@ -36,7 +48,7 @@ Batch = list[list[Unit]]
 
 @dataclass(frozen=True)
 class Pack:
-    """One forward pass. R rows of T tokens; N completion tokens in all. Its size grows with R * T + N."""
+    """One forward pass. R rows of T tokens; N completion tokens that the model drew. Its size grows with R * T + N."""
 
     ids: Tensor  # [R, T]
     positions: Tensor  # [R, T]
@@ -49,8 +61,17 @@ class Pack:
         return Pack(*(getattr(self, name).to(device) for name in self.__dataclass_fields__))
 
 
-def units_of(prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], row_tokens: int) -> list[Unit]:
-    """Group rollouts of equal prompts, as many as fit into a row. A single rollout may be longer than a row. (pure)"""
+def units_of(
+    prompts: Sequence[Sequence[int]],
+    completions: Sequence[Sequence[int]],
+    row_tokens: int,
+    is_own: Sequence[Flags] = (),
+) -> list[Unit]:
+    """Group rollouts of equal prompts, as many as fit into a row. A single rollout may be longer than a row. (pure)
+
+    is_own: for each completion, as in `Unit`.
+    """
+    flags = is_own if any(is_own) else ()
     members: dict[tuple[int, ...], list[int]] = {}
     for number, prompt in enumerate(prompts):
         members.setdefault(tuple(prompt), []).append(number)
@@ -61,16 +82,19 @@ def units_of(prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[in
         for number in numbers:
             need = len(completions[number]) - 1
             if chosen and need > room:
-                units.append(_unit(prompt, chosen, completions))
+                units.append(_unit(prompt, chosen, completions, flags))
                 chosen, room = [], row_tokens - len(prompt)
             chosen.append(number)
             room -= need
-        units.append(_unit(prompt, chosen, completions))
+        units.append(_unit(prompt, chosen, completions, flags))
     return units
 
 
-def _unit(prompt: tuple[int, ...], members: Sequence[int], completions: Sequence[Sequence[int]]) -> Unit:
-    return Unit(prompt, tuple(tuple(completions[number]) for number in members), tuple(members))
+def _unit(
+    prompt: tuple[int, ...], members: Sequence[int], completions: Sequence[Sequence[int]], is_own: Sequence[Flags]
+) -> Unit:
+    own = tuple(is_own[number] for number in members) if is_own else ()
+    return Unit(prompt, tuple(tuple(completions[number]) for number in members), tuple(members), own)
 
 
 def shares_of(units: Sequence[Unit], size: int) -> list[list[Unit]]:
@@ -81,7 +105,7 @@ def shares_of(units: Sequence[Unit], size: int) -> list[list[Unit]]:
 def _halves(unit: Unit) -> list[Unit]:
     middle = len(unit.members) // 2
     parts = (slice(middle), slice(middle, None)) if middle else ()
-    return [Unit(unit.prompt_ids, unit.completions[part], unit.members[part]) for part in parts]
+    return [Unit(unit.prompt_ids, unit.completions[part], unit.members[part], unit.is_own[part]) for part in parts]
 
 
 def rows_of(units: Sequence[Unit], row_tokens: int) -> list[list[Unit]]:
@@ -190,14 +214,14 @@ def pack(rows: Sequence[Sequence[Unit]]) -> Pack:
             segments[number, 0, column:end, 0] = segment + torch.tensor(line.completion_of)
             segments[number, 0, column:end, 1] = segment
             predictors += line.predictors
-            targets += [token for ids_ in unit.completions for token in ids_]
-            owners += [owner for owner, ids_ in zip(unit.members, unit.completions, strict=True) for _ in ids_]
+            targets += line.targets
+            owners += [owner for place, owner in enumerate(unit.members) for _ in range(sum(unit.flags(place)))]
             column, segment = end, segment + 1 + len(unit.completions)
     return Pack(ids, positions, segments, torch.tensor(predictors), torch.tensor(targets), torch.tensor(owners))
 
 
 class _Line:
-    """A unit laid out flat: ids, positions, and the position that predicts each completion token."""
+    """A unit laid out flat: ids, positions, and for each token that the model drew the position that predicts it."""
 
     def __init__(self, unit: Unit, offset: int) -> None:
         prompt = len(unit.prompt_ids)
@@ -205,10 +229,14 @@ class _Line:
         self.positions = list(range(prompt))
         self.completion_of = [0] * prompt
         self.predictors: list[int] = []
+        self.targets: list[int] = []
         for number, completion in enumerate(unit.completions, start=1):
             begin = len(self.ids)
             read = len(completion) - 1
             self.ids += completion[:read]
             self.positions += range(prompt, prompt + read)
             self.completion_of += [number] * read
-            self.predictors += [offset + prompt - 1, *range(offset + begin, offset + begin + read)]
+            before = [offset + prompt - 1, *range(offset + begin, offset + begin + read)]
+            flags = unit.flags(number - 1)
+            self.predictors += compress(before, flags)
+            self.targets += compress(completion, flags)

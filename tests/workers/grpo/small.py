@@ -51,8 +51,13 @@ def profile_of(optimizer_: dict[str, Any] | None = None, **grpo: Any) -> Profile
     )
 
 
-def rows_of(model: Any, groups: int = 4, size: int = 4, *, seed: int = 0, shift: float = 0.0) -> list[Row]:
-    """Random prompts and completions, with the log-probs that the model gives them, off by up to `shift`."""
+def rows_of(
+    model: Any, groups: int = 4, size: int = 4, *, seed: int = 0, shift: float = 0.0, turns: bool = False
+) -> list[Row]:
+    """Random prompts and completions, with the log-probs that the model gives them, off by up to `shift`.
+
+    turns: some are conversations.
+    """
     draws = Random(seed)
     vocabulary = model.config.vocab_size
     rows = []
@@ -60,9 +65,10 @@ def rows_of(model: Any, groups: int = 4, size: int = 4, *, seed: int = 0, shift:
         prompt = tuple(draws.randrange(2, vocabulary) for _ in range(draws.randint(2, 9)))
         for _ in range(size):
             ids = (*(draws.randrange(2, vocabulary) for _ in range(draws.randint(1, 9))), 1)
+            is_own = tuple(draws.random() < 0.6 for _ in ids[1:]) if turns else ()
             rows.append(
                 Row(group=group, problem=group, prompt_ids=prompt, completion_ids=ids, log_probs=(0.0,) * len(ids),
-                    finish_reason="stop", reward=float(draws.randrange(2)))
+                    finish_reason="stop", reward=float(draws.randrange(2)), is_own=(*is_own, True) if turns else ())
             )  # fmt: skip
     scores = score_rows(model, rows, 1.0, Sizes(64, 64, 64))
     return [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -38,9 +39,10 @@ LORA = Adapter(rank=4, alpha=8.0, targets=("q_proj", "k_proj", "v_proj", "o_proj
 def plain_log_probs(model: Any, row: Row) -> torch.Tensor:
     """The definition: one sequence by itself, no packing, no fused head."""
     ids = torch.tensor([[*row.prompt_ids, *row.completion_ids]])
-    log_p = torch.log_softmax(model(ids).logits[0].float(), -1)
-    first = len(row.prompt_ids) - 1
-    return torch.stack([log_p[first + place, token] for place, token in enumerate(row.completion_ids)])
+    logits = model(ids).logits[0]
+    log_p = torch.log_softmax(logits if logits.dtype == torch.float64 else logits.float(), -1)
+    first, own = len(row.prompt_ids) - 1, row.is_own or (True,) * len(row.completion_ids)
+    return torch.stack([log_p[first + place, token] for place, token in enumerate(row.completion_ids) if own[place]])
 
 
 def plain_loss(model: Any, prepared: Prepared, profile: Any) -> torch.Tensor:
@@ -125,6 +127,32 @@ def test_loss_and_gradients_are_those_of_the_formulas(options: dict[str, Any]) -
     assert loss == pytest.approx(expected.item(), abs=1e-5)
     for name, one in gradients(model).items():
         torch.testing.assert_close(found[name], one, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
+@pytest.mark.parametrize("sizes", [Sizes(64, 64, 64), Sizes(2, 24, 3)], ids=["one pass", "many"])
+def test_what_an_environment_says_is_read_but_is_in_no_loss_nor_kl_nor_mask(
+    options: dict[str, Any], sizes: Sizes
+) -> None:
+    """Against float64, over each conversation by itself."""
+    model, profile = tiny_model(adapter=LORA), profile_of(**options)
+    with torch.no_grad():
+        for name, one in model.named_parameters():
+            if "lora_B" in name:
+                one.normal_(std=0.05)
+    rows = rows_of(model, shift=0.4, turns=True)
+    assert any(not all(row.is_own) for row in rows)
+    prepared = prepared_of(model, rows, profile, sizes)
+    loss, _ = update_of(model, profile, sizes).accumulate(prepared, whole(prepared))
+    found = gradients(model)
+    model.zero_grad(set_to_none=True)
+    exact = copy.deepcopy(model).double()
+    expected = plain_loss(exact, prepared, profile)
+    expected.backward()
+    assert loss == pytest.approx(expected.item(), abs=1e-5)
+    for name, one in gradients(exact).items():
+        torch.testing.assert_close(found[name].double(), one, rtol=1e-4, atol=1e-6)
+    assert sum(map(len, prepared.old)) == sum(row.num_own for row in rows)
 
 
 @pytest.mark.parametrize("rollouts, row_tokens, head_rows", [(1, 8, 64), (2, 64, 7), (3, 24, 1), (4, 200, 64)])
