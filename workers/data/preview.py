@@ -23,15 +23,15 @@ from workers.problems.problem import Problem, Problems
 from workers.problems.reader import summary
 from workers.problems.rows import types_of
 from workers.problems.split import is_held_out
+from workers.rewards.earned import case_of
 from workers.rewards.of_profile import quick_parts, weights_of
-from workers.rewards.reward import Case, score
+from workers.rewards.reward import score
 from workers.rollout.engine import Rollout
 from workers.suites.answer_format import VerbatimFormat
 from workers.suites.answer_formats import format_of_run
 from workers.suites.data_files import data_folder
 from workers.suites.prompts import prompt_of
-from workers.verifiers.answers import is_formatted
-from workers.verifiers.verify import Verdict, judge, verifier_of
+from workers.verifiers.verify import verifier_of
 
 TYPED_ROWS = 1000
 """Rows whose values say which types a column has."""
@@ -119,28 +119,16 @@ class _Show:
         is_cut = len(ids) > longest
         text = self._format.whole(self._tokenizer.decode(ids[:longest]) if is_cut else completion)
         grpo = self._profile.grpo
-        verdict = (
-            Verdict(False, None, "judged by its tests")
-            if problem.has_tests
-            else judge(problem.gold, text, truncated=is_cut, lenient=grpo.lenient_answers, symbolic=self._symbolic)
-        )
-        case = Case(
-            problem=problem,
-            text=text,
-            rollout=Rollout((), ids[:longest], (), "length" if is_cut else "stop"),
-            verdict=verdict,
-            is_well_formed=is_formatted(text, truncated=is_cut),
-            share=min(len(ids), longest) / longest,
-            label=f"problem {problem.number}",
-        )
+        rollout = Rollout((), ids[:longest], (), "length" if is_cut else "stop")
+        case = case_of(grpo, problem, text, rollout, longest, self._symbolic)
         parts, weights = quick_parts(grpo), weights_of(grpo)
         found = score(case, parts, [weights[part.name] for part in parts])
         return {
             "total": found.total,
             "parts": dict(found.parts),
             "not_computed": [part_name(name) for name in grpo.rewards if is_slow(name)],
-            "extracted": verdict.extracted,
-            "reason": verdict.reason,
+            "extracted": case.verdict.extracted,
+            "reason": case.verdict.reason,
             "is_truncated": is_cut,
         }
 

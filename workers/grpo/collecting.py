@@ -12,24 +12,23 @@ from typing import Protocol
 from profiles.schema import Profile
 from workers.cycle.cursor import Place as CursorPlace
 from workers.grpo.advantages import is_uniform, refill
-from workers.grpo.judging import Judging, Slow
+from workers.grpo.judging import Judging
 from workers.grpo.metrics import collected_metrics
 from workers.grpo.order import Order
 from workers.grpo.rows import Collected, Row
 from workers.models.load import Tokenizer
 from workers.problems.problem import Problem
 from workers.rewards.coin import coin as tossed
+from workers.rewards.earned import Slow, case_of, completion_of, earned
 from workers.rewards.of_profile import GrpoRewards, grpo_rewards_of
-from workers.rewards.reward import Case, ProblemCase, Reward, Score, SlowReward, score
+from workers.rewards.reward import ProblemCase, Reward, SlowReward
 from workers.rewards.tests import PASSED
 from workers.rng import derive, stream
 from workers.rollout.engine import OnEnd, Request, Rollout, Sampling
 from workers.suites.answer_format import VerbatimFormat
 from workers.suites.prompts import prompt_of
-from workers.tasks.prompts.response import last_program
-from workers.verifiers.answers import is_formatted
 from workers.verifiers.symbolic import Symbolic
-from workers.verifiers.verify import Verdict, judge, sameness
+from workers.verifiers.verify import sameness
 
 
 class Streamer(Protocol):
@@ -87,28 +86,13 @@ class Asker:
 
     def text_of(self, rollout: Rollout) -> str:
         """The completion without its final stop token, which is not part of an answer."""
-        ids = rollout.completion_ids
-        return self.tokenizer.decode(ids[:-1] if rollout.finish_reason == "stop" else ids)
+        return completion_of(self.tokenizer, rollout)
 
     def case(self, problem: int, rollout: Rollout) -> ProblemCase:
         """The rollout and its verdict."""
-        asked, grpo = self.problems[problem], self.profile.grpo
         text = self.answer_format.whole(self.text_of(rollout))  # as a validation reads it
-        is_cut, longest = rollout.finish_reason == "length", self.profile.sampling.max_completion_tokens
-        verdict = (
-            Verdict(False, last_program(text), "judged by its tests")
-            if asked.has_tests
-            else judge(asked.gold, text, truncated=is_cut, lenient=grpo.lenient_answers, symbolic=self.symbolic)
-        )
-        return Case(
-            problem=asked,
-            text=text,
-            rollout=rollout,
-            verdict=verdict,
-            is_well_formed=is_formatted(text, truncated=is_cut),
-            share=len(rollout.completion_ids) / longest,
-            label=f"problem {asked.number}",
-        )
+        longest = self.profile.sampling.max_completion_tokens
+        return case_of(self.profile.grpo, self.problems[problem], text, rollout, longest, self.symbolic)
 
     def sameness(self, problem: int) -> Callable[[str, str], bool]:
         """A function that tells whether two answers to the problem are the same by the verifier's rules."""
@@ -116,7 +100,7 @@ class Asker:
 
     def row(self, group: int, problem: int, case: ProblemCase, slow: Slow, coin: Random) -> Row:
         """slow: what the slow parts found for it."""
-        found = self._score(case, slow)
+        found = earned(self.rewards, case, slow, self.own)
         if self.profile.grpo.variants.random_rewards:
             found = tossed(found, coin)
         rollout = case.rollout
@@ -135,15 +119,6 @@ class Asker:
             failure=slow.failure,
             is_finite=rollout.is_finite,
         )
-
-    def _score(self, case: ProblemCase, slow: Slow) -> Score:
-        weights = self.rewards.weights
-        quick = (*self.rewards.parts, *self.own)
-        found = score(case, quick, [weights.get(part.name, 1.0) for part in quick])
-        if slow.failure:
-            return Score(0.0, found.parts)
-        total = found.total + sum(weights[part.name] * slow.values[part.name] for part in self.slow)
-        return Score(total, {**found.parts, **slow.values})
 
 
 def collect(asker: Asker, order: Order, step: int, stage: Stages) -> Collected:

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Literal, Self
 
-from profiles.errors import LonghaulError
+from workers.rewards.earned import Slow, gathered
 from workers.rewards.reward import ProblemCase, SlowReward
 from workers.rollout.engine import OnEnd, Rollout
-
-
-@dataclass(frozen=True)
-class Slow:
-    """What the slow parts found for a rollout. values: by part. failure: why one could not be computed; empty: none."""
-
-    values: Mapping[str, float] = field(default_factory=dict)
-    failure: str = ""
 
 
 class Judging:
@@ -93,12 +84,4 @@ class Judging:
         return [judged[at : at + self._count] for at in range(0, len(judged), self._count)]
 
     def _slow_of(self, number: int) -> Slow:
-        values: dict[str, float] = {}
-        for part in self._slow:
-            try:
-                values |= self._found[part.name, number].result()
-            except LonghaulError as error:
-                if self._on_error == "stop":
-                    raise
-                return Slow(failure=error.what)
-        return Slow(values)
+        return gathered((self._found[part.name, number] for part in self._slow), self._on_error)

@@ -26,15 +26,15 @@ def job(spec: WorkerSpec, warmed: Sandbox | None = None) -> Callable[[Attempt], 
     """The function that carries out `spec`."""
     set_environment()
     from workers.cycle import train, validate
-    from workers.grpo.slow_rewards import slow_rewards
     from workers.grpo.trainer import GrpoTrainer
+    from workers.rewards.slow import slow_rewards
     from workers.suites.validation import suites_of
 
     if spec.role == "validate":
         return lambda attempt: validate.validate(attempt, suites_of(attempt, None))
 
     def run(attempt: Attempt) -> Result:
-        with slow_rewards(attempt) as slow:
+        with slow_rewards(attempt.profile, attempt.dir.path, lambda: attempt.step) as slow:
             trainer = GrpoTrainer(attempt, slow_rewards=slow)
             with trainer.rank_group:
                 return train.train(attempt, trainer)

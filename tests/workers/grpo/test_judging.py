@@ -10,8 +10,9 @@ from typing import Literal
 import pytest
 
 from profiles.errors import ExitCode, LonghaulError
-from workers.grpo.judging import Judging, Slow
+from workers.grpo.judging import Judging
 from workers.problems.problem import Problem
+from workers.rewards.earned import Slow
 from workers.rewards.reward import Case, ProblemCase
 from workers.rollout.engine import Rollout
 from workers.verifiers.verify import Verdict
