@@ -10,11 +10,16 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from profiles.rewards import is_function, part_name
+from profiles.rewards import LIBRARY, is_function, part_name
 from profiles.schema import Profile
 
 SHOWN = 12
 """Hexadecimal digits of a hash in the profile."""
+
+
+def is_own(name: str) -> bool:
+    """Whether the name is one of the user's own code."""
+    return is_function(name) and not name.startswith(LIBRARY)
 
 
 def with_own_code(profile: Profile, folder: Path) -> Profile:
@@ -22,8 +27,8 @@ def with_own_code(profile: Profile, folder: Path) -> Profile:
 
     folder: what relative paths refer to. Raises LonghaulError (INPUT) for a file or module that is not there.
     """
-    grpo = profile.grpo
-    functions = [name for name in grpo.rewards if is_function(name)]
+    grpo, environment = profile.grpo, profile.grpo.environment
+    functions = [name for name in (*grpo.rewards, environment.name) if is_own(name)]
     if not functions:
         return profile
     from profiles.reward_files import hash_of, is_file  # hashing is slow to import, and seldom needed
@@ -32,8 +37,11 @@ def with_own_code(profile: Profile, folder: Path) -> Profile:
         place, _, function = name.rpartition(":")
         return f"{(folder / Path(place).expanduser()).resolve()}:{function}" if is_file(place) else name
 
-    rewards = tuple(absolute(name) if is_function(name) else name for name in grpo.rewards)
+    rewards = tuple(absolute(name) if is_own(name) else name for name in grpo.rewards)
+    if is_own(environment.name):
+        environment = replace(environment, name=absolute(environment.name))
     files = tuple(f"{part_name(name)} {hash_of(name, folder)[:SHOWN]}" for name in functions)
-    if (rewards, files) == (grpo.rewards, grpo.reward.files):
+    if (rewards, environment, files) == (grpo.rewards, grpo.environment, grpo.reward.files):
         return profile
-    return replace(profile, grpo=replace(grpo, rewards=rewards, reward=replace(grpo.reward, files=files)))
+    reward = replace(grpo.reward, files=files)
+    return replace(profile, grpo=replace(grpo, rewards=rewards, environment=environment, reward=reward))

@@ -85,6 +85,18 @@ class Reward(Section, frozen=True):
     """Set by the program: the hash of each function's file, so that a changed function needs --accept-changes."""
 
 
+class Environment(Section, frozen=True):
+    """[grpo.environment]: what answers the model in rollouts of several turns."""
+
+    name: Annotated[str, FIXED] = ""
+    """FILE.py:NAME or MODULE:NAME of your class, `guess`, `calculator`, or `verifiers:ID`; empty: none. Its rewards are
+    the part `environment`."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Options of the environment, in a section of its own: `[grpo.environment.options]`."""
+    max_turns: Positive = 8
+    """Replies of one episode, at most. All that is said in it has room in sampling.max_completion_tokens."""
+
+
 class Grpo(Section, frozen=True):
     """[grpo]: group relative policy optimisation (arXiv 2402.03300). Clip bounds and minibatches are in [optimizer]."""
 
@@ -137,5 +149,6 @@ class Grpo(Section, frozen=True):
     reward_weights: tuple[float, ...] = ()
     """The weight of each part; empty: 1 each."""
     reward: Reward = Reward()
+    environment: Environment = Environment()
     sent: Sent = Sent()
     variants: GrpoVariants = GrpoVariants()

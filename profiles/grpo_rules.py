@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from profiles.finding import Finding
 from profiles.knobs import value_of
-from profiles.rewards import BUILT_IN, ON_ANSWERS, is_function, part_name
+from profiles.rewards import BUILT_IN, ENVIRONMENT, ENVIRONMENTS, LIBRARY, ON_ANSWERS, is_function, part_name
 from profiles.schema import Profile
 from profiles.suites import FOR_PROBLEMS
 
@@ -157,6 +157,43 @@ def a_curriculum_has_answers(p: Profile) -> Finding | None:
     )
 
 
+def an_environment_gives_a_reward(p: Profile) -> Finding | None:
+    has_name, has_part = bool(p.grpo.environment.name), ENVIRONMENT in p.grpo.rewards
+    if has_name == has_part:
+        return None
+    if has_name:
+        return Finding(
+            ("grpo.rewards", "grpo.environment.name"), 'needs the part "environment", which is what it gives'
+        )
+    return Finding(("grpo.environment.name", "grpo.rewards"), 'is empty, but the part "environment" needs one: name it')
+
+
+def an_environment_is_known(p: Profile) -> Finding | None:
+    name = p.grpo.environment.name
+    if not name or name in ENVIRONMENTS or is_function(name) or (name.startswith(LIBRARY) and name != LIBRARY):
+        return None
+    return Finding(
+        ("grpo.environment.name",),
+        f"is {name!r}, which is neither a built-in environment ({', '.join(ENVIRONMENTS)}) "
+        "nor FILE.py:NAME, MODULE:NAME or verifiers:ID",
+    )
+
+
+def an_environment_has_no_curriculum(p: Profile) -> Finding | None:
+    if not p.grpo.environment.name or not p.grpo.sent.enabled:
+        return None
+    return Finding(
+        ("grpo.sent.enabled", "grpo.environment.name"),
+        "orders problems by single answers, and an environment holds conversations; set it to false",
+    )
+
+
+def verl_has_no_environment(p: Profile) -> Finding | None:
+    if p.run.worker == "grpo" or not p.grpo.environment.name:
+        return None
+    return Finding(("grpo.environment.name", "run.worker"), f'is for the worker "grpo", and this is "{p.run.worker}"')
+
+
 def options_belong_to_a_reward(p: Profile) -> Finding | None:
     idle = [name for name in p.grpo.reward.options if name not in p.grpo.rewards]
     if not idle:
@@ -169,6 +206,10 @@ RULES = (
     rewards_have_names_of_their_own,
     each_reward_has_a_weight,
     a_curriculum_has_answers,
+    an_environment_gives_a_reward,
+    an_environment_is_known,
+    an_environment_has_no_curriculum,
+    verl_has_no_environment,
     options_belong_to_a_reward,
     problems_are_asked_in_words,
     groups_fill_the_updates,

@@ -137,6 +137,7 @@ _COMMON = (
     REWARD,
     TRUNCATED,
     TOKENS_MEAN,
+    Metric("turns_mean", Unit.COUNT, "mean number of replies in an episode with an environment"),
     Metric("distinct_share", Unit.SHARE, "different completions within a group, averaged: 1 is all different"),
     Metric(
         "rollouts_not_finite", Unit.COUNT, "rollouts with a log-prob or entropy that is NaN or infinite: not trained on"

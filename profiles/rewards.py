@@ -17,10 +17,19 @@ BUILT_IN = (
     "repetition",
     "language",
     "tests",
+    "environment",
 )
 """Parts with a name of their own; workers/rewards/ has a file for each."""
 TESTS = "tests"
 """The part that runs programs. With it, rows may have tests in place of an answer."""
+ENVIRONMENT = "environment"
+"""The part that an environment gives."""
+ON_COMPLETIONS = tuple(name for name in BUILT_IN if name != ENVIRONMENT)
+"""Built-in parts that judge a completion by itself."""
+ENVIRONMENTS = ("guess", "calculator")
+"""Built-in environments."""
+LIBRARY = "verifiers:"
+"""Begins the name of an environment of the library verifiers."""
 ON_ANSWERS = frozenset({"correct", "length", "cosine"})
 """Built-in parts that need the right answer to each problem."""
 

@@ -35,7 +35,7 @@ from orchestrator.new_job.writing import entries_of, in_the_way, write_all
 from orchestrator.streams import say
 from profiles.errors import ExitCode, LonghaulError
 from profiles.load import load_profile, shipped_profiles
-from profiles.rewards import BUILT_IN
+from profiles.rewards import ON_COMPLETIONS
 from state.layout import name_problem
 from workers.line_contract import Looked
 
@@ -98,7 +98,7 @@ def _decided(args: argparse.Namespace, asker: Asker | None) -> tuple[Job, str]:
     data = looked.file
     say(_seen(looked))
     mapping = _mapped(args, asker, looked)
-    rewards = (*BUILT_IN, OWN, "FILE.py:FUNCTION")
+    rewards = (*ON_COMPLETIONS, OWN, "FILE.py:FUNCTION")
     reward = settled(
         args.reward, asker, "Reward", likely_reward(mapping), lambda wanted: reward_of(wanted, mapping), rewards
     )

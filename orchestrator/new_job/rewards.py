@@ -9,12 +9,12 @@ from orchestrator.display.wording import harmless
 from orchestrator.new_job.mapping import ColumnMap
 from profiles.errors import ExitCode, LonghaulError
 from profiles.refusal import nearest
-from profiles.rewards import BUILT_IN, ON_ANSWERS, is_function
+from profiles.rewards import ON_ANSWERS, ON_COMPLETIONS, is_function
 
 OWN = "own"
 """The function in the reward file that `init` writes."""
 CORRECT, TESTS = "correct", "tests"
-assert CORRECT in BUILT_IN
+assert CORRECT in ON_COMPLETIONS
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def likely_reward(mapping: ColumnMap) -> str:
     """What suits the columns: answers are compared, tests are run, and for anything else a function judges. (pure)"""
     if mapping.answer:
         return CORRECT
-    return TESTS if mapping.tests and TESTS in BUILT_IN else OWN
+    return TESTS if mapping.tests and TESTS in ON_COMPLETIONS else OWN
 
 
 def reward_of(wanted: str, mapping: ColumnMap) -> ChosenReward:
@@ -44,8 +44,8 @@ def reward_of(wanted: str, mapping: ColumnMap) -> ChosenReward:
     not there, and for a part that compares answers where the data have none."""
     names = tuple(_absolute(name.strip()) for name in wanted.split(",") if name.strip())
     for name in names:
-        if name not in (OWN, *BUILT_IN) and not is_function(name):
-            near = nearest(name, (OWN, *BUILT_IN))
+        if name not in (OWN, *ON_COMPLETIONS) and not is_function(name):
+            near = nearest(name, (OWN, *ON_COMPLETIONS))
             guess = f"; did you mean {near}?" if near else ""
             raise _refused(f"there is no reward {harmless(name)!r}{guess}", near or CORRECT)
         if (
@@ -73,7 +73,7 @@ def _absolute(name: str) -> str:
 
 
 def _refused(what: str, better: str) -> LonghaulError:
-    known = ", ".join((*BUILT_IN, OWN, "FILE.py:FUNCTION"))
+    known = ", ".join((*ON_COMPLETIONS, OWN, "FILE.py:FUNCTION"))
     return LonghaulError(
         what,
         kept="everything; nothing was written",

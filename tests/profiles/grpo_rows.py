@@ -12,6 +12,7 @@ WORD_PROBLEMS: Knobs = {
     "run.worker": "grpo", "model.path": "pocket-words", "model.prompt_style": "verbatim",
     "validation.suites": ("words",),
 }  # fmt: skip
+PLAYED: Knobs = {**WORD_PROBLEMS, "grpo.environment.name": "guess", "grpo.rewards": ("environment",)}
 
 GRPO_ROWS = [
     pytest.param(
@@ -117,6 +118,24 @@ GRPO_ROWS = [
         {"grpo.sent.enabled": True, "grpo.rewards": ("format",)},
         {"grpo.sent.enabled": True, "grpo.rewards": ("format", "correct")},
         id="a curriculum without answers",
+    ),
+    *(
+        pytest.param(rule, wrong, right, id=rule)
+        for rule, wrong, right in (
+            ("an_environment_gives_a_reward", {**WORD_PROBLEMS, "grpo.environment.name": "guess"}, PLAYED),
+            ("an_environment_gives_a_reward", {**WORD_PROBLEMS, "grpo.rewards": ("environment",)}, PLAYED),
+            (
+                "an_environment_is_known",
+                PLAYED | {"grpo.environment.name": "gess"},
+                PLAYED | {"grpo.environment.name": "verifiers:wordle"},
+            ),
+            (
+                "an_environment_has_no_curriculum",
+                PLAYED | {"grpo.sent.enabled": True, "grpo.rewards": ("environment", "correct")},
+                PLAYED,
+            ),
+            ("verl_has_no_environment", {"grpo.environment.name": "guess", "grpo.rewards": ("environment",)}, PLAYED),
+        )
     ),
     pytest.param(
         "options_belong_to_a_reward",

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from profiles.schema import Profile
 from workers.cycle.cursor import Place as CursorPlace
+from workers.environments.episodes import Converser, Episodes
 from workers.grpo.advantages import is_uniform, refill
 from workers.grpo.judging import Judging
 from workers.grpo.metrics import collected_metrics
@@ -20,6 +21,7 @@ from workers.models.load import Tokenizer
 from workers.problems.problem import Problem
 from workers.rewards.coin import coin as tossed
 from workers.rewards.earned import Slow, case_of, completion_of, earned
+from workers.rewards.episode import Played
 from workers.rewards.of_profile import GrpoRewards, grpo_rewards_of
 from workers.rewards.reward import ProblemCase, Reward, SlowReward
 from workers.rewards.tests import PASSED
@@ -31,7 +33,7 @@ from workers.verifiers.symbolic import Symbolic
 from workers.verifiers.verify import sameness
 
 
-class Streamer(Protocol):
+class Streamer(Converser, Protocol):
     """A rank's engine, or that of all ranks together."""
 
     def generate(
@@ -57,6 +59,8 @@ class Asker:
     """Parts of the reward in addition to those of the profile."""
     slow: Sequence[SlowReward] = ()
     """Parts of the profile's reward that take time."""
+    episodes: Episodes | None = None
+    """For rollouts of several turns."""
 
     @cached_property
     def rewards(self) -> GrpoRewards:
@@ -79,13 +83,19 @@ class Asker:
             stop=self.answer_format.stop,
             entropies=self.profile.grpo.entropy_mask != "off",
         )
+        if self.episodes is not None:
+            rows = [self.problems[number].row for number in problems for _ in range(count)]
+            drawn = [seeds(place, k) for place in range(len(problems)) for k in range(count)]
+            played = self.episodes.play(self.engine, rows, drawn, how)
+            return [[*played[place * count : (place + 1) * count]] for place in range(len(problems))]
         prompts = [self.prompt_ids(self.problems[number]) for number in problems]
         requests = [Request(ids, seeds(place, k)) for place, ids in enumerate(prompts) for k in range(count)]
         found = self.engine.generate(requests, how, on_end)
         return [found[place * count : (place + 1) * count] for place in range(len(prompts))]
 
     def text_of(self, rollout: Rollout) -> str:
-        """The completion without its final stop token, which is not part of an answer."""
+        """The completion without its final stop token, which is not part of an answer; of an episode, the last
+        reply."""
         return completion_of(self.tokenizer, rollout)
 
     def case(self, problem: int, rollout: Rollout) -> ProblemCase:
@@ -116,8 +126,10 @@ class Asker:
             is_correct=slow.values.get(PASSED) == 1.0 if case.problem.has_tests else case.verdict.correct,
             is_answered=case.verdict.extracted is not None,
             parts=dict(found.parts),
-            failure=slow.failure,
+            failure=(rollout.failure if isinstance(rollout, Played) else "") or slow.failure,
             is_finite=rollout.is_finite,
+            is_own=rollout.is_own,
+            turns=rollout.turns if isinstance(rollout, Played) else 1,
         )
 
 

@@ -26,6 +26,7 @@ def job(spec: WorkerSpec, warmed: Sandbox | None = None) -> Callable[[Attempt], 
     """The function that carries out `spec`."""
     set_environment()
     from workers.cycle import train, validate
+    from workers.environments.of_attempt import environment_of
     from workers.grpo.trainer import GrpoTrainer
     from workers.rewards.slow import slow_rewards
     from workers.suites.validation import suites_of
@@ -34,8 +35,11 @@ def job(spec: WorkerSpec, warmed: Sandbox | None = None) -> Callable[[Attempt], 
         return lambda attempt: validate.validate(attempt, suites_of(attempt, None))
 
     def run(attempt: Attempt) -> Result:
-        with slow_rewards(attempt.profile, attempt.dir.path, lambda: attempt.step) as slow:
-            trainer = GrpoTrainer(attempt, slow_rewards=slow)
+        with (
+            slow_rewards(attempt.profile, attempt.dir.path, lambda: attempt.step) as slow,
+            environment_of(attempt) as environment,
+        ):
+            trainer = GrpoTrainer(attempt, slow_rewards=slow, environment=environment)
             with trainer.rank_group:
                 return train.train(attempt, trainer)
 

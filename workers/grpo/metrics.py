@@ -53,6 +53,7 @@ def collected_metrics(rows: Sequence[Row], uniform: Collection[int], rounds: int
         "tokens_mean": mean(lengths),
         "tokens_min": float(min(lengths)),
         "tokens_max": float(max(lengths)),
+        **({"turns_mean": mean(row.turns for row in rows)} if any(row.is_own for row in rows) else {}),
         "distinct_share": mean(len({row.completion_ids for row in group}) / len(group) for group in groups),
     }
 

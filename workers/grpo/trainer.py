@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 from msgspec import Struct, field
@@ -21,6 +21,7 @@ from workers.cycle.cursor import Cursor
 from workers.cycle.progress import Progress
 from workers.cycle.rollout_file import Record
 from workers.cycle.train import StepReport, not_finite_warning
+from workers.environments.episodes import episodes_of
 from workers.grpo.advantages import group_advantages, rule_of
 from workers.grpo.collecting import Asker, collect
 from workers.grpo.curriculum import Curriculum
@@ -48,6 +49,9 @@ from workers.suites.answer_formats import format_of_run
 from workers.suites.data_files import data_folder
 from workers.suites.prompts import prompt_of
 from workers.verifiers.verify import verifier_of
+
+if TYPE_CHECKING:
+    from workers.environments.runner import EnvironmentRunner
 
 
 class Tally(Struct):
@@ -78,17 +82,20 @@ class GrpoTrainer:
         attempt: Attempt,
         own_rewards: Sequence[Reward[ProblemCase]] = (),
         slow_rewards: Sequence[SlowReward] = (),
+        environment: EnvironmentRunner | None = None,
     ) -> None:
         """own_rewards: parts of the reward in addition to those of the profile. slow_rewards: the profile's parts that
-        take time."""
+        take time. environment: the profile's, entered."""
         self._attempt, self._own_rewards, self._slow_rewards = attempt, own_rewards, slow_rewards
+        self._environment = environment
         self._profile: Profile = attempt.profile
         self.rank_group = RankGroup(attempt)
         self._model: Any = None
 
     def build(self, head: Path | None) -> None:
         profile = self._profile
-        found = training_problems(profile, ProblemFile.revisions(head))  # first: it is fast, and often mistyped
+        own_rows = self._environment.rows() if self._environment else None
+        found = training_problems(profile, ProblemFile.revisions(head), own_rows)  # first: it is fast, often mistyped
         self.rank_group.start(head)
         self._replica = self.rank_group.lead(GrpoReplica, head)
         self._policy, self._model, self._memory = self._replica.policy, self._replica.model, self._replica.memory
@@ -101,11 +108,13 @@ class GrpoTrainer:
             answer_format = format_of_run(profile, Path(files))
         assert isinstance(answer_format, VerbatimFormat)  # a rule of the profile
         tokenizer = self._policy.tokenizer
-        usable = drop_long(
-            found,
-            lambda one: len(tokenizer.encode(prompt_of(answer_format, one))),
-            profile.sampling.max_prompt_tokens,
-        )
+        usable = found
+        if self._environment is None:  # which says itself what the prompts are
+            usable = drop_long(
+                found,
+                lambda one: len(tokenizer.encode(prompt_of(answer_format, one))),
+                profile.sampling.max_prompt_tokens,
+            )
         self._problems = first(usable, profile.grpo.problems)
         columns = {name for one in self._problems.problems for name in one.columns}
         for part in self._slow_rewards:
@@ -121,6 +130,7 @@ class GrpoTrainer:
             verifier_of(profile.grpo),
             self._own_rewards,
             self._slow_rewards,
+            self._environment and episodes_of(profile, self._environment, answer_format, tokenizer),
         )
         self._check_lengths()
         self._order = Order(self._begun_order(head))
@@ -314,10 +324,14 @@ def tokens_of(rows: Sequence[Row]) -> int:
     return sum(len(row.completion_ids) for row in rows)
 
 
-def training_problems(profile: Profile, revisions: Mapping[str, str] | None = None) -> Problems:
-    """The problems that may train: those of the profile, without the held-out part. revisions: as in `problems_of`.
+def training_problems(
+    profile: Profile,
+    revisions: Mapping[str, str] | None = None,
+    own_rows: Sequence[Mapping[str, Any]] | None = None,
+) -> Problems:
+    """The problems that may train: those of the profile, without the held-out part. Arguments as of `grpo_problems`.
 
     Raises LonghaulError (INPUT).
     """
-    found = grpo_problems(profile, data_folder(profile.validation.data), revisions)
+    found = grpo_problems(profile, data_folder(profile.validation.data), revisions, own_rows)
     return training_part(found, profile.data.held_out)

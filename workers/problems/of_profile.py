@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -11,7 +12,8 @@ from profiles.errors import ExitCode, LonghaulError
 from profiles.rewards import ON_ANSWERS, TESTS
 from profiles.schema import Profile
 from workers.problems.problem import Problems
-from workers.problems.reader import read_problems
+from workers.problems.reader import problems_of_rows, read_problems
+from workers.problems.rows import Reading
 
 
 def problems_of(
@@ -20,11 +22,12 @@ def problems_of(
     *,
     with_tests: bool = False,
     needs_answer: bool = True,
+    needs_prompt: bool = True,
     revisions: Mapping[str, str] | None = None,
 ) -> Problems:
     """All problems of the profile, those of a file after those of the file before it.
 
-    folder: of data files, read if the profile names no file. with_tests, needs_answer: as in `read_problems`.
+    folder: of data files, read if the profile names no file. with_tests, needs_answer, needs_prompt: as in `Reading`.
     revisions: hub name -> commit, for data sets that a run has read before. Raises LonghaulError (INPUT).
     """
     names = profile.data.names or ((str(folder),) if folder else ())
@@ -42,6 +45,7 @@ def problems_of(
             with_tests=with_tests,
             columns=profile.data.columns,
             needs_answer=needs_answer,
+            needs_prompt=needs_prompt,
             revision=(revisions or {}).get(name, ""),
         )
         for name in names
@@ -49,14 +53,28 @@ def problems_of(
     return found[0] if len(found) == 1 else _mixed(dict(zip(names, found, strict=True)))
 
 
-def grpo_problems(profile: Profile, folder: Path | None, revisions: Mapping[str, str] | None = None) -> Problems:
-    """All problems as GRPO reads them: rows need what the parts of the reward need. Arguments as of `problems_of`."""
-    rewards = {*profile.grpo.rewards}
+def grpo_problems(
+    profile: Profile,
+    folder: Path | None,
+    revisions: Mapping[str, str] | None = None,
+    own_rows: Sequence[Mapping[str, Any]] | None = None,
+) -> Problems:
+    """All problems as GRPO reads them: rows need what the parts of the reward need. Arguments as of `problems_of`.
+
+    own_rows: those that an environment brings; they are read if the profile names no file.
+    """
+    rewards, environment = {*profile.grpo.rewards}, profile.grpo.environment.name
+    needs_answer, with_tests = bool(ON_ANSWERS & rewards), TESTS in rewards
+    if own_rows is not None and not profile.data.names:
+        how = Reading(profile.data.columns, with_tests, needs_answer, needs_prompt=False)
+        rows = ((number, "", row) for number, row in enumerate(own_rows, start=1))
+        return problems_of_rows(Path(f"the rows of {environment}"), rows, profile.grpo, how)
     return problems_of(
         profile,
         folder,
-        with_tests=TESTS in rewards,
-        needs_answer=bool(ON_ANSWERS & rewards),
+        with_tests=with_tests,
+        needs_answer=needs_answer,
+        needs_prompt=not environment,
         revisions=revisions,
     )
 

@@ -36,6 +36,16 @@ class Problem(Struct, frozen=True):
     columns: dict[str, Any] = {}
     source: str = ""
 
+    @property
+    def row(self) -> dict[str, Any]:
+        """The row as an environment sees it: its columns by name, with prompt, answer and messages if it has them."""
+        found: dict[str, Any] = {**self.columns, "prompt": self.prompt}
+        if self.gold and not self.has_tests:
+            found["answer"] = self.gold
+        if self.messages:
+            found["messages"] = msgspec.to_builtins(list(self.messages))
+        return found
+
 
 class BadLine(Struct, frozen=True):
     line: int

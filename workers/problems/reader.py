@@ -42,12 +42,13 @@ def read_problems(
     with_tests: bool = False,
     columns: Columns = DEFAULT_COLUMNS,
     needs_answer: bool = True,
+    needs_prompt: bool = True,
     revision: str = "",
 ) -> Problems:
     """All problems of a file, of the split's file in a folder, of the split in a data set's folder, or of the hub.
 
-    with_tests: rows with tests are problems too. columns: which columns hold what. needs_answer: whether a row without
-    an answer is refused. revision: the commit to read of a data set of the hub.
+    with_tests, columns, needs_answer, needs_prompt: as in `Reading`. revision: the commit to read of a data set of the
+    hub.
 
     Unusable rows are refused together, by number, or skipped with `bad_rows = "skip"`. Raises LonghaulError (INPUT)
     for them, for a missing or binary file, and if nothing usable is left. The path `pocket-words` is not a file but the
@@ -56,7 +57,21 @@ def read_problems(
     if str(path) == word_problems.NAME:
         return _built_in()
     file, rows, not_json, revisions = _source(str(path), split, revision)
-    how = Reading(columns, with_tests, needs_answer)
+    how = Reading(columns, with_tests, needs_answer, needs_prompt)
+    return problems_of_rows(file, rows, grpo, how, not_json, revisions)
+
+
+def problems_of_rows(
+    file: Path,
+    rows: Rows,
+    grpo: Grpo,
+    how: Reading,
+    not_json: dict[str, str] | None = None,
+    revisions: dict[str, str] | None = None,
+) -> Problems:
+    """The problems of these rows. file: for messages. not_json, revisions: as in `Problems`. Raises LonghaulError
+    (INPUT) like `read_problems`."""
+    not_json = not_json or {}
     problems: list[Problem] = []
     bad: list[BadLine] = []
     for line, reason, row in rows:
@@ -76,10 +91,10 @@ def read_problems(
         )
     if not problems:
         left_out = f'; {len(bad)} lines were left out (grpo.bad_rows = "skip"):{_by_line(bad)}' if bad else ""
-        raise _refusal(file, f"it holds no problem{' with an answer' if needs_answer else ''}{left_out}")
+        raise _refusal(file, f"it holds no problem{' with an answer' if how.needs_answer else ''}{left_out}")
     if not_json:  # of some rows only: a column is there for all rows or for none
         problems = [msgspec.structs.replace(one, columns=_without(one.columns, not_json)) for one in problems]
-    return Problems(file, tuple(problems), tuple(bad), not_json, revisions)
+    return Problems(file, tuple(problems), tuple(bad), not_json, revisions or {})
 
 
 def _without(columns: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:

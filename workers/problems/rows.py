@@ -35,12 +35,13 @@ class Parsed(Struct, frozen=True):
 
 
 class Reading(Struct, frozen=True):
-    """How rows are read. with_tests: tests may take the place of an answer. needs_answer: whether a row without an
-    answer is no problem."""
+    """How rows are read. with_tests: tests may take the place of an answer. needs_answer, needs_prompt: whether a row
+    without one is no problem. A row that needs no prompt and has none is its own: the text of the row in JSON."""
 
     columns: Columns = Columns()
     with_tests: bool = False
     needs_answer: bool = True
+    needs_prompt: bool = True
 
 
 class _Bad(ValueError):
@@ -65,7 +66,7 @@ def _parsed(row: Mapping[str, Any], how: Reading) -> Parsed:
         messages: tuple[Message, ...] = ()
     else:
         column = _prompt_column(row, how.columns)
-        prompt, messages = _prompt(row, column, how.columns)
+        prompt, messages = ("", ()) if not (column or how.needs_prompt) else _prompt(row, column, how.columns)
     gold = tests if tests is not None else _gold(row, how)
     columns: dict[str, Any] = {}
     not_json: dict[str, str] = {}
@@ -78,6 +79,7 @@ def _parsed(row: Mapping[str, Any], how: Reading) -> Parsed:
             not_json[name] = str(error)
     if tests is not None:
         columns["tests"] = json.loads(tests)
+    prompt = prompt or json.dumps(columns, sort_keys=True)
     return Parsed(prompt, gold, tests is not None, messages, columns, not_json)
 
 

@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 from profiles.errors import LonghaulError
 from profiles.schema import Grpo
 from workers.problems.problem import Problem
+from workers.rewards.episode import Played
 from workers.rewards.of_profile import GrpoRewards
 from workers.rewards.reward import Case, ProblemCase, Reward, Score, score
 from workers.rollout.engine import Rollout
@@ -32,7 +33,9 @@ class Decoder(Protocol):
 
 
 def completion_of(tokenizer: Decoder, rollout: Rollout) -> str:
-    """The completion without its final stop token, which is not part of an answer."""
+    """The completion without its final stop token, which is not part of an answer; of an episode, the last reply."""
+    if isinstance(rollout, Played):
+        return rollout.reply
     ids = rollout.completion_ids
     return tokenizer.decode(ids[:-1] if rollout.finish_reason == "stop" else ids)
 
@@ -56,6 +59,8 @@ def case_of(
         is_well_formed=is_formatted(text, truncated=is_cut),
         share=len(rollout.completion_ids) / longest,
         label=f"problem {problem.number}",
+        earned=rollout.earned if isinstance(rollout, Played) else 0.0,
+        messages=rollout.messages if isinstance(rollout, Played) else (),
     )
 
 

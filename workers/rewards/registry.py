@@ -14,6 +14,7 @@ import msgspec
 from profiles.errors import ExitCode, LonghaulError
 from workers.rewards.choice import Choice
 from workers.rewards.cosine import Cosine
+from workers.rewards.environment import Environment
 from workers.rewards.exact import Exact
 from workers.rewards.format import Format
 from workers.rewards.fuzzy import Fuzzy
@@ -42,6 +43,7 @@ _CLASSES: tuple[Any, ...] = (
     Repetition,
     Language,
     CodeTests,
+    Environment,
 )
 PARTS: Mapping[str, type[Any]] = MappingProxyType({one.name: one for one in _CLASSES})
 """Name -> the class, whose fields are the options."""

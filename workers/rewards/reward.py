@@ -37,6 +37,10 @@ class Case(Generic[Asked, Found]):
     """Its length in tokens, as a fraction of the maximum completion length."""
     label: str
     """A short name of the problem, for messages."""
+    earned: float = 0.0
+    """What an environment gave for the episode."""
+    messages: tuple[Mapping[str, Any], ...] = ()
+    """Of an episode, all messages after the prompt. Then `text` is the last reply."""
 
     @property
     def is_truncated(self) -> bool:
@@ -44,8 +48,8 @@ class Case(Generic[Asked, Found]):
 
     @property
     def tokens(self) -> int:
-        """Length of the completion, with its stop token."""
-        return len(self.rollout.completion_ids)
+        """Tokens that the model drew, with stop tokens."""
+        return self.rollout.num_own
 
 
 class Scored(Protocol):

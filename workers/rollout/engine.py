@@ -61,6 +61,11 @@ class Rollout:
     """For each completion id, whether the model drew it; the others were said to it. Empty: it drew all."""
 
     @property
+    def num_own(self) -> int:
+        """Ids that the model drew."""
+        return sum(self.is_own) if self.is_own else len(self.completion_ids)
+
+    @property
     def is_finite(self) -> bool:
         """Whether all its numbers are finite. If not, the ids are not a sample of any policy and must not be trained
         on."""

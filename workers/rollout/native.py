@@ -56,11 +56,16 @@ class _Batch:
             for layer, cache in enumerate(caches):
                 caches[layer] = cache.index_select(0, kept)
 
-    def cached(self, place: int, column: int) -> _Cached:
-        """A copy of the row's keys and values before that column."""
-        own = slice(int(self.start[place]), column)
-        keys, values = ([cache[place, :, own].clone() for cache in caches] for caches in (self.keys, self.values))
-        return _Cached(keys, values)
+    def cached(self, places: Sequence[int], column: int) -> list[_Cached]:
+        """Copies of the keys and values of these rows before that column."""
+        which = torch.tensor(places, device=self.rows.device)
+        keys, values = (
+            [cache[:, :, :column].index_select(0, which) for cache in caches] for caches in (self.keys, self.values)
+        )
+        return [
+            _Cached([one[row, :, start:] for one in keys], [one[row, :, start:] for one in values])
+            for row, start in enumerate(self.start[which].tolist())
+        ]
 
 
 @dataclass(frozen=True)
@@ -120,7 +125,7 @@ class NativeEngine:
                 [requests[one] for one in share], sampling, on_end and renumbered(on_end, share)
             )
 
-        return self._in_shares(requests, sampling, draw)
+        return self._in_shares(requests, sampling.max_new_tokens, draw)
 
     def converse(
         self, requests: Sequence[Request], sampling: Sampling, respond: Respond, on_end: OnEnd | None = None
@@ -135,15 +140,16 @@ class NativeEngine:
             )
             return self._converse_together(told, sampling)
 
-        return self._in_shares(requests, sampling, draw)
+        # A row that is at the limit may run on beside one that has the whole limit left.
+        return self._in_shares(requests, 2 * sampling.max_new_tokens, draw)
 
     def _in_shares(
-        self, requests: Sequence[Request], sampling: Sampling, draw: Callable[[Sequence[int]], list[Rollout]]
+        self, requests: Sequence[Request], longest: int, draw: Callable[[Sequence[int]], list[Rollout]]
     ) -> list[Rollout]:
-        """draw: the rollouts of requests with these numbers."""
+        """longest: positions after a prompt. draw: the rollouts of requests with these numbers."""
         if not requests:
             return []
-        self.decoder.grow_rope(max(len(request.prompt_ids) for request in requests) + sampling.max_new_tokens)
+        self.decoder.grow_rope(max(len(request.prompt_ids) for request in requests) + longest)
         threads = torch.get_num_threads() if self.model.device.type == "cpu" else 1
         shares = share_out(requests, min(threads, MAX_SHARES))
         if len(shares) == 1:
@@ -214,6 +220,7 @@ class NativeEngine:
         """The next reply of each; puts the cache of those that go on into `kept`."""
 
         def ended(places: Sequence[int], rows: Sequence[int], column: int) -> None:
+            going: dict[int, int] = {}
             for place, row in zip(places, rows, strict=True):
                 one = running[row]
                 if one.number in told:
@@ -222,7 +229,9 @@ class NativeEngine:
                 reply = _rollout(one.request, drawn, row, stops, one.left)
                 talks.reply(one.number, reply.completion_ids, reply.log_probs, reply.entropies, reply.finish_reason)
                 if one.number in talks.answers:
-                    kept[one.number] = batch.cached(place, column)
+                    going[one.number] = place
+            if going:
+                kept.update(zip(going, batch.cached([*going.values()], column), strict=True))
 
         told: set[int] = set()
         self._draw(batch, logits, width, drawn, sampling, stops, ended)
@@ -351,14 +360,13 @@ class NativeEngine:
         """Reads the new ids of each conversation behind its cache. All end at column `width`. Logits: [B, V]."""
         device, dtype, count = self.model.device, self.decoder.dtype, len(new)
         room = (count, self.decoder.key_heads, width + limit, self.decoder.head_dim)
-        keys, values = (
-            [torch.empty(room, dtype=dtype, device=device) for _ in self.model.model.layers] for _ in range(2)
+        keys, values = (  # of zeros, because a masked NaN would still be one
+            [torch.zeros(room, dtype=dtype, device=device) for _ in self.model.model.layers] for _ in range(2)
         )
         starts = [width - one.length - len(ids) for one, ids in zip(cached, new, strict=True)]
         for row, (one, begin) in enumerate(zip(cached, starts, strict=True)):
             for into, parts_of in ((keys, one.keys), (values, one.values)):
                 for cache, part in zip(into, parts_of, strict=True):
-                    cache[row, :, :begin] = 0  # masked, but 0 times NaN would be NaN
                     cache[row, :, begin : begin + one.length] = part
         start = torch.tensor(starts, device=device)
         longest = max(map(len, new))

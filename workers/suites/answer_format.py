@@ -6,8 +6,8 @@ plain sentences, for any model. Neither judges answers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from profiles.errors import ExitCode, LonghaulError
 from workers.problems.problem import Message
@@ -22,6 +22,10 @@ from workers.verifiers.answers import after_mark, extract
 Item = Triplet | HiddenProgram | WordProblem | CodeProblem
 Render = Callable[[Sequence[Message]], str]
 """Turns the messages of a chat into a prompt."""
+Talk = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]], str]
+"""Turns messages and tools into a prompt."""
+SOME_REPLY = "reply-7c1d"
+"""No message of an environment holds this text."""
 FENCE = "a fence that begins with ```python"
 
 
@@ -107,6 +111,17 @@ class VerbatimFormat:
         """The completion, preceded by any part of it that the prompt already holds."""
         return completion
 
+    def opening(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:
+        """The prompt of an environment's first messages. Without a chat template: their texts, exactly as they are."""
+        return "".join(str(one["content"]) for one in messages)
+
+    def following(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """What stands between a reply and the next, if these are the messages between them.
+
+        It begins where the text of the reply ends: a stop token that the model drew is part of it.
+        """
+        return "".join(str(one["content"]) for one in messages)
+
     def is_worked(self, kind: Kind, completion: str) -> bool:
         """Whether there are thoughts before the answer."""
         return "<think>" in completion or "</think>" in completion
@@ -122,16 +137,22 @@ class ChatFormat(VerbatimFormat):
     """Asks problems in the model's chat template, without added words.
 
     wrap: turns the words into the whole prompt. chat: the same for all messages of a chat; None without a template.
+    talk: the same for messages and tools of an environment.
     """
 
     words = code_words = ""
     """Added at the end of what the user says, for an answer and for a program."""
 
     def __init__(
-        self, name: str, wrap: Callable[[str], str], marks: Sequence[str] = (), chat: Render | None = None
+        self,
+        name: str,
+        wrap: Callable[[str], str],
+        marks: Sequence[str] = (),
+        chat: Render | None = None,
+        talk: Talk | None = None,
     ) -> None:
         super().__init__(marks)
-        self.name, self._wrap, self._chat = name, wrap, chat
+        self.name, self._wrap, self._chat, self._talk = name, wrap, chat, talk
         self._begun = "<think>" if wrap("").rstrip().endswith("<think>") else ""
 
     def ask(self, kind: Kind, item: Item) -> str:
@@ -147,6 +168,15 @@ class ChatFormat(VerbatimFormat):
                 for place, one in enumerate(item.messages)
             ]
         )
+
+    def opening(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:
+        return super().opening(messages) if self._talk is None else self._talk(messages, tools)
+
+    def following(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        if self._talk is None:
+            return super().following(messages)
+        reply = {"role": "assistant", "content": SOME_REPLY}
+        return self._talk([{"role": "user", "content": "-"}, reply, *messages], ()).partition(SOME_REPLY)[2]
 
     def whole(self, completion: str) -> str:
         """Includes the thoughts that the template opened; if they do not end, nothing in them is an answer."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -19,6 +20,7 @@ from workers.suites.answer_format import (
     PlainFormat,
     Render,
     StyleFormat,
+    Talk,
     VerbatimFormat,
 )
 from workers.tasks.prompts import chat
@@ -49,12 +51,44 @@ def format_of_run(profile: Profile, directory: Path) -> AnswerFormat:
     if profile.model.prompt_style == "boxed":
         return BoxedFormat("boxed", lambda text: f"{text}\n", chat.special_tokens(directory))
     if profile.model.prompt_style == "boxed-chat":
-        return BoxedFormat(
-            "boxed-chat", chat.template_of(directory), chat.special_tokens(directory), chat_of(directory)
-        )
+        return BoxedFormat("boxed-chat", chat.template_of(directory), *_chats(directory))
     if profile.model.prompt_style == "chat":
-        return ChatFormat("chat", chat.template_of(directory), chat.special_tokens(directory), chat_of(directory))
+        return ChatFormat("chat", chat.template_of(directory), *_chats(directory))
     return StyleFormat(style_of(profile, directory))
+
+
+def _chats(directory: Path) -> tuple[tuple[str, ...], Render, Talk]:
+    return chat.special_tokens(directory), chat_of(directory), talk_of(directory)
+
+
+def talk_of(directory: Path) -> Talk:
+    """Renders messages and tools of an environment. Raises LonghaulError (INPUT) if the template is missing or broken.
+
+    Where a template knows no messages of tools, or no system message, they become ones of the user.
+    """
+    render = chat.conversation_of(directory)
+
+    def rendered(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> str:
+        given = [dict(one) for one in messages]
+        try:
+            text = render(given, tools)
+        except LonghaulError:
+            return render(_simple(given), tools)
+        return text if all(str(one["content"]).strip() in text for one in given) else render(_simple(given), tools)
+
+    return rendered
+
+
+def _simple(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same chat in the roles user and assistant alone, which take turns. (pure)"""
+    found: list[dict[str, Any]] = []
+    for one in messages:
+        role = "assistant" if one["role"] == "assistant" else "user"
+        if found and found[-1]["role"] == role:
+            found[-1]["content"] += f"\n\n{one['content']}"
+        else:
+            found.append({"role": role, "content": str(one["content"])})
+    return found
 
 
 def chat_of(directory: Path) -> Render:

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiles.rewards import BUILT_IN, is_slow
+from profiles.rewards import ON_COMPLETIONS, is_slow
 from tests.workers.rewards.cases import case_of, earned
 from workers.rewards import json_schema, patterns
 from workers.rewards.fuzzy import LONGEST
 from workers.rewards.registry import part_of
 
-QUICK = tuple(name for name in BUILT_IN if not is_slow(name))
+QUICK = tuple(name for name in ON_COMPLETIONS if not is_slow(name))
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "choice": {"column": "letter"},

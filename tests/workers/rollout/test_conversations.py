@@ -95,6 +95,19 @@ def test_a_conversation_that_reaches_the_limit_ends_with_its_last_reply(name: st
         assert not one.is_own or one.is_own[-1]
 
 
+@pytest.mark.parametrize("name", [*ENGINES])
+def test_a_row_at_the_limit_does_not_disturb_those_that_have_just_begun(name: str) -> None:
+    def respond(number: int, so_far: Rollout) -> Future[tuple[int, ...]]:
+        long = HOW.max_new_tokens - len(so_far.completion_ids) - 2
+        return said(() if so_far.is_own else (9,) * (1 if number else long))
+
+    many = [Request((5, 6), seed) for seed in range(12)]
+    found = Portions(ENGINES[name]()).converse(many, HOW, respond)
+    expected = Portions(HfEngine(MODEL, decode)).converse(many, HOW, respond)
+    assert [one.completion_ids for one in found] == [one.completion_ids for one in expected]
+    assert found[0].finish_reason == "length"
+
+
 def said(ids: tuple[int, ...]) -> Future[tuple[int, ...]]:
     found: Future[tuple[int, ...]] = Future()
     found.set_result(ids)

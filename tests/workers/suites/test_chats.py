@@ -12,7 +12,7 @@ from profiles.errors import LonghaulError
 from profiles.schema import Data, Model, Profile
 from workers.models import random_init
 from workers.problems.problem import Message
-from workers.suites.answer_format import BOXED
+from workers.suites.answer_format import BOXED, VerbatimFormat
 from workers.suites.answer_formats import format_of_run
 from workers.suites.question import WordProblem
 from workers.suites.registry import load_suites
@@ -76,3 +76,48 @@ def test_the_suite_held_out_asks_the_held_out_part_and_judges_by_the_runs_answer
     assert {one.question_id for one in again.questions} == {one.question_id for one in suite.questions}
     with pytest.raises(LonghaulError, match="no run is named"):
         load_suites(["held-out"], None, 0)
+
+
+# --- conversations with an environment -------------------------------------------------------------------------------
+
+
+def talker(folder: Path, template: str = random_init.CHAT_TEMPLATE, style: str = "chat") -> VerbatimFormat:
+    random_init.byte_tokenizer().save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    found = format_of_run(Profile(name="own", model=Model(prompt_style=style)), folder)  # type: ignore[arg-type]
+    assert isinstance(found, VerbatimFormat)
+    return found
+
+
+TALK = [{"role": "user", "content": "Guess."}]
+MORE = [{"role": "user", "content": "more"}]
+
+
+@pytest.mark.parametrize("style", ["chat", "boxed-chat"])
+def test_replies_and_what_follows_them_are_together_what_the_template_renders(tmp_path: Path, style: str) -> None:
+    chat = talker(tmp_path, style=style)
+    whole = chat.opening([*TALK, {"role": "assistant", "content": "5"}, *MORE])
+    assert chat.opening(TALK) + "5" + chat.following(MORE) == whole
+    assert chat.following(MORE) == "<|im_end|>\n<|im_start|>user\nmore<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_a_template_that_knows_no_tools_shows_what_they_say_as_words_of_the_user(tmp_path: Path) -> None:
+    picky = (
+        "{% for m in messages %}{% if m['role'] not in ['user', 'assistant'] %}{{ raise_exception('no') }}{% endif %}"
+        "{% if loop.index0 % 2 != (m['role'] == 'assistant') %}{{ raise_exception('turns') }}{% endif %}"
+        "[{{ m['role'][0] }}:{{ m['content'] }}]{% endfor %}"
+    )
+    said = [{"role": "tool", "content": "12"}, {"role": "user", "content": "Go on."}]
+    assert talker(tmp_path, picky).following(said) == "][u:12\n\nGo on.]"
+
+
+def test_tools_are_shown_by_the_template(tmp_path: Path) -> None:
+    template = "{% if tools %}{{ tools | tojson }}{% endif %}{{ messages[0]['content'] }}"
+    assert talker(tmp_path, template).opening(TALK, [{"name": "add"}]) == '[{"name": "add"}]Guess.'
+
+
+@pytest.mark.parametrize("style", ["verbatim", "boxed"])
+def test_without_a_template_texts_are_joined_exactly_as_they_are(tmp_path: Path, style: str) -> None:
+    plain = talker(tmp_path, style=style)
+    assert plain.opening([*TALK, *MORE]) == "Guess.more"
+    assert plain.following([*MORE, *MORE]) == "moremore"

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from workers.rewards.functions.kept import Failure
-from workers.rewards.functions.protocol import Call, Given
+from workers.rewards.functions.protocol import Call, Given, Message
 from workers.rewards.functions.runner import Answer, FunctionRunner
 from workers.rewards.reward import ProblemCase
 
@@ -47,16 +47,21 @@ def call_of(function: int, cases: Sequence[ProblemCase], state: dict[str, Any]) 
         answer=asked.gold,
         messages=msgspec.to_builtins(list(asked.messages)),
         columns=asked.columns,
-        rollouts=[Given(case.text, facts_of(case), list(case.rollout.completion_ids)) for case in cases],
+        rollouts=[Given(_completion(case), facts_of(case), list(case.rollout.completion_ids)) for case in cases],
         state=state,
         source=asked.source,
     )
 
 
+def _completion(case: ProblemCase) -> str | list[Message]:
+    """The text, or of an episode its messages."""
+    return [dict(one) for one in case.messages] or case.text
+
+
 def facts_of(case: ProblemCase) -> dict[str, Any]:
     """The `facts` of a rollout. (pure)"""
     return {
-        "tokens": len(case.rollout.completion_ids),
+        "tokens": case.tokens,
         "finish_reason": case.rollout.finish_reason,
         "is_truncated": case.is_truncated,
         "is_correct": case.verdict.correct,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from profiles.errors import ExitCode, LonghaulError
 from workers.tasks.prompts import wording
@@ -46,8 +46,16 @@ def template_of(directory: Path) -> Callable[[str], str]:
     return render
 
 
-def conversation_of(directory: Path) -> Callable[[Sequence[Mapping[str, str]]], str]:
-    """Like `template_of`, for several messages ({"role", "content"})."""
+class Conversation(Protocol):
+    """Turns messages ({"role", "content"}) into a prompt. tools: JSON schemas that the template shows."""
+
+    def __call__(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> str: ...
+
+
+def conversation_of(directory: Path) -> Conversation:
+    """Like `template_of`, for several messages."""
     settings = _settings(directory)
     tokens = {name: _text(settings.get(name)) for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
     return partial(_rendered, _compiled(_template(directory, settings)), tokens)
@@ -62,12 +70,25 @@ def _render(template: Any, tokens: dict[str, str], text: str) -> str:
     return _rendered(template, tokens, [{"role": "user", "content": text}])
 
 
-def _rendered(template: Any, tokens: dict[str, str], messages: Sequence[Mapping[str, str]]) -> str:
+def _rendered(
+    template: Any,
+    tokens: dict[str, str],
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]] | None = None,
+) -> str:
     from jinja2 import TemplateError
 
     given = list(messages)
     try:
-        return str(template.render(messages=given, tools=None, documents=None, add_generation_prompt=True, **tokens))
+        return str(
+            template.render(
+                messages=given,
+                tools=list(tools) if tools else None,
+                documents=None,
+                add_generation_prompt=True,
+                **tokens,
+            )
+        )
     except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
         what = "a single user message" if len(given) == 1 else f"a conversation of {len(given)} messages"
         raise _unusable(f"fails on {what}: {error}") from error
