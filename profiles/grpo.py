@@ -86,7 +86,7 @@ class Reward(Section, frozen=True):
 
 
 class Environment(Section, frozen=True):
-    """[grpo.environment]: what answers the model in rollouts of several turns."""
+    """[grpo.environment]: what answers the model in rollouts of several turns (docs/environments.md)."""
 
     name: Annotated[str, FIXED] = ""
     """FILE.py:NAME or MODULE:NAME of your class, `guess`, `calculator`, or `verifiers:ID`; empty: none. Its rewards are

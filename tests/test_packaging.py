@@ -296,6 +296,8 @@ NOT_OURS = {
     "torch.py",
     "my_tasks.py",
     "my_rewards.py",
+    "count.py",
+    "shop.py",
     "grpo_fast.py",
     "zero_to_fp32.py",
 }

@@ -84,13 +84,18 @@ class Episodes:
     on_error: Literal["stop", "skip"] = "stop"
 
     def play(
-        self, engine: Converser, rows: Sequence[Mapping[str, Any]], seeds: Sequence[int], sampling: Sampling
+        self,
+        engine: Converser,
+        rows: Sequence[tuple[int, Mapping[str, Any]]],
+        seeds: Sequence[int],
+        sampling: Sampling,
     ) -> list[Played]:
-        """An episode for each row and seed, in order. `sampling.max_new_tokens` bounds all that follows the prompt.
+        """An episode for each row (with its line) and seed, in order.
 
+        `sampling.max_new_tokens` bounds all that follows the prompt.
         Raises LonghaulError (REWARD) for an environment that fails, if that ends the step.
         """
-        episodes = [self._begun(one) for one in [self.runner.open(row) for row in rows]]
+        episodes = [self._begun(one) for one in [self.runner.open(row, line) for line, row in rows]]
         able = [place for place, one in enumerate(episodes) if one.error is None]
         how = replace(sampling, stop=(*sampling.stop, *self.runner.stop))
 

@@ -84,7 +84,7 @@ class Asker:
             entropies=self.profile.grpo.entropy_mask != "off",
         )
         if self.episodes is not None:
-            rows = [self.problems[number].row for number in problems for _ in range(count)]
+            rows = [(one.line, one.row) for number in problems for one in [self.problems[number]] * count]
             drawn = [seeds(place, k) for place in range(len(problems)) for k in range(count)]
             played = self.episodes.play(self.engine, rows, drawn, how)
             return [[*played[place * count : (place + 1) * count]] for place in range(len(problems))]

@@ -130,7 +130,7 @@ class GrpoTrainer:
             verifier_of(profile.grpo),
             self._own_rewards,
             self._slow_rewards,
-            self._environment and episodes_of(profile, self._environment, answer_format, tokenizer),
+            episodes_of(profile, self._environment, answer_format, tokenizer) if self._environment else None,
         )
         self._check_lengths()
         self._order = Order(self._begun_order(head))

@@ -67,7 +67,7 @@ def main(fd: int) -> NoReturn:
     setup, rest = _setup(connection, frames)
     caller = Caller(connection, setup)
     caller.start_threads()
-    _limit_memory(setup.memory_bytes)
+    limit_memory(setup.memory_bytes)
     try:
         caller.load(setup)
     except NoFunction:
@@ -87,7 +87,7 @@ def _setup(connection: socket.socket, frames: Frames) -> tuple[Setup, list[Reque
             return found[0], found[1:]
 
 
-def _limit_memory(more: int) -> None:
+def limit_memory(more: int) -> None:
     """more: bytes that the user's code may allocate. The stacks of our threads count, so they are there by now."""
     status = Path("/proc/self/status").read_text()
     (data,) = (int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmData:"))
@@ -231,13 +231,7 @@ class Caller:
             why = str(error)
         else:
             why = f"it raised {brief(error)}"
-        try:
-            trace = traceback.format_exc()
-        except BaseException:  # the error's own __str__ may raise
-            trace = ""
-        if len(trace) > LONGEST_TRACE:  # a long message must not push the lines out
-            trace = f"{trace[: LONGEST_TRACE // 2]}\n...\n{trace[-LONGEST_TRACE // 2 :]}"
-        return Broke(ask.key, why, trace, time.monotonic() - began)
+        return Broke(ask.key, why, trace_of(), time.monotonic() - began)
 
     def _send(self, reply: Reply) -> None:
         if os.getpid() != self._pid:
@@ -248,6 +242,17 @@ class Caller:
                 self._connection.sendall(data)
         except OSError:
             os._exit(0)  # nobody waits any more
+
+
+def trace_of() -> str:
+    """The traceback of the error that is being handled, of bounded length."""
+    try:
+        trace = traceback.format_exc()
+    except BaseException:  # the error's own __str__ may raise
+        return ""
+    if len(trace) > LONGEST_TRACE:  # a long message must not push the lines out
+        return f"{trace[: LONGEST_TRACE // 2]}\n...\n{trace[-LONGEST_TRACE // 2 :]}"
+    return trace
 
 
 def _own(name: str) -> str:

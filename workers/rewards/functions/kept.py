@@ -10,7 +10,6 @@ import msgspec
 from msgspec import Struct
 
 from profiles.errors import ExitCode, LonghaulError
-from workers.rewards.functions.protocol import Call
 
 FOLDER = "failed-rewards"
 MOST_FILES = 50
@@ -57,13 +56,13 @@ class Kept:
         self._folder = folder / FOLDER
         self._count = 0
 
-    def keep(self, name: str, call: Call, why: str, trace: str) -> Failure:
+    def keep(self, name: str, row: int, call: Struct, why: str, trace: str, source: str = "") -> Failure:
         """Write the call's file, if there is room. Never raises: a full disk must not hide the failure."""
-        failure = Failure(name, call.row, why, source=call.source)
+        failure = Failure(name, row, why, source=source)
         if self._count >= MOST_FILES:
             return failure
-        path = self._folder / f"{self._count + 1:03d}-{name.rpartition(':')[2]}-row-{call.row}.json"
-        found = {"function": name, "row": call.row, "why": why, "traceback": trace, "call": msgspec.to_builtins(call)}
+        path = self._folder / f"{self._count + 1:03d}-{name.rpartition(':')[2]}-row-{row}.json"
+        found = {"function": name, "row": row, "why": why, "traceback": trace, "call": msgspec.to_builtins(call)}
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             data = msgspec.json.format(msgspec.json.encode(bounded(found)), indent=2)
@@ -71,7 +70,7 @@ class Kept:
         except (OSError, TypeError, ValueError, RecursionError):
             return failure
         self._count += 1
-        return Failure(name, call.row, why, os.fspath(path), call.source)
+        return Failure(name, row, why, os.fspath(path), source)
 
 
 def bounded(value: Any, depth: int = 0) -> Any:

@@ -134,7 +134,7 @@ requests: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 replies: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
 
 
-def frame(message: Request | Reply) -> bytes:
+def frame(message: Struct) -> bytes:
     """Raises TypeError, ValueError or UnicodeEncodeError for values that MessagePack cannot hold."""
     body = msgspec.msgpack.encode(message)
     return len(body).to_bytes(4, "big") + body

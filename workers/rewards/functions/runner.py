@@ -15,13 +15,10 @@ import contextlib
 import itertools
 import os
 import selectors
-import signal
-import socket
-import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +28,6 @@ import msgspec
 
 from profiles.errors import ExitCode, LonghaulError
 from profiles.reward_files import file_of, hash_of
-from state import python
 from workers.rewards.functions.kept import Failure, Kept
 from workers.rewards.functions.protocol import (
     Ask,
@@ -39,7 +35,6 @@ from workers.rewards.functions.protocol import (
     Broke,
     Call,
     Ended,
-    Frames,
     Ping,
     Pong,
     Ready,
@@ -47,9 +42,9 @@ from workers.rewards.functions.protocol import (
     Reply,
     Setup,
     Signature,
-    frame,
     replies,
 )
+from workers.rewards.functions.watched import Process, drain
 
 LOG = "reward-functions.log"
 IMPORT_S = 300.0
@@ -60,12 +55,9 @@ MOST_ENDS = 3
 """How often in a row the process may end by itself when no call can be blamed."""
 QUIET_S = 30.0
 """In addition to a call's time limit: how long none of the calls that were sent may begin."""
-WATCHER_S = 1.0
-"""What the watcher gets for ending by itself, after the process has closed its socket."""
-END_S = 15.0
 MOST_SENT = 256
 """Calls that the process has at one time; more would only fill its memory."""
-CHUNK = 1 << 20
+HOST = "workers.rewards.functions.caller"
 
 
 class Limits(Protocol):
@@ -111,6 +103,14 @@ def to_blame(late: Collection[int], pong: int | None, cpu_s: Mapping[int, float]
     if pong is not None and pong in late:
         return {pong}
     return set(late)
+
+
+def cpu_s_of(pid: int, thread: int) -> float | None:
+    """Processor seconds of a thread; None if it has ended."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        stat = Path(f"/proc/{pid}/task/{thread}/stat").read_text().rpartition(")")[2].split()
+        return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
+    return None
 
 
 class FunctionRunner:
@@ -213,7 +213,7 @@ class FunctionRunner:
     # --- the thread --------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        process: _Process | None = None
+        process: Process[Reply] | None = None
         try:
             process = self._start()
             while not self._is_closed:
@@ -239,7 +239,7 @@ class FunctionRunner:
             if not self._ready.done():
                 self._ready.set_exception(CancelledError())
 
-    def _turn(self, process: _Process) -> _Process:
+    def _turn(self, process: Process[Reply]) -> Process[Reply]:
         """Send, wait, hear, and judge what is late. Returns the process, a new one if that had to be."""
         self._send(process)
         heard = process.wait(self._wake_r, self._next_deadline(process))
@@ -258,13 +258,13 @@ class FunctionRunner:
         with selectors.DefaultSelector() as selector:
             selector.register(self._wake_r, selectors.EVENT_READ)
             selector.select(1.0)
-        _drain(self._wake_r)
+        drain(self._wake_r)
 
-    def _start(self) -> _Process:
+    def _start(self) -> Process[Reply]:
         setup = Setup(list(self.names), self._files, self._reward.threads, int(self._reward.memory_gib * 2**30))
-        return _Process(setup, self._folder / LOG, self._cwd)
+        return Process(HOST, setup, replies.decode, self._folder / LOG, self._cwd)
 
-    def _send(self, process: _Process) -> None:
+    def _send(self, process: Process[Reply]) -> None:
         """Suspects go alone."""
         while process.is_ready and self._waiting and len(self._sent) < MOST_SENT:
             job = self._waiting[0]
@@ -279,7 +279,7 @@ class FunctionRunner:
             job.began_at = 0.0
             self._sent[job.key] = job
 
-    def _hear(self, process: _Process, reply: Reply) -> None:
+    def _hear(self, process: Process[Reply], reply: Reply) -> None:
         match reply:
             case Ready(pid=pid, signatures=found):
                 process.is_ready, process.caller_pid = True, pid
@@ -302,7 +302,7 @@ class FunctionRunner:
             case Pong(running=running):
                 process.pong = running
 
-    def _next_deadline(self, process: _Process) -> float:
+    def _next_deadline(self, process: Process[Reply]) -> float:
         """When something is late, in monotonic seconds."""
         if not process.is_ready:
             return process.started_at + self._import_s
@@ -313,7 +313,7 @@ class FunctionRunner:
             return min(running) + self._reward.timeout_s
         return process.heard_at + self._reward.timeout_s + QUIET_S if self._sent else float("inf")
 
-    def _after_deadlines(self, process: _Process) -> _Process:
+    def _after_deadlines(self, process: Process[Reply]) -> Process[Reply]:
         now, limit = time.monotonic(), self._reward.timeout_s
         if not process.is_ready:
             if now >= process.started_at + self._import_s:
@@ -345,13 +345,11 @@ class FunctionRunner:
         """Processor seconds of each call that runs."""
         found = {}
         for key, job in self._sent.items():
-            if job.began_at:
-                with contextlib.suppress(OSError, ValueError, IndexError):
-                    stat = Path(f"/proc/{pid}/task/{job.thread}/stat").read_text().rpartition(")")[2].split()
-                    found[key] = (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK") - job.cpu_s
+            if job.began_at and (used := cpu_s_of(pid, job.thread)) is not None:
+                found[key] = used - job.cpu_s
         return found
 
-    def _after_its_end(self, process: _Process) -> _Process:
+    def _after_its_end(self, process: Process[Reply]) -> Process[Reply]:
         """It ended by itself."""
         how = process.end()
         if self._broken is not None:
@@ -372,7 +370,7 @@ class FunctionRunner:
             self._give_up(_refused(", ".join(self.names), why))
         return self._again(process, running)
 
-    def _again(self, process: _Process, suspects: Collection[_Job]) -> _Process:
+    def _again(self, process: Process[Reply], suspects: Collection[_Job]) -> Process[Reply]:
         """A new process, which gets the calls that have no answer. suspects go first, and alone."""
         for job in suspects:
             job.is_suspect = True
@@ -406,7 +404,7 @@ class FunctionRunner:
         job.future.set_result(Answer([failure] * len(job.call.rollouts), seconds))
 
     def _failure(self, job: _Job, why: str, trace: str = "") -> Failure:
-        return self._kept.keep(self.names[job.call.function], job.call, why, trace)
+        return self._kept.keep(self.names[job.call.function], job.call.row, job.call, why, trace, job.call.source)
 
     def _internal(self, error: BaseException) -> LonghaulError:
         return LonghaulError(
@@ -424,120 +422,3 @@ def _refused(name: str, why: str) -> LonghaulError:
         next_command=f"python -m orchestrator rewards test {name.partition(', ')[0]}   once it is corrected",
         exit_code=ExitCode.INPUT,
     )
-
-
-class _Process:
-    """One process of the functions, with its watcher (`serve.py`), which dies with us: we hold its lifeline."""
-
-    def __init__(self, setup: Setup, log: Path, cwd: Path) -> None:
-        """Raises OSError if the system refuses."""
-        self.is_ready = self.is_gone = False
-        self.started_at = self.heard_at = time.monotonic()
-        self.pinged_at = 0.0
-        self.pong: int | None = None
-        self.caller_pid = 0
-        self._socket, theirs = socket.socketpair()
-        self._socket.setblocking(False)
-        lifeline, self._lifeline = os.pipe()
-        log.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            self._watcher = subprocess.Popen(
-                python.command(
-                    "workers.rewards.functions.serve", str(theirs.fileno()), str(lifeline), str(log.absolute())
-                ),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                cwd=cwd,
-                env={**python.finding_us(os.environ), "PYTHONUNBUFFERED": "1"},
-                pass_fds=(theirs.fileno(), lifeline),
-                process_group=0,
-            )
-        except OSError:
-            self._socket.close()
-            os.close(self._lifeline)
-            raise
-        finally:
-            theirs.close()
-            os.close(lifeline)
-        self._out = bytearray()
-        self._frames = Frames()
-        self._how = ""
-        self.send(setup)
-
-    def send(self, message: Setup | Ask | Ping) -> None:
-        """Queue it; `wait` writes. Raises what `frame` raises."""
-        self._out += frame(message)
-
-    def wait(self, wake: int, until: float) -> Iterable[Reply]:
-        """Write what is queued, and return what was read by `until`, by a wake-up or by the end of the process."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(wake, selectors.EVENT_READ)
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._out else 0)
-            selector.register(self._socket, events)
-            left = None if until == float("inf") else max(0.0, until - time.monotonic())
-            selector.select(left)
-        _drain(wake)
-        self._write()
-        return self._read()
-
-    def _write(self) -> None:
-        try:
-            while self._out:
-                del self._out[: self._socket.send(self._out[:CHUNK])]
-        except BlockingIOError:
-            pass
-        except OSError:
-            self.is_gone = True
-
-    def _read(self) -> list[Reply]:
-        found: list[Reply] = []
-        try:
-            while data := self._socket.recv(CHUNK):
-                found += [replies.decode(body) for body in self._frames.feed(data)]
-                self.heard_at = time.monotonic()
-            self.is_gone = True
-        except BlockingIOError:
-            pass
-        except (OSError, ValueError):  # reset: it ended before it read all; or a function wrote to our descriptor
-            self.is_gone = True
-        return found
-
-    def end(self) -> str:
-        """Kill it with everything below it, and say how it had ended. Safe to repeat."""
-        if self._how:
-            return self._how
-        if self.is_gone:  # the watcher sees it too, and knows how it ended
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._watcher.wait(WATCHER_S)
-        os.close(self._lifeline)
-        try:
-            code = self._watcher.wait(END_S)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._watcher.pid, signal.SIGKILL)
-            code = self._watcher.wait()
-        if code < 0:  # somebody killed the watcher, so nobody ended what it watched
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._watcher.pid, signal.SIGKILL)
-        self._socket.close()
-        self.is_gone = True
-        self._how = _ending(code)
-        return self._how
-
-
-def _ending(code: int) -> str:
-    """How a process ended, by its watcher's exit code. (pure)"""
-    number = -code if code < 0 else code - 128
-    if number > 0:
-        try:
-            return f"was killed by {signal.Signals(number).name}"
-        except ValueError:
-            pass
-    return f"ended with exit code {code}"
-
-
-def _drain(fd: int) -> None:
-    with contextlib.suppress(BlockingIOError):
-        while os.read(fd, CHUNK):
-            pass

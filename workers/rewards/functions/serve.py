@@ -1,8 +1,8 @@
-"""Starts the process that calls the user's functions, keeps a bounded log of its output, and ends all that it leaves.
+"""Starts the process that runs the user's code, keeps a bounded log of its output, and ends all that it leaves.
 
-`python -m workers.rewards.functions.serve SOCKET LIFELINE LOG`, for `runner.py` alone. This process runs nothing of the
-user's. When the caller ends, or the other end of the lifeline closes, it kills every process below itself, also
-those that became daemons, and exits: with the caller's code, or with 128 and its signal.
+`python -m workers.rewards.functions.serve HOST SOCKET LIFELINE LOG`, for `watched.py` alone; HOST is the module that
+serves. This process runs nothing of the user's. When the host ends, or the other end of the lifeline closes, it kills
+every process below itself, also those that became daemons, and exits: with the host's code, or with 128 and its signal.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from workers import process
 
 process.ignore_signals()
 
+import importlib
 import os
 import select
 import sys
@@ -44,14 +45,14 @@ class Log:
 
 
 def main(arguments: list[str]) -> int:
-    connection, lifeline, log = int(arguments[0]), int(arguments[1]), Log(Path(arguments[2]))
+    host, connection, lifeline, log = arguments[0], int(arguments[1]), int(arguments[2]), Log(Path(arguments[3]))
     adopt_orphans()
     printed, out = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.close(lifeline)
         os.close(printed)
-        _become_caller(connection, out)
+        _become_host(host, connection, out)
     os.close(connection)
     os.close(out)
     ended = os.pidfd_open(pid)
@@ -85,16 +86,14 @@ def _drain(printed: int, log: Log) -> None:
         pass
 
 
-def _become_caller(connection: int, out: int) -> None:
+def _become_host(host: str, connection: int, out: int) -> None:
     nowhere = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nowhere, 0), (out, 1), (out, 2)):
         os.dup2(source, target)
     os.close(nowhere)
     os.close(out)
     try:
-        from workers.rewards.functions.caller import main as call
-
-        call(connection)
+        importlib.import_module(host).main(connection)
     except BaseException:
         traceback.print_exc()
     finally:

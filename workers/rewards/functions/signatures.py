@@ -31,7 +31,7 @@ def load(name: str, file: Path, modules: dict[str, ModuleType]) -> Callable[...,
     """Import the file once, and return the function. modules: those imported so far, by place. Raises NoFunction."""
     place, _, attribute = name.rpartition(":")
     if place not in modules:
-        modules[place] = _imported(place, file)
+        modules[place] = imported(place, file)
     found = getattr(modules[place], attribute, None)
     if found is None:
         there = ", ".join(one for one, value in vars(modules[place]).items() if is_own(value, modules[place]))
@@ -50,7 +50,8 @@ def is_own(value: Any, module: ModuleType) -> bool:
     return inspect.isfunction(value) and value.__module__ == module.__name__ and not value.__name__.startswith("_")
 
 
-def _imported(place: str, file: Path) -> ModuleType:
+def imported(place: str, file: Path) -> ModuleType:
+    """Import a FILE.py or MODULE. Raises NoFunction, with the reason."""
     try:
         return _module_of(file) if is_file(place) else importlib.import_module(place)
     except SyntaxError as error:
