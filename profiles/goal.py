@@ -11,11 +11,12 @@ from msgspec import Struct
 from profiles.task_kinds import INDUCTION
 
 FORM = "[SUITE/]TASK[.FIELD]>=NUMBER, as in mean>=0.9 or pocket/" + INDUCTION + ".sampled_accuracy>0.8"
-FIELDS_OF_MEAN = ("accuracy", "sampled_accuracy", "low", "high", "n", "correct")
+REWARDS = ("mean_reward", "sampled_reward")
+"""Metrics of profiles/metrics.py (slow to import), reported where the run's own reward judges."""
+FIELDS_OF_MEAN = ("accuracy", "sampled_accuracy", "low", "high", "n", "correct", *REWARDS)
 FIELDS = (*FIELDS_OF_MEAN, "worked_share", "mean_tokens", "malformed")
 """Metrics of each task."""
-_COUNTS = ("n", "correct", "mean_tokens")
-"""Metrics that are not shares."""
+_NO_SHARES = ("n", "correct", "mean_tokens", *REWARDS)
 _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
     "<=": operator.le,
@@ -62,6 +63,6 @@ def why_never(goal: Goal, suites: Mapping[str, Sequence[str]]) -> str:
     fields = FIELDS_OF_MEAN if goal.task == "mean" else FIELDS
     if goal.field not in fields:
         return f"names {goal.task}.{goal.field}, which no validation reports; known: {', '.join(fields)}"
-    if goal.field not in _COUNTS and not (0 <= goal.value <= 1 and (goal.is_met_by(0.0) or goal.is_met_by(1.0))):
+    if goal.field not in _NO_SHARES and not (0 <= goal.value <= 1 and (goal.is_met_by(0.0) or goal.is_met_by(1.0))):
         return f"requires {goal.field} {goal.sign} {goal.value:g}, but {goal.field} is between 0 and 1"
     return ""

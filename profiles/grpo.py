@@ -75,6 +75,9 @@ class Reward(Section, frozen=True):
     """Part -> its options, in a section of its own: `[grpo.reward.options.regex]` (docs/rewards.md)."""
     on_error: Literal["stop", "skip"] = "stop"
     """If a part cannot be computed: end the run (exit code 87), or leave the rollout out of training and count it."""
+    solved_at: float | Literal["full"] = "full"
+    """Total reward from which a held-out question counts as solved; `full`: each part gives the most it can, where a
+    function gives 1 and penalties do not count."""
     timeout_s: Annotated[Seconds, FREE] = 60.0
     """Time limit of one call of a function."""
     memory_gib: Annotated[float, Meta(gt=0), FREE] = 4.0

@@ -242,7 +242,12 @@ _GRPO = (
     Metric("probability_gap_mean", Unit.SHARE, "with verl: mean difference of a token's probability to the trainer's"),
     Metric("probability_gap_max", Unit.SHARE, "with verl: the largest of those"),
 )
-METRICS = (*_COMMON, *_SELF_PLAY, *_GRPO)
+MEAN_REWARD = Metric("mean_reward", Unit.REWARD, "mean total of the greedy answers that were judged")
+SAMPLED_REWARD = Metric("sampled_reward", Unit.REWARD, "the same of one sample each, at temperature 1")
+NOT_JUDGED = Metric("not_judged", Unit.COUNT, "answers without a reward, because a part failed: not solved")
+_HELD_OUT = (MEAN_REWARD, SAMPLED_REWARD, NOT_JUDGED)
+_HELD_OUT_TITLE = "Validation by the run's own reward"
+METRICS = (*_COMMON, *_SELF_PLAY, *_GRPO, *_HELD_OUT)
 PLACES = {
     "ROLE_TASK": "(?:propose|solve)_[a-z]+",
     "TASK": "[a-z]+",
@@ -281,7 +286,8 @@ def reference() -> str:
         "What a step reports, in the store, in `events.jsonl` and to trackers. A cell is a role and a task: ROLE is\n"
         "`propose` or `solve`. Those of a validation are in [architecture](architecture.md#what-a-validation-stores).\n"
     ]
-    for title, metrics in (("Every trainer", _COMMON), ("Self-play", _SELF_PLAY), ("GRPO", _GRPO)):
+    titled = (("Every trainer", _COMMON), ("Self-play", _SELF_PLAY), ("GRPO", _GRPO), (_HELD_OUT_TITLE, _HELD_OUT))
+    for title, metrics in titled:
         rows = [f"| `{one.name}` | {one.unit} | {one.meaning.replace('|', chr(92) + '|')} |" for one in metrics]
         parts.append("\n".join([f"## {title}\n", "| metric | unit | what it is |", "| --- | --- | --- |", *rows, ""]))
     return "\n".join(parts)

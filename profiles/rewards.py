@@ -32,6 +32,8 @@ LIBRARY = "verifiers:"
 """Begins the name of an environment of the library verifiers."""
 ON_ANSWERS = frozenset({"correct", "length", "cosine"})
 """Built-in parts that need the right answer to each problem."""
+PENALTIES = frozenset({"length", "overlong", "repetition"})
+"""Built-in parts that only take away: at most 0."""
 
 
 def is_function(name: str) -> bool:

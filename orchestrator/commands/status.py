@@ -237,7 +237,8 @@ def _scores(facts: Mapping[str, Any]) -> list[str]:
     for row in rows:
         last = row.last
         text = f"{TASK_NAMES.get(row.task, row.task):<10} {score(last.greedy)} [{last.low:.2f}, {last.high:.2f}]"
-        lines.append(text + (f", sampled {score(last.sampled)}" if last.sampled is not None else ""))
+        text += f", sampled {score(last.sampled)}" if last.sampled is not None else ""
+        lines.append(text + (f", mean reward {last.reward:.3g}" if last.reward is not None else ""))
     lines[0] += f"   (step {step})"
     for suite, found in facts["other_suites"].items():
         lines.append(f"{suite:<10} {scores(found['metrics'], 'mean')}   (step {found['step']})")

@@ -174,6 +174,8 @@ def score_text(row: TaskScores) -> str:
         text += f" ({points(row.change)} since the start)"
     if last.sampled is not None:
         text += f", sampled {score(last.sampled)}"
+    if last.reward is not None:
+        text += f", mean reward {last.reward:.3g}"
     if last.worked is not None:
         text += f", worked {percent(last.worked)}"
     if last.tokens is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from profiles.metrics import MEAN_REWARD
 from profiles.task_kinds import SHOWN
 from state.history import ValidationFacts
 
@@ -24,6 +25,8 @@ class Score:
     sampled: float | None = None
     worked: float | None = None
     tokens: float | None = None
+    reward: float | None = None
+    """Mean of the greedy answers, where the run's own reward judges."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,7 @@ def _score(facts: ValidationFacts, task: str) -> Score:
         sampled=metrics.get("sampled_accuracy"),
         worked=worked,
         tokens=tokens,
+        reward=metrics.get(MEAN_REWARD.name),
     )
 
 

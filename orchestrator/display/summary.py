@@ -64,11 +64,13 @@ def _score_lines(rows: Sequence[TaskScores]) -> list[str]:
 
 
 def _beside(mean: TaskScores) -> list[str]:
-    """The metrics that move before greedy accuracy: sampled accuracy, worked share and length, from start to now."""
+    """The metrics that move before greedy accuracy, from start to now: sampled accuracy, reward, worked, length."""
     first, last = mean.first, mean.last
     parts = []
     if first.sampled is not None and last.sampled is not None:
         parts.append(f"sampled {score(first.sampled)} -> {score(last.sampled)}")
+    if first.reward is not None and last.reward is not None:
+        parts.append(f"mean reward {first.reward:.3g} -> {last.reward:.3g}")
     if first.worked is not None and last.worked is not None:
         parts.append(f"worked answers {percent(first.worked)} -> {percent(last.worked)}")
     if first.tokens is not None and last.tokens is not None:

@@ -105,7 +105,9 @@ def scores(view: View, width: int, height: int) -> list[Text]:
 
 def score_table(rows: Sequence[TaskScores], width: int) -> list[Text]:
     """The table of scores, without columns for metrics that this run does not measure."""
-    missing = {name for name in ("sampled", "worked", "tokens") if all(getattr(r.last, name) is None for r in rows)}
+    missing = {
+        name for name in ("sampled", "reward", "worked", "tokens") if all(getattr(r.last, name) is None for r in rows)
+    }
     return table([column for name, column in _SCORE_COLUMNS if name not in missing], rows, width)
 
 
@@ -137,6 +139,10 @@ def _tokens(value: float | None) -> str:
     return "?" if value is None else f"{value:.0f}"
 
 
+def _reward(value: float | None) -> str:
+    return "?" if value is None else f"{value:.3g}"
+
+
 _SCORE_COLUMNS: tuple[tuple[str, Column[TaskScores]], ...] = (
     ("", Column("", 9, lambda row, width: named(row.task, width))),
     ("", Column("greedy", 6, _last_of("greedy", score, "bold"))),
@@ -145,6 +151,7 @@ _SCORE_COLUMNS: tuple[tuple[str, Column[TaskScores]], ...] = (
     ("", Column("", 5, _spark_of("greedy"), rank=4, flex=True)),
     ("sampled", Column("sampled", 7, _last_of("sampled", score), rank=2, right=True)),
     ("sampled", Column("", 5, _spark_of("sampled"), rank=6, flex=True)),
+    ("reward", Column("reward", 6, _last_of("reward", _reward), rank=2, right=True)),
     ("worked", Column("worked", 6, _last_of("worked", percent), rank=3, right=True)),
     ("worked", Column("", 5, _spark_of("worked"), rank=7, flex=True)),
     ("tokens", Column("tokens", 6, _last_of("tokens", _tokens), rank=4, right=True)),

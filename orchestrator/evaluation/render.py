@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
 from orchestrator.display.wording import TASK_NAMES, count, harmless, percent
+from profiles.metrics import MEAN_REWARD
 from state.evaluations import SuiteFacts
 
 
@@ -28,7 +29,7 @@ def how(settings: Mapping[str, Any]) -> str:
 
 
 def scores(metrics: Mapping[str, Mapping[str, float]], task: str) -> str:
-    """`0.412 [0.38, 0.45]`, followed by every pass@k."""
+    """`0.412 [0.38, 0.45]`, followed by every pass@k, and by the mean reward where a run's own reward judges."""
     values = metrics.get(task, {})
     score = values.get("accuracy", values.get("pass_at_1"))
     if score is None:
@@ -37,6 +38,8 @@ def scores(metrics: Mapping[str, Mapping[str, float]], task: str) -> str:
     others = sorted((int(name[8:]), value) for name, value in values.items() if name.startswith("pass_at_"))
     if others:
         text = f"pass@1 {text}" + "".join(f", pass@{k} {value:.3f}" for k, value in others if k > 1)
+    if MEAN_REWARD.name in values:
+        text += f", mean reward {values[MEAN_REWARD.name]:.3g}"
     return text
 
 

@@ -10,6 +10,8 @@ from profiles.harmless import harmless
 FOR_ANSWERS = "brief"
 WITHOUT_ANSWERS = "to_the_point"
 """Names of the functions, which are also the names of the parts in metrics."""
+SOLVED_AT = {FOR_ANSWERS: 0.8, WITHOUT_ANSWERS: 0.5}
+"""What each gives at least to a completion that will do: the least of a right answer; half of the words."""
 SHOWN = 12
 """Columns that the comment lists."""
 

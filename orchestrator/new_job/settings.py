@@ -11,12 +11,14 @@ from orchestrator.judging import ProfileVerdict, judge
 from orchestrator.new_job.hardware import Hardware
 from orchestrator.new_job.mapping import ColumnMap
 from orchestrator.new_job.models import FOR_WORDS, ChosenModel
+from orchestrator.new_job.reward_text import SOLVED_AT
 from orchestrator.new_job.rewards import CORRECT, OWN, ChosenReward
 from orchestrator.preflight import gib, indented, table, why_none_fits
 from profiles.built_in import BUILT_IN
 from profiles.errors import ExitCode, LonghaulError
 from profiles.knobs import knobs, value_of, with_values
 from profiles.load import load_profile
+from profiles.rewards import PENALTIES
 from profiles.schema import Profile
 from profiles.suites import FOR_PROBLEMS, record_of, shipped_suites
 from workers.line_contract import Looked
@@ -144,9 +146,9 @@ def _of_data(job: Job, profile: Profile) -> Iterator[Setting]:
 
 
 def _held_out_share(job: Job) -> float:
-    """Of rows with answers, by which a validation can judge; 0 if too few would be left, or none."""
+    """Of rows of any kind: the run's own reward judges them. 0 if too few would be left, or none."""
     can_be = HELD_OUT in knobs() and HELD_OUT_SUITE in shipped_suites()
-    if not can_be or job.data in BUILT_IN or not job.mapping.answer or job.looked.rows < FEWEST_ROWS:
+    if not can_be or job.data in BUILT_IN or job.looked.rows < FEWEST_ROWS:
         return 0.0
     return 0.1 if job.looked.rows >= MANY_ROWS else 0.2
 
@@ -157,6 +159,10 @@ def _of_reward(job: Job, function: str) -> Iterator[Setting]:
     reason = "parts of the reward, which are summed" if len(names) > 1 else "what earns a reward"
     if names != (CORRECT,):
         yield Setting("grpo.rewards", names, reason)
+    if OWN in job.reward.names and _held_out_share(job):
+        others = [name for name in job.reward.names if name != OWN and name not in PENALTIES]
+        enough = SOLVED_AT[function] + len(others)
+        yield Setting("grpo.reward.solved_at", enough, "total reward from which a held-out row counts as solved")
 
 
 COLUMN_REASONS = {

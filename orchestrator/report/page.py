@@ -117,6 +117,10 @@ def cards(facts: Facts, rows: Sequence[TaskScores]) -> str:
         )
         if first.sampled is not None and last.sampled is not None:
             shown.append((f"{score(first.sampled)} → {score(last.sampled)}", "sampled accuracy (temperature 1)"))
+        if first.reward is not None and last.reward is not None:
+            shown.append(
+                (f"{first.reward:.3g} → {last.reward:.3g}", "mean reward of greedy answers, held-out problems")
+            )
         if first.worked is not None and last.worked is not None:
             shown.append((f"{percent(first.worked)} → {percent(last.worked)}", "answers with working"))
     shown += [
@@ -142,8 +146,19 @@ def section(title: str, inner: str) -> str:
 
 
 def score_charts(rows: Sequence[TaskScores]) -> list[Chart]:
-    """A chart per task and for the mean, then one for the length of answers."""
+    """A chart per task and for the mean, then those for rewards and for the length of answers."""
     charts = [score_chart(row) for row in (*rows[-1:], *rows[:-1])]
+    rewards = tuple(
+        Line(
+            TASK_NAMES.get(row.task, row.task),
+            row.task,
+            tuple((p.step, p.reward) for p in row.scores if p.reward is not None),
+        )
+        for row in rows
+        if row.task != "mean"
+    )
+    if any(line.points for line in rewards):
+        charts.append(Chart("Mean reward of greedy answers", "held-out problems, by the run's own reward", rewards))
     lengths = tuple(
         Line(
             TASK_NAMES.get(row.task, row.task),

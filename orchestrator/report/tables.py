@@ -10,6 +10,7 @@ from orchestrator.display.wording import TASK_NAMES, count, duration, percent, s
 from orchestrator.evaluation.render import how, scores, target_of
 from orchestrator.report.escaping import text
 from orchestrator.report.facts import Facts
+from profiles.metrics import MEAN_REWARD
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -22,8 +23,10 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 def cycles(facts: Facts) -> str:
     found = ("new tasks", "learnable") if facts.finds_tasks else ()
+    rewards = [_reward(c.validations) for c in facts.cycles]
+    rewarded = ("mean reward",) if any(rewards) else ()
     return table(
-        ("cycle", "phase", "steps", "state", "greedy", "sampled", *found, "training", "verdict"),
+        ("cycle", "phase", "steps", "state", "greedy", "sampled", *rewarded, *found, "training", "verdict"),
         [
             (
                 c.cycle,
@@ -32,13 +35,20 @@ def cycles(facts: Facts) -> str:
                 c.state.value,
                 _mean(c.validations, "accuracy"),
                 _mean(c.validations, "sampled_accuracy"),
+                *((reward,) if rewarded else ()),
                 *((count(c.new_examples), percent(c.learnable / c.proposals) if c.proposals else "") if found else ()),
                 duration(c.train_s),
                 f"{c.verdict} {c.evidence}".strip(),
             )
-            for c in facts.cycles
+            for c, reward in zip(facts.cycles, rewards, strict=True)
         ],
     )
+
+
+def _reward(validations: Sequence[Any]) -> str:
+    """Of the first suite whose answers the run's own reward judges; empty if there is none."""
+    found = [one.metrics.get("mean", {}).get(MEAN_REWARD.name) for one in validations]
+    return next((f"{value:.3g}" for value in found if value is not None), "")
 
 
 def _mean(validations: Sequence[Any], name: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from profiles.errors import ExitCode, LonghaulError
+from profiles.metrics import MEAN_REWARD, SAMPLED_REWARD
 from state import event_kinds
 from workers.contract import Outcome, Result, TaskAnswers
 from workers.cycle.saving import open_head, versions
@@ -69,11 +70,15 @@ def validate(attempt: Attempt, suites: Mapping[str, Suite]) -> Result:
 
 
 def mean_over_tasks(tasks: Metrics) -> dict[str, float]:
-    """Unweighted mean of the tasks' accuracies; the interval is Wilson's for all answers together. (pure)"""
+    """Unweighted mean of the tasks' accuracies, and of their rewards where there are some; the interval is Wilson's for
+    all answers together. (pure)"""
     n = sum(int(one["n"]) for one in tasks.values())
     correct = sum(int(one["correct"]) for one in tasks.values())
     low, high = wilson(correct, n)
     mean = {name: sum(one[name] for one in tasks.values()) / len(tasks) for name in ("accuracy", "sampled_accuracy")}
+    for name in (MEAN_REWARD.name, SAMPLED_REWARD.name):
+        if found := [one[name] for one in tasks.values() if name in one]:
+            mean[name] = sum(found) / len(found)
     return {"n": n, "correct": correct, "low": low, "high": high, **mean}
 
 

@@ -36,6 +36,7 @@ from workers.suites.suite import Suite
 
 if TYPE_CHECKING:
     from workers.suites.asking import Examinee, QuestionResult
+    from workers.suites.run_reward import RunReward
 
 Batch = list[Question]
 
@@ -104,7 +105,12 @@ def _loaded(spec: EvaluationSpec) -> tuple[list[Suite], AnswerFormat]:
     found = load_suites(spec.suites, data_folder(spec.data), spec.examples, profile=known)
     suites = [suite.reseeded(spec.seed) for suite in found]
     with _advising(spec, "the same command with --style plain"):
-        return suites, format_of(spec.style, spec.profile, Path(spec.model))
+        answer_format = format_of(spec.style, spec.profile, Path(spec.model))
+    if any(suite.is_rewarded for suite in suites):
+        from workers.suites.run_reward import format_of_reward
+
+        format_of_reward(answer_format)
+    return suites, answer_format
 
 
 def _open(spec: EvaluationSpec, suite: Suite, answer_format: AnswerFormat, folder: Path, say: Say) -> Paper:
@@ -157,14 +163,18 @@ def _answered(
     is_sandboxed = [paper.suite.needs_sandbox(answer_format) for paper in papers]
     knobs = spec.profile.sandbox
     needs_sandbox = any(batches and needed for batches, needed in zip(left, is_sandboxed, strict=True))
-    with Sandbox(limits_of(knobs), knobs.jobs) if needs_sandbox else nullcontext() as sandbox:
+    is_rewarded = any(batches and paper.suite.is_rewarded for paper, batches in zip(papers, left, strict=True))
+    with (
+        Sandbox(limits_of(knobs), knobs.jobs) if needs_sandbox else nullcontext() as sandbox,
+        _reward(spec, papers[0].file.path.parent) if is_rewarded else nullcontext() as reward,
+    ):
         # Created when the first question is left: a finished evaluation needs no model. The same for every share and
         # after a kill: the room that an engine keeps for prompts may decide how its kernels round.
         examinee = _examinee(spec, answer_format, [paper.suite for paper in papers], say) if any(left) else None
         for paper, batches, needed in zip(papers, left, is_sandboxed, strict=True):
             if batches:
                 assert examinee is not None
-                _answer(spec, paper, batches, examinee, sandbox if needed else None, say)
+                _answer(spec, paper, batches, examinee, sandbox if needed else None, reward, say)
             yield paper
             paper.file.close()
 
@@ -222,11 +232,36 @@ def _opened(spec: EvaluationSpec, answer_format: AnswerFormat, suites: Sequence[
     return open_examinee(spec, answer_format, max(map(len, encoded)))
 
 
+@contextmanager
+def _reward(spec: EvaluationSpec, folder: Path) -> Iterator[RunReward]:
+    """The run's own reward. folder: for what failed calls were given."""
+    from workers.suites.run_reward import opened
+
+    try:
+        with opened(spec.profile, folder, lambda: spec.step or 0) as found:
+            yield found
+    except LonghaulError as error:
+        if error.exit_code != ExitCode.REWARD:
+            raise
+        raise LonghaulError(
+            error.what,
+            kept="every answer so far",
+            next_command="python -m orchestrator rewards test FILE   then the same command",
+            exit_code=ExitCode.REWARD,
+        ) from error
+
+
 def _answer(
-    spec: EvaluationSpec, paper: Paper, batches: Sequence[Batch], examinee: Examinee, sandbox: Sandbox | None, say: Say
+    spec: EvaluationSpec,
+    paper: Paper,
+    batches: Sequence[Batch],
+    examinee: Examinee,
+    sandbox: Sandbox | None,
+    reward: RunReward | None,
+    say: Say,
 ) -> None:
     from workers.rollout.engine import Sampling
-    from workers.suites.asking import ask
+    from workers.suites.asking import ask, not_judged
 
     sampling = Sampling(
         temperature=spec.temperature or 1.0,
@@ -236,7 +271,7 @@ def _answer(
     )
     for batch in _in_turn(
         batches,
-        lambda questions: ask(examinee, paper.suite, questions, sampling, spec.samples, sandbox),
+        lambda questions: ask(examinee, paper.suite, questions, sampling, spec.samples, sandbox, reward),
         examinee.engine,
         say,
     ):
@@ -244,6 +279,8 @@ def _answer(
         outcomes = [one.outcome for one in batch]
         paper.outcomes |= {one.question_id: one for one in outcomes}
         _tell(paper, outcomes, say)
+        if text := not_judged(paper.suite, batch):
+            say(Note(text))
     if too_long := sum(one.too_long for one in paper.outcomes.values()):
         say(
             Note(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
-from workers.problems.problem import Message
+from workers.problems.problem import Message, Problem
 from workers.tasks.items import HiddenProgram, Triplet
 from workers.verifiers.unit_tests import Tests, text_of
 
@@ -56,6 +57,20 @@ class CodeProblem:
 
 
 @dataclass(frozen=True, slots=True)
+class Rewarded:
+    """A row that the run's own reward judges. rule: identifies that reward."""
+
+    problem: Problem
+    rule: str
+
+    @property
+    def text(self) -> str:
+        """Equal only where the same reward judges the same row."""
+        row = self.problem
+        return json.dumps([row.gold, row.columns, self.rule], sort_keys=True)
+
+
+@dataclass(frozen=True, slots=True)
 class Question:
     """One held-out problem."""
 
@@ -68,6 +83,8 @@ class Question:
     """Group of similar questions; a subset takes its share of each."""
     listed: str = ""
     """The name under which its score is listed; empty: its kind."""
+    rewarded: Rewarded | None = field(default=None, compare=False)
+    """What judges it in place of a right answer; None: its item says what is right."""
 
     @property
     def task(self) -> str:
@@ -75,7 +92,9 @@ class Question:
 
     @property
     def gold(self) -> str:
-        """The right answer, as text."""
+        """The right answer, or what decides on answers, as text."""
+        if self.rewarded is not None:
+            return self.rewarded.text
         item = self.item
         if isinstance(item, WordProblem):
             return item.gold or str(item.answer)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
+from profiles.metrics import MEAN_REWARD
 from workers.intervals import pass_at_k, wilson
 
 Metrics = dict[str, dict[str, float]]
@@ -23,12 +24,14 @@ class Outcome(Struct, frozen=True):
     malformed: int = 0
     """Samples without an answer; they count as wrong."""
     undecided: int = 0
-    """Samples that hit the wall-clock limit, so that the machine decided; they count as wrong."""
+    """Samples that hit the wall-clock limit, so that the machine decided, or without a reward; they count as wrong."""
     worked: int = 0
     truncated: int = 0
     """Samples that ended at the length limit."""
     too_long: bool = False
     """The prompt exceeds the context window, so the question was skipped."""
+    rewards: tuple[float | None, ...] | UnsetType = UNSET
+    """Where the run's own reward judges: the total of each sample; None for one without."""
 
 
 def metrics_of(outcomes: Sequence[Outcome], *, greedy: bool, ks: Sequence[int] = (1,)) -> Metrics:
@@ -67,13 +70,26 @@ def _of_task(outcomes: Sequence[Outcome], greedy: bool, ks: Sequence[int]) -> di
         "too_long": sum(one.too_long for one in outcomes),
         "worked_share": sum(one.worked for one in outcomes) / num_samples,
         "mean_tokens": fmean(tokens for one in outcomes for tokens in one.tokens),
+        **_reward(outcomes),
     }
+
+
+def rewards_of(outcomes: Sequence[Outcome]) -> list[float]:
+    """All rewards that were computed."""
+    return [one for outcome in outcomes if outcome.rewards is not UNSET for one in outcome.rewards if one is not None]
+
+
+def _reward(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """Empty where no reward judges, or none could be computed."""
+    found = rewards_of(outcomes)
+    return {MEAN_REWARD.name: fmean(found)} if found else {}
 
 
 def _mean(tasks: Metrics, score: str) -> dict[str, float]:
     """Unweighted mean over the tasks."""
     n = int(sum(one["n"] for one in tasks.values()))
     low, high = wilson(sum(one[score] * one["n"] for one in tasks.values()), n)
+    rewards = [one[MEAN_REWARD.name] for one in tasks.values() if MEAN_REWARD.name in one]
     names = [name for name in next(iter(tasks.values())) if name == "accuracy" or name.startswith("pass_at_")]
     return {
         "n": n,
@@ -83,4 +99,5 @@ def _mean(tasks: Metrics, score: str) -> dict[str, float]:
         "low": low,
         "high": high,
         **{name: fmean(one[name] for one in tasks.values()) for name in ("malformed", "worked_share", "mean_tokens")},
+        **({MEAN_REWARD.name: fmean(rewards)} if rewards else {}),
     }

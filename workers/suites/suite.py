@@ -44,6 +44,11 @@ class Suite:
         self.name, self.questions = name, tuple(questions)
         self.available = max(available, len(self.questions))
 
+    @property
+    def is_rewarded(self) -> bool:
+        """Whether the run's own reward judges its answers: those of all its questions, or of none."""
+        return any(question.rewarded is not None for question in self.questions)
+
     def reseeded(self, seed: int) -> Self:
         """The same suite with other random streams; 0: unchanged."""
         if seed:
@@ -51,7 +56,9 @@ class Suite:
         return self
 
     def needs_sandbox(self, answer_format: AnswerFormat) -> bool:
-        """Whether judging requires running a model's programs or inputs."""
+        """Whether judging requires running a model's programs or inputs. A reward has a sandbox of its own."""
+        if self.is_rewarded:
+            return False
         kinds = {question.kind for question in self.questions} - {MATHS}
         return any(kind == CODE or kind_of(kind).runs_answers for kind in kinds)
 
@@ -76,7 +83,8 @@ class Suite:
         return short_hash("\0\0".join(lines))
 
     def judge(self, answers: Sequence[Answer], sandbox: Sandbox | None) -> list[Correctness]:
-        """A verdict for each, in order. sandbox: None if `needs_sandbox` is False."""
+        """A verdict for each, in order, if the reward of a run does not judge them. sandbox: None if `needs_sandbox` is
+        False."""
         verdicts = [_by_number(answer) for answer in answers]
         left = [(place, answer) for place, answer in enumerate(answers) if verdicts[place] is None]
         tested = [place for place, answer in left if answer.question.kind == CODE]

@@ -8,6 +8,9 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
 from pathlib import Path
 
+from msgspec import UNSET
+
+from profiles.metrics import MEAN_REWARD, NOT_JUDGED, SAMPLED_REWARD
 from profiles.schema import Profile
 from state import event_kinds
 from workers.contract import TaskAnswers
@@ -23,10 +26,11 @@ from workers.runtime import Attempt
 from workers.sandbox import Sandbox
 from workers.sandbox.limits import limits_of
 from workers.suites.answer_formats import format_of_run
-from workers.suites.asking import Examinee, ask
+from workers.suites.asking import Examinee, QuestionResult, ask, not_judged
 from workers.suites.data_files import data_folder
 from workers.suites.question import Question
 from workers.suites.registry import load_suites
+from workers.suites.run_reward import RunReward, opened
 from workers.suites.scoring import Metrics, Outcome, metrics_of
 from workers.suites.suite import Suite as Questions
 
@@ -64,17 +68,20 @@ def suites_of(attempt: Attempt, sandbox: Sandbox | None) -> dict[str, Suite]:
         return one
 
     def evaluate(suite: Questions, head: Path) -> Scored:
-        one = examinee(head)
-        began = time.monotonic()
-        limit = profile.sampling.max_completion_tokens
-        greedy = Sampling(greedy=True, max_new_tokens=limit, stop=one.answer_format.stop)
-        second: list[Outcome] = []
-        with _judging(suite, one, sandbox, profile) as judge_in:
-            first = _ask_all(attempt, one, suite, greedy, judge_in, "validate_greedy")
-            if profile.validation.sampled:
-                sampled = Sampling(max_new_tokens=limit, stop=one.answer_format.stop)
-                second = _ask_all(attempt, one, suite, sampled, judge_in, "validate_sampled")
-        seconds = time.monotonic() - began
+        with _earning(suite, attempt) as reward:  # before the model: its functions may have errors
+            one = examinee(head)
+            began = time.monotonic()
+            limit = profile.sampling.max_completion_tokens
+            greedy = Sampling(greedy=True, max_new_tokens=limit, stop=one.answer_format.stop)
+            second: list[Outcome] = []
+            with _judging(suite, one, sandbox, profile) as judge_in:
+                first = _ask_all(attempt, one, suite, greedy, judge_in, reward, "validate_greedy")
+                if profile.validation.sampled:
+                    sampled = Sampling(max_new_tokens=limit, stop=one.answer_format.stop)
+                    second = _ask_all(attempt, one, suite, sampled, judge_in, reward, "validate_sampled")
+            seconds = time.monotonic() - began
+        if reward is not None and (text := reward.never_solved(suite, [*first, *second])):
+            attempt.warn(text)
         return Scored(compare(first, second or first), answers_of(suite, first, second), suite.available, seconds)
 
     return {suite.name: partial(evaluate, suite) for suite in found}
@@ -89,19 +96,34 @@ def _judging(
     return nullcontext(sandbox) if sandbox is not None else Sandbox(limits_of(profile.sandbox), profile.sandbox.jobs)
 
 
+def _earning(suite: Questions, attempt: Attempt) -> AbstractContextManager[RunReward | None]:
+    """The run's reward, if it judges a suite's answers."""
+    if not suite.is_rewarded:
+        return nullcontext()
+    return opened(attempt.profile, attempt.dir.path, lambda: attempt.step)
+
+
 def _ask_all(
-    attempt: Attempt, examinee: Examinee, suite: Questions, sampling: Sampling, sandbox: Sandbox | None, stage: str
+    attempt: Attempt,
+    examinee: Examinee,
+    suite: Questions,
+    sampling: Sampling,
+    sandbox: Sandbox | None,
+    reward: RunReward | None,
+    stage: str,
 ) -> list[Outcome]:
     """One answer to each question, batched by similar prompt length."""
     questions = sorted(suite.questions, key=partial(length_of, examinee))
-    found: list[Outcome] = []
+    found: list[QuestionResult] = []
     with attempt.stage(stage):
         while len(found) < len(questions):
             lot = questions[len(found) : len(found) + MAX_ROWS]
-            work = partial(ask, examinee, suite, lot, sampling, 1, sandbox)
-            found += [one.outcome for one in with_fewer_rows(examinee.engine, work, attempt.warn)]
+            work = partial(ask, examinee, suite, lot, sampling, 1, sandbox, reward)
+            found += with_fewer_rows(examinee.engine, work, attempt.warn)
             attempt.at(attempt.step, f"{stage}, {suite.name} {len(found)} of {len(questions)}")
-    return found
+    if text := not_judged(suite, found):
+        attempt.warn(text)
+    return [one.outcome for one in found]
 
 
 def length_of(examinee: Examinee, question: Question) -> int:
@@ -130,16 +152,25 @@ def answers_of(suite: Questions, greedy: Sequence[Outcome], sampled: Sequence[Ou
 
 
 def compare(greedy: Sequence[Outcome], sampled: Sequence[Outcome]) -> Metrics:
-    """The metrics that a validation stores for each task. (pure)
+    """The metrics that a validation stores for each task; those of rewards only where a reward judges. (pure)
 
     worked_share, mean_tokens and malformed come from the sampled answers, or from the greedy ones if nothing was
     sampled.
     """
     first, second = metrics_of(greedy, greedy=True), metrics_of(sampled, greedy=False)
+    lots = (first, second) if sampled is not greedy else (first,)
+    rewarded = {one.task for one in greedy if one.rewards is not UNSET}
+
+    def of_rewards(task: str) -> dict[str, float]:
+        names = ((MEAN_REWARD.name, first), (SAMPLED_REWARD.name, second))
+        means = {name: lot[task][MEAN_REWARD.name] for name, lot in names if MEAN_REWARD.name in lot[task]}
+        return means | {NOT_JUDGED.name: sum(lot[task]["undecided"] for lot in lots)}
+
     return {
         task: {name: first[task][name] for name in ("n", "correct", "accuracy", "low", "high")}
         | {"sampled_accuracy": second[task]["pass_at_1"]}
         | {name: second[task][name] for name in ("worked_share", "mean_tokens", "malformed")}
+        | (of_rewards(task) if task in rewarded else {})
         for task in first
         if task != "mean"
     }

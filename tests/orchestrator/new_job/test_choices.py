@@ -276,14 +276,21 @@ def test_long_prompts_get_room(tmp_path: Path) -> None:
         (20, ("prompt", "answer"), 0.2),
         (500, ("prompt", "answer"), 0.1),
         (FEW, ("prompt", "answer"), None),
-        (500, ("prompt",), None),
+        (500, ("prompt",), 0.1),
     ],
 )
-def test_rows_with_answers_are_held_out_if_there_are_enough(
+def test_rows_are_held_out_with_and_without_answers_if_there_are_enough(
     rows: int, columns: tuple[str, ...], share: float | None, tmp_path: Path
 ) -> None:
     table = written(job(tmp_path, "pocket-words", columns=tuple(map(column, columns)), rows=rows))
     assert table["data"].get("held_out") == share and ("validation" in table) == (share is not None)
+
+
+def test_a_written_reward_says_from_where_a_held_out_row_is_solved(tmp_path: Path) -> None:
+    answered, rest = (column("prompt"), column("answer")), (column("prompt"),)
+    for reward, columns, least in (("own", answered, 0.8), ("own,format,length", answered, 1.8), ("own", rest, 0.5)):
+        table = written(job(tmp_path, "pocket-words", reward=reward, columns=columns, rows=500))
+        assert table["grpo"]["reward"] == {"solved_at": least}
 
 
 def test_own_rewards_and_other_columns_are_named(tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from profiles.errors import ExitCode, LonghaulError
-from profiles.goal import FIELDS, FIELDS_OF_MEAN
+from profiles.goal import FIELDS, FIELDS_OF_MEAN, REWARDS
 from profiles.suites import record_of, suites_for_models
 from tests.workers.suites.samples import ABD, DATA, DED, DOUBLE, IND, MATHS, needs_data, triplet, write_data
 from workers.cycle.validate import mean_over_tasks
@@ -280,6 +281,9 @@ def test_pocket_problems_in_words_are_judged_by_running_them(sandbox: Sandbox) -
 def test_a_goal_of_a_run_may_name_just_what_validations_score(tmp_path: Path) -> None:
     for suite in load_suites(OF_FILES, write_data(tmp_path), 2):
         assert {question.task for question in suite.questions} == {*record_of(suite.name).tasks}
-    metrics = compare([Outcome("q", "ind", (True,), (1,))], [Outcome("q", "ind", (False,), (1,))])
-    assert set(metrics["ind"]) == set(FIELDS)
-    assert set(mean_over_tasks(metrics)) == set(FIELDS_OF_MEAN)
+    right, wrong = Outcome("q", "ind", (True,), (1,)), Outcome("q", "ind", (False,), (1,))
+    metrics = compare([right], [wrong])
+    assert set(metrics["ind"]) == {*FIELDS} - {*REWARDS}
+    rewarded = [replace(one, rewards=(0.5,)) for one in (right, wrong)]
+    assert set(compare(rewarded[:1], rewarded[1:])["ind"]) == {*FIELDS, "not_judged"}
+    assert set(mean_over_tasks(metrics)) == {*FIELDS_OF_MEAN} - {*REWARDS}

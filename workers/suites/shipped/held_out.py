@@ -1,50 +1,81 @@
-"""The held-out part of a GRPO run's own problems (`data.held_out`), judged by the rules of its verifier."""
+"""The held-out part of a GRPO run's own problems (`data.held_out`), judged by the run's verifier or by its reward."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from profiles.errors import ExitCode, LonghaulError
-from profiles.schema import Profile
+from profiles.schema import Grpo, Profile
 from profiles.suites import FOR_PROBLEMS
 from workers.suites.source import OfRun
 
 if TYPE_CHECKING:
+    from workers.problems.problem import Problem
     from workers.suites.question import Question
+
+OWN = "own"
+"""Under this name the scores of rows are listed that neither an answer nor tests alone decide on."""
 
 
 def questions(profile: Profile) -> list[Question]:
     """Named by the hash of their prompts, so a question keeps its name in a file that grew; strata by file.
 
-    Raises LonghaulError (INPUT) if a problem has no answer, since nothing else judges it here.
+    With the one part `correct` answers are compared; any other reward judges by itself. Raises LonghaulError (INPUT)
+    for rows that training would refuse too, and for a reward function whose file is not there.
     """
+    from workers.problems.of_profile import grpo_problems
+    from workers.problems.split import held_out_part
+    from workers.suites.data_files import data_folder
+
+    found = held_out_part(grpo_problems(profile, data_folder(profile.validation.data)), profile.data.held_out)
+    rule = "" if compares_answers(profile.grpo) else rule_of(profile.grpo)
+    return [_question(one, rule) for one in found.problems]
+
+
+def compares_answers(grpo: Grpo) -> bool:
+    """Whether the right answer says all: then a score means the same in every run on the same data. (pure)"""
+    return grpo.rewards == ("correct",) and grpo.reward.solved_at == "full"
+
+
+def rule_of(grpo: Grpo) -> str:
+    """A hash of everything that decides how much an answer earns, and whether that is enough.
+
+    Raises LonghaulError (INPUT) if the file of a function is not there.
+    """
+    import json
+    from pathlib import Path
+
+    from profiles.reward_files import hash_of
+    from profiles.rewards import is_function, part_name
+    from workers.suites.data_files import short_hash
+
+    parts = [(part_name(one), hash_of(one, Path.cwd()) if is_function(one) else "") for one in grpo.rewards]
+    how = [grpo.reward_weights, grpo.reward.options, grpo.reward.solved_at, grpo.verifier, grpo.lenient_answers]
+    return short_hash(json.dumps([parts, how], sort_keys=True))
+
+
+def _question(one: Problem, rule: str) -> Question:
+    """rule: of the reward that judges; empty: the right answer does."""
     from fractions import Fraction
 
-    from workers.problems.of_profile import problems_of
-    from workers.problems.split import held_out_part
     from workers.rng import derive
-    from workers.suites.data_files import data_folder, short_hash
-    from workers.suites.question import Question, WordProblem
+    from workers.suites.data_files import short_hash
+    from workers.suites.question import CODE, MATHS, CodeProblem, Question, Rewarded, WordProblem
 
-    found = held_out_part(problems_of(profile, data_folder(profile.validation.data)), profile.data.held_out)
-    questions = []
-    for one in found.problems:
-        if not one.gold:
-            raise LonghaulError(
-                f"line {one.line} of {one.source or found.path} has no answer, and the suite held-out compares answers",
-                kept="everything; nothing was asked yet",
-                next_command="the same command with other validation.suites",
-                exit_code=ExitCode.INPUT,
-            )
-        name = short_hash(f"{one.prompt.strip()}\0{one.messages!r}" if one.messages else one.prompt.strip())
-        item = WordProblem(one.prompt.rstrip("\n"), Fraction(0), one.gold, one.messages)
-        questions.append(Question(name, "maths", item, derive(0, 0, f"held-out/{name}"), one.source))
-    return questions
+    name = short_hash(f"{one.prompt.strip()}\0{one.messages!r}" if one.messages else one.prompt.strip())
+    seed, text = derive(0, 0, f"held-out/{name}"), one.prompt.rstrip("\n")
+    if not rule:
+        return Question(name, MATHS, WordProblem(text, Fraction(0), one.gold, one.messages), seed, one.source)
+    judged = Rewarded(one, rule)
+    if one.has_tests:
+        return Question(name, CODE, CodeProblem(text, messages=one.messages), seed, one.source, rewarded=judged)
+    item = WordProblem(text, Fraction(0), messages=one.messages)
+    return Question(name, MATHS, item, seed, one.source, OWN, judged)
 
 
 SUITE = OfRun(
-    about="a problem of the run's own data that never trains; right is what its verifier calls the same",
-    tasks=("maths",),
+    about="a problem of the run's own data that never trains; right is what its verifier calls the same, or what its "
+    "reward calls solved",
+    tasks=("maths", "code", OWN),
     workers=("grpo",),
     styles=FOR_PROBLEMS,
     asks_own_data=True,
