@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from profiles.errors import LonghaulError
+from profiles.rewards import TESTS
 from profiles.schema import Grpo
 from workers.problems.problem import Problem
 from workers.rewards.episode import Played
 from workers.rewards.of_profile import GrpoRewards
 from workers.rewards.reward import Case, ProblemCase, Reward, Score, score
+from workers.rewards.tests import program_in
 from workers.rollout.engine import Rollout
-from workers.tasks.prompts.response import last_program
 from workers.verifiers.answers import is_formatted
 from workers.verifiers.symbolic import Symbolic
 from workers.verifiers.verify import Verdict, judge
@@ -47,7 +48,7 @@ def case_of(
     a completion at most. (pure)"""
     is_cut = rollout.finish_reason == "length"
     verdict = (
-        Verdict(False, last_program(text), "judged by its tests")
+        Verdict(False, program_in(text, grpo.reward.options.get(TESTS, {}).get("after", "")), "judged by its tests")
         if problem.has_tests
         else judge(problem.gold, text, truncated=is_cut, lenient=grpo.lenient_answers, symbolic=symbolic)
     )

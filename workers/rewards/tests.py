@@ -1,4 +1,4 @@
-"""The part that rewards a program for its tests: that of the last fenced block, run in the sandbox.
+"""The part that rewards a program for its tests: that of the last fenced block, or after a mark, run in the sandbox.
 
 A rollout whose tests gave no verdict, because the machine failed, never counts as one that failed them.
 """
@@ -17,7 +17,7 @@ from profiles.rewards import TESTS
 from profiles.schema import Sandbox as SandboxKnobs
 from workers.rewards.reward import ProblemCase
 from workers.sandbox import Sandbox
-from workers.tasks.prompts.response import last_program
+from workers.tasks.prompts.response import OPEN, last_program
 from workers.verifiers.programs import Graded, Limit, judge_programs, sandbox_for
 from workers.verifiers.unit_tests import Tests, read_tests
 
@@ -38,6 +38,8 @@ class CodeTests:
     """Address space of each test, in MiB."""
     lanes: int = 0
     """Programs that run side by side; 0: as many as cores."""
+    after: str = ""
+    """A mark before the program, for models that write no fences; a completion without it is a program as a whole."""
     name: ClassVar[str] = NAME
 
     def __post_init__(self) -> None:
@@ -120,7 +122,7 @@ class Judge:
     def graded_many(self, cases: Sequence[ProblemCase]) -> list[Graded]:
         """How each rollout's program did, with the reason. A problem without tests has none of none passed."""
         tests = [unit_tests_of(case) for case in cases]
-        asked = [(last_program(case.text), one) for case, one in zip(cases, tests, strict=True) if one]
+        asked = [(program_in(case.text, self._part.after), one) for case, one in zip(cases, tests, strict=True) if one]
         found = iter(judge_programs(self._sandbox, asked, self._part.limit, needs_all=not self._part.partial))
         return [next(found) if one else NO_TESTS for one in tests]
 
@@ -150,6 +152,17 @@ class Judge:
 
 NO_TESTS = Graded(0, 0, "the problem has no tests")
 """The part does not apply: 0 for all rollouts of the problem alike."""
+
+
+def program_in(text: str, after: str) -> str | None:
+    """The program of a completion; None if it has none. after: as of the options. Thoughts never count. (pure)"""
+    if not after:
+        return last_program(text)
+    _, closed, region = text.rpartition("</think>")
+    if not closed and OPEN in text:
+        return None
+    program = region.rpartition(after)[2]
+    return program if program.strip() else None
 
 
 def unit_tests_of(case: ProblemCase) -> Tests:

@@ -14,7 +14,7 @@ from profiles.schema import Sandbox as SandboxKnobs
 from tests.workers.verifiers.test_programs import Failing
 from workers.problems.reader import Problem
 from workers.rewards.reward import Case, ProblemCase
-from workers.rewards.tests import CodeTests, Judge
+from workers.rewards.tests import CodeTests, Judge, program_in
 from workers.rollout.engine import Rollout
 from workers.verifiers.programs import sandbox_for
 from workers.verifiers.verify import Verdict
@@ -46,6 +46,25 @@ def test_a_step_is_judged_at_once_and_in_order(judge: Judge) -> None:
 def test_with_partial_the_share_of_tests_counts() -> None:
     with replace(PART, partial=True).judge(KNOBS) as judge:
         assert judge.judge_many([case(RIGHT), case(HALF), case(WRONG)]) == [1.0, 0.5, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("work [P] f [P]def f(x): pass", "def f(x): pass"),
+        ("def f(x): pass", "def f(x): pass"),
+        ("<think>[P]a</think>b", "b"),
+        ("<think>[P]a", None),
+        ("work [P] ", None),
+    ],
+)
+def test_a_mark_may_stand_before_a_program_in_place_of_a_fence(text: str, found: str | None) -> None:
+    assert program_in(text, "[P]") == found
+
+
+def test_a_program_after_its_mark_is_tested() -> None:
+    with replace(PART, after="<prog>").judge(KNOBS) as judge:
+        assert judge.judge_many([case("2 * x<prog>def f(x): return 2 * x"), case("def f(x): return x")]) == [1.0, 0.0]
 
 
 def test_rollouts_are_submitted_as_they_end(judge: Judge) -> None:
