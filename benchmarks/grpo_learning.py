@@ -3,8 +3,10 @@
 Each run is `python -m orchestrator run --profile pocket-grpo` on two CPUs; `--parallel 6` runs six at a time, on 12.
 Training minutes exclude validation, and with SENT the measurement of the problems; wall minutes include everything.
 
-Two variants run only if named. `own` is rewarded by a function of the user's, `_reward.py`, in place of the verifier.
-`random` is a control: rewards are random, and accuracy must not rise.
+Others run only if named. `own` is rewarded by a function of the user's, `_reward.py`, in place of the verifier. `code`
+trains the other built-in model to write small programs that pass tests in the sandbox (`_programs.py`); accuracy is the
+share of held-out rows whose program passes all of them. `random` and `code-random` are controls: rewards are random,
+and accuracy must not rise.
 
 A run has risen if the 95 % interval of its last greedy accuracy lies above that of the untrained model. `to .9` is the
 first validated step with a sampled accuracy (T=1) of at least 0.9. `kept` is the share of tokens with a gradient in the
@@ -21,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import _programs
 from benchmarks._runs import Job, add_options, chosen, lanes_of, run_all
 
 VARIANTS: dict[str, tuple[str, ...]] = {
@@ -30,7 +33,11 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "mask+sent": ("grpo.entropy_mask=percentile", "grpo.sent.enabled=true"),
     "own": (f'grpo.rewards=["{Path(__file__).parent / "_reward.py"}:accuracy"]',),
     "random": ("grpo.variants.random_rewards=true",),
+    "code": (),
+    "code-random": ("grpo.variants.random_rewards=true",),
 }
+ON_PROGRAMS = ("code", "code-random")
+"""Variants with the rows and the model of `_programs.py`."""
 COMPARED = ("plain", "mask", "sent", "mask+sent")
 TASKS = ("ops1", "ops2", "ops3", "mean")
 Curves = Mapping[str, Mapping[str, Mapping[str, Any]]]
@@ -59,7 +66,12 @@ def main(arguments: list[str]) -> int:
 
 def run(args: argparse.Namespace) -> Curves:
     root = args.runs or Path(tempfile.mkdtemp(prefix="longhaul-grpo-learning-"))
-    jobs = {(variant, seed): job_of(args, variant, seed) for seed in args.seeds for variant in args.variants}
+    more = _programs.settings(root / "programs") if {*args.variants} & {*ON_PROGRAMS} else ()
+    jobs = {
+        (variant, seed): job_of(args, variant, seed, more if variant in ON_PROGRAMS else ())
+        for seed in args.seeds
+        for variant in args.variants
+    }
     found = run_all(list(jobs.values()), lanes_of(args), args.minutes, root)
     return {variant: {str(seed): found[jobs[variant, seed].name] for seed in args.seeds} for variant in args.variants}
 
@@ -73,8 +85,8 @@ def read(paths: Sequence[Path]) -> Curves:
     return curves
 
 
-def job_of(args: argparse.Namespace, variant: str, seed: int) -> Job:
-    settings = (f"run.seed={seed}", "run.device=cpu", *VARIANTS[variant], *args.overrides)
+def job_of(args: argparse.Namespace, variant: str, seed: int, more: Sequence[str] = ()) -> Job:
+    settings = (f"run.seed={seed}", "run.device=cpu", *more, *VARIANTS[variant], *args.overrides)
     return Job(f"{args.profile}-{variant.replace('+', '-')}-{seed}", args.profile, settings)
 
 
@@ -95,7 +107,7 @@ def courses(curves: Curves) -> str:
 
 def line(entry: Mapping[str, Any]) -> str:
     metrics, before = entry["metrics"], entry["before"]
-    cells = "  ".join(cell(metrics[task]) for task in TASKS)
+    cells = "  ".join(cell(metrics[task]) if task in metrics else f"{'-':<18}" for task in TASKS)
     parts = [name for name in metrics if name != "mean"]
     worked = sum(metrics[name]["worked_share"] for name in parts) / len(parts)
     tokens = sum(metrics[name]["mean_tokens"] for name in parts) / len(parts)

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from benchmarks._programs import write_rows
 from benchmarks._runs import chosen, lanes_of
 from benchmarks.grpo_learning import VARIANTS, is_risen, main, steps_to, tables, verdict
 from workers.intervals import wilson
+from workers.problems.test_rows import unit_tests_of
 
 
 def point(step: int, accuracy: float, n: int = 900) -> dict[str, Any]:
@@ -95,3 +97,19 @@ def test_each_run_has_two_cpus_of_its_own(monkeypatch: pytest.MonkeyPatch) -> No
     assert lanes_of(argparse.Namespace(cpus="4,5:6", parallel=1)) == [[4, 5], [6]]
     with pytest.raises(SystemExit, match="needs 8 CPUs; there are 6"):
         lanes_of(argparse.Namespace(cpus="", parallel=4))
+
+
+def test_the_rows_of_programs_show_three_pairs_and_are_judged_by_six(tmp_path: Path) -> None:
+    first, again = (write_rows(tmp_path / name, 20).read_text() for name in ("a.jsonl", "b.jsonl"))
+    rows = [json.loads(line) for line in first.splitlines()]
+    assert first == again and len({row["prompt"] for row in rows}) == 20
+    for row in rows:
+        assert row["prompt"].count("<out>") == 3 and len(unit_tests_of(row) or ()) == 6
+        assert all(one["input"] + "<out>" + one["output"] in row["prompt"] for one in row["tests"][:3])
+
+
+def test_scores_of_other_tasks_than_word_problems_have_their_mean_in_the_table() -> None:
+    one = point(0, 0.25)
+    metrics = {"code": one["metrics"]["mean"], "mean": one["metrics"]["mean"]}
+    line = tables({"code": {"0": curve(one | {"metrics": metrics})}}).splitlines()[1]
+    assert line.count("0.250 [0.22, 0.28]") == 1
