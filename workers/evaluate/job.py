@@ -26,7 +26,7 @@ from workers.lines import Say
 from workers.models.files import ModelFileError
 from workers.sandbox import Sandbox
 from workers.sandbox.limits import limits_of
-from workers.suites.answer_format import AnswerFormat
+from workers.suites.answer_format import AnswerFormat, as_trained
 from workers.suites.answer_formats import format_of
 from workers.suites.data_files import data_folder
 from workers.suites.question import Question
@@ -107,9 +107,7 @@ def _loaded(spec: EvaluationSpec) -> tuple[list[Suite], AnswerFormat]:
     with _advising(spec, "the same command with --style plain"):
         answer_format = format_of(spec.style, spec.profile, Path(spec.model))
     if any(suite.is_rewarded for suite in suites):
-        from workers.suites.run_reward import format_of_reward
-
-        format_of_reward(answer_format)
+        as_trained(answer_format)
     return suites, answer_format
 
 
@@ -281,6 +279,12 @@ def _answer(
         _tell(paper, outcomes, say)
         if text := not_judged(paper.suite, batch):
             say(Note(text))
+    if (
+        reward is not None
+        and paper.is_complete
+        and (text := reward.never_solved(paper.suite, list(paper.outcomes.values())))
+    ):
+        say(Note(text))
     if too_long := sum(one.too_long for one in paper.outcomes.values()):
         say(
             Note(

@@ -127,6 +127,19 @@ class VerbatimFormat:
         return "<think>" in completion or "</think>" in completion
 
 
+def as_trained(answer_format: AnswerFormat) -> VerbatimFormat:
+    """The format, if the reward of a run of GRPO can read its completions. Raises LonghaulError (INPUT) if not."""
+    if isinstance(answer_format, VerbatimFormat):
+        return answer_format
+    raise LonghaulError(
+        f"the run's own reward judges this suite, and reads completions as the run asks for them, not in the style "
+        f"{answer_format.name}",
+        kept="everything; nothing was asked yet",
+        next_command="the same command without --style",
+        exit_code=ExitCode.INPUT,
+    )
+
+
 BOXED = "Please reason step by step, and put your final answer within \\boxed{}."
 """The words with which the published reasoning models of R1's family were trained."""
 FENCED = f"Please reason step by step, and put your final program in {FENCE}."

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from profiles.errors import ExitCode, LonghaulError
 from profiles.rewards import is_function
 from profiles.schema import Profile
 from workers.problems.problem import Problem
@@ -19,7 +18,7 @@ from workers.rewards.reward import ProblemCase, SlowReward
 from workers.rewards.slow import slow_rewards
 from workers.rewards.solved import is_solved, least_total
 from workers.rollout.engine import Rollout
-from workers.suites.answer_format import AnswerFormat, VerbatimFormat
+from workers.suites.answer_format import AnswerFormat, as_trained
 from workers.suites.scoring import Outcome, rewards_of
 from workers.suites.suite import Suite
 from workers.verifiers.symbolic import Symbolic
@@ -65,7 +64,7 @@ class RunReward:
         Raises LonghaulError: INPUT for an answer format that is not a run's, REWARD for a part that could not be
         computed, if the profile says so.
         """
-        verbatim = format_of_reward(answer_format)
+        verbatim = as_trained(answer_format)
         cases = [
             [
                 case_of(
@@ -111,19 +110,6 @@ class RunReward:
             f"no answer to the suite {suite.name} is solved: their rewards are at most {most:.4g}, and "
             f"{least:.4g} is needed; grpo.reward.solved_at says what counts (docs/rewards.md)"
         )
-
-
-def format_of_reward(answer_format: AnswerFormat) -> VerbatimFormat:
-    """The format, if rewards can read its completions. Raises LonghaulError (INPUT) if not."""
-    if isinstance(answer_format, VerbatimFormat):
-        return answer_format
-    raise LonghaulError(
-        f"the run's own reward judges this suite, and reads completions as the run asks for them, not in the style "
-        f"{answer_format.name}",
-        kept="everything; nothing was asked yet",
-        next_command="the same command without --style",
-        exit_code=ExitCode.INPUT,
-    )
 
 
 @contextmanager
