@@ -98,10 +98,10 @@ def tables(curves: Curves) -> str:
 def courses(curves: Curves) -> str:
     """Held-out greedy accuracy by number of operations, about once a minute. (pure)"""
     tasks = "".join(f"{name:<20}" for name in TASKS)
-    lines = [f"{'variant':<10} seed  step  train s  {tasks}T=1    worked  tokens  kept  uniform"]
+    lines = [f"{'variant':<11} seed  step  train s  {tasks}T=1    worked  tokens  kept  uniform"]
     for variant, seeds in curves.items():
         for seed, curve in sorted(seeds.items()):
-            lines += [f"{variant:<10} {seed:>4} {line(entry)}" for entry in chosen(curve["points"])]
+            lines += [f"{variant:<11} {seed:>4} {line(entry)}" for entry in chosen(curve["points"])]
     return "\n".join(lines)
 
 
@@ -125,12 +125,12 @@ def cell(score: Mapping[str, float]) -> str:
 def outcomes(curves: Curves) -> str:
     """Accuracy before and after, with intervals, and whether it rose. (pure)"""
     lines = [
-        f"{'variant':<10} seed  {'before':<18}  {'after':<18}  risen  T=1 before  after  to .9  steps  train min  wall"
+        f"{'variant':<11} seed  {'before':<18}  {'after':<18}  risen  T=1 before  after  to .9  steps  train min  wall"
     ]
     for variant, seeds in curves.items():
         for seed, curve in sorted(seeds.items()):
-            lines.append(f"{variant:<10} {seed:>4}  {outcome(curve)}")
-        lines.append(f"{variant:<10}  all  {verdict(list(seeds.values()))}")
+            lines.append(f"{variant:<11} {seed:>4}  {outcome(curve)}")
+        lines.append(f"{variant:<11}  all  {verdict(list(seeds.values()))}")
     return "\n".join(lines)
 
 

@@ -105,6 +105,16 @@ def test_rows_without_answers_are_solved_by_the_reward_of_a_function(place: Plac
     assert [metric_of(name).name for name in ("mean_reward", "sampled_reward", "not_judged")]
 
 
+def test_rows_with_tests_are_listed_as_code_and_judged_in_the_sandbox(place: Place) -> None:
+    tested = [{"prompt": f"{n}?", "tests": ["assert f(1) == 1"]} for n in range(20)]
+    profile = place.profile("tests", rows=write_problems(place.folder / "tested.jsonl", tested))
+    result, warnings = place.validated(profile)
+    assert result.outcome is Outcome.DONE, result.error
+    code = result.validation["held-out"]["code"]
+    assert result.validation["held-out"].keys() == {"code", "mean"} and not warnings
+    assert (code["accuracy"], code["mean_reward"], code["not_judged"], code["malformed"]) == (0, 0, 0, 1)
+
+
 def test_a_function_that_never_gives_enough_is_said(place: Place) -> None:
     result, warnings = place.validated(place.profile("half"))
     assert result.validation["held-out"]["own"]["correct"] == 0
