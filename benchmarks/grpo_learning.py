@@ -5,8 +5,9 @@ Training minutes exclude validation, and with SENT the measurement of the proble
 
 Others run only if named. `own` is rewarded by a function of the user's, `_reward.py`, in place of the verifier. `code`
 trains the other built-in model to write small programs that pass tests in the sandbox (`_programs.py`); accuracy is the
-share of held-out rows whose program passes all of them. `random` and `code-random` are controls: rewards are random,
-and accuracy must not rise.
+share of held-out rows whose program passes all of them. `guess` and `calculator` are the built-in environments, where
+it is the share of held-out episodes that earn 1. `random`, and all that end in `-random`, are controls: rewards are
+random, and accuracy must not rise.
 
 A run has risen if the 95 % interval of its last greedy accuracy lies above that of the untrained model. `to .9` is the
 first validated step with a sampled accuracy (T=1) of at least 0.9. `kept` is the share of tokens with a gradient in the
@@ -26,6 +27,14 @@ from typing import Any
 from benchmarks import _programs
 from benchmarks._runs import Job, add_options, chosen, lanes_of, run_all
 
+EPISODES = (
+    'grpo.rewards=["environment"]',
+    "sampling.max_completion_tokens=60",
+    "optimizer.row_tokens=512",
+    'validation.suites=["held-out"]',
+)
+GUESS = (*EPISODES, "grpo.environment.name=guess", "grpo.environment.max_turns=4", "data.tasks=", "data.held_out=0.2")
+CALCULATOR = (*EPISODES, "grpo.environment.name=calculator", "grpo.environment.max_turns=6", "data.held_out=0.25")
 VARIANTS: dict[str, tuple[str, ...]] = {
     "plain": ("grpo.entropy_mask=off", "grpo.sent.enabled=false"),
     "mask": ("grpo.entropy_mask=percentile", "grpo.sent.enabled=false"),
@@ -35,6 +44,10 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "random": ("grpo.variants.random_rewards=true",),
     "code": (),
     "code-random": ("grpo.variants.random_rewards=true",),
+    "guess": GUESS,
+    "guess-random": (*GUESS, "grpo.variants.random_rewards=true"),
+    "calculator": CALCULATOR,
+    "calculator-random": (*CALCULATOR, "grpo.variants.random_rewards=true"),
 }
 ON_PROGRAMS = ("code", "code-random")
 """Variants with the rows and the model of `_programs.py`."""

@@ -23,7 +23,8 @@ from workers.rewards.coin import coin as tossed
 from workers.rewards.earned import Slow, case_of, completion_of, earned
 from workers.rewards.episode import Played
 from workers.rewards.of_profile import GrpoRewards, grpo_rewards_of
-from workers.rewards.reward import ProblemCase, Reward, SlowReward
+from workers.rewards.reward import ProblemCase, Reward, Score, SlowReward
+from workers.rewards.solved import is_solved
 from workers.rewards.tests import PASSED
 from workers.rng import derive, stream
 from workers.rollout.engine import OnEnd, Request, Rollout, Sampling
@@ -111,6 +112,7 @@ class Asker:
     def row(self, group: int, problem: int, case: ProblemCase, slow: Slow, coin: Random) -> Row:
         """slow: what the slow parts found for it."""
         found = earned(self.rewards, case, slow, self.own)
+        is_correct = self._is_correct(case, slow, found)
         if self.profile.grpo.variants.random_rewards:
             found = tossed(found, coin)
         rollout = case.rollout
@@ -123,14 +125,22 @@ class Asker:
             entropies=rollout.entropies if rollout.is_finite else (),
             finish_reason=rollout.finish_reason,
             reward=found.total,
-            is_correct=slow.values.get(PASSED) == 1.0 if case.problem.has_tests else case.verdict.correct,
-            is_answered=case.verdict.extracted is not None,
+            is_correct=is_correct,
+            is_answered=not case.problem.gold or case.verdict.extracted is not None,
             parts=dict(found.parts),
             failure=(rollout.failure if isinstance(rollout, Played) else "") or slow.failure,
             is_finite=rollout.is_finite,
             is_own=rollout.is_own,
             turns=rollout.turns if isinstance(rollout, Played) else 1,
         )
+
+    def _is_correct(self, case: ProblemCase, slow: Slow, found: Score) -> bool:
+        """By its answer or its tests if the row has any, else by the whole reward."""
+        if case.problem.has_tests:
+            return slow.values.get(PASSED) == 1.0
+        if case.problem.gold:
+            return case.verdict.correct
+        return not slow.failure and is_solved(self.profile.grpo, case.problem, found)
 
 
 def collect(asker: Asker, order: Order, step: int, stage: Stages) -> Collected:

@@ -26,7 +26,7 @@ def job(spec: WorkerSpec, warmed: Sandbox | None = None) -> Callable[[Attempt], 
     """The function that carries out `spec`."""
     set_environment()
     from workers.cycle import train, validate
-    from workers.environments.of_attempt import environment_of
+    from workers.environments.of_profile import environment_of
     from workers.grpo.trainer import GrpoTrainer
     from workers.rewards.slow import slow_rewards
     from workers.suites.validation import suites_of
@@ -37,7 +37,7 @@ def job(spec: WorkerSpec, warmed: Sandbox | None = None) -> Callable[[Attempt], 
     def run(attempt: Attempt) -> Result:
         with (
             slow_rewards(attempt.profile, attempt.dir.path, lambda: attempt.step) as slow,
-            environment_of(attempt) as environment,
+            environment_of(attempt.profile, attempt.dir.path) as environment,
         ):
             trainer = GrpoTrainer(attempt, slow_rewards=slow, environment=environment)
             with trainer.rank_group:

@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 from msgspec import UNSET, UnsetType
 
+from workers.environments.episodes import Converser
 from workers.rng import derive
 from workers.rollout.engine import Request, Rollout, Sampling
 from workers.sandbox import Sandbox
@@ -19,7 +20,7 @@ from workers.suites.suite import Answer, Suite
 from workers.tasks.judge import Correctness
 
 
-class Completer(Protocol):
+class Completer(Converser, Protocol):
     """A rollout engine, or a wrapper of one."""
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Rollout]: ...
@@ -67,14 +68,19 @@ def ask(
     answer_format = examinee.answer_format
     prompts = [examinee.tokenizer.encode(answer_format.ask(question.kind, question.item)) for question in questions]
     room = examinee.max_positions - sampling.max_new_tokens if examinee.max_positions else 1 << 62
-    fits = [len(ids) <= room for ids in prompts]
+    is_played = suite.is_rewarded and reward is not None and reward.environment is not None
+    fits = [is_played or len(ids) <= room for ids in prompts]  # an environment says itself what the prompts are
     requests = [
         Request(ids, question.seed if number == 0 else derive(question.seed, 0, "sample", number))
         for question, ids, is_asked in zip(questions, prompts, fits, strict=True)
         if is_asked
         for number in range(samples)
     ]
-    rollouts = examinee.engine.generate(requests, sampling) if requests else []
+    if is_played:
+        assert reward is not None
+        rollouts = _played(reward, examinee, questions, [one.seed for one in requests], sampling, samples)
+    else:
+        rollouts = examinee.engine.generate(requests, sampling) if requests else []
     texts = [examinee.tokenizer.decode(rollout.completion_ids) for rollout in rollouts]
     asked = [question for question, is_asked in zip(questions, fits, strict=True) if is_asked]
     if suite.is_rewarded:
@@ -96,6 +102,20 @@ def ask(
         place += samples
         found.append(_asked(question, answer_format, rollouts[mine], texts[mine], judged[mine]))
     return found
+
+
+def _played(
+    reward: RunReward,
+    examinee: Examinee,
+    questions: Sequence[Question],
+    seeds: Sequence[int],
+    sampling: Sampling,
+    samples: int,
+) -> list[Rollout]:
+    """`samples` episodes of each question."""
+    problems = [one.rewarded.problem for one in questions if one.rewarded is not None for _ in range(samples)]
+    answer_format, tokenizer = examinee.answer_format, examinee.tokenizer
+    return [*reward.play(examinee.engine, problems, seeds, sampling, answer_format, tokenizer)]
 
 
 class _Judged(NamedTuple):
@@ -157,7 +177,7 @@ def _asked(
         question.question_id,
         question.task,
         right=tuple(one.verdict is Correctness.CORRECT for one in judged),
-        tokens=tuple(len(rollout.completion_ids) for rollout in rollouts),
+        tokens=tuple(rollout.num_own for rollout in rollouts),
         malformed=sum(one.is_malformed for one in judged),
         undecided=sum(one.verdict is Correctness.UNKNOWN for one in judged),
         worked=sum(answer_format.is_worked(question.kind, text) for text in texts),

@@ -8,21 +8,28 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from profiles.rewards import is_function
 from profiles.schema import Profile
+from workers.environments.episodes import Converser, Encoder, episodes_of
+from workers.environments.of_profile import environment_of
 from workers.problems.problem import Problem
-from workers.rewards.earned import Decoder, case_of, completion_of, earned, gathered
+from workers.rewards.earned import Decoder, Slow, case_of, completion_of, earned, gathered
+from workers.rewards.episode import Played
 from workers.rewards.of_profile import GrpoRewards, grpo_rewards_of
 from workers.rewards.reward import ProblemCase, SlowReward
 from workers.rewards.slow import slow_rewards
 from workers.rewards.solved import is_solved, least_total
-from workers.rollout.engine import Rollout
+from workers.rollout.engine import Rollout, Sampling
 from workers.suites.answer_format import AnswerFormat, as_trained
 from workers.suites.scoring import Outcome, rewards_of
 from workers.suites.suite import Suite
 from workers.verifiers.symbolic import Symbolic
 from workers.verifiers.verify import verifier_of
+
+if TYPE_CHECKING:
+    from workers.environments.runner import EnvironmentRunner
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,8 @@ class RunReward:
 
     profile: Profile
     slow: Sequence[SlowReward] = ()
+    environment: EnvironmentRunner | None = None
+    """Plays the episodes that its part of the reward judges."""
 
     @cached_property
     def _rewards(self) -> GrpoRewards:
@@ -50,6 +59,20 @@ class RunReward:
     @cached_property
     def _symbolic(self) -> Symbolic | None:
         return verifier_of(self.profile.grpo)
+
+    def play(
+        self,
+        engine: Converser,
+        problems: Sequence[Problem],
+        seeds: Sequence[int],
+        sampling: Sampling,
+        answer_format: AnswerFormat,
+        tokenizer: Encoder,
+    ) -> list[Played]:
+        """An episode of each problem, in order. Raises like `judge`."""
+        assert self.environment is not None
+        episodes = episodes_of(self.profile, self.environment, as_trained(answer_format), tokenizer)
+        return episodes.play(engine, [(one.line, one.row) for one in problems], seeds, sampling)
 
     def judge(
         self,
@@ -93,6 +116,8 @@ class RunReward:
     def _earned(self, case: ProblemCase, futures: Sequence[Future[Mapping[str, float]]]) -> Earned:
         grpo, problem = self.profile.grpo, case.problem
         slow = gathered(futures, grpo.reward.on_error)
+        if isinstance(case.rollout, Played) and case.rollout.failure:
+            slow = Slow(failure=case.rollout.failure)
         is_answered = not problem.gold or case.verdict.extracted is not None
         if slow.failure:
             return Earned(None, is_answered=is_answered, failure=slow.failure)
@@ -115,5 +140,5 @@ class RunReward:
 @contextmanager
 def opened(profile: Profile, folder: Path, step: Callable[[], int]) -> Iterator[RunReward]:
     """The reward of the profile's run. Arguments and errors as of `slow_rewards`."""
-    with slow_rewards(profile, folder, step) as slow:
-        yield RunReward(profile, slow)
+    with slow_rewards(profile, folder, step) as slow, environment_of(profile, folder) as environment:
+        yield RunReward(profile, slow, environment)

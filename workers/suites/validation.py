@@ -64,6 +64,8 @@ def suites_of(attempt: Attempt, sandbox: Sandbox | None) -> dict[str, Suite]:
             attempt.event(event_kinds.PATH, **probe(policy.model, engine, profile))
             # No trainer shares the GPU, so its planned rows do not apply.
             longest = max((length_of(one, question) for suite in found for question in suite.questions), default=0)
+            if profile.grpo.environment.name:  # which says itself what the prompts are
+                longest = max(longest, profile.sampling.max_prompt_tokens)
             widen(engine, policy.model, profile, prompt_tokens=longest)
         return one
 

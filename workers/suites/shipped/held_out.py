@@ -22,11 +22,13 @@ def questions(profile: Profile) -> list[Question]:
     With the one part `correct` answers are compared; any other reward judges by itself. Raises LonghaulError (INPUT)
     for rows that training would refuse too, and for a reward function whose file is not there.
     """
+    from workers.environments.of_profile import own_rows_of
     from workers.problems.of_profile import grpo_problems
     from workers.problems.split import held_out_part
     from workers.suites.data_files import data_folder
 
-    found = held_out_part(grpo_problems(profile, data_folder(profile.validation.data)), profile.data.held_out)
+    folder = data_folder(profile.validation.data)
+    found = held_out_part(grpo_problems(profile, folder, own_rows=own_rows_of(profile)), profile.data.held_out)
     rule = "" if compares_answers(profile.grpo) else rule_of(profile.grpo)
     return [_question(one, rule) for one in found.problems]
 
@@ -46,10 +48,21 @@ def rule_of(grpo: Grpo) -> str:
 
     from profiles.reward_files import hash_of
     from profiles.rewards import is_function, part_name
+    from workers.environments.registry import class_of
     from workers.suites.data_files import short_hash
 
-    parts = [(part_name(one), hash_of(one, Path.cwd()) if is_function(one) else "") for one in grpo.rewards]
-    how = [grpo.reward_weights, grpo.reward.options, grpo.reward.solved_at, grpo.verifier, grpo.lenient_answers]
+    environment = grpo.environment
+    own = [*grpo.rewards, class_of(environment.name, {})[0]] if environment.name else grpo.rewards
+    parts = [(part_name(one), hash_of(one, Path.cwd()) if is_function(one) else "") for one in own]
+    how: list[object] = [
+        grpo.reward_weights,
+        grpo.reward.options,
+        grpo.reward.solved_at,
+        grpo.verifier,
+        grpo.lenient_answers,
+    ]
+    if environment.name:
+        how += [part_name(environment.name), environment.options, environment.max_turns]
     return short_hash(json.dumps([parts, how], sort_keys=True))
 
 
