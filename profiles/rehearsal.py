@@ -60,7 +60,9 @@ def rehearsal_of(profile: Profile, *, has_data: bool = False) -> Profile:
             exit_code=ExitCode.INPUT,
         )
     rehearsal = tiny(small)
-    return _with_own_problems(rehearsal, profile) if has_data and profile.run.worker == "grpo" else rehearsal
+    brings_rows = bool(profile.grpo.environment.name) and not profile.data.names
+    is_own = profile.run.worker == "grpo" and (has_data or brings_rows)
+    return _with_own_problems(rehearsal, profile) if is_own else rehearsal
 
 
 def _with_own_problems(p: Profile, profile: Profile) -> Profile:

@@ -1,4 +1,5 @@
-"""Finds the file of a reward function, `FILE.py:NAME` or `MODULE:NAME`, and hashes it. Imports no code of the user."""
+"""Finds the file of a reward function or an environment, `FILE.py:NAME` or `MODULE:NAME`, and hashes it. Imports no
+code of the user."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def file_at(place: str, name: str, cwd: Path) -> Path:
         file = (cwd / Path(place).expanduser()).resolve()
         if not file.is_file():
             raise refusal(
-                name, f"there is no file {file}", f"ls {_nearest(file)}   then correct the name in grpo.rewards"
+                name, f"there is no file {file}", f"ls {_nearest(file)}   then correct the name in the profile"
             )
         return file
     return _file_of_module(name, place)
@@ -71,7 +72,7 @@ _CORRECT = "the same command with, for example, --set 'grpo.rewards=[\"my_reward
 
 def refusal(name: str, why: str, next_command: str) -> LonghaulError:
     return LonghaulError(
-        f"the reward {name}: {why}",
+        f"{name}: {why}",
         kept="everything; nothing was started",
         next_command=next_command,
         exit_code=ExitCode.INPUT,

@@ -112,8 +112,8 @@ def test_given_completions_belong_to_rows_by_line_or_prompt(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("words", "what", "todo"),
     [
-        (["none.py"], "the reward none.py: there is no file", "correct the name"),
-        (["torn.py"], "the reward torn.py: a syntax error in line 2: ", "sed -n 2p"),
+        (["none.py"], "none.py: there is no file", "correct the name"),
+        (["torn.py"], "torn.py: a syntax error in line 2: ", "sed -n 2p"),
         (
             ["mine.py:other"],
             "it takes (text), which is neither f(problem, completion, facts) nor",

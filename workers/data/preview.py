@@ -8,13 +8,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from profiles.built_in import BUILT_IN
-from profiles.rewards import is_slow, part_name
+from profiles.rewards import ENVIRONMENT, is_slow, part_name
 from profiles.schema import Profile
+from workers.environments.of_profile import environment_of, own_rows_of
 from workers.models import random_init
 from workers.models.files import unusable
 from workers.models.load import Tokenizer
@@ -33,6 +34,9 @@ from workers.suites.data_files import data_folder
 from workers.suites.prompts import prompt_of
 from workers.verifiers.verify import verifier_of
 
+if TYPE_CHECKING:
+    from workers.environments.runner import EnvironmentRunner
+
 TYPED_ROWS = 1000
 """Rows whose values say which types a column has."""
 MOST_LISTED = 20
@@ -45,9 +49,13 @@ def preview(profile: Profile, rows: int, completion: str | None) -> dict[str, An
     Rows that are no problems are listed even where a run would refuse them. Raises LonghaulError (INPUT).
     """
     lenient = replace(profile, grpo=replace(profile.grpo, bad_rows="skip"))
-    found = grpo_problems(lenient, data_folder(profile.validation.data))
-    with _answering(profile) as (answer_format, tokenizer):
-        show = _Show(profile, answer_format, tokenizer, completion)
+    found = grpo_problems(lenient, data_folder(profile.validation.data), own_rows=own_rows_of(profile))
+    with (
+        _answering(profile) as (answer_format, tokenizer),
+        TemporaryDirectory(prefix="longhaul-preview-") as folder,
+        environment_of(profile, Path(folder)) as environment,
+    ):
+        show = _Show(profile, answer_format, tokenizer, completion, environment)
         shown = [show.row(one) for one in found.problems[:rows]]
         too_long = show.too_long(found)
     return _facts(profile, found, too_long) | {"rows": shown}
@@ -77,16 +85,28 @@ def _facts(profile: Profile, found: Problems, too_long: Sequence[dict[str, Any]]
 
 class _Show:
     def __init__(
-        self, profile: Profile, answer_format: VerbatimFormat, tokenizer: Tokenizer, completion: str | None
+        self,
+        profile: Profile,
+        answer_format: VerbatimFormat,
+        tokenizer: Tokenizer,
+        completion: str | None,
+        environment: EnvironmentRunner | None,
     ) -> None:
         self._profile, self._format, self._tokenizer = profile, answer_format, tokenizer
+        self._environment = environment
         self._completion = completion
         self._symbolic = verifier_of(profile.grpo) if completion is not None else None
 
     def prompt(self, problem: Problem) -> str:
-        return prompt_of(self._format, problem)
+        """Of an episode: the environment's first messages."""
+        if self._environment is None:
+            return prompt_of(self._format, problem)
+        opened = self._environment.open(problem.row, problem.line).result()
+        return self._format.opening(opened.messages, opened.tools)
 
     def too_long(self, found: Problems) -> list[dict[str, Any]]:
+        if self._environment is not None:  # it is asked for the rows that are shown, and no others
+            return []
         allowed = self._profile.sampling.max_prompt_tokens
         counts = ((one, len(self._tokenizer.encode(self.prompt(one)))) for one in found.problems)
         return [
@@ -121,12 +141,12 @@ class _Show:
         grpo = self._profile.grpo
         rollout = Rollout((), ids[:longest], (), "length" if is_cut else "stop")
         case = case_of(grpo, problem, text, rollout, longest, self._symbolic)
-        parts, weights = quick_parts(grpo), weights_of(grpo)
+        parts, weights = [one for one in quick_parts(grpo) if one.name != ENVIRONMENT], weights_of(grpo)
         found = score(case, parts, [weights[part.name] for part in parts])
         return {
             "total": found.total,
             "parts": dict(found.parts),
-            "not_computed": [part_name(name) for name in grpo.rewards if is_slow(name)],
+            "not_computed": [part_name(name) for name in grpo.rewards if is_slow(name) or name == ENVIRONMENT],
             "extracted": case.verdict.extracted,
             "reason": case.verdict.reason,
             "is_truncated": is_cut,

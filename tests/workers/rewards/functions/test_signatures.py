@@ -32,7 +32,7 @@ def test_the_hash_is_that_of_the_file_and_nothing_is_imported(tmp_path: Path, mo
 @pytest.mark.parametrize(
     ("name", "what", "todo"),
     [
-        ("mine.py:f", "the reward mine.py:f: there is no file /", "correct the name in grpo.rewards"),
+        ("mine.py:f", "mine.py:f: there is no file /", "correct the name in the profile"),
         ("no_such_module:f", "Python finds no module no_such_module", "no_such_module.py:f"),
         ("json.no_such:f", "Python finds no module json.no_such", "PYTHONPATH"),
         ("mine.py", "FILE.py:NAME or MODULE:NAME", "grpo.rewards"),
