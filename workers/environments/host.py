@@ -14,6 +14,7 @@ import signal
 import socket
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -112,11 +113,23 @@ class Host:
             stop = getattr(self._class, "stop", ())
             if isinstance(stop, str) or not all(isinstance(one, str) and one for one in stop):
                 raise NoFunction(f"{name}.stop is {stop!r}; a list of texts was expected")
+            self._prepare(name)
         except NoFunction as error:
             self._send(Refused(str(error)))
             return False
         self._send(Ready(self._pid, list(stop)))
         return True
+
+    def _prepare(self, name: str) -> None:
+        """On the main thread, where libraries may set signals. Raises NoFunction."""
+        prepare = getattr(self._class, "prepare", None)
+        if prepare is None:
+            return
+        try:
+            prepare(**copy.deepcopy(self._setup.options))
+        except BaseException as error:  # the user's code may raise anything
+            traceback.print_exc()
+            raise NoFunction(f"{name}.prepare raises {brief(error)}") from error
 
     def listen(self, frames: Frames, rest: Sequence[Request]) -> NoReturn:
         for request in rest:

@@ -15,6 +15,7 @@ class Environment(Protocol):
 
     - `stop`, of the class: texts that end a reply, beside the stop token.
     - `tools`: functions, or JSON schemas, that the chat template shows to the model.
+    - `prepare(**options)`, of the class: called once in the process, before any episode.
     - `rows()`, of the class: rows of its own, for a profile that names no data.
     - `end(messages)`: a last reward for an episode that a limit cuts short; without it 0.
     """

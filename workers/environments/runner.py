@@ -24,7 +24,7 @@ from profiles.errors import ExitCode, LonghaulError
 from profiles.reward_files import file_of, hash_of
 from workers.environments import wire
 from workers.environments.protocol import Message
-from workers.environments.registry import class_of
+from workers.environments.registry import check_library, class_of
 from workers.environments.wire import Opened as Opened
 from workers.environments.wire import Stepped as Stepped
 from workers.environments.wire import Story
@@ -89,6 +89,7 @@ class EnvironmentRunner:
         from here (the working directory). Raises LonghaulError (INPUT) for a name or file that is not there."""
         self.name, self._limits, self._folder = name, limits, folder
         self._cwd, self._import_s = cwd or Path.cwd(), import_s
+        check_library(name)
         self._class, self._options = class_of(name, options)
         self._file = file_of(self._class, self._cwd)
         self._hash = hash_of(self._class, self._cwd)

@@ -61,7 +61,7 @@ def test_the_tool_of_the_how_to_is_shown_and_called(tmp_path: Path) -> None:
         assert (last.is_over, last.reward) == (True, 1.0)
 
 
-@pytest.mark.parametrize("name", ["count.toml", "play.toml"])
+@pytest.mark.parametrize("name", ["count.toml", "play.toml", "wordle.toml"])
 def test_the_profiles_of_the_how_tos_break_no_rule(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_text(BLOCKS[name])

@@ -30,7 +30,8 @@ def questions(profile: Profile) -> list[Question]:
     folder = data_folder(profile.validation.data)
     found = held_out_part(grpo_problems(profile, folder, own_rows=own_rows_of(profile)), profile.data.held_out)
     rule = "" if compares_answers(profile.grpo) else rule_of(profile.grpo)
-    return [_question(one, rule) for one in found.problems]
+    is_played = bool(profile.grpo.environment.name)
+    return [_question(one, rule, is_played=is_played) for one in found.problems]
 
 
 def compares_answers(grpo: Grpo) -> bool:
@@ -66,8 +67,9 @@ def rule_of(grpo: Grpo) -> str:
     return short_hash(json.dumps([parts, how], sort_keys=True))
 
 
-def _question(one: Problem, rule: str) -> Question:
-    """rule: of the reward that judges; empty: the right answer does."""
+def _question(one: Problem, rule: str, *, is_played: bool) -> Question:
+    """rule: of the reward that judges; empty: the right answer does. is_played: an environment says what the prompt
+    is."""
     from fractions import Fraction
 
     from workers.rng import derive
@@ -81,7 +83,7 @@ def _question(one: Problem, rule: str) -> Question:
     judged = Rewarded(one, rule)
     if one.has_tests:
         return Question(name, CODE, CodeProblem(text, messages=one.messages), seed, one.source, rewarded=judged)
-    item = WordProblem(text, Fraction(0), messages=one.messages)
+    item = WordProblem(text, Fraction(0), messages=() if is_played else one.messages)
     return Question(name, MATHS, item, seed, one.source, OWN, judged)
 
 
