@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import os
 import subprocess
 import sys
 import tempfile
@@ -115,7 +116,9 @@ def weights(args: argparse.Namespace, folder: Path, gpus: int) -> bool:
     (model := folder / "model").mkdir()
     made_once(args.shape, str(model))
     command = [sys.executable, "-m", "benchmarks", "verl_gpu", "--shape", args.shape, "--model", str(model), "--inside"]
-    return all([subprocess.run([*command, str(ranks)]).returncode == 0 for ranks in range(1, gpus + 1)])
+    # Whatever reads the model may have touched CUDA, after which a fork of vLLM could not.
+    environment = {**os.environ, "VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
+    return all([subprocess.run([*command, str(n)], env=environment).returncode == 0 for n in range(1, gpus + 1)])
 
 
 class Inspecting:
@@ -222,7 +225,7 @@ def tensors_of(model: Path) -> Iterator[tuple[str, Any]]:
 
 
 def true_log_probs(model: Path, rows: Sequence[Sequence[int]]) -> list[list[float]]:
-    """By transformers in bfloat16, as verl's trainer computes, on the CPU: vLLM forks later."""
+    """By transformers in bfloat16, as verl's trainer computes, on the CPU: the card is vLLM's."""
     import torch
     from transformers import AutoModelForCausalLM
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 
 CAPPED = """
 import torch
-from workers import cap
+from workers.memory import cap
 cap.limit(2.0)
 held = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
 try:
@@ -34,7 +34,7 @@ def test_a_cap_binds_the_allocator_and_leaves_room_for_the_context() -> None:
 
 WHOLE = """
 import torch
-from workers import cap
+from workers.memory import cap
 others = cap.used_by_others()
 held = cap.limit(3.0)
 for size in (64, 512, 2048):
@@ -61,7 +61,7 @@ def test_all_that_a_process_has_of_the_card_stays_within_the_cap() -> None:
 GAPS = """
 import torch
 from profiles.schema import Profile
-from workers import cap
+from workers.memory import cap
 from workers.models.torch_setup import let_segments_grow
 cap.limit(2.0)
 let_segments_grow(Profile(name="x"))
