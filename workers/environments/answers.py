@@ -11,6 +11,7 @@ import msgspec
 
 from workers.environments.protocol import Message
 from workers.rewards.functions.values import NoReward, number, shown
+from workers.user_code.errors import BadReturn
 
 FIRST = ("system", "developer", "user", "assistant", "tool")
 """Roles of the first messages."""
@@ -20,7 +21,7 @@ LONGEST = 1_000_000
 """Characters of a message."""
 
 
-class BadAnswer(Exception):
+class BadAnswer(BadReturn):
     """What an environment returned is not what its protocol says."""
 
 

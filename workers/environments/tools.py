@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from workers.environments.protocol import Message
 from workers.environments.tool_calls import ToolCall, tool_calls
-from workers.rewards.functions.signatures import brief
+from workers.user_code.imports import brief
 
 LONGEST = 20_000
 """Characters of a tool's result that the model sees."""

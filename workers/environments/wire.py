@@ -1,13 +1,13 @@
-"""What the trainer and the process of environments say to each other, in the frames of reward functions. (pure)"""
+"""What the trainer and the process of environments say to each other. (pure)"""
 
 from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from workers.environments.protocol import Message
+from workers.user_code.frames import Began, Broke, Ping, Pong, Refused
 
 
 class Story(Struct, frozen=True):
@@ -62,10 +62,6 @@ class AskRows(Struct, frozen=True, tag="rows"):
     key: int
 
 
-class Ping(Struct, frozen=True, tag="ping"):
-    """Is anybody there? Code that holds the interpreter lock keeps the process from answering."""
-
-
 # --- from the process ------------------------------------------------------------------------------------------------
 
 
@@ -74,20 +70,6 @@ class Ready(Struct, frozen=True, tag="ready"):
 
     pid: int
     stop: list[str]
-
-
-class Refused(Struct, frozen=True, tag="refused"):
-    """The file cannot be imported, or the name is no environment."""
-
-    why: str
-
-
-class Began(Struct, frozen=True, tag="began"):
-    """A call runs. thread: its id in the system. cpu_s: what the thread had used by then."""
-
-    key: int
-    thread: int
-    cpu_s: float
 
 
 class Opened(Struct, frozen=True, tag="opened"):
@@ -122,23 +104,7 @@ class OwnRows(Struct, frozen=True, tag="own rows"):
     rows: list[dict[str, Any]] | None
 
 
-class Broke(Struct, frozen=True, tag="broke"):
-    """The call failed, and its episode with it. why: a clause without a subject. trace: the traceback."""
-
-    key: int
-    why: str
-    trace: str
-
-
-class Pong(Struct, frozen=True, tag="pong"):
-    """running: key of the coroutine that holds the event loop; -1: none."""
-
-    running: int
-
-
 Call = Open | Step | End | AskRows
 Request = Setup | Open | Step | End | AskRows | Ping
 Answer = Opened | Stepped | Over | OwnRows
 Reply = Ready | Refused | Began | Opened | Stepped | Over | OwnRows | Broke | Pong
-requests: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
-replies: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)

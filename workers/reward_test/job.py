@@ -14,9 +14,8 @@ from workers.line_contract import Checked, RewardsSpec, RewardsTested
 from workers.lines import Say
 from workers.reward_test.findings import Judged, report
 from workers.reward_test.rows import Row, rows_of, with_completions, with_obvious
-from workers.rewards.functions.kept import Failure
 from workers.rewards.functions.protocol import Call, Given
-from workers.rewards.functions.runner import Answer, FunctionRunner
+from workers.rewards.functions.runner import Answer, Failure, FunctionRunner
 from workers.verifiers.answers import is_formatted
 from workers.verifiers.verify import judge
 

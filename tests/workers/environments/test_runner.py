@@ -16,7 +16,7 @@ import pytest
 
 from profiles.errors import ExitCode, LonghaulError
 from workers.environments.runner import LOG, EnvironmentRunner, Stepped
-from workers.rewards.functions.protocol import LOG_BYTES
+from workers.user_code.frames import LOG_BYTES
 
 GAME = """
 import asyncio, os, sys, time, threading
@@ -167,7 +167,7 @@ def test_episodes_that_are_coroutines_wait_side_by_side(tmp_path: Path) -> None:
         ("raise", "it raised ValueError: no such move"),
         ("exit", "it called exit(3)"),
         ("die", "its process ended with exit code 7"),
-        ("eat", "MemoryError: environments may have 2 GiB"),
+        ("eat", "MemoryError: the environment may have 2 GiB"),
         ("none", "step returned None; (messages, reward, is over) was expected"),
         ("pair", "(messages, reward, is over) was expected"),
         ("text", "'hello' (str) where a list of messages was expected"),

@@ -7,7 +7,7 @@
 
 `part.py` is the same as parts of GRPO's reward. The file behind a name, and its hash: `profiles/reward_files.py`.
 
-In reading order: `protocol.py` what the two sides say; `runner.py` the trainer's side; `serve.py` the process that
-watches, and ends what is left; `caller.py` the process that imports the user's files; `signatures.py` the two forms
-of a function; `arguments.py` what it is given; `values.py` what it may return; `kept.py` the calls that failed.
+In reading order: `protocol.py` what the two sides say; `runner.py` the trainer's side; `caller.py` the process that
+imports the user's files; `signatures.py` the two forms of a function; `arguments.py` what it is given; `values.py` what
+it may return. The processes themselves, and calls that fail: `workers/user_code/`.
 """

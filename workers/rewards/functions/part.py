@@ -8,9 +8,8 @@ from typing import Any
 
 import msgspec
 
-from workers.rewards.functions.kept import Failure
 from workers.rewards.functions.protocol import Call, Given, Message
-from workers.rewards.functions.runner import Answer, FunctionRunner
+from workers.rewards.functions.runner import Answer, Failure, FunctionRunner
 from workers.rewards.reward import ProblemCase
 
 

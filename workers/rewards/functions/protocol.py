@@ -1,21 +1,15 @@
-"""What the trainer and the process of the user's functions say to each other: structs in MessagePack, each behind its
-length in four bytes. (pure)"""
+"""What the trainer and the process of the user's functions say to each other. (pure)"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
-LOG_BYTES = 1 << 19
-"""Of one log file. The one before it is kept beside it, with `.1` at its end."""
+from workers.user_code.frames import Began, Broke, Ping, Pong, Refused
 
 Message = dict[str, Any]
 """A chat message: role, content."""
-MOST_BYTES = 1 << 30
-"""Of one frame. A longer one is not ours: the stream is broken."""
 
 
 class Given(Struct, frozen=True):
@@ -78,31 +72,12 @@ class Ask(Struct, frozen=True, tag="ask"):
     call: Call
 
 
-class Ping(Struct, frozen=True, tag="ping"):
-    """Is anybody there? A function that holds the interpreter lock keeps the process from answering."""
-
-
 # --- from the process ------------------------------------------------------------------------------------------------
 
 
 class Ready(Struct, frozen=True, tag="ready"):
     pid: int
     signatures: list[Signature]
-
-
-class Refused(Struct, frozen=True, tag="refused"):
-    """A file cannot be imported, or a function is none."""
-
-    name: str
-    why: str
-
-
-class Began(Struct, frozen=True, tag="began"):
-    """A call runs. thread: its id in the system. cpu_s: what the thread had used by then."""
-
-    key: int
-    thread: int
-    cpu_s: float
 
 
 class Ended(Struct, frozen=True, tag="ended"):
@@ -113,48 +88,5 @@ class Ended(Struct, frozen=True, tag="ended"):
     seconds: float
 
 
-class Broke(Struct, frozen=True, tag="broke"):
-    """The call raised. trace: the traceback."""
-
-    key: int
-    why: str
-    trace: str
-    seconds: float
-
-
-class Pong(Struct, frozen=True, tag="pong"):
-    """running: key of the coroutine that holds the event loop; -1: none."""
-
-    running: int
-
-
 Request = Setup | Ask | Ping
 Reply = Ready | Refused | Began | Ended | Broke | Pong
-requests: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
-replies: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
-
-
-def frame(message: Struct) -> bytes:
-    """Raises TypeError, ValueError or UnicodeEncodeError for values that MessagePack cannot hold."""
-    body = msgspec.msgpack.encode(message)
-    return len(body).to_bytes(4, "big") + body
-
-
-class Frames:
-    """Cuts what is read into the bodies of frames."""
-
-    def __init__(self) -> None:
-        self._data = bytearray()
-
-    def feed(self, data: bytes) -> Iterator[bytes]:
-        """The bodies that are whole by now. Raises ValueError if the stream is broken."""
-        self._data += data
-        while len(self._data) >= 4:
-            end = 4 + int.from_bytes(self._data[:4], "big")
-            if end > MOST_BYTES:
-                raise ValueError(f"a frame of {end} bytes")
-            if len(self._data) < end:
-                return
-            body = bytes(self._data[4:end])
-            del self._data[:end]
-            yield body

@@ -6,11 +6,13 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from workers.user_code.errors import BadReturn
+
 MOST_PARTS = 20
 LONGEST_NAME = 64
 
 
-class NoReward(Exception):
+class NoReward(BadReturn):
     """What a function returned is no reward."""
 
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workers.rewards.functions.kept import Failure
 from workers.rewards.functions.protocol import Call, Given
-from workers.rewards.functions.runner import FunctionRunner
+from workers.rewards.functions.runner import Failure, FunctionRunner
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,11 @@ import pytest
 from profiles.errors import ExitCode, LonghaulError
 from tests.workers.rewards.functions.running import Limits, call, outcomes, running
 from workers.rewards.functions.caller import LONGEST_LOG
-from workers.rewards.functions.kept import LONGEST_TEXT, MOST_FILES, Failure
-from workers.rewards.functions.protocol import LOG_BYTES, Call, Given
-from workers.rewards.functions.runner import LOG, FunctionRunner, to_blame
+from workers.rewards.functions.protocol import Call, Given
+from workers.rewards.functions.runner import LOG, Failure, FunctionRunner
+from workers.user_code.calls import to_blame
+from workers.user_code.frames import LOG_BYTES
+from workers.user_code.kept import LONGEST_TEXT, MOST_FILES
 
 GOOD = """
 import asyncio, functools, threading
@@ -154,7 +156,7 @@ def test_what_one_call_does_fails_that_call_alone_and_names_it(tmp_path: Path) -
         assert fine == forked == printed == [{"one": 1.0}]
         assert [why for (why,) in failed] == [
             "it called exit(3)",
-            "MemoryError: the functions may have 1 GiB (grpo.reward.memory_gib)",
+            "MemoryError: the reward functions may have 1 GiB (grpo.reward.memory_gib)",
             "it raised KeyError: 'no such key'",
             "it returned '0.5' (str), not a number",
         ]
@@ -301,7 +303,7 @@ def test_a_file_that_changed_is_not_imported_when_the_process_starts_anew(tmp_pa
     with running(tmp_path, source, "f") as runner:
         (tmp_path / "mine.py").write_text(source + "# changed\n")
         last, after = runner.submit([call(0, "end")]) + runner.submit([call(0, "4")])
-        with pytest.raises(LonghaulError, match="its file changed while the functions ran"):
+        with pytest.raises(LonghaulError, match="its file changed meanwhile"):
             [last.result(60), after.result(60), runner.submit([call(0, "4")])[0].result(60)]
 
 
@@ -309,7 +311,7 @@ def test_calls_without_an_answer_end_with_the_runner(tmp_path: Path) -> None:
     with running(tmp_path, "import time\ndef f(completion): time.sleep(1000)\n", "f") as runner:
         (future,) = runner.submit([call(0, "4")])
     assert isinstance(future.exception(0), CancelledError)
-    with pytest.raises(RuntimeError, match="the functions have ended"):
+    with pytest.raises(RuntimeError, match="the process of the reward functions has ended"):
         runner.submit([call(0, "4")])
 
 
@@ -331,7 +333,7 @@ def test_a_process_that_ends_again_and_again_without_a_call_is_given_up(tmp_path
 
 
 def test_calls_that_never_begin_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workers.rewards.functions.runner.QUIET_S", 0.0)
+    monkeypatch.setattr("workers.user_code.calls.QUIET_S", 0.0)
     with running(tmp_path, BREAKS.format(instead="None"), "f", limits=Limits(timeout_s=0.3)) as runner:
         assert outcomes(runner, [call(0, "4")]) == [["it took longer than 0.3 s (grpo.reward.timeout_s)"]]
 

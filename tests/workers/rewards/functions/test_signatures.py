@@ -12,7 +12,8 @@ import pytest
 
 from profiles.errors import ExitCode, LonghaulError
 from profiles.reward_files import file_of, hash_of
-from workers.rewards.functions.signatures import NoFunction, load, signature_of
+from workers.rewards.functions.signatures import load, signature_of
+from workers.user_code.errors import NotUsable
 
 
 def test_the_hash_is_that_of_the_file_and_nothing_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +63,7 @@ def test_a_name_that_leads_nowhere_is_refused_with_what_to_type(
 def test_a_file_that_has_no_such_function_is_refused_in_words(tmp_path: Path, source: str, why: str) -> None:
     file = tmp_path / "mine.py"
     file.write_text(source)
-    with pytest.raises(NoFunction, match=why):
+    with pytest.raises(NotUsable, match=why):
         load("mine.py:f", file, {})
 
 
@@ -117,5 +118,5 @@ def test_the_form_is_known_by_the_names_of_the_parameters(
     ],
 )
 def test_a_function_of_another_form_is_refused_with_the_forms_that_there_are(function: Any, why: str) -> None:
-    with pytest.raises(NoFunction, match=why):
+    with pytest.raises(NotUsable, match=why):
         signature_of(function)

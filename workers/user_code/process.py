@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 from msgspec import Struct
 
 from state import python
-from workers.rewards.functions.protocol import Frames, frame
+from workers.user_code.frames import Frames, frame
 
 WATCHER_S = 1.0
 """What the watcher gets for ending by itself, after the process has closed its socket."""
@@ -26,7 +26,7 @@ Reply = TypeVar("Reply")
 
 
 class Process(Generic[Reply]):
-    """A process with its watcher (`serve.py`), which dies with us: we hold its lifeline."""
+    """A process with its watcher (`watcher.py`), which dies with us: we hold its lifeline."""
 
     def __init__(self, host: str, setup: Struct, decode: Callable[[bytes], Reply], log: Path, cwd: Path) -> None:
         """host: the module whose `main` serves the socket. setup: what it is told first. decode: reads its frames.
@@ -45,7 +45,7 @@ class Process(Generic[Reply]):
         try:
             self._watcher = subprocess.Popen(
                 python.command(
-                    "workers.rewards.functions.serve", host, str(theirs.fileno()), str(lifeline), str(log.absolute())
+                    "workers.user_code.watcher", host, str(theirs.fileno()), str(lifeline), str(log.absolute())
                 ),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -1,8 +1,8 @@
 """Starts the process that runs the user's code, keeps a bounded log of its output, and ends all that it leaves.
 
-`python -m workers.rewards.functions.serve HOST SOCKET LIFELINE LOG`, for `watched.py` alone; HOST is the module that
-serves. This process runs nothing of the user's. When the host ends, or the other end of the lifeline closes, it kills
-every process below itself, also those that became daemons, and exits: with the host's code, or with 128 and its signal.
+`python -m workers.user_code.watcher HOST SOCKET LIFELINE LOG`, for `process.py` alone; HOST is the module that serves.
+This process runs nothing of the user's. When the host ends, or the other end of the lifeline closes, it kills every
+process below itself, also those that became daemons, and exits: with the host's code, or with 128 and its signal.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import traceback
 from pathlib import Path
 
 from workers.external.processes import adopt_orphans, end_children
-from workers.rewards.functions.protocol import LOG_BYTES
+from workers.user_code.frames import LOG_BYTES
 
 CHUNK = 1 << 16
 

@@ -9,8 +9,6 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from profiles.errors import ExitCode, LonghaulError
-
 FOLDER = "failed-rewards"
 MOST_FILES = 50
 LONGEST_TEXT = 20_000
@@ -20,35 +18,6 @@ MOST_ITEMS = 200
 MOST_DEPTH = 20
 
 
-class Failure(Struct, frozen=True):
-    """A function that gave no reward for a rollout.
-
-    function: as the profile names it. row: line of the data file, which `source` names in a mixture. why: a clause
-    without a subject. path: the file with what it was given; empty: MOST_FILES are kept already, or the disk is full.
-    """
-
-    function: str
-    row: int
-    why: str
-    path: str = ""
-    source: str = ""
-
-    @property
-    def text(self) -> str:
-        where = f"; {self.path} has what it was given" if self.path else ""
-        return f"the reward {self.function} failed on row {self.row} of {self.source or 'the data'}: {self.why}{where}"
-
-    def error(self) -> LonghaulError:
-        """The end of the run, where the profile says so."""
-        return LonghaulError(
-            self.text,
-            kept="the head, unchanged; the rollouts of this step are drawn again on resume",
-            next_command=f"python -m orchestrator rewards test {self.function}   then resume; or resume with "
-            "--set grpo.reward.on_error=skip --accept-changes",
-            exit_code=ExitCode.REWARD,
-        )
-
-
 class Kept:
     """The folder of one attempt's failed calls."""
 
@@ -56,11 +25,11 @@ class Kept:
         self._folder = folder / FOLDER
         self._count = 0
 
-    def keep(self, name: str, row: int, call: Struct, why: str, trace: str, source: str = "") -> Failure:
-        """Write the call's file, if there is room. Never raises: a full disk must not hide the failure."""
-        failure = Failure(name, row, why, source=source)
+    def keep(self, name: str, row: int, call: Struct, why: str, trace: str) -> str:
+        """Write the call's file, and return its path; empty: there is no room. Never raises: a full disk must not hide
+        the failure."""
         if self._count >= MOST_FILES:
-            return failure
+            return ""
         path = self._folder / f"{self._count + 1:03d}-{name.rpartition(':')[2]}-row-{row}.json"
         found = {"function": name, "row": row, "why": why, "traceback": trace, "call": msgspec.to_builtins(call)}
         try:
@@ -68,9 +37,9 @@ class Kept:
             data = msgspec.json.format(msgspec.json.encode(bounded(found)), indent=2)
             path.write_bytes(data + b"\n")
         except (OSError, TypeError, ValueError, RecursionError):
-            return failure
+            return ""
         self._count += 1
-        return Failure(name, row, why, os.fspath(path), source)
+        return os.fspath(path)
 
 
 def bounded(value: Any, depth: int = 0) -> Any:
