@@ -1,28 +1,33 @@
 """Measures what a turn of an environment costs, beside reading its new tokens as a prompt of their own.
 
-The model has the shape --shape and random weights. Its output head is bent so that a reply has --reply-tokens tokens on
-average. `turn` is all that a turn takes besides drawing the reply: what is said is encoded, read behind the cache, and
-the row goes on. `reading` is a pass over the same ids, for the same rows, as prompts of their own. `anew` is what the
-same turns take if each asks anew with the whole conversation as its prompt.
+The model has the shape --shape and random weights, and ends a reply after --reply-tokens tokens on average. `turn` is
+all that turns take besides drawing replies: caches are kept, what is said is read behind them, and the rows go on.
+`reading` is the pass over the new ids, which attend to the conversation so far; `alone` is what the same ids take as
+prompts of their own, in the same groups of rows. Each is milliseconds for one turn of one conversation. `all` is the
+whole call; `anew` is the same if each turn asks anew, with the conversation so far as the prompt.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from benchmarks.engines import SHAPES, make_model
+from workers.rollout import native
 from workers.rollout.conversation import by_rounds
 from workers.rollout.engine import Request, Rollout, Sampling
+from workers.rollout.graph import engine as graph_engine
 from workers.rollout.graph.engine import GraphEngine
-from workers.rollout.graph.prompts import read_prompts
+from workers.rollout.graph.prompts import read_behind, read_prompts
 from workers.rollout.native import NativeEngine
 from workers.rollout.select import native_engine
 
@@ -61,74 +66,98 @@ def main(arguments: list[str]) -> int:
 
     engine = native_engine(model, None)
     sampling = Sampling(max_new_tokens=limit)
-    print(f"{args.rows} conversations of {args.turns} turns; seconds of a turn, and of all")
-    print(f"{'':8} {'turn':>9} {'reading':>9} {'ratio':>6} {'all':>9} {'anew':>9}")
+    print(f"{args.rows} conversations of {args.turns} turns; milliseconds of a turn, seconds of the call")
+    print(f"{'':8} {'turn':>8} {'reading':>8} {'alone':>8} {'all':>8} {'anew':>8}")
     for repeat in range(args.repeats + 1):
         with clocked(engine) as spent:
-            found, whole = timed(args, lambda: engine.converse(requests, sampling, respond))  # type: ignore[attr-defined]
-        turns = sum(sum(token == stop for token in one.completion_ids) - 1 for one in found)
-        reading = read_alone(args, engine, [said[row][0] for row in range(args.rows)])
+            _, whole = timed(args, lambda: engine.converse(requests, sampling, respond))  # type: ignore[attr-defined]
+        turns = sum(len(one) for one in spent.read)
+        alone = sum(read_alone(args, engine, one) for one in spent.read)
         anew = timed(args, lambda: by_rounds(engine.generate, requests, sampling, respond))[1]
         if repeat:
-            turn = spent["turn"] / (turns / args.rows)
-            print(f"{repeat:<8} {turn:9.4f} {reading:9.4f} {turn / reading:6.2f} {whole:9.3f} {anew:9.3f}")
+            each = 1000 / turns
+            print(
+                f"{repeat:<8} {each * spent.turns:8.3f} {each * spent.reading:8.3f} {each * alone:8.3f} "
+                f"{whole:8.3f} {anew:8.3f}"
+            )
     return 0
 
 
 def bend(model: Any, mean: int) -> int:
-    """Lets the stop token come every `mean` tokens; returns it. With random weights all other tokens are alike."""
-    stop = int(model.config.eos_token_id)
+    """Lets the stop token come every `mean` tokens; returns it. All other tokens are alike."""
+    stop, width = int(model.config.eos_token_id), model.config.hidden_size
     head = torch.nn.Linear(
-        model.config.hidden_size, model.config.vocab_size, device=model.device, dtype=model.lm_head.weight.dtype
+        width, model.config.vocab_size, bias=False, device=model.device, dtype=model.lm_head.weight.dtype
     )
     with torch.no_grad():
+        # The first number of every embedding is so large that the last norm leaves only that: sqrt(width).
+        model.model.embed_tokens.weight[:, 0] = 1000.0
         head.weight.zero_()
-        head.bias.zero_()
-        head.bias[stop] = float(torch.log(torch.tensor((model.config.vocab_size - 1) / (mean - 1))))
+        head.weight[stop, 0] = math.log((model.config.vocab_size - 1) / (mean - 1)) / math.sqrt(width)
     model.lm_head = head
     return stop
 
 
-def read_alone(args: argparse.Namespace, engine: Any, new: list[tuple[int, ...]]) -> float:
-    """Seconds of reading these ids as prompts."""
-
-    def work() -> Any:
-        if not isinstance(engine, GraphEngine):
-            return engine._read_prompts([Request(one, 0) for one in new], len(new[0]), 1)
-        assert engine._state is not None
-        return read_prompts(engine._decoder, engine._state, [(*one, 0) for one in new], range(len(new)))
+def read_alone(args: argparse.Namespace, engine: Any, new: Sequence[Sequence[int]]) -> float:
+    """Seconds of reading these ids as prompts of their own."""
 
     def once() -> Any:
         with torch.inference_mode():
-            return work()
+            if isinstance(engine, NativeEngine):
+                return engine._read_prompts([Request(tuple(one), 0) for one in new], max(map(len, new)), 1)
+            return read_prompts(engine._decoder, engine._state, [(*one, 0) for one in new], range(len(new)))
 
-    once()
     return min(timed(args, once)[1] for _ in range(3))
 
 
+@dataclass
+class Spent:
+    """Seconds of all turns, and of the passes in them. read: the ids of each pass, by row."""
+
+    turns: float = 0.0
+    reading: float = 0.0
+    read: list[list[Sequence[int]]] = field(default_factory=list)
+
+
 @contextmanager
-def clocked(engine: Any) -> Iterator[dict[str, float]]:
-    """Seconds of `turn`, inside."""
-    spent = {"turn": 0.0}
-    name = "_resume" if isinstance(engine, GraphEngine) else "_read_more"
-    assert isinstance(engine, GraphEngine | NativeEngine)
-    inner = getattr(engine, name)
+def clocked(engine: Any) -> Iterator[Spent]:
+    """What turns take, inside."""
+    spent = Spent()
 
-    def outer(*arguments: Any) -> Any:
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        began = time.perf_counter()
-        found = inner(*arguments)
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        spent["turn"] += time.perf_counter() - began
-        return found
+    def clock(inner: Callable[..., Any], into: str) -> Callable[..., Any]:
+        def outer(*arguments: Any) -> Any:
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            began = time.perf_counter()
+            found = inner(*arguments)
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            setattr(spent, into, getattr(spent, into) + time.perf_counter() - began)
+            return found
 
-    setattr(engine, name, outer)
-    try:
+        return outer
+
+    def noted(inner: Callable[..., Any], place: int) -> Callable[..., Any]:
+        def outer(*arguments: Any) -> Any:
+            spent.read.append(list(arguments[place]))
+            return inner(*arguments)
+
+        return outer
+
+    with ExitStack() as changed:
+
+        def change(owner: Any, name: str, by: Any) -> None:
+            changed.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, by)
+
+        if isinstance(engine, GraphEngine):
+            change(engine, "_resume", clock(engine._resume, "turns"))
+            change(graph_engine, "read_behind", clock(noted(read_behind, 2), "reading"))
+        else:
+            change(engine, "_read_more", clock(noted(engine._read_more, 1), "turns"))
+            change(native._Batch, "cached", clock(native._Batch.cached, "turns"))
+            change(engine, "_read_behind", clock(engine._read_behind, "reading"))
         yield spent
-    finally:
-        delattr(engine, name)
 
 
 def timed(args: argparse.Namespace, work: Callable[[], Any]) -> tuple[Any, float]:

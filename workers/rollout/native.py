@@ -360,13 +360,14 @@ class NativeEngine:
         """Reads the new ids of each conversation behind its cache. All end at column `width`. Logits: [B, V]."""
         device, dtype, count = self.model.device, self.decoder.dtype, len(new)
         room = (count, self.decoder.key_heads, width + limit, self.decoder.head_dim)
-        keys, values = (  # of zeros, because a masked NaN would still be one
-            [torch.zeros(room, dtype=dtype, device=device) for _ in self.model.model.layers] for _ in range(2)
+        keys, values = (
+            [torch.empty(room, dtype=dtype, device=device) for _ in self.model.model.layers] for _ in range(2)
         )
         starts = [width - one.length - len(ids) for one, ids in zip(cached, new, strict=True)]
         for row, (one, begin) in enumerate(zip(cached, starts, strict=True)):
             for into, parts_of in ((keys, one.keys), (values, one.values)):
                 for cache, part in zip(into, parts_of, strict=True):
+                    cache[row, :, :begin] = 0  # masked, but 0 times NaN would be NaN
                     cache[row, :, begin : begin + one.length] = part
         start = torch.tensor(starts, device=device)
         longest = max(map(len, new))
