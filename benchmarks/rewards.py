@@ -1,8 +1,8 @@
 """Measures what slow reward functions add to a step of GRPO: seconds of steps with and without, in turns.
 
-Each line is one run of `python -m orchestrator run`: 64 rollouts a step of the built-in words model, or of the tiny
-model with the given length of completions. `sleeps` waits for --sleep seconds for each rollout, as a call to another
-server would; the others wait as long in other forms. `judge` is what a step waits for after its last token.
+Each line is one run of `python -m orchestrator run` with 64 rollouts a step; --profile and --set choose the model and
+the length of completions. `sleeps` waits for --sleep seconds for each rollout, as a call to another server would; the
+others wait as long in other forms. `judge` is what a step waits for after its last token.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks rewards", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--profile", default="pocket-grpo", help="of GRPO, such as grpo-1.5b-8gb-debug (pocket-grpo)")
+    parser.add_argument("--forms", nargs="+", choices=FORMS[1:], default=FORMS[1:], help="beside none (all)")
     parser.add_argument("--sleep", type=float, default=0.2, metavar="S", help="seconds for each rollout (0.2)")
     parser.add_argument("--steps", type=int, default=12, help="steps of each run (12)")
     parser.add_argument("--rounds", type=int, default=2, help="runs of each form, in turns (2)")
@@ -57,9 +59,9 @@ def main(arguments: list[str]) -> int:
     args = parser.parse_args(arguments)
     folder = Path(tempfile.mkdtemp(prefix="longhaul-rewards-"))
     (folder / "my_rewards.py").write_text(FUNCTIONS.format(sleep=args.sleep))
-    found: dict[str, list[StepFacts]] = {form: [] for form in FORMS}
+    found: dict[str, list[StepFacts]] = {form: [] for form in ("", *args.forms)}
     for number in range(args.rounds):
-        for form in FORMS:
+        for form in found:
             found[form] += steps_of(folder, f"{form or 'none'}-{number}".replace("_", "-"), form, args)
     print(f"reproduce: python -m benchmarks rewards {' '.join(sys.argv[2:])}\n")
     print(f"{'function':<15}{'step s':>8}{'rollout':>9}{'judge':>8}{'update':>8}{'longer':>9}")
@@ -88,7 +90,7 @@ def steps_of(folder: Path, name: str, form: str, args: argparse.Namespace) -> li
         *ROWS,
         *args.overrides,
     ]
-    command = [sys.executable, "-m", "orchestrator", "run", "--plain", "--profile", "pocket-grpo", "--run", name]
+    command = [sys.executable, "-m", "orchestrator", "run", "--plain", "--profile", args.profile, "--run", name]
     command += ["--runs", str(folder), *(word for setting in settings for word in ("--set", setting))]
     subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
     with closing(Reader.open(RunDir(folder / name))) as reader:

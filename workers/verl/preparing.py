@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,12 @@ def begin(attempt: Attempt, model: Path, head: Path | None, **how: Any) -> Work:
                 f"the checkpoint was made on {layout.gpus} GPUs, this job has {wanted.gpus}: its weights are taken "
                 "over, the optimiser's moments begin anew (verl.on_other_gpus)"
             )
+    has_flash_attention = find_spec("flash_attn") is not None
+    if not has_flash_attention and profile.run.device != "cpu" and profile.verl.strategy != "megatron":
+        attempt.warn(
+            "the package flash_attn is not installed: rows are padded to the longest of their batch, which takes more "
+            "time and memory (pip install flash-attn --no-build-isolation)"
+        )
     host = host_of(profile, os.environ)
     address = ray_address(profile) if host is None else ""
     work = Work(
@@ -129,6 +136,7 @@ def begin(attempt: Attempt, model: Path, head: Path | None, **how: Any) -> Work:
         resume=resume,
         address=address,
         spool="" if address else make_spool(),
+        has_flash_attention=has_flash_attention,
         **how,
     )
     interface = host.interface if host else ""

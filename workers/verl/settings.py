@@ -52,6 +52,8 @@ class Work:
     """Ray's folder on this host, a short path; empty: a cluster is there already."""
     address: str = ""
     """Of the cluster to join; empty: the driver starts one."""
+    has_flash_attention: bool = True
+    """Whether the package flash_attn is installed. On a CPU it is not asked for."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables for all processes of the job."""
 
@@ -120,14 +122,17 @@ def _data(p: Profile, work: Work) -> Settings:
 
 
 def _model(p: Profile, work: Work) -> Settings:
+    # Without flash_attn verl cannot tell the sequences of a packed row apart, so rows are padded.
+    is_plain = p.verl.strategy != "megatron" and not work.has_flash_attention
+    is_padded = p.run.device == "cpu" or is_plain
     found: Settings = {
         "actor_rollout_ref.model.path": str(work.model),
         "actor_rollout_ref.model.tokenizer_path": str(work.tokenizer),
         "actor_rollout_ref.model.custom_chat_template": PASS_THROUGH,
         "actor_rollout_ref.model.enable_gradient_checkpointing": p.model.gradient_checkpointing,
-        "actor_rollout_ref.model.use_remove_padding": p.run.device != "cpu",
+        "actor_rollout_ref.model.use_remove_padding": not is_padded,
     }
-    if p.run.device == "cpu":
+    if is_padded:
         found["+actor_rollout_ref.model.override_config.attn_implementation"] = "sdpa"
     if not p.adapter.rank:
         return found

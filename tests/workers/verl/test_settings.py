@@ -75,6 +75,14 @@ def test_paths_and_templates_reach_verl_as_they_are() -> None:
     assert "message['content']" in found.actor_rollout_ref.model.custom_chat_template
 
 
+def test_without_flash_attention_rows_are_padded_and_attention_is_pytorchs() -> None:
+    attention = "+actor_rollout_ref.model.override_config.attn_implementation"
+    padding = "actor_rollout_ref.model.use_remove_padding"
+    packed, padded = rendered(large()), rendered(large(), has_flash_attention=False)
+    assert attention not in packed and packed[padding] is True
+    assert padded[attention] == "sdpa" and padded[padding] is False
+
+
 def test_a_full_fine_tuning_of_32b_on_8_nodes() -> None:
     found = rendered(large(grpo__norm="sequence", optimizer__updates_per_step=4))
     expected = {
