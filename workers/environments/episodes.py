@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -89,30 +89,55 @@ class Episodes:
         rows: Sequence[tuple[int, Mapping[str, Any]]],
         seeds: Sequence[int],
         sampling: Sampling,
+        on_end: Callable[[int, Played], None] | None = None,
     ) -> list[Played]:
         """An episode for each row (with its line) and seed, in order.
 
-        `sampling.max_new_tokens` bounds all that follows the prompt.
+        `sampling.max_new_tokens` bounds all that follows the prompt. on_end: told each episode that began when it ends,
+        from any thread; all are told before this returns.
         Raises LonghaulError (REWARD) for an environment that fails, if that ends the step.
         """
         episodes = [self._begun(one) for one in [self.runner.open(row, line) for line, row in rows]]
         able = [place for place, one in enumerate(episodes) if one.error is None]
         how = replace(sampling, stop=(*sampling.stop, *self.runner.stop))
+        done: dict[int, Future[Played]] = {place: Future() for place in able}
 
         def respond(number: int, so_far: Rollout) -> Future[tuple[int, ...]]:
             return self._respond(episodes[able[number]], so_far)
 
-        requests = [Request(episodes[place].prompt, seeds[place]) for place in able]
-        rollouts = dict(zip(able, engine.converse(requests, how, respond) if requests else [], strict=True))
-        # What a limit cut short is told so, all at one time.
-        last = {place: self.runner.end(one.number) for place, one in enumerate(episodes) if one.is_cut}
-        for place, earned in last.items():
+        def ended(number: int, rollout: Rollout) -> None:
+            place = able[number]
+            one = episodes[place]
+            if one.is_cut:
+                self.runner.end(one.number).add_done_callback(lambda last: finish(place, rollout, last))
+            else:
+                finish(place, rollout)
+
+        def finish(place: int, rollout: Rollout, last: Future[float] | None = None) -> None:
+            one = episodes[place]
             try:
-                episodes[place].earned += earned.result()
-            except LonghaulError as error:
-                self._fail(episodes[place], error)
+                if last is not None:
+                    self._hear_last(one, last)
+                played = self._played(one, rollout)
+                if on_end is not None:
+                    on_end(place, played)
+                done[place].set_result(played)
+            except BaseException as error:  # in a thread of the runner nobody else would hear of it
+                done[place].set_exception(error)
+
+        if able:
+            engine.converse([Request(episodes[place].prompt, seeds[place]) for place in able], how, respond, ended)
         nothing = Rollout((), (), (), "length")
-        return [self._played(one, rollouts.get(place, nothing)) for place, one in enumerate(episodes)]
+        return [
+            done[place].result() if place in done else self._played(one, nothing) for place, one in enumerate(episodes)
+        ]
+
+    def _hear_last(self, one: _Episode, last: Future[float]) -> None:
+        """What an episode that a limit cut short earned last."""
+        try:
+            one.earned += last.result()
+        except LonghaulError as error:
+            self._fail(one, error)
 
     def _begun(self, opened: Future[Opened]) -> _Episode:
         one = _Episode()

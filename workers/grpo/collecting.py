@@ -87,7 +87,7 @@ class Asker:
         if self.episodes is not None:
             rows = [(one.line, one.row) for number in problems for one in [self.problems[number]] * count]
             drawn = [seeds(place, k) for place in range(len(problems)) for k in range(count)]
-            played = self.episodes.play(self.engine, rows, drawn, how)
+            played = self.episodes.play(self.engine, rows, drawn, how, on_end)
             return [[*played[place * count : (place + 1) * count]] for place in range(len(problems))]
         prompts = [self.prompt_ids(self.problems[number]) for number in problems]
         requests = [Request(ids, seeds(place, k)) for place, ids in enumerate(prompts) for k in range(count)]
