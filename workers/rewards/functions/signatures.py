@@ -29,6 +29,11 @@ def load(name: str, file: Path, modules: dict[str, ModuleType]) -> Callable[...,
     if found is None:
         there = ", ".join(one for one, value in vars(modules[place]).items() if is_own(value, modules[place]))
         raise NotUsable(f"there is no {attribute} in {file}; it has {there or 'no function'}")
+    if isinstance(found, type) and callable(getattr(found, "reset", None)) and callable(getattr(found, "step", None)):
+        raise NotUsable(
+            f"{attribute} is an environment: name it in [grpo.environment], and `data preview` shows an episode "
+            "(docs/environments.md)"
+        )
     if isinstance(found, type):
         raise NotUsable(
             f"{attribute} is a class; give an instance of it a name of its own in {file.name}, and use that"

@@ -56,6 +56,7 @@ def test_a_name_that_leads_nowhere_is_refused_with_what_to_type(
         ("def g(completions): ...\n", "there is no f in .*mine.py; it has g"),
         ("x = 1\nimport no_such_package\n", r"importing .*mine.py raises ModuleNotFoundError: .*\(line 2\)"),
         ("exit(3)\n", r"calls exit\(3\) when it is imported"),
+        ("class f:\n  def reset(self): ...\n  def step(self): ...\n", "f is an environment: name it in"),
         ("class f:\n  def __call__(self, completions): ...\n", "f is a class; give an instance of it a name"),
         ("f = 3\n", "f is int, not a function"),
     ],
