@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterable
 from typing import Any
@@ -14,6 +13,7 @@ from profiles.knobs import ChangeKind, knobs, value_of
 from profiles.load import load_profile, shipped_profiles
 from profiles.refusal import toml_text
 from profiles.schema import Profile
+from profiles.toml_value import toml_value
 
 
 class Change(Struct, frozen=True):
@@ -94,7 +94,7 @@ def _as_toml(value: Any) -> str:
     """A value in the syntax of `--set`. (pure)"""
     if isinstance(value, str) and value == value.strip() != "" and not value.startswith(("'", '"')):
         return value
-    return json.dumps(value, ensure_ascii=False)
+    return toml_value(value)
 
 
 def _refused(what: str, culprits: list[Change], changes: list[Change], next_command: str) -> LonghaulError:

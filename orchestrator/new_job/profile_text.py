@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterable
-from typing import Any
 
 from orchestrator.new_job.rewards import CORRECT
 from orchestrator.new_job.settings import Job, Setting, Settings, rows_of
 from profiles.harmless import harmless
+from profiles.toml_value import toml_value
 
 REASONS_AT = 36
 """Column at which reasons begin, unless a value is longer."""
@@ -23,23 +22,12 @@ def profile_text(job: Job, settings: Settings, function: str) -> str:
         f"It extends the shipped profile {settings.base} and has only what differs; docs/profiles.md lists all knobs.",
         f"Start:  python -m orchestrator run --profile {shlex.quote(f'./{job.profile_file.name}')}",
     ]
-    lines = [*(f"# {line}" for line in head), "", f"extends = {toml(settings.base)}"]
-    lines += [f"description = {toml(f'GRPO with {job.model.name} on own data')}", ""]
+    lines = [*(f"# {line}" for line in head), "", f"extends = {toml_value(settings.base)}"]
+    lines += [f"description = {toml_value(f'GRPO with {job.model.name} on own data')}", ""]
     for section, own in _by_section(settings.settings):
         others = _other_rewards(job, function) if section == "grpo" else []
         lines += [f"[{section}]", *map(_line, own), *others, ""]
     return "\n".join(lines)
-
-
-def toml(value: Any) -> str:
-    """A value in TOML, whole."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(toml, value)) + "]"
-    return repr(value)
 
 
 def _by_section(settings: Iterable[Setting]) -> list[tuple[str, list[Setting]]]:
@@ -53,7 +41,7 @@ def _by_section(settings: Iterable[Setting]) -> list[tuple[str, list[Setting]]]:
 
 
 def _line(setting: Setting) -> str:
-    text = f"{setting.knob.rpartition('.')[2]} = {toml(setting.value)}"
+    text = f"{setting.knob.rpartition('.')[2]} = {toml_value(setting.value)}"
     return f"{text:<{REASONS_AT - 2}}  # {setting.reason}"
 
 
@@ -63,10 +51,10 @@ def _other_rewards(job: Job, function: str) -> list[str]:
     if len(names) > 1:
         return [
             "# Weights of these parts, in their order:",
-            f"# reward_weights = {toml([1.0, 0.5, *[0.25] * len(names)][: len(names)])}",
+            f"# reward_weights = {toml_value([1.0, 0.5, *[0.25] * len(names)][: len(names)])}",
         ]
     if names == (CORRECT,) or job.mapping.answer:
         about, others = "Right answers, and your function from the reward file at half the weight:", (CORRECT, own)
     else:
         about, others = "A second function at half the weight:", (own, f"{job.reward_file}:short")
-    return [f"# {about}", f"# rewards = {toml(others)}", "# reward_weights = [1.0, 0.5]"]
+    return [f"# {about}", f"# rewards = {toml_value(others)}", "# reward_weights = [1.0, 0.5]"]

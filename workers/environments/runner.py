@@ -115,8 +115,8 @@ class EnvironmentRunner(CallRunner[_Call, Any]):
     # --- on the thread -----------------------------------------------------------------------------------------------
 
     def _setup(self) -> Struct:
-        memory = int(self._limits.memory_gib * 2**30)
-        return wire.Setup(self._class, str(self._file), self._options, self._limits.threads, memory)
+        memory = int(self._reward.memory_gib * 2**30)
+        return wire.Setup(self._class, str(self._file), self._options, self._reward.threads, memory)
 
     def _request(self, job: Job[_Call, Any]) -> Struct:
         number, message = job.call

@@ -104,7 +104,7 @@ class CallRunner(ABC, Generic[Call, Answer]):
     def __init__(self, names: Sequence[str], limits: Limits, folder: Path, cwd: Path | None, import_s: float) -> None:
         """names: of the user's files. folder: of the attempt, for the log and failed calls. cwd: relative files are
         meant from here (the working directory). Raises LonghaulError (INPUT) for a name or file that is not there."""
-        self._limits, self._folder = limits, folder
+        self._reward, self._folder = limits, folder
         self._cwd, self._import_s = cwd or Path.cwd(), import_s
         self.hashes = {name: hash_of(name, self._cwd) for name in names}
         self._kept = Kept(folder)
@@ -296,11 +296,11 @@ class CallRunner(ABC, Generic[Call, Answer]):
             return process.pinged_at + PONG_S
         running = [job.began_at for job in self._sent.values() if job.began_at]
         if running:
-            return min(running) + self._limits.timeout_s
-        return process.heard_at + self._limits.timeout_s + QUIET_S if self._sent else float("inf")
+            return min(running) + self._reward.timeout_s
+        return process.heard_at + self._reward.timeout_s + QUIET_S if self._sent else float("inf")
 
     def _after_deadlines(self, process: Process[Any]) -> Process[Any]:
-        now, limit = time.monotonic(), self._limits.timeout_s
+        now, limit = time.monotonic(), self._reward.timeout_s
         if not process.is_ready:
             if now >= process.started_at + self._import_s:
                 why = f"importing its file took longer than {self._import_s:g} s"

@@ -15,7 +15,7 @@ from orchestrator.new_job.data import built_in, likely_data
 from orchestrator.new_job.hardware import Hardware, found_here, hardware_of
 from orchestrator.new_job.mapping import ColumnMap, mapping_of
 from orchestrator.new_job.models import likely_model, model_of
-from orchestrator.new_job.profile_text import profile_text, toml
+from orchestrator.new_job.profile_text import profile_text
 from orchestrator.new_job.reward_text import function_of, reward_text
 from orchestrator.new_job.rewards import likely_reward, reward_of
 from orchestrator.new_job.settings import HELD_OUT, Job, settings_of
@@ -320,12 +320,6 @@ def test_comments_show_another_reward_that_a_profile_could_have(
     assert found == [line.format(one.reward_file) for line in comments]
     uncommented = "\n".join(line for line in text.splitlines() if not line.startswith("rewards = "))
     tomllib.loads(uncommented.replace("# reward", "reward"))
-
-
-@pytest.mark.parametrize("text", ['a "quoted" name', "back\\slash", "new\nline", "deleted\x7f", "試験", "# no comment"])
-def test_any_text_comes_back_from_toml(text: str) -> None:
-    assert tomllib.loads(f"value = {toml(text)}")["value"] == text
-    assert tomllib.loads(f"value = {toml([text, text])}")["value"] == [text, text]
 
 
 class Row(SimpleNamespace):

@@ -106,8 +106,8 @@ class FunctionRunner(CallRunner[Call, Answer]):
     # --- on the thread -----------------------------------------------------------------------------------------------
 
     def _setup(self) -> Struct:
-        memory = int(self._limits.memory_gib * 2**30)
-        return Setup(list(self.names), self._files, self._limits.threads, memory)
+        memory = int(self._reward.memory_gib * 2**30)
+        return Setup(list(self.names), self._files, self._reward.threads, memory)
 
     def _request(self, job: Job[Call, Answer]) -> Struct:
         return Ask(job.key, job.call)
