@@ -92,7 +92,7 @@ class Master:
         self.live = LiveFacts()
         self.server = Server(run)
         # A user who restarts a failed run has seen its failures, so they no longer count.
-        was_failed = self.history.state == RunState.FAILED
+        was_failed = self.history.state in (RunState.FAILED, RunState.PAUSED)
         self.forgiven = frozenset(failure.token for failure in self.history.failures if was_failed)
         self.stop_asked_at: float | None = None
         self.stop_at_once = False

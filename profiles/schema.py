@@ -303,6 +303,8 @@ class Retention(Section, frozen=True):
     """Committed steps whose rollout files stay for you to read. Those not yet committed always stay."""
     on_small_disk: Annotated[Literal["refuse", "warn"], FREE] = "refuse"
     """If less disk is free than the run may need: refuse to start, or warn and start regardless."""
+    on_full_disk: Annotated[Literal["pause", "stop"], FREE] = "pause"
+    """If the disk is full: wait until there is room and go on, or end the run with exit code 73."""
 
 
 class Trackers(Section, frozen=True):

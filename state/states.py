@@ -13,11 +13,15 @@ class RunState(StrEnum):
     """All cycles are done, or the time limit is reached."""
     STAGNANT = "stagnant"
     """No more progress or no more data, and the profile says to stop."""
+    PAUSED = "paused"
+    """Its disk is full; it goes on by itself once there is room."""
     FAILED = "failed"
     """Crash loop; `run` resumes it once the cause is fixed."""
 
 
-UNFINISHED = frozenset({RunState.RUNNING, RunState.STOPPED, RunState.FAILED})
+UNFINISHED = frozenset({RunState.RUNNING, RunState.STOPPED, RunState.PAUSED, RunState.FAILED})
+UNDER_A_MASTER = frozenset({RunState.RUNNING, RunState.PAUSED})
+"""Without a master, such a run was interrupted."""
 
 
 class CycleState(StrEnum):

@@ -32,6 +32,7 @@ from orchestrator.display.summary import summary
 from orchestrator.display.terminal import Keyboard
 from orchestrator.display.wording import among, harmless
 from orchestrator.engine_check import check_engine
+from orchestrator.full_disk import wait_for_room, waits
 from orchestrator.launchers.registry import launcher_named
 from orchestrator.loop import Master
 from orchestrator.own_code import with_own_code
@@ -115,17 +116,32 @@ def run(args: argparse.Namespace) -> int:
     make_directory(chosen.run)
     lock = RunLock.acquire(chosen.run)
     try:
-        make_ballast(chosen.run)
-        store = open_store(chosen)
+        while (code := run_once(chosen, args)) is None:
+            chosen = Chosen(chosen.run, profile=None, is_new=False)
+        return code
+    finally:
+        lock.release()
+
+
+def run_once(chosen: Chosen, args: argparse.Namespace) -> int | None:
+    """Drive the run to its end; returns the exit code. None: its disk was full, and there is room again."""
+    make_ballast(chosen.run)
+    store = open_store(chosen)
+    try:
         reader = Reader.open(chosen.run)
         try:
             profile = profile_to_resume(chosen.run, chosen.profile, store, reader, args)
-            return drive(chosen.run, store, reader, profile, plain=args.plain)
+            try:
+                return drive(chosen.run, store, reader, profile, plain=args.plain)
+            except LonghaulError as error:
+                if not waits(error, chosen.run, profile):
+                    raise
+                wait_for_room(chosen.run, profile, store, reader.history().step, error)
+                return None
         finally:
             reader.close()
-            store.close()
     finally:
-        lock.release()
+        store.close()
 
 
 def shorthands(args: argparse.Namespace) -> list[str]:

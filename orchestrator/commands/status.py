@@ -27,7 +27,7 @@ from state.evaluations import EvaluationDir, read_evaluations
 from state.history import History, ValidationFacts
 from state.layout import RunDir
 from state.reader import Reader
-from state.states import CycleState, RunState
+from state.states import UNDER_A_MASTER, CycleState, RunState
 
 EVALUATIONS_SHOWN = 6
 VALIDATIONS_READ = 16
@@ -70,7 +70,7 @@ def collect(run_dir: RunDir, now: float) -> dict[str, Any]:
         "profile": profile.get("name", ""),
         "phase": phase(history),
         "phases": list(profile.get("run", {}).get("phases", ("seed", "train"))),
-        "state": INTERRUPTED if history.state == RunState.RUNNING and master is None else history.state.value,
+        "state": INTERRUPTED if history.state in UNDER_A_MASTER and master is None else history.state.value,
         "cycle": current.cycle if current else 0,
         "step": trained,
         "steps_total": steps_total(history, profile),

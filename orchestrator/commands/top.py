@@ -21,7 +21,7 @@ from profiles.schema import Profile
 from state.history import AttemptFacts, EventFacts, History, StepFacts, ValidationFacts
 from state.layout import RunDir
 from state.reader import Reader
-from state.states import RunState
+from state.states import UNDER_A_MASTER
 
 STEPS, VALIDATIONS, EVENTS = 480, 400, 24
 POLL_S = 1.0
@@ -140,4 +140,4 @@ class Watched:
 
 
 def is_interrupted(history: History, master: int | None) -> bool:
-    return history.state == RunState.RUNNING and master is None
+    return history.state in UNDER_A_MASTER and master is None

@@ -10,13 +10,14 @@ from orchestrator.display.wording import TASK_NAMES, count, duration, go_on, har
 from profiles.schema import Profile
 from profiles.worker_kinds import WorkerKind, worker_kind_of
 from state.history import History, StepFacts, ValidationFacts
-from state.states import RunState
+from state.states import UNDER_A_MASTER, RunState
 
 _ENDINGS = {
     RunState.RUNNING: "still running",
     RunState.STOPPED: "stopped",
     RunState.FINISHED: "finished",
     RunState.STAGNANT: "stagnant",
+    RunState.PAUSED: "paused",
     RunState.FAILED: "failed",
 }
 
@@ -99,6 +100,6 @@ def next_command(history: History, profile: Profile) -> str:
     """The command to type next."""
     if history.state in (RunState.STOPPED, RunState.FAILED):
         return go_on(history.name, profile.run.phases, is_seeded=history.head is not None)
-    if history.state == RunState.RUNNING:
+    if history.state in UNDER_A_MASTER:
         return f"python -m orchestrator top --run {history.name}"
     return f"python -m orchestrator status --run {history.name}"

@@ -199,8 +199,11 @@ def tiny_disk(at: Path, megabytes: int) -> Iterator[None]:
         subprocess.run(["umount", "-l", str(at)], check=True)
 
 
+STOPS = {"retention__on_full_disk": "stop"}
+
+
 def test_D10_full_disk_ends_with_73_and_goes_on_once_there_is_room(clean: Clean, tmp_path: Path) -> None:
-    with tiny_disk(tmp_path / "run", 24), scene(tmp_path / "run", fake__step_s=0.2) as run:
+    with tiny_disk(tmp_path / "run", 24), scene(tmp_path / "run", fake__step_s=0.2, **STOPS) as run:
         master = run.start()
         master.wait_for_line("checkpoint of step 2 is durable")
         room = tmp_path / "run" / "filler"

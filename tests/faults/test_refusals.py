@@ -19,7 +19,7 @@ from state.layout import RunDir
 from tests.faults.conftest import Clean
 from tests.faults.harness import Scene, scene
 from tests.faults.invariants import check_invariants
-from tests.faults.test_bad_input import bound_by_permissions, fill, tiny_disk, told
+from tests.faults.test_bad_input import STOPS, bound_by_permissions, fill, tiny_disk, told
 from tests.state.test_order_of_writes import Trace
 
 KILLED = -signal.SIGKILL
@@ -101,7 +101,7 @@ def test_D11_D12_refused_system_call_is_told_and_the_run_goes_on_later(
 def test_D10_disk_that_is_full_a_second_time_says_so_again_and_ballast_is_made_once_there_is_room(
     clean: Clean, tmp_path: Path
 ) -> None:
-    with tiny_disk(tmp_path / "run", 48), scene(tmp_path / "run", fake__step_s=0.2) as run:
+    with tiny_disk(tmp_path / "run", 48), scene(tmp_path / "run", fake__step_s=0.2, **STOPS) as run:
         first = run.start()
         first.wait_for_line("checkpoint of step 2 is durable")
         room = tmp_path / "run" / "filler"

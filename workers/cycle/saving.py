@@ -12,7 +12,7 @@ from pathlib import Path
 
 from profiles.disk import INLINE_BYTES, MOST_UNHASHED
 from profiles.errors import ExitCode, LonghaulError
-from state import checkpoint, event_kinds
+from state import checkpoint, durable, event_kinds
 from state.checkpoint import Manifest
 from state.history import num_unhashed
 from state.layout import RunDir
@@ -71,7 +71,7 @@ class Saver:
         self._registry = registry
         self._write_static = write_static
         self._num_bytes = 0
-        """Digest of the newest checkpoint that this attempt wrote."""
+        """Size of the newest checkpoint that this attempt wrote."""
 
     @property
     def step(self) -> int:
@@ -85,6 +85,7 @@ class Saver:
             self._attempt.control.fence()
             self._attempt.sync()
             self._wait_for_hashes()
+            self._check_room()
             saved = checkpoint.stage(
                 self._attempt.run,
                 run_id=spec.run_id,
@@ -122,6 +123,18 @@ class Saver:
         is_stopping = self._attempt.control.requests.stop.is_set
         while self._num_waiting() >= MOST_UNHASHED and time.monotonic() < deadline and not is_stopping():
             time.sleep(LOOK_EVERY_S)
+
+    def _check_room(self) -> None:
+        """Raises LonghaulError (DISK) where a checkpoint as large as the last one does not fit, before it is begun."""
+        free = durable.free_bytes(self._attempt.run.root)
+        if free < self._num_bytes:
+            raise LonghaulError(
+                f"a checkpoint of {self._num_bytes / 1e6:,.0f} MB does not fit: {free / 1e6:,.0f} MB are free in "
+                f"{self._attempt.run.root}",
+                kept=checkpoint.KEPT,
+                next_command=f"df -h {self._attempt.run.root}   (free some space), then: python -m orchestrator run",
+                exit_code=ExitCode.DISK,
+            )
 
     def _num_waiting(self) -> int:
         assert self._attempt.saved is not None
