@@ -9,7 +9,7 @@ ARGS ?=
 JOBS ?= $(shell expr $$(nproc) + 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run quick test test-exhaustive test-as-user test-portable lint bench clean
+.PHONY: help setup run quick test test-exhaustive faults test-as-user test-portable lint bench clean
 
 # What may differ between root and a user: processes, permission bits, terminals, what a machine grants. Left out is what
 # takes minutes and has nothing of that.
@@ -49,6 +49,9 @@ test: .venv/.ready  ## Run the tests: make test [ARGS="tests/profiles -k typo"]
 
 test-exhaustive: .venv/.ready  ## Run the tests that `make test` leaves out: more hits, parts and models of the same kind
 	@exec $(python) -m pytest -n $(JOBS) --dist worksteal -m exhaustive $(ARGS)
+
+faults: .venv/.ready  ## Run all tests of crashes, power cuts and refusals, every case of them: hours on two cores
+	@exec $(python) -m pytest -n $(JOBS) --dist worksteal -m "exhaustive or not exhaustive" tests/faults tests/state $(ARGS)
 
 test-as-user: .venv/.ready  ## As root: run the tests of sandbox, faults and permissions again, as an ordinary user
 	@exec bash scripts/as-user.sh $(python) -m pytest -n $(JOBS) --dist worksteal $(or $(ARGS),-m "not slow and not exhaustive" $(AS_USER))
