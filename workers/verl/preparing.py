@@ -25,7 +25,7 @@ from workers.models.load import TOKENIZER_FILES, model_directory
 from workers.runtime import Attempt
 from workers.verl.cluster import host_of
 from workers.verl.job import variables
-from workers.verl.settings import CONTROL, METRICS, Work
+from workers.verl.settings import CONTROL, METRICS, Work, lacks_flash_attention
 
 LAYOUT = "verl.json"
 """In a checkpoint: how verl divided what lies beside it."""
@@ -121,12 +121,6 @@ def begin(attempt: Attempt, model: Path, head: Path | None, **how: Any) -> Work:
                 f"the checkpoint was made on {layout.gpus} GPUs, this job has {wanted.gpus}: its weights are taken "
                 "over, the optimiser's moments begin anew (verl.on_other_gpus)"
             )
-    has_flash_attention = find_spec("flash_attn") is not None
-    if not has_flash_attention and profile.run.device != "cpu" and profile.verl.strategy != "megatron":
-        attempt.warn(
-            "the package flash_attn is not installed: rows are padded to the longest of their batch, which takes more "
-            "time and memory (pip install flash-attn --no-build-isolation)"
-        )
     host = host_of(profile, os.environ)
     address = ray_address(profile) if host is None else ""
     work = Work(
@@ -136,9 +130,14 @@ def begin(attempt: Attempt, model: Path, head: Path | None, **how: Any) -> Work:
         resume=resume,
         address=address,
         spool="" if address else make_spool(),
-        has_flash_attention=has_flash_attention,
+        has_flash_attention=find_spec("flash_attn") is not None,
         **how,
     )
+    if lacks_flash_attention(profile, work):
+        attempt.warn(
+            "the package flash_attn is not installed: rows are padded to the longest of their batch, which takes more "
+            "time and memory (pip install flash-attn --no-build-isolation)"
+        )
     interface = host.interface if host else ""
     return replace(work, environment=variables(profile, work.control, work.metrics, step, interface))
 

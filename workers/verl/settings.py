@@ -121,10 +121,13 @@ def _data(p: Profile, work: Work) -> Settings:
     }
 
 
+def lacks_flash_attention(p: Profile, work: Work) -> bool:
+    """Whether a job on GPUs must do without: verl then cannot tell the sequences of a packed row apart."""
+    return p.run.device != "cpu" and p.verl.strategy != "megatron" and not work.has_flash_attention
+
+
 def _model(p: Profile, work: Work) -> Settings:
-    # Without flash_attn verl cannot tell the sequences of a packed row apart, so rows are padded.
-    is_plain = p.verl.strategy != "megatron" and not work.has_flash_attention
-    is_padded = p.run.device == "cpu" or is_plain
+    is_padded = p.run.device == "cpu" or lacks_flash_attention(p, work)
     found: Settings = {
         "actor_rollout_ref.model.path": str(work.model),
         "actor_rollout_ref.model.tokenizer_path": str(work.tokenizer),
