@@ -93,8 +93,8 @@ class Episodes:
     ) -> list[Played]:
         """An episode for each row (with its line) and seed, in order.
 
-        `sampling.max_new_tokens` bounds all that follows the prompt. on_end: told each episode that began when it ends,
-        from any thread; all are told before this returns.
+        `sampling.max_new_tokens` bounds all that follows the prompt. on_end: called with each episode that began, when
+        it ends, from any thread. All calls have returned before this does.
         Raises LonghaulError (REWARD) for an environment that fails, if that ends the step.
         """
         episodes = [self._begun(one) for one in [self.runner.open(row, line) for line, row in rows]]

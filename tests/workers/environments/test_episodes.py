@@ -1,4 +1,4 @@
-"""Episodes as rollouts: what is said as tokens, what each earned, and when each is told to have ended."""
+"""Episodes as rollouts: their tokens, their rewards, and the call at the end of each."""
 
 from __future__ import annotations
 
