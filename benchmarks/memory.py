@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from profiles.footprint import demand_of
+from profiles.footprint import demand_of, group_of, is_grpo, rollouts_of
 from profiles.load import load_profile
 from profiles.passes import is_scored
 from profiles.schema import Profile
@@ -261,17 +261,13 @@ def step_seconds(profile: Profile, report: Report, side_by_side: int, in_micro_b
     )
 
 
-def rollouts_of(profile: Profile) -> int:
-    """Maximum number of rollouts in a step: proposals, and the solver's answers to all of them."""
-    azr = profile.azr
-    own_batch = 0 if azr.train_on_estimates else (azr.solve_batch or azr.proposals_per_task)
-    return len(azr.tasks) * (azr.proposals_per_task * (1 + azr.group_size) + own_batch)
-
-
 def requests_of(count: int, vocabulary: int, profile: Profile, draws: random.Random) -> list[Any]:
+    """As the worker asks: a group of GRPO shares its prompt, in self-play each rollout has its own."""
     from workers.rollout.engine import Request
 
-    return [Request(ids(profile.sampling.max_prompt_tokens, vocabulary, draws), seed) for seed in range(count)]
+    group = group_of(profile) if is_grpo(profile) else 1
+    prompts = [ids(profile.sampling.max_prompt_tokens, vocabulary, draws) for _ in range(-(-count // group))]
+    return [Request(prompts[seed // group], seed) for seed in range(count)]
 
 
 def rows_of(count: int, vocabulary: int, profile: Profile, draws: random.Random) -> list[Any]:
