@@ -16,9 +16,9 @@ CLUSTER_S = 300.0
 """Until all hosts are nodes of one Ray cluster."""
 PLACEMENT_S = 600.0
 """Until Ray has found a place for each process that holds a GPU."""
-ENGINES_S, ENGINES_S_PER_GIB, ENGINES_AT_MOST_S = 60.0, 20.0, 1800.0
+ENGINES_S, ENGINES_S_PER_GIB, ENGINES_AT_MOST_S = 900.0, 20.0, 3600.0
 """Until trainers and rollout engines hold their weights: so many seconds, and so many for each GiB of weights on a GPU
-of an engine."""
+of an engine. Most of it is no weights: on a fresh machine vLLM imports, compiles and captures for some minutes."""
 STEP_FACTOR, SYNC_FACTOR = 5.0, 3.0
 """Multiples of the median of the last steps, and of the last syncs of weights."""
 TIMED = 20

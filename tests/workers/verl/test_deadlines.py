@@ -28,9 +28,9 @@ def after_steps(count: int, *, factor: float = 1.0) -> tuple[Deadlines, float]:
     ("stage", "gib", "limit"),
     [
         pytest.param("placement", 0.0, 600, id="a place for each process"),
-        pytest.param("engines", 0.0, 60, id="engines of a tiny model"),
-        pytest.param("engines", 60.0, 60 + 20 * 60 / 4, id="engines of 32B on 4 GPUs each"),
-        pytest.param("engines", 2000.0, 1800, id="engines of any model"),
+        pytest.param("engines", 0.0, 900, id="engines of a tiny model"),
+        pytest.param("engines", 60.0, 900 + 20 * 60 / 4, id="engines of 32B on 4 GPUs each"),
+        pytest.param("engines", 2000.0, 3600, id="engines of any model"),
     ],
 )
 def test_the_start_of_a_job_has_a_deadline_for_each_part(stage: str, gib: float, limit: float) -> None:
