@@ -144,6 +144,7 @@ class Ledger:
             [kept_facts(facts, best) for facts in known if facts.state == "committed"],
             retention.Rule(self.rule.keep_ancestors, self.rule.keep_every),
             head.checkpoint_id,
+            {facts.checkpoint_id: facts.parent for facts in known if facts.state == "quarantined"},
         )
         by_id = {facts.checkpoint_id: facts for facts in known}
         unfinished = [facts for facts in known if facts.state == "deleting"]

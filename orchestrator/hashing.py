@@ -11,9 +11,10 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from profiles.errors import LonghaulError
-from state.checkpoint import Damaged, Manifest, verify
+from state.checkpoint import READ_BYTES, Damaged, Manifest, verify
 from state.crash import crash_point
 from state.history import CheckpointFacts
 from state.layout import RunDir
@@ -25,7 +26,7 @@ CLOSE_S = 2.0
 
 
 class _Cancelled(Exception):
-    """The master is exiting; the next one hashes the checkpoint."""
+    """The master is exiting, or something more urgent waits; the checkpoint is hashed another time."""
 
 
 @dataclass(frozen=True)
@@ -47,17 +48,26 @@ class Hasher:
         self.run = run
         self.current: CheckpointFacts | None = None
         """The checkpoint in progress, until `take` has returned its result."""
+        self.is_scrub = False
+        """Whether the one in progress was hashed before and is only looked after."""
         self._wake = wake
         self._result: Hashed | None = None
         self._cancelled = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def start(self, facts: CheckpointFacts) -> None:
-        """Start hashing; no other hashing may be in progress."""
+    def start(self, facts: CheckpointFacts, *, scrub_mb_per_s: float = 0.0) -> None:
+        """Start hashing; no other hashing may be in progress.
+
+        scrub_mb_per_s: read what the disk holds, not what memory keeps of it, and no more than so many MB each second;
+        0: at full speed, from wherever.
+        """
         assert self.current is None, "one at a time"
-        self.current, self._result = facts, None
+        self.current, self.is_scrub, self._result = facts, scrub_mb_per_s > 0, None
+        self._cancelled = threading.Event()
+        pause_s = READ_BYTES / (scrub_mb_per_s * 1e6) if scrub_mb_per_s else 0.0
+        work = partial(self._work, facts, self._cancelled, pause_s)
         # A daemon thread, so that a read that never returns cannot keep the process alive.
-        self._thread = threading.Thread(target=self._work, args=(facts,), name="hash", daemon=True)
+        self._thread = threading.Thread(target=work, name="hash", daemon=True)
         self._thread.start()
 
     def take(self) -> Hashed | None:
@@ -67,34 +77,53 @@ class Hasher:
             self.current = None
         return found
 
+    def give_up_scrub(self) -> None:
+        """Make room for a checkpoint that was never hashed. Waits for the current chunk."""
+        if self.current is not None and self.is_scrub and self._result is None and self._end():
+            self.current = None
+
     def close(self) -> None:
         """Cancel the hashing in progress after the current chunk."""
+        self._end()
+
+    def _end(self) -> bool:
+        """Whether no thread is left, and so no result can come."""
         self._cancelled.set()
         if self._thread is not None:
             self._thread.join(CLOSE_S)
+        return (self._thread is None or not self._thread.is_alive()) and self._result is None
 
-    def _work(self, facts: CheckpointFacts) -> None:
+    def _work(self, facts: CheckpointFacts, cancelled: threading.Event, pause_s: float) -> None:
         # Leave signals to the main thread, where they end the loop's wait at once.
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+
+        def between() -> None:
+            if cancelled.wait(pause_s):
+                raise _Cancelled
+
         with suppress(_Cancelled):
-            self._result = self._hashed(facts)
+            self._result = self._hashed(facts, between, is_scrub=pause_s > 0)
             self._wake()
 
-    def _hashed(self, facts: CheckpointFacts) -> Hashed:
-        path = self.run.root / facts.path
-        crash_point("hash.begun")
-        try:
-            verify(path, deep=True, between=self._check)
-            if Manifest.checkpoint_id(path) != facts.checkpoint_id:
-                return Hashed(facts, damage="another checkpoint is in its place")
-        except Damaged as damaged:
-            return Hashed(facts, damage=damaged.reason)
-        except (LonghaulError, OSError) as error:
-            return Hashed(facts, obstacle=str(error))
-        return Hashed(facts)
+    def _hashed(self, facts: CheckpointFacts, between: Callable[[], None], *, is_scrub: bool) -> Hashed:
+        if not is_scrub:
+            crash_point("hash.begun")
+        return hashed(self.run, facts, between, from_disk=is_scrub)
 
-    def _check(self) -> None:
-        if self._cancelled.is_set():
-            raise _Cancelled
+
+def hashed(
+    run: RunDir, facts: CheckpointFacts, between: Callable[[], None] = lambda: None, *, from_disk: bool = False
+) -> Hashed:
+    """Verify every byte of one checkpoint. between, from_disk: as in `state.checkpoint.verify`."""
+    path = run.root / facts.path
+    try:
+        verify(path, deep=True, between=between, from_disk=from_disk)
+        if Manifest.checkpoint_id(path) != facts.checkpoint_id:
+            return Hashed(facts, damage="another checkpoint is in its place")
+    except Damaged as damaged:
+        return Hashed(facts, damage=damaged.reason)
+    except (LonghaulError, OSError) as error:
+        return Hashed(facts, obstacle=str(error))
+    return Hashed(facts)

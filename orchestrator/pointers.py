@@ -21,7 +21,8 @@ def publish(run: RunDir, reader: Reader) -> None:
     """Update both files; an unchanged file is not rewritten. Raises LonghaulError (DISK)."""
     history, best = reader.history(), best_of(reader)
     _write(run.latest, None if history.head is None else _pointer(history.run_id, history.head))
-    if best is None or (validation := history.best_validation) is None:
+    suite = history.first_validation.suite if history.first_validation is not None else ""
+    if best is None or (validation := reader.validation_of(best.checkpoint_id, suite)) is None:
         return _write(run.best, None)
     scored = {
         "suite": validation.suite,
@@ -33,9 +34,10 @@ def publish(run: RunDir, reader: Reader) -> None:
 
 
 def best_of(reader: Reader) -> CheckpointFacts | None:
-    """The checkpoint with the highest accuracy on the run's first suite; the earlier wins a tie."""
+    """The kept checkpoint with the highest accuracy on the run's first suite; the earlier wins a tie."""
     first = reader.history().first_validation
-    return reader.checkpoint(reader.best_checkpoints()[first.suite]) if first is not None else None
+    best = reader.best_checkpoints().get(first.suite) if first is not None else None
+    return reader.checkpoint(best) if best is not None else None
 
 
 def _pointer(run_id: str, facts: CheckpointFacts) -> dict[str, Any]:

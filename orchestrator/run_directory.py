@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import errno
 import os
 from contextlib import suppress
@@ -21,6 +22,26 @@ ROOM_BYTES = 2 * BALLAST_BYTES
 def behind_link(run: RunDir) -> RunDir:
     """Resolve a symbolic link to the run directory once, so that a later change of the link has no effect."""
     return RunDir(run.root.resolve(), link=run.root) if run.root.is_symlink() else run
+
+
+def named_run(args: argparse.Namespace, command: str) -> RunDir:
+    """The directory of `--run`, with or without a store. Raises LonghaulError (INPUT, USAGE)."""
+    if args.run is None:
+        raise LonghaulError(
+            f"{command} needs the name of a run: --run NAME",
+            kept="everything; nothing was read",
+            next_command=f"ls {args.runs}",
+            exit_code=ExitCode.USAGE,
+        )
+    root: Path = args.runs / args.run
+    if not root.is_dir():
+        raise LonghaulError(
+            f"there is no directory {root}",
+            kept="nothing was changed",
+            next_command=f"ls {args.runs}",
+            exit_code=ExitCode.INPUT,
+        )
+    return behind_link(RunDir(root))
 
 
 def make_directory(run: RunDir) -> None:

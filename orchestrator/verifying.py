@@ -2,11 +2,13 @@
 
 A large checkpoint becomes the head once its file sizes match; its bytes are hashed here, while the loop goes on. The
 queue is the store itself: committed but unverified checkpoints, newest first. It survives the master, and a checkpoint
-pruned while waiting is never read.
+pruned while waiting is never read. When none waits, those that are kept are read again, slowly (scrubbing).
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from orchestrator.attempts import Attempts
@@ -16,8 +18,21 @@ from orchestrator.signals import Signals
 from orchestrator.worker_pool import Active
 from profiles.errors import ExitCode
 from state.crash import crash_point
-from state.history import History
+from state.history import CheckpointFacts, History
 from state.recover import Kind, Repair
+
+SCRUB_AGAIN_S = 86400.0
+"""From one scrub of a checkpoint to its next."""
+NEVER = -math.inf
+
+
+def next_to_scrub(kept: Sequence[CheckpointFacts], read_at: Mapping[str, float], now: float) -> CheckpointFacts | None:
+    """The checkpoint that was read longest ago, if that is a day; of those never read, the newest. (pure)
+
+    read_at: checkpoint_id -> monotonic seconds; NEVER.
+    """
+    due = [facts for facts in kept if now - read_at[facts.checkpoint_id] >= SCRUB_AGAIN_S]
+    return min(due, key=lambda facts: (read_at[facts.checkpoint_id], -facts.step), default=None)
 
 
 class Verifier:
@@ -39,6 +54,10 @@ class Verifier:
         self._seen_head: str | None = ""
         self._is_idle = False
         """Whether there is nothing to hash until the head changes."""
+        self.scrub_mb_per_s = attempts.profile.retention.scrub_mb_per_s
+        self._read_at: dict[str, float] | None = None
+        """Monotonic time at which every byte of a checkpoint was last read, by its id. None before the first look."""
+        self._look_again_at = NEVER
 
     def turn(self, history: History, active: Active | None, now: float, utc: float) -> History:
         """Process a result and start the next. Returns the history, reloaded if the store has changed."""
@@ -49,19 +68,42 @@ class Verifier:
         has_changed = found is not None and self.judge(found, history, now)
         if self.damaged is not None:
             has_changed |= self.replace_head(self.damaged, history, active, now, utc)
-        if self.hasher.current is None and not self._is_idle:
-            self.hash_next()
+        if not self._is_idle:
+            self.hash_next(now)
+        elif self.hasher.current is None and self.scrub_mb_per_s and now >= self._look_again_at:
+            self.scrub_next(now)
         return self.ledger.reader.history() if has_changed else history
 
-    def hash_next(self) -> None:
+    def hash_next(self, now: float) -> None:
         """Start the newest: once it is verified, older ones may be pruned unread."""
+        if self.hasher.current is not None and not self.hasher.is_scrub:
+            return
         known_bad = {self.damaged.facts.checkpoint_id} if self.damaged is not None else set()
         waiting = [
             facts for facts in self.ledger.unverified() if facts.checkpoint_id not in self.unreadable | known_bad
         ]
-        if waiting:
-            self.hasher.start(waiting[-1])
         self._is_idle = not waiting
+        if waiting:
+            self.hasher.give_up_scrub()
+            if self.hasher.current is None:
+                self.hasher.start(waiting[-1])
+
+    def scrub_next(self, now: float) -> None:
+        """Start to read the next checkpoint again, or say when to look for one."""
+        kept = [
+            facts
+            for facts in self.ledger.reader.checkpoints()
+            if facts.state == "committed" and facts.verified and facts.checkpoint_id not in self.unreadable
+        ]
+        # What is there at the first look may be old; what comes later was hashed by this master.
+        before, of_new = ({}, NEVER) if self._read_at is None else (self._read_at, now)
+        self._read_at = {facts.checkpoint_id: before.get(facts.checkpoint_id, of_new) for facts in kept}
+        facts = next_to_scrub(kept, self._read_at, now)
+        if facts is not None:
+            self._read_at[facts.checkpoint_id] = now
+            self.hasher.start(facts, scrub_mb_per_s=self.scrub_mb_per_s)
+        else:
+            self._look_again_at = min(self._read_at.values(), default=now) + SCRUB_AGAIN_S
 
     def judge(self, found: Hashed, history: History, now: float) -> bool:
         """Act on a result. Returns whether the store has changed."""
@@ -73,6 +115,8 @@ class Verifier:
         if found.obstacle:
             self.unreadable.add(facts.checkpoint_id)
             self.screen.say(f"checkpoint {name} could not be hashed ({found.obstacle}); the next start tries again")
+            return False
+        if not found.damage and facts.verified:
             return False
         if not found.damage:
             crash_point("hash.done")
@@ -135,11 +179,13 @@ class Verifier:
         if head is None:
             return False
         if failure is not None and failure.failure == ExitCode.INPUT.name and failure.token not in self.doubted:
+            self.hasher.give_up_scrub()
             if self.hasher.current is None:
                 self.doubted.add(failure.token)
                 self.hasher.start(head)
             return True
-        if self.hasher.current is not None and self.hasher.current.checkpoint_id == head.checkpoint_id:
+        current = None if self.hasher.is_scrub else self.hasher.current
+        if current is not None and current.checkpoint_id == head.checkpoint_id:
             return True
         return not head.verified and head.checkpoint_id not in self.unreadable
 

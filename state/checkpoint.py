@@ -266,15 +266,16 @@ def _read_regular(path: Path) -> bytes:
 # --- verifying -----------------------------------------------------------------------------------------------------
 
 
-def verify(path: Path, deep: bool, between: Callable[[], None] = lambda: None) -> Manifest:
+def verify(path: Path, deep: bool, between: Callable[[], None] = lambda: None, *, from_disk: bool = False) -> Manifest:
     """Check the manifest and the name and size of every file, with `deep` also every byte. Returns the manifest.
 
-    between: called after every READ_BYTES hashed; an exception from it stops the work. Raises Damaged; LonghaulError
-    (VERSION) for a newer format, (DISK, PERMISSION) if files cannot be read.
+    between: called after every READ_BYTES hashed; an exception from it stops the work. from_disk: have the kernel drop
+    what it caches of each file first, as memory hides what rotted on the disk. Raises Damaged; LonghaulError (VERSION)
+    for a newer format, (DISK, PERMISSION) if files cannot be read.
     """
     manifest = read_manifest(path)
     try:
-        _verify_files(path, manifest, deep, between)
+        _verify_files(path, manifest, deep, between, from_disk)
     except OSError as error:
         failure = _unreadable(path, error)
         if failure is error:
@@ -294,7 +295,7 @@ def problem_with(path: Path, deep: bool) -> str:
     return ""
 
 
-def _verify_files(path: Path, manifest: Manifest, deep: bool, between: Callable[[], None]) -> None:
+def _verify_files(path: Path, manifest: Manifest, deep: bool, between: Callable[[], None], from_disk: bool) -> None:
     found = {name: status.st_size for name, status in _walk(path) if name != MANIFEST}
     missing, extra = sorted(manifest.files.keys() - found), sorted(found.keys() - manifest.files)
     if missing:
@@ -305,7 +306,7 @@ def _verify_files(path: Path, manifest: Manifest, deep: bool, between: Callable[
         if found[name] != entry.bytes:
             raise Damaged(path, f"{name} has {found[name]} bytes, the manifest says {entry.bytes}")
     for name, entry in manifest.files.items() if deep else ():
-        if _sha256(path / name, between) != entry.sha256:
+        if _sha256(path / name, between, from_disk=from_disk) != entry.sha256:
             raise Damaged(path, f"{name} was changed: its sha256 differs from the manifest")
 
 
@@ -322,12 +323,16 @@ def _walk(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
                 raise Damaged(directory, f"{entry.name} is a symbolic link or another special file")
 
 
-def _sha256(path: Path, between: Callable[[], None] = lambda: None) -> str:
+def _sha256(path: Path, between: Callable[[], None] = lambda: None, *, from_disk: bool = False) -> str:
     digest, buffer = hashlib.sha256(), memoryview(bytearray(READ_BYTES))
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb", buffering=0) as file:
+        if from_disk:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         while count := file.readinto(buffer):
             digest.update(buffer[:count])
             between()
+        if from_disk:  # what nobody reads again should not crowd out what others do
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     return digest.hexdigest()
 
 

@@ -252,12 +252,22 @@ class Reader:
         return tuple(_checkpoint(row) for row in rows)
 
     def best_checkpoints(self) -> dict[str, str]:
-        """suite -> checkpoint_id of its best validation; the earlier wins a tie."""
-        rows = self._rows("SELECT suite, checkpoint_id FROM validations ORDER BY accuracy DESC, step ASC")
+        """suite -> checkpoint_id of its best validation; the earlier wins a tie. One that was damaged is none."""
+        rows = self._rows(
+            "SELECT v.suite, v.checkpoint_id FROM checkpoints c CROSS JOIN validations v USING (checkpoint_id)"
+            " WHERE c.state <> 'deleted' AND c.state = 'committed' ORDER BY v.accuracy DESC, v.step ASC"
+        )
         best: dict[str, str] = {}
         for suite, checkpoint_id in rows:
             best.setdefault(suite, checkpoint_id)
         return best
+
+    def validation_of(self, checkpoint_id: str, suite: str) -> ValidationFacts | None:
+        """The score of one checkpoint on one suite."""
+        found = self._rows(
+            f"SELECT {_VALIDATION} FROM validations WHERE checkpoint_id=? AND suite=?", [checkpoint_id, suite]
+        )
+        return _validation(found[0]) if found else None
 
     # --- for displays ----------------------------------------------------------------------------------------
 

@@ -108,7 +108,7 @@ def test_each_finding_is_a_line_with_its_remedy_below() -> None:
     assert text.startswith("FAIL  disk")
     assert "\x1b" not in text
     assert text.splitlines()[1].strip() == "-> remount it"
-    assert "1 of 1 checks failed" in closing([bad], "pocket", "this machine")
+    assert "1 of 1 checks failed: it cannot run" in closing([bad], "it cannot run", "run it")
 
 
 def test_fewer_gpus_than_the_profile_asks_for_are_a_failure() -> None:

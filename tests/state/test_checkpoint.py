@@ -174,7 +174,7 @@ def test_a_read_error_condemns_a_checkpoint_but_too_many_open_files_do_not(
     saved = save(run)
     for number, expected in ((errno.EIO, Damaged), (errno.EMFILE, OSError), (errno.EACCES, LonghaulError)):
 
-        def fail(path: Path, between: object, number: int = number) -> str:
+        def fail(path: Path, between: object, *, from_disk: bool, number: int = number) -> str:
             raise OSError(number, os.strerror(number))
 
         monkeypatch.setattr("state.checkpoint._sha256", fail)

@@ -121,3 +121,8 @@ def test_how_many_wait_for_their_hash(verified: str, newest: str, expected: int)
     ]
     quarantined = CheckpointFacts("q", None, 1, 9, "q", "d", 1, verified=True, state="quarantined")
     assert num_unhashed([*known, quarantined], newest) == expected
+
+
+def test_an_older_ancestor_stays_in_the_place_of_one_that_was_damaged() -> None:
+    without = [entry for entry in SIX if entry.checkpoint_id != "c5"]
+    assert [entry.checkpoint_id for entry in to_delete(without, RULE, "c6", {"c5": "c4"})] == ["c1", "c2"]
