@@ -6,6 +6,7 @@ comes next (schedule, stagnation, deadlines); Attempts and the Ledger record wha
 
 from __future__ import annotations
 
+import math
 import os
 from contextlib import suppress
 from typing import Any
@@ -46,7 +47,8 @@ SAME_PRESS_S = 0.3
 SECOND_PRESS_S = 10.0
 STOPPED_BY_SIGNAL_S = 600.0
 HEARTBEAT_ROW_S = 30.0
-BACKUP_EVERY_CYCLES = 10
+BACKUP_SHARE = 0.02
+"""Of the time, at most, that goes into back-ups of the store: after each cycle, unless cycles are short."""
 WAIT_S = 0.5
 WAIT_WHILE_KILLING_S = 0.05
 AWAY_S = 3.0
@@ -103,6 +105,7 @@ class Master:
         self.waited = ""  # token of the failure behind the current or last wait
         self.cancelled = ""
         """The job that someone cancelled, in words. The master then stops: only a user may start another."""
+        self.next_backup_at = -math.inf
         self.last_turn = clock.monotonic()
         self.last_heartbeat_row = self.last_turn
 
@@ -353,7 +356,7 @@ class Master:
                 if (worker := self.pool.train_worker) is not None:
                     self.checkpoint_request.worker_started(worker, now)
             case Commit(cycle):
-                self.commit_cycle(cycle)
+                self.commit_cycle(cycle, now)
             case Wait(seconds, reason, failure):
                 self.waiting_until, self.waited = now + seconds, failure
                 self.waiting_for = reason
@@ -362,13 +365,15 @@ class Master:
                 return action
         return None
 
-    def commit_cycle(self, cycle: int) -> None:
-        """Check the cycle for stagnation, commit it, and back up the store every BACKUP_EVERY_CYCLES cycles."""
+    def commit_cycle(self, cycle: int, now: float) -> None:
+        """Check the cycle for stagnation, commit it, and back up the store."""
         judgement = verdict(self.history, self.profile.stagnation)
         self.store.commit_cycle(cycle, str(judgement), judgement.evidence, self.clock.utc())
         crash_point("cycle.committed")
-        if cycle and cycle % BACKUP_EVERY_CYCLES == 0:
+        if now >= self.next_backup_at:
             self.store.backup(f"cycle-{cycle:06d}.db")
+            took = self.clock.monotonic() - now
+            self.next_backup_at = now + took / BACKUP_SHARE
         self.history = self.reader.history()
         self.screen.reload(self.reader)
         if judgement.kind != "go":

@@ -28,7 +28,7 @@ finally:
     for _name in _ABSENT:
         del sys.modules[_name]
 
-BACKUPS_KEPT = 3
+BACKUPS_KEPT = 2
 PRAGMAS = (
     "journal_mode=WAL",
     "synchronous=FULL",

@@ -204,3 +204,15 @@ def test_an_attempt_s_directory_is_never_used_twice(clean: Clean, tmp_path: Path
         spec = json.loads(run.run.attempt(1, 8).spec.read_bytes())
         assert spec["token"] == run.one("SELECT token FROM attempts WHERE cycle=1 AND attempt=8 AND role='train'")
         check_invariants(run, clean.ending)
+
+
+def test_back_ups_of_the_last_cycles_are_whole_and_two_are_kept(tmp_path: Path) -> None:
+    with scene(tmp_path / "run", run__max_cycles=6, run__steps_per_cycle=2, fake__step_s=0.2) as run:
+        run.finish()
+        kept = sorted(run.run.backups.glob("*.db"))
+        assert len(kept) == 2
+        for path in kept:
+            with closing(sqlite3.connect(path)) as db:
+                assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+                last = db.execute("SELECT max(cycle) FROM cycles WHERE state='committed'").fetchone()
+            assert last == (int(path.stem.removeprefix("cycle-")),)
