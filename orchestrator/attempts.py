@@ -13,6 +13,7 @@ import msgspec
 
 from orchestrator import worker_pool
 from orchestrator.attach import Running
+from orchestrator.catch_up import pass_over
 from orchestrator.checkpoint_request import CheckpointRequest
 from orchestrator.commit import STOPPED, Ended, Ledger
 from orchestrator.deadlines import STEPS_TIMED, StepTimes
@@ -188,7 +189,8 @@ class Attempts:
         try:
             facts = self.ledger.commit_checkpoint(self.run.root / message.path, active.end_step, utc)
         except Damaged as error:
-            self.screen.say(f"checkpoint {Path(message.path).name} does not verify ({error}); the head stays")
+            self.screen.say(f"checkpoint {Path(message.path).name} does not verify ({error.reason}); the head stays")
+            pass_over(self.ledger, self.run.root / message.path, error.reason, utc)
             return None
         if facts.checkpoint_id != active.newest:
             active.newest = facts.checkpoint_id

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from orchestrator.commit import Ledger, answers_in
 from orchestrator.ingest import drop_torn_line, ingest_all
@@ -18,6 +19,7 @@ from profiles.schema import Profile
 from state import recover
 from state.crash import crash_point
 from state.history import History
+from state.recover import Kind, Repair
 from state.states import FINAL, AttemptState, CycleState
 from workers.contract import Outcome
 
@@ -39,6 +41,21 @@ def catch_up(ledger: Ledger, now: float) -> list[str]:
         if continues(ledger, line, history, tokens) and not recover.look(item.path).problem:
             return Telling(ledger, records, unknown_part(ledger, line), history, now).all()
     return []
+
+
+def pass_over(ledger: Ledger, path: Path, problem: str, now: float) -> None:
+    """Put away a checkpoint that a living worker has just reported and that does not verify.
+
+    The worker has the state, and its next checkpoint names this one as its parent: so this one gets a row. What it was
+    is told by the worker's events.
+    """
+    run, reader = ledger.run, ledger.reader
+    told = links(run, read_records(run, reader.history().run_id)).values()
+    recover.apply(run, Repair(Kind.QUARANTINE, path, problem))
+    for link in told:
+        facts = link.facts
+        if facts.path == run.relative(path) and reader.checkpoint(facts.checkpoint_id) is None:
+            ledger.store.add_lost_checkpoint(facts, link.attempt, now)
 
 
 def _is_ordinary(ledger: Ledger, item: recover.FoundDir, strangers: list[recover.FoundDir], history: History) -> bool:

@@ -13,6 +13,7 @@ import socket
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,7 +81,8 @@ class RunLock:
     def release(self) -> None:
         """Clear the text and unlock. Keeps the file: unlinking it would let two masters in. Safe to repeat."""
         if self._fd >= 0:
-            os.ftruncate(self._fd, 0)
+            with suppress(OSError):  # the text is for people; the kernel unlocks in any case
+                os.ftruncate(self._fd, 0)
             fcntl.flock(self._fd, fcntl.LOCK_UN)  # a child forked just now may still have the file open
             self._close()
 

@@ -257,7 +257,7 @@ class Store(WritingConnection):
     ) -> None:
         """Set the new head, mark its steps as trained and update the cycle's totals, in one FULL commit. Idempotent.
 
-        from_step: last step of the parent; None looks it up.
+        from_step: step of the last checkpoint before it whose steps count; None looks it up.
         """
         with self.transaction():
             if self.db.execute(
@@ -266,26 +266,14 @@ class Store(WritingConnection):
                 return
             if from_step is None:
                 row = self.db.execute(
-                    "SELECT step FROM checkpoints WHERE checkpoint_id=?", [checkpoint.parent]
+                    "WITH RECURSIVE line(parent, step, state) AS (SELECT parent, step, state FROM checkpoints"
+                    " WHERE checkpoint_id=? UNION ALL SELECT c.parent, c.step, c.state FROM checkpoints c"
+                    " JOIN line ON c.checkpoint_id=line.parent WHERE line.state='quarantined')"
+                    " SELECT step FROM line WHERE state<>'quarantined'",
+                    [checkpoint.parent],
                 ).fetchone()
                 from_step = int(row[0]) if row else 0
-            self.db.execute(
-                "INSERT INTO checkpoints (checkpoint_id, parent, cycle, attempt, step, path, digest, bytes,"
-                " is_cycle_end, state, verified, created_at) VALUES (?,?,?,?,?,?,?,?,?,'committed',?,?)",
-                [
-                    checkpoint.checkpoint_id,
-                    checkpoint.parent,
-                    checkpoint.cycle,
-                    attempt,
-                    checkpoint.step,
-                    checkpoint.path,
-                    checkpoint.digest,
-                    checkpoint.bytes,
-                    checkpoint.is_cycle_end,
-                    checkpoint.verified,
-                    now,
-                ],
-            )
+            self._insert_checkpoint(checkpoint, attempt, "committed", now)
             crash_point("commit.inside")
             self.db.execute("UPDATE runs SET head=?, heartbeat_at=?", [checkpoint.checkpoint_id, now])
             self.db.execute(
@@ -297,6 +285,31 @@ class Store(WritingConnection):
                 [checkpoint.cycle, attempt],
             )
             self._total_cycle(checkpoint.cycle)
+
+    def add_lost_checkpoint(self, checkpoint: CheckpointFacts, attempt: int, now: float) -> None:
+        """Record a checkpoint that does not verify and never became the head: the next one names it as parent."""
+        with self.transaction():
+            self._insert_checkpoint(checkpoint, attempt, "quarantined", now)
+
+    def _insert_checkpoint(self, checkpoint: CheckpointFacts, attempt: int, state: str, now: float) -> None:
+        self.db.execute(
+            "INSERT INTO checkpoints (checkpoint_id, parent, cycle, attempt, step, path, digest, bytes,"
+            " is_cycle_end, state, verified, created_at) VALUES (?,?,?,?,?,?,?,?,?,?,?,?)",
+            [
+                checkpoint.checkpoint_id,
+                checkpoint.parent,
+                checkpoint.cycle,
+                attempt,
+                checkpoint.step,
+                checkpoint.path,
+                checkpoint.digest,
+                checkpoint.bytes,
+                checkpoint.is_cycle_end,
+                state,
+                checkpoint.verified,
+                now,
+            ],
+        )
 
     def _total_cycle(self, cycle: int) -> None:
         self.db.execute(

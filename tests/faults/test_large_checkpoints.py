@@ -160,6 +160,21 @@ def test_a_damaged_head_is_replaced_by_the_next_checkpoint_of_the_worker_that_wr
         assert ending(run) == clean.ending
 
 
+def test_a_checkpoint_that_is_damaged_when_it_is_reported_costs_nothing(clean: Clean, tmp_path: Path) -> None:
+    with scene(tmp_path / "run") as run:
+        master = run.start("ckpt.after_rename:2:stop")  # stops the worker before it reports step 2
+        (path,) = master.wait_for(lambda: list(run.run.checkpoints.glob("c0001-s000002-*")))
+        worker = psutil.Process(master.worker_pid())
+        master.wait_for(lambda: worker.status() == psutil.STATUS_STOPPED)
+        flip_a_byte(path)
+        worker.send_signal(signal.SIGCONT)
+        assert master.end() == 0, master.text()
+        assert f"checkpoint {path.name} does not verify" in master.out.read_text()
+        assert quarantined(run) == ["s000002"]
+        assert run.attempts() == [("succeeded", 0, "")]
+        check_invariants(run, clean.ending)
+
+
 def test_a_damaged_head_that_no_worker_can_replace_sends_the_run_back_to_the_one_before(
     clean: Clean, tmp_path: Path
 ) -> None:
