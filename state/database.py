@@ -18,7 +18,7 @@ from state import durable
 from state.crash import crash_point
 from state.layout import RunDir
 from state.opening import BUSY_S, is_busy, store_error
-from state.tables import APPLICATION_ID, MIGRATIONS, SCHEMA_VERSION
+from state.tables import APPLICATION_ID, MIGRATIONS, SCHEMA_VERSION, statements
 
 _ABSENT = [name for name in ("numpy", "pandas") if name not in sys.modules]
 sys.modules.update(dict.fromkeys(_ABSENT))  # type: ignore[arg-type]
@@ -103,7 +103,7 @@ class WritingConnection:
             self.backup(f"state.db.v{version}.bak")
         for number in range(version, SCHEMA_VERSION):
             with self.transaction():
-                for statement in filter(str.strip, MIGRATIONS[number].split(";")):
+                for statement in statements(MIGRATIONS[number]):
                     self.db.execute(statement)
                 crash_point("store.in_migration")
                 self.db.execute(f"PRAGMA user_version={number + 1}")

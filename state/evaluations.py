@@ -21,6 +21,7 @@ from state import durable
 from state.crash import crash_point
 from state.layout import RunDir
 from state.opening import is_busy, read_only
+from state.tables import statements
 
 APPLICATION_ID = 0x4C4F4E45  # "LONE"
 MIGRATIONS: tuple[str, ...] = (
@@ -175,7 +176,7 @@ class EvaluationStore:
                 self.db.execute(f"PRAGMA {pragma}")
             for number in range(version, SCHEMA_VERSION):
                 with self._transaction():
-                    for statement in filter(str.strip, MIGRATIONS[number].split(";")):
+                    for statement in statements(MIGRATIONS[number]):
                         self.db.execute(statement)
                     self.db.execute(f"PRAGMA user_version={number + 1}")
                     self.db.execute(f"PRAGMA application_id={APPLICATION_ID}")

@@ -28,10 +28,11 @@ from state.history import (
 from state.layout import RunDir
 from state.opening import damaged, read_only, store_error
 from state.states import AttemptState, CycleState, RunState
-from state.tables import WITH_ANSWERS, WITH_NODES
+from state.tables import WITH_ANSWERS, WITH_NODES, WITH_TOTALS
 
 Answers = dict[tuple[int, str], dict[str, AnswerBits]]
 """(cycle, suite) -> task -> bits."""
+Scores = dict[int, list[ValidationFacts]]
 
 _CHECKPOINT = "checkpoint_id, parent, cycle, step, path, digest, bytes, verified, is_cycle_end, state"
 _THAT_COUNT = (
@@ -109,20 +110,26 @@ class Reader:
         head = self.checkpoint(run[3]) if run[3] else None
         # The oldest uncommitted cycle: after a walk back over several cycles, each is repeated in order.
         newest = self._rows(
-            f"SELECT {_CYCLE} FROM cycles ORDER BY state='committed', CASE state WHEN 'committed'"
-            " THEN -cycle ELSE cycle END LIMIT 1"
-        )
+            f"SELECT {_CYCLE} FROM cycles WHERE state<>'committed' ORDER BY cycle LIMIT 1"
+        ) or self._rows(f"SELECT {_CYCLE} FROM cycles ORDER BY cycle DESC LIMIT 1")
         recent = self._rows(
             f"SELECT {_CYCLE} FROM cycles WHERE state='committed' ORDER BY cycle DESC LIMIT ?", [WINDOW]
         )
         answers: Answers = {}
+        scores: Scores = {}
         all_problems = cost = None
-        if newest and self._rows("PRAGMA user_version")[0][0] >= WITH_ANSWERS:
-            answers = answers_of(self.connection, min(row[0] for row in (*newest, *recent)))
-            all_problems, cost = self._rows("SELECT all_problems FROM runs")[0][0], self._validation_cost()
-        current = self._cycle(newest[0], answers) if newest else None
+        version = self._rows("PRAGMA user_version")[0][0]
+        if newest:
+            first = min(row[0] for row in (*newest, *recent))
+            if version >= WITH_ANSWERS:
+                answers = answers_of(self.connection, first)
+                all_problems, cost = self._rows("SELECT all_problems FROM runs")[0][0], self._validation_cost()
+            scores = self._scores([row[0] for row in (*newest, *recent)], answers)
+        current = _cycle(newest[0], scores) if newest else None
         totals = self._rows(
-            "SELECT count(*) FILTER (WHERE state='committed' AND cycle>0), coalesce(sum(new_examples),0),"
+            "SELECT cycles_done, new_examples, train_s FROM totals"
+            if version >= WITH_TOTALS
+            else "SELECT count(*) FILTER (WHERE state='committed' AND cycle>0), coalesce(sum(new_examples),0),"
             " coalesce(sum(train_s),0.0) FROM cycles"
         )[0]
         seeding_s = self._rows(
@@ -139,7 +146,7 @@ class Reader:
             created_at=run[6],
             heartbeat_at=run[7],
             current=current,
-            recent=tuple(self._cycle(row, answers) for row in reversed(recent)),
+            recent=tuple(_cycle(row, scores) for row in reversed(recent)),
             failures=self._failures(),
             last_attempt=self._last_attempts(current.cycle) if current else {},
             first_validation=self._validation("ORDER BY step ASC LIMIT 1"),
@@ -156,37 +163,29 @@ class Reader:
 
     def _validation_cost(self) -> ValidationCost | None:
         """Cost of the newest validation, as its worker measured it; None if an older version did not report it."""
+        newest = self._rows(
+            "SELECT cycle, attempt FROM validations WHERE suite=(SELECT suite FROM validations ORDER BY rowid LIMIT 1)"
+            " ORDER BY step DESC LIMIT 1"
+        )
+        if not newest:
+            return None
         rows = self._rows(
             "SELECT sum(json_extract(payload, '$.seconds')), sum(json_extract(payload, '$.metrics.mean.n')),"
             " sum(json_extract(payload, '$.available')), count(*) - count(json_extract(payload, '$.available'))"
-            " FROM events WHERE type=? AND (cycle, attempt) = (SELECT cycle, attempt FROM validations"
-            " ORDER BY step DESC LIMIT 1)",
-            [event_kinds.VALIDATION.name],
+            " FROM events WHERE cycle=? AND attempt=? AND type=?",
+            [*newest[0], event_kinds.VALIDATION.name],
         )
         seconds, asked, available, unsaid = rows[0]
         return ValidationCost(seconds, int(asked), int(available)) if asked and not unsaid else None
 
-    def _cycle(self, row: Sequence[Any], answers: Answers) -> CycleFacts:
-        validations = self._rows(f"SELECT {_VALIDATION} FROM validations WHERE cycle=?", [row[0]])
-        (cycle, phase, state, first, end, reseed, verdict, evidence, exhausted, proposals, new, learnable, train_s) = (
-            row
-        )
-        return CycleFacts(
-            cycle,
-            phase,
-            CycleState(state),
-            first,
-            end,
-            reseed,
-            verdict,
-            evidence,
-            bool(exhausted),
-            proposals,
-            new,
-            learnable,
-            train_s,
-            tuple(_validation(v, answers.get((cycle, v[2]))) for v in validations),
-        )
+    def _scores(self, cycles: Sequence[int], answers: Answers) -> Scores:
+        """The validations of these cycles, by cycle."""
+        found: Scores = {}
+        of_these = f"cycle IN ({','.join('?' * len(cycles))}) ORDER BY rowid"
+        for row in self._rows(f"SELECT {_VALIDATION} FROM validations WHERE {of_these}", cycles):
+            cycle, suite = row[0], row[2]
+            found.setdefault(cycle, []).append(_validation(row, answers.get((cycle, suite))))
+        return found
 
     def _validation(self, order: str) -> ValidationFacts | None:
         first = self._rows("SELECT suite FROM validations ORDER BY rowid LIMIT 1")
@@ -211,7 +210,7 @@ class Reader:
         return dict(self._rows("SELECT role, max(attempt) FROM attempts WHERE cycle=? GROUP BY role", [cycle]))
 
     def _reductions(self) -> int:
-        return int(self._rows("SELECT coalesce(max(reductions), 0) FROM attempts")[0][0])
+        return int(self._rows("SELECT coalesce(max(reductions), 0) FROM attempts WHERE reductions > 0")[0][0])
 
     def open_attempts(self) -> tuple[AttemptFacts, ...]:
         """Attempts whose row is not closed, oldest first."""
@@ -334,6 +333,26 @@ def _checkpoint(row: Sequence[Any]) -> CheckpointFacts:
 def _validation(row: Sequence[Any], answers: dict[str, AnswerBits] | None = None) -> ValidationFacts:
     cycle, step, suite, accuracy, correct, n, metrics = row
     return ValidationFacts(cycle, step, suite, accuracy, correct, n, json.loads(metrics), answers or {})
+
+
+def _cycle(row: Sequence[Any], scores: Scores) -> CycleFacts:
+    cycle, phase, state, first, end, reseed, verdict, evidence, exhausted, proposals, new, learnable, train_s = row
+    return CycleFacts(
+        cycle,
+        phase,
+        CycleState(state),
+        first,
+        end,
+        reseed,
+        verdict,
+        evidence,
+        bool(exhausted),
+        proposals,
+        new,
+        learnable,
+        train_s,
+        tuple(scores.get(cycle, ())),
+    )
 
 
 def _attempt(row: Sequence[Any]) -> AttemptFacts:

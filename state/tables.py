@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Iterator
+
 APPLICATION_ID = 0x4C4F4E47  # "LONG"
 
 MIGRATIONS: tuple[str, ...] = (
@@ -158,10 +161,50 @@ MIGRATIONS: tuple[str, ...] = (
         at REAL NOT NULL
     ) STRICT;
     """,
+    """
+    CREATE INDEX attempts_reduced ON attempts(reductions) WHERE reductions > 0;
+    CREATE INDEX cycles_undone ON cycles(cycle) WHERE state <> 'committed';
+    CREATE TABLE totals (
+        cycles_done INTEGER NOT NULL,
+        new_examples INTEGER NOT NULL,
+        train_s REAL NOT NULL
+    ) STRICT;
+    INSERT INTO totals SELECT count(*) FILTER (WHERE state='committed' AND cycle>0),
+        coalesce(sum(new_examples), 0), coalesce(sum(train_s), 0.0) FROM cycles;
+    CREATE TRIGGER cycle_added AFTER INSERT ON cycles BEGIN
+        UPDATE totals SET cycles_done=cycles_done + (NEW.state='committed' AND NEW.cycle>0),
+            new_examples=new_examples + NEW.new_examples, train_s=train_s + NEW.train_s;
+    END;
+    CREATE TRIGGER cycle_removed AFTER DELETE ON cycles BEGIN
+        UPDATE totals SET cycles_done=cycles_done - (OLD.state='committed' AND OLD.cycle>0),
+            new_examples=new_examples - OLD.new_examples, train_s=train_s - OLD.train_s;
+    END;
+    CREATE TRIGGER cycle_changed AFTER UPDATE OF state, new_examples, train_s ON cycles BEGIN
+        UPDATE totals SET
+            cycles_done=cycles_done - (OLD.state='committed' AND OLD.cycle>0)
+                + (NEW.state='committed' AND NEW.cycle>0),
+            new_examples=new_examples - OLD.new_examples + NEW.new_examples,
+            train_s=train_s - OLD.train_s + NEW.train_s;
+    END;
+    """,
 )
+
+
+def statements(script: str) -> Iterator[str]:
+    """The statements of a script, each whole: a trigger has semicolons of its own."""
+    begun = ""
+    for part in script.split(";"):
+        begun += part + ";"
+        if sqlite3.complete_statement(begun):
+            if begun.strip(" \n;"):
+                yield begun
+            begun = ""
+
 
 WITH_ANSWERS = 2
 """First version with problem_sets, answers and runs.all_problems. Readers open older stores without migrating them."""
 WITH_NODES = 3
 """First version with node_failures."""
+WITH_TOTALS = 4
+"""First version with totals, which triggers keep, so that no reader adds up all cycles."""
 SCHEMA_VERSION = len(MIGRATIONS)

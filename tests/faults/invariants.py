@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from orchestrator.commit import Ledger
 from orchestrator.copies import owner_of
 from orchestrator.launchers.local import strays
@@ -119,6 +121,12 @@ def _the_store_is_sound(run: RunDir) -> None:
     with closing(sqlite3.connect(run.store)) as db:
         assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)], "I5"
         assert db.execute("PRAGMA foreign_key_check").fetchall() == [], "I5"
+        kept = db.execute("SELECT cycles_done, new_examples, train_s FROM totals").fetchall()
+        counted = db.execute(
+            "SELECT count(*) FILTER (WHERE state='committed' AND cycle>0), coalesce(sum(new_examples), 0),"
+            " coalesce(sum(train_s), 0.0) FROM cycles"
+        ).fetchone()
+        assert kept == [pytest.approx(counted)], "I5"
 
 
 def _parents_form_one_chain(scene: Scene) -> None:

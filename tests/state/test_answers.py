@@ -20,7 +20,11 @@ def without_answers(path: Path) -> RunDir:
     """A store as the first version of the schema left it, with three validated cycles."""
     run = build_store(path, cycles=3, steps=30)
     with closing(sqlite3.connect(run.store)) as db, db:
-        for table in ("node_failures", "answers", "problem_sets"):
+        for trigger in ("cycle_added", "cycle_removed", "cycle_changed"):
+            db.execute(f"DROP TRIGGER {trigger}")
+        for index in ("attempts_reduced", "cycles_undone"):
+            db.execute(f"DROP INDEX {index}")
+        for table in ("totals", "node_failures", "answers", "problem_sets"):
             db.execute(f"DROP TABLE {table}")
         db.executescript("ALTER TABLE runs DROP COLUMN all_problems; PRAGMA user_version=1;")
     return run
