@@ -17,6 +17,7 @@ from orchestrator.checkpoint_request import CheckpointRequest
 from orchestrator.clock import Clock
 from orchestrator.commit import Ledger
 from orchestrator.control import Client, Server
+from orchestrator.cycle_files import remove_old_cycles
 from orchestrator.deadlines import overdue
 from orchestrator.display.screen import Screen
 from orchestrator.display.wording import duration
@@ -372,6 +373,7 @@ class Master:
         crash_point("cycle.committed")
         if now >= self.next_backup_at:
             self.store.backup(f"cycle-{cycle:06d}.db")
+            remove_old_cycles(self.attempts.run, self.profile.retention.keep_cycles)
             took = self.clock.monotonic() - now
             self.next_backup_at = now + took / BACKUP_SHARE
         self.history = self.reader.history()

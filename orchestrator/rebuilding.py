@@ -1,11 +1,14 @@
-"""Rebuilds a lost or damaged store from the run's files: what each attempt was told, did and left."""
+"""Rebuilds a lost or damaged store: from its newest back-up, and from what each attempt was told, did and left."""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
 import time
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.commit import Ledger
@@ -16,11 +19,14 @@ from profiles.errors import ExitCode, LonghaulError
 from profiles.load import from_json
 from profiles.schema import Profile
 from state import durable, recover
+from state.checkpoint import Damaged, Manifest, read_manifest
+from state.database import remove_store
 from state.layout import RunDir
-from state.opening import damaged
+from state.opening import damaged, read_only, unsound
 from state.reader import Reader, is_born
 from state.states import RunState
 from state.store import NewRun, Store
+from state.tables import SCHEMA_VERSION
 
 KEPT = "all files, unchanged"
 
@@ -44,20 +50,72 @@ def problem_of(run_dir: RunDir) -> str:
 
 
 def made_again(run_dir: RunDir) -> list[str]:
-    """Quarantine the old store and rebuild a new one from the run's files. Returns one line per action.
+    """Quarantine the old store and rebuild a new one: from its newest back-up that is whole, and the run's files.
 
-    Raises LonghaulError (STORE), before touching anything, if the files do not suffice.
+    Returns one line per action. Raises LonghaulError (STORE), before touching anything, if neither suffices.
     """
     records = read_records(run_dir)
-    new, profile = newborn(run_dir, records)
-    check_checkpoints(run_dir, new.run_id)
+    backup = newest_backup(run_dir, records)
+    if backup is None:
+        new, profile = newborn(run_dir, records)
+        run_id = new.run_id
+    else:
+        new, (run_id, profile) = None, backup.holds
+    check_checkpoints(run_dir, run_id)
     make_folders(run_dir)
     lines = [f"the old one is kept as {path}" for path in put_aside(run_dir)]
+    if backup is not None:
+        put_in_place(run_dir, backup.path)
+        lines.append(f"began from the back-up {backup.path.name}")
     with closing(Store.open(run_dir, new)) as store, closing(Reader.open(run_dir)) as reader:
         ledger = Ledger(run_dir, store, reader, profile.retention)
         lines += recover_run(run_dir, store, reader, ledger, time.time())
         store.set_run_state(RunState.FAILED, "its store was made again from its files", time.time())
     return lines
+
+
+@dataclass(frozen=True)
+class Backup:
+    """A back-up of the store that is whole. holds: the run's id and its profile."""
+
+    path: Path
+    holds: tuple[str, Profile]
+
+
+def newest_backup(run_dir: RunDir, records: Sequence[Record]) -> Backup | None:
+    """The newest back-up that is whole and of this run, and from which files lead to every checkpoint that is there."""
+    specs = {record.spec.token: record.spec.run_id for record in records}
+    made_by = [(manifest.run_id, manifest.token) for manifest in manifests(run_dir)]
+    for path in sorted(run_dir.backups.glob("cycle-*.db"), reverse=True):
+        if unsound(path):
+            continue
+        with closing(read_only(path)) as db:
+            version = db.execute("PRAGMA user_version").fetchone()[0]
+            run_id, text, sha256 = db.execute("SELECT run_id, profile, profile_sha256 FROM runs").fetchone()
+            known = {token for (token,) in db.execute("SELECT token FROM attempts")} | set(specs)
+        is_ours = not specs or run_id in specs.values()
+        leads_on = {token for of, token in made_by if of == run_id} <= known
+        is_whole = hashlib.sha256(text.encode()).hexdigest() == sha256
+        if is_ours and leads_on and is_whole and version <= SCHEMA_VERSION:
+            return Backup(path, (run_id, from_json(text)))
+    return None
+
+
+def manifests(run_dir: RunDir) -> Iterator[Manifest]:
+    """Those of all checkpoints that can be read."""
+    for path in run_dir.checkpoints.glob("[!.]*"):
+        with suppress(Damaged, OSError):
+            yield read_manifest(path)
+
+
+def put_in_place(run_dir: RunDir, backup: Path) -> None:
+    """Make a copy of a back-up the store: complete under another name first, as a new store is."""
+    with durable.explained("cannot restore the back-up", run_dir.unborn_store, KEPT):
+        remove_store(run_dir.unborn_store)
+        shutil.copyfile(backup, run_dir.unborn_store)
+        durable.fsync_file(run_dir.unborn_store)
+        run_dir.unborn_store.rename(run_dir.store)
+        durable.fsync_dir(run_dir.root)
 
 
 def newborn(run_dir: RunDir, records: Sequence[Record]) -> tuple[NewRun, Profile]:

@@ -6,7 +6,6 @@ quarantine/ and deletes nothing that is whole.
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -31,7 +30,7 @@ from profiles.load import from_json
 from state import durable, recover
 from state.history import CheckpointFacts
 from state.layout import RunDir
-from state.opening import read_only
+from state.opening import unsound
 from state.reader import Reader
 from state.recover import Kind, Repair
 from state.store import Store
@@ -77,19 +76,6 @@ def store_problem(run: RunDir) -> str:
             raise
         return error.what
     return ""
-
-
-def unsound(path: Path) -> str:
-    """What SQLite finds wrong with a database; empty: nothing."""
-    try:
-        with closing(read_only(path)) as db:
-            verdict = db.execute("PRAGMA integrity_check(1)").fetchone()[0]
-            if verdict != "ok":
-                return str(verdict)
-            lost = db.execute("PRAGMA foreign_key_check").fetchone()
-            return f"a row of {lost[0]} names another that is not there" if lost else ""
-    except sqlite3.Error as error:
-        return str(error)
 
 
 def backups(run: RunDir, fix: str) -> Iterator[Finding]:

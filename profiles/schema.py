@@ -299,6 +299,8 @@ class Retention(Section, frozen=True):
     """Number of ancestors of the head that stay."""
     keep_every: Annotated[Count, FREE] = 10
     """Keep the last checkpoint of every Nth cycle for good; 0: none."""
+    keep_cycles: Annotated[Count, FREE] = 200
+    """Newest cycles whose logs, specs and events stay as files; 0: all. The store keeps what older ones did."""
     scrub_mb_per_s: Annotated[Count, FREE] = 20
     """MB read each second while the master hashes kept checkpoints again, once a day, to find what rotted; 0: none."""
     keep_rollout_steps: Annotated[Count, FREE] = 0

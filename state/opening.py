@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 from profiles.errors import ExitCode, LonghaulError
@@ -24,6 +25,19 @@ SMALLEST_ROOM = 1 << 20
 def read_only(path: Path) -> sqlite3.Connection:
     """A read-only connection. The path is quoted, so it may contain `#`, `?` and `%`. Raises sqlite3.Error."""
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_S)
+
+
+def unsound(path: Path) -> str:
+    """What SQLite finds wrong with a database; empty: nothing."""
+    try:
+        with closing(read_only(path)) as db:
+            verdict = db.execute("PRAGMA integrity_check(1)").fetchone()[0]
+            if verdict != "ok":
+                return str(verdict)
+            lost = db.execute("PRAGMA foreign_key_check").fetchone()
+            return f"a row of {lost[0]} names another that is not there" if lost else ""
+    except sqlite3.Error as error:
+        return str(error)
 
 
 def is_busy(error: Exception) -> bool:

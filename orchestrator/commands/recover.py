@@ -1,7 +1,7 @@
-"""Rebuild a lost or damaged store from the run's files.
+"""Rebuild a lost or damaged store from its newest back-up and the run's files.
 
-What each attempt was told, did and left is read from checkpoints/ and cycles/. A store that is damaged is kept in
-quarantine/; one that is whole is left as it is. Needs --run NAME.
+What each attempt was told, did and left since then is read from checkpoints/ and cycles/. A store that is damaged is
+kept in quarantine/; one that is whole is left as it is. Needs --run NAME.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.cycle_files import old_cycles
 from tests.faults.conftest import Clean
 from tests.faults.harness import Scene, scene
 from tests.faults.invariants import Ending, check_invariants, ending
@@ -25,6 +26,11 @@ CYCLES = {"run__steps_per_cycle": 2, "run__checkpoint_every": 1}
 def remove(run: Scene) -> None:
     for path in run.run.root.glob("state.db*"):
         path.unlink()
+
+
+def remove_with_back_ups(run: Scene) -> None:
+    remove(run)
+    shutil.rmtree(run.run.backups)
 
 
 def cut_short(run: Scene) -> None:
@@ -60,6 +66,7 @@ def mend(run: Scene) -> str:
     ("crash", "damage"),
     [
         *(("commit.after:3", damage) for damage in (remove, cut_short, overwrite, change_the_profile)),
+        ("commit.after:3", remove_with_back_ups),
         ("attempt.before_close:4", remove),
         *(
             pytest.param("attempt.before_close:4", damage, marks=pytest.mark.exhaustive)
@@ -81,7 +88,7 @@ def test_D6_D7_store_lost_torn_or_changed_is_made_again_and_the_run_ends_as_if_n
         assert answers and set(stored_answers(run)) >= set(answers)
         run.finish()
         check_invariants(run, clean.ending)
-        assert damage is remove or list(run.run.quarantine.glob("state.db.1"))
+        assert damage in (remove, remove_with_back_ups) or list(run.run.quarantine.glob("state.db.1"))
 
 
 def test_D6_killed_while_the_store_is_made_again_it_is_made_all_the_same(clean: Clean, tmp_path: Path) -> None:
@@ -89,7 +96,7 @@ def test_D6_killed_while_the_store_is_made_again_it_is_made_all_the_same(clean: 
         with scene(tmp_path / f"at-{nth}") as run:
             run.finish("attempt.before_close:4", code=KILLED)
             run.wait_until_nobody_is_left()
-            remove(run)
+            remove_with_back_ups(run)
             command = [*run.command()[:3], "recover", "--run", run.name, "--runs", str(run.root / "runs")]
             assert run.launch(command, f"recover.told:{nth}").end() == KILLED
             run.finish()
@@ -101,6 +108,7 @@ def test_D6_without_one_whole_spec_or_checkpoint_nothing_is_touched(tmp_path: Pa
         run.finish()
         remove(run)
         specs = list(run.run.cycles.glob("*/*/spec.json"))
+        assert list(run.run.backups.glob("*.db")), "from which nothing would lead to the last checkpoint"
         kept = {path: path.read_bytes() for path in specs}
         for path in specs:
             path.write_bytes(kept[path][:-9])
@@ -216,3 +224,31 @@ def test_back_ups_of_the_last_cycles_are_whole_and_two_are_kept(tmp_path: Path) 
                 assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
                 last = db.execute("SELECT max(cycle) FROM cycles WHERE state='committed'").fetchone()
             assert last == (int(path.stem.removeprefix("cycle-")),)
+
+
+# --- files of old cycles ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("backed_up", "keep", "expected"),
+    [
+        pytest.param([9, 8], 3, [1, 2, 3, 4, 5], id="what all back-ups hold, but for the newest"),
+        pytest.param([9], 3, [], id="none before there are two back-ups"),
+        pytest.param([9, 8], 0, [], id="none if all are to stay"),
+        pytest.param([9, 8], 50, [], id="none in a young run"),
+    ],
+)
+def test_which_cycles_lose_their_files(backed_up: list[int], keep: int, expected: list[int]) -> None:
+    assert old_cycles(range(1, 10), backed_up, keep) == expected
+
+
+def test_a_store_that_is_lost_comes_back_whole_although_files_of_old_cycles_are_gone(tmp_path: Path) -> None:
+    with scene(tmp_path / "run", **CYCLES, run__max_cycles=12, fake__step_s=0.15, retention__keep_cycles=2) as run:
+        run.finish()
+        there = {path.name for path in run.run.cycles.iterdir()}
+        assert "0012" in there and "0001" not in there
+        before = ending(run)
+        remove(run)
+        assert "began from the back-up" in mend(run)
+        run.finish()
+        check_invariants(run, before)
