@@ -58,10 +58,13 @@ class Attempts:
         self.ledger = ledger
         self.checkpoint_request = checkpoint_request
         self.screen = screen
+        self.doubtful: list[Path] = []
+        """Checkpoints of the active worker that did not verify when it reported them."""
         self.read_steps()
 
     def start(self, action: Train | Validate, history: History, now: float, utc: float) -> None:
         """Plan the attempt, take a worker and start it."""
+        self.doubtful = []
         role = "train" if isinstance(action, Train) else "validate"
         action = replace(action, attempt=self.run.free_attempt(action.cycle, action.attempt, role))
         if isinstance(action, Train):
@@ -186,20 +189,36 @@ class Attempts:
 
     def take_checkpoint(self, active: Active, message: Message, utc: float) -> CheckpointFacts | None:
         """Verify the checkpoint that a worker reports as durable, and make it the head."""
+        path = self.run.root / message.path
         try:
-            facts = self.ledger.commit_checkpoint(self.run.root / message.path, active.end_step, utc)
+            self.settle_doubtful(path, active.end_step, utc)
+            facts = self.ledger.commit_checkpoint(path, active.end_step, utc)
         except Damaged as error:
-            self.screen.say(f"checkpoint {Path(message.path).name} does not verify ({error.reason}); the head stays")
-            pass_over(self.ledger, self.run.root / message.path, error.reason, utc)
+            self.doubtful.append(path)
+            self.screen.say(f"checkpoint {path.name} does not verify ({error.reason}); the head stays")
             return None
         if facts.checkpoint_id != active.newest:
             active.newest = facts.checkpoint_id
             self.screen.say(f"checkpoint of step {facts.step} is durable ({facts.digest[:12]})")
-            for path in self.ledger.prune():
-                self.screen.note_pruned(path)
+            for pruned in self.ledger.prune():
+                self.screen.note_pruned(pruned)
         if message.id:
             self.checkpoint_request.committed(facts)
         return facts
+
+    def settle_doubtful(self, child: Path, end_step: int, utc: float) -> None:
+        """Look again at what did not verify, now that the worker went on from it: commit it, or put it away.
+
+        Raises Damaged if the child's own manifest cannot be read.
+        """
+        if not self.doubtful or self.ledger.knows_parent(child):
+            return
+        doubtful, self.doubtful = self.doubtful, []
+        for path in doubtful:
+            try:
+                self.ledger.commit_checkpoint(path, end_step, utc)
+            except Damaged as error:
+                pass_over(self.ledger, path, error.reason, utc)
 
     def ask_to_stop(self, active: Active, now: float) -> None:
         """Ask a train worker to stop after its step. A validation is aborted: it is repeated on resume."""

@@ -80,6 +80,11 @@ class Ledger:
         self.publish()
         return facts
 
+    def knows_parent(self, path: Path) -> bool:
+        """Whether the checkpoint continues one that has a row, or is the first. Raises state.checkpoint.Damaged."""
+        parent = read_manifest(path).parent
+        return parent is None or self.reader.checkpoint(parent) is not None
+
     def publish(self) -> None:
         """Update latest.json and best.json."""
         pointers.publish(self.run, self.reader)

@@ -55,6 +55,9 @@ def made_again(run_dir: RunDir) -> list[str]:
     Returns one line per action. Raises LonghaulError (STORE), before touching anything, if neither suffices.
     """
     records = read_records(run_dir)
+    left = [*run_dir.checkpoints.glob("[!.]*"), *run_dir.backups.glob("*.db")]
+    if not records and not left and not is_born(run_dir):
+        return ["the run had not begun: nothing is lost, and the next start begins it"]
     backup = newest_backup(run_dir, records)
     if backup is None:
         new, profile = newborn(run_dir, records)
