@@ -2,6 +2,7 @@
 
     python -m benchmarks verl_gpu                          every part that this machine can do
     python -m benchmarks verl_gpu --only weights ranks --shape qwen2.5-1.5b
+    python -m benchmarks verl_gpu --only train --set vllm.enforce_eager=true --runs DIR
 
 weights  vLLM holds each tensor as our table of parts says, on one GPU and on two; a swapped row and a zeroed shard are
          found by digests, and what log-probs of fixed tokens see of them is printed.
@@ -22,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,7 +72,8 @@ def main(arguments: list[str]) -> int:
     gpus, installed = gpus_here(), [name for name in ("verl", "ray", "vllm") if is_installed(name)]
     print(f"reproduce: python -m benchmarks verl_gpu {' '.join(arguments)}\n", flush=True)
     failed = []
-    with tempfile.TemporaryDirectory(prefix="longhaul-verl-gpu-") as folder:
+    made = tempfile.TemporaryDirectory(prefix="longhaul-verl-gpu-") if args.runs is None else nullcontext(args.runs)
+    with made as folder:
         for name in args.only or PARTS:
             print(f"== {name}", flush=True)
             if reason := reason_against(PARTS[name], gpus, installed):
@@ -88,6 +91,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--only", nargs="+", choices=PARTS, default=[])
     made.add_argument("--shape", choices=ARCHITECTURES, default=SHAPE)
     made.add_argument("--steps", type=int, default=4, help="of verl (%(default)s)")
+    made.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="override one knob of `train`")
+    made.add_argument("--runs", metavar="DIR", help="keep the runs of `train` there, and go on with what is there")
     made.add_argument("--inside", type=int, default=0, help=argparse.SUPPRESS)
     made.add_argument("--model", default="", help=argparse.SUPPRESS)
     return made
@@ -261,8 +266,8 @@ def settings(shape: str, steps: int, gpus: int) -> list[str]:
     ]
 
 
-def profile_of(shape: str, steps: int, gpus: int) -> Profile:
-    return load_profile("verl-debug", settings(shape, steps, gpus)).profile
+def profile_of(knobs: list[str]) -> Profile:
+    return load_profile("verl-debug", knobs).profile
 
 
 def planned_bytes(profile: Profile, shape: str, card_bytes: int) -> int:
@@ -281,7 +286,8 @@ def train_on(args: argparse.Namespace, folder: Path, gpus: int) -> bool:
     name = f"verl-{gpus}"
     command = [sys.executable, "-m", "orchestrator", "run", "--plain", "--profile", "verl-debug", "--run", name]
     command += ["--runs", str(folder)]
-    command += [word for one in settings(args.shape, args.steps, gpus) for word in ("--set", one)]
+    knobs = [*settings(args.shape, args.steps, gpus), *args.set]
+    command += [word for one in knobs for word in ("--set", one)]
     if code := subprocess.run(command, stdin=subprocess.DEVNULL).returncode:
         print(f"{gpus} GPUs: the run ended with {code}; its output is above   WRONG\n", flush=True)
         return False
@@ -295,7 +301,7 @@ def train_on(args: argparse.Namespace, folder: Path, gpus: int) -> bool:
         print(f"step {place}: " + ", ".join(f"{what} {step.get(key, float('nan')):.4g}" for what, key in told.items()))
     measured = max(float(step["memory/train/allocated"]) for step in steps)
     card = torch.cuda.get_device_properties(0).total_memory
-    planned = planned_bytes(profile_of(args.shape, args.steps, gpus), args.shape, card)
+    planned = planned_bytes(profile_of(knobs), args.shape, card)
     error = planned / measured - 1
     is_right = abs(error) <= PLANNED_WITHIN
     print(

@@ -52,7 +52,7 @@ def test_without_a_gpu_each_part_says_why_it_is_skipped() -> None:
 
 @pytest.mark.parametrize("gpus", [1, 2])
 def test_the_job_is_one_that_the_rules_and_the_plan_take(gpus: int) -> None:
-    profile = profile_of("qwen2.5-0.5b", 4, gpus)
+    profile = profile_of(settings("qwen2.5-0.5b", 4, gpus))
     assert [one.text for one in check_rules(profile)] == []
     # 16 bytes of state for each of 494 million parameters on one GPU, half of it on two, and what a pass holds.
     state = 16 * 494_032_768 / gpus
@@ -64,7 +64,7 @@ def test_the_pinned_verl_knows_its_settings() -> None:
     from workers.verl import check
     from workers.verl import settings as verls
 
-    check.compose(verls.settings(profile_of("qwen2.5-0.5b", 4, 2), check.EXAMPLE))
+    check.compose(verls.settings(profile_of(settings("qwen2.5-0.5b", 4, 2)), check.EXAMPLE))
 
 
 def test_the_model_s_weights_and_true_log_probs_are_read_on_a_cpu(tmp_path: Path) -> None:
