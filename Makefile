@@ -53,6 +53,13 @@ test-exhaustive: .venv/.ready  ## Run the tests that `make test` leaves out: mor
 faults: .venv/.ready  ## Run all tests of crashes, power cuts and refusals, every case of them: hours on two cores
 	@exec $(python) -m pytest -n $(JOBS) --dist worksteal -m "exhaustive or not exhaustive" tests/faults tests/state $(ARGS)
 
+reliability: .venv/.ready  ## Run the tests of faults, EXHAUSTIVE=1 for all their cases, and write docs/reliability.md
+	@$(python) -m pytest -n $(JOBS) --dist worksteal $(if $(EXHAUSTIVE),-m "exhaustive or not exhaustive") --junitxml .venv/faults.xml tests/faults
+	@$(python) -m tests.faults.table .venv/faults.xml > docs/reliability.md
+
+soak: .venv/.ready  ## Look for what grows in a long run: 20,000 cycles and 2 hours of pocket, about half a day
+	@exec $(python) -m benchmarks soak $(ARGS)
+
 test-as-user: .venv/.ready  ## As root: run the tests of sandbox, faults and permissions again, as an ordinary user
 	@exec bash scripts/as-user.sh $(python) -m pytest -n $(JOBS) --dist worksteal $(or $(ARGS),-m "not slow and not exhaustive" $(AS_USER))
 

@@ -143,9 +143,22 @@ class Ledger:
         head = history.head
         if head is None:
             return []
+        doomed = self.doomed()
+        for facts in doomed:
+            self._delete(facts, head)
+        trash.empty(self.run)
+        if history.current is not None:
+            self._drop_rollouts(history.current.cycle, head.step)
+        return [facts.path for facts in doomed]
+
+    def doomed(self) -> list[CheckpointFacts]:
+        """The checkpoints that retention does not keep, and those whose deletion was begun."""
+        head = self.reader.history().head
+        if head is None:
+            return []
         known = self.reader.checkpoints()
         best = {checkpoint_id: suite for suite, checkpoint_id in self.reader.best_checkpoints().items()}
-        doomed = retention.to_delete(
+        unkept = retention.to_delete(
             [kept_facts(facts, best) for facts in known if facts.state == "committed"],
             retention.Rule(self.rule.keep_ancestors, self.rule.keep_every),
             head.checkpoint_id,
@@ -153,12 +166,7 @@ class Ledger:
         )
         by_id = {facts.checkpoint_id: facts for facts in known}
         unfinished = [facts for facts in known if facts.state == "deleting"]
-        for facts in [*unfinished, *(by_id[entry.checkpoint_id] for entry in doomed)]:
-            self._delete(facts, head)
-        trash.empty(self.run)
-        if history.current is not None:
-            self._drop_rollouts(history.current.cycle, head.step)
-        return [facts.path for facts in (*unfinished, *(by_id[entry.checkpoint_id] for entry in doomed))]
+        return [*unfinished, *(by_id[entry.checkpoint_id] for entry in unkept)]
 
     def _delete(self, facts: CheckpointFacts, head: CheckpointFacts) -> None:
         self.store.set_checkpoint_state(facts.checkpoint_id, "deleting")

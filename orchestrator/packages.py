@@ -26,9 +26,10 @@ PACKAGES = {
 """Import name -> package name."""
 OWN = ("msgspec", "psutil", "sqlite_utils", "rich")
 """Packages that the orchestrator imports; workers need the rest."""
+OF_FILES = ("backup", "restore", "archive", "prune")
 NEEDS = {
     "doctor": ("msgspec", "psutil"),  # its own checks report the others
-    **dict.fromkeys(("status", "top", "stop", "checkpoint", "report", "recover"), OWN),
+    **dict.fromkeys(("status", "top", "stop", "checkpoint", "report", "recover", *OF_FILES), OWN),
     "plan": (*OWN, "yaml"),
 }
 """Command -> packages it needs. Commands not listed start workers and need all."""

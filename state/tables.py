@@ -163,6 +163,7 @@ MIGRATIONS: tuple[str, ...] = (
     """,
     """
     CREATE INDEX attempts_reduced ON attempts(reductions) WHERE reductions > 0;
+    CREATE INDEX validations_newest ON validations(step, suite);
     CREATE INDEX cycles_undone ON cycles(cycle) WHERE state <> 'committed';
     CREATE TABLE totals (
         cycles_done INTEGER NOT NULL,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
 
-from tests.faults.harness import scene
+from tests.faults.harness import faults, scene
 from tests.faults.invariants import Ending, check_invariants, ending
+from tests.faults.table import TRIED
 
 
 @dataclass(frozen=True)
@@ -17,6 +19,14 @@ class Clean:
 
     ending: Ending
     hits: Counter[str]
+
+
+@pytest.fixture(autouse=True)
+def tried(record_property: Callable[[str, object], None]) -> Iterator[None]:
+    """Says how many faults a test made: those that it names in `harness.faults`, or one."""
+    faults.clear()
+    yield
+    record_property(TRIED, max(1, len(faults)))
 
 
 @pytest.fixture(scope="session")

@@ -39,6 +39,8 @@ KNOBS: dict[str, Any] = {
 """A seed phase, one cycle of six steps with three checkpoints, two validations, one pruning: under a second."""
 
 Value = TypeVar("Value")
+faults: list[str] = []
+"""What was done to runs in the current test; tests/faults/conftest.py counts it."""
 
 
 @dataclass

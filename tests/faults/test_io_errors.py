@@ -20,7 +20,7 @@ import pytest
 from profiles.errors import ExitCode
 from tests import REPOSITORY
 from tests.faults.conftest import Clean
-from tests.faults.harness import PATIENCE_S, Scene, scene
+from tests.faults.harness import PATIENCE_S, Scene, faults, scene
 from tests.faults.invariants import check_invariants
 
 WRITING = ("write", "pwrite64", "ftruncate", "fallocate", "fsync", "fdatasync", "rename", "unlink", "rmdir", "mkdir")
@@ -120,6 +120,7 @@ def try_run(call: str, error: str, number: int, clean: Clean, folder: Path) -> b
         if not is_judged(call, hit, run.root):
             return False
         what = f"{call} {error} {number}: {hit}"
+        faults.append(what)
         check_words(code, master.out.read_text(), master.err.read_text(), what)
         if code == ExitCode.STORE:
             mended = run.ask("recover")
@@ -192,6 +193,7 @@ def check_command(command: str, call: str, most: int | None, run: Scene, folder:
     for number in numbers if most is None else Random(command + call).sample(numbers, min(most, len(numbers))):
         done = ask(run, injecting(log, call, "EIO", number), command)
         if is_judged(call, hit := failed_on(log), run.root):
+            faults.append(f"{command}: {hit}")
             assert "Traceback" not in done.stderr, f"{command}: {hit}\n{done.stderr[-3000:]}"
             assert done.returncode not in (1, 120), f"{command}: {hit}\n{done.stderr[-3000:]}"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.conftest import Clean
-from tests.faults.harness import KNOBS, Scene, scene
+from tests.faults.harness import KNOBS, Scene, faults, scene
 from tests.faults.invariants import check_invariants, check_recovery
 
 KILLED = -signal.SIGKILL
@@ -76,6 +76,7 @@ def test_M8_master_killed_during_recovery_repeatedly_recovers_all_the_same(
         with scene(tmp_path / f"at-{nth}") as run:
             run.finish(f"{name}:{nth}", code=KILLED)
             again = run.start(f"{name}:1")
+            faults.append(f"{name}:{nth}, then {name}:1")
             assert again.end() in (0, KILLED), again.text()  # 0: there was nothing left to do at this point
             check_recovery(run, tmp_path / "copy", N)
             run.finish()

@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from tests.faults.conftest import Clean
-from tests.faults.harness import Scene, scene
+from tests.faults.harness import Scene, faults, scene
 from tests.faults.invariants import check_invariants
 from tests.faults.replay import NOT_ON_DISK, Call, Disk, calls, recorded
 
@@ -86,6 +86,7 @@ def check_cut(recording: Recording, count: int, draw: Random | None, clean: Clea
         disk.after_cut(recording.root, draw)
         master = run.finish()
         where = f"after call {count} of {len(recording.calls)}: {recording.calls[count - 1].name}"
+        faults.append(where)
         assert "Traceback" not in master.text(), f"{where}\n{master.text()}"
         assert resumed_from(master.text()) >= reported, f"{where}: step {reported} was lost\n{master.text()}"
         check_invariants(run, clean.ending)
@@ -96,9 +97,9 @@ def syncs(recording: Recording) -> list[int]:
     return [number for number, call in enumerate(recording.calls, start=1) if call.name in ("fsync", "fdatasync")]
 
 
-PARTS = 12
+PARTS = 24
 """Of the syncs; each of them is tried by one part."""
-MORE_PARTS = 48
+MORE_PARTS = 96
 """The same of all calls."""
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from state.crash import POINTS
 from tests.faults.conftest import Clean
-from tests.faults.harness import KNOBS, scene
+from tests.faults.harness import KNOBS, faults, scene
 from tests.faults.invariants import check_invariants, check_recovery
 from tests.faults.test_recovery import POINTS_OF_RECOVERY
 
@@ -46,6 +46,7 @@ def test_a_kill_at_any_point_changes_nothing_in_the_end(
         with scene(tmp_path / f"at-{nth}") as run:
             master = run.start(f"{name}:{nth}")
             code = master.end()
+            faults.append(f"{name}:{nth}")
             assert code in (0, KILLED), f"{name}:{nth}\n{master.text()}"
             if code == KILLED:
                 check_recovery(run, tmp_path / "copy", LOST_AT_MOST)

@@ -1,0 +1,167 @@
+"""Writes docs/reliability.md: every kind of fault with how often it was tried, from the results of a run of the tests.
+
+make reliability               the tests of each submission, then the page
+make reliability EXHAUSTIVE=1  every case, in hours
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+TRIED = "tried"
+"""Name of the property with which a test says how many faults it made; a test without it made one."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One kind of fault. sees: what the user is told. lost: the most that is lost. tests: a pattern, `file::name`."""
+
+    fault: str
+    sees: str
+    lost: str
+    tests: str
+
+
+NOTHING = "nothing"
+STEPS = "steps since the last checkpoint; finished rollouts are used again"
+
+ROWS = (
+    Row("master killed at any point of its work", "the next start goes on", STEPS, r"test_(master|sweep)::"),
+    Row("master killed again while it recovers", "the next start goes on", STEPS, r"test_recovery::"),
+    Row(
+        "worker killed, hung, deaf, stopped or replaced", "the attempt's end, the next attempt", STEPS, r"test_worker::"
+    ),
+    Row(
+        "power cut: only what was synced is on the disk",
+        "the next start goes on",
+        "steps since the last checkpoint that was reported",
+        r"test_replay::test_power_fails_after_a_sync",
+    ),
+    Row(
+        "power cut: any part of what was not synced is there",
+        "the next start goes on",
+        "steps since the last checkpoint that was reported",
+        r"test_replay::test_power_fails_at_any_call",
+    ),
+    Row(
+        "power cut within the recovery from a power cut",
+        "the next start goes on",
+        "steps since the last checkpoint that was reported",
+        r"test_replay::test_power_fails_again|test_power::",
+    ),
+    Row(
+        "one call of the system fails (EIO, ENOSPC)", "three lines and 73 or 74, or nothing", STEPS, r"test_io_errors::"
+    ),
+    Row(
+        "full disk", '`paused` with what is needed; 73 with `on_full_disk = "stop"`', STEPS, r"full_disk::|::test_D10_"
+    ),
+    Row("read-only file system, missing permission", "73 or 77 before any change", NOTHING, r"::test_D1[12]_"),
+    Row("torn or doubled line of events", "the line, as unparsed", "that line", r"::test_D[123]_"),
+    Row(
+        "checkpoint rots, before or after it became the head",
+        "`DAMAGED`, and from where the run goes on",
+        "steps since the newest whole checkpoint",
+        r"::test_D[45]_|test_large_checkpoints::.*damaged|test_scrub::.*rot",
+    ),
+    Row("large checkpoint: killed or stuck while it is hashed", "the next start hashes it", STEPS, r"hashe"),
+    Row(
+        "store lost, torn, overwritten or older than its run",
+        "74 and `recover`",
+        "times of attempts",
+        r"test_store::.*_D[678]_|::test_D[67]_",
+    ),
+    Row("files of old cycles gone and the store lost", "`began from the back-up`", NOTHING, r"although_files_of_old"),
+    Row(
+        "everything checked and repaired by command",
+        "`doctor --run NAME --repair`",
+        NOTHING,
+        r"test_scrub::test_doctor",
+    ),
+    Row("copy, move or link of a run directory", "that it is a copy", NOTHING, r"test_(copies|paths)::|::test_D1[34]_"),
+    Row("second master", "69 and who holds the run", NOTHING, r"::test_E1_"),
+    Row("another program locks the store", "who, and for how long the run waits", NOTHING, r"test_locks::"),
+    Row("TERM to every process (a shutdown)", "the step ends, a checkpoint is saved", NOTHING, r"test_groups::"),
+    Row("signals at any moment, bursts of them", "one checkpoint, one stop", NOTHING, r"test_requests::"),
+    Row("terminal lost", "the log goes on", NOTHING, r"test_terminal::"),
+    Row("wall clock set", "an event", NOTHING, r"test_clock::"),
+    Row("bad numbers, crash loop, exhausted data", "76, 70, a verdict", "the steps named", r"test_numbers::"),
+    Row("profile or model changed between starts", "66 with the line", NOTHING, r"::test_E[78]_"),
+    Row(
+        "real models: worker and master killed",
+        "the digest of an unbroken run",
+        STEPS,
+        r"test_pocket(_grpo)?::|test_episodes::",
+    ),
+    Row("a rank of two lost", "the attempt's end, the next attempt", STEPS, r"test_ranks::"),
+)
+
+HEAD = """\
+# Reliability
+
+Written by `make reliability` from the results of a run of the tests ({date}, {cases} tests); what is promised stands
+in [operations](operations.md#what-is-promised). *Tried*: faults that were made, each followed by a start. *Survived*:
+those after which the run ended with the digest, the steps and the scores of an undisturbed one, or refused as the table
+says, with nothing touched. No traceback is allowed in any of them. `make faults` tries many times as many.
+
+| fault | tried | survived | what the user sees | most that is lost | tests |
+| --- | --- | --- | --- | --- | --- |
+"""
+TAIL = """
+## How it is tested
+
+- **Kills** happen at named points of the code (`state/crash.py`), which a sweep reaches one after the other, in the
+  master, in the worker and in a recovery.
+- **Power cuts** are rebuilt from recorded system calls (`tests/faults/replay.py`): `kill -9` keeps what the kernel has
+  not written yet.
+- **Failing calls** are made by strace (`tests/faults/test_io_errors.py`).
+- After each, invariants are checked (`tests/faults/invariants.py`): one line of checkpoints from the head, every byte
+  as hashed, nothing twice, nothing missing, no process left, a sound store.
+- **Mutants**: with one sync taken out of the code, a test must fail (`tests/faults/test_mutants.py`).
+
+Not tried: a disk that lies about fsync; block devices that tear or reorder writes below the file system; network file
+systems with two hosts.
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """name: `file::test`. tried: faults that it made."""
+
+    name: str
+    tried: int
+    is_good: bool
+
+
+def cases_of(junit: Path) -> list[Case]:
+    """The tests in a file of pytest's `--junitxml`, without those that were skipped."""
+    found = []
+    for case in ElementTree.parse(junit).iter("testcase"):
+        if case.find("skipped") is not None:
+            continue
+        tried = {one.get("name"): one.get("value") for one in case.iter("property")}.get(TRIED) or "1"
+        is_good = case.find("failure") is None and case.find("error") is None
+        file = case.get("classname", "").rsplit(".", 1)[-1]
+        found.append(Case(f"{file}::{case.get('name')}", int(tried), is_good))
+    return found
+
+
+def page(cases: Sequence[Case], date: str) -> str:
+    """The page. (pure)"""
+    return HEAD.format(date=date, cases=len(cases)) + "".join(line(row, cases) for row in ROWS) + TAIL
+
+
+def line(row: Row, cases: Iterable[Case]) -> str:
+    mine = [case for case in cases if re.search(row.tests, case.name)]
+    tried, survived = sum(case.tried for case in mine), sum(case.tried for case in mine if case.is_good)
+    files = ", ".join(sorted({f"`{case.name.split('::')[0]}`" for case in mine}))
+    return f"| {row.fault} | {tried} | {survived} | {row.sees} | {row.lost} | {files} |\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page(cases_of(Path(sys.argv[1])), time.strftime("%Y-%m-%d", time.gmtime())))
