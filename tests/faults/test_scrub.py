@@ -127,10 +127,10 @@ def test_a_checkpoint_that_rots_is_found_and_put_away_while_the_run_trains(clean
         stopped_at(run, 2)
         rotten = ancestor(run)
         flip_a_byte(rotten)
-        master = run.start(fake__step_s=60)
+        master = run.start("", "--accept-changes", fake__step_s=60)
         master.wait_for_line(f"DAMAGED, moved to quarantine: {rotten.name}")
         master.kill()
-        run.finish(fake__step_s=0)
+        run.finish("", "--accept-changes", fake__step_s=0)
         assert quarantined(run) == [rotten.name.split("-")[1]]
         check_invariants(run, clean.ending)
 

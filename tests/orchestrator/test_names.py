@@ -26,7 +26,14 @@ def test_every_command_refuses_a_name_that_leaves_the_folder_of_all_runs(
 ) -> None:
     runs = tmp_path / "runs"
     runs.mkdir()
-    needed = {"data": ["stats", "x"], "export": ["--adapter", "--out", "x"], "rewards": ["test", "x.py"]}
+    needed = {
+        "archive": ["x"],
+        "backup": ["x"],
+        "data": ["stats", "x"],
+        "export": ["--adapter", "--out", "x"],
+        "restore": ["x"],
+        "rewards": ["test", "x.py"],
+    }
     more = needed.get(command, [])
     for name in IMPOSSIBLE:
         assert main([command, "--run", name, "--runs", str(runs), *more]) == ExitCode.USAGE, name
