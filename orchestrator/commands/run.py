@@ -112,7 +112,11 @@ def run(args: argparse.Namespace) -> int:
     kept = engine_kept(verdict, args) if is_changed_early else ""
     for line in filter(None, (memory_line(verdict), path, disk_line(room), kept)):
         say(f"{line}\n")
-    chosen = replace(chosen, run=behind_link(chosen.run))
+    return hold_and_drive(replace(chosen, run=behind_link(chosen.run)), args)
+
+
+def hold_and_drive(chosen: Chosen, args: argparse.Namespace) -> int:
+    """Hold the run's lock, and drive the run to its end; returns the exit code."""
     make_directory(chosen.run)
     lock = RunLock.acquire(chosen.run)
     try:

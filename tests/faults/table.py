@@ -56,6 +56,18 @@ ROWS = (
         r"test_replay::test_power_fails_again|test_power::",
     ),
     Row(
+        "power cut below ext4, xfs, btrfs: blocks missing, torn, out of order",
+        "the next start goes on",
+        "steps since the last checkpoint that was reported",
+        r"test_blocks::.*fails",
+    ),
+    Row(
+        "any of these and more, in simulated schedules",
+        "as in the other rows",
+        STEPS,
+        r"test_simulation::.*defect",
+    ),
+    Row(
         "one call of the system fails (EIO, ENOSPC)", "three lines and 73 or 74, or nothing", STEPS, r"test_io_errors::"
     ),
     Row(
@@ -119,13 +131,16 @@ TAIL = """
   master, in the worker and in a recovery.
 - **Power cuts** are rebuilt from recorded system calls (`tests/faults/replay.py`): `kill -9` keeps what the kernel has
   not written yet.
+- **Blocks** that a disk has not flushed are dropped, torn (at 4 KiB) and put out of order, below a real file system
+  (`tests/faults/block_disk.py`).
+- **The simulator** (`tests/faults/simulation`) runs master and workers in one process under a clock, a disk and
+  processes that obey a seed. `python -m tests.faults.simulation SEED` plays one schedule again.
 - **Failing calls** are made by strace (`tests/faults/test_io_errors.py`).
 - After each, invariants are checked (`tests/faults/invariants.py`): one line of checkpoints from the head, every byte
   as hashed, nothing twice, nothing missing, no process left, a sound store.
-- **Mutants**: with one sync taken out of the code, a test must fail (`tests/faults/test_mutants.py`).
+- **Mutants**: with one sync, order or check taken out of the code, a test must fail (`tests/faults/test_mutants.py`).
 
-Not tried: a disk that lies about fsync; block devices that tear or reorder writes below the file system; network file
-systems with two hosts.
+Not tried: a disk that lies about fsync; network file systems with two hosts.
 """
 
 
