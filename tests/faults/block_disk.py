@@ -2,8 +2,8 @@
 
     python -m tests.faults.block_disk MOUNT_POINT IMAGE LOG MARK
 
-Serves `MOUNT_POINT/disk`, whose content is IMAGE, until it is unmounted. LOG gets each write and each flush as the kernel
-makes them; with a flush, the size of the file MARK at that moment. Speaks FUSE to /dev/fuse itself, and needs root.
+Serves `MOUNT_POINT/disk`, whose content is IMAGE, until it is unmounted. LOG gets each write and each flush; with a
+flush, the size of the file MARK at that moment. Speaks FUSE to /dev/fuse itself, and needs root.
 Source: https://docs.kernel.org/filesystems/fuse.html, include/uapi/linux/fuse.h (7.31).
 """
 
