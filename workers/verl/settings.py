@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from profiles.schema import Profile
+from profiles.verl_rules import training_gpus
 
 AGGREGATION = {"token": "token-mean", "sequence": "seq-mean-token-mean", "constant": "seq-mean-token-sum-norm"}
 """`grpo.norm` -> what verl calls it."""
@@ -83,7 +84,7 @@ class Work:
 def settings(profile: Profile, work: Work) -> Settings:
     """All settings of one job."""
     found: Settings = {}
-    for part in (_data, _model, _actor, _rollout, _algorithm, _trainer, _ray):
+    for part in (_data, _model, _passes, _actor, _rollout, _algorithm, _trainer, _ray):
         found |= part(profile, work)
     return found
 
@@ -126,16 +127,41 @@ def lacks_flash_attention(p: Profile, work: Work) -> bool:
     return p.run.device != "cpu" and p.verl.strategy != "megatron" and not work.has_flash_attention
 
 
+def is_padded(p: Profile, work: Work) -> bool:
+    """Whether the rows of a pass are padded to the longest of them, instead of packed into one."""
+    return p.run.device == "cpu" or lacks_flash_attention(p, work)
+
+
+def padded_rows(p: Profile) -> int:
+    """Rows of a pass that hold `verl.tokens_per_gpu` positions at full length; divides the rows that a GPU trains on.
+
+    verl's dynamic passes count tokens without padding, so that many short rows beside one long row take several times
+    the memory of the plan (measured: 59 GiB in place of 21).
+    """
+    length = p.sampling.max_prompt_tokens + p.sampling.max_completion_tokens
+    rows = p.grpo.groups_per_step // p.optimizer.updates_per_step * p.grpo.group_size // training_gpus(p)
+    most = max(1, min(rows, p.verl.tokens_per_gpu // length))
+    return next(count for count in range(most, 0, -1) if rows % count == 0)
+
+
+def _passes(p: Profile, work: Work) -> Settings:
+    """How rows are divided into passes of model and reference."""
+    actor, others = "actor_rollout_ref.actor", ("actor_rollout_ref.rollout", "actor_rollout_ref.ref")
+    if not is_padded(p, work):
+        return {f"{actor}.use_dynamic_bsz": True, f"{actor}.ppo_max_token_len_per_gpu": p.verl.tokens_per_gpu}
+    found: Settings = {f"{actor}.use_dynamic_bsz": False, f"{actor}.ppo_micro_batch_size_per_gpu": padded_rows(p)}
+    return found | {f"{other}.log_prob_micro_batch_size_per_gpu": padded_rows(p) for other in others}
+
+
 def _model(p: Profile, work: Work) -> Settings:
-    is_padded = p.run.device == "cpu" or lacks_flash_attention(p, work)
     found: Settings = {
         "actor_rollout_ref.model.path": str(work.model),
         "actor_rollout_ref.model.tokenizer_path": str(work.tokenizer),
         "actor_rollout_ref.model.custom_chat_template": PASS_THROUGH,
         "actor_rollout_ref.model.enable_gradient_checkpointing": p.model.gradient_checkpointing,
-        "actor_rollout_ref.model.use_remove_padding": not is_padded,
+        "actor_rollout_ref.model.use_remove_padding": not is_padded(p, work),
     }
-    if is_padded:
+    if is_padded(p, work):
         found["+actor_rollout_ref.model.override_config.attn_implementation"] = "sdpa"
     if not p.adapter.rank:
         return found
@@ -157,8 +183,6 @@ def _actor(p: Profile, work: Work) -> Settings:
     found: Settings = {
         f"{actor}.ppo_mini_batch_size": p.grpo.groups_per_step // optimizer.updates_per_step,
         f"{actor}.ppo_epochs": p.grpo.inner_epochs,
-        f"{actor}.use_dynamic_bsz": True,
-        f"{actor}.ppo_max_token_len_per_gpu": p.verl.tokens_per_gpu,
         f"{actor}.clip_ratio_low": optimizer.clip_ratio_low,
         f"{actor}.clip_ratio_high": optimizer.clip_ratio_high,
         f"{actor}.loss_agg_mode": AGGREGATION[p.grpo.norm],

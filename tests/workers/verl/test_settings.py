@@ -16,7 +16,7 @@ from profiles.schema import Profile
 from tests.workers.verl.profiles import debug, large
 from workers.verl import check
 from workers.verl.check import EXAMPLE
-from workers.verl.settings import command_line, settings
+from workers.verl.settings import command_line, padded_rows, settings
 
 needs_verl = pytest.mark.skipif(
     importlib.util.find_spec("verl") is None or importlib.util.find_spec("hydra") is None,
@@ -81,6 +81,25 @@ def test_without_flash_attention_rows_are_padded_and_attention_is_pytorchs() -> 
     packed, padded = rendered(large()), rendered(large(), has_flash_attention=False)
     assert attention not in packed and packed[padding] is True
     assert padded[attention] == "sdpa" and padded[padding] is False
+
+
+def test_padded_rows_of_a_pass_hold_no_more_positions_than_the_plan_counts() -> None:
+    profile = large()
+    found = rendered(profile, has_flash_attention=False)
+    rows = found["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu"]
+    assert found["actor_rollout_ref.actor.use_dynamic_bsz"] is False
+    assert "actor_rollout_ref.actor.ppo_max_token_len_per_gpu" not in found
+    assert rows * (profile.sampling.max_prompt_tokens + profile.sampling.max_completion_tokens) <= 10240
+    assert found["actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu"] == rows
+    assert found["actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu"] == rows
+
+
+@pytest.mark.parametrize(
+    ("tokens_per_gpu", "rows"),
+    [(88, 1), (88 * 3, 2), (88 * 8, 8), (88 * 100, 16), (10, 1)],
+)
+def test_padded_rows_divide_what_a_gpu_trains_on(tokens_per_gpu: int, rows: int) -> None:
+    assert padded_rows(debug(verl__tokens_per_gpu=tokens_per_gpu, run__gpus=1)) == rows
 
 
 def test_a_full_fine_tuning_of_32b_on_8_nodes() -> None:
