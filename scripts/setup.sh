@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Creates .venv: a virtual environment with torch for this machine, the pinned dependencies and Longhaul itself.
 # Safe to run again, even after an interruption: the stamp that `make` checks is written last.
+# LOCKED=1: takes only files whose hashes stand in requirements.lock (Python 3.11, without the extra `gpu`).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -79,6 +80,12 @@ install_torch() {
 install_rest() {
     local extras=dev
     if has_gpu; then extras=gpu,dev; fi
+    if [ -n "${LOCKED:-}" ]; then
+        say "installing Longhaul and exactly what requirements.lock names"
+        pip_install --require-hashes --no-deps -r requirements.lock || cannot_install "what requirements.lock names"
+        pip_install --no-deps --no-build-isolation -e . || cannot_install "Longhaul"
+        return
+    fi
     say "installing Longhaul and its dependencies [$extras]"
     pip_install -c constraints.txt -e ".[$extras]" || cannot_install "the dependencies"
 }

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 from orchestrator.cli import COMMANDS
 from orchestrator.doctor import NEWEST, OLDEST
@@ -53,6 +54,16 @@ def test_every_dependency_is_pinned_within_its_range(line: str) -> None:
     (pin,) = PINS[wanted.name].specifier
     assert pin.operator == "=="
     assert wanted.specifier.contains(pin.version)
+
+
+def test_the_lock_has_the_pinned_versions_and_a_hash_for_each() -> None:
+    lock = text_of("requirements.lock")
+    locked = re.findall(r"^(\S+)==(\S+) (?:\\\n    --hash=sha256:[0-9a-f]{64} ?)+$", lock, re.M)
+    versions = dict(locked)
+    assert len(locked) == lock.count("==")
+    pinned = {canonicalize_name(name): one.specifier for name, one in PINS.items() if name != "torch"}
+    assert {name: versions[name] for name in pinned if not pinned[name].contains(versions[name])} == {}
+    assert "torch" not in versions  # each machine has a build of its own
 
 
 def test_every_pin_is_a_direct_dependency_and_torch_is_the_tested_one() -> None:
