@@ -335,6 +335,7 @@ class Master:
             what = f"somebody cancelled the job of {self.cancelled}"
             return Stop(what, RunState.FAILED, ExitCode.CLUSTER, "python -m orchestrator run   (goes on from the head)")
         if self.waiting_until is not None and now < self.waiting_until:
+            self.pool.warm_up(now)
             return None
         ending: Stop | None = None
         while self.pool.active is None and ending is None:  # after a commit, go straight on to the next action

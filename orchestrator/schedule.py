@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import signal
 from dataclasses import dataclass
 
 from orchestrator.display.wording import duration
@@ -14,6 +15,9 @@ from profiles.schema import Profile, Retry
 from profiles.worker_kinds import worker_kind_of
 from state.history import AttemptFacts, CycleFacts, History
 from state.states import CycleState, RunState
+
+KILLED = f"signal:{signal.SIGKILL:d}"
+"""Failure of an attempt that somebody else killed; our own kills of hung workers and the kernel's have other names."""
 
 
 @dataclass(frozen=True)
@@ -264,13 +268,14 @@ ADVICE = {
 
 
 def backoff_left(failures: list[AttemptFacts], retry: Retry, run_id: str, now: float) -> float:
-    """Seconds until the next attempt may start. Doubles with each failure.
+    """Seconds until the next attempt may start. Doubles with each failure; 0 after a single kill.
 
     Adds +-20 % of jitter, which depends only on (run, failure), so that runs on one machine do not retry in step.
     """
     last = failures[-1]
-    if last.failure == Cause.TIME_LIMIT or (last.exit_code == ExitCode.GPU and len(failures) == 1):
-        return 0.0  # a CUDA context lost in suspend is a normal retry, and so is the end of a job's time
+    is_from_outside = last.exit_code == ExitCode.GPU or last.failure == KILLED
+    if last.failure == Cause.TIME_LIMIT or (is_from_outside and len(failures) == 1):
+        return 0.0  # a kill or a CUDA context lost in suspend is a normal retry, and so is the end of a job's time
     draw = hashlib.sha256(f"{run_id}/{last.token}".encode()).digest()[0] / 255
     delay: float = min(retry.backoff_s * 2.0 ** (len(failures) - 1), retry.backoff_max_s) * (0.8 + 0.4 * draw)
     # Clamped: if the clock was set back, `ended_at` lies in the future, and we must not wait for it.

@@ -29,8 +29,6 @@ from workers.contract import Message, WorkerSpec
 
 COMMAND = tuple(python.command("workers"))
 LOG_BYTES_KEPT = 20 << 20
-WARM_AHEAD_STEPS = 3
-"""Start a standby when this many steps of the cycle are left, because imports take a few seconds."""
 
 
 @dataclass
@@ -210,7 +208,10 @@ def oom_kills() -> int:
 
 
 def standby_is_due(active: Active) -> bool:
-    """Whether to start a standby: always while validating or seeding, near the end of the cycle while training."""
+    """Whether to start a standby. While training only after a step, because both would load their libraries at once.
+
+    The standby takes the next cycle, and the rest of this one if the active worker dies.
+    """
     if isinstance(active.action, Validate) or active.action.phase == "seed":
         return True
-    return active.worker.step >= active.end_step - WARM_AHEAD_STEPS and active.worker.watch.steps_done > 0
+    return active.worker.watch.steps_done > 0

@@ -163,6 +163,15 @@ def test_a_failure_waits_for_the_backoff() -> None:
     assert 8.0 <= action.seconds <= 12.0
 
 
+def test_after_a_single_kill_the_next_attempt_follows_at_once() -> None:
+    assert isinstance(next_action(history(OPEN, 0, failures=(failed(failure="signal:9"),)), PROFILE, NOW), Train)
+
+
+@pytest.mark.parametrize("failure", ["hung:step", "host_oom", "signal:11"])
+def test_after_a_kill_with_a_reason_it_waits(failure: str) -> None:
+    assert isinstance(next_action(history(OPEN, 0, failures=(failed(failure=failure),)), PROFILE, NOW), Wait)
+
+
 def test_the_backoff_doubles_and_has_a_limit() -> None:
     failures = tuple(failed(n, failure=f"signal:{n}") for n in range(1, 5))
     action = next_action(history(OPEN, 0, failures=failures), PROFILE, NOW)

@@ -96,18 +96,19 @@ def test_a_run_that_goes_on_with_another_launcher_ends_what_the_old_one_left(cle
     with scene(tmp_path / "run", **SLOW) as run:
         master = run.start(launch__launcher=JOBS, env={"JOBS": str(tmp_path / "jobs")})
         master.wait_for(run.run.rollout_file(1, 2).exists)
-        (handle,) = written(run)
-        job = int((tmp_path / f"jobs/{handle.job}.pid").read_text())
-        os.killpg(job, signal.SIGSTOP)  # deaf to its lifeline
+        jobs = [int((tmp_path / f"jobs/{handle.job}.pid").read_text()) for handle in written(run) if handle.job]
+        for job in jobs:
+            os.killpg(job, signal.SIGSTOP)  # deaf to its lifeline
         try:
             master.kill()
-            assert is_alive(job)
+            assert jobs and all(map(is_alive, jobs))
             second = run.start(launch__launcher="local", env={"JOBS": str(tmp_path / "jobs")})
             second.wait_for_line("of an earlier master were still there; they are ended")
-            assert not is_alive(job)
+            assert not any(map(is_alive, jobs))
         finally:
-            with suppress(ProcessLookupError):
-                os.killpg(job, signal.SIGKILL)
+            for job in jobs:
+                with suppress(ProcessLookupError):
+                    os.killpg(job, signal.SIGKILL)
         assert second.end() == 0, second.text()
         check_invariants(run, clean.ending)
 
