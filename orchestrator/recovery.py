@@ -28,8 +28,7 @@ def recover_run(run: RunDir, store: Store, reader: Reader, ledger: Ledger, now: 
     if workers may be left whose launcher cannot be loaded.
     """
     done: list[str] = []
-    if run.store.stat().st_size <= CHECK_BYTES:
-        store.check()
+    store.check(pages=run.store.stat().st_size <= CHECK_BYTES)
     history = reader.history()
     if killed := handles.end_all(run, owner_of(run, history.run_id), from_json(reader.profile_json()), running):
         done.append(f"{killed} processes of an earlier master were still there; they are ended")

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from profiles.errors import ExitCode, LonghaulError
-from state import durable
+from state import durable, row_digests
 from state.crash import crash_point
 from state.layout import RunDir
 from state.opening import BUSY_S, is_busy, store_error
@@ -108,6 +108,7 @@ class WritingConnection:
                 crash_point("store.in_migration")
                 self.db.execute(f"PRAGMA user_version={number + 1}")
                 self.db.execute(f"PRAGMA application_id={APPLICATION_ID}")
+        row_digests.keep(self.db.conn)
 
     def close(self) -> None:
         with suppress(sqlite3.Error):
@@ -139,14 +140,17 @@ class WritingConnection:
                 raise store_error(self.run, error) from error
             raise
 
-    def check(self) -> None:
-        """Raises LonghaulError(STORE) unless SQLite's quick_check passes."""
+    def check(self, *, pages: bool = True) -> None:
+        """Raises LonghaulError(STORE) unless rows are as their digests say. pages: SQLite's quick_check, too."""
         try:
-            verdict = self.db.execute("PRAGMA quick_check(1)").fetchone()[0]
+            said = row_digests.altered(self.db.conn)
+            if pages and not said:
+                verdict = str(self.db.execute("PRAGMA quick_check(1)").fetchone()[0])
+                said = "" if verdict == "ok" else verdict
         except sqlite3.DatabaseError as error:
             raise store_error(self.run, error) from error
-        if verdict != "ok":
-            raise store_error(self.run, sqlite3.DatabaseError(verdict))
+        if said:
+            raise store_error(self.run, sqlite3.DatabaseError(said))
 
     def backup(self, name: str) -> Path:
         """Write a consistent, durable copy to backups/. Keeps the last BACKUPS_KEPT numbered copies."""

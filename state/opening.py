@@ -28,14 +28,16 @@ def read_only(path: Path) -> sqlite3.Connection:
 
 
 def unsound(path: Path) -> str:
-    """What SQLite finds wrong with a database; empty: nothing."""
+    """What is wrong with a store's pages, references and digests of rows; empty: nothing."""
+    from state.row_digests import altered  # hashlib is not imported by every command
+
     try:
         with closing(read_only(path)) as db:
             verdict = db.execute("PRAGMA integrity_check(1)").fetchone()[0]
             if verdict != "ok":
                 return str(verdict)
             lost = db.execute("PRAGMA foreign_key_check").fetchone()
-            return f"a row of {lost[0]} names another that is not there" if lost else ""
+            return f"a row of {lost[0]} names another that is not there" if lost else altered(db)
     except sqlite3.Error as error:
         return str(error)
 

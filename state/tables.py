@@ -188,7 +188,18 @@ MIGRATIONS: tuple[str, ...] = (
             train_s=train_s - OLD.train_s + NEW.train_s;
     END;
     """,
+    """
+    ALTER TABLE runs ADD COLUMN row_digest TEXT NOT NULL DEFAULT '';
+    ALTER TABLE cycles ADD COLUMN row_digest TEXT NOT NULL DEFAULT '';
+    ALTER TABLE checkpoints ADD COLUMN row_digest TEXT NOT NULL DEFAULT '';
+    """,
 )
+
+SEALED = {"runs": "name", "cycles": "cycle", "checkpoints": "path"}
+"""Tables whose rows have a digest, and the column that names a row to a person.
+
+A migration that gives one of them a column with a default must set every `row_digest` of it to '': they are then made
+anew."""
 
 
 def statements(script: str) -> Iterator[str]:
@@ -208,4 +219,6 @@ WITH_NODES = 3
 """First version with node_failures."""
 WITH_TOTALS = 4
 """First version with totals, which triggers keep, so that no reader adds up all cycles."""
+WITH_DIGESTS = 5
+"""First version with row_digest."""
 SCHEMA_VERSION = len(MIGRATIONS)

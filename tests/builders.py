@@ -143,9 +143,9 @@ def build_store(
     db.execute("PRAGMA defer_foreign_keys=ON")
     _insert_run(db, run.name, profile or _stored_profile(per_cycle), state, reason, f"c{cycles:06d}", heartbeat_at)
     for table, columns, rows in (
-        ("cycles", 15, _cycles(cycles, per_cycle)),
+        ("cycles", 16, _cycles(cycles, per_cycle)),
         ("attempts", 17, _attempts(cycles, per_cycle)),
-        ("checkpoints", 13, _checkpoints(cycles, per_cycle)),
+        ("checkpoints", 14, _checkpoints(cycles, per_cycle)),
         ("validations", 10, _validations(cycles, per_cycle)),
         ("steps", 11, _steps(cycles, per_cycle)),
         ("events", 9, _events(cycles, per_cycle)),
@@ -166,7 +166,7 @@ def _insert_run(
     db: sqlite3.Connection, name: str, profile: str, state: str, reason: str, head: str, heartbeat_at: float
 ) -> None:
     db.execute(
-        "INSERT INTO runs VALUES ('r0',?,?,?,0,'0.1.0',?,?,?,0,?,?,NULL)",
+        "INSERT INTO runs VALUES ('r0',?,?,?,0,'0.1.0',?,?,?,0,?,?,NULL,'')",
         [name, profile, hashlib.sha256(profile.encode()).hexdigest(), state, reason, head, NOW - 1e6, heartbeat_at],
     )
 
@@ -175,11 +175,11 @@ Rows = Iterator[tuple[Any, ...]]
 
 
 def _cycles(cycles: int, per: int) -> Rows:
-    yield (0, "seed", 1, 1, "committed", 0, "go:go", "", 0, 0, 3, 0, 0.0, NOW - 1e6, NOW - 1e6)
+    yield (0, "seed", 1, 1, "committed", 0, "go:go", "", 0, 0, 3, 0, 0.0, NOW - 1e6, NOW - 1e6, "")
     for cycle in range(1, cycles + 1):
         first, found = (cycle - 1) * per + 1, 30 * per
         yield (cycle, "train", first, first + per, "committed", 0, "go:go", "", 0, 36 * per, found, 20 * per,
-               1.1 * per, NOW - 1e6 + cycle, NOW - 1e6 + cycle)  # fmt: skip
+               1.1 * per, NOW - 1e6 + cycle, NOW - 1e6 + cycle, "")  # fmt: skip
 
 
 def _attempts(cycles: int, per: int) -> Rows:
@@ -195,7 +195,7 @@ def _checkpoints(cycles: int, per: int) -> Rows:
         name, parent = f"c{cycle:06d}", f"c{cycle - 1:06d}" if cycle else None
         state = "committed" if cycle > cycles - 3 or cycle % 10 == 0 else "deleted"
         yield (name, parent, cycle, 1, cycle * per, f"checkpoints/{name}-s{cycle * per:06d}", f"{cycle:064x}",
-               6_000_000, 1, state, 1, 0, NOW - 1e6 + cycle)  # fmt: skip
+               6_000_000, 1, state, 1, 0, NOW - 1e6 + cycle, "")  # fmt: skip
 
 
 def _validations(cycles: int, per: int) -> Rows:

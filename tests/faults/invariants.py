@@ -23,6 +23,7 @@ from state.checkpoint import Manifest, verify
 from state.layout import RunDir
 from state.lock import RunLock
 from state.reader import Reader
+from state.row_digests import altered
 from state.states import FINAL
 from state.store import Store
 from tests.faults.harness import Scene
@@ -126,6 +127,7 @@ def _the_store_is_sound(run: RunDir) -> None:
     with closing(sqlite3.connect(run.store)) as db:
         assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)], "I5"
         assert db.execute("PRAGMA foreign_key_check").fetchall() == [], "I5"
+        assert altered(db) == "", "I5"
         kept = db.execute("SELECT cycles_done, new_examples, train_s FROM totals").fetchall()
         counted = db.execute(
             "SELECT count(*) FILTER (WHERE state='committed' AND cycle>0), coalesce(sum(new_examples), 0),"

@@ -49,6 +49,19 @@ def change_the_profile(run: Scene) -> None:
         db.execute("UPDATE runs SET profile=replace(profile, '\"seed\":0', '\"seed\":1')")
 
 
+def flip_bits_of_a_value(run: Scene) -> None:
+    """What a disk does to a value inside a page: SQLite itself sees nothing."""
+    with closing(sqlite3.connect(run.run.store)) as db:
+        (path,) = db.execute("SELECT path FROM checkpoints ORDER BY step DESC LIMIT 1").fetchone()
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    file, name = run.run.store.read_bytes(), path.encode()
+    assert name in file
+    run.run.store.write_bytes(file.replace(name, name[:-1] + b"?"))
+    with closing(sqlite3.connect(run.run.store)) as db:
+        db.execute("REINDEX")
+        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
 def stored_answers(run: Scene) -> list[tuple[object, ...]]:
     """Who answered which problem right, as the stagnation rule reads it."""
     with closing(sqlite3.connect(run.run.store)) as db:
@@ -66,6 +79,7 @@ def mend(run: Scene) -> str:
     ("crash", "damage"),
     [
         *(("commit.after:3", damage) for damage in (remove, cut_short, overwrite, change_the_profile)),
+        ("commit.after:3", flip_bits_of_a_value),
         ("commit.after:3", remove_with_back_ups),
         ("attempt.before_close:4", remove),
         *(

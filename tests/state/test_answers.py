@@ -10,7 +10,7 @@ from state.history import AnswerBits
 from state.layout import RunDir
 from state.reader import Reader
 from state.store import Store
-from state.tables import SCHEMA_VERSION
+from state.tables import SCHEMA_VERSION, SEALED
 from tests.builders import build_store
 
 BITS = {"abd": AnswerBits(("a", "b", "c"), 0b101, 0b010), "ded": AnswerBits(("d",), 1)}
@@ -26,6 +26,8 @@ def without_answers(path: Path) -> RunDir:
             db.execute(f"DROP INDEX {index}")
         for table in ("totals", "node_failures", "answers", "problem_sets"):
             db.execute(f"DROP TABLE {table}")
+        for table in SEALED:
+            db.execute(f"ALTER TABLE {table} DROP COLUMN row_digest")
         db.executescript("ALTER TABLE runs DROP COLUMN all_problems; PRAGMA user_version=1;")
     return run
 
