@@ -6,6 +6,8 @@ states) and NORMAL for those that can be ingested again from files.
 
 from __future__ import annotations
 
+import atexit
+import os
 import sqlite3
 import sys
 import time
@@ -44,6 +46,9 @@ LOCK_PATIENCE_S = 60.0
 """How long to wait for another process's lock, such as a backup program's or a sqlite3 shell's."""
 
 
+_ABANDONED: list[sqlite3.Connection] = []
+
+
 def _to_stderr(text: str) -> None:
     sys.stderr.write(f"{text}\n")
 
@@ -59,6 +64,8 @@ class WritingConnection:
         self.run = run
         self.say: Callable[[str], None] = _to_stderr
         """Reports that we wait for a lock."""
+        self.guard: Callable[[], None] = lambda: None
+        """Asked before each transaction; raises LonghaulError if another host holds the run by now."""
         if path is None and not run.store.exists():
             raise LonghaulError(
                 f"run '{run.name}' has no store at {run.store}",
@@ -111,6 +118,16 @@ class WritingConnection:
         row_digests.keep(self.db.conn)
 
     def close(self) -> None:
+        """Close; where another host holds the run by now, leave the connection to the end of the process.
+
+        Closing it would write the log's pages into a store that is not ours any more.
+        """
+        try:
+            self.guard()
+        except LonghaulError:
+            _ABANDONED.append(self.db.conn)
+            atexit.register(os._exit, int(ExitCode.LOCKED))  # the interpreter would close it at its end
+            return
         with suppress(sqlite3.Error):
             self.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self.db.conn.close()
@@ -124,6 +141,7 @@ class WritingConnection:
 
         Waits while another process holds a lock. Raises LonghaulError: LOCKED if it holds on; STORE, DISK, PERMISSION.
         """
+        self.guard()
         try:
             self.db.execute(f"PRAGMA synchronous={'FULL' if durable_commit else 'NORMAL'}")
             self._patiently(self._begin)

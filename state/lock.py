@@ -1,7 +1,7 @@
 """Allows one orchestrator per run: an flock on `lock`, held for life. A refusal names the holder's pid and age.
 
-The kernel releases the flock however its holder dies. The text in the file is for people, and for the one case that
-flock may miss: another host on a network file system.
+The kernel releases the flock however its holder dies. The text in the file is for people. On a network file system,
+where flock may not reach other hosts, the holder also has a lease (`state.lease`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ import msgspec
 from profiles.errors import ExitCode, LonghaulError
 from state import durable
 from state.layout import RunDir
+from state.lease import Holder as LeaseHolder
+from state.lease import Lease
 
 NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "9p", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "afs", "fuse.sshfs"}
@@ -47,8 +49,8 @@ class Holder:
 class RunLock:
     """Held from `acquire` to `release`. Neither a forked child nor an exec keeps it."""
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
+    def __init__(self, fd: int, lease: Lease | None = None) -> None:
+        self._fd, self._lease = fd, lease
         _held.add(self)
 
     @classmethod
@@ -57,33 +59,46 @@ class RunLock:
         run: RunDir,
         *,
         now: float | None = None,
-        steal: bool = False,
         on_network: Callable[[Path], bool] | None = None,
     ) -> RunLock:
         """Take the lock of `run`, whose directory must exist.
 
-        steal: trust flock even if the file names another host. Raises LonghaulError: LOCKED, PERMISSION, DISK.
+        On a network file system this waits up to 45 s for a sign of life of another host that holds the run. Raises
+        LonghaulError: LOCKED, PERMISSION, DISK.
         """
         now = time.time() if now is None else now
-        fd = _open(run.lock)
+        fd, lease = _open(run.lock), None
         try:
-            _flock(fd, run, now)
+            is_shared = (on_network or is_network)(run.root)
+            _flock(fd, run, now, is_needed=not is_shared)
             left = _holder(fd)
-            is_foreign = left is not None and left.host != socket.gethostname()
-            if is_foreign and not steal and (on_network or is_network)(run.root):
-                raise _refusal(run, left, now, "; flock does not work across hosts on every network file system")
+            if is_shared:
+                with durable.explained("cannot write the lease in", run.root, kept="the run, untouched"):
+                    lease = Lease.take(
+                        run.root, socket.gethostname(), _boot_id(), lambda found: _elsewhere(run, found, left, now)
+                    )
             _write(fd, run.lock, Holder(os.getpid(), now, socket.gethostname(), _boot_id(), os.fstat(fd).st_ino))
         except BaseException:
             os.close(fd)
+            if lease is not None:
+                lease.release()
             raise
-        return cls(fd)
+        return cls(fd, lease)
+
+    def guard(self) -> None:
+        """Raises LeaseLostError if another host may hold the run by now; asked before each write."""
+        if self._lease is not None:
+            self._lease.guard()
 
     def release(self) -> None:
         """Clear the text and unlock. Keeps the file: unlinking it would let two masters in. Safe to repeat."""
+        if self._lease is not None:
+            self._lease.release()
         if self._fd >= 0:
             with suppress(OSError):  # the text is for people; the kernel unlocks in any case
                 os.ftruncate(self._fd, 0)
-            fcntl.flock(self._fd, fcntl.LOCK_UN)  # a child forked just now may still have the file open
+            with suppress(OSError):  # a file system without flock, or one that went away
+                fcntl.flock(self._fd, fcntl.LOCK_UN)  # a child forked just now may still have the file open
             self._close()
 
     def _close(self) -> None:
@@ -128,12 +143,14 @@ def _open(path: Path) -> int:
             ) from error
 
 
-def _flock(fd: int, run: RunDir, now: float) -> None:
+def _flock(fd: int, run: RunDir, now: float, *, is_needed: bool) -> None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise _refusal(run, _holder(fd), now, "") from error
+        raise _refusal(run, _holder(fd), now) from error
     except OSError as error:
+        if not is_needed:
+            return  # the lease alone then keeps others out
         raise LonghaulError(
             f"the file system of {run.root} has no working flock: {error.strerror}",
             kept="the run, untouched",
@@ -142,13 +159,19 @@ def _flock(fd: int, run: RunDir, now: float) -> None:
         ) from error
 
 
-def _refusal(run: RunDir, holder: Holder | None, now: float, why: str) -> LonghaulError:
+def _elsewhere(run: RunDir, found: LeaseHolder, left: Holder | None, now: float) -> LonghaulError:
+    """The error for a holder on another host. left: the lock's text, which may be that of another holder."""
+    is_same = left is not None and (left.host, left.pid) == (found.host, found.pid)
+    return _refusal(run, left if is_same else Holder(found.pid, now, found.host, found.boot_id), now)
+
+
+def _refusal(run: RunDir, holder: Holder | None, now: float) -> LonghaulError:
     who = "by another process"
     if holder is not None:
         since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(holder.started_at))
         who = f"by pid {holder.pid} on {holder.host} for {age_text(now - holder.started_at)} (since {since})"
     return LonghaulError(
-        f"run '{run.name}' is held {who}{why}",
+        f"run '{run.name}' is held {who}",
         kept="the run, untouched; the other process goes on",
         next_command=f"python -m orchestrator status --run {run.name}",
         exit_code=ExitCode.LOCKED,

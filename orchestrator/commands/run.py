@@ -120,17 +120,18 @@ def hold_and_drive(chosen: Chosen, args: argparse.Namespace) -> int:
     make_directory(chosen.run)
     lock = RunLock.acquire(chosen.run)
     try:
-        while (code := run_once(chosen, args)) is None:
+        while (code := run_once(chosen, lock, args)) is None:
             chosen = Chosen(chosen.run, profile=None, is_new=False)
         return code
     finally:
         lock.release()
 
 
-def run_once(chosen: Chosen, args: argparse.Namespace) -> int | None:
+def run_once(chosen: Chosen, lock: RunLock, args: argparse.Namespace) -> int | None:
     """Drive the run to its end; returns the exit code. None: its disk was full, and there is room again."""
     make_ballast(chosen.run)
     store = open_store(chosen)
+    store.guard = lock.guard
     try:
         reader = Reader.open(chosen.run)
         try:

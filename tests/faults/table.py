@@ -33,6 +33,12 @@ STEPS = "steps since the last checkpoint; finished rollouts are used again"
 
 ROWS = (
     Row("master killed at any point of its work", "the next start goes on", STEPS, r"test_(master|sweep)::"),
+    Row(
+        "two hosts on one directory whose locks do not reach each other; one dies, or stands still and wakes up",
+        "69 and which host holds the run; a dead one is followed after 45 s",
+        STEPS,
+        r"test_two_hosts::",
+    ),
     Row("master killed again while it recovers", "the next start goes on", STEPS, r"test_recovery::"),
     Row(
         "worker killed, hung, deaf, stopped or replaced", "the attempt's end, the next attempt", STEPS, r"test_worker::"
@@ -140,7 +146,7 @@ TAIL = """
   as hashed, nothing twice, nothing missing, no process left, a sound store.
 - **Mutants**: with one sync, order or check taken out of the code, a test must fail (`tests/faults/test_mutants.py`).
 
-Not tried: a disk that lies about fsync; network file systems with two hosts.
+Not tried: a disk that lies about fsync; a network file system itself (two hosts are two masters whose flock does not reach each other).
 """
 
 

@@ -1,3 +1,4 @@
+import errno
 import os
 import signal
 import socket
@@ -9,8 +10,9 @@ import pytest
 
 from orchestrator.alive import lock_text
 from profiles.errors import ExitCode, LonghaulError
+from state import lock
 from state.layout import RunDir
-from state.lock import Holder, RunLock, age_text, is_network
+from state.lock import RunLock, age_text, is_network
 from tests import REPOSITORY
 
 HOLD_CODE = """
@@ -117,17 +119,36 @@ def test_a_lock_file_that_is_a_symbolic_link_is_refused(run: RunDir, tmp_path: P
     assert (tmp_path / "victim").read_text() == "precious"
 
 
-def test_another_hosts_text_on_a_network_disk_needs_a_deliberate_theft(run: RunDir) -> None:
-    import msgspec
-
-    text = msgspec.json.encode(Holder(7, 0.0, "other-host", "b"))
-    run.lock.write_bytes(text)
+def test_on_a_network_disk_another_host_that_renews_its_lease_keeps_the_run(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "_boot_id", lambda: "there")
+    holder = RunLock.acquire(run, on_network=lambda path: True)
+    holder.guard()
+    monkeypatch.setattr(lock, "_boot_id", lambda: "here")
+    monkeypatch.setattr(lock, "_flock", lambda *_, **__: None)  # as where it does not reach other hosts
     with pytest.raises(LonghaulError) as error:
         RunLock.acquire(run, on_network=lambda path: True)
-    assert error.value.exit_code == ExitCode.LOCKED and "other-host" in error.value.what
-    RunLock.acquire(run, on_network=lambda path: True, steal=True).release()
-    run.lock.write_bytes(text)
-    RunLock.acquire(run, on_network=lambda path: False).release()
+    assert error.value.exit_code == ExitCode.LOCKED
+    assert f"is held by pid {os.getpid()} on {socket.gethostname()}" in error.value.what
+    holder.release()
+    RunLock.acquire(run, on_network=lambda path: True).release()
+
+
+def test_a_network_disk_without_flock_is_held_by_its_lease_and_a_local_one_is_refused(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(lock.fcntl, "flock", refused)
+    with pytest.raises(LonghaulError) as error:
+        RunLock.acquire(run, on_network=lambda path: False)
+    assert error.value.exit_code == ExitCode.DISK
+    held = RunLock.acquire(run, on_network=lambda path: True)
+    held.guard()
+    monkeypatch.undo()
+    held.release()
 
 
 def test_garbage_in_the_lock_file_keeps_nobody_out(run: RunDir) -> None:
