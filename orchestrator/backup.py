@@ -22,6 +22,7 @@ from profiles.errors import ExitCode, LonghaulError
 from state import durable
 from state.checkpoint import MANIFEST as CHECKPOINT
 from state.checkpoint import Damaged, FileEntry, read_manifest
+from state.database import enter_wal
 from state.layout import RunDir
 from state.opening import read_only, store_error
 from state.reader import is_born
@@ -273,6 +274,13 @@ def restore(source: Path, runs: Path, name: str | None) -> tuple[RunDir, Content
                 found = {file: entry_if_there(half / file) for file in contents.files}
         check(source, contents.files, found)
         (half / MANIFEST).unlink(missing_ok=True)
+        with durable.explained("cannot restore into", half, KEPT):
+            try:
+                enter_wal(half / "state.db")
+            except sqlite3.Error as error:
+                raise store_error(RunDir(half), error) from error
+            for folder in (half, *(path for path in half.rglob("*") if path.is_dir())):
+                durable.fsync_dir(folder)
         run = RunDir(runs / (name or contents.name))
         if os.path.lexists(run.root):
             what = f"there is a run '{run.name}' in {runs} already"

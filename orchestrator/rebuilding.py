@@ -20,7 +20,7 @@ from profiles.load import from_json
 from profiles.schema import Profile
 from state import durable, recover
 from state.checkpoint import Damaged, Manifest, read_manifest
-from state.database import remove_store
+from state.database import enter_wal, remove_store
 from state.layout import RunDir
 from state.opening import damaged, read_only, unsound
 from state.reader import Reader, is_born
@@ -116,7 +116,7 @@ def put_in_place(run_dir: RunDir, backup: Path) -> None:
     with durable.explained("cannot restore the back-up", run_dir.unborn_store, KEPT):
         remove_store(run_dir.unborn_store)
         shutil.copyfile(backup, run_dir.unborn_store)
-        durable.fsync_file(run_dir.unborn_store)
+        enter_wal(run_dir.unborn_store)
         run_dir.unborn_store.rename(run_dir.store)
         durable.fsync_dir(run_dir.root)
 

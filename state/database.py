@@ -12,7 +12,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from profiles.errors import ExitCode, LonghaulError
@@ -186,6 +186,17 @@ class WritingConnection:
         for old in sorted(self.run.backups.glob("cycle-*.db"))[:-BACKUPS_KEPT]:
             old.unlink(missing_ok=True)
         return target
+
+
+def enter_wal(path: Path) -> None:
+    """Put a copy of a store into the mode in which stores live, durably, before it gets a store's name.
+
+    `VACUUM INTO` writes files without a log. Were the store itself converted, power could fail in between, and only a
+    writer can roll that back.
+    """
+    with closing(sqlite3.connect(path, isolation_level=None, timeout=BUSY_S)) as connection:
+        connection.execute("PRAGMA journal_mode=WAL")
+    durable.fsync_file(path)
 
 
 def companions(path: Path) -> tuple[Path, ...]:

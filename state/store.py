@@ -143,9 +143,17 @@ class Store(WritingConnection):
     def restore_attempt(
         self, cycle: int, role: str, attempt: int, token: str, first_step: int, reductions: int, now: float
     ) -> None:
-        """Insert the row of a past attempt without moving its cycle."""
+        """Insert the row of a past attempt. Its cycle becomes one in which such an attempt can be closed.
+
+        In one commit: power may fail before the cycle's own state is restored, and the next start closes the attempt.
+        CYCLE_EDGES does not apply.
+        """
+        state = CycleState.TRAINING if role == "train" else CycleState.VALIDATING
         with self.transaction():
             self._insert_attempt(cycle, role, attempt, token, first_step, reductions, now)
+            self.db.execute(
+                "UPDATE cycles SET state=? WHERE cycle=? AND state<>?", [state, cycle, CycleState.COMMITTED]
+            )
 
     def restore_cycle(self, cycle: int, state: CycleState) -> None:
         """Set the state that a cycle's files show. CYCLE_EDGES does not apply to a restored cycle."""

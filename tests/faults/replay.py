@@ -18,10 +18,10 @@ import pytest
 
 MODELLED = frozenset(
     {"openat", "write", "pwrite64", "ftruncate", "fallocate", "rename", "unlink", "unlinkat", "mkdir", "rmdir"}
-    | {"fsync", "fdatasync"}
+    | {"fsync", "fdatasync", "link", "linkat", "sendfile"}
 )
-CALLS = MODELLED | {"writev", "pwritev", "pwritev2", "truncate", "renameat", "renameat2", "mkdirat", "link", "linkat"}
-CALLS |= {"symlink", "symlinkat", "copy_file_range", "sendfile"}
+CALLS = MODELLED | {"writev", "pwritev", "pwritev2", "truncate", "renameat", "renameat2", "mkdirat"}
+CALLS |= {"symlink", "symlinkat", "copy_file_range"}
 """All that change files. One that the model does not know fails the test."""
 NOT_ON_DISK = re.compile(r"-shm$|\.sock$")
 """SQLite makes its -shm file anew after a crash."""
@@ -98,6 +98,9 @@ def _call(line: str, root: str) -> Call | None:
         call = Call(name, (base,), texts[0][:result] if texts else b"", numbers)
     elif name in ("openat", "unlinkat"):
         call = Call(name, (str(Path(base) / texts[0].decode()),), flags=rest)
+    elif name == "sendfile":
+        copied = [_plain(path) for path in re.findall(r"\d+<([^>]*)>", arguments)]
+        call = Call(name, tuple(copied), numbers=(result,))
     elif texts:
         call = Call(name, tuple(text.decode() for text in texts), numbers=numbers)
     else:
@@ -196,6 +199,11 @@ class Disk:
             case "rename":
                 old, new = self._place(call.paths[0]), self._place(call.paths[1])
                 self._change([(*old, None), (*new, old[0].now[old[1]])])
+            case "link" | "linkat":
+                old = self._place(call.paths[0])
+                self._change([(*self._place(call.paths[1]), old[0].now[old[1]])])
+            case "sendfile":
+                self._copy(call)
             case "fsync" | "fdatasync":
                 node = self._node(call.paths[0])
                 assert node is not None, call
@@ -249,6 +257,15 @@ class Disk:
             self._change([(folder, name, File())])
         elif "O_TRUNC" in call.flags:
             self._file(call).do(lambda content: _resize(content, 0))
+
+    def _copy(self, call: Call) -> None:
+        """Whole files are copied from their beginning, so what a call adds begins where the copy ends."""
+        source = self._node(call.paths[1])
+        assert isinstance(source, File), call
+        target = self._file(call)
+        begin = len(target.now)
+        data = bytes(source.now[begin : begin + call.numbers[0]])
+        target.do(lambda content: content.extend(data))
 
     def _change(self, entries: list[tuple[Folder, str, File | Folder | None]]) -> None:
         change = Change(entries)

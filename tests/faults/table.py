@@ -62,6 +62,12 @@ ROWS = (
         r"test_replay::test_power_fails_again|test_power::",
     ),
     Row(
+        "power cut in walk-back, migration, recover, backup, restore, prune, and with large checkpoints",
+        "the command is typed again, or the next start goes on",
+        "steps since the last checkpoint that was reported",
+        r"test_replay_commands::",
+    ),
+    Row(
         "power cut below ext4, xfs, btrfs: blocks missing, torn, out of order",
         "the next start goes on",
         "steps since the last checkpoint that was reported",
@@ -146,7 +152,8 @@ TAIL = """
   as hashed, nothing twice, nothing missing, no process left, a sound store.
 - **Mutants**: with one sync, order or check taken out of the code, a test must fail (`tests/faults/test_mutants.py`).
 
-Not tried: a disk that lies about fsync; a network file system itself (two hosts are two masters whose flock does not reach each other).
+Not tried: a disk that lies about fsync; a network file system itself (two hosts are two masters whose locks do not
+reach each other).
 """
 
 

@@ -33,16 +33,16 @@ class Recording:
         """The disk after so many calls, and the newest step whose checkpoint was reported durable; -1: none."""
         disk, reported = Disk(self.root, self.there), -1
         for call in self.calls[:count]:
-            if call.paths[0] not in (f"{self.root}/out-0", f"{self.root}/err-0"):
+            if not re.match(rf"{re.escape(str(self.root))}/(out|err)-\d+$", call.paths[0]):
                 disk.do(call)
             elif call.name == "write":  # what the master prints
                 reported = max([reported, *map(int, REPORTED.findall(call.data))])
         return disk, reported
 
 
-def record(run: Scene, trace: Path, there: Path | None = None) -> Recording:
-    """Run it to its end under strace, and take its files away. there: as in `Recording`."""
-    master = run.launch(recorded(run.command("--plain"), trace))
+def record(run: Scene, trace: Path, there: Path | None = None, command: list[str] | None = None) -> Recording:
+    """Run a command to its end under strace, and take its files away. there: as in `Recording`. None: `run`."""
+    master = run.launch(recorded(command or run.command("--plain"), trace))
     assert master.end() == 0, master.text()
     left = {
         str(path.relative_to(run.root)): path.read_bytes()

@@ -1,0 +1,161 @@
+"""Power fails while a command changes a run, or while a start mends one: then the command is typed again."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from state.layout import RunDir
+from state.tables import SEALED
+from tests.faults.conftest import Clean
+from tests.faults.harness import Scene, faults, scene
+from tests.faults.invariants import check_invariants
+from tests.faults.test_backup import as_another, made
+from tests.faults.test_large_checkpoints import ALL_ARE_LARGE, flip_a_byte
+from tests.faults.test_replay import Recording, record, resumed_from
+from tests.faults.test_scrub import stopped_at
+
+HALF = 4
+"""Step at which runs are stopped before the command."""
+
+
+def nothing(run: Scene) -> None:
+    pass
+
+
+def stopped(run: Scene) -> None:
+    stopped_at(run, HALF)
+
+
+def with_a_rotten_head(run: Scene) -> None:
+    stopped(run)
+    flip_a_byte(run.head_dir())
+
+
+def of_the_last_version(run: Scene) -> None:
+    """As a program before digests of rows left it."""
+    stopped(run)
+    with closing(sqlite3.connect(run.run.store)) as db, db:
+        for table in SEALED:
+            db.execute(f"ALTER TABLE {table} DROP COLUMN row_digest")
+        db.execute("PRAGMA user_version=4")
+
+
+def without_a_store(run: Scene) -> None:
+    stopped(run)
+    for path in (run.run.store, *run.run.store_companions):
+        path.unlink(missing_ok=True)
+
+
+def with_a_back_up(run: Scene) -> None:
+    stopped(run)
+    assert run.ask("backup", str(run.root / "kept")).returncode == 0
+    shutil.rmtree(run.run.root)
+
+
+def run_it(run: Scene) -> list[str]:
+    return run.command("--plain")
+
+
+def as_if_large(run: Scene) -> list[str]:
+    return [sys.executable, "-c", ALL_ARE_LARGE, *run.command("--plain")[3:]]
+
+
+def asking(*words: str) -> Callable[[Scene], list[str]]:
+    def command(run: Scene) -> list[str]:
+        named = [word.format(root=run.root) for word in words]
+        if words[0] == "restore":
+            named.insert(1, str(made(run.root / "kept")[0]))
+        return [sys.executable, "-m", "orchestrator", *named, "--run", run.name, "--runs", str(run.root / "runs")]
+
+    return command
+
+
+def can_be_restored(run: Scene) -> None:
+    other = as_another(run, "other")
+    assert other.launch_and_end(asking("restore")(other), "", code=0).err.read_text() == ""
+    other.finish()
+    check_invariants(other)
+
+
+@dataclass(frozen=True)
+class Story:
+    """again: whether the command is typed again after the cut, before the run goes on. afterwards: what else to try."""
+
+    prepare: Callable[[Scene], None]
+    command: Callable[[Scene], list[str]]
+    again: bool = False
+    afterwards: Callable[[Scene], None] = nothing
+
+
+STORIES = {
+    "walk-back": Story(with_a_rotten_head, run_it),
+    "migration": Story(of_the_last_version, run_it),
+    "large checkpoints": Story(nothing, as_if_large),
+    "recover": Story(without_a_store, asking("recover"), again=True),
+    "backup": Story(stopped, asking("backup", "{root}/kept"), again=True, afterwards=can_be_restored),
+    "restore": Story(with_a_back_up, asking("restore"), again=True),
+    "prune": Story(stopped, asking("prune", "--keep", "1"), again=True),
+}
+PARTS, FEW = 8, 60
+"""Each call is tried by one of PARTS in all tests; by those of a submission, one of FEW."""
+
+
+def told_again(run: Scene, story: Story) -> None:
+    """A restore that was complete already has nothing left to do, and says that the name is taken."""
+    is_there = "restore" in story.command(run) and RunDir(run.run.root).store.exists()
+    master = run.launch(story.command(run))
+    code = master.end()
+    assert code == (66 if is_there else 0), master.text()
+    assert "Traceback" not in master.text()
+
+
+def check_story(name: str, part: int, parts: int, clean: Clean, tmp_path: Path) -> None:
+    story, root = STORIES[name], tmp_path / "run"
+    with scene(root) as run:
+        story.prepare(run)
+        least = run.head_step() if "rotten" not in story.prepare.__name__ else 0
+        shutil.copytree(root, tmp_path / "there") if root.exists() else (tmp_path / "there").mkdir()
+        found = record(run, tmp_path / "trace", tmp_path / "there", story.command(run))
+    for count in list(range(1, len(found.calls) + 1))[part::parts]:
+        for draw in (None, Random(count)):
+            check_cut(story, found, count, draw, clean, least)
+
+
+def check_cut(story: Story, found: Recording, count: int, draw: Random | None, clean: Clean, least: int) -> None:
+    disk, reported = found.at(count)
+    shutil.rmtree(found.root, ignore_errors=True)
+    with scene(found.root) as run:
+        disk.after_cut(found.root, draw)
+        where = f"after call {count} of {len(found.calls)}: {found.calls[count - 1].name}"
+        faults.append(where)
+        if story.again:
+            told_again(run, story)
+        master = run.finish()
+        assert "Traceback" not in master.text(), f"{where}\n{master.text()}"
+        assert resumed_from(master.text()) >= max(least, reported), f"{where}\n{master.text()}"
+        check_invariants(run, clean.ending)
+        story.afterwards(run)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", STORIES)
+def test_power_fails_in(name: str, clean: Clean, tmp_path: Path) -> None:
+    check_story(name, FEW // 2, FEW, clean, tmp_path)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("name", STORIES)
+def test_power_fails_at_every_call_of(name: str, part: int, clean: Clean, tmp_path: Path) -> None:
+    check_story(name, part, PARTS, clean, tmp_path)
