@@ -95,6 +95,15 @@ PROBLEMS = Metric("problems", Unit.COUNT, "problems that there are")
 PROBLEMS_DRAWN = Metric("problems_drawn", Unit.COUNT, "drawn since the run began, repeats among them")
 STAGE = Metric("stage", Unit.COUNT, "where the curriculum is, from 1")
 STAGES = Metric("stages", Unit.COUNT, "how many it has")
+MISMATCH_MEAN = Metric(
+    "mismatch_mean", Unit.NATS, "mean |log-ratio| of trainer to engine, before the first update alone"
+)
+CELL_DEGENERATE = Metric(
+    "cell_degenerate", Unit.COUNT, "cells (task, role) whose rewards are all equal: their advantages are 0"
+)
+UNIFORM_SHARE = Metric("uniform_share", Unit.SHARE, "groups whose rewards make no difference")
+ALL_RIGHT = Metric("all_right", Unit.SHARE, "groups that were always right")
+ALL_WRONG = Metric("all_wrong", Unit.SHARE, "groups that were never right")
 NODE_SECONDS = Metric(
     "node/NODE/seconds", Unit.SECONDS, "own computing of a node's slowest rank, without any wait; over hosts alone"
 )
@@ -112,6 +121,17 @@ def by_node(metrics: Mapping[str, float]) -> dict[str, dict[str, float]]:
         if name.startswith("node/"):
             node, _, figure = name.removeprefix("node/").rpartition("/")
             found.setdefault(node, {})[figure] = value
+    return found
+
+
+def by_phase(metrics: Mapping[str, float], figure: str) -> dict[str, float]:
+    """Phase -> one figure of its memory, such as `allocated`, among the metrics of a step."""
+    found = {}
+    for name, value in metrics.items():
+        family, _, rest = name.partition("/")
+        phase, _, last = rest.rpartition("/")
+        if family == "memory" and last == figure:
+            found[phase] = float(value)
     return found
 
 
@@ -149,7 +169,7 @@ _COMMON = (
     LEARNING_RATE,
     ENTROPY,
     CLIP_FRACTION,
-    Metric("mismatch_mean", Unit.NATS, "mean |log-ratio| of trainer to engine, before the first update alone"),
+    MISMATCH_MEAN,
     MISMATCH_MAX,
     Metric("mismatch_kl", Unit.NATS, "k3 of the same"),
     Metric("mismatch_tokens", Unit.TOKENS, "how many were compared; with an entropy mask only those that it keeps"),
@@ -171,7 +191,7 @@ _SELF_PLAY = (
     PROPOSALS,
     Metric("proposals_dropped", Unit.COUNT, "those without a fair judgement"),
     Metric("rows_dropped", Unit.COUNT, "rollouts of both roles without a fair judgement"),
-    Metric("cell_degenerate", Unit.COUNT, "cells (task, role) whose rewards are all equal: their advantages are 0"),
+    CELL_DEGENERATE,
     Metric("fill_with_replacement", Unit.COUNT, "tasks of the solver's batch that are repeats: its buffer is smaller"),
     NEW_EXAMPLES,
     Metric("new_examples/TASK", Unit.COUNT, "of a kind"),
@@ -211,9 +231,9 @@ _GRPO = (
     ANSWERED,
     Metric("groups", Unit.COUNT, "problems drawn"),
     Metric("extra_rounds", Unit.COUNT, "rounds of further draws in place of uniform groups"),
-    Metric("uniform_share", Unit.SHARE, "groups whose rewards make no difference"),
-    Metric("all_right", Unit.SHARE, "groups that were always right"),
-    Metric("all_wrong", Unit.SHARE, "groups that were never right"),
+    UNIFORM_SHARE,
+    ALL_RIGHT,
+    ALL_WRONG,
     SKIPPED_SHARE,
     Metric("rollouts_kept", Unit.COUNT, "rollouts that it did use"),
     Metric("tokens_min", Unit.TOKENS, "shortest completion"),
