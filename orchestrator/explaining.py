@@ -41,6 +41,8 @@ MANY_UNIFORM = 0.6
 """Share of groups without a difference that is worth one."""
 FAR_APART = 0.05
 """Nats a token between sampler and trainer; bfloat16 explains .04 at most (docs/engines.md)."""
+MOST_OF_IT = 0.4
+"""Share of a step from which on its largest part limits the speed."""
 NEAR_ZERO = 1e-3
 
 
@@ -175,11 +177,11 @@ def rule(facts: Facts) -> Sentence | None:
 def strange(facts: Facts) -> Iterator[Sentence]:
     failures = facts.history.failures
     if failures:
-        said = f": {failures[-1].message}" if failures[-1].message else ""
-        yield Sentence(
-            "failures",
-            f"{len(failures)} attempts failed since the last checkpoint, the last by {failures[-1].failure}{said}.",
-        )
+        last = failures[-1]
+        how_many = f"{len(failures)} attempt{'s' * (len(failures) > 1)}"
+        words = f": {last.message}" if last.message else ""
+        text = f"{how_many} failed since the last checkpoint, the last by {last.failure}{words}."
+        yield Sentence("failures", text)
     apart = facts.typical(MISMATCH_MEAN)
     if apart is not None and apart > FAR_APART:
         yield Sentence(
@@ -247,7 +249,9 @@ def speed(facts: Facts) -> Sentence | None:
     largest = sorted(parts, key=lambda name: (-parts[name], name))[:2]
     if largest:
         shares = " and ".join(f"{percent(parts[name] / whole)} of it {name}" for name in largest)
-        text += f", {shares}: {largest[0]} limits the speed"
+        text += f", {shares}"
+        if parts[largest[0]] / whole > MOST_OF_IT:
+            text += f": {largest[0]} limits the speed"
     cost = facts.history.validation_cost
     if cost is not None and facts.history.cycles_done:
         per_cycle = facts.history.training_s / facts.history.cycles_done
@@ -278,7 +282,8 @@ def would_be_lost(facts: Facts) -> Sentence:
     seconds = duration(sum(step.seconds for step in beyond))
     return Sentence(
         "lost",
-        f"A crash now would cost the updates of {len(beyond)} steps ({seconds}) since the checkpoint of step "
+        f"A crash now would cost the update{'s' * (len(beyond) > 1)} of {count(len(beyond))} "
+        f"step{'s' * (len(beyond) > 1)} ({seconds}) since the checkpoint of step "
         f"{count(head.step)}; finished rollouts are used again.",
     )
 

@@ -187,7 +187,9 @@ class Master:
     # --- people ----------------------------------------------------------------------------------------------
 
     def hear_people(self, now: float) -> None:
-        self.signals.key(self.screen.read_keys())
+        keys = self.screen.read_keys()
+        self.signals.key(keys)
+        self.screen.press(keys)
         is_asked = False
         for client in self.server.poll(now):
             if client.command == "status":

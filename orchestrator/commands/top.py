@@ -1,6 +1,6 @@
 """Show the dashboard of a run started in another terminal.
 
-Reads the store once a second and changes nothing. `q` or Ctrl+C leaves; the run goes on.
+Reads the store once a second and changes nothing. `q` or Ctrl+C leaves, `?` explains; the run goes on.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 
 from orchestrator.alive import master_pid, rss_bytes, worker_pid
+from orchestrator.display.screen import PAGE, page_of
 from orchestrator.display.view import Live, View, build_view
 from orchestrator.ready import wait_for_any
 from orchestrator.runs import find_run
@@ -54,11 +55,15 @@ def run(args: argparse.Namespace) -> int:
     signals.install()
     keyboard = Keyboard()
     display = Dashboard(console, TOP_KEYS)
+    is_explained = False
     try:
         while display.is_open:
             display.update(watched.view(time.time(), time.monotonic()))
-            if wants_to_quit(keyboard.sources(), signals):
+            keys = pressed(keyboard.sources(), signals)
+            if keys is None or set(keys) & set(QUIT):
                 break
+            is_explained ^= bool(keys.count(b"?") % 2)
+            display.turn_to(PAGE, watched.page(time.time()) if is_explained else ())
     finally:
         display.close("")
         keyboard.close()
@@ -66,17 +71,17 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def wants_to_quit(sources: list[int], signals: Signals) -> bool:
-    """Wait for a key, a signal or the next poll. True on a quit key, a stop signal or a lost keyboard."""
+def pressed(sources: list[int], signals: Signals) -> bytes | None:
+    """Wait for keys, a signal or the next poll; the keys. None: a stop signal came, or the keyboard is lost."""
     try:
         ready = wait_for_any([*sources, signals.wake_reader], POLL_S)
         signals.drain()
-        pressed = [os.read(fd, 64) for fd in ready if fd != signals.wake_reader]
+        found = [os.read(fd, 64) for fd in ready if fd != signals.wake_reader]
     except OSError:
-        return True
-    if signals.stops or signals.hangup:
-        return True
-    return any(not keys or set(keys) & set(QUIT) for keys in pressed)
+        return None
+    if signals.stops or signals.hangup or not all(found):
+        return None
+    return b"".join(found)
 
 
 @dataclass(frozen=True)
@@ -100,6 +105,7 @@ class Watched:
         self.reader = reader
         self._version = -1
         self._rows: _Rows | None = None
+        self._page: tuple[_Rows, list[str]] | None = None
 
     def view(self, utc: float, monotonic: float) -> View:
         rows = self.rows()
@@ -120,6 +126,15 @@ class Watched:
         return build_view(
             history, live, rows.steps, rows.validations, rows.events, rows.profile, examples=rows.examples
         )
+
+    def page(self, utc: float) -> list[str]:
+        """The sentences of `explain`."""
+        rows = self.rows()
+        age = max(0.0, utc - rows.history.heartbeat_at)
+        if self._page is None or self._page[0] is not rows:
+            said = page_of(rows.history, rows.profile, rows.steps, master_pid(self.run_dir, age), age)
+            self._page = rows, said
+        return self._page[1]
 
     def rows(self) -> _Rows:
         """The store's rows. SQLite's data_version tells whether another process has written since."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from textwrap import wrap
 from time import localtime, strftime
 from typing import IO, Any
 
@@ -54,6 +55,7 @@ class Dashboard:
         self._key: tuple[View, int, tuple[int, int]] | None = None
         self._drawn_at = float("-inf")
         self._view: View | None = None
+        self._page: tuple[str, tuple[str, ...]] | None = None
         self.canvas.open()
 
     @property
@@ -71,6 +73,12 @@ class Dashboard:
         """Show a message of the master among the events."""
         at = _utc()
         self._messages.extend(EventLine(at, "", harmless(line)) for line in text.splitlines())
+
+    def turn_to(self, title: str, lines: Sequence[str]) -> None:
+        """Show a page of text in place of the tiles, from the next update on. No lines: the tiles again."""
+        page = (harmless(title), tuple(map(harmless, lines))) if lines else None
+        if page != self._page:
+            self._page, self._key, self._drawn_at = page, None, float("-inf")
 
     def close(self, summary_text: str) -> None:
         """Leave the alternate screen and print the summary on the normal one."""
@@ -99,14 +107,25 @@ class Dashboard:
         messages = (event for event in self._messages if event.text not in known)
         merged = sorted((*view.events, *messages), key=lambda event: event.at)
         merged_view = replace(view, events=tuple(merged[-24:]))
-        lines: list[str] = []
+        lines = self._page_of_text(width, height)
         used: dict[Place, tuple[Any, list[str]]] = {}
-        for band in arrange(width, height, has_examples=view.kind.finds_tasks):
+        for band in arrange(width, height, has_examples=view.kind.finds_tasks) if not lines else ():
             lines += self._band(band, merged_view, used)
         if self.canvas.draw(lines, size):
             self._tiles = used
         else:
             self._key = None
+
+    def _page_of_text(self, width: int, height: int) -> list[str]:
+        """The page as a whole frame, each sentence wrapped and indented after its first line; empty without a page."""
+        if self._page is None:
+            return []
+        title, sentences = self._page
+        room, rows = max(8, width - 4), max(1, height - 2)
+        wrapped = [
+            Text(line) for sentence in sentences for line in wrap(sentence, room, subsequent_indent="  ") or [""]
+        ]
+        return self._framed(title, "? goes back", _filled(wrapped, rows), width)[:height]
 
     def _band(self, band: Band, view: View, used: dict[Place, tuple[Any, list[str]]]) -> list[str]:
         stacks = [[line for place in column for line in self._place(place, view, used)] for column in band.columns]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 from typing import IO
 
 from orchestrator.display.scores import TaskScores
@@ -47,7 +48,7 @@ class Plain:
         self._step_said = -1
         self._stage: tuple[str, str, int | None] = ("", "", None)
         self._stage_since = 0.0
-        self._has_said = False
+        self._has_said = self._has_page = False
 
     def update(self, view: View) -> None:
         """Print what has changed since the last call."""
@@ -62,6 +63,12 @@ class Plain:
         self._has_said = True
         for line in text.splitlines():
             self._write(line, None)
+
+    def turn_to(self, title: str, lines: Sequence[str]) -> None:
+        """Print a page of text when it is opened; what changes in it later is not printed again."""
+        if lines and not self._has_page:
+            self.say("\n".join((f"{title}:", *lines)))
+        self._has_page = bool(lines)
 
     def close(self, summary_text: str) -> None:
         self.say(summary_text)

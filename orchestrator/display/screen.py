@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from orchestrator.display.terminal import Keyboard
-from orchestrator.display.view import Live, View, build_view
+from orchestrator.display.view import Live, View, build_view, in_order
 from orchestrator.display.wording import harmless_lines
 from profiles.metrics import REWARD, SECONDS
 from profiles.schema import Profile
@@ -42,6 +42,7 @@ class Display(Protocol):
 
     def update(self, view: View) -> None: ...
     def say(self, text: str) -> None: ...
+    def turn_to(self, title: str, lines: Sequence[str]) -> None: ...
     def close(self, summary: str) -> None: ...
 
 
@@ -63,6 +64,10 @@ class Screen:
         """The newest task, as a row of `reader.examples`."""
         self.dirty = True
         self.shown_at = 0.0
+        self.explains = False
+        """Whether the page of `?` is open."""
+        self.explained: History | None = None
+        """Of what it was made."""
 
     # --- facts -----------------------------------------------------------------------------------------------
 
@@ -111,6 +116,9 @@ class Screen:
         if since < LEAST_INTERVAL_S or (not self.dirty and since < IDLE_INTERVAL_S):
             return
         self.shown_at, self.dirty = live.now, False
+        if self.explains and history is not self.explained:
+            self.explained = history
+            self.display.turn_to(PAGE, page_of(history, self.profile, self.steps, live.master_pid, 0.0))
         facts = (self.steps, self.validations, self.events)
         self.display.update(build_view(history, live, *facts, self.profile, self.newest))
 
@@ -122,6 +130,13 @@ class Screen:
     def read_keys(self) -> bytes:
         """Keys pressed since the last call."""
         return self.keys.read() if self.keys is not None else b""
+
+    def press(self, keys: bytes) -> None:
+        """`?` opens the page that explains the run, and closes it again."""
+        if keys.count(b"?") % 2:
+            self.explains, self.explained, self.dirty, self.shown_at = not self.explains, None, True, 0.0
+            if not self.explains:
+                self.display.turn_to(PAGE, ())
 
     def go_headless(self) -> None:
         """Continue without the terminal, logging only to orchestrator.log. Output to a file or pipe is unaffected."""
@@ -140,6 +155,21 @@ class Screen:
             self.keys.close()
         self._log(summary)
         self.display.close(summary)
+
+
+PAGE = "how the run stands"
+
+
+def page_of(
+    history: History, profile: Profile, steps: Sequence[StepFacts], master_pid: int | None, heartbeat_age_s: float
+) -> list[str]:
+    """The sentences of `explain`, for a display. Takes .1 s, so only when the history has changed."""
+    from orchestrator.explaining import Facts, explained  # nobody may ever ask
+
+    known = in_order(steps)
+    newest = max(history.step, known[-1].step if known else 0)
+    found = explained(Facts(history, profile, known, newest, master_pid, heartbeat_age_s))
+    return [sentence.text for sentence in found]
 
 
 def log_text(moment: str, text: str) -> str:

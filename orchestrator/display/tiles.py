@@ -26,9 +26,10 @@ CHART_COLOURS = (("greedy", "#2fae71"), ("sampled", "#3b9eff"), ("worked share",
 KEYS: tuple[tuple[str, str], ...] = (
     ("Ctrl+X", "checkpoint"),
     ("Ctrl+C", "stop after the step"),
-    ("Ctrl+C twice", "stop at once"),
+    ("twice", "stop at once"),
+    ("?", "explain"),
 )
-TOP_KEYS: tuple[tuple[str, str], ...] = (("q", "quit"), ("", "the run goes on in its own terminal"))
+TOP_KEYS: tuple[tuple[str, str], ...] = (("q", "quit"), ("?", "explain"), ("", "the run goes on in its own terminal"))
 
 
 # --- progress ------------------------------------------------------------------------------------------------------

@@ -41,6 +41,18 @@ def test_a_run_is_shown_and_q_leaves(top: Terminal, tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "night").iterdir()} <= {"state.db", "state.db-wal", "state.db-shm"}
 
 
+def test_a_question_mark_explains_the_run_and_a_second_one_goes_back(top: Terminal) -> None:
+    top.until(lambda: "quit" in top.text)
+    os.write(top.master, b"?")
+    top.until(lambda: "how the run stands" in top.text)
+    for part in ("It does not run, and nobody ended it", "A crash now would", "? goes back"):
+        assert part in " ".join(top.text.split()), part
+    assert "newest task" not in top.text
+    os.write(top.master, b"?")
+    top.until(lambda: "newest task" in top.text)
+    assert "how the run stands" not in top.text
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_gives_the_terminal_back(top: Terminal, number: signal.Signals) -> None:
     top.until(lambda: "quit" in top.text)
