@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from orchestrator.display.view import in_order
 from orchestrator.display.wording import count, duration, go_on, percent, size
 from orchestrator.stagnation import MIN_CYCLES_OF_TREND, RISE_Z, collapse
 from orchestrator.trend import Z95, Trend, trend_of
@@ -92,6 +93,16 @@ def explained(facts: Facts) -> list[Sentence]:
     ]
     found = [sentence for sentence in parts if sentence is not None]
     return [*found[: MOST - 1], next_step(facts)]
+
+
+def page_of(
+    history: History, profile: Profile, steps: Sequence[StepFacts], master_pid: int | None, heartbeat_age_s: float
+) -> list[str]:
+    """The sentences for a display, which has the newest steps. Takes .1 s: only when the history has changed."""
+    known = in_order(steps)
+    newest = max(history.step, known[-1].step if known else 0)
+    found = explained(Facts(history, profile, known, newest, master_pid, heartbeat_age_s))
+    return [sentence.text for sentence in found]
 
 
 def alive(facts: Facts) -> Sentence:

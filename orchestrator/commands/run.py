@@ -32,6 +32,7 @@ from orchestrator.display.summary import summary
 from orchestrator.display.terminal import Keyboard
 from orchestrator.display.wording import among, harmless
 from orchestrator.engine_check import check_engine
+from orchestrator.explaining import page_of
 from orchestrator.full_disk import wait_for_room, waits
 from orchestrator.launchers.registry import launcher_named
 from orchestrator.loop import Master
@@ -293,7 +294,9 @@ def open_screen(run_dir: RunDir, profile: Profile, *, plain: bool) -> Screen:
 
         display = open_dashboard(sys.stdout) or display
     keyboard = Keyboard() if sys.stdin is not None and sys.stdin.isatty() else None
-    return Screen(run_dir, display, keyboard, profile, on_terminal=sys.stdout.isatty())
+    screen = Screen(run_dir, display, keyboard, profile, on_terminal=sys.stdout.isatty())
+    screen.explain = page_of
+    return screen
 
 
 def finish(run_dir: RunDir, reader: Reader, profile: Profile, screen: Screen, ending: Stop) -> int:

@@ -11,8 +11,9 @@ import time
 from dataclasses import dataclass
 
 from orchestrator.alive import master_pid, rss_bytes, worker_pid
-from orchestrator.display.screen import PAGE, page_of
+from orchestrator.display.screen import PAGE
 from orchestrator.display.view import Live, View, build_view
+from orchestrator.explaining import page_of
 from orchestrator.ready import wait_for_any
 from orchestrator.runs import find_run
 from orchestrator.signals import Signals

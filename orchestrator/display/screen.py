@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
 from orchestrator.display.terminal import Keyboard
-from orchestrator.display.view import Live, View, build_view, in_order
+from orchestrator.display.view import Live, View, build_view
 from orchestrator.display.wording import harmless_lines
 from profiles.metrics import REWARD, SECONDS
 from profiles.schema import Profile
@@ -46,6 +46,10 @@ class Display(Protocol):
     def close(self, summary: str) -> None: ...
 
 
+Explain = Callable[[History, Profile, Sequence[StepFacts], int | None, float], list[str]]
+"""`explaining.page_of`: a display imports nothing that judges."""
+
+
 class Screen:
     """Collects facts that change between commits, and passes them to the display."""
 
@@ -64,6 +68,7 @@ class Screen:
         """The newest task, as a row of `reader.examples`."""
         self.dirty = True
         self.shown_at = 0.0
+        self.explain: Explain = lambda *_: []
         self.explains = False
         """Whether the page of `?` is open."""
         self.explained: History | None = None
@@ -118,7 +123,7 @@ class Screen:
         self.shown_at, self.dirty = live.now, False
         if self.explains and history is not self.explained:
             self.explained = history
-            self.display.turn_to(PAGE, page_of(history, self.profile, self.steps, live.master_pid, 0.0))
+            self.display.turn_to(PAGE, self.explain(history, self.profile, self.steps, live.master_pid, 0.0))
         facts = (self.steps, self.validations, self.events)
         self.display.update(build_view(history, live, *facts, self.profile, self.newest))
 
@@ -158,18 +163,6 @@ class Screen:
 
 
 PAGE = "how the run stands"
-
-
-def page_of(
-    history: History, profile: Profile, steps: Sequence[StepFacts], master_pid: int | None, heartbeat_age_s: float
-) -> list[str]:
-    """The sentences of `explain`, for a display. Takes .1 s, so only when the history has changed."""
-    from orchestrator.explaining import Facts, explained  # nobody may ever ask
-
-    known = in_order(steps)
-    newest = max(history.step, known[-1].step if known else 0)
-    found = explained(Facts(history, profile, known, newest, master_pid, heartbeat_age_s))
-    return [sentence.text for sentence in found]
 
 
 def log_text(moment: str, text: str) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from orchestrator.display.plain import Plain
 from orchestrator.display.screen import Screen
 from orchestrator.display.view import View
+from orchestrator.explaining import page_of
 from state.layout import RunDir
 from tests.builders import a_history, a_live, a_profile
 
@@ -61,6 +62,7 @@ def test_without_a_keyboard_no_key_was_pressed(tmp_path: Path) -> None:
 def test_a_question_mark_opens_the_explanation_follows_the_run_and_closes_it(tmp_path: Path) -> None:
     shown = Shown()
     screen = Screen(RunDir(tmp_path), shown, None, a_profile())
+    screen.explain = page_of
     screen.press(b"x")
     screen.render(a_history(), a_live(now=1.0))
     assert shown.pages == []
