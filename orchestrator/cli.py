@@ -24,6 +24,7 @@ COMMANDS = {
     "checkpoint": "make a durable checkpoint at the end of the current step, without stopping",
     "status": "show where a run stands",
     "explain": "say in plain sentences whether a run lives and learns, what limits it, and what to do next",
+    "logs": "show the last lines of a run's log, and follow it",
     "compare": "compare runs: figures side by side, a paired test on held-out problems, differences of the profiles",
     "top": "show the dashboard of a run started in another terminal",
     "recover": "rebuild a lost or damaged store from its newest back-up and the run's files",

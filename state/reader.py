@@ -318,6 +318,16 @@ class Reader:
         rows = self._rows("SELECT t_wall, cycle, step, type, payload FROM events ORDER BY rowid DESC LIMIT ?", [limit])
         return tuple(EventFacts(r[0], r[1], r[2], r[3], _event_text(json.loads(r[4]))) for r in reversed(rows))
 
+    def last_event(self) -> int:
+        """Number of the newest event; 0 without any."""
+        return int(self._rows("SELECT coalesce(max(rowid), 0) FROM events")[0][0])
+
+    def events_after(self, number: int) -> list[tuple[int, EventFacts]]:
+        """Events with a higher number, each with its own, oldest first. Text comes from workers."""
+        sql = "SELECT rowid, t_wall, cycle, step, type, payload FROM events WHERE rowid>? ORDER BY rowid"
+        rows = self._rows(sql, [number])
+        return [(r[0], EventFacts(r[1], r[2], r[3], r[4], _event_text(json.loads(r[5])))) for r in rows]
+
     def examples(self, limit: int = 20) -> list[dict[str, Any]]:
         """The newest tasks, newest first. Programs are model output: escape them for display."""
         names = ("task", "step", "program", "input", "output", "solve_rate")
