@@ -27,6 +27,7 @@ from state.history import (
 )
 from state.layout import RunDir
 from state.opening import damaged, read_only, store_error
+from state.series import COLUMNS, POINTS, Thinned, read_series
 from state.states import AttemptState, CycleState, RunState
 from state.tables import WITH_ANSWERS, WITH_NODES, WITH_TOTALS
 
@@ -287,6 +288,46 @@ class Reader:
             [limit],
         )
         return tuple(StepFacts(r[0], r[1], r[2], r[3], json.loads(r[4])) for r in reversed(rows))
+
+    def series(
+        self, metrics: Sequence[str], points: int = POINTS, *, first: int = 1, last: int | None = None
+    ) -> Thinned:
+        """Metrics over the steps from `first` to `last`, the same as of `steps`, in at most `points` buckets.
+
+        last: None for the newest. Takes .5 s of a million steps. Raises LonghaulError, as `open` does.
+        """
+        head = int(self._rows("SELECT coalesce(max(step), 0) FROM steps WHERE trained=1")[0][0])
+        tail = self._rows(
+            f"SELECT step, {', '.join(COLUMNS)}, metrics FROM steps WHERE step>? AND ({_THAT_COUNT}) ORDER BY step",
+            [head],
+        )
+        newest = tail[-1][0] if tail else head
+        try:
+            end = newest if last is None else min(last, newest)
+            return read_series(self.connection, metrics, points, max(1, first), end, tail)
+        except sqlite3.Error as error:
+            raise store_error(self.run, error) from error
+
+    def metric_names(self) -> list[str]:
+        """What the newest step reported, and the first one, sorted."""
+        ends = (
+            "SELECT metrics FROM steps WHERE trained=1 ORDER BY step LIMIT 1",
+            f"SELECT metrics FROM steps WHERE {_THAT_COUNT} ORDER BY step DESC LIMIT 1",
+        )
+        return sorted({name for sql in ends for (text,) in self._rows(sql) for name in json.loads(text)})
+
+    def thinned_validations(self, points: int = POINTS) -> tuple[ValidationFacts, ...]:
+        """At most `points` of each suite, evenly spaced, the first and the last among them, oldest first."""
+        kept: list[int] = []
+        numbers: dict[str, list[int]] = {}
+        for suite, number in self._rows("SELECT suite, rowid FROM validations ORDER BY suite, step"):
+            numbers.setdefault(suite, []).append(number)
+        for rows in numbers.values():
+            most = min(points, len(rows))
+            kept += [rows[place * (len(rows) - 1) // max(1, most - 1)] for place in range(most)]
+        sql = f"SELECT {_VALIDATION} FROM validations WHERE rowid=?"
+        found = [_validation(self._rows(sql, [number])[0]) for number in kept]
+        return tuple(sorted(found, key=lambda one: one.step))
 
     def step_seconds(self, limit: int) -> list[float]:
         """Durations of the last `limit` of these steps that were timed, oldest first."""

@@ -193,6 +193,9 @@ MIGRATIONS: tuple[str, ...] = (
     ALTER TABLE cycles ADD COLUMN row_digest TEXT NOT NULL DEFAULT '';
     ALTER TABLE checkpoints ADD COLUMN row_digest TEXT NOT NULL DEFAULT '';
     """,
+    """
+    CREATE INDEX steps_series ON steps(step, trained, seconds, reward, loss, tokens) WHERE trained = 1;
+    """,
 )
 
 SEALED = {"runs": "name", "cycles": "cycle", "checkpoints": "path"}

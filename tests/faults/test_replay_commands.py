@@ -46,6 +46,7 @@ def of_the_last_version(run: Scene) -> None:
     with closing(sqlite3.connect(run.run.store)) as db, db:
         for table in SEALED:
             db.execute(f"ALTER TABLE {table} DROP COLUMN row_digest")
+        db.execute("DROP INDEX steps_series")
         db.execute("PRAGMA user_version=4")
 
 

@@ -22,7 +22,7 @@ def without_answers(path: Path) -> RunDir:
     with closing(sqlite3.connect(run.store)) as db, db:
         for trigger in ("cycle_added", "cycle_removed", "cycle_changed"):
             db.execute(f"DROP TRIGGER {trigger}")
-        for index in ("attempts_reduced", "validations_newest", "cycles_undone"):
+        for index in ("attempts_reduced", "validations_newest", "cycles_undone", "steps_series"):
             db.execute(f"DROP INDEX {index}")
         for table in ("totals", "node_failures", "answers", "problem_sets"):
             db.execute(f"DROP TABLE {table}")
