@@ -2,7 +2,7 @@
 
     python -m benchmarks verl_gpu                          every part that this machine can do
     python -m benchmarks verl_gpu --only weights ranks --shape qwen2.5-1.5b
-    python -m benchmarks verl_gpu --only train --set vllm.enforce_eager=true --runs DIR
+    python -m benchmarks verl_gpu --only train --gpus 2 --set vllm.enforce_eager=true --runs DIR
 
 weights  vLLM holds each tensor as our table of parts says, on one GPU and on two; a swapped row and a zeroed shard are
          found by digests, and what log-probs of fixed tokens see of them is printed.
@@ -78,7 +78,7 @@ def main(arguments: list[str]) -> int:
             print(f"== {name}", flush=True)
             if reason := reason_against(PARTS[name], gpus, installed):
                 print(f"skipped: {reason}\n", flush=True)
-            elif not RUN[name](args, Path(folder), min(gpus, 2)):
+            elif not RUN[name](args, Path(folder), [n for n in args.gpus if n <= gpus]):
                 failed.append(name)
     if failed:
         print(f"wrong: {', '.join(failed)}")
@@ -90,6 +90,9 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser("python -m benchmarks verl_gpu", description=__doc__, formatter_class=plain)
     made.add_argument("--only", nargs="+", choices=PARTS, default=[])
     made.add_argument("--shape", choices=ARCHITECTURES, default=SHAPE)
+    made.add_argument(
+        "--gpus", type=int, nargs="+", default=[1, 2], help="numbers of GPUs to try, where there are as many"
+    )
     made.add_argument("--steps", type=int, default=4, help="of verl (%(default)s)")
     made.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="override one knob of `train`")
     made.add_argument("--runs", metavar="DIR", help="keep the runs of `train` there, and go on with what is there")
@@ -114,7 +117,7 @@ def is_installed(package: str) -> bool:
 # --- weights ----------------------------------------------------------------------------------------------------------
 
 
-def weights(args: argparse.Namespace, folder: Path, gpus: int) -> bool:
+def weights(args: argparse.Namespace, folder: Path, counts: list[int]) -> bool:
     """A process for each number of GPUs of one engine, as vLLM leaves its GPUs only at its end."""
     from benchmarks.ranks import made_once
 
@@ -123,7 +126,7 @@ def weights(args: argparse.Namespace, folder: Path, gpus: int) -> bool:
     command = [sys.executable, "-m", "benchmarks", "verl_gpu", "--shape", args.shape, "--model", str(model), "--inside"]
     # Whatever reads the model may have touched CUDA, after which a fork of vLLM could not.
     environment = {**os.environ, "VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
-    return all([subprocess.run([*command, str(n)], env=environment).returncode == 0 for n in range(1, gpus + 1)])
+    return all([subprocess.run([*command, str(n)], env=environment).returncode == 0 for n in counts])
 
 
 class Inspecting:
@@ -275,8 +278,8 @@ def planned_bytes(profile: Profile, shape: str, card_bytes: int) -> int:
     return job_of(profile, shape_of(ARCHITECTURES[shape]), card_bytes).demand.phases["train"]
 
 
-def train(args: argparse.Namespace, folder: Path, gpus: int) -> bool:
-    return all([train_on(args, folder, count) for count in range(1, gpus + 1)])
+def train(args: argparse.Namespace, folder: Path, counts: list[int]) -> bool:
+    return all([train_on(args, folder, count) for count in counts])
 
 
 def train_on(args: argparse.Namespace, folder: Path, gpus: int) -> bool:
@@ -315,10 +318,10 @@ def train_on(args: argparse.Namespace, folder: Path, gpus: int) -> bool:
 # --- ranks ------------------------------------------------------------------------------------------------------------
 
 
-def ranks(args: argparse.Namespace, folder: Path, gpus: int) -> bool:
+def ranks(args: argparse.Namespace, folder: Path, counts: list[int]) -> bool:
     from benchmarks import ranks as measuring
 
-    return measuring.main(["--shape", args.shape, "--gpus", "1", str(gpus)]) == 0
+    return measuring.main(["--shape", args.shape, "--gpus", *map(str, counts)]) == 0
 
 
 RUN = {"weights": weights, "train": train, "ranks": ranks}
