@@ -9,9 +9,11 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from orchestrator import packages, path_errors, streams
 from orchestrator.display.wording import DEFAULT_RUNS, among, harmless, not_text
+from orchestrator.examples import epilog
 from orchestrator.signals import SIGNALS
 from profiles.errors import ExitCode, LonghaulError
 from state.layout import name_problem
@@ -39,6 +41,8 @@ COMMANDS = {
     "generate": "complete a prompt, or chat, with a checkpoint or a model directory; the text is streamed",
     "export": "export a checkpoint as an adapter, a merged model, or a model that llama.cpp can convert",
     "report": "write report.html with curves, cycles and examples",
+    "service": "write a systemd user unit that starts a run and keeps it alive, and print a recipe for tmux",
+    "completion": "print a script that completes commands, options, runs, profiles and knobs in bash, zsh or fish",
 }
 """Name -> the first line of its module's docstring, in lower case; a test compares them."""
 
@@ -58,27 +62,34 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, object]:
+def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Any]:
     """Parse the chosen command's arguments and import its module. Exits with 2 on a wrong command line.
 
     Raises LonghaulError: INPUT if a package it needs is not installed, USAGE for an invalid run name.
     """
     known, rest = build_parser().parse_known_args(arguments)
     packages.check(known.command)
-    module = importlib.import_module(f"orchestrator.commands.{known.command}")
+    parser, module = parser_of(known.command)
+    args = parser.parse_args(rest)
+    if args.run is not None:
+        refuse_name(args.run)
+    return args, module
+
+
+def parser_of(command: str) -> tuple[argparse.ArgumentParser, Any]:
+    """The parser of a command's arguments, and its module, which this imports."""
+    module: Any = importlib.import_module(f"orchestrator.commands.{command}")
     parser = argparse.ArgumentParser(
-        prog=f"python -m orchestrator {known.command}",
+        prog=f"python -m orchestrator {command}",
         description=module.__doc__,
+        epilog=epilog(command),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--run", metavar="NAME", help="name of the run (default: the newest, or the profile's name)")
     parser.add_argument("--runs", metavar="DIR", type=Path, default=DEFAULT_RUNS, help="folder of all runs (./runs)")
     parser.add_argument("--json", action="store_true", help="print facts as JSON")
     module.add_arguments(parser)
-    args = parser.parse_args(rest)
-    if args.run is not None:
-        refuse_name(args.run)
-    return args, module
+    return parser, module
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -91,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         refuse_other_bytes(given)
         args, module = parse(given)
         runs = args.runs
-        code = int(module.run(args))  # type: ignore[attr-defined]
+        code = int(module.run(args))
     except LonghaulError as error:
         code = print_error(error, runs)
     except KeyboardInterrupt:

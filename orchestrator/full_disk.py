@@ -13,6 +13,7 @@ from orchestrator.ready import wait_for_any
 from orchestrator.run_directory import give_up_ballast
 from orchestrator.signals import SIGNALS
 from orchestrator.streams import say
+from orchestrator.systemd.manager import MANAGER
 from profiles.disk import BALLAST_BYTES
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Profile
@@ -65,6 +66,7 @@ def wait_for_room(run: RunDir, profile: Profile, store: Store, step: int, error:
                 raise error
             sockets = server.sockets(time.monotonic()) if server is not None else []
             wait_for_any([SIGNALS.wake_reader, *sockets], LOOK_EVERY_S)
+            MANAGER.alive(time.monotonic(), reason)
             SIGNALS.drain()
             room = room_for(profile, run)
     finally:

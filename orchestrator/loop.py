@@ -31,6 +31,7 @@ from orchestrator.schedule import Action, Commit, Stop, Train, Validate, Wait, m
 from orchestrator.signals import Signals
 from orchestrator.stagnation import verdict
 from orchestrator.supervise import Worker
+from orchestrator.systemd.manager import MANAGER
 from orchestrator.verifying import Verifier
 from orchestrator.worker_pool import WorkerPool, reap_strangers, rotate_log, standby_is_due
 from profiles.errors import ExitCode
@@ -151,7 +152,16 @@ class Master:
         note = self.note()
         self.screen.render(self.history, self.live.at(now, self.pool, waiting_until=self.waiting_until, note=note))
         self.keep_house(now)
+        MANAGER.alive(now, self.condition(note))  # the last thing: only a turn that came to its end is a sign of life
         return ending
+
+    def condition(self, note: str) -> str:
+        """Where the run stands, in a line for a service manager."""
+        step = self.pool.active.worker.step if self.pool.active is not None else self.history.step
+        best = self.history.best_validation
+        parts = [f"step {max(step, self.history.step)}, saved up to {self.history.step}"]
+        parts += [f"best {best.suite} {best.accuracy:.3f}"] if best is not None else []
+        return "; ".join([*parts, *([note] if note else [])])
 
     def note(self) -> str:
         """A short status note for the user; empty: none."""
@@ -235,6 +245,7 @@ class Master:
         if first is not None and now - first < SAME_PRESS_S and not at_once:
             return
         self.stop_asked_at = now
+        MANAGER.stopping(f"stopping {self.stops_where}")
         if at_once or (first is not None and now - first <= SECOND_PRESS_S):
             self.stop_at_once = True
             self.screen.say("stopping at once; nothing that was committed is lost")

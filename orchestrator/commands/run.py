@@ -45,6 +45,7 @@ from orchestrator.runs import newest_unfinished
 from orchestrator.schedule import Stop
 from orchestrator.signals import SIGNALS
 from orchestrator.streams import say
+from orchestrator.systemd.manager import MANAGER
 from orchestrator.tracking import tracked
 from profiles.changes import with_profile
 from profiles.errors import ExitCode, LonghaulError
@@ -310,7 +311,7 @@ def finish(run_dir: RunDir, reader: Reader, profile: Profile, screen: Screen, en
     history = reader.history()
     handed_on = ""
     if is_due(history, profile):
-        handed_on = hand_on(run_dir, history, profile, screen.say, lambda: bool(SIGNALS.stops))
+        handed_on = hand_on(run_dir, history, profile, screen.say, is_stop_asked)
     rows = (reader.steps(), reader.validations())
     rendered = summary(history, *rows, profile, report=str(run_dir.report), handed_on=handed_on)
     screen.close(among(run_dir.folder, rendered))
@@ -329,6 +330,13 @@ def finish(run_dir: RunDir, reader: Reader, profile: Profile, screen: Screen, en
             exit_code=ending.exit_code,
         )
     return int(ending.exit_code)
+
+
+def is_stop_asked() -> bool:
+    """Whether somebody wants to stop what is done after the last step. It may take long: the service manager hears that
+    we live."""
+    MANAGER.alive(time.monotonic(), "writes the tasks for the next run")
+    return bool(SIGNALS.stops)
 
 
 def last_log(run_dir: RunDir, cycle: int) -> Path:

@@ -45,7 +45,7 @@ def _command(words: Sequence[str]) -> int:
     from orchestrator.cli import parse  # it imports this command
 
     args, module = parse(words)
-    return int(module.run(args))  # type: ignore[attr-defined]
+    return int(module.run(args))
 
 
 def _files(job: Job) -> str:

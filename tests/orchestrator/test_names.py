@@ -30,6 +30,7 @@ def test_every_command_refuses_a_name_that_leaves_the_folder_of_all_runs(
         "archive": ["x"],
         "backup": ["x"],
         "compare": ["x"],
+        "completion": ["bash"],
         "data": ["stats", "x"],
         "export": ["--adapter", "--out", "x"],
         "restore": ["x"],
