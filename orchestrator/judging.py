@@ -83,14 +83,13 @@ def judge(profile: Profile, machine: Machine, *, is_new: bool = True) -> Profile
     config = config_for(profile.model) if kind.uses_model else None
     if config is None:
         return _judged(profile, machine, is_new=is_new)
-    longest = profile.sampling.max_prompt_tokens + profile.sampling.max_completion_tokens
-    reason = reason_against(config, longest)
+    reason = reason_against(config)
     if reason and profile.sampling.engine != PLAIN_ENGINE:
         profile = planner.taken_by(profile, PLAIN_ENGINE)
         verdict = replace(_judged(profile, machine, is_new=is_new), why=reason)
     else:
         verdict = _judged(profile, machine, is_new=is_new)
-    path = path_of(config, verdict.profile.sampling.engine, longest)
+    path = path_of(config, verdict.profile.sampling.engine)
     return replace(verdict, path=path, is_plain=bool(reason))
 
 

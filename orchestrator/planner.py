@@ -17,6 +17,7 @@ from profiles.knobs import knobs, value_of, with_values
 from profiles.rules import check
 from profiles.schema import Profile
 from profiles.shapes import Shape
+from profiles.targets import own_targets, refusal
 
 TIGHT = 0.9
 """Share of a card above which a plan is reported as tight: the estimate is accurate to about ten per cent."""
@@ -51,18 +52,14 @@ Changes = dict[str, Any]
 
 def refused_targets(profile: Profile, shape: Shape | None) -> LonghaulError | None:
     """The error for adapter targets that the model lacks; None if they are valid, or only the worker can tell."""
-    if not profile.adapter.rank or shape is None or not shape.is_captured:
+    if not profile.adapter.rank or shape is None or not shape.is_own:
         return None
-    unknown = [target for target in profile.adapter.targets if target not in shape.linear]
+    targets = own_targets(shape.architecture, profile.adapter.targets)
+    unknown = [target for target in targets if target not in shape.linear]
     if not unknown:
         return None
-    known = ", ".join(sorted(shape.linear))
-    return LonghaulError(
-        f"adapter.targets names {', '.join(unknown)}, which this model does not have; its linear layers are {known}",
-        kept="nothing was started",
-        next_command=f"set adapter.targets to some of {known}",
-        exit_code=ExitCode.INPUT,
-    )
+    what, next_command = refusal(unknown, shape.linear)
+    return LonghaulError(what, kept="nothing was started", next_command=next_command, exit_code=ExitCode.INPUT)
 
 
 def plan_of(profile: Profile, shape: Shape, usable_bytes: int | None, card_bytes: int = 0) -> Plan:
@@ -92,7 +89,7 @@ def choose_engine(
     """
     if profile.sampling.engine != "auto":
         return profile, ""
-    plain = with_values(profile, _taken_by(profile, "native" if shape is None or shape.is_captured else "hf"))
+    plain = with_values(profile, _taken_by(profile, "native" if shape is None or shape.is_own else "hf"))
     if shape is None or usable_bytes is None or profile.run.device == "cpu":
         return plain, "no known GPU or model"
     against = _reason_against_capture(profile, shape, capability or capture.OLDEST)
@@ -127,7 +124,7 @@ def vllm_holds(profile: Profile, shape: Shape, card_bytes: int) -> bool:
     each = 4 if profile.vllm.dtype == "float32" else 2
     work = work_of(profile, shape)
     rows = min(profile.vllm.max_num_seqs, work.rollout_rows)
-    cache = 2 * each * shape.num_hidden_layers * shape.key_width * (work.prompt_tokens + work.completion_tokens)
+    cache = 2 * each * shape.cache_width * (work.prompt_tokens + work.completion_tokens)
     share = profile.vllm.gpu_memory_utilization * card_bytes
     return each * shape.parameters + rows * cache + VLLM_WORKSPACE <= share
 

@@ -10,50 +10,39 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from profiles.description import ROPE_TYPES, Architecture, Norm
+from profiles.description import ROPE_TYPES, Architecture
 from profiles.families import architecture_of, compared, name_of
 
 PLAIN_ENGINE = "hf"
 
 
-def supports(architecture: Architecture) -> str:
-    """Why the decoder and packed rows cannot compute the model, whatever its window; empty if they can.
+ACTIVATIONS = frozenset({"silu", "gelu_pytorch_tanh", "relu2", "xielu"})
 
-    Biases do not matter: both call the model's own linear layers.
+
+def supports(architecture: Architecture) -> str:
+    """Why the decoder and packed rows cannot compute the model; empty if they can.
+
+    Both call the model's own linear layers, norms and activation, so biases, fused layers and kinds of scale do not
+    matter. Captured steps and written-out layers have `profiles.written_out.supports`.
     """
-    norm = architecture.norm
     holds = {
-        "layers": all(
-            layer.rope is not None and layer.rope.kind in ROPE_TYPES and layer.rope.share == 1.0
-            for layer in architecture.layers
-        ),
-        "norm": norm == Norm(eps=norm.eps),
-        "qk_norm": not architecture.qk_norm,
-        "activation": architecture.activation == "silu",
-        "embedding_scale": architecture.embedding_scale == 1.0,
-        "residual_scale": architecture.residual_scale == 1.0,
-        "attention_scale": architecture.attention_scale is None,
-        "logit_scale": architecture.logit_scale == 1.0,
-        "attention_cap": architecture.attention_cap is None,
-        "logit_cap": architecture.logit_cap is None,
+        "layers": all(layer.rope is None or layer.rope.kind in ROPE_TYPES for layer in architecture.layers),
+        "activation": architecture.activation in ACTIVATIONS,
     }
     wrong = [*architecture.unknown, *(architecture.text_of(name) for name, is_known in holds.items() if not is_known)]
     return min(wrong, default="")
 
 
-def reason_against(config: Mapping[str, Any], longest: int = 0) -> str:
+def reason_against(config: Mapping[str, Any]) -> str:
     """Why our own code must not compute this model; empty if it may. (pure)
 
-    config: a config.json, or `to_dict()` of transformers' config. longest: the longest sequence of this run in tokens,
-    0 if unknown. A window of at least this length has no effect.
+    config: a config.json, or `to_dict()` of transformers' config.
     """
     found = architecture_of(config)
     if found is None or not found.is_compared:
         return f"the architecture {name_of(config) or '(none named)'} is not one of {', '.join(compared())}"
     if reason := supports(found):
         return f"{found.family} with {reason}"
-    if found.window is not None and not 0 < longest <= found.window:
-        return f"{found.family} with a sliding window of {found.window} tokens"
     return ""
 
 
@@ -63,26 +52,26 @@ def refusal(config: Mapping[str, Any], longest: int) -> str:
     `dynamic` and `longrope` rotate all positions differently once a sequence exceeds the original context, but a cache
     keeps the keys as rotated before. Sampling beyond that length would differ from a pass over the whole sequence.
     """
-    rope = config.get("rope_parameters") or config.get("rope_scaling")
-    if not isinstance(rope, Mapping) or (kind := rope.get("rope_type", rope.get("type"))) not in (
-        "dynamic",
-        "longrope",
-    ):
-        return ""
-    first = (
-        rope.get("original_max_position_embeddings")
-        or config.get("original_max_position_embeddings")
-        or config.get("max_position_embeddings")
-        or 0
-    )
-    if longest <= int(first):
-        return ""
-    return f"its rotary embedding ({kind}) changes beyond {first} tokens, and a sequence may have {longest}"
+    found = config.get("rope_parameters") or config.get("rope_scaling")
+    ropes = [found, *found.values()] if isinstance(found, Mapping) else []  # one, or one for each kind of layer
+    for rope in ropes:
+        kind = rope.get("rope_type", rope.get("type")) if isinstance(rope, Mapping) else ""
+        if kind not in ("dynamic", "longrope"):
+            continue
+        first = (
+            rope.get("original_max_position_embeddings")
+            or config.get("original_max_position_embeddings")
+            or config.get("max_position_embeddings")
+            or 0
+        )
+        if longest > int(first):
+            return f"its rotary embedding ({kind}) changes beyond {first} tokens, and a sequence may have {longest}"
+    return ""
 
 
-def path_of(config: Mapping[str, Any], engine: str, longest: int = 0) -> str:
+def path_of(config: Mapping[str, Any], engine: str) -> str:
     """One line about the engine for rollouts and how the model is trained. (pure)"""
-    if reason := reason_against(config, longest):
+    if reason := reason_against(config):
         rows = "training on rows of one prompt and one completion"
         return f"plain transformers ({reason}): rollouts by {PLAIN_ENGINE}, {rows}"
     return f"own code ({name_of(config)}): rollouts by {engine}, training on packed rows"

@@ -5,8 +5,8 @@ The planner asks before a worker exists, and the worker asks again with the real
 
 from __future__ import annotations
 
-from profiles.architecture import supports as of_own_code
-from profiles.description import QKV, Architecture
+from profiles.description import Architecture
+from profiles.written_out import supports as of_kernels
 
 OLDEST = (8, 0)
 """Compute capability of the RTX 30 series, the first that supports bfloat16."""
@@ -14,12 +14,8 @@ HEAD_DIMS = (32, 64, 128, 256)
 
 
 def supports(architecture: Architecture | None) -> str:
-    """Why captured steps cannot compute such a model, whatever its window; empty if they can."""
-    if architecture is None or not architecture.is_compared:
-        return "captured steps were never compared with its architecture"
-    if architecture.biases != QKV:
-        return "captured steps need biases on queries, keys and values, and on no other layer"
-    return of_own_code(architecture)
+    """Why captured steps cannot compute such a model; empty if they can. architecture: as in `written_out`."""
+    return of_kernels(architecture)
 
 
 def reason_against(

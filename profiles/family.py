@@ -6,11 +6,11 @@ affect the model, unless it is null, false, or known not to change any logit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from profiles.description import Architecture, Layer, Norm, Rope
+from profiles.description import ATTENTION, MLP, Architecture, Layer, Norm, Rope
 
 SIZES = frozenset(
     {
@@ -85,6 +85,7 @@ HARMLESS = frozenset(
         "initializer_range",
         "attention_dropout",
         "hidden_dropout",
+        "residual_dropout",
         "resid_pdrop",
         "embd_pdrop",
         "use_bfloat16",
@@ -105,6 +106,7 @@ SCALING = frozenset(
         "mscale",
         "mscale_all_dim",
         "truncate",
+        "max_position_embeddings",
     }
 )
 """Parameters of a rotary embedding besides its base."""
@@ -115,22 +117,25 @@ DEFAULT_WINDOW = 4096
 class Fields:
     """Reads a config.json by the usual field names, and records which fields were read.
 
-    names: usual name -> the family's own name, where they differ.
+    names: usual name -> the family's own name, where they differ. defaults: what transformers takes for a field that is
+    absent, where it is not what `usual` takes.
     """
 
-    def __init__(self, config: Mapping[str, Any], names: Mapping[str, str]) -> None:
-        self._config, self._names = config, names
+    def __init__(
+        self, config: Mapping[str, Any], names: Mapping[str, str], defaults: Mapping[str, Any] | None = None
+    ) -> None:
+        self._config, self._names, self._defaults = config, names, defaults or {}
         self._known = {names.get(name, name) for name in (*SIZES, *HARMLESS, *WINDOWS)}
         self._refused: set[str] = set()
         self.texts: dict[str, str] = {}
 
     def get(self, name: str, default: Any = None, *, fills: str = "") -> Any:
-        """The value, or `default` if absent. fills: the field of `Architecture` that it sets."""
+        """The value, or a default if absent. fills: the field of `Architecture` that it sets."""
         own = self._names.get(name, name)
         self._known.add(own)
         if fills and own in self._config:
             self.remember(fills, name)
-        return self._config.get(own, default)
+        return self._config.get(own, self._defaults.get(name, default))
 
     def remember(self, field: str, name: str) -> None:
         """Record `name` as the source of the field of `Architecture`, unless it has one already."""
@@ -139,6 +144,12 @@ class Fields:
     def refuse(self, name: str) -> None:
         """Mark the field's value as unsupported."""
         self._refused.add(self._names.get(name, name))
+
+    def refuse_unless_off(self, *names: str) -> None:
+        """Mark fields as unsupported where they are set to anything but null, false or 0."""
+        for name in names:
+            if self.get(name):
+                self.refuse(name)
 
     def unknown(self) -> tuple[str, ...]:
         """Refused and unread fields with their values. Null and false count as an absent feature."""
@@ -150,7 +161,7 @@ class Fields:
         return tuple(self._say(name) for name in sorted(strange | self._refused))
 
     def _say(self, own: str) -> str:
-        text = str(self._config[own])
+        text = str(self._config.get(own, self._defaults.get(own)))
         return f"{own} = {text if len(text) <= 60 else f'{text[:57]}...'}"
 
 
@@ -163,6 +174,8 @@ class Family:
     describe: Callable[[Fields], Architecture]
     names: Mapping[str, str] = field(default_factory=dict)
     """Usual name of a field in config.json -> the family's own name, where they differ."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """What transformers takes for a usual field that config.json lacks, where it is not null."""
     is_compared: bool = False
     """Whether our own code may compute it: tests compare it with plain transformers, with norm weights other than 1
     and biases other than 0."""
@@ -171,7 +184,7 @@ class Family:
 
     def architecture(self, config: Mapping[str, Any]) -> Architecture:
         """The architecture described by a config.json of this family."""
-        fields = Fields(config, self.names)
+        fields = Fields(config, self.names, self.defaults)
         found = self.describe(fields)
         return replace(
             found,
@@ -184,26 +197,53 @@ class Family:
 
 
 def usual(
-    fields: Fields, *, window: int | None = None, activation: str = "hidden_act", has_ropes: bool = False
+    fields: Fields,
+    *,
+    window: int | None = None,
+    kinds: Sequence[str] | None = None,
+    activation: str = "hidden_act",
+    ropes: Mapping[str, Rope] | None = None,
 ) -> Architecture:
     """A decoder like Llama's: norms before each part, a gated MLP, one rotary embedding, no biases, no scales.
 
-    window: of the layers that `layer_types` calls sliding, or of all layers without `layer_types`. activation: the
-    field that names it. has_ropes: each kind of layer may have its own rotary embedding.
+    window: of the layers that `layer_types` calls sliding. kinds: what `layer_types` is if absent; by default all
+    layers slide. activation: the field that names it. ropes: from `ropes_of`; by default one for all kinds of layer.
     """
     quantization = fields.get("quantization_config")
     # Loading writes our own NF4 into the config. Other quantisations use different weights.
     is_own = isinstance(quantization, Mapping) and quantization.get("quant_method") == "bitsandbytes"
     if quantization is not None and not is_own:
         fields.refuse("quantization_config")
-    count = fields.get("num_hidden_layers")
-    kinds = fields.get("layer_types") or ["sliding_attention"] * (count if isinstance(count, int) else 1)
-    ropes = _ropes(fields, has_ropes)
+    of_layers = fields.get("layer_types") or kinds or ["sliding_attention"] * count_of(fields)
+    if set(of_layers) - {"sliding_attention", "full_attention"}:
+        fields.refuse("layer_types")
+    found = ropes or {"": rope_of(fields)}
     return Architecture(
-        layers=tuple(Layer(None if kind == "full_attention" else window, ropes.get(kind, ropes[""])) for kind in kinds),
+        layers=tuple(
+            Layer(
+                window if kind == "sliding_attention" else None,
+                found.get(kind, found[""]),
+                rope_name=kind if kind in found else "",
+            )
+            for kind in of_layers
+        ),
         norm=Norm(eps=fields.get("rms_norm_eps", 1e-6)),
         activation=fields.get(activation, "silu", fills="activation"),
     )
+
+
+def count_of(fields: Fields) -> int:
+    """Number of layers."""
+    count = fields.get("num_hidden_layers")
+    return count if isinstance(count, int) else 1
+
+
+def every(fields: Fields, pattern: int) -> list[str]:
+    """Kinds of layers of which every `pattern`-th is full and the others slide; 0: none slides."""
+    return [
+        "sliding_attention" if pattern and (number + 1) % pattern else "full_attention"
+        for number in range(count_of(fields))
+    ]
 
 
 def window_of(fields: Fields) -> int | None:
@@ -212,39 +252,72 @@ def window_of(fields: Fields) -> int | None:
     return None if found is None else int(found)
 
 
-def _ropes(fields: Fields, has_ropes: bool) -> dict[str, Rope]:
-    """Kind of layer -> its rotary embedding; "" for every other kind."""
+def late_windows(fields: Fields) -> tuple[list[str], int | None]:
+    """Kinds of layers, and the window, of a family whose layers slide from `max_window_layers` on if config.json asks
+    for it."""
+    window = window_of(fields) if fields.get("use_sliding_window", False) else None
+    first = fields.get("max_window_layers", 28) if window is not None else count_of(fields)
+    kinds = ["sliding_attention" if number >= first else "full_attention" for number in range(count_of(fields))]
+    return kinds, window
+
+
+def biases_of(fields: Fields, *, attention: frozenset[str] = ATTENTION, has_biases: bool = False) -> frozenset[str]:
+    """Linear layers with a bias: `attention` by the field `attention_bias` (absent: has_biases), the MLP's by
+    `mlp_bias`."""
+    found = attention if fields.get("attention_bias", has_biases) else frozenset[str]()
+    return found | MLP if fields.get("mlp_bias", False) else found
+
+
+def rope_of(fields: Fields, *, is_partial: bool = False, is_interleaved: bool = False) -> Rope:
+    """The rotary embedding of a family that has one for all layers. is_partial: its code heeds
+    `partial_rotary_factor`."""
     share = fields.get("partial_rotary_factor")
-    found = {"": Rope(theta=fields.get("rope_theta", 10_000.0), share=1.0 if share is None else share)}
-    if found[""].share != 1.0:
+    plain = Rope(theta=fields.get("rope_theta", 10_000.0), share=share or 1.0, is_interleaved=is_interleaved)
+    if plain.share != 1.0:
         fields.remember("layers", "partial_rotary_factor")
     for name in ("rope_parameters", "rope_scaling"):
-        value = fields.get(name)
-        if value is None:
-            continue
-        by_kind = value if has_ropes and _is_by_kind(value) else {"": value}
-        for kind, each in by_kind.items():
-            if (rope := _rope(each, found[""])) is None:
-                fields.refuse(name)
-                continue
-            found[kind] = rope
-            if rope.kind != "default" or rope.share != 1.0:
-                fields.remember("layers", name)
+        if (value := fields.get(name)) is not None:
+            plain = _read(fields, name, value, plain)
+    if plain.share != 1.0 and not is_partial:
+        fields.refuse("rope_parameters" if fields.get("rope_parameters") else "partial_rotary_factor")
+    return plain
+
+
+def ropes_of(fields: Fields, plain: Mapping[str, Rope], *, scaled: str = "full_attention") -> dict[str, Rope]:
+    """Kind of layer -> its rotary embedding, of a family with several. plain: those of an older config.json, in which
+    `rope_scaling` holds for the kind `scaled`."""
+    found = {**plain, "": Rope()}
+    if (value := fields.get("rope_scaling")) is not None:
+        found[scaled] = _read(fields, "rope_scaling", value, found[scaled])
+    value = fields.get("rope_parameters")
+    if isinstance(value, Mapping) and all(each is None or isinstance(each, Mapping) for each in value.values()):
+        for kind in plain:
+            if value.get(kind) is not None:
+                found[kind] = _read(fields, "rope_parameters", value[kind], found[kind])
+    elif value is not None:
+        found |= {kind: _read(fields, "rope_parameters", value, found[kind]) for kind in plain}
     return found
 
 
-def _is_by_kind(value: Any) -> bool:
-    return isinstance(value, Mapping) and bool(value) and all(isinstance(each, Mapping) for each in value.values())
-
-
-def _rope(value: Any, like: Rope) -> Rope | None:
-    """Returns None if the value is not understood."""
+def _read(fields: Fields, name: str, value: Any, like: Rope) -> Rope:
+    """The rotary embedding that the field `name` holds as `value`; refuses what is not understood."""
     if not isinstance(value, Mapping):
-        return None
+        fields.refuse(name)
+        return like
     kind = value.get("rope_type", value.get("type", "default"))
+    others = {"rope_type", "type", "rope_theta", "partial_rotary_factor", "llama_4_scaling_beta"}
     known = SCALING | ({"short_factor", "long_factor"} if kind == "longrope" else set())
-    if not isinstance(kind, str) or set(value) - known - {"rope_type", "type", "rope_theta", "partial_rotary_factor"}:
-        return None
-    scaling = {name: each for name, each in value.items() if name in known}
-    share = value.get("partial_rotary_factor", like.share)
-    return Rope(kind, value.get("rope_theta", like.theta), share, scaling)
+    if not isinstance(kind, str) or set(value) - known - others:
+        fields.refuse(name)
+        return like
+    found = replace(
+        like,
+        kind=kind,
+        theta=value.get("rope_theta", like.theta),
+        share=value.get("partial_rotary_factor", like.share),
+        query_growth=value.get("llama_4_scaling_beta") or 0.0,
+        scaling={name: each for name, each in value.items() if name in known},
+    )
+    if found.kind != "default" or found.share != 1.0 or found.query_growth:
+        fields.remember("layers", name)
+    return found

@@ -13,9 +13,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from profiles.description import ATTENTION
 from profiles.passes import is_scored
 from profiles.schema import Profile
 from profiles.shapes import Shape
+from profiles.targets import own_targets
 
 GIB = 1 << 30
 NF4_BYTES = 0.5 + 1 / 64 + 4 / 16384
@@ -235,7 +237,7 @@ def rollout(profile: Profile, shape: Shape, work: Work) -> dict[str, int]:
     if profile.sampling.engine == "vllm":
         return {}
     each = _itemsize(profile)
-    cache = 2 * each * shape.num_hidden_layers * shape.key_width
+    cache = 2 * each * shape.cache_width
     reading = _reading_bytes(profile, shape)
     prompts = max(work.prompt_tokens, min(work.prompts * work.prompt_tokens, READ_BYTES // reading))
     return {
@@ -251,7 +253,7 @@ def scoring(profile: Profile, shape: Shape, work: Work) -> dict[str, int]:
     """One pass without gradient, for log-probs only."""
     return {
         "activations": _reading_bytes(profile, shape) * work.tokens,
-        "logits": LOGIT_BYTES * work.head_rows * shape.vocab_size,
+        "logits": _logit_bytes(shape) * work.head_rows * shape.vocab_size,
         "mask": _mask(work),
     }
 
@@ -263,7 +265,7 @@ def training(profile: Profile, shape: Shape, work: Work) -> dict[str, int]:
     block = _block_bytes(profile, shape)
     kept = _kept_bytes(profile, shape, work.tokens)
     table = shape.vocab_size * h
-    head = LOGIT_BYTES * work.head_rows * shape.vocab_size + (each + 4) * h * work.places
+    head = _logit_bytes(shape) * work.head_rows * shape.vocab_size + (each + 4) * h * work.places
     body = block * work.tokens + 2 * _dequantised(profile, shape)
     # Full training: the head's gradient is summed in float32 and rounded, then kept until the embedding's is ready.
     head_and_its_gradient = head + (4 + each) * table * is_full
@@ -274,6 +276,11 @@ def training(profile: Profile, shape: Shape, work: Work) -> dict[str, int]:
         "block or head": max(head_and_its_gradient, body_and_its_gradient),
         "mask": _mask(work),
     } | _exchange(profile, shape)
+
+
+def _logit_bytes(shape: Shape) -> int:
+    """Bytes per logit of the rows that the output head computes at a time; a soft cap keeps its slopes."""
+    return LOGIT_BYTES + (4 if shape.architecture.logit_cap is not None else 0)
 
 
 def _exchange(profile: Profile, shape: Shape) -> dict[str, int]:
@@ -325,8 +332,8 @@ def _adapter_inputs(profile: Profile, shape: Shape) -> int:
     """Bytes per token of float32 inputs of the MLP's adapters; those of the attention are among the 13 of h."""
     if not has_peft(profile):
         return 0
-    linear = shape.linear
-    return sum(4 * linear[name][0] for name in ("gate_proj", "up_proj", "down_proj") if name in profile.adapter.targets)
+    targets = set(own_targets(shape.architecture, profile.adapter.targets)) - ATTENTION - {"qkv_proj"}
+    return sum(4 * inputs for name, (inputs, _) in shape.linear.items() if name in targets)
 
 
 def has_peft(profile: Profile) -> bool:

@@ -1,20 +1,22 @@
 """Shapes of models: the sizes in a config.json, and the parameter counts that follow from them. (pure)
 
-Decoders with grouped queries, gated MLP and RMSNorm; which layers have a bias and where norms stand, the family's
-record says. Of a family without a record they are taken to be those of Qwen2. What else a config.json describes stands
-in `profiles/description.py`.
+Decoders with grouped queries, MLP and RMSNorm; which layers there are, which have a bias and where norms stand, the
+family's record says. Of a family without a record they are taken to be those of Qwen2. What else a config.json
+describes stands in `profiles/description.py`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from profiles import capture
 from profiles.architecture import reason_against
-from profiles.description import QKV, Architecture
+from profiles.description import QKV, Architecture, Layer
 from profiles.families import architecture_of, with_usual_names
+from profiles.targets import own_targets
 
 QWEN2 = {"model_type": "qwen2"}
 ARCHITECTURES: dict[str, dict[str, Any]] = {
@@ -114,6 +116,9 @@ PUBLISHED = {
 """Published models by name, in lower case and without `-instruct`, to plan for a folder that does not exist yet."""
 
 
+OF_QWEN2 = Architecture(biases=QKV)
+
+
 @dataclass(frozen=True)
 class Shape:
     """Sizes of a model, named as in config.json."""
@@ -128,14 +133,17 @@ class Shape:
     tie_word_embeddings: bool
     is_captured: bool = True
     """Whether the engine `native` can capture decode steps of this model."""
-    biases: frozenset[str] = QKV
-    """Linear layers that have one."""
-    norms_per_block: int = 2
-    """Norms of the residual stream in a block, each as wide as the hidden states."""
-    qk_norm_width: int = 0
-    """Weights of a block's norms of queries and keys."""
+    is_own: bool = True
+    """Whether our own code computes it, so that the names of its linear layers are known."""
+    architecture: Architecture = OF_QWEN2
+    """What its blocks consist of."""
     is_counted: bool = True
     """Its family has a record, so that its parameters are counted exactly; else they are those of a Qwen2."""
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        found = self.architecture.layers
+        return found if len(found) == self.num_hidden_layers else found[:1] * self.num_hidden_layers
 
     @property
     def query_width(self) -> int:
@@ -143,27 +151,45 @@ class Shape:
 
     @property
     def key_width(self) -> int:
-        """Width of keys, and of values."""
-        return self.num_key_value_heads * self.head_dim
+        """Width of keys, and of values; of the widest layer."""
+        return max(map(self.key_width_of, self.layers), default=0)
+
+    def key_width_of(self, layer: Layer) -> int:
+        return (layer.key_heads or self.num_key_value_heads) * (layer.head_dim or self.head_dim)
+
+    @property
+    def cache_width(self) -> int:
+        """Width of the keys that all layers cache for a token, and of the values."""
+        return sum(map(self.key_width_of, self.layers))
 
     @property
     def linear(self) -> dict[str, tuple[int, int]]:
-        """Inputs and outputs of each linear layer of a block."""
-        h, f, q, k = self.hidden_size, self.intermediate_size, self.query_width, self.key_width
-        return {
+        """Inputs and outputs of each linear layer of a block; of the largest, where blocks differ."""
+        blocks = [self.linear_of(layer) for layer in dict.fromkeys(map(_sizes, self.layers))]
+        names = dict.fromkeys(name for block in blocks for name in block)
+        return {name: max((block[name] for block in blocks if name in block), key=math.prod) for name in names}
+
+    def linear_of(self, layer: Layer) -> dict[str, tuple[int, int]]:
+        h, f, k = self.hidden_size, self.intermediate_size, self.key_width_of(layer)
+        q = self.num_attention_heads * (layer.head_dim or self.head_dim)
+        sizes = {
+            "qkv_proj": (h, q + 2 * k),
             "q_proj": (h, q),
             "k_proj": (h, k),
             "v_proj": (h, k),
             "o_proj": (q, h),
+            "gate_up_proj": (h, 2 * f),
             "gate_proj": (h, f),
             "up_proj": (h, f),
             "down_proj": (f, h),
         }
+        missing = {"v_proj"} if layer.values_are_keys else set()
+        return {name: sizes[name] for name in self.architecture.linear_names if name not in missing}
 
     @property
     def linear_parameters(self) -> int:
         """Weights of the linear layers of all blocks, which quantisation shrinks."""
-        return self.num_hidden_layers * sum(inputs * outputs for inputs, outputs in self.linear.values())
+        return sum(math.prod(pair) for layer in self.layers for pair in self.linear_of(layer).values())
 
     @property
     def embedding_parameters(self) -> int:
@@ -172,10 +198,18 @@ class Shape:
 
     @property
     def small_parameters(self) -> int:
-        """Norms and biases."""
-        biases = sum(outputs for name, (_, outputs) in self.linear.items() if name in self.biases)
-        norms = self.norms_per_block * self.hidden_size + self.qk_norm_width
-        return self.num_hidden_layers * (biases + norms) + self.hidden_size
+        """Norms, biases, and slopes of the activation."""
+        return sum(map(self._small_of, self.layers)) + self.hidden_size
+
+    def _small_of(self, layer: Layer) -> int:
+        one, linear, width = self.architecture, self.linear_of(layer), layer.head_dim or self.head_dim
+        whole = self.num_attention_heads * width + self.key_width_of(layer)
+        return (
+            sum(linear[name][1] for name in one.biases if name in linear)
+            + 2 * (one.norm.before + one.norm.after) * self.hidden_size
+            + {"": 0, "head": 2 * width, "whole": whole}[one.qk_norm]
+            + 2 * (one.activation == "xielu")
+        )
 
     @property
     def parameters(self) -> int:
@@ -183,14 +217,20 @@ class Shape:
 
     def adapter_parameters(self, rank: int, targets: Collection[str]) -> int:
         """Weights of LoRA adapters of `rank` in the linear layers `targets`."""
-        widths = sum(sum(pair) for name, pair in self.linear.items() if name in targets)
-        return self.num_hidden_layers * rank * widths
+        named = own_targets(self.architecture, targets)
+        blocks = [self.linear_of(layer) for layer in self.layers]
+        return rank * sum(sum(pair) for block in blocks for name, pair in block.items() if name in named)
+
+
+def _sizes(layer: Layer) -> Layer:
+    """What of a layer sets its sizes, which a dictionary can hold."""
+    return Layer(None, None, "", layer.head_dim, layer.key_heads, layer.values_are_keys)
 
 
 def shape_of(config: Mapping[str, Any]) -> Shape:
     """The shape that a config.json describes. Raises KeyError if a size is missing."""
     architecture = architecture_of(config)
-    is_captured = not reason_against(config) and not capture.supports(architecture)
+    is_own = not reason_against(config)
     config = with_usual_names(config)
     heads = config["num_attention_heads"]
     plain = Shape(
@@ -202,20 +242,10 @@ def shape_of(config: Mapping[str, Any]) -> Shape:
         num_key_value_heads=config.get("num_key_value_heads") or heads,
         head_dim=config.get("head_dim") or config["hidden_size"] // heads,
         tie_word_embeddings=bool(config.get("tie_word_embeddings", True)),
-        is_captured=is_captured,
+        is_captured=is_own and not capture.supports(architecture),
+        is_own=is_own,
     )
-    return replace(plain, is_counted=False) if architecture is None else _with_small(plain, architecture)
-
-
-def _with_small(plain: Shape, architecture: Architecture) -> Shape:
-    """The shape with the biases and norms of its family."""
-    whole = plain.query_width + plain.key_width if architecture.qk_norm_is_whole else 2 * plain.head_dim
-    return replace(
-        plain,
-        biases=architecture.biases,
-        norms_per_block=2 * (architecture.norm.before + architecture.norm.after),
-        qk_norm_width=whole if architecture.qk_norm else 0,
-    )
+    return replace(plain, is_counted=False) if architecture is None else replace(plain, architecture=architecture)
 
 
 def published(name: str) -> Shape | None:

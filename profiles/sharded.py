@@ -143,7 +143,7 @@ def cache_tokens(shape: Shape, *, tensor_parallel: int, share: float, card_bytes
     share: of the card (`gpu_memory_utilization`). Windows of attention are not counted: with them there is more room.
     """
     free = share * card_bytes - 2 * shape.parameters / tensor_parallel - ENGINE_BYTES
-    return int(free * tensor_parallel / (4 * shape.num_hidden_layers * shape.key_width))
+    return int(free * tensor_parallel / (4 * shape.cache_width))
 
 
 def divides_heads(shape: Shape, tensor_parallel: int) -> bool:

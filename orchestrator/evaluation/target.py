@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import pointers
-from profiles import capture
+from profiles.architecture import reason_against
 from profiles.built_in import BUILT_IN
 from profiles.errors import ExitCode, LonghaulError
-from profiles.families import architecture_of
 from profiles.load import from_json
 from profiles.schema import Model, Profile, Sampling
 from profiles.worker_kinds import worker_kind_of
@@ -173,8 +172,7 @@ def choose_model(name: str, out: Path | None, *, identify: bool = True) -> Chose
     if known is not None:
         profile = Profile(name=called, model=Model(path=str(directory), prompt_style=known.prompt_style))
         return Chosen(where, target, directory, profile, (known.suite,), "run", known.max_new_tokens)
-    is_captured = not capture.supports(architecture_of(config_of(directory)))
-    sampling = Sampling(engine="native" if is_captured else "hf")
+    sampling = Sampling(engine="hf" if reason_against(config_of(directory)) else "native")
     profile = Profile(name=called, model=Model(path=str(directory)), sampling=sampling)
     return Chosen(where, target, directory, profile, (), "auto", MODEL_TOKENS)
 

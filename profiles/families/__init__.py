@@ -41,10 +41,11 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture | None:
 
 
 def with_usual_names(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the sizes under their usual names if the family uses others."""
+    """Add the sizes under their usual names if the family uses others, and its defaults of what is absent."""
     family = FAMILIES.get(name_of(config))
-    names = family.names if family else {}
-    return {**config, **{usual: config[own] for usual, own in names.items() if own in config}}
+    if family is None:
+        return dict(config)
+    return {**family.defaults, **config, **{usual: config[own] for usual, own in family.names.items() if own in config}}
 
 
 def compared() -> list[str]:

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from profiles.description import ATTENTION, Architecture
-from profiles.family import Family, Fields, usual
+from profiles.description import Architecture
+from profiles.family import Family, Fields, biases_of, usual
 
 
 def describe(fields: Fields) -> Architecture:
+    fields.refuse_unless_off("use_bidirectional_attention")
     found = usual(fields)
     return replace(
         found,
         norm=replace(found.norm, plus_one=True),
-        biases=ATTENTION if fields.get("attention_bias", False) else frozenset[str](),
+        biases=biases_of(fields),
+        activation="gelu_pytorch_tanh" if found.activation == "gelu" else found.activation,  # as transformers reads it
         embedding_scale=fields.get("hidden_size", 3072) ** 0.5,
+        embedding_is_scaled=True,
     )
 
 
-FAMILY = Family("gemma", "GemmaForCausalLM", describe, is_left_padded=True)
+FAMILY = Family(
+    "gemma",
+    "GemmaForCausalLM",
+    describe,
+    defaults={"head_dim": 256, "hidden_act": "gelu_pytorch_tanh"},
+    is_compared=True,
+    is_left_padded=True,
+)

@@ -4,21 +4,30 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from profiles.description import ATTENTION, Architecture
-from profiles.family import Family, Fields, usual, window_of
+from profiles.description import SANDWICH, Architecture
+from profiles.family import Family, Fields, biases_of, every, usual, window_of
 
 
 def describe(fields: Fields) -> Architecture:
-    found = usual(fields, window=window_of(fields), activation="hidden_activation")
+    fields.refuse_unless_off("use_bidirectional_attention")
+    found = usual(fields, window=window_of(fields), kinds=every(fields, 2), activation="hidden_activation")
     return replace(
         found,
-        norm=replace(found.norm, plus_one=True, after=True),
-        biases=ATTENTION if fields.get("attention_bias", False) else frozenset[str](),
+        norm=replace(found.norm, plus_one=True, names=SANDWICH),
+        biases=biases_of(fields),
         embedding_scale=fields.get("hidden_size", 2304) ** 0.5,
+        embedding_is_scaled=True,
         attention_scale=fields.get("query_pre_attn_scalar", 256, fills="attention_scale") ** -0.5,
         attention_cap=fields.get("attn_logit_softcapping", 50.0, fills="attention_cap"),
         logit_cap=fields.get("final_logit_softcapping", 30.0, fills="logit_cap"),
     )
 
 
-FAMILY = Family("gemma2", "Gemma2ForCausalLM", describe, is_left_padded=True)
+FAMILY = Family(
+    "gemma2",
+    "Gemma2ForCausalLM",
+    describe,
+    defaults={"head_dim": 256, "hidden_activation": "gelu_pytorch_tanh"},
+    is_compared=True,
+    is_left_padded=True,
+)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from profiles.description import ATTENTION, MLP, Architecture
-from profiles.family import Family, Fields, usual
+from profiles.description import Architecture
+from profiles.family import Family, Fields, biases_of, usual
 
 
 def describe(fields: Fields) -> Architecture:
-    biases = ATTENTION if fields.get("attention_bias", False) else frozenset[str]()
-    biases |= MLP if fields.get("mlp_bias", False) else frozenset[str]()
     return replace(
         usual(fields),
-        biases=biases,
+        biases=biases_of(fields),
         embedding_scale=fields.get("embedding_multiplier", 1.0, fills="embedding_scale"),
         residual_scale=fields.get("residual_multiplier", 1.0, fills="residual_scale"),
         attention_scale=fields.get("attention_multiplier", 1.0, fills="attention_scale"),
@@ -21,4 +19,4 @@ def describe(fields: Fields) -> Architecture:
     )
 
 
-FAMILY = Family("granite", "GraniteForCausalLM", describe, is_left_padded=True)
+FAMILY = Family("granite", "GraniteForCausalLM", describe, is_compared=True, is_left_padded=True)

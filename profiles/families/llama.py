@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from profiles.description import ATTENTION, MLP, Architecture
-from profiles.family import Family, Fields, usual, window_of
+from profiles.description import Architecture
+from profiles.family import Family, Fields, biases_of, usual
 
 
 def describe(fields: Fields) -> Architecture:
-    biases = ATTENTION if fields.get("attention_bias", False) else frozenset[str]()
-    biases |= MLP if fields.get("mlp_bias", False) else frozenset[str]()
-    window = window_of(fields) if fields.get("layer_types") else None
-    return replace(usual(fields, window=window), biases=biases)
+    if "sliding_attention" in (fields.get("layer_types") or ()):
+        fields.refuse("layer_types")  # transformers' code gives no layer a window
+    return replace(usual(fields), biases=biases_of(fields))
 
 
 FAMILY = Family("llama", "LlamaForCausalLM", describe, is_compared=True, is_left_padded=True)

@@ -7,6 +7,7 @@ from profiles.family import Family, Fields, usual, window_of
 
 
 def describe(fields: Fields) -> Architecture:
+    fields.refuse_unless_off("layer_types")  # transformers' code gives all layers the same window
     return usual(fields, window=window_of(fields))
 
 

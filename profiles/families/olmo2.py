@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from profiles.description import ATTENTION, Architecture
-from profiles.family import Family, Fields, usual
+from profiles.description import POST, Architecture
+from profiles.family import Family, Fields, biases_of, usual
 
 
 def describe(fields: Fields) -> Architecture:
     found = usual(fields)
-    return replace(
-        found,
-        norm=replace(found.norm, before=False, after=True),
-        qk_norm=True,
-        qk_norm_is_whole=True,
-        biases=ATTENTION if fields.get("attention_bias", False) else frozenset[str](),
-    )
+    return replace(found, norm=replace(found.norm, names=POST), qk_norm="whole", biases=biases_of(fields))
 
 
-FAMILY = Family("olmo2", "Olmo2ForCausalLM", describe, is_left_padded=True)
+FAMILY = Family(
+    "olmo2", "Olmo2ForCausalLM", describe, defaults={"rms_norm_eps": 1e-5}, is_compared=True, is_left_padded=True
+)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from profiles.description import ATTENTION, Architecture
-from profiles.family import Family, Fields, usual, window_of
+from profiles.description import Architecture
+from profiles.family import Family, Fields, biases_of, late_windows, usual
 
 
 def describe(fields: Fields) -> Architecture:
-    biases = ATTENTION if fields.get("attention_bias", False) else frozenset[str]()
-    window = window_of(fields) if fields.get("use_sliding_window", False) else None
-    return replace(usual(fields, window=window), biases=biases, qk_norm=True)
+    kinds, window = late_windows(fields)
+    return replace(usual(fields, window=window, kinds=kinds), biases=biases_of(fields), qk_norm="head")
 
 
-FAMILY = Family("qwen3", "Qwen3ForCausalLM", describe, is_left_padded=True)
+FAMILY = Family(
+    "qwen3", "Qwen3ForCausalLM", describe, defaults={"head_dim": 128}, is_compared=True, is_left_padded=True
+)

@@ -131,6 +131,7 @@ PLAIN = {"model__dtype": "float32"}
 """With it `native` would be the plain decoder."""
 OTHER = shape_of(ARCHITECTURES["qwen2.5-0.5b"] | {"model_type": "llama"})
 """A model that `native` does not decode."""
+FOREIGN = shape_of(ARCHITECTURES["qwen2.5-0.5b"] | {"model_type": "mixtral"})
 ODD = shape_of(ARCHITECTURES["qwen2.5-0.5b"] | {"head_dim": 80})
 OLD, NEW = (7, 5), (8, 6)
 
@@ -151,7 +152,8 @@ OLD, NEW = (7, 5), (8, 6)
         pytest.param(24, True, {"capability": OLD, "vllm__dtype": "float16"}, "vllm", "RTX 30 series", id="old"),
         pytest.param(24, True, {"shape": ODD}, "vllm", "heads of 80", id="heads of another size"),
         pytest.param(24, True, {"shape": OTHER}, "vllm", "no captured steps for", id="another architecture"),
-        pytest.param(24, False, {"shape": OTHER}, "hf", "no captured steps for", id="another architecture, no vLLM"),
+        pytest.param(24, False, {"shape": OTHER}, "native", "no captured steps for", id="another one, no vLLM"),
+        pytest.param(24, False, {"shape": FOREIGN}, "hf", "no captured steps for", id="not of our own code, no vLLM"),
         pytest.param(24, True, {"run__device": "cpu"}, "native", "no known GPU", id="on a CPU"),
         pytest.param(None, True, {}, "native", "no known GPU", id="no card known"),
     ],

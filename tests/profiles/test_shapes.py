@@ -48,6 +48,27 @@ def _sizes(**more: object) -> dict[str, object]:
         pytest.param(_sizes(model_type="gemma3_text", head_dim=16, tie_word_embeddings=True), id="Gemma 3"),
         pytest.param(_sizes(model_type="granite"), id="Granite"),
         pytest.param(_sizes(model_type="olmo2", attention_bias=True), id="OLMo 2 with biases"),
+        pytest.param(_sizes(model_type="phi3", pad_token_id=0, eos_token_id=0), id="Phi-3: fused layers"),
+        pytest.param(_sizes(model_type="glm4", pad_token_id=0, head_dim=32), id="GLM-4: four norms, biases, fused"),
+        pytest.param(_sizes(model_type="apertus"), id="Apertus: no gate, slopes"),
+        pytest.param(_sizes(model_type="arcee", mlp_bias=True), id="Arcee: no gate"),
+        pytest.param(_sizes(model_type="exaone4", layer_types=["full_attention"] * 3), id="EXAONE 4"),
+        pytest.param(_sizes(model_type="smollm3", pad_token_id=0), id="SmolLM3"),
+        pytest.param(_sizes(model_type="ministral3"), id="Ministral 3"),
+        pytest.param(_sizes(model_type="seed_oss", attention_out_bias=True), id="Seed-OSS with its biases"),
+        pytest.param(_sizes(model_type="ernie4_5", use_bias=True), id="ERNIE 4.5 with biases"),
+        pytest.param(
+            _sizes(
+                model_type="gemma4_text",
+                head_dim=16,
+                global_head_dim=32,
+                num_global_key_value_heads=1,
+                attention_k_eq_v=True,
+                hidden_size_per_layer_input=0,
+                tie_word_embeddings=True,
+            ),
+            id="Gemma 4: heads of two widths, values that are keys",
+        ),
     ],
 )
 def test_parameters_are_counted_as_transformers_makes_the_model(config: dict[str, object]) -> None:
@@ -89,7 +110,7 @@ def test_a_config_may_leave_out_what_has_a_usual_value() -> None:
 @pytest.mark.parametrize(
     ("config", "is_captured"),
     [({}, True), ({"model_type": "qwen2", "use_sliding_window": False}, True), ({"model_type": "llama"}, False),
-     ({"model_type": "qwen2", "use_sliding_window": True}, False)],
+     ({"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 3}, False)],
 )  # fmt: skip
 def test_a_shape_knows_whether_the_native_engine_captures_its_steps(
     config: dict[str, object], is_captured: bool

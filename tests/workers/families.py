@@ -49,15 +49,25 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16}}),
     "qwen2, window": ("qwen2", {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1}),
     "qwen3": ("qwen3", {"head_dim": 16}),
+    "qwen3, one key head, biases, tied, window": ("qwen3", {
+        "head_dim": 24, "num_key_value_heads": 1, "attention_bias": True, "tie_word_embeddings": True,
+        "use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 2}),
     "qwen3_moe": ("qwen3_moe", {"head_dim": 16, **_MOE}),
     "qwen2_moe": ("qwen2_moe", {**_MOE, "shared_expert_intermediate_size": 24}),
     "mistral": ("mistral", {"sliding_window": None}),
     "mistral, window": ("mistral", {"sliding_window": WINDOW}),
     "ministral": ("ministral", {"sliding_window": WINDOW, "layer_types": _MIXED, "head_dim": 8}),
     "ministral3": ("ministral3", {"head_dim": 8}),
+    "ministral3, window, beyond the original context": ("ministral3", {
+        "head_dim": 16, "sliding_window": WINDOW, "num_key_value_heads": 1, "rope_parameters": {
+            "rope_type": "yarn", "rope_theta": 10000.0, "factor": 16.0, "original_max_position_embeddings": 6,
+            "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.5}}),
     "mixtral": ("mixtral", {"sliding_window": WINDOW, **_MOE}),
     "granite": ("granite", {
         "embedding_multiplier": 3.0, "logits_scaling": 2.0, "residual_multiplier": 0.5, "attention_multiplier": 0.2}),
+    "granite, one key head, biases, tied": ("granite", {
+        "embedding_multiplier": 3.0, "logits_scaling": 0.7, "residual_multiplier": 0.5, "attention_multiplier": 0.2,
+        "num_key_value_heads": 1, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
     "granitemoe": ("granitemoe", {
         "embedding_multiplier": 3.0, "logits_scaling": 2.0, "residual_multiplier": 0.5, "attention_multiplier": 0.2,
         **_MOE}),
@@ -66,14 +76,34 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         "layer_types": ["mamba", "attention"] * 2, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 16,
         "mamba_expand": 2, "mamba_chunk_size": 16, "shared_intermediate_size": 24, **_MOE}),
     "smollm3": ("smollm3", {"no_rope_layers": [1, 0, 1, 0], "use_sliding_window": False}),
+    "smollm3, biases, window": ("smollm3", {
+        "no_rope_layers": [1, 0, 1, 1], "use_sliding_window": True, "sliding_window": WINDOW, "attention_bias": True,
+        "mlp_bias": True, "tie_word_embeddings": True}),
     "olmo": ("olmo", {"clip_qkv": 1.0}),
     "olmo2": ("olmo2", {}),
+    "olmo2, one key head, biases": ("olmo2", {"num_key_value_heads": 1, "attention_bias": True}),
     "olmo3": ("olmo3", {"sliding_window": WINDOW, "layer_types": _MIXED}),
+    "olmo3, two ropes": ("olmo3", {
+        "sliding_window": WINDOW, "layer_types": _MIXED, "tie_word_embeddings": True, "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+            "full_attention": {"rope_type": "yarn", "rope_theta": 500000.0, "factor": 4.0, "attention_factor": 1.2,
+                               "original_max_position_embeddings": 16}}}),
     "olmoe": ("olmoe", _MOE),
     "phi": ("phi", {"partial_rotary_factor": 0.5}),
     "phi3": ("phi3", {"sliding_window": WINDOW}),
     "phi3, partial": ("phi3", {"sliding_window": None, "rope_parameters": {
         "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}}),
+    "phi3, longrope": ("phi3", {
+        "sliding_window": None, "num_key_value_heads": 1, "tie_word_embeddings": True,
+        "max_position_embeddings": 4096, "original_max_position_embeddings": 64, "rope_parameters": {
+            "rope_type": "longrope", "rope_theta": 10000.0, "partial_rotary_factor": 0.5,
+            "short_factor": [1.0, 1.5], "long_factor": [4.0, 9.0]}}),
+    "phi3, longrope, beyond the original context": ("phi3", {
+        "sliding_window": None, "max_position_embeddings": 4096, "original_max_position_embeddings": 16,
+        "rope_parameters": {
+            "rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0] * 4, "long_factor": [4.0] * 4}}),
+    "gemma, one key head, biases": ("gemma", {
+        "head_dim": 24, "num_key_value_heads": 1, "attention_bias": True, "tie_word_embeddings": True}),
     "gemma": ("gemma", {"head_dim": 16, "hidden_act": "gelu_pytorch_tanh"}),
     "gemma2": ("gemma2", {
         "head_dim": 16, "sliding_window": WINDOW, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0,
@@ -81,6 +111,24 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3_text": ("gemma3_text", {
         "head_dim": 16, "sliding_window": WINDOW, "layer_types": _MIXED, "query_pre_attn_scalar": 24,
         "tie_word_embeddings": True}),
+    "gemma2, one key head, biases, no caps": ("gemma2", {
+        "head_dim": 8, "sliding_window": WINDOW, "attn_logit_softcapping": None, "final_logit_softcapping": None,
+        "query_pre_attn_scalar": 24, "num_key_value_heads": 1, "attention_bias": True}),
+    "gemma3_text, two ropes, cap": ("gemma3_text", {
+        "head_dim": 24, "sliding_window": WINDOW, "layer_types": _MIXED, "num_key_value_heads": 1,
+        "final_logit_softcapping": 3.0, "attention_bias": True, "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            "full_attention": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 8.0}}}),
+    "gemma4_text": ("gemma4_text", {
+        "head_dim": 8, "global_head_dim": 16, "num_global_key_value_heads": 1, "attention_k_eq_v": True,
+        "hidden_size_per_layer_input": 0, "sliding_window": WINDOW, "layer_types": _MIXED,
+        "final_logit_softcapping": 3.0, "tie_word_embeddings": True}),
+    "gemma4_text, embeddings of layers": ("gemma4_text", {
+        "head_dim": 8, "global_head_dim": 16, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 272,
+        "sliding_window": WINDOW, "layer_types": _MIXED}),
+    "gemma4_text, shared caches": ("gemma4_text", {
+        "head_dim": 8, "global_head_dim": 16, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 272,
+        "num_kv_shared_layers": 2, "sliding_window": WINDOW, "layer_types": _MIXED}),
     "qwen3_5_text": ("qwen3_5_text", {
         "head_dim": 16, "layer_types": ["linear_attention", "full_attention"] * 2, "linear_num_key_heads": 2,
         "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8}),
@@ -92,10 +140,20 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
                       "block_auto_adjust_ff_dim": False}),
     "glm": ("glm", {"head_dim": 8, "partial_rotary_factor": 0.5}),
     "glm4": ("glm4", {"head_dim": 8, "partial_rotary_factor": 0.5}),
+    "glm4, whole heads rotated, one key head": ("glm4", {
+        "head_dim": 16, "partial_rotary_factor": 1.0, "num_key_value_heads": 1, "attention_bias": False}),
     "glm4_moe": ("glm4_moe", {"head_dim": 8, "n_routed_experts": 4, "n_shared_experts": 1, "first_k_dense_replace": 1,
                               "use_qk_norm": True, **_MOE}),
     "exaone4": ("exaone4", {"sliding_window": WINDOW, "layer_types": _MIXED, "sliding_window_pattern": 2}),
+    "exaone4, no window, one key head": ("exaone4", {
+        "sliding_window": None, "layer_types": ["full_attention"] * 4, "num_key_value_heads": 1,
+        "tie_word_embeddings": True}),
     "apertus": ("apertus", {}),
+    "apertus, llama 3 rope, biases": ("apertus", {
+        "attention_bias": True, "num_key_value_heads": 1, "tie_word_embeddings": True, "rope_parameters": {
+            "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0, "original_max_position_embeddings": 16}}),
+    "arcee": ("arcee", {"mlp_bias": True}),
     "cohere": ("cohere", {"logit_scale": 0.5, "use_qk_norm": True}),
     "cohere2": ("cohere2", {"logit_scale": 0.5, "sliding_window": WINDOW, "layer_types": _MIXED}),
     "stablelm": ("stablelm", {"use_qkv_bias": True, "partial_rotary_factor": 0.5}),

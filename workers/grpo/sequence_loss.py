@@ -26,6 +26,8 @@ def sequence_policy_loss(
     temperature: float,
     chunk: int,
     bias: Tensor | None = None,
+    scale: float = 1.0,
+    cap: float | None = None,
 ) -> PolicyLoss:
     """Like `fused_policy_loss`, with log r = the mean of log_probs - old over a rollout, for each of its tokens.
 
@@ -33,7 +35,7 @@ def sequence_policy_loss(
     loss; the ratio always covers all tokens.
     """
     log_probs, entropy = fused_log_probs(
-        hidden, weight, tokens.targets, temperature=temperature, chunk=chunk, bias=bias
+        hidden, weight, tokens.targets, temperature=temperature, chunk=chunk, bias=bias, scale=scale, cap=cap
     )
     old = log_probs.detach() if terms.is_detached else tokens.old_log_probs
     owners = torch.arange(len(lengths), device=old.device).repeat_interleave(lengths, output_size=len(old))

@@ -229,7 +229,7 @@ class GroupUpdate:
                 terms, is_detached=True, tis_cap=prepared.tis_cap, tis_mode=self._profile.grpo.variants.tis_mode
             )
         make = partial(sequence_policy_loss, lengths=lengths.to(device)) if of_sequences else fused_policy_loss
-        states, head, bias = read(self._model, pack)
+        states, head, bias, scale, cap = read(self._model, pack)
         loss = make(
             states,
             head,
@@ -239,6 +239,8 @@ class GroupUpdate:
             temperature=self._profile.sampling.temperature,
             chunk=self.sizes.head_rows,
             bias=bias,
+            scale=scale,
+            cap=cap,
         )
         return loss, tokens
 

@@ -19,7 +19,7 @@ Source: computing the gradient of a chunked loss in the forward pass is Liger-Ke
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,6 +30,15 @@ from workers.loss.fused_kernels import accumulator, add_outer, chunk_for, logits
 
 CHUNK = 128
 """Rows of logits at a time. Fewer save memory; more read the head's weights less often, which suits large cards."""
+
+
+class Shaping(NamedTuple):
+    """What becomes of the products with the head before the softmax: cap(scale * y) / temperature."""
+
+    temperature: float
+    scale: float = 1.0
+    cap: float | None = None
+
 
 TokenLosses = Callable[[Tensor, Tensor, slice], Tensor]
 """(log_probs, entropy, which) -> weighted losses, [c] each, for the tokens `which`. Their sum is the loss."""
@@ -43,29 +52,40 @@ def fused_log_probs(
     temperature: float = 1.0,
     chunk: int = CHUNK,
     bias: Tensor | None = None,
+    scale: float = 1.0,
+    cap: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Log-probability of each target and entropy of its distribution in nats: [N] each, float32, with gradient.
 
-    hidden: [N, H]; weight: [V, H]; bias: [V]; targets: [N] token ids. Distributions are softmax(logits / temperature).
-    If weight is None, `hidden` holds the logits of the model's own head, [N, V]. Detach the entropy if you need no
-    gradient of it; then none is computed. Raises ValueError for shapes that do not fit.
+    hidden: [N, H]; weight: [V, H]; bias: [V]; targets: [N] token ids. Logits are scale * (hidden weight^T + bias);
+    under a soft cap a logit x becomes cap * tanh(x / cap). Distributions are softmax(logits / temperature). If weight
+    is None, `hidden` holds the logits of the model's own head, [N, V]. Detach the entropy if you need no gradient of
+    it; then none is computed. Raises ValueError for shapes that do not fit.
     """
     if weight is None:
         return _log_probs_of(hidden, targets, temperature, chunk)
     _check(hidden, weight, targets, chunk)
     log_probs, entropy = _LogProbs.apply(  # type: ignore[no-untyped-call]
-        hidden, weight, bias, targets, temperature, chunk
+        hidden, weight, bias, targets, Shaping(temperature, scale, cap), chunk
     )
     return log_probs, entropy
 
 
 def fused_entropy(
-    hidden: Tensor, weight: Tensor, *, temperature: float = 1.0, chunk: int = CHUNK, bias: Tensor | None = None
+    hidden: Tensor,
+    weight: Tensor,
+    *,
+    temperature: float = 1.0,
+    chunk: int = CHUNK,
+    bias: Tensor | None = None,
+    scale: float = 1.0,
+    cap: float | None = None,
 ) -> Tensor:
     """Entropies only, [N] in nats, without gradient. A percentile over the whole minibatch needs them first."""
     with torch.no_grad():
         targets = torch.zeros(len(hidden), dtype=torch.long, device=hidden.device)
-        return fused_log_probs(hidden, weight, targets, temperature=temperature, chunk=chunk, bias=bias)[1]
+        how: dict[str, Any] = {"temperature": temperature, "chunk": chunk, "bias": bias, "scale": scale, "cap": cap}
+        return fused_log_probs(hidden, weight, targets, **how)[1]
 
 
 def fused_loss(
@@ -77,6 +97,8 @@ def fused_loss(
     temperature: float = 1.0,
     chunk: int = CHUNK,
     bias: Tensor | None = None,
+    scale: float = 1.0,
+    cap: float | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The sum of `token_losses`, with gradient; and log-probabilities and entropies, [N] each, without.
 
@@ -89,7 +111,7 @@ def fused_loss(
         return loss, log_probs.detach(), entropy.detach()
     _check(hidden, weight, targets, chunk)
     loss, log_probs, entropy = _OnePass.apply(  # type: ignore[no-untyped-call]
-        hidden, weight, bias, targets, temperature, chunk, token_losses, torch.is_grad_enabled()
+        hidden, weight, bias, targets, Shaping(temperature, scale, cap), chunk, token_losses, torch.is_grad_enabled()
     )
     return loss, log_probs, entropy
 
@@ -112,12 +134,12 @@ def _log_probs_of(logits: Tensor, targets: Tensor, temperature: float, chunk: in
 class _LogProbs(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, temperature: float, chunk: int
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, shaping: Shaping, chunk: int
     ) -> Any:
         ctx.set_materialize_grads(False)  # a gradient of None: the loss does not depend on that result
         ctx.save_for_backward(hidden, weight, bias, targets)
-        ctx.settings = temperature, chunk
-        head = _Head(hidden, weight, bias, targets, temperature, chunk)
+        ctx.settings = shaping, chunk
+        head = _Head(hidden, weight, bias, targets, shaping, chunk)
         log_probs, entropy = head.results()
         for part in head.parts():
             log_probs[part], entropy[part] = head.read(part)
@@ -142,12 +164,12 @@ class _OnePass(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         targets: Tensor,
-        temperature: float,
+        shaping: Shaping,
         chunk: int,
         token_losses: TokenLosses,
         is_learning: bool,
     ) -> Any:
-        head = _Head(hidden, weight, bias, targets, temperature, chunk)
+        head = _Head(hidden, weight, bias, targets, shaping, chunk)
         is_learning = is_learning and any(ctx.needs_input_grad)
         if is_learning:
             head.prepare(ctx.needs_input_grad)
@@ -177,9 +199,9 @@ class _Head:
     """The output head over N positions: reads them chunk by chunk, and sums gradients of the inputs that need them."""
 
     def __init__(
-        self, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, temperature: float, chunk: int
+        self, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, shaping: Shaping, chunk: int
     ) -> None:
-        self.inputs, self._targets, self._temperature = (hidden, weight, bias), targets, temperature
+        self.inputs, self._targets, self._shaping = (hidden, weight, bias), targets, shaping
         self._size = chunk
         self._chunk = chunk_for(min(chunk, len(hidden)), weight)
         self.sums: list[Tensor | None] = [None, None, None]
@@ -196,7 +218,11 @@ class _Head:
         """Log-probabilities and entropies, [c] each."""
         hidden, weight, bias = self.inputs
         targets = self._targets[part]
-        logits_into(self._chunk.logits[: len(targets)], hidden[part], weight, bias, self._temperature)
+        logits, (temperature, scale, cap) = self._chunk.logits[: len(targets)], self._shaping
+        logits_into(logits, hidden[part], weight, bias, (temperature if cap is None else cap) / scale)
+        if cap is not None:
+            self._slopes = 1 - logits.tanh_() ** 2
+            logits *= cap / temperature
         return self._chunk.read(targets)
 
     def prepare(self, needs: tuple[bool, ...]) -> None:
@@ -217,7 +243,9 @@ class _Head:
         safe = torch.where(scale == 0, 1.0, scale)
         e = None if of_entropy is None else of_entropy / safe
         dz = self._chunk.gradient(self._targets[part], of_log_probs / safe, e)  # [c, V]
-        factor = (scale / self._temperature)[:, None]
+        if self._shaping.cap is not None:
+            dz *= self._slopes
+        factor = (scale * self._shaping.scale / self._shaping.temperature)[:, None]
         hidden, weight, _ = self.inputs
         of_hidden, of_weight, of_bias = self.sums
         if of_hidden is not None:

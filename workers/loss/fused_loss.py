@@ -140,10 +140,12 @@ def fused_policy_loss(
     temperature: float = 1.0,
     chunk: int = CHUNK,
     bias: Tensor | None = None,
+    scale: float = 1.0,
+    cap: float | None = None,
 ) -> PolicyLoss:
     """The sum of `token_losses` / divisor. Its gradient is ready on return, and logits are computed once.
 
-    hidden: [N, H]; weight: [V, H]; bias: [V]; weight None: as in `fused_log_probs`. divisor: of the whole minibatch, so
+    hidden, weight, bias, scale, cap, and weight None: as in `fused_log_probs`. divisor: of the whole minibatch, so
     that the size of micro-batches changes nothing; [N] if tokens differ, as in a mean per sequence. Tokens that `keep`
     drops cost nothing unless another term needs them: the head does not read them, and the diagnostics exclude them.
     Raises ValueError for shapes that do not fit, and for a KL without reference.
@@ -162,7 +164,7 @@ def fused_policy_loss(
         return token_losses(log_probs, entropy, tokens[part], terms) / by
 
     loss, log_probs, entropy = fused_loss(
-        hidden, weight, tokens.targets, weighted, temperature=temperature, chunk=chunk, bias=bias
+        hidden, weight, tokens.targets, weighted, temperature=temperature, chunk=chunk, bias=bias, scale=scale, cap=cap
     )
     found = PolicyLoss(loss, log_probs, entropy, _clipped(log_probs, tokens, terms).is_clipped, read)
     if not terms.tis_cap:

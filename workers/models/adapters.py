@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Adapter as Knobs
+from profiles.targets import own_targets, refusal
 from workers.models import lora, plain
 from workers.models.quantized import require
 from workers.models.weights import refuse_not_finite
@@ -38,6 +40,12 @@ def linear_names(model: nn.Module) -> tuple[str, ...]:
     return tuple(sorted(names - {"lm_head"}))
 
 
+def knobs_for(model: Any, knobs: Knobs) -> Knobs:
+    """The knobs with targets named as the model names its layers."""
+    found = plain.described(model)
+    return knobs if found is None else replace(knobs, targets=own_targets(found, knobs.targets))
+
+
 def inject(model: Any, knobs: Knobs, seed: int) -> None:
     """Freeze `model` and add adapters to its linear layers: A drawn from `seed`, B zero, both float32.
 
@@ -45,13 +53,8 @@ def inject(model: Any, knobs: Knobs, seed: int) -> None:
     """
     known = linear_names(model)
     if unknown := [target for target in knobs.targets if target not in known]:
-        raise LonghaulError(
-            f"adapter.targets names {', '.join(unknown)}, which this model does not have; its linear layers are "
-            f"{', '.join(known)}",
-            kept="the run, unchanged",
-            next_command=f"set adapter.targets to some of {', '.join(known)}",
-            exit_code=ExitCode.INPUT,
-        )
+        what, next_command = refusal(unknown, known)
+        raise LonghaulError(what, kept="the run, unchanged", next_command=next_command, exit_code=ExitCode.INPUT)
     model.requires_grad_(False)
     if knobs.implementation == "own":
         lora.inject(model, knobs, seed)

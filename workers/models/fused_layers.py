@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import rms_norm, silu
 
-from profiles.architecture import supports as of_own_code
-from profiles.description import QKV, Architecture
+from profiles.description import Architecture
+from profiles.written_out import supports as of_kernels
 from workers.failures import is_out_of_memory
 from workers.models import nf4
 from workers.models.plain import described
@@ -34,13 +34,9 @@ _rotaries: dict[Any, FusedRotary] = {}
 
 
 def supports(architecture: Architecture | None) -> str:
-    """Why these operations and the written-out layers cannot replace the model's own, at any sliding window; empty if
-    they can."""
-    if architecture is None or not architecture.is_compared:
-        return "they have not been compared with its architecture"
-    if architecture.biases != QKV:
-        return "they support biases on queries, keys and values only"
-    return of_own_code(architecture)
+    """Why these operations and the written-out layers cannot replace the model's own; empty if they can. architecture:
+    as for `written_out.supports`."""
+    return of_kernels(architecture)
 
 
 def enable(model: Any) -> None:
@@ -180,10 +176,14 @@ def stream_of(model: Any) -> torch.dtype:
 def normed(norm: Any, stream: Tensor) -> Tensor:
     """RMS norm of the residual stream, [..., H] in float32 or the dtype of the norm's weight; rounded once, to the
     latter."""
-    weight, eps = norm.weight, norm.variance_epsilon
+    weight = norm.weight
     if stream.dtype == weight.dtype:
         found: Tensor = norm(stream)
         return found
+    if not isinstance(norm, FusedNorm):  # transformers' norms compute in float32
+        rounded: Tensor = norm(stream).to(weight.dtype)
+        return rounded
+    eps = norm.variance_epsilon
     does_learn = weight.requires_grad and torch.is_grad_enabled()
     if stream.is_cuda and not does_learn and has_kernels(stream.device):
         from workers.models.layer_kernels import Norm
@@ -206,10 +206,23 @@ def gated(mlp: Any, gate: Tensor, up: Tensor) -> Tensor:
     return found
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary position embedding over the last dimension."""
-    first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat((-second, first), dim=-1) * sin
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, is_interleaved: bool = False) -> Tensor:
+    """Rotary position embedding over the first dimensions of the last axis, as many as `cos` and `sin` have; in their
+    dtype, then rounded to that of x.
+
+    The first half of them is rotated with the second. is_interleaved: even ones with odd ones, whose angles are the
+    first half of the table.
+    """
+    width = cos.shape[-1]
+    turned, rest = x[..., :width], x[..., width:]
+    if is_interleaved:
+        cos, sin = (one[..., : width // 2].repeat_interleave(2, dim=-1) for one in (cos, sin))
+        other = torch.stack((-turned[..., 1::2], turned[..., 0::2]), dim=-1).flatten(-2)
+    else:
+        first, second = turned.chunk(2, dim=-1)
+        other = torch.cat((-second, first), dim=-1)
+    found = (turned * cos + other * sin).to(x.dtype)
+    return found if width == x.shape[-1] else torch.cat((found, rest), dim=-1)
 
 
 class FusedRotary:

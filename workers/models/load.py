@@ -120,7 +120,7 @@ def load_model(directory: Path, knobs: Knobs, device: torch.device) -> Any:
     config = _json(directory / "config.json")
     is_plain = not is_compared(config)
     if not is_plain:  # other families do not take our masks, so transformers chooses their attention
-        options["attn_implementation"] = "sdpa"
+        options["attn_implementation"] = _attention_for(config)
     elif config.get("attn_logit_softcapping"):  # older transformers choose a kernel that ignores the cap
         options["attn_implementation"] = "eager"
     if knobs.quantization == "nf4":
@@ -147,6 +147,16 @@ def load_model(directory: Path, knobs: Knobs, device: torch.device) -> Any:
     return model.to(device).eval()
 
 
+def _attention_for(config: Mapping[str, Any]) -> str:
+    """transformers' name for the attention of a model that our own code computes; `attention.enable` replaces it. A
+    class that may have soft caps does not take `sdpa`."""
+    import transformers
+
+    found = architecture_of(config)
+    kind = getattr(transformers, found.model_class, None) if found else None
+    return "sdpa" if getattr(kind, "_supports_sdpa", True) else "eager"
+
+
 def is_compared(config: Mapping[str, Any]) -> bool:
     """Whether our own code can compute this model: it knows the family and every part of the config."""
     found = architecture_of(config)
@@ -161,7 +171,7 @@ def empty_model(directory: Path, knobs: Knobs, device: torch.device) -> Any:
     if not is_compared(config.to_dict()):  # only loading gives some parts their own dtype
         return load_model(directory, knobs, device)
     make: Any = AutoModelForCausalLM.from_config
-    model = make(config, dtype=getattr(torch, knobs.dtype), attn_implementation="sdpa")
+    model = make(config, dtype=getattr(torch, knobs.dtype), attn_implementation=_attention_for(config.to_dict()))
     if (directory / "generation_config.json").exists():
         model.generation_config = GenerationConfig.from_pretrained(directory)
     return model.to(device).eval()

@@ -181,17 +181,23 @@ def micro_batches(units: Sequence[Unit], rollouts: int, row_tokens: int) -> list
     return [rows_of(batch, row_tokens) for batch in batches]
 
 
-def visible(segments: Tensor, begin: int = 0, end: int | None = None) -> Tensor:
+def visible(segments: Tensor, begin: int = 0, end: int | None = None, window: int | None = None) -> Tensor:
     """Which keys before `end` the queries from `begin` to `end` see: [R, 1, end - begin, end] bool. (pure)
 
-    segments: [R, 1, T, 2]. Each token has its own segment and the one that it follows: for a completion that is its
-    prompt, for a prompt itself. A token sees the tokens of both segments up to its own position.
+    segments: [R, 1, T, 2]; with a window [R, 1, T, 3]. Each token has its own segment and the one that it follows: for
+    a completion that is its prompt, for a prompt itself; and its position. A token sees the tokens of both segments up
+    to its own place, the newest `window` of them by position.
     """
     end = segments.shape[2] if end is None else end
-    own, before = segments.unbind(-1)
+    own, before = segments[..., 0], segments[..., 1]
     keys, places = own[..., None, :end], torch.arange(end, device=segments.device)
     seen = (own[..., begin:end, None] == keys) | (before[..., begin:end, None] == keys)
-    return seen & (places <= places[begin:end, None])
+    seen = seen & (places <= places[begin:end, None])
+    if window is None:
+        return seen
+    positions = segments[..., 2]
+    near = positions[..., begin:end, None] - positions[..., None, :end] < window
+    return seen & near
 
 
 def pack(rows: Sequence[Sequence[Unit]]) -> Pack:

@@ -22,8 +22,12 @@ from workers.models.packing import Pack
 
 
 def described(model: Any) -> Architecture | None:
-    """The architecture that the model's config describes; None if its family is unknown."""
-    return architecture_of(model.config.to_dict())
+    """The architecture that the model's config describes, for the sequences of this run; None if its family is
+    unknown."""
+    if not hasattr(model, "longest"):  # `choose_path` has not decided yet
+        return architecture_of(model.config.to_dict())
+    kept: Architecture | None = model.architecture
+    return kept
 
 
 def choose_path(model: Any, profile: Profile) -> str:
@@ -37,20 +41,21 @@ def choose_path(model: Any, profile: Profile) -> str:
             next_command="the same command with a smaller sampling.max_prompt_tokens or sampling.max_completion_tokens",
             exit_code=ExitCode.INPUT,
         )
-    model.plain_reason = _reason(model, longest)
+    found = architecture_of(model.config.to_dict())
+    model.longest, model.architecture = longest, found and found.within(longest)
+    model.plain_reason = _reason(model)
     return reason_of(model)
 
 
 def reason_of(model: Any) -> str:
-    """Why plain transformers computes `model`; empty if our own code does. Until `settle` has decided, a sliding window
-    of any size is a reason."""
+    """Why plain transformers computes `model`; empty if our own code does."""
     found = getattr(model, "plain_reason", None)
-    return _reason(model, 0) if found is None else str(found)
+    return _reason(model) if found is None else str(found)
 
 
-def _reason(model: Any, longest: int) -> str:
+def _reason(model: Any) -> str:
     config = model.config.to_dict()
-    if reason := reason_against(config, longest):
+    if reason := reason_against(config):
         return reason
     found = architecture_of(config)
     wanted = found.model_class if found else ""

@@ -93,9 +93,10 @@ def _with_adapter(profile: Profile, head: Path | None, device: torch.device) -> 
             proof.refuse_other_base(head, base, sha256)
         model = load.load_model(source, knobs, device)
         tokenizer = load.Tokenizer(source)
-        extra = {adapters.CONFIG: adapters.config_json(profile.adapter, base)}
+        targeted = adapters.knobs_for(model, profile.adapter)
+        extra = {adapters.CONFIG: adapters.config_json(targeted, base)}
         static = load.StaticFiles(source, load.TOKENIZER_FILES, extra)
-    adapters.inject(model, profile.adapter, profile.run.seed)
+    adapters.inject(model, targeted, profile.run.seed)
     return Policy(model, tokenizer, static, [adapters.AdapterWeights(model), proof.Proof(model, sha256)])
 
 

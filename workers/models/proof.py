@@ -18,6 +18,7 @@ from torch import Tensor
 from profiles.errors import ExitCode, LonghaulError
 from workers.models import plain
 from workers.models.adapters import adapter_of, count_trained, disabled
+from workers.models.head import logits_of
 
 FILENAME = "adapter_proof.json"
 PROBE_TOKENS = 32
@@ -128,7 +129,8 @@ def probe(model: Any) -> list[float]:
     if plain.reason_of(model):  # its head may scale or cap the logits, and its parts have other names
         found: Tensor = model(input_ids=ids, use_cache=False).logits[:, -1]
     else:
-        found = model.lm_head(model.model(input_ids=ids, use_cache=False).last_hidden_state[:, -1])
+        hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state[:, -1]
+        found = logits_of(model, hidden, plain.described(model))
     logits = found[0].float()
     places = torch.linspace(0, vocabulary - 1, min(PROBE_LOGITS, vocabulary)).long()
     return logits[places.to(logits.device)].tolist()

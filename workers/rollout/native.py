@@ -2,7 +2,8 @@
 
 Weights are never copied, so the next rollout sees an optimiser step at once. Equal prompts are read once, and finished
 rows leave the batch. On a CPU two threads each decode requests of their own: a token's tensors are so small that
-threads sharing one spend their time waiting for each other. Not done: paged caches, sliding windows.
+threads sharing one spend their time waiting for each other. Not done: paged caches, and caches that forget what a
+window has left behind.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
 from workers.rollout.conversation import Conversation, Talks, renumbered
 from workers.rollout.decoder import Decoder, parts
@@ -300,11 +300,8 @@ class NativeEngine:
 
     def _read_prompts(self, requests: Sequence[Request], width: int, limit: int) -> tuple[_Batch, Tensor]:
         """Runs each distinct prompt once and copies its cache to all its requests. Logits: [B, V]."""
-        device, dtype = self.model.device, self.decoder.dtype
-        room = (len(requests), self.decoder.key_heads, width + limit, self.decoder.head_dim)
-        keys, values = (
-            [torch.empty(room, dtype=dtype, device=device) for _ in self.model.model.layers] for _ in range(2)
-        )
+        device = self.model.device
+        keys, values = self._caches(len(requests), width + limit)
         rows_of: dict[tuple[int, ...], list[int]] = {}
         for row, request in enumerate(requests):
             rows_of.setdefault(request.prompt_ids, []).append(row)
@@ -341,28 +338,24 @@ class NativeEngine:
         itself = torch.eye(longest, dtype=torch.bool, device=device)
         visible = (columns[None, :] >= start[:, None])[:, None, :] | itself
         mask = (visible & (columns[None, :] <= columns[:, None]))[:, None]  # [U, 1, T, T]
-        cos, sin = self.decoder.rope[:, (columns - start[:, None]).clamp(min=0)][:, :, None]  # [U, 1, T, head_dim]
-        layers = zip(*caches, strict=True)
+        masks = self.decoder.masks(mask, columns, columns)
+        layers = list(zip(*caches, strict=True))
 
-        def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            for cache, new in zip(next(layers), (key, value), strict=True):
+        def attend(number: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            for cache, new in zip(layers[number], (key, value), strict=True):
                 cache[rows, :, : width - longest] = 0  # masked, but 0 times NaN would be NaN
                 cache[rows, :, width - longest : width] = new[which]
-            return scaled_dot_product_attention(query, key, value, attn_mask=mask, enable_gqa=self.decoder.group > 1)
+            return self.decoder.attention(query, key, value, masks[self.decoder.layers[number].window])
 
-        hidden = self.decoder.run_layers(ids, cos, sin, attend)
-        logits: Tensor = self.model.lm_head(hidden[:, -1])
-        return logits
+        hidden = self.decoder.run_layers(ids, (columns - start[:, None]).clamp(min=0), attend)
+        return self.decoder.logits(hidden[:, -1])
 
     def _read_more(
         self, cached: Sequence[_Cached], new: Sequence[Sequence[int]], width: int, limit: int
     ) -> tuple[_Batch, Tensor]:
         """Reads the new ids of each conversation behind its cache. All end at column `width`. Logits: [B, V]."""
-        device, dtype, count = self.model.device, self.decoder.dtype, len(new)
-        room = (count, self.decoder.key_heads, width + limit, self.decoder.head_dim)
-        keys, values = (
-            [torch.empty(room, dtype=dtype, device=device) for _ in self.model.model.layers] for _ in range(2)
-        )
+        device, count = self.model.device, len(new)
+        keys, values = self._caches(count, width + limit)
         starts = [width - one.length - len(ids) for one, ids in zip(cached, new, strict=True)]
         for row, (one, begin) in enumerate(zip(cached, starts, strict=True)):
             for into, parts_of in ((keys, one.keys), (values, one.values)):
@@ -397,41 +390,45 @@ class NativeEngine:
         # A padding column sees itself, because a softmax row without any key would be NaN.
         visible = (every >= start[:, None])[:, None, :] | (every == columns[:, None])
         mask = (visible & (every <= columns[:, None]))[:, None]  # [R, 1, K, T]
-        cos, sin = self.decoder.rope[:, (columns - start[:, None]).clamp(min=0)][:, :, None]  # [R, 1, K, head_dim]
-        layers, rows = zip(*caches, strict=True), slice(low, low + len(new))
+        masks = self.decoder.masks(mask, columns, every)
+        layers, rows = list(zip(*caches, strict=True)), slice(low, low + len(new))
 
-        def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            for cache, more in zip(layer := next(layers), (key, value), strict=True):
+        def attend(number: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            for cache, more in zip(layer := layers[number], (key, value), strict=True):
                 tail = cache[rows, :, width - longest : width]
                 # Where a shorter row is padded, its cache already ends.
                 cache[rows, :, width - longest : width] = torch.where(is_new, more, tail)
             keys, values = (cache[rows, :, :width] for cache in layer)
-            return scaled_dot_product_attention(query, keys, values, attn_mask=mask, enable_gqa=self.decoder.group > 1)
+            return self.decoder.attention(query, keys, values, masks[self.decoder.layers[number].window])
 
-        hidden = self.decoder.run_layers(ids, cos, sin, attend)
-        logits: Tensor = self.model.lm_head(hidden[:, -1])
-        return logits
+        hidden = self.decoder.run_layers(ids, (columns - start[:, None]).clamp(min=0), attend)
+        return self.decoder.logits(hidden[:, -1])
 
     def _decode(self, batch: _Batch, column: int) -> Tensor:
         """Reads one token per row into cache column `column`; returns the logits after it, [B, V]."""
-        cos, sin = self.decoder.rope[:, column - batch.start][:, :, None, None]  # [B, 1, 1, head_dim]
         columns = torch.arange(column + 1, device=batch.start.device)
         mask = (columns >= batch.start[:, None])[:, None, None]  # [B, 1, 1, T]
-        bias = torch.zeros_like(mask, dtype=cos.dtype).masked_fill_(~mask, float("-inf"))
-        layers = iter(zip(batch.keys, batch.values, strict=True))
+        bias = torch.zeros_like(mask, dtype=self.decoder.dtype).masked_fill_(~mask, float("-inf"))
 
-        def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            keys, values = next(layers)
+        def attend(number: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            keys, values = batch.keys[number], batch.values[number]
             keys[:, :, column], values[:, :, column] = key[:, :, 0], value[:, :, 0]
-            keys, values = keys[:, :, : column + 1], values[:, :, : column + 1]
+            window = self.decoder.layers[number].window
+            seen = slice(0 if window is None else max(0, column + 1 - window), column + 1)
             # Query heads that share a key head become several queries of one head, so no key is repeated.
-            query = query.reshape(len(query), -1, self.decoder.group, self.decoder.head_dim)
-            mixed = scaled_dot_product_attention(query, keys, values, attn_mask=bias)
-            return mixed.reshape(len(query), -1, 1, self.decoder.head_dim)
+            grouped = query.reshape(len(query), keys.shape[1], -1, query.shape[-1])
+            mixed = self.decoder.attention(grouped, keys[:, :, seen], values[:, :, seen], bias[..., seen])
+            return mixed.reshape(query.shape)
 
-        hidden = self.decoder.run_layers(batch.tokens[:, None], cos, sin, attend)
-        logits: Tensor = self.model.lm_head(hidden[:, -1])
-        return logits
+        hidden = self.decoder.run_layers(batch.tokens[:, None], (column - batch.start)[:, None], attend)
+        return self.decoder.logits(hidden[:, -1])
+
+    def _caches(self, rows: int, columns: int) -> tuple[list[Tensor], list[Tensor]]:
+        """Of keys and of values, per layer [rows, key heads, columns, width], not yet filled."""
+        kind: dict[str, Any] = {"dtype": self.decoder.dtype, "device": self.model.device}
+        shapes = [self.decoder.cache_shape(layer) for layer in self.decoder.layers]
+        keys, values = ([torch.empty(rows, heads, columns, width, **kind) for heads, width in shapes] for _ in range(2))
+        return keys, values
 
 
 def _rollout(request: Request, drawn: _Drawn, row: int, stops: StopTexts, limit: int) -> Rollout:

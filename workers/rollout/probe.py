@@ -75,9 +75,8 @@ def probe(
         facts: dict[str, Any] = {"engine_off": of_engine.off, "bound": of_engine.bound}
         if row_tokens is not None:
             facts["trainer_off"] = _trainer_is_right(model, rollouts, truth, profile, row_tokens, advice).off
-    longest = profile.sampling.max_prompt_tokens + profile.sampling.max_completion_tokens
     name = NAMES.get(type(engine.engine).__name__, type(engine.engine).__name__)
-    return {"text": path_of(model.config.to_dict(), name, longest)} | facts
+    return {"text": path_of(model.config.to_dict(), name)} | facts
 
 
 NAMES = {

@@ -281,9 +281,7 @@ def need_of(model: Any, knobs: Knobs, max_tokens: int) -> vllm_limits.Need:
     count = sum(_numel(parameter) for name, parameter in model.named_parameters() if ".lora_" not in name)
     return vllm_limits.Need(
         weight_bytes=count * (4 if knobs.dtype == "float32" else 2),
-        cache_bytes_per_token=vllm_limits.cache_bytes_per_token(
-            shape.num_hidden_layers, shape.num_key_value_heads, shape.head_dim, knobs.dtype
-        ),
+        cache_bytes_per_token=vllm_limits.cache_bytes_per_token(shape.cache_width, knobs.dtype),
         sequence_tokens=max_tokens,
         adapter_rank=adapter_rank(model) if has_adapter(model) else 0,
     )

@@ -36,9 +36,9 @@ class Need:
     """0: no adapter."""
 
 
-def cache_bytes_per_token(layers: int, key_heads: int, head_dim: int, dtype: str) -> int:
-    """Bytes of one token's keys and values in all layers."""
-    return 2 * layers * key_heads * head_dim * (4 if dtype == "float32" else 2)
+def cache_bytes_per_token(width: int, dtype: str) -> int:
+    """Bytes of one token's keys and values. width: of the keys of all layers."""
+    return 2 * width * (4 if dtype == "float32" else 2)
 
 
 def refusal(device: Device | None, knobs: Knobs, need: Need, *, num_processes: int = 1) -> str:

@@ -157,12 +157,13 @@ def test_what_the_kernels_do_not_take_stays_with_pytorch(device: str, monkeypatc
 def test_on_a_cpu_a_pass_has_one_mask_and_the_numbers_of_transformers_function() -> None:
     model = open_policy(Profile(name="x", model=Model(random_init="qwen2-tiny")), None, torch.device("cpu")).model
     segments = ROWS["packed"]
-    assert attention.mask_for(model, segments).shape == (2, 1, segments.shape[2], segments.shape[2])
+    pack = SimpleNamespace(segments=segments)
+    assert attention.mask_for(model, pack).shape == (2, 1, segments.shape[2], segments.shape[2])
     positions = torch.arange(segments.shape[2]).expand(2, -1)
     ids = torch.randint(model.config.vocab_size, (2, segments.shape[2]), generator=torch.Generator().manual_seed(0))
     found = []
     for attend, given in (
-        (attention.attend, attention.mask_for(model, segments)), (attention.attend, segments),
+        (attention.attend, attention.mask_for(model, pack)), (attention.attend, segments),
         (sdpa_attention_forward, visible(segments)),
     ):  # fmt: skip
         ALL_ATTENTION_FUNCTIONS["sdpa"] = attend
@@ -180,7 +181,9 @@ def test_a_long_row_gets_its_mask_in_parts_and_has_the_same_numbers(monkeypatch:
         return attention.attend(module, q, k, v, segments)[0]
 
     shapes: list[torch.Size] = []
-    monkeypatch.setattr(attention, "visible", lambda *each: shapes.append((one := visible(*each)).shape) or one)
+    monkeypatch.setattr(
+        attention, "visible", lambda *each, **how: shapes.append((one := visible(*each, **how)).shape) or one
+    )
     monkeypatch.setattr(attention, "MASKED_QUERIES", 100)
     found = results(of_parts, segments, given, torch.float64)
     assert len(shapes) == 2 * 5 and all(shape[2] <= 100 for shape in shapes)  # once more for the gradient

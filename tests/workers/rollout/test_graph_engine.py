@@ -219,7 +219,7 @@ def test_a_model_that_it_cannot_run_is_named() -> None:
     config = LlamaConfig(
         vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2
     )
-    with pytest.raises(EngineUnavailable, match="captured steps need biases"):
+    with pytest.raises(EngineUnavailable, match="it needs biases on queries"):
         GraphEngine(LlamaForCausalLM(config))
 
 

@@ -45,8 +45,8 @@ def test_it_works_beside_one_process_only() -> None:
 
 
 def test_the_cache_of_a_known_shape() -> None:
-    assert cache_bytes_per_token(layers=28, key_heads=2, head_dim=128, dtype="bfloat16") == 28_672
-    assert cache_bytes_per_token(layers=24, key_heads=2, head_dim=64, dtype="float32") == 24_576
+    assert cache_bytes_per_token(width=28 * 2 * 128, dtype="bfloat16") == 28_672
+    assert cache_bytes_per_token(width=24 * 2 * 64, dtype="float32") == 24_576
 
 
 @pytest.mark.parametrize(("rank", "size"), [(1, 8), (16, 16), (17, 32), (512, 512)])

@@ -30,17 +30,17 @@ def _read_part(decoder: Decoder, state: State, prompts: Sequence[Prompt], slots:
     # Padded on the right. Under a causal mask no token sees the padding, and a decode step overwrites a position before
     # reading it.
     ids = torch.tensor([list(prompt) + [0] * (longest - len(prompt)) for prompt in prompts], device=device)
-    cos, sin = decoder.rope[:, None, None, :longest]  # [1, 1, T, head_dim]
+    positions = torch.arange(longest, device=device)[None]
     rows = torch.tensor([slot for each in slots for slot in each], device=device)
     which = torch.tensor([number for number, each in enumerate(slots) for _ in each], device=device)
-    layers = iter(zip(state.keys, state.values, strict=True))
+    layers = list(zip(state.keys, state.values, strict=True))
 
-    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        for cache, new in zip(next(layers), (key, value), strict=True):
+    def attend(number: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        for cache, new in zip(layers[number], (key, value), strict=True):
             cache[rows, :, :longest] = new[which]
         return scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=decoder.group > 1)
 
-    decoder.run_layers(ids, cos, sin, attend)
+    decoder.run_layers(ids, positions, attend)
 
 
 def read_behind(
@@ -64,14 +64,13 @@ def _read_behind(
     positions = (begin[:, None] + offsets).clamp(max=state.shape.cache_length - 1)  # [R, K]
     width = max(first + len(one) for first, one in zip(begins, new, strict=True))
     mask = (torch.arange(width, device=device) <= positions[..., None])[:, None]  # [R, 1, K, T]
-    cos, sin = decoder.rope[:, positions][:, :, None]  # [R, 1, K, head_dim]
     slots_of_new, places_of_new = rows[:, None].expand_as(positions)[is_new], positions[is_new]
-    layers = iter(zip(state.keys, state.values, strict=True))
+    layers = list(zip(state.keys, state.values, strict=True))
 
-    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        for cache, more in zip(layer := next(layers), (key, value), strict=True):
+    def attend(number: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        for cache, more in zip(layer := layers[number], (key, value), strict=True):
             cache[slots_of_new, :, places_of_new] = more.transpose(1, 2)[is_new]
         keys, values = (cache[rows, :, :width] for cache in layer)
         return scaled_dot_product_attention(query, keys, values, attn_mask=mask, enable_gqa=decoder.group > 1)
 
-    decoder.run_layers(ids, cos, sin, attend)
+    decoder.run_layers(ids, positions, attend)
