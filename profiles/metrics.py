@@ -1,8 +1,8 @@
 """Declares each metric of a step once: name, unit and meaning. (pure)
 
 Trainers report them in the event `step`; displays and trackers use these names. ROLE is propose or solve, TASK a kind
-of task, NODE a node of a cluster, and PHASE, STAGE, REASON, NAME and PART are words. `python -m profiles.metrics >
-docs/metrics.md` generates the list.
+of task, NODE a node of a cluster, QUANTILE a percentile, and PHASE, STAGE, REASON, NAME and PART are words.
+`python -m profiles.metrics > docs/metrics.md` generates the list.
 """
 
 from __future__ import annotations
@@ -62,6 +62,12 @@ TOKENS = Metric("tokens", Unit.TOKENS, "completion tokens that the update was gi
 REWARD = Metric("reward", Unit.REWARD, "mean of all rollouts that were judged")
 TRUNCATED = Metric("truncated", Unit.SHARE, "rollouts that ran into the length limit")
 TOKENS_MEAN = Metric("tokens_mean", Unit.TOKENS, "mean length of a completion")
+REWARDS_AT = Metric(
+    "rewards/QUANTILE",
+    Unit.REWARD,
+    "how rewards are spread: p10, p25, p50, p75 or p90 of the rollouts have at most this; of the solver's in self-play",
+)
+LENGTHS_AT = Metric("lengths/QUANTILE", Unit.TOKENS, "the same of the lengths of their completions")
 LOSS = Metric("loss", Unit.NONE, "sum over the updates of the step")
 GRAD_NORM = Metric("grad_norm", Unit.NONE, "highest norm of a gradient before clipping")
 LEARNING_RATE = Metric("learning_rate", Unit.NONE, "of all updates of the step")
@@ -155,6 +161,8 @@ _COMMON = (
     Metric("node/NODE/longest", Unit.TOKENS, "its longest completions, one of each call of the engine"),
     Metric("node/NODE/trained", Unit.TOKENS, "its passes in scoring and update"),
     REWARD,
+    REWARDS_AT,
+    LENGTHS_AT,
     TRUNCATED,
     TOKENS_MEAN,
     Metric("turns_mean", Unit.COUNT, "mean number of replies in an episode with an environment"),
@@ -277,7 +285,10 @@ PLACES = {
     "NAME": r"\w+",
     "PART": ".+",
     "NODE": r"[\w.-]+",
+    "QUANTILE": "p[0-9]+",
 }
+QUANTILES = (10, 25, 50, 75, 90)
+"""Percents of `rewards/QUANTILE` and `lengths/QUANTILE`."""
 
 
 @cache

@@ -1,8 +1,11 @@
-"""Confidence interval of an accuracy, and the pass@k estimate. (pure)"""
+"""Confidence interval of an accuracy, the pass@k estimate, and quantiles. (pure)"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod, sqrt
+
+from profiles.metrics import QUANTILES, Metric
 
 Z_95 = 1.959964
 
@@ -35,3 +38,22 @@ def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
     if num_samples - num_correct < k:
         return 1.0
     return 1.0 - prod(1.0 - k / i for i in range(num_samples - num_correct + 1, num_samples + 1))
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """The value below which `share` of the ascending values lie, interpolated between the two nearest.
+
+    Raises ValueError without values.
+    """
+    if not ordered:
+        raise ValueError("there is no quantile without values")
+    place = share * (len(ordered) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+
+
+def spread_of(metric: Metric, values: Sequence[float]) -> dict[str, float]:
+    """The metrics of a family such as `rewards/QUANTILE`; empty without values."""
+    ordered = sorted(values)
+    return {metric.of(f"p{percent}"): quantile(ordered, percent / 100) for percent in QUANTILES if ordered}

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
+from profiles.metrics import LENGTHS_AT, REWARDS_AT
 from workers.azr.proposing import num_statements
 from workers.azr.rows import Row
+from workers.intervals import spread_of
 from workers.tasks.items import ROLES, Task
 from workers.tasks.kinds.registry import kind_of
 from workers.tasks.validate_proposals import REPEAT
@@ -46,6 +48,8 @@ def collected_metrics(
         "distinct_programs": float(len({one.wanted.entry.program_key for one in new})),
         "accept_rate": len(new) / len(proposals) if proposals else 0.0,
         "dup_rate": reasons[REPEAT] / len(proposals) if proposals else 0.0,
+        **spread_of(REWARDS_AT, [row.reward for row in fair if row.role == "solve" and row.reward is not None]),
+        **spread_of(LENGTHS_AT, [len(row.completion_ids) for row in fair if row.role == "solve"]),
     }
     for name in dict.fromkeys(name for row in rows for name in row.own_rewards):
         metrics[f"reward/{name}"] = mean(row.own_rewards[name] for row in rows if name in row.own_rewards)

@@ -6,8 +6,10 @@ from collections.abc import Collection, Iterable, Sequence
 from math import fsum, sqrt
 from statistics import fmean
 
+from profiles.metrics import LENGTHS_AT, REWARDS_AT
 from workers.grpo.rows import Row
 from workers.grpo.uniformity import StepFacts
+from workers.intervals import spread_of
 
 Metrics = dict[str, float]
 
@@ -53,6 +55,8 @@ def collected_metrics(rows: Sequence[Row], uniform: Collection[int], rounds: int
         "tokens_mean": mean(lengths),
         "tokens_min": float(min(lengths)),
         "tokens_max": float(max(lengths)),
+        **spread_of(REWARDS_AT, [row.reward for row in rows]),
+        **spread_of(LENGTHS_AT, lengths),
         **({"turns_mean": mean(row.turns for row in rows)} if any(row.is_own for row in rows) else {}),
         "distinct_share": mean(len({row.completion_ids for row in group}) / len(group) for group in groups),
     }
