@@ -27,7 +27,7 @@ COMMANDS = {
     "status": "show where a run stands",
     "explain": "say in plain sentences whether a run lives and learns, what limits it, and what to do next",
     "logs": "show the last lines of a run's log, and follow it",
-    "compare": "compare runs: figures side by side, a paired test on held-out problems, differences of the profiles",
+    "compare": "compare runs: figures and curves, a paired test on held-out problems, differences of the profiles",
     "top": "show the dashboard of a run started in another terminal",
     "recover": "rebuild a lost or damaged store from its newest back-up and the run's files",
     "backup": "copy a run into a folder, also while it trains; `restore` makes a run of the copy",
@@ -40,7 +40,7 @@ COMMANDS = {
     "rewards": "test reward functions of your own on rows and completions, and say what most often goes wrong",
     "generate": "complete a prompt, or chat, with a checkpoint or a model directory; the text is streamed",
     "export": "export a checkpoint as an adapter, a merged model, or a model that llama.cpp can convert",
-    "report": "write report.html with curves, cycles and examples",
+    "report": "write report.html with curves, cycles and examples; of several runs, a page that compares them",
     "service": "write a systemd user unit that starts a run and keeps it alive, and print a recipe for tmux",
     "completion": "print a script that completes commands, options, runs, profiles and knobs in bash, zsh or fish",
 }

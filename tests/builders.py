@@ -7,7 +7,8 @@ import json
 import math
 import random
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from orchestrator.display.view import Live, View, build_view
 from profiles.schema import Profile
 from state.history import CheckpointFacts, CycleFacts, EventFacts, History, StepFacts, ValidationFacts
 from state.layout import RunDir
+from state.series import Spread, Thinned
 from state.states import CycleState, RunState
 from state.tables import APPLICATION_ID, MIGRATIONS, SCHEMA_VERSION
 from workers.intervals import wilson
@@ -49,6 +51,24 @@ def step_metrics(step: int) -> dict[str, float]:
 def step_facts(step: int, cycle: int = 1, **metrics: float) -> StepFacts:
     values = metrics or step_metrics(step)
     return StepFacts(step, cycle, values.get("seconds", 1.0), values.get("reward", 0.0), values)
+
+
+def a_series(steps: Sequence[StepFacts]) -> Thinned:
+    """What a reader makes of these steps, with a point for each: all of their metrics."""
+    names = sorted({name for one in steps for name in one.metrics})
+
+    def spread(value: float | None) -> Spread | None:
+        return None if value is None else Spread(value, value, value, 1)
+
+    metrics = {name: tuple(spread(one.metrics.get(name)) for one in steps) for name in names}
+    metrics |= {
+        "seconds": tuple(spread(one.seconds) for one in steps),
+        "reward": tuple(spread(one.reward) for one in steps),
+    }
+    seconds = accumulate(one.seconds for one in steps)
+    tokens = accumulate(int(one.metrics.get("tokens", 0)) for one in steps)
+    edges = tuple(range(steps[0].step, steps[-1].step + 2)) if steps else ()
+    return Thinned(edges, 1, tuple(seconds), tuple(tokens), metrics)
 
 
 def validation_metrics(step: int, n: int = 300) -> dict[str, dict[str, float]]:

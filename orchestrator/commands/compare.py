@@ -1,4 +1,4 @@
-"""Compare runs: figures side by side, a paired test on held-out problems, differences of the profiles.
+"""Compare runs: figures and curves, a paired test on held-out problems, differences of the profiles.
 
 Reads stores without locks. The first run named is what the others are compared with.
 """
@@ -11,14 +11,15 @@ import sys
 from contextlib import closing
 
 from orchestrator.cli import refuse_name
-from orchestrator.comparing import Compared, as_json, as_markdown, as_text
+from orchestrator.comparing import NEWEST_STEPS, Compared, as_json, as_markdown, as_text, compared_metrics
 from orchestrator.runs import find_run
 from profiles.errors import ExitCode, LonghaulError
 from state.layout import RunDir
 from state.reader import Reader
 
 FORMATS = {"text": as_text, "md": as_markdown}
-EVERY_STEP = 10_000_000
+POINTS = 160
+"""Points of a curve: several curves share a chart."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,4 +45,10 @@ def run(args: argparse.Namespace) -> int:
 
 def read(run_dir: RunDir) -> Compared:
     with closing(Reader.open(run_dir)) as reader:
-        return Compared(reader.history(), json.loads(reader.profile_json()), reader.steps(EVERY_STEP))
+        return Compared(
+            history=reader.history(),
+            profile=json.loads(reader.profile_json()),
+            newest=reader.steps(NEWEST_STEPS),
+            series=reader.series(compared_metrics(reader.metric_names()), POINTS),
+            validations=reader.thinned_validations(POINTS),
+        )

@@ -6,14 +6,18 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.report.charts import charted
 from profiles.worker_kinds import kind_of_stored
+from state import event_kinds
 from state.evaluations import EvaluationDir, SuiteFacts, read_evaluations
 from state.history import CheckpointFacts, CycleFacts, History, StepFacts, ValidationFacts
 from state.layout import RunDir
 from state.reader import Reader
+from state.series import Thinned
 
-STEPS_SHOWN = 1200
-VALIDATIONS_SHOWN = 1200
+POINTS_SHOWN = 400
+"""Points of a curve: more than a chart is wide on a phone, and a report of a million steps stays small."""
+NEWEST_STEPS = 100
 ROWS_SHOWN = 60
 """Newest rows shown in each table."""
 EXAMPLES_SHOWN = 12
@@ -37,9 +41,10 @@ class Failure:
 class Facts:
     history: History
     profile: dict[str, Any]
-    steps: tuple[StepFacts, ...]
-    stride: int
-    """`steps` holds every Nth step."""
+    newest: tuple[StepFacts, ...]
+    """The last steps, oldest first."""
+    series: Thinned
+    """Of all steps, what the charts show."""
     validations: tuple[ValidationFacts, ...]
     cycles: tuple[CycleFacts, ...]
     """Newest first, as are the following."""
@@ -47,6 +52,8 @@ class Facts:
     failures: tuple[Failure, ...]
     examples: tuple[dict[str, Any], ...]
     evaluations: tuple[SuiteFacts, ...] = ()
+    validating_s: float = 0.0
+    """Of all validations."""
 
     @property
     def finds_tasks(self) -> bool:
@@ -58,14 +65,14 @@ def read_facts(run: RunDir) -> Facts:
     reader = Reader.open(run)
     try:
         history = reader.history()
-        steps, stride = thinned_steps(reader)
         current = () if history.current is None or history.current in history.recent else (history.current,)
         return Facts(
             history=history,
             profile=json.loads(reader.profile_json()),
-            steps=steps,
-            stride=stride,
-            validations=thinned(reader.validations(1 << 20), VALIDATIONS_SHOWN),
+            newest=reader.steps(NEWEST_STEPS),
+            series=reader.series(charted(reader.metric_names()), POINTS_SHOWN),
+            validations=reader.thinned_validations(POINTS_SHOWN),
+            validating_s=validating_s(reader),
             cycles=tuple(reversed((*history.recent, *current)))[:ROWS_SHOWN],
             checkpoints=tuple(reversed(reader.checkpoints()))[:ROWS_SHOWN],
             failures=failed_attempts(reader),
@@ -76,26 +83,13 @@ def read_facts(run: RunDir) -> Facts:
         reader.close()
 
 
-def thinned(facts: tuple[ValidationFacts, ...], most: int) -> tuple[ValidationFacts, ...]:
-    """At most `most` evenly spaced validations, including the first and the last. (pure)"""
-    if len(facts) <= most:
-        return facts
-    return tuple(facts[number * (len(facts) - 1) // (most - 1)] for number in range(most))
-
-
-def thinned_steps(reader: Reader) -> tuple[tuple[StepFacts, ...], int]:
-    """(steps, stride). Looks up single steps by index, so that a million rows are never read."""
-    last = reader.connection.execute("SELECT max(step) FROM steps WHERE trained=1").fetchone()[0] or 0
-    stride = max(1, -(-last // STEPS_SHOWN))
-    steps = []
-    for step in range(last % stride or stride, last + 1, stride):
-        row = reader.connection.execute(
-            "SELECT cycle, coalesce(seconds, 0), coalesce(reward, 0), metrics FROM steps WHERE trained=1 AND step=?",
-            [step],
-        ).fetchone()
-        if row is not None:
-            steps.append(StepFacts(step, row[0], row[1], row[2], json.loads(row[3])))
-    return tuple(steps), stride
+def validating_s(reader: Reader) -> float:
+    """Seconds of all validations, as their workers measured them."""
+    rows = reader.connection.execute(
+        "SELECT total(json_extract(payload, '$.seconds')) FROM events WHERE role='validate' AND type=?",
+        [event_kinds.VALIDATION.name],
+    ).fetchone()
+    return float(rows[0])
 
 
 def failed_attempts(reader: Reader) -> tuple[Failure, ...]:

@@ -10,7 +10,6 @@ import base64
 import hashlib
 import json
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 from time import gmtime, strftime
 from typing import Any
@@ -18,51 +17,38 @@ from typing import Any
 from orchestrator.display.reading import reading_of
 from orchestrator.display.scores import TaskScores, task_scores
 from orchestrator.display.wording import TASK_NAMES, count, duration, pairs, percent, points, score
+from orchestrator.report.axes import Clock
+from orchestrator.report.cards import chart_section
+from orchestrator.report.charts import other_suites, score_charts, step_charts
 from orchestrator.report.escaping import embedded, text
 from orchestrator.report.facts import Facts, read_facts
 from orchestrator.report.style import SCRIPT, STYLE
-from orchestrator.report.svg import LEFT, RIGHT, WIDTH, Area, Chart, Line, draw, scale_of
-from orchestrator.report.tables import checkpoints, cycles, evaluations, failures
-from profiles.metrics import (
-    ACCURACY,
-    ANSWERED,
-    BUFFER,
-    CELL_REWARD,
-    CLIP_HIGH,
-    CLIP_LOW,
-    ENTROPY,
-    GROUP_SPREAD,
-    KEPT_TOKENS,
-    KL,
-    SECONDS,
-    SKIPPED_SHARE,
-    TOKENS_MAX,
-    TOKENS_MEAN,
-    Metric,
-    Unit,
-)
-from profiles.task_kinds import SHOWN
+from orchestrator.report.tables import checkpoints, cycles, evaluations, failures, time
 from state.durable import write_file
-from state.history import StepFacts
 from state.layout import RunDir
 
 
-def write_report(run: RunDir) -> Path:
-    """Write report.html from the store and return its path. Raises LonghaulError if the run cannot be read."""
-    page = render(read_facts(run))
-    write_file(run.report, page.encode("utf-8", "replace"))
-    return run.report
+def write_report(run: RunDir, path: Path | None = None) -> Path:
+    """Write a report from the store and return its path. path: None for the run's own report.html.
+
+    Raises LonghaulError if the run cannot be read.
+    """
+    page, target = render(read_facts(run)), path or run.report
+    write_file(target, page.encode("utf-8", "replace"))
+    return target
 
 
 def render(facts: Facts) -> str:
     """The page as HTML. (pure)"""
-    rows = task_scores(facts.validations, facts.history.first_validation)
-    drawn = (*score_charts(rows), *other_suites(facts), *step_charts(facts))
-    charts = {f"c{number}": chart for number, chart in enumerate(drawn)}
+    first = facts.history.first_validation
+    rows = task_scores(facts.validations, first)
+    charts = [*score_charts(rows), *other_suites(facts.validations, first), *step_charts(facts.series)]
+    curves, data = chart_section(charts, [Clock.of(facts.series)])
     body = [
         headline(facts),
         cards(facts, rows),
-        section("Curves", f'<div class="charts">{"".join(chart_card(*item) for item in charts.items())}</div>'),
+        section("Curves", curves),
+        section("Where the time went", time(facts)),
         section("Evaluations", evaluations(facts)),
         *([section("Newest self-play tasks", examples(facts))] if facts.finds_tasks else []),
         section("Cycles", cycles(facts)),
@@ -70,7 +56,7 @@ def render(facts: Facts) -> str:
         section("Failed attempts", failures(facts)),
         section("Profile, as resolved", profile(facts)),
     ]
-    return page(f"Longhaul: {facts.history.name}", "\n".join(body), data_of(charts))
+    return page(f"Longhaul: {facts.history.name}", "\n".join(body), data)
 
 
 def page(title: str, body: str, data: dict[str, Any]) -> str:
@@ -129,8 +115,8 @@ def cards(facts: Facts, rows: Sequence[TaskScores]) -> str:
     ]
     if facts.finds_tasks:
         shown.append((count(history.examples), "distinct tasks found"))
-    elif reading := reading_of(facts.steps):
-        shown.append((percent(reading.accuracy), f"of rollouts right, last {count(reading.steps)} steps shown"))
+    elif reading := reading_of(facts.newest):
+        shown.append((percent(reading.accuracy), f"of rollouts right, last {count(reading.steps)} steps"))
         shown.append((reading.place, f"problems, {count(reading.drawn)} drawn in total"))
     inner = "".join(
         f'<div class="card"><div class="big">{text(a)}</div><div class="note">{text(b)}</div></div>' for a, b in shown
@@ -140,156 +126,6 @@ def cards(facts: Facts, rows: Sequence[TaskScores]) -> str:
 
 def section(title: str, inner: str) -> str:
     return f"<h2>{text(title)}</h2>\n{inner}"
-
-
-# --- charts ----------------------------------------------------------------------------------------------------------
-
-
-def score_charts(rows: Sequence[TaskScores]) -> list[Chart]:
-    """A chart per task and for the mean, then those for rewards and for the length of answers."""
-    charts = [score_chart(row) for row in (*rows[-1:], *rows[:-1])]
-    rewards = tuple(
-        Line(
-            TASK_NAMES.get(row.task, row.task),
-            row.task,
-            tuple((p.step, p.reward) for p in row.scores if p.reward is not None),
-        )
-        for row in rows
-        if row.task != "mean"
-    )
-    if any(line.points for line in rewards):
-        charts.append(Chart("Mean reward of greedy answers", "held-out problems, by the run's own reward", rewards))
-    lengths = tuple(
-        Line(
-            TASK_NAMES.get(row.task, row.task),
-            row.task,
-            tuple((p.step, p.tokens) for p in row.scores if p.tokens is not None),
-        )
-        for row in rows
-        if row.task != "mean"
-    )
-    if any(line.points for line in lengths):
-        charts.append(Chart("Length of sampled answers", "tokens, held-out problems", lengths))
-    return charts
-
-
-def other_suites(facts: Facts) -> list[Chart]:
-    """A chart of the mean over tasks for each suite except the run's first."""
-    first = facts.history.first_validation
-    names = sorted({one.suite for one in facts.validations} - {first.suite if first else ""})
-    rows = {name: task_scores(tuple(one for one in facts.validations if one.suite == name), None) for name in names}
-    return [score_chart(found[-1], name) for name, found in rows.items() if found]
-
-
-def score_chart(row: TaskScores, suite: str = "") -> Chart:
-    scores = row.scores
-    lines = [Line("greedy", row.task, tuple((p.step, p.greedy) for p in scores))]
-    sampled = tuple((p.step, p.sampled) for p in scores if p.sampled is not None)
-    worked = tuple((p.step, p.worked) for p in scores if p.worked is not None)
-    lines += [Line("sampled", f"{row.task} sampled", sampled)] if sampled else []
-    lines += [Line("worked share", "worked", worked)] if worked else []
-    band = Area(row.task, tuple((p.step, p.low) for p in scores), tuple((p.step, p.high) for p in scores))
-    title = f"Held-out: {suite or TASK_NAMES.get(row.task, row.task)}"
-    return Chart(title, "accuracy by step; band: 95 % interval of greedy", tuple(lines), (band,), (0.0, 1.0))
-
-
-GRPO_CHARTS = {
-    "Accuracy in training": (ACCURACY, ANSWERED),
-    "Groups": (SKIPPED_SHARE, GROUP_SPREAD),
-    "Policy": (ENTROPY, KEPT_TOKENS),
-    "Update": (CLIP_LOW, CLIP_HIGH, KL),
-    "Length": (TOKENS_MEAN, TOKENS_MAX),
-}
-"""Title -> its metrics; these say what it shows."""
-
-
-def grpo_charts(steps: Sequence[StepFacts], every: str) -> list[Chart]:
-    return [
-        Chart(title, f"{note_of(metrics)}{every}", tuple(line for one in metrics for line in by_name(steps, one)))
-        for title, metrics in GRPO_CHARTS.items()
-    ]
-
-
-def note_of(metrics: Sequence[Metric]) -> str:
-    """What each metric of a chart is, and its unit."""
-    units = [f" ({one.unit})" if one.unit is not Unit.NONE else "" for one in metrics]
-    return "; ".join(f"{one.label}{unit}: {one.meaning}" for one, unit in zip(metrics, units, strict=True))
-
-
-def by_name(steps: Sequence[StepFacts], metric: Metric) -> tuple[Line, ...]:
-    """The line of one metric, without steps that do not report it, such as a step without an update."""
-    name = metric.name
-    points = tuple((s.step, s.metrics[name]) for s in steps if _is_number(s.metrics.get(name)))
-    return (Line(metric.label, "other", points),) if points else ()
-
-
-def step_charts(facts: Facts) -> list[Chart]:
-    steps, every = facts.steps, "" if facts.stride == 1 else f", every {facts.stride}th step"
-    if steps and GROUP_SPREAD.name in steps[-1].metrics:
-        return [*grpo_charts(steps, every), _step_time(steps, every)]
-    return [
-        Chart(
-            "Solver's reward",
-            f"in training, by task{every}; not a measure of progress",
-            by_task(steps, CELL_REWARD.of("solve_")),
-        ),
-        Chart("Proposer's reward", f"in training, by task{every}", by_task(steps, CELL_REWARD.of("propose_"))),
-        Chart("Buffers", f"tasks by kind{every}", by_task(steps, BUFFER.of(""))),
-        _step_time(steps, every),
-    ]
-
-
-def _step_time(steps: Sequence[StepFacts], every: str) -> Chart:
-    points = tuple((s.step, s.seconds) for s in steps)
-    return Chart("Step time", f"{SECONDS.label}{every}", (Line("step", "other", points),), unit=f" {SECONDS.unit}")
-
-
-def by_task(steps: Sequence[StepFacts], prefix: str) -> tuple[Line, ...]:
-    """A line for each task with a metric `prefix` + task."""
-    names = steps[-1].metrics if steps else {}
-    tasks = sorted(
-        {name[len(prefix) :] for name in names if name.startswith(prefix)}, key=lambda t: (t not in SHOWN, t)
-    )
-    return tuple(
-        Line(
-            TASK_NAMES.get(task, task),
-            task if task in SHOWN else "other",
-            tuple((s.step, s.metrics[prefix + task]) for s in steps if _is_number(s.metrics.get(prefix + task))),
-        )
-        for task in tasks
-    )
-
-
-def _is_number(value: float | None) -> bool:
-    return isinstance(value, int | float) and value == value and abs(value) != float("inf")
-
-
-def chart_card(key: str, chart: Chart) -> str:
-    mark = '<svg viewBox="0 0 20 8"><line class="line {}" x1="0" x2="20" y1="4" y2="4"/></svg>'
-    legend = "".join(
-        f"<span>{mark.format(escape(line.style))}{text(line.name)}<b></b></span>" for line in chart.lines if line.points
-    )
-    return (
-        f'<div class="card"><h3>{text(chart.title)}</h3>'
-        f'<div class="note">{text(chart.note)}<span class="at"></span></div>'
-        f'<div class="legend">{legend}</div>{draw(chart, key)}</div>'
-    )
-
-
-def data_of(charts: dict[str, Chart]) -> dict[str, Any]:
-    """Data of each chart for the values shown under the pointer."""
-    data: dict[str, Any] = {}
-    for key, chart in charts.items():
-        lines = [line for line in chart.lines if line.points]
-        if lines:
-            scale, _x, _y = scale_of(chart)
-            data[key] = {
-                "x": [scale.x_low, scale.x_high],
-                "plot": [LEFT, RIGHT, WIDTH],
-                "unit": chart.unit,
-                "lines": [{"points": [[x, round(y, 6)] for x, y in line.points]} for line in lines],
-            }
-    return data
 
 
 def examples(facts: Facts) -> str:

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from html import escape
 
+from orchestrator.report.escaping import text
+
 WIDTH, HEIGHT = 560, 260
 LEFT, RIGHT, TOP, BOTTOM = 46, 14, 12, 28
 """Margins around the plot, with room for axis labels."""
@@ -20,6 +22,8 @@ class Line:
     name: str
     style: str
     points: Points
+    run: int = 0
+    """Which of the runs on the page it belongs to."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,7 @@ class Area:
     style: str
     low: Points
     high: Points
+    run: int = 0
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,8 @@ class Chart:
     y_range: tuple[float, float] | None = None
     """None fits the lines."""
     unit: str = ""
+    x_name: str = "step"
+    """What one value of the x axis is."""
 
 
 def nice_ticks(low: float, high: float, most: int = 5) -> list[float]:
@@ -56,9 +63,9 @@ def nice_ticks(low: float, high: float, most: int = 5) -> list[float]:
 
 def number(value: float) -> str:
     """A short axis label: `0.25`, `12k`, `1.5M`."""
-    for limit, sign in ((1e6, "M"), (1e4, "k")):
+    for limit, unit, sign in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if abs(value) >= limit:
-            return f"{value / (1e6 if sign == 'M' else 1e3):g}{sign}"
+            return f"{value / unit:g}{sign}"
     return f"{value:g}"
 
 
@@ -85,6 +92,7 @@ class Scale:
 def scale_of(chart: Chart) -> tuple[Scale, list[float], list[float]]:
     """(scale, x ticks, y ticks) of a chart with at least one point."""
     every = [point for line in chart.lines for point in line.points]
+    every += [point for area in chart.areas for point in (*area.low, *area.high)]
     xs, ys = [x for x, _ in every], [y for _, y in every]
     y_ticks = nice_ticks(*(chart.y_range or (min(ys), max(ys))))
     x_ticks = [tick for tick in nice_ticks(min(xs), max(xs), 6) if min(xs) <= tick <= max(xs)]
@@ -97,7 +105,7 @@ def draw(chart: Chart, key: str) -> str:
         return '<p class="none">nothing was measured yet</p>'
     scale, x_ticks, y_ticks = scale_of(chart)
     parts = [
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(chart.title)}" data-chart="{escape(key)}">'
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{text(chart.title)}" data-chart="{escape(key)}">'
     ]
     for tick in y_ticks:
         y = scale.y(tick)

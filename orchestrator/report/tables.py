@@ -8,6 +8,7 @@ from typing import Any
 
 from orchestrator.display.wording import TASK_NAMES, count, duration, percent, score, size
 from orchestrator.evaluation.render import how, scores, target_of
+from orchestrator.report.curves import seconds_of_parts
 from orchestrator.report.escaping import text
 from orchestrator.report.facts import Facts
 from profiles.metrics import MEAN_REWARD
@@ -106,3 +107,18 @@ def failures(facts: Facts) -> str:
             for a in facts.failures
         ],
     )
+
+
+def time(facts: Facts) -> str:
+    """Hours of the run by what they went into, the parts of a step below training."""
+    history = facts.history
+    training = facts.series.seconds[-1] if facts.series.seconds else 0.0
+    whole = max(training, history.heartbeat_at - history.created_at)
+    rows = [
+        ("training", training),
+        *((f"\u2003{part}", seconds) for part, seconds in seconds_of_parts(facts.series).items()),
+        ("validation", facts.validating_s),
+        ("starts, hand-overs, pauses", max(0.0, whole - training - facts.validating_s)),
+    ]
+    shown = [(name, duration(seconds), percent(seconds / whole) if whole else "") for name, seconds in rows if seconds]
+    return table(("what", "time", "share"), shown)

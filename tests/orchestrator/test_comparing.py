@@ -5,17 +5,27 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.commands import compare
-from orchestrator.comparing import Compared, accuracy_difference, as_markdown, as_text, profile_differences, table
+from orchestrator.comparing import (
+    Compared,
+    accuracy_difference,
+    as_markdown,
+    as_text,
+    curves,
+    profile_differences,
+    table,
+)
 from profiles.errors import ExitCode, LonghaulError
+from profiles.metrics import QUANTILES
 from state.history import AnswerBits, CycleFacts, History, StepFacts, ValidationFacts
 from state.states import CycleState, RunState
-from tests.builders import build_store
+from tests.builders import a_series, build_store
 
 PROBLEMS = tuple(f"p{number}" for number in range(400))
 
@@ -36,8 +46,11 @@ def a_run(
         best_validation=scores[0] if scores else None, training_s=90.0,
     )  # fmt: skip
     metrics_of_step = {"seconds/rollout": 1.5, "seconds/update": 0.4, "tokens": 1000.0, "tokens_mean": 50.0}
+    metrics_of_step |= {f"rewards/p{percent}": percent / 100 for percent in QUANTILES}
     trained = [StepFacts(number, 1, 2.0, 0.1 * number, metrics_of_step) for number in range(1, steps + 1)]
-    return Compared(history, {"name": name, "optimizer": {"learning_rate": 1e-4}} | profile, trained)
+    return Compared(
+        history, {"name": name, "optimizer": {"learning_rate": 1e-4}} | profile, trained, a_series(trained), scores
+    )
 
 
 def cells(runs: list[Compared], name: str) -> tuple[str, ...]:
@@ -51,7 +64,26 @@ def test_figures_stand_side_by_side() -> None:
     assert cells(runs, "held-out") == ("0.250 [0.20, 0.30] (step 20)", "not validated")
     assert cells(runs, "rollout") == ("75 %", "75 %")
     assert cells(runs, "a step") == ("2.0 s", "2.0 s")
+    assert cells(runs, "tokens/s") == ("500", "500")
+    assert cells(runs, "p10 to p90") == ("+0.10 +0.25 +0.50 +0.75 +0.90",) * 2
     assert cells(runs, "reward") == ("+1.050 [+0.600, +1.500]", "+0.550 [+0.300, +0.800]")
+
+
+def test_runs_are_also_compared_where_the_shorter_one_ended() -> None:
+    runs = [a_run("a", set(range(100)), steps=10), a_run("b", set(range(200)), steps=20)]
+    assert cells(runs, "at 10 steps") == ("0.250 [0.20, 0.30]", "?")
+    same = [a_run("a", set(range(100))), a_run("b", set(range(200)))]
+    for place in ("20 steps", "20k tokens", "40 s"):
+        assert cells(same, f"at {place}") == ("0.250 [0.20, 0.30]", "0.500 [0.45, 0.55]")
+
+
+def test_curves_stand_over_steps_tokens_and_hours_on_one_scale() -> None:
+    lines = curves([a_run("a", {1}, steps=20), a_run("long", {1}, steps=40)]).splitlines()
+    start = lines.index("reward in training, 0.1 to 4")
+    assert lines[start + 1].split() == ["to", "40", "steps", "to", "40k", "tokens", "to", "1", "m", "20", "s"]
+    short, long = (re.findall("[▁-█]+", lines[start + row]) for row in (2, 3))
+    assert short == ["▁▁▂▂▂▂▃▃▃▄▄▄▄"] * 3 and long == ["▁▁▂▂▂▂▃▃▃▄▄▄▄▅▅▅▆▆▆▇▇▇██"] * 3
+    assert lines[start + 2].endswith("  2") and lines[start + 3].endswith("  4")
 
 
 def test_a_difference_on_the_same_problems_is_paired() -> None:
@@ -91,7 +123,13 @@ def test_markdown_has_a_cell_for_each_run_and_hostile_names_stay_text() -> None:
     text = as_markdown([a_run("a|b<script>", {1}), a_run("c", {2})])
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert rows[0] == r"| run | a\|b\<script\> | c |" and rows[1] == "| --- | --- | --- |"
-    assert "<script>" not in text
+    assert "<script>" not in re.sub("(?s)```.*```", "", text)
+
+
+def test_no_name_ends_a_block_of_code() -> None:
+    text = as_markdown([a_run("`````", None, steps=0), a_run("b", {2})])
+    fences = [line for line in text.splitlines() if line and set(line) == {"`"}]
+    assert fences == ["`" * 6] * 2
 
 
 def test_text_has_no_control_characters() -> None:

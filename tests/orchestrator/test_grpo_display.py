@@ -14,11 +14,12 @@ from orchestrator.display.reading import reading_of
 from orchestrator.display.summary import summary
 from orchestrator.display.tiles import scores, small
 from orchestrator.display.view import View, build_view
-from orchestrator.report.page import render, step_charts
+from orchestrator.report.charts import step_charts
+from orchestrator.report.page import render
 from profiles.schema import Run
 from state.history import CycleFacts, StepFacts, ValidationFacts
 from state.states import CycleState
-from tests.builders import a_history, a_live, a_profile, validation_facts
+from tests.builders import a_history, a_live, a_profile, a_series, validation_facts
 
 METRICS = {
     "reward": 0.4, "reward/correct": 0.35, "reward/format": 0.05, "accuracy": 0.35, "group_spread": 0.3, "kl": 0.01,
@@ -152,14 +153,16 @@ def report_facts(worker: str) -> Any:
     from orchestrator.report.facts import Facts
 
     return Facts(
-        history=a_history(examples=0), profile={"name": "p", "run": {"worker": worker}}, steps=tuple(steps()), stride=1,
-        validations=(), cycles=(CycleFacts(1, "train", CycleState.TRAINING, 1, 61),), checkpoints=(), failures=(),
+        history=a_history(examples=0), profile={"name": "p", "run": {"worker": worker}},
+        newest=tuple(steps()),
+        series=a_series(steps()), validations=(),
+        cycles=(CycleFacts(1, "train", CycleState.TRAINING, 1, 61),), checkpoints=(), failures=(),
         examples=(),
     )  # fmt: skip
 
 
 def test_the_report_draws_groups_policy_and_update_and_leaves_steps_out_that_had_none() -> None:
-    charts = {chart.title: chart for chart in step_charts(report_facts("grpo"))}
+    charts = {chart.title: chart for chart in step_charts(report_facts("grpo").series)}
     assert list(charts) == ["Accuracy in training", "Groups", "Policy", "Update", "Length", "Step time"]
     entropy = charts["Policy"].lines[0]
     assert len(entropy.points) == 52 and 3 not in [step for step, _ in entropy.points]

@@ -9,17 +9,21 @@ import re
 import sqlite3
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.cli import main
 from orchestrator.commands import report as command
+from orchestrator.report.axes import Axis, Clock, on_axis
+from orchestrator.report.curves import seconds_of_parts, throughput
 from orchestrator.report.escaping import embedded
-from orchestrator.report.facts import STEPS_SHOWN, read_facts, thinned
+from orchestrator.report.facts import POINTS_SHOWN, read_facts
 from orchestrator.report.page import write_report
 from orchestrator.report.svg import Chart, Line, draw
+from profiles.metrics import QUANTILES
 from state.layout import RunDir
-from tests.builders import build_store, validation_facts
+from tests.builders import a_series, build_store, step_facts
 
 HOSTILE = "</pre></script><script>alert(1)</script><img src=x onerror=alert(2)>\x1b[2J\u202e\"'&"
 
@@ -70,8 +74,8 @@ def test_the_story_of_a_run_is_on_the_page(run: RunDir) -> None:
         "checkpoints/c000006-s000120", "steps_per_cycle",
     ):  # fmt: skip
         assert part in html, part
-    assert html.count("<polyline") >= 20
-    assert html.count("<polygon") == 4
+    assert html.count("<polyline") >= 3 * 20
+    assert html.count("<polygon") == 3 * (4 + 3), "intervals of four scores, and parts of a step, over three axes"
 
 
 def test_nothing_is_fetched_from_anywhere(run: RunDir) -> None:
@@ -138,22 +142,62 @@ def test_a_run_that_has_just_begun_has_a_report(tmp_path: Path) -> None:
 def test_a_long_run_is_thinned_out_and_says_so(tmp_path: Path) -> None:
     run = build_store(tmp_path / "long", cycles=100, steps=10_000)
     facts = read_facts(run)
-    assert len(facts.steps) <= STEPS_SHOWN
-    assert (facts.steps[-1].step, facts.stride) == (10_000, 9)
-    assert "every 9th step" in html_of(run)
+    assert len(facts.series.middles) == POINTS_SHOWN and facts.series.edges[-1] == 10_001
+    html = html_of(run)
+    assert "a point is the mean of 25 steps" in html and "band: fastest and slowest step" in html
 
 
-def test_thinning_keeps_both_ends() -> None:
-    facts = tuple(validation_facts(step) for step in range(100))
-    assert [one.step for one in thinned(facts, 4)] == [0, 33, 66, 99]
+def test_every_curve_is_drawn_over_steps_tokens_and_hours_and_chosen_without_a_script(run: RunDir) -> None:
+    html = html_of(run)
+    page = Page(html)
+    drawn = [value for name, value in page.attributes if name == "data-chart"]
+    for axis in ("steps", "tokens", "hours"):
+        assert sum(chart.endswith(f"-{axis}") for chart in drawn) == len(drawn) / 3
+        assert f"#axis-{axis}:not(:checked) ~ .charts .over.{axis}" in html and f'id="axis-{axis}"' in html
+    assert html.count(" checked>") == 1
+
+
+def test_an_axis_of_hours_or_tokens_has_what_was_used_up_to_each_step() -> None:
+    steps = [step_facts(step, seconds=3600.0 * step, tokens=100.0) for step in (1, 2, 3)]
+    clock = Clock.of(a_series(steps))
+    assert [clock.at(step, Axis.HOURS) for step in (0, 1, 2, 2.5, 3, 9)] == [0, 1, 3, 4.5, 6, 6]
+    assert [clock.at(step, Axis.TOKENS) for step in (0, 1, 3)] == [0, 100, 300]
+    chart = on_axis(Chart("t", "", (Line("a", "x", ((1, 0.5), (3, 0.7))),)), [clock], Axis.HOURS)
+    assert chart.lines[0].points == ((1, 0.5), (6, 0.7)) and chart.x_name == "h"
+
+
+def test_where_the_time_went_adds_up_to_all_of_it() -> None:
+    steps = [step_facts(step, **{"seconds": 10.0, "seconds/a": 2.0, "seconds/b": 7.0}) for step in (1, 2, 3)]
+    assert seconds_of_parts(a_series(steps)) == {"b": 21.0, "a": 6.0, "the rest": 3.0}
+    assert seconds_of_parts(a_series([])) == {}
+
+
+def test_throughput_is_all_tokens_by_all_seconds() -> None:
+    steps = [step_facts(1, seconds=2.0, tokens=100.0), step_facts(2, seconds=1.0, tokens=400.0)]
+    (line,) = throughput(a_series(steps), "all", "run0")
+    assert line.points == ((1.0, 50.0), (2.0, 400.0))
+
+
+def test_how_rewards_are_spread_is_a_fan(run: RunDir) -> None:
+    assert "Rewards of rollouts" not in html_of(run)
+    with sqlite3.connect(run.store) as db:
+        quantiles = {f"rewards/p{percent}": percent / 100 for percent in QUANTILES}
+        db.execute("UPDATE steps SET metrics=?", [json.dumps(quantiles)])
+    db.close()
+    assert "Rewards of rollouts" in html_of(run) and "Lengths of rollouts" not in html_of(run)
 
 
 def test_a_lone_point_is_a_dot() -> None:
     assert "<circle" in draw(Chart("t", "", (Line("greedy", "ded", ((0, 0.5),)),)), "c0")
 
 
+def arguments(runs: Path, *names: str, **more: Any) -> argparse.Namespace:
+    given = {"runs": runs, "run": None, "names": list(names), "json": False, "format": "html", "out": None}
+    return argparse.Namespace(**given | more)
+
+
 def test_the_command_prints_the_path(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.run(argparse.Namespace(runs=run.root.parent, run=None, json=False)) == 0
+    assert command.run(arguments(run.root.parent)) == 0
     assert capsys.readouterr().out == f"{run.report}\n"
     assert oct(run.report.stat().st_mode)[-3:] == "600"
 
@@ -177,3 +221,64 @@ def test_a_report_that_cannot_be_written_is_told(tmp_path: Path, capsys: pytest.
     run.report.mkdir()
     assert main(["report", "--runs", str(tmp_path), "--run", "night"]) == 66
     assert "report.html cannot be used: Is a directory\nkept:  the run, unchanged\nnext:  " in capsys.readouterr().err
+
+
+# --- several runs -----------------------------------------------------------------------------------------------------
+
+
+def test_several_runs_share_a_page_with_one_colour_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    build_store(tmp_path / "one", cycles=6, steps=120)
+    build_store(tmp_path / "two", cycles=6, steps=60)
+    assert command.run(arguments(tmp_path, "one", "two")) == 0
+    path = Path(capsys.readouterr().out.strip())
+    assert path == tmp_path / "report-one-two.html"
+    html = path.read_text()
+    for part in ("one · two", "two - one: ", "Held-out: pocket", "Reward", "Where the time went", "at 60 steps",
+                 "run.steps_per_cycle", "95 % intervals"):  # fmt: skip
+        assert part in html, part
+    assert 'class="line run0"' in html and 'class="line run1"' in html and 'class="line run2"' not in html
+    assert not {"src", "href"} & {name for name, _ in Page(html).attributes}
+
+
+def test_hostile_names_stay_text_on_the_page_of_several_runs(tmp_path: Path) -> None:
+    for number in range(2):
+        run = build_store(tmp_path / f"run{number}")
+        with sqlite3.connect(run.store) as db:
+            db.execute("UPDATE runs SET name=?", [HOSTILE])
+            set_profile(db, json.dumps({"name": HOSTILE, f"x{number}": [HOSTILE]}))
+            db.execute("UPDATE validations SET suite=?", [HOSTILE])
+        db.close()
+    assert command.run(arguments(tmp_path, "run0", "run1", out=tmp_path / "page.html")) == 0
+    html = (tmp_path / "page.html").read_text()
+    assert Page(html).tags.count("script") == 2 and "img" not in Page(html).tags
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202e]", html)
+
+
+def test_markdown_goes_to_standard_output_or_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    build_store(tmp_path / "one")
+    build_store(tmp_path / "two")
+    assert command.run(arguments(tmp_path, "one", format="md")) == 0
+    alone = capsys.readouterr().out
+    assert alone.startswith("| run | one |\n| --- | --- |\n") and "reward in training" in alone
+    assert command.run(arguments(tmp_path, "one", "two", format="md", out=tmp_path / "pr.md")) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'pr.md'}\n"
+    text = (tmp_path / "pr.md").read_text()
+    assert "- two - one: " in text and text.count("```") == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "code"), [(["report", "one", "one"], 2), (["report", "one", "gone"], 66), (["report", "../x"], 2)]
+)
+def test_runs_that_cannot_be_reported_are_refused(
+    given: list[str], code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build_store(tmp_path / "one")
+    assert main([*given, "--runs", str(tmp_path)]) == code
+    assert "next:" in capsys.readouterr().err
+
+
+def test_a_page_that_cannot_be_written_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("one", "two"):
+        build_store(tmp_path / name)
+    assert main(["report", "one", "two", "--runs", str(tmp_path), "--out", str(tmp_path)]) != 0
+    assert "kept:  the runs, unchanged" in capsys.readouterr().err
