@@ -27,7 +27,9 @@ TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
 def write_rows(path: Path, count: int = ROWS, seed: int = 0) -> Path:
     """The same rows for the same arguments."""
-    rng, seen, rows = Random(seed), set(), []
+    rng = Random(seed)
+    seen: set[object] = set()
+    rows: list[dict[str, object]] = []
     while len(rows) < count:
         program, pairs = draw_problem(rng, rng.choice((2, 3)), NUM_PAIRS)
         if program in seen:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 WARM, REPEATS = 3, 20
@@ -25,7 +26,7 @@ class Case(NamedTuple):
     dim: int
     prompt: int
     completion: int
-    count: int
+    answers: int
 
 
 CASES = (
@@ -63,7 +64,7 @@ def line(case: Case) -> str:
     from workers.models.packing import Unit, pack, visible
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    unit = Unit((0,) * case.prompt, ((0,) * case.completion,) * case.count, tuple(range(case.count)))
+    unit = Unit((0,) * case.prompt, ((0,) * case.completion,) * case.answers, tuple(range(case.answers)))
     segments = pack([[unit]]).segments.to(device)
     mask = visible(segments)
     length, generator = segments.shape[2], torch.Generator().manual_seed(0)
@@ -82,7 +83,8 @@ def line(case: Case) -> str:
     module.num_key_value_groups = case.heads // case.key_heads
 
     def ours(*given: Any) -> Any:
-        return attention.attend(module, *given, segments)[0]
+        query, key, value = given
+        return attention.attend(module, query, key, value, segments)[0]
 
     def both(attend: Callable[..., Any], given: list[Any]) -> list[Any]:
         out = attend(*given)
@@ -93,8 +95,8 @@ def line(case: Case) -> str:
         torch.use_deterministic_algorithms(is_ordered)
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         with torch.no_grad():
-            forward = microseconds(lambda attend=attend: attend(*inputs))
-        cells.append(f"{forward:,.0f} / {microseconds(lambda attend=attend: both(attend, inputs)):,.0f}")
+            forward = microseconds(partial(attend, *inputs))
+        cells.append(f"{forward:,.0f} / {microseconds(partial(both, attend, inputs)):,.0f}")
     exact = both(plain, [one.detach().double().requires_grad_() for one in inputs])
     pairs = zip(both(ours, inputs), exact, strict=True)
     error = max(float((one.double() - other).norm() / other.norm()) for one, other in pairs)
@@ -105,7 +107,7 @@ def microseconds(work: Callable[[], Any]) -> float:
     """Of one call."""
     import torch
 
-    wait = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
+    wait: Any = torch.cuda.synchronize if torch.cuda.is_available() else int
     for _ in range(WARM):
         work()
     wait()

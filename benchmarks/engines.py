@@ -79,9 +79,8 @@ def make_model(args: argparse.Namespace) -> tuple[Any, Tokenizer]:
     )
     torch.manual_seed(0)
     with torch.device(args.device):
-        model: Any = transformers.AutoModelForCausalLM.from_config(
-            config, dtype=getattr(torch, args.dtype), attn_implementation="sdpa"
-        )
+        make: Any = transformers.AutoModelForCausalLM.from_config
+        model: Any = make(config, dtype=getattr(torch, args.dtype), attn_implementation="sdpa")
     model = model.to(args.device).eval()
     with tempfile.TemporaryDirectory(prefix="longhaul-bench-") as folder:
         backend.save(str(Path(folder) / "tokenizer.json"))

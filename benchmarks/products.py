@@ -9,6 +9,7 @@ nothing about a GPU.
 from __future__ import annotations
 
 import argparse
+import importlib
 import statistics
 import time
 from collections.abc import Callable
@@ -155,7 +156,8 @@ def microseconds(work: list[Work], products: Products) -> float:
             times.append(time.perf_counter() - began)
         return statistics.median(times) * 1e6 / products.layers
     torch.cuda.synchronize()
-    graph, event = torch.cuda.CUDAGraph(), torch.cuda.Event
+    graph: Any = torch.cuda.CUDAGraph()
+    event: Any = torch.cuda.Event
     with torch.cuda.graph(graph):
         run()
     graph.replay()
@@ -176,7 +178,7 @@ def bitsandbytes(products: Products, plain: dict[str, Any]) -> float | None:
     if products.device.type == "cpu":
         return None
     try:
-        import bitsandbytes as library
+        library: Any = importlib.import_module("bitsandbytes")
     except ImportError:
         return None
     work: list[Work] = []

@@ -86,7 +86,7 @@ def measured(args: argparse.Namespace, gpus: int) -> dict[str, Any]:
     """Time and memory of this process and its followers."""
     from workers.azr.replica import Apply, AzrReplica
     from workers.environment import set_environment
-    from workers.rank_group.calls import Rest, TakeMemory
+    from workers.rank_group.calls import Rest, TakeFigures
     from workers.rank_group.leader import RankGroup
 
     set_environment()
@@ -115,7 +115,7 @@ def measured(args: argparse.Namespace, gpus: int) -> dict[str, Any]:
                         "rollout_s": rollout_s,
                         "update_s": update_s,
                         "finite": is_finite,
-                        "memory": rank_group.call(TakeMemory()),
+                        "memory": [figures.memory for figures in rank_group.call(TakeFigures())],
                     }
                     | {name: learned[name] for name in ("loss", "grad_norm", "entropy", "mismatch_mean")}
                 )

@@ -115,7 +115,7 @@ def main(arguments: list[str]) -> int:
     found: dict[str, list[Sample]] = {}
     with tempfile.TemporaryDirectory(prefix="longhaul-soak-") as folder:
         if args.cycles:
-            knobs = (*FAKE, f"run.max_cycles={args.cycles}")
+            knobs: tuple[str, ...] = (*FAKE, f"run.max_cycles={args.cycles}")
             found["fake"] = list(soak("fake", knobs, Path(folder), args.every))
         if args.pocket_hours:
             knobs = ("run.max_cycles=0", f"run.max_hours={args.pocket_hours}")

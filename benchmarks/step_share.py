@@ -91,8 +91,9 @@ def read(directory: Path) -> list[Step]:
     steps = []
     for place, (step, cycle, attempt, end, seconds, metrics) in enumerate(rows):
         later = rows[place + 1] if place + 1 < len(rows) else None
-        is_last = later is None or later[1:3] != (cycle, attempt)
-        between = 0.0 if is_last else max(0.0, later[3] - later[4] - end)
+        between = 0.0
+        if later is not None and later[1:3] == (cycle, attempt):
+            between = max(0.0, later[3] - later[4] - end)
         is_first = place == 0 or rows[place - 1][1:3] != (cycle, attempt)
         steps.append(Step(step, is_first, seconds, parts_of(json.loads(metrics), seconds) | {"between": between}))
     return steps

@@ -193,7 +193,7 @@ def inspect_weights(model: Path, ranks: int) -> bool:
     def off() -> float:
         asked = vllm.SamplingParams(max_tokens=1, prompt_logprobs=0)
         outputs = engine.generate([vllm.TokensPrompt(prompt_token_ids=row) for row in rows], asked, use_tqdm=False)
-        scored = [
+        scored: list[list[float]] = [
             [next(iter(one.values())).logprob for one in output.prompt_logprobs[1:]]  # that of the first is None
             for output in outputs
         ]
