@@ -138,7 +138,7 @@ class Made:
             figures |= {"sampled_accuracy": (bits.sampled or 0).bit_count() / n, "mean_tokens": 200.0 + step % 100}
             metrics = json.dumps({TASK: figures, "mean": figures})
             at = NOW - 12 * self.steps + 10 * step
-            yield (f"c{cycle:06d}", SUITE, cycle, 1, step, correct / n, correct, n, metrics, at)
+            yield (f"c{cycle:06d}", SUITE, cycle, 1, step, correct / n, correct, n, metrics, at, 0)
 
 
 def _without_a_curve(draw: random.Random) -> str:

@@ -75,7 +75,9 @@ class Attempts:
         durable.make_dir(directory.path)
         spec = self.spec(action, history, token, directory.path)
         durable.write_file(directory.spec, msgspec.json.encode(spec))
-        self.store.plan_attempt(action.cycle, role, action.attempt, token, spec.first_step, spec.reductions, utc)
+        self.store.plan_attempt(
+            action.cycle, role, action.attempt, token, spec.first_step, spec.reductions, utc, is_asked=spec.asked
+        )
         crash_point("attempt.planned")
         avoid = avoided(self.ledger.reader.node_failures(), utc)
         worker = worker or self.pool.spawn(token, now, directory, avoid, self.ending_s(history))
@@ -128,7 +130,7 @@ class Attempts:
 
     def record_problems(self, action: Train | Validate, history: History) -> None:
         """Decide, once, whether validations ask all problems, as soon as the cost of that is known."""
-        if isinstance(action, Train) or history.all_problems is not None:
+        if isinstance(action, Train) or action.is_asked or history.all_problems is not None:
             return
         choice, cost = asks_all_problems(history, self.profile), history.validation_cost
         if choice is None:
@@ -143,6 +145,8 @@ class Attempts:
         """The worker's spec. A validation is a cycle without steps at the head."""
         head = history.head
         train = action if isinstance(action, Train) else None
+        is_asked = isinstance(action, Validate) and action.is_asked
+        all_problems = history.all_problems if is_asked else asks_all_problems(history, self.profile)
         return WorkerSpec(
             run_id=history.run_id,
             run_dir=str(self.run.root.resolve()),
@@ -159,7 +163,8 @@ class Attempts:
             isolate=train.isolate if train else False,
             reductions=train.reductions if train else 0,
             reseed=train.reseed if train else 0,
-            all_problems=not train and bool(asks_all_problems(history, self.profile)),
+            all_problems=not train and bool(all_problems),
+            asked=is_asked,
         )
 
     def hear(self, active: Active, messages: list[Message], utc: float) -> list[CheckpointFacts]:

@@ -163,7 +163,14 @@ class Telling:
             return
         if not self._token(record):
             store.restore_attempt(
-                spec.cycle, spec.role, spec.attempt, spec.token, spec.first_step, spec.reductions, self.now
+                spec.cycle,
+                spec.role,
+                spec.attempt,
+                spec.token,
+                spec.first_step,
+                spec.reductions,
+                self.now,
+                is_asked=spec.asked,
             )
         drop_torn_line(record.directory.events)
         ingest_all(store, spec.token, record.directory.events)
@@ -203,9 +210,17 @@ class Telling:
             return False
         if spec.head.checkpoint_id != head.checkpoint_id:
             return False
-        self.ledger.store.restore_cycle(spec.cycle, CycleState.VALIDATING)
+        if not spec.asked:
+            self.ledger.store.restore_cycle(spec.cycle, CycleState.VALIDATING)
         self.ledger.store.commit_validation(
-            head.checkpoint_id, spec.cycle, spec.attempt, head.step, result.validation, self.now, answers_in(result)
+            head.checkpoint_id,
+            spec.cycle,
+            spec.attempt,
+            head.step,
+            result.validation,
+            self.now,
+            answers_in(result),
+            is_asked=spec.asked,
         )
         if spec.all_problems:  # later validations must answer the same problems
             self.ledger.store.decide_problems(all_problems=True)

@@ -254,6 +254,7 @@ class Ledger:
         head = self.reader.history().head
         scored = result.checkpoint.checkpoint_id if result is not None and result.checkpoint is not None else ""
         is_of_head = head is not None and head.checkpoint_id == scored  # recovery may have walked back from it
+        is_own = self.store.cycle_state(attempt.cycle) in (CycleState.VALIDATING, CycleState.VALIDATED)
         if result is not None and result.outcome == Outcome.DONE and result.validation and is_of_head:
             assert head is not None
             self.store.commit_validation(
@@ -264,6 +265,7 @@ class Ledger:
                 result.validation,
                 now,
                 answers_in(result),
+                is_asked=not is_own,
             )
             self.publish()
             return Ended(AttemptState.SUCCEEDED, "", ""), None

@@ -1,4 +1,4 @@
-"""The control socket in the run directory, for `checkpoint`, `stop` and `status` from another terminal.
+"""The control socket in the run directory, for `checkpoint`, `stop`, `pause` and their like from another terminal.
 
 A client sends one JSON line and receives one when its command is done. The socket is 0600, and the peer must have our
 uid. The server never blocks, and drops idle clients so that they cannot use up its descriptors.
@@ -21,7 +21,7 @@ from typing import Any
 from profiles.errors import ExitCode, LonghaulError
 from state.layout import RunDir
 
-COMMANDS = frozenset({"checkpoint", "stop", "abort", "status"})
+COMMANDS = frozenset({"checkpoint", "stop", "abort", "status", "pause", "resume", "validate", "cycles"})
 MAX_LINE = 4096
 MAX_CLIENTS = 16
 """Connections at a time, including those that wait for an answer."""
@@ -52,6 +52,8 @@ class Client:
     since: float
     """Monotonic time of the connection."""
     command: str = ""
+    change: str = ""
+    """`cycles` only: `+2`, `-1` or a number."""
     is_open: bool = True
     buffer: bytes = field(default=b"", repr=False)
 
@@ -155,7 +157,8 @@ class Server:
         client.buffer += chunk
         if b"\n" in client.buffer:
             with suppress(ValueError, AttributeError):
-                client.command = str(json.loads(client.buffer.split(b"\n")[0]).get("command", ""))
+                asked = json.loads(client.buffer.split(b"\n")[0])
+                client.command, client.change = str(asked.get("command", "")), str(asked.get("change", ""))
             return True
         return not chunk or len(client.buffer) > MAX_LINE
 
@@ -172,8 +175,13 @@ def _peer_uid(connection: socket.socket) -> int:
     return int(struct.unpack("3i", credentials)[1])
 
 
-def ask(run: RunDir, command: str, timeout_s: float) -> dict[str, Any]:
-    """Send a command to the master of `run` and wait for its answer.
+def request(command: str, change: str = "") -> bytes:
+    """The line that a client sends."""
+    return json.dumps({"command": command, **({"change": change} if change else {})}).encode() + b"\n"
+
+
+def ask(run: RunDir, command: str, timeout_s: float, *, change: str = "") -> dict[str, Any]:
+    """Send a command to the master of `run` and wait for its answer. change: see `Client`.
 
     Raises LonghaulError(INPUT) if no master is running, STORE if it does not answer within timeout_s seconds.
     """
@@ -190,7 +198,7 @@ def ask(run: RunDir, command: str, timeout_s: float) -> dict[str, Any]:
                 exit_code=ExitCode.INPUT,
             ) from error
         try:
-            connection.sendall(json.dumps({"command": command}).encode() + b"\n")
+            connection.sendall(request(command, change))
             with connection.makefile("rb") as lines:
                 line = lines.readline()
                 lines.read()  # until it closes, which after `stop` is the master's exit

@@ -14,6 +14,7 @@ from profiles.metrics import SECONDS
 from profiles.schema import Timeouts
 from state import event_kinds
 from state.facts import Line
+from workers.contract import PAUSED
 
 FIRST_STEP_FACTOR = 4
 """The first step of an attempt gets this many times longer, because it may compile."""
@@ -107,7 +108,7 @@ def overdue(
         return ""
     if watch.stage == "checkpoint":
         return "checkpoint" if now - watch.progress_at > checkpoint_s else ""
-    if now - max(watch.progress_at, watch.started_at) > step_s:
+    if watch.stage != PAUSED and now - max(watch.progress_at, watch.started_at) > step_s:
         return f"stage {watch.stage}" if watch.stage else "start"
     if watch.stop_asked_at is not None and now - watch.stop_asked_at > stop_may_wait_s + step_s + checkpoint_s:
         return "stop"

@@ -27,9 +27,21 @@ from orchestrator.live_facts import LiveFacts
 from orchestrator.own_saves import due
 from orchestrator.ready import wait_for_any
 from orchestrator.run_directory import make_ballast
-from orchestrator.schedule import Action, Commit, Stop, Train, Validate, Wait, may_be_followed, next_action
+from orchestrator.schedule import (
+    KILLED,
+    Action,
+    Commit,
+    Paused,
+    Stop,
+    Train,
+    Validate,
+    Wait,
+    may_be_followed,
+    next_action,
+)
 from orchestrator.signals import Signals
 from orchestrator.stagnation import verdict
+from orchestrator.steering import Steering
 from orchestrator.supervise import Worker
 from orchestrator.systemd.manager import MANAGER
 from orchestrator.verifying import Verifier
@@ -53,6 +65,8 @@ BACKUP_SHARE = 0.02
 """Of the time, at most, that goes into back-ups of the store: after each cycle, unless cycles are short."""
 WAIT_S = 0.5
 WAIT_WHILE_KILLING_S = 0.05
+KEYS = {"p": "pause or resume", "v": "validate", "+": "+1", "-": "-1"}
+"""Keys that steer the run -> what they ask for."""
 AWAY_S = 3.0
 """A longer gap between two turns means that the master did not run: stopped by a signal, or starved."""
 
@@ -90,13 +104,14 @@ class Master:
         self.checkpoint_request = CheckpointRequest(screen.say)
         self.attempts = Attempts(run, store, profile, self.pool, ledger, self.checkpoint_request, screen)
         self.verifier = Verifier(self.attempts, signals)
+        self.steering = Steering(store, self.attempts, self.pool, profile)
         if running is not None:
             self.attempts.go_on(running, self.history, clock.monotonic())
         self.saves_when_asked = worker_kind_of(profile).saves_when_asked
         self.live = LiveFacts()
         self.server = Server(run)
         # A user who restarts a failed run has seen its failures, so they no longer count.
-        was_failed = self.history.state in (RunState.FAILED, RunState.PAUSED)
+        was_failed = self.history.state in (RunState.FAILED, RunState.PAUSED) and self.history.paused_at is None
         self.forgiven = frozenset(failure.token for failure in self.history.failures if was_failed)
         self.stop_asked_at: float | None = None
         self.stop_at_once = False
@@ -148,6 +163,7 @@ class Master:
         self.reap(now)
         self.history = self.verifier.turn(self.history, self.pool.active, now, self.clock.utc())
         self.watch(now)
+        self.steering.turn(self.history, now, self.clock.utc())
         ending = self.decide(now)
         note = self.note()
         self.screen.render(self.history, self.live.at(now, self.pool, waiting_until=self.waiting_until, note=note))
@@ -171,6 +187,8 @@ class Master:
             return said
         if self.stop_asked_at is not None:
             return f"stopping {self.stops_where}"
+        if steered := self.steering.note(self.history):
+            return steered
         return "checkpoint requested" if self.checkpoint_request.is_sent else ""
 
     def forgive_our_own_absence(self, now: float) -> None:
@@ -197,9 +215,7 @@ class Master:
     # --- people ----------------------------------------------------------------------------------------------
 
     def hear_people(self, now: float) -> None:
-        keys = self.screen.read_keys()
-        self.signals.key(keys)
-        self.screen.press(keys)
+        self.obey(self.screen.press(self.screen.read_keys()), now)
         is_asked = False
         for client in self.server.poll(now):
             if client.command == "status":
@@ -207,6 +223,8 @@ class Master:
             elif client.command == "checkpoint":
                 self.checkpoint_request.join(client)
                 is_asked = True
+            elif client.command not in ("stop", "abort"):
+                self.steer(client.command, client)
             else:  # a repeated stop command is harmless: only `abort` stops at once
                 self.stop_clients.append(client)
                 if client.command == "abort" or self.stop_asked_at is None:
@@ -222,6 +240,37 @@ class Master:
                 self.checkpoint_request.ask(self.pool.train_worker, self.history.head, now)
             else:
                 self.checkpoint_request.decline(f"this worker saves by itself: {self.next_save}", self.history.head)
+
+    def obey(self, key: str, now: float) -> None:
+        """Do what a key of the terminal asks for."""
+        if key == "ctrl-x":
+            self.signals.checkpoint += 1
+        elif key in KEYS:
+            self.steer(KEYS[key])
+
+    def steer(self, wish: str, client: Client | None = None) -> None:
+        """Pause, resume, validate, change the number of cycles: the store first, then whoever is concerned."""
+        steering, history, utc = self.steering, self.history, self.clock.utc()
+        if self.stop_asked_at is not None and wish in ("pause", "pause or resume", "validate"):
+            steering.refuse("the run is stopping", client)
+            return
+        match wish:
+            case "pause":
+                steering.pause(history, utc, client)
+            case "resume":
+                steering.resume(history, client)
+            case "pause or resume":
+                steering.toggle_pause(history, utc)
+            case "validate":
+                steering.validate(history, utc, client)
+            case _:  # cycles
+                change = client.change if client is not None else wish
+                if (changed := steering.cycles(change, history, client)) is not None:
+                    self.profile = self.attempts.profile = self.screen.profile = changed
+        self.history = self.reader.history()
+        self.screen.dirty = True
+        if wish in ("pause", "pause or resume"):
+            self.waiting_until, self.waiting_for = None, ""  # after the pause, what it waited for is long past
 
     @property
     def next_save(self) -> str:
@@ -284,6 +333,10 @@ class Master:
             self.screen.reload(self.reader)
             has_failed = bool(ended.failure) or ended.state == AttemptState.LOST
             self.checkpoint_request.worker_ended(active.worker.token, self.history.head, has_failed=has_failed)
+            is_asked = isinstance(active.action, Validate) and active.action.is_asked
+            if is_asked and ended.failure not in ("", KILLED) and ended.state == AttemptState.FAILED:
+                self.steering.validation_failed(ended.failure)
+                self.history = self.reader.history()
         reap_strangers(worker.handle.pid for worker in pool.workers())
 
     def watch(self, now: float) -> None:
@@ -336,7 +389,7 @@ class Master:
         """Keep the active worker, or decide what comes next and do it."""
         active = self.pool.active
         if active is not None:
-            is_due = self.stop_asked_at is None and standby_is_due(active)
+            is_due = self.stop_asked_at is None and self.history.paused_at is None and standby_is_due(active)
             if is_due and may_be_followed(active.action, self.history, self.profile):
                 self.pool.warm_up(now)
             return None
@@ -356,7 +409,7 @@ class Master:
             action = next_action(self.history, self.profile, self.clock.utc(), forgiven, self.waited)
             is_held = isinstance(action, Stop) and self.verifier.is_head_in_doubt(self.history)
             ending = None if is_held else self.perform(action, now)
-            if is_held or isinstance(action, Wait):
+            if is_held or isinstance(action, Wait | Paused):
                 break
         return ending
 
@@ -372,6 +425,8 @@ class Master:
                     self.checkpoint_request.worker_started(worker, now)
             case Commit(cycle):
                 self.commit_cycle(cycle, now)
+            case Paused():
+                self.pool.dismiss_standby()
             case Wait(seconds, reason, failure):
                 self.waiting_until, self.waited = now + seconds, failure
                 self.waiting_for = reason
@@ -420,4 +475,5 @@ class Master:
         for client in self.stop_clients:
             client.answer(ok=True, step=self.history.step, until_exit=True)
         self.checkpoint_request.run_ended(self.history.head)
+        self.steering.run_ended()
         self.server.close()

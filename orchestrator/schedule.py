@@ -36,10 +36,11 @@ class Train:
 
 @dataclass(frozen=True)
 class Validate:
-    """Score the head on held-out problems."""
+    """Score the head on held-out problems. is_asked: somebody wants it; the cycle and its rules do not."""
 
     cycle: int
     attempt: int
+    is_asked: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,11 @@ class Wait:
 
 
 @dataclass(frozen=True)
+class Paused:
+    """No worker starts until somebody resumes the run."""
+
+
+@dataclass(frozen=True)
 class Stop:
     reason: str
     state: RunState
@@ -66,7 +72,7 @@ class Stop:
     advice: str = ""
 
 
-Action = Train | Validate | Commit | Wait | Stop
+Action = Train | Validate | Commit | Wait | Paused | Stop
 
 FINAL_CODES = {
     ExitCode.SPEC,
@@ -88,9 +94,36 @@ def next_action(
 ) -> Action:
     """The next action. Depends only on the arguments.
 
+    A paused run starts no worker but for a validation that somebody asked for. It still closes what is done, and ends.
+
     now and stored times are UTC seconds. forgiven: tokens of failures that no longer count, because the user restarted
     the run. waited: token of the failure whose wait is over, regardless of the wall clock.
     """
+    action = _without_requests(history, profile, now, forgiven, waited)
+    wanted = asked_validation(history, action)
+    if wanted is not None:
+        return wanted
+    is_paused = history.paused_at is not None and isinstance(action, Train | Validate | Wait)
+    return Paused() if is_paused else action
+
+
+def asked_validation(history: History, action: Action) -> Validate | None:
+    """The validation that somebody asked for, if it comes before `action`; None: it is not due, or the cycle's own
+    answers it. A wait comes first, because what failed may fail again."""
+    asked, head, current = history.validation_asked, history.head, history.current
+    if asked is None or head is None or current is None or head.step < asked or history.is_head_validated:
+        return None
+    if isinstance(action, Validate):
+        return action
+    if not isinstance(action, Train | Commit):
+        return None
+    return Validate(current.cycle, attempt=history.last_attempt.get("validate", 0) + 1, is_asked=True)
+
+
+def _without_requests(
+    history: History, profile: Profile, now: float, forgiven: frozenset[str], waited: str
+) -> Train | Validate | Commit | Wait | Stop:
+    """What the run would do by itself."""
     failures = [failure for failure in history.failures if failure.token not in forgiven]
     failures = [failure for failure in failures if failure.failure not in NOT_ITS_FAULT]
     if failures and (ending := crash_loop(failures, profile.retry)) is not None:
@@ -107,7 +140,9 @@ def next_action(
     return within_cycle(history, current, profile, failures)
 
 
-def within_cycle(history: History, current: CycleFacts, profile: Profile, failures: list[AttemptFacts]) -> Action:
+def within_cycle(
+    history: History, current: CycleFacts, profile: Profile, failures: list[AttemptFacts]
+) -> Train | Validate | Commit:
     """The next part of an open cycle: train, validate or commit."""
     trained = history.head is not None and (history.head.step >= current.end_step - 1 or current.exhausted)
     if current.state in (CycleState.TRAINED, CycleState.VALIDATING) or (
@@ -130,7 +165,7 @@ def within_cycle(history: History, current: CycleFacts, profile: Profile, failur
     )
 
 
-def after_cycle(history: History, last: CycleFacts, profile: Profile) -> Action:
+def after_cycle(history: History, last: CycleFacts, profile: Profile) -> Train | Stop:
     """Between two cycles: stop at a limit, or start the next cycle."""
     if profile.run.until and last.validations and (ending := goal_ending(last, parse_goal(profile.run.until))):
         return ending

@@ -13,7 +13,6 @@ from types import FrameType
 
 from orchestrator.streams import open_closed_ones
 
-CTRL_X = b"\x18"
 MAX_STOPS = 1000
 
 
@@ -60,11 +59,6 @@ class Signals:
         """Times of the stop requests since the last call. A signal during the call is counted exactly once."""
         taken, self.stops = self.stops, []
         return taken
-
-    def key(self, pressed: bytes) -> None:
-        """Handle keys read from the terminal."""
-        if CTRL_X in pressed:
-            self.checkpoint += 1
 
 
 open_closed_ones()  # before the wake-up pipe below could get a free standard descriptor

@@ -337,6 +337,8 @@ class Timeouts(Section, frozen=True):
     """Shortest deadline of a checkpoint; plus 1 s per 20 MB."""
     kill_s: Annotated[Seconds, FREE] = 5.0
     """Wait between asking a worker to abort and KILL. Workers ignore TERM, because the master ends them."""
+    paused_s: Annotated[Seconds, FREE] = 300.0
+    """How long the worker of a paused run keeps the GPU. It then checkpoints and ends; `resume` starts another."""
 
 
 class Retry(Section, frozen=True):

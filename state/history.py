@@ -107,6 +107,7 @@ class CycleFacts:
     learnable: int = 0
     train_s: float = 0.0
     validations: tuple[ValidationFacts, ...] = ()
+    """Of its end, as the profile asks for them. Those that a person asked for are left out: no rule reads them."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +170,11 @@ class History:
     """Whether validations use every problem of their suites; None: undecided."""
     validation_cost: ValidationCost | None = None
     """Cost of the newest validation, if its worker reported it."""
+    paused_at: float | None = None
+    """UTC seconds since which somebody wants the run to pause; None: nobody does."""
+    validation_asked: int | None = None
+    """Step after which somebody wants a validation; None: nobody does."""
+    is_head_validated: bool = False
 
     @property
     def step(self) -> int:

@@ -28,8 +28,9 @@ from state.history import (
 from state.layout import RunDir
 from state.opening import damaged, read_only, store_error
 from state.series import COLUMNS, POINTS, Thinned, read_series
+from state.requests import PAUSE, VALIDATE
 from state.states import AttemptState, CycleState, RunState
-from state.tables import WITH_ANSWERS, WITH_NODES, WITH_TOTALS
+from state.tables import WITH_ANSWERS, WITH_NODES, WITH_REQUESTS, WITH_TOTALS
 
 Answers = dict[tuple[int, str], dict[str, AnswerBits]]
 """(cycle, suite) -> task -> bits."""
@@ -124,8 +125,8 @@ class Reader:
             first = min(row[0] for row in (*newest, *recent))
             if version >= WITH_ANSWERS:
                 answers = answers_of(self.connection, first)
-                all_problems, cost = self._rows("SELECT all_problems FROM runs")[0][0], self._validation_cost()
-            scores = self._scores([row[0] for row in (*newest, *recent)], answers)
+                all_problems, cost = self._rows("SELECT all_problems FROM runs")[0][0], self._validation_cost(version)
+            scores = self._scores([row[0] for row in (*newest, *recent)], answers, version)
         current = _cycle(newest[0], scores) if newest else None
         totals = self._rows(
             "SELECT cycles_done, new_examples, train_s FROM totals"
@@ -137,6 +138,10 @@ class Reader:
             "SELECT coalesce(sum(span), 0.0) FROM (SELECT max(t_mono) - min(t_mono) AS span FROM events"
             " WHERE cycle=0 AND role='train' GROUP BY attempt)"
         )[0][0]
+        requests: dict[str, tuple[int, float]] = {}
+        if version >= WITH_REQUESTS:
+            rows = self._rows("SELECT kind, step, asked_at FROM requests")
+            requests = {kind: (step, at) for kind, step, at in rows}
         return History(
             run_id=run[0],
             name=run[1],
@@ -160,13 +165,16 @@ class Reader:
             reductions=self._reductions(),
             all_problems=None if all_problems is None else bool(all_problems),
             validation_cost=cost,
+            paused_at=requests[PAUSE][1] if PAUSE in requests else None,
+            validation_asked=requests[VALIDATE][0] if VALIDATE in requests else None,
+            is_head_validated=bool(run[3] and self._rows("SELECT 1 FROM validations WHERE checkpoint_id=?", [run[3]])),
         )
 
-    def _validation_cost(self) -> ValidationCost | None:
+    def _validation_cost(self, version: int) -> ValidationCost | None:
         """Cost of the newest validation, as its worker measured it; None if an older version did not report it."""
         newest = self._rows(
             "SELECT cycle, attempt FROM validations WHERE suite=(SELECT suite FROM validations ORDER BY rowid LIMIT 1)"
-            " ORDER BY step DESC LIMIT 1"
+            f"{_unasked(version)} ORDER BY step DESC LIMIT 1"
         )
         if not newest:
             return None
@@ -179,10 +187,10 @@ class Reader:
         seconds, asked, available, unsaid = rows[0]
         return ValidationCost(seconds, int(asked), int(available)) if asked and not unsaid else None
 
-    def _scores(self, cycles: Sequence[int], answers: Answers) -> Scores:
-        """The validations of these cycles, by cycle."""
+    def _scores(self, cycles: Sequence[int], answers: Answers, version: int) -> Scores:
+        """The validations of these cycles, by cycle, without those that a person asked for."""
         found: Scores = {}
-        of_these = f"cycle IN ({','.join('?' * len(cycles))}) ORDER BY rowid"
+        of_these = f"cycle IN ({','.join('?' * len(cycles))}){_unasked(version)} ORDER BY rowid"
         for row in self._rows(f"SELECT {_VALIDATION} FROM validations WHERE {of_these}", cycles):
             cycle, suite = row[0], row[2]
             found.setdefault(cycle, []).append(_validation(row, answers.get((cycle, suite))))
@@ -374,6 +382,10 @@ class Reader:
         names = ("task", "step", "program", "input", "output", "solve_rate")
         rows = self._rows(f"SELECT {', '.join(names)} FROM examples ORDER BY step DESC LIMIT ?", [limit])
         return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def _unasked(version: int) -> str:
+    return " AND asked=0" if version >= WITH_REQUESTS else ""
 
 
 def _checkpoint(row: Sequence[Any]) -> CheckpointFacts:

@@ -14,7 +14,7 @@ class RunState(StrEnum):
     STAGNANT = "stagnant"
     """No more progress or no more data, and the profile says to stop."""
     PAUSED = "paused"
-    """Its disk is full; it goes on by itself once there is room."""
+    """Somebody paused it (a row of `requests`), or its disk is full: then it goes on by itself once there is room."""
     FAILED = "failed"
     """Crash loop; `run` resumes it once the cause is fixed."""
 

@@ -17,6 +17,7 @@ from state.history import AnswerBits, CheckpointFacts
 from state.layout import RunDir
 from state.opening import damaged
 from state.reader import is_born
+from state.requests import PAUSE, VALIDATE
 from state.states import AttemptState, CycleState, RunState, check_attempt, check_cycle
 
 
@@ -81,8 +82,31 @@ class Store(WritingConnection):
     # --- run -------------------------------------------------------------------------------------------------
 
     def set_run_state(self, state: RunState, reason: str, now: float) -> None:
+        """A run that was stopped or has finished is no longer paused; a finished one owes no validation either."""
         with self.transaction():
             self.db.execute("UPDATE runs SET state=?, stop_reason=?, heartbeat_at=?", [state, reason, now])
+            if state in (RunState.STOPPED, RunState.FINISHED, RunState.STAGNANT):
+                self.db.execute("DELETE FROM requests WHERE kind=? OR ?<>?", [PAUSE, state, RunState.STOPPED])
+
+    def pause(self, reason: str, now: float) -> None:
+        """Record that the run is to pause. Keeps the moment of an earlier request."""
+        with self.transaction():
+            self.db.execute("INSERT OR IGNORE INTO requests VALUES (?,0,?)", [PAUSE, now])
+            self.db.execute("UPDATE runs SET state=?, stop_reason=?", [RunState.PAUSED, reason])
+
+    def resume(self) -> None:
+        with self.transaction():
+            self.db.execute("DELETE FROM requests WHERE kind=?", [PAUSE])
+            self.db.execute("UPDATE runs SET state=?, stop_reason=''", [RunState.RUNNING])
+
+    def ask_for_validation(self, step: int, now: float) -> None:
+        """Record that the first checkpoint of `step` or later is to be scored. An earlier request stays as it is."""
+        with self.transaction():
+            self.db.execute("INSERT OR IGNORE INTO requests VALUES (?,?,?)", [VALIDATE, step, now])
+
+    def withdraw_validation(self) -> None:
+        with self.transaction():
+            self.db.execute("DELETE FROM requests WHERE kind=?", [VALIDATE])
 
     def set_profile(self, profile: str, sha256: str) -> None:
         with self.transaction():
@@ -133,22 +157,44 @@ class Store(WritingConnection):
             self._move_cycle(cycle, state)
 
     def plan_attempt(
-        self, cycle: int, role: str, attempt: int, token: str, first_step: int, reductions: int, now: float
+        self,
+        cycle: int,
+        role: str,
+        attempt: int,
+        token: str,
+        first_step: int,
+        reductions: int,
+        now: float,
+        *,
+        is_asked: bool = False,
     ) -> None:
-        """Insert the attempt as PLANNED and move its cycle to TRAINING or VALIDATING, in one commit."""
+        """Insert the attempt as PLANNED and move its cycle to TRAINING or VALIDATING, in one commit.
+
+        is_asked: a validation that somebody asked for, which leaves the cycle's state as it is.
+        """
         with self.transaction():
             self._insert_attempt(cycle, role, attempt, token, first_step, reductions, now)
-            self._move_cycle(cycle, CycleState.TRAINING if role == "train" else CycleState.VALIDATING)
+            if not is_asked:
+                self._move_cycle(cycle, CycleState.TRAINING if role == "train" else CycleState.VALIDATING)
 
     def restore_attempt(
-        self, cycle: int, role: str, attempt: int, token: str, first_step: int, reductions: int, now: float
+        self,
+        cycle: int,
+        role: str,
+        attempt: int,
+        token: str,
+        first_step: int,
+        reductions: int,
+        now: float,
+        *,
+        is_asked: bool = False,
     ) -> None:
         """Insert the row of a past attempt. Its cycle becomes one in which such an attempt can be closed.
 
         In one commit: power may fail before the cycle's own state is restored, and the next start closes the attempt.
         CYCLE_EDGES does not apply.
         """
-        state = CycleState.TRAINING if role == "train" else CycleState.VALIDATING
+        state = CycleState.TRAINING if role == "train" or is_asked else CycleState.VALIDATING
         with self.transaction():
             self._insert_attempt(cycle, role, attempt, token, first_step, reductions, now)
             self.db.execute(
@@ -374,13 +420,18 @@ class Store(WritingConnection):
         suites: dict[str, dict[str, Any]],
         now: float,
         answers: Mapping[str, Mapping[str, AnswerBits]] | None = None,
+        *,
+        is_asked: bool = False,
     ) -> None:
-        """Store the scores and move the cycle to VALIDATED. Keeps earlier scores. answers: suite -> task -> bits."""
+        """Store the scores, answer requests for them, and move the cycle to VALIDATED. Keeps earlier scores.
+
+        answers: suite -> task -> bits. is_asked: somebody asked for this validation; the cycle's state stays.
+        """
         with self.transaction():
             for suite, metrics in suites.items():
                 mean = metrics["mean"]
                 written = self.db.execute(
-                    "INSERT OR IGNORE INTO validations VALUES (?,?,?,?,?,?,?,?,?,?)",
+                    "INSERT OR IGNORE INTO validations VALUES (?,?,?,?,?,?,?,?,?,?,?)",
                     [
                         checkpoint_id,
                         suite,
@@ -392,11 +443,14 @@ class Store(WritingConnection):
                         int(mean["n"]),
                         json.dumps(metrics, sort_keys=True),
                         now,
+                        is_asked,
                     ],
                 ).rowcount
                 if written:
                     insert_answers(self.db, checkpoint_id, suite, (answers or {}).get(suite, {}))
-            self._move_cycle(cycle, CycleState.VALIDATED)
+            self.db.execute("DELETE FROM requests WHERE kind=? AND step<=?", [VALIDATE, step])
+            if not is_asked:
+                self._move_cycle(cycle, CycleState.VALIDATED)
 
     def add_node_failures(self, nodes: Sequence[str], reason: str, cycle: int, attempt: int, now: float) -> None:
         with self.transaction():

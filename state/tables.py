@@ -196,6 +196,14 @@ MIGRATIONS: tuple[str, ...] = (
     """
     CREATE INDEX steps_series ON steps(step, trained, seconds, reward, loss, tokens) WHERE trained = 1;
     """,
+    """
+    CREATE TABLE requests (
+        kind TEXT PRIMARY KEY,
+        step INTEGER NOT NULL,
+        asked_at REAL NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    ALTER TABLE validations ADD COLUMN asked INTEGER NOT NULL DEFAULT 0;
+    """,
 )
 
 SEALED = {"runs": "name", "cycles": "cycle", "checkpoints": "path"}
@@ -224,4 +232,6 @@ WITH_TOTALS = 4
 """First version with totals, which triggers keep, so that no reader adds up all cycles."""
 WITH_DIGESTS = 5
 """First version with row_digest."""
+WITH_REQUESTS = 7
+"""First version with requests and validations.asked."""
 SCHEMA_VERSION = len(MIGRATIONS)

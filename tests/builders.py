@@ -172,7 +172,7 @@ def build_store(
         ("cycles", 16, _cycles(cycles, per_cycle)),
         ("attempts", 17, _attempts(cycles, per_cycle)),
         ("checkpoints", 14, _checkpoints(cycles, per_cycle)),
-        ("validations", 10, validation_rows or _validations(cycles, per_cycle)),
+        ("validations", 11, validation_rows or _validations(cycles, per_cycle)),
         ("steps", 11, step_rows or _steps(cycles, per_cycle)),
         ("events", 9, _events(cycles, per_cycle)),
         ("examples", 9, _examples(examples, steps)),
@@ -226,7 +226,7 @@ def _validations(cycles: int, per: int) -> Rows:
         metrics = validation_metrics(cycle * per)
         mean = metrics["mean"]
         yield (f"c{cycle:06d}", "pocket", cycle, 1, cycle * per, mean["accuracy"], mean["correct"], mean["n"],
-               json.dumps(metrics), NOW - 1e6 + cycle)  # fmt: skip
+               json.dumps(metrics), NOW - 1e6 + cycle, 0)  # fmt: skip
 
 
 def _steps(cycles: int, per: int) -> Rows:

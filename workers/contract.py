@@ -49,6 +49,8 @@ BY_BUS = "PCI_BUS_ID"
 CUDA's own default puts the fastest first."""
 
 HEARTBEAT_EVERY_S = 2.0
+PAUSED = "paused"
+"""Stage of a worker that waits between two steps until somebody resumes the run."""
 
 Role = Literal["train", "validate"]
 
@@ -56,7 +58,8 @@ Role = Literal["train", "validate"]
 class Message(Struct, omit_defaults=True):
     """One line on the control socket, in either direction.
 
-    To the worker: `start` (path: spec.json), `checkpoint`, `stop` (after the step), `abort` (now).
+    To the worker: `start` (path: spec.json), `checkpoint`, `pause` (after the step, until `resume`), `resume`,
+    `stop` (after the step), `abort` (now).
     From it: `ready`, `started`, `heartbeat` (step, stage), `checkpointed` (path, step, digest),
     `event_hint`, `done`, `unsupported`.
     `attempt` is the token that the process was started with: a message with another one is counted and dropped.
@@ -113,6 +116,8 @@ class WorkerSpec(Struct, frozen=True):
     """How many times the run was reseeded. A worker whose state has a lower number consolidates its buffers."""
     all_problems: bool = False
     """Validation only: ask every problem of each suite, not only `validation.examples_per_task`."""
+    asked: bool = False
+    """Validation only: a person asked for it. It is not the cycle's own, and no rule reads its scores."""
     version: int = CONTRACT_VERSION
 
 

@@ -36,6 +36,9 @@ class Requests:
     stop: threading.Event = field(default_factory=threading.Event)
     start: queue.SimpleQueue[Message | None] = field(default_factory=queue.SimpleQueue)
     """The `start` message; its path is that of spec.json. None: stopped before starting, or the link ended."""
+    is_paused: bool = False
+    news: queue.SimpleQueue[None] = field(default_factory=queue.SimpleQueue)
+    """An entry for each request, so that a paused worker wakes up."""
     dropped: int = 0
     """Number of lines dropped: another token, or not a valid message."""
 
@@ -45,6 +48,11 @@ class Requests:
 
     def stops_wanted(self) -> list[int]:
         return _drain(self.stop_ids)
+
+    def wait(self, seconds: float) -> None:
+        """Return once a request has come since the last call, or after so many seconds."""
+        with suppress(queue.Empty):
+            self.news.get(timeout=seconds)
 
 
 _MOVED = Message(type="moved")
@@ -199,9 +207,12 @@ class Control:
             self.requests.start.put(message)
         elif message.type == "checkpoint":
             self.requests.checkpoint_ids.put(message.id)
+        elif message.type in ("pause", "resume"):
+            self.requests.is_paused = message.type == "pause"
         elif message.type == "stop":
             self.requests.stop_ids.put(message.id)
             self.requests.stop.set()
             self.requests.start.put(None)  # a standby that waits for its spec ends at once
         else:
             self.send(Message(type="unsupported", id=message.id, reason=message.type))
+        self.requests.news.put(None)

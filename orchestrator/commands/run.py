@@ -44,6 +44,7 @@ from orchestrator.run_directory import behind_link, give_up_ballast, make_ballas
 from orchestrator.runs import newest_unfinished
 from orchestrator.schedule import Stop
 from orchestrator.signals import SIGNALS
+from orchestrator.steering import ON_REQUEST
 from orchestrator.streams import say
 from orchestrator.systemd.manager import MANAGER
 from orchestrator.tracking import tracked
@@ -265,7 +266,8 @@ def drive(run_dir: RunDir, store: Store, reader: Reader, profile: Profile, *, pl
         screen.say(opening(run_dir, reader))
         master = Master(run_dir, store, reader, profile, clock, SIGNALS, screen, running)
         # Only now: a run that ended in a crash loop is forgiven once, by the Master above.
-        store.set_run_state(RunState.RUNNING, "", clock.utc())
+        is_paused = master.history.paused_at is not None
+        store.set_run_state(*((RunState.PAUSED, ON_REQUEST) if is_paused else (RunState.RUNNING, "")), clock.utc())
         crash_point("master.ready")
         with tracked(master.attempts.ledger, profile, screen.say):
             ending = master.run()
@@ -277,7 +279,7 @@ def drive(run_dir: RunDir, store: Store, reader: Reader, profile: Profile, *, pl
     except BaseException:
         screen.close("")
         raise
-    return (end or finish)(run_dir, reader, profile, screen, ending)
+    return (end or finish)(run_dir, reader, master.profile, screen, ending)
 
 
 def opening(run_dir: RunDir, reader: Reader) -> str:

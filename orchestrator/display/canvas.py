@@ -15,9 +15,9 @@ from typing import IO
 
 from orchestrator.ready import is_writable
 
-ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
-"""Alternate screen, no cursor, no line wrapping (a full last line would scroll the screen)."""
-LEAVE = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"
+ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[?2004h\x1b[2J"
+"""Alternate screen, no cursor, no line wrapping (a full last line would scroll the screen), pastes marked as such."""
+LEAVE = "\x1b[0m\x1b[?2004l\x1b[?7h\x1b[?25h\x1b[?1049l"
 BEGIN, END = "\x1b[?2026h", "\x1b[?2026l"
 """Synchronised output: terminals that support it show the whole frame at once; others ignore it."""
 PATIENCE_S = 0.05

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
+from orchestrator.display.keys import KeyReader, alone
 from orchestrator.display.terminal import Keyboard
 from orchestrator.display.view import Live, View, build_view
 from orchestrator.display.wording import harmless_lines
@@ -68,6 +69,7 @@ class Screen:
         """The newest task, as a row of `reader.examples`."""
         self.dirty = True
         self.shown_at = 0.0
+        self.key_reader = KeyReader()
         self.explain: Explain = lambda *_: []
         self.explains = False
         """Whether the page of `?` is open."""
@@ -136,12 +138,14 @@ class Screen:
         """Keys pressed since the last call."""
         return self.keys.read() if self.keys is not None else b""
 
-    def press(self, keys: bytes) -> None:
-        """`?` opens the page that explains the run, and closes it again."""
-        if keys.count(b"?") % 2:
+    def press(self, data: bytes) -> str:
+        """Turn pages of the display. Returns the key that is for the run, if there is one."""
+        keys = self.key_reader.read(data)
+        if keys.count("?") % 2:
             self.explains, self.explained, self.dirty, self.shown_at = not self.explains, None, True, 0.0
             if not self.explains:
                 self.display.turn_to(PAGE, ())
+        return "ctrl-x" if "ctrl-x" in keys else alone(keys)
 
     def go_headless(self) -> None:
         """Continue without the terminal, logging only to orchestrator.log. Output to a file or pipe is unaffected."""

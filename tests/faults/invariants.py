@@ -42,7 +42,7 @@ class Ending:
 
 
 def ending(scene: Scene) -> Ending:
-    """I2 and I4: bytes of the head, and every step, validation and example."""
+    """I2 and I4: bytes of the head, and every step, validation of the run's own, and example."""
     step, digest = scene.rows("SELECT step, digest FROM checkpoints JOIN runs ON head=checkpoint_id")[0]
     return Ending(
         step,
@@ -51,7 +51,7 @@ def ending(scene: Scene) -> Ending:
                          " FROM cycles ORDER BY cycle")),
         tuple(scene.rows("SELECT step, cycle, loss, reward, tokens FROM trained_steps ORDER BY step")),
         tuple(scene.rows("SELECT c.digest, suite, v.step, accuracy, v.metrics FROM validations v"
-                         " JOIN checkpoints c USING (checkpoint_id) ORDER BY v.step, suite")),
+                         " JOIN checkpoints c USING (checkpoint_id) WHERE asked=0 ORDER BY v.step, suite")),
         tuple(row[0] for row in scene.rows("SELECT example_id FROM examples ORDER BY 1")),
     )  # fmt: skip
 

@@ -47,6 +47,8 @@ def of_the_last_version(run: Scene) -> None:
         for table in SEALED:
             db.execute(f"ALTER TABLE {table} DROP COLUMN row_digest")
         db.execute("DROP INDEX steps_series")
+        db.execute("DROP TABLE requests")
+        db.execute("ALTER TABLE validations DROP COLUMN asked")
         db.execute("PRAGMA user_version=4")
 
 

@@ -207,7 +207,7 @@ def test_every_suite_has_its_curve(run: RunDir) -> None:
         rows = db.execute("SELECT * FROM validations").fetchall()
         for row in rows:
             metrics = {"maths": {"accuracy": 0.5, "n": 8}, "mean": {"accuracy": 0.5, "n": 8}}
-            db.execute("INSERT INTO validations VALUES (?,?,?,?,?,?,?,?,?,?)",
+            db.execute("INSERT INTO validations VALUES (?,?,?,?,?,?,?,?,?,?,0)",
                        (row[0], HOSTILE, *row[2:8], json.dumps(metrics), row[9]))  # fmt: skip
     db.close()
     html = html_of(run)

@@ -7,7 +7,18 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.commit import unfinished
-from orchestrator.schedule import Action, Commit, Stop, Train, Validate, Wait, may_be_followed, next_action
+from orchestrator.schedule import (
+    Action,
+    Commit,
+    Paused,
+    Stop,
+    Train,
+    Validate,
+    Wait,
+    backoff_left,
+    may_be_followed,
+    next_action,
+)
 from profiles.errors import ExitCode
 from profiles.schema import Profile, Retry, Run, Validation
 from state.history import AttemptFacts, CheckpointFacts, CycleFacts, History
@@ -112,6 +123,78 @@ OPEN = cycle(1, CycleState.TRAINING)
 )  # fmt: skip
 def test_what_comes_next(past: History, expected: Action) -> None:
     assert next_action(past, PROFILE, NOW) == expected
+
+
+PAUSED = {"paused_at": NOW - 60}
+BACKOFF = backoff_left([failed()], PROFILE.retry, "run", NOW)
+EVERY_OTHER = Profile(name="test", run=PROFILE.run, retry=PROFILE.retry, validation=Validation(every=2))
+
+
+@pytest.mark.parametrize(
+    ("past", "expected"),
+    [
+        pytest.param(history(OPEN, 7, **PAUSED), Paused(), id="a paused run trains nothing"),
+        pytest.param(history(**PAUSED), Paused(), id="and is not seeded"),
+        pytest.param(history(cycle(2, CycleState.TRAINED), 40, **PAUSED), Paused(), id="nor validated by itself"),
+        pytest.param(
+            history(cycle(2, CycleState.VALIDATED), 40, **PAUSED), Commit(2), id="what is done is still committed"
+        ),
+        pytest.param(
+            history(cycle(9, CycleState.COMMITTED), 180, **PAUSED),
+            Stop("all 9 cycles are done", RunState.FINISHED, ExitCode.OK),
+            id="a run that is done ends, paused or not",
+        ),
+        pytest.param(
+            history(OPEN, 7, failures=(failed(),), **PAUSED), Paused(), id="a pause outlasts the wait after a failure"
+        ),
+        pytest.param(
+            history(OPEN, 7, validation_asked=7), Validate(1, 1, is_asked=True), id="a validation that was asked for"
+        ),
+        pytest.param(
+            history(OPEN, 7, validation_asked=7, last_attempt={"train": 2, "validate": 3}),
+            Validate(1, 4, is_asked=True),
+            id="has a number of its own",
+        ),
+        pytest.param(
+            history(OPEN, 7, validation_asked=7, **PAUSED),
+            Validate(1, 1, is_asked=True),
+            id="and a paused run does it too",
+        ),
+        pytest.param(
+            history(OPEN, 7, validation_asked=9), Train(1, 1, "train", 8, 21), id="not before the step that it is for"
+        ),
+        pytest.param(
+            history(OPEN, 7, validation_asked=7, is_head_validated=True),
+            Train(1, 1, "train", 8, 21),
+            id="nor again for a checkpoint that has scores",
+        ),
+        pytest.param(
+            history(cycle(2, CycleState.TRAINED), 40, validation_asked=35),
+            Validate(2, 1),
+            id="the cycle's own validation answers it",
+        ),
+        pytest.param(
+            history(cycle(1, CycleState.TRAINED), 20, validation_asked=20),
+            Validate(1, 1, is_asked=True),
+            id="a cycle that has none gets it before it is committed",
+        ),
+        pytest.param(
+            history(cycle(1, CycleState.COMMITTED), 20, validation_asked=20),
+            Validate(1, 1, is_asked=True),
+            id="or after it, before the next one begins",
+        ),
+        pytest.param(
+            history(OPEN, 7, validation_asked=7, failures=(failed(),)),
+            Wait(BACKOFF, "INTERNAL: attempt 2 follows", "token1"),
+            id="it waits after a failure like everything",
+        ),
+        pytest.param(
+            history(validation_asked=0), Train(0, 1, "seed", 1, 1), id="without a checkpoint there is nothing to score"
+        ),
+    ],
+)
+def test_what_comes_next_when_somebody_asked_for_something(past: History, expected: Action) -> None:
+    assert next_action(past, EVERY_OTHER, NOW) == expected
 
 
 @pytest.mark.parametrize(

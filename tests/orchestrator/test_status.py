@@ -228,7 +228,7 @@ def test_suites_beyond_the_first_have_a_line_each(tmp_path: Path) -> None:
     run = build_store(tmp_path / "night")
     metrics = {"maths": {"accuracy": 0.25, "n": 8}, "mean": {"accuracy": 0.25, "low": 0.1, "high": 0.5, "n": 8}}
     row = ("c000003", "gsm8k", 3, 1, 60, 0.25, 2, 8, json.dumps(metrics), NOW)
-    change(run, "INSERT INTO validations VALUES (?,?,?,?,?,?,?,?,?,?)", *row)
+    change(run, "INSERT INTO validations VALUES (?,?,?,?,?,?,?,?,?,?,0)", *row)
     facts = status.collect(run, NOW)
     assert facts["other_suites"] == {"gsm8k": {"step": 60, "metrics": metrics}}
     text = status.render(facts)

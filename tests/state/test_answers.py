@@ -24,7 +24,8 @@ def without_answers(path: Path) -> RunDir:
             db.execute(f"DROP TRIGGER {trigger}")
         for index in ("attempts_reduced", "validations_newest", "cycles_undone", "steps_series"):
             db.execute(f"DROP INDEX {index}")
-        for table in ("totals", "node_failures", "answers", "problem_sets"):
+        db.execute("ALTER TABLE validations DROP COLUMN asked")
+        for table in ("requests", "totals", "node_failures", "answers", "problem_sets"):
             db.execute(f"DROP TABLE {table}")
         for table in SEALED:
             db.execute(f"ALTER TABLE {table} DROP COLUMN row_digest")

@@ -19,7 +19,7 @@ from profiles.mismatch import bounds_of
 from state import event_kinds
 from state.crash import crash_point
 from state.registry import Registry
-from workers.contract import Outcome, Result
+from workers.contract import PAUSED, Outcome, Result
 from workers.cycle import rollout_file
 from workers.cycle.cursor import Exhausted
 from workers.cycle.mismatch import warning_of
@@ -175,6 +175,7 @@ class Cycle:
         """The cycle's remaining steps, unless stopped or out of data."""
         self.edge()
         while self.progress.step + 1 < self.spec.end_step:
+            self.hold()
             if self.requests.stop.is_set():
                 return Outcome.STOPPED
             try:
@@ -185,6 +186,22 @@ class Cycle:
             self.edge()
         assert self.progress.step == self.spec.end_step - 1, (self.progress.step, self.spec.end_step)
         return Outcome.DONE
+
+    def hold(self) -> None:
+        """While the run is paused: wait between two steps with everything in memory, and save when asked.
+
+        Too long a pause ends as a stop does, and gives the GPU back: also if no master lives that could ask for it.
+        """
+        until = time.monotonic() + self.attempt.profile.timeouts.paused_s
+        while self.requests.is_paused and not self.requests.stop.is_set():
+            left = until - time.monotonic()
+            if left <= 0:
+                log.info("paused for long: the worker ends, and the next one goes on from its checkpoint")
+                self.requests.stop.set()
+                return
+            self.attempt.at(self.progress.step, PAUSED)
+            self.requests.wait(left)
+            self.edge()
 
     def one_step(self, step: int) -> None:
         """Rollouts, update, report. Only the update changes state."""

@@ -46,6 +46,7 @@ class SimulatedControl(Control):
     def __init__(self, process: Process) -> None:
         self.requests = Requests()
         self.requests.start = Starts(process.world)  # type: ignore[assignment]
+        self.requests.wait = lambda seconds: process.world.pause(seconds, waits=True)  # type: ignore[method-assign]
         self._token = process.handle.token
         self._process = process
         self._hinted = False
@@ -271,6 +272,7 @@ class SimulatedClient:
     """A command from another terminal."""
 
     command: str
+    change: str = ""
     answers: list[dict[str, Any]] = field(default_factory=list)
     is_open: bool = True
     is_heard: bool = False

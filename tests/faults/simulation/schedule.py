@@ -9,7 +9,7 @@ import queue
 import shutil
 import signal
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,7 +30,6 @@ from tests.faults.simulation.world import FOREVER, Task, Violation, World
 from workers.contract import Message
 
 KNOBS = (
-    "run.max_cycles=1",
     "run.steps_per_cycle=4",
     "run.checkpoint_every=2",
     "fake.step_s=1",
@@ -41,12 +40,14 @@ KNOBS = (
     "timeouts.heartbeat_s=20",
     "timeouts.step_min_s=20",
     "timeouts.checkpoint_s=20",
+    "timeouts.paused_s=40",
     f"launch.launcher={LAUNCHER!r}",
 )
 MOST_TICKS = 100_000
 """Ticks of a schedule: one without faults takes some 500."""
 MOST_STARTS = 12
 """Starts of a master after the last fault, at the most: each is needed once for what a fault left."""
+LONG_PAUSE_S = 100.0
 NEVER_ALLOWED = frozenset({ExitCode.STORE, ExitCode.SPEC, ExitCode.VERSION, ExitCode.INPUT, ExitCode.USAGE})
 """Ends of a master that no fault of the simulation excuses."""
 
@@ -58,7 +59,8 @@ class Schedule:
     seed: int
     root: Path
     profile: Profile
-    clean: Ending | None = None
+    clean: Mapping[int, Ending] = field(default_factory=dict)
+    """By `run.max_cycles`: what an undisturbed run ends with."""
     faults: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -75,6 +77,11 @@ class Schedule:
         self.starts = 0
         self.others: list[Task] = []
         """Second masters, which must be refused."""
+        self.paused_since: float | None = None
+        """When the store began to say that somebody wants a pause."""
+        self.may_resume = False
+        """Whether somebody resumed the run since then."""
+        self.attempts_when_paused = 0
 
     # --- the run -------------------------------------------------------------------------------------------------
 
@@ -99,7 +106,10 @@ class Schedule:
                 left = [str(one.handle) for one in self.machine.living() if not (one.is_stopped or one.is_native)]
                 if left:
                     raise Violation(f"workers are left: {left}")
-            check_facts(self.scene, self.clean, is_all_hashed=False)
+            most = self.scene.one("SELECT json_extract(profile, '$.run.max_cycles') FROM runs")
+            check_facts(self.scene, self.clean.get(most), is_all_hashed=False)
+            if left_over := self.scene.rows("SELECT kind FROM requests"):
+                raise Violation(f"requests outlive the run: {left_over}")
             if not self.scene.one("SELECT verified FROM checkpoints JOIN runs ON head=checkpoint_id"):
                 raise Violation("the run is finished, and its head was never hashed")
             return ending(self.scene)
@@ -162,9 +172,34 @@ class Schedule:
         if step < self.head_step:
             raise Violation(f"the head went back from step {self.head_step} to {step}")
         self.head_step = step
+        self.check_pause(connection)
+
+    def check_pause(self, connection: sqlite3.Connection) -> None:
+        """A pause ends by a resume or with the run alone, and meanwhile no attempt at training begins."""
+        execute = lambda sql: sqlite3.Connection.execute(connection, sql).fetchone()  # noqa: E731
+        if execute("SELECT 1 FROM sqlite_master WHERE name='requests'") is None:
+            return  # the store is not born yet
+        is_paused = execute("SELECT count(*) FROM requests WHERE kind='pause'")[0] > 0
+        attempts = int(execute("SELECT count(*) FROM attempts WHERE role='train'")[0])
+        if self.paused_since is not None and is_paused and attempts != self.attempts_when_paused:
+            raise Violation("a paused run began to train")
+        if self.paused_since is not None and not is_paused:
+            if not self.may_resume and execute("SELECT state FROM runs")[0] not in ("stopped", "finished", "stagnant"):
+                raise Violation("a run forgot that it was paused")
+            self.paused_since = None
+        elif self.paused_since is None and is_paused:
+            self.paused_since, self.may_resume, self.attempts_when_paused = self.world.now, False, attempts
+
+    def resume_in_the_end(self) -> None:
+        """Somebody resumes a run that is still paused after the last fault."""
+        if self.waits_for or self.paused_since is None or self.world.now < self.paused_since + LONG_PAUSE_S:
+            return
+        self.paused_since = self.world.now  # asked again if the master dies before it hears
+        FAULTS["command resume"](self)
 
     def between_ticks(self) -> None:
         self.machine.look()
+        self.resume_in_the_end()
         while self.waits_for and self.waits_for[-1][0] <= self.world.ticks:
             _, name = self.waits_for.pop()
             self.world.tell(f"tick {self.world.ticks}: {name}")
@@ -268,15 +303,27 @@ def signals(*numbers: int) -> Callable[[Schedule], None]:
     return send
 
 
-def command(name: str) -> Callable[[Schedule], None]:
+def command(name: str, change: str = "") -> Callable[[Schedule], None]:
     def ask(of: Schedule) -> None:
-        client = SimulatedClient(name)
+        client = SimulatedClient(name, change)
+        of.may_resume = of.may_resume or name == "resume"
         of.clients.append(client)
         SimulatedServer.waiting.put(client)
         if of.master is not None:
             of.world.arrives(of.master, of.world.now)
 
     return ask
+
+
+def pause_and_kill_master(of: Schedule) -> None:
+    """A little later: somewhere between the request and its end."""
+    command("pause")(of)
+
+    def kill() -> None:
+        of.world.pause(of.world.draw.choice((0.0, 0.3, 2.0, 50.0)))
+        kill_master(of)
+
+    of.world.start("killer", kill)
 
 
 def late_messages(of: Schedule) -> None:
@@ -319,14 +366,20 @@ FAULTS: dict[str, Callable[[Schedule], None]] = {
     "command stop": command("stop"),
     "command abort": command("abort"),
     "command status": command("status"),
+    "command pause": command("pause"),
+    "command resume": command("resume"),
+    "command validate": command("validate"),
+    "command cycles 2": command("cycles", "2"),
+    "command cycles 1": command("cycles", "1"),
+    "pause, and kill the master": pause_and_kill_master,
     "late messages": late_messages,
     "doubled messages": doubled_messages,
     "strange messages": strange_messages,
 }
 
 
-def profile_of_all() -> Profile:
-    return load_profile("fake", list(KNOBS)).profile
+def profile_of_all(max_cycles: int = 1) -> Profile:
+    return load_profile("fake", [*KNOBS, f"run.max_cycles={max_cycles}"]).profile
 
 
 def drawn_faults(world: World, ticks: int) -> dict[int, str]:
