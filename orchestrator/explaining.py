@@ -12,6 +12,7 @@ from statistics import median
 
 from orchestrator.display.view import in_order
 from orchestrator.display.wording import count, duration, go_on, percent, size
+from orchestrator.nearness import nearest
 from orchestrator.stagnation import MIN_CYCLES_OF_TREND, RISE_Z, collapse
 from orchestrator.trend import Z95, Trend, trend_of
 from profiles.metrics import (
@@ -110,6 +111,9 @@ def alive(facts: Facts) -> Sentence:
     where = f"{at}, step {count(facts.newest_step)}"
     if facts.master_pid is not None:
         seen = duration(facts.heartbeat_age_s)
+        if history.paused_at is not None:
+            since = duration(history.heartbeat_at + facts.heartbeat_age_s - history.paused_at)
+            return Sentence("alive", f"It is paused since {since}: master {facts.master_pid} waits in {where}.")
         return Sentence("alive", f"It runs: master {facts.master_pid} was last heard {seen} ago, in {where}.")
     ago = f"the last sign of life was {duration(facts.heartbeat_age_s)} ago, in {where}"
     if history.state in UNDER_A_MASTER:
@@ -166,18 +170,20 @@ def flat_since(cycles: list[CycleFacts], whole: Trend) -> list[CycleFacts]:
 
 
 def rule(facts: Facts) -> Sentence | None:
-    """What the stagnation rule said at the end of the last cycle."""
+    """What the stagnation rule said at the end of the last cycle, and how near it is to firing."""
     done = [cycle for cycle in facts.history.recent if cycle.phase == "train" and cycle.verdict]
     wanted = facts.profile.stagnation
     if not done:
         return None
+    near = nearest(facts.history, wanted)
     if len(done) < wanted.min_cycles:
         left = wanted.min_cycles - len(done)
         return Sentence("rule", f"The stagnation rule begins to judge in {left} cycles (stagnation.min_cycles).")
     kind, _, action = done[-1].verdict.partition(":")
     evidence = f" ({done[-1].evidence})" if done[-1].evidence else ""
     if kind == "go":
-        return Sentence("rule", f"The stagnation rule let cycle {done[-1].cycle} pass{evidence}.")
+        meter = f"; nearest is {near.rule}, {percent(near.share)} of the way: {near.text}" if near is not None else ""
+        return Sentence("rule", f"The stagnation rule let cycle {done[-1].cycle} pass{evidence}{meter}.")
     found = kind.replace("_", " ")
     return Sentence("rule", f"The stagnation rule found {found} in cycle {done[-1].cycle}{evidence}: {action}.")
 
@@ -301,6 +307,8 @@ def would_be_lost(facts: Facts) -> Sentence:
 
 def next_step(facts: Facts) -> Sentence:
     history, name = facts.history, facts.history.name
+    if facts.master_pid is not None and history.paused_at is not None:
+        return Sentence("next", f"Next: python -m orchestrator resume --run {name}")
     if facts.master_pid is not None:
         return Sentence("next", f"Next: python -m orchestrator top --run {name}")
     if history.state in UNDER_A_MASTER or history.state in ("stopped", "failed"):

@@ -13,10 +13,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from statistics import NormalDist
+from typing import TYPE_CHECKING
 
-from orchestrator.trend import Z95, Trend, fall_of, trend_of
-from profiles.schema import Stagnation
+from orchestrator.trend import Z95, Fall, Trend, fall_of, trend_of
 from state.history import CycleFacts, History
+
+if TYPE_CHECKING:
+    from profiles.schema import Stagnation
 
 RISE_Z = 1.5
 """A slope above this many standard errors counts as a rise. Noise reaches it with a chance of 1 in 15."""
@@ -57,8 +60,7 @@ def verdict(history: History, rule: Stagnation) -> StagnationVerdict:
         return GO
     if current.exhausted:
         return StagnationVerdict("exhausted", "stop", f"the tasks of [data] tasks were used up at step {history.step}")
-    cycles = [cycle for cycle in (*history.recent, current) if cycle.reseed == current.reseed]
-    cycles = [cycle for n, cycle in enumerate(cycles) if not (cycle is current and n and cycles[n - 1] == current)]
+    cycles = since_reseed(history, current)
     train = [cycle for cycle in cycles if cycle.phase == "train"]
     if len(train) < rule.min_cycles:
         return GO
@@ -76,6 +78,12 @@ def verdict(history: History, rule: Stagnation) -> StagnationVerdict:
     return GO
 
 
+def since_reseed(history: History, current: CycleFacts) -> list[CycleFacts]:
+    """The known cycles since the last reseed, oldest first; `current` is the last one."""
+    cycles = [cycle for cycle in (*history.recent, current) if cycle.reseed == current.reseed]
+    return [cycle for n, cycle in enumerate(cycles) if not (cycle is current and n and cycles[n - 1] == current)]
+
+
 def _action(wanted: str, history: History, rule: Stagnation) -> str:
     return "stop" if wanted == "reseed" and history.reseeds >= rule.max_reseeds else wanted
 
@@ -85,15 +93,19 @@ def poor_in_data(train: list[CycleFacts], rule: Stagnation) -> str:
     last = train[-rule.poor_cycles :]
     if len(last) < rule.poor_cycles or any(not cycle.proposals for cycle in last):
         return ""
-    for floor, what, counts in (
-        (rule.min_new_share, "new valid distinct tasks", [cycle.new_examples for cycle in last]),
-        (rule.min_learnable_share, "learnable proposals", [cycle.learnable for cycle in last]),
-    ):
-        shares = [count / cycle.proposals for count, cycle in zip(counts, last, strict=True)]
+    for floor, what, shares in data_shares(last, rule):
         if all(share < floor for share in shares):
             seen = ", ".join(f"{share:.1%}" for share in shares)
             return f"{what} were under {floor:.0%} of proposals in {len(last)} cycles in a row ({seen})"
     return ""
+
+
+def data_shares(cycles: list[CycleFacts], rule: Stagnation) -> list[tuple[float, str, list[float]]]:
+    """(floor, what it counts, its share of the proposals in each cycle). Every cycle has proposals."""
+    return [
+        (rule.min_new_share, "new valid distinct tasks", [one.new_examples / one.proposals for one in cycles]),
+        (rule.min_learnable_share, "learnable proposals", [one.learnable / one.proposals for one in cycles]),
+    ]
 
 
 def rise(validated: list[CycleFacts], rule: Stagnation) -> Trend | None:
@@ -107,8 +119,8 @@ def rise(validated: list[CycleFacts], rule: Stagnation) -> Trend | None:
 
 def collapse(validated: list[CycleFacts], rule: Stagnation) -> str:
     """Evidence that accuracy has fallen and stays down, or an empty string."""
-    fall = fall_of(validated[-rule.patience_cycles - FALL_CYCLES :], FALL_CYCLES)
-    if fall is None or fall.highest > fall.before - min(FALL, fall.before / 2) or fall.change > -FALL_Z * fall.error:
+    fall = newest_fall(validated, rule)
+    if fall is None or fall.highest > fall.before - least_fall(fall) or fall.change > -FALL_Z * fall.error:
         return ""  # a single dip is not a collapse
     low, high = (100 * (fall.change + side * Z95 * fall.error) for side in (-1, 1))
     return (
@@ -117,24 +129,51 @@ def collapse(validated: list[CycleFacts], rule: Stagnation) -> str:
     )
 
 
-def plateau(validated: list[CycleFacts], rule: Stagnation, cycle: int) -> StagnationVerdict:
-    """A plateau, or GO with evidence if noise could hide a rise. cycle: the current one.
+def newest_fall(validated: list[CycleFacts], rule: Stagnation) -> Fall | None:
+    return fall_of(validated[-rule.patience_cycles - FALL_CYCLES :], FALL_CYCLES)
 
-    The window has `patience_cycles` cycles, or more if that is needed to detect a rise of `min_progress`.
-    """
-    length, bound = max(rule.patience_cycles, MIN_CYCLES_OF_TREND), missed_z(cycle, rule)
-    wanted = rule.min_progress / 10 / (RISE_Z + bound)
-    trend: Trend | None = None
+
+def least_fall(fall: Fall) -> float:
+    """Loss of accuracy that counts as a collapse."""
+    return min(FALL, fall.before / 2)
+
+
+@dataclass(frozen=True)
+class Window:
+    """The cycles over which a plateau is looked for. trend: None if there are too few for any window."""
+
+    trend: Trend | None
+    wanted: float
+    """Standard error of the slope at which a rise of `min_progress` could not be missed."""
+    length: int
+    """Cycles that this takes: those of `trend` if its error is small enough, else as many as it seems to need."""
+
+    @property
+    def is_sure(self) -> bool:
+        return self.trend is not None and self.trend.error <= self.wanted
+
+
+def window_of(validated: list[CycleFacts], rule: Stagnation, cycle: int) -> Window:
+    """`patience_cycles` cycles, or more if that is needed to detect a rise of `min_progress`."""
+    length, trend = max(rule.patience_cycles, MIN_CYCLES_OF_TREND), None
+    wanted = rule.min_progress / 10 / (RISE_Z + missed_z(cycle, rule))
     while length <= min(len(validated), LONGEST):
         trend = trend_of(validated[-length:])
         if trend.error <= wanted:
             break
         # The error of a slope is proportional to length ** -1.5.
         length = max(length + 1, math.ceil(length * (trend.error / wanted) ** (2 / 3)))
+    return Window(trend, wanted, length)
+
+
+def plateau(validated: list[CycleFacts], rule: Stagnation, cycle: int) -> StagnationVerdict:
+    """A plateau, or GO with evidence if noise could hide a rise. cycle: the current one."""
+    window, bound = window_of(validated, rule, cycle), missed_z(cycle, rule)
+    trend = window.trend
     if trend is None or trend.is_rise(RISE_Z):
         return GO
     missed = f"a rise of {1000 * max(0.0, trend.slope + bound * trend.error):.1f} points in 10 cycles"
-    if trend.error <= wanted:
+    if window.is_sure:
         return StagnationVerdict(
             "plateau", "", f"no trend: {trend.within_95()}; at most {missed} could have been missed"
         )

@@ -11,14 +11,16 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 from orchestrator.alive import master_pid, worker_pid
 from orchestrator.display.reading import NEWEST, Reading, reading_of
 from orchestrator.display.scores import task_scores
-from orchestrator.display.wording import TASK_NAMES, among, count, duration, go_on, harmless, score
+from orchestrator.display.wording import TASK_NAMES, among, count, duration, go_on, harmless, percent, score
 from orchestrator.evaluation.render import as_json, scores, short
 from orchestrator.exactness import exactness
+from orchestrator.nearness import nearest
 from orchestrator.nodes import as_lines
 from orchestrator.runs import find_run
 from profiles.worker_kinds import kind_of_stored
@@ -28,6 +30,9 @@ from state.history import History, ValidationFacts
 from state.layout import RunDir
 from state.reader import Reader
 from state.states import UNDER_A_MASTER, CycleState, RunState
+
+if TYPE_CHECKING:
+    from profiles.schema import Stagnation
 
 EVALUATIONS_SHOWN = 6
 VALIDATIONS_READ = 16
@@ -64,6 +69,7 @@ def collect(run_dir: RunDir, now: float) -> dict[str, Any]:
     finally:
         reader.close()
     exact, reason = exactness(profile, versions)
+    near = nearness_of(history, profile)
     current = history.current
     return {
         "run": history.name,
@@ -89,6 +95,9 @@ def collect(run_dir: RunDir, now: float) -> dict[str, Any]:
         "problems": problems(reading),
         "training_s": round(history.training_s, 3),
         "heartbeat_age_s": round(age, 3),
+        "paused_s": None if history.paused_at is None else round(max(0.0, now - history.paused_at), 3),
+        "validation_asked": history.validation_asked,
+        "stagnation": near,
         "reseeds": history.reseeds,
         "failures": len(history.failures),
         "jobs": jobs_of(run_dir),
@@ -106,6 +115,16 @@ def jobs_of(run_dir: RunDir) -> list[str]:
             if isinstance(handle, dict) and handle.get("job"):
                 found.append(f"{handle['job']} of {handle.get('launcher', '')}")
     return found
+
+
+def nearness_of(history: History, profile: Mapping[str, Any]) -> dict[str, Any] | None:
+    """How near the stagnation rule is to firing; None before the first trained cycle is done."""
+    try:
+        # Not the schema's own type, whose library takes a tenth of a second to import.
+        found = nearest(history, cast("Stagnation", SimpleNamespace(**profile.get("stagnation", {}))))
+    except AttributeError:  # a profile of an older version
+        return None
+    return found.as_json() if found is not None else None
 
 
 def phase(history: History) -> str:
@@ -206,6 +225,10 @@ def render(facts: Mapping[str, Any]) -> str:
             f"head        step {facts['head']['step']}, {facts['head']['path']}, {facts['head']['digest'][:12]}"
         )
     lines += [f"accuracy    {line}" for line in _scores(facts)]
+    if near := facts["stagnation"]:
+        lines.append(
+            f"stagnation  {near['rule']} {percent(near['share'])} of the way to {near['action']}: {near['text']}"
+        )
     lines += [f"evaluated   {line}" for line in map(short, facts["evaluations"])]
     if facts["path"]:
         lines.append(f"model       {facts['path']}")

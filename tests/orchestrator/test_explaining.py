@@ -142,7 +142,9 @@ def test_the_rule_s_own_words_are_repeated() -> None:
         "The stagnation rule found plateau in cycle 12 (no trend: +0.0 points): stop."
     )
     assert "begins to judge in" in said(facts(recent=flat[:2]), "rule")
-    assert said(facts(recent=flat), "rule") == "The stagnation rule let cycle 12 pass."
+    assert said(facts(recent=flat), "rule").startswith(
+        "The stagnation rule let cycle 12 pass; nearest is plateau, 50 % of the way: 12 of 24 validated cycles that a"
+    )
 
 
 # --- what is strange --------------------------------------------------------------------------------------------------
