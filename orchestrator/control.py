@@ -175,6 +175,68 @@ def _peer_uid(connection: socket.socket) -> int:
     return int(struct.unpack("3i", credentials)[1])
 
 
+def _connected(run: RunDir, timeout_s: float) -> socket.socket:
+    """A connection to the master of `run`. Raises LonghaulError: INPUT if there is none, PERMISSION if it is another
+    user's."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(timeout_s)
+    try:
+        with _short_path(run.control_socket) as short:
+            connection.connect(short)
+    except PermissionError as error:
+        connection.close()
+        raise LonghaulError(
+            f"run '{run.name}' is another user's: only its owner may steer it",
+            kept="the run, unchanged",
+            next_command=f"python -m orchestrator status --run {run.name}",
+            exit_code=ExitCode.PERMISSION,
+        ) from error
+    except OSError as error:
+        connection.close()
+        raise LonghaulError(
+            f"no master is running on '{run.name}'",
+            kept="the run, unchanged",
+            next_command=f"python -m orchestrator run --run {run.name}",
+            exit_code=ExitCode.INPUT,
+        ) from error
+    return connection
+
+
+class Call:
+    """A request whose answer is not waited for: `take` it once `fileno` is readable."""
+
+    def __init__(self, run: RunDir, command: str, change: str = "") -> None:
+        """Raises LonghaulError, as `ask` does, if there is no master."""
+        self.command = command
+        self._connection = _connected(run, 1.0)
+        self._buffer = b""
+        with suppress(OSError):  # `take` finds out
+            self._connection.sendall(request(command, change))
+        self._connection.setblocking(False)
+
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
+    def take(self) -> dict[str, Any] | None:
+        """The answer; None: it has not come yet."""
+        try:
+            while chunk := self._connection.recv(65536):
+                self._buffer += chunk
+        except BlockingIOError:
+            if b"\n" not in self._buffer:
+                return None
+        except OSError:
+            pass
+        self._connection.close()
+        try:
+            return dict(json.loads(self._buffer.split(b"\n")[0]))
+        except ValueError:
+            return {"ok": False, "error": "the master ended without an answer"}
+
+    def close(self) -> None:
+        self._connection.close()
+
+
 def request(command: str, change: str = "") -> bytes:
     """The line that a client sends."""
     return json.dumps({"command": command, **({"change": change} if change else {})}).encode() + b"\n"
@@ -185,18 +247,7 @@ def ask(run: RunDir, command: str, timeout_s: float, *, change: str = "") -> dic
 
     Raises LonghaulError(INPUT) if no master is running, STORE if it does not answer within timeout_s seconds.
     """
-    with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as connection:
-        connection.settimeout(timeout_s)
-        try:
-            with _short_path(run.control_socket) as short:
-                connection.connect(short)
-        except OSError as error:
-            raise LonghaulError(
-                f"no master is running on '{run.name}'",
-                kept="the run, unchanged",
-                next_command=f"python -m orchestrator run --run {run.name}",
-                exit_code=ExitCode.INPUT,
-            ) from error
+    with contextlib.closing(_connected(run, timeout_s)) as connection:
         try:
             connection.sendall(request(command, change))
             with connection.makefile("rb") as lines:

@@ -28,6 +28,23 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("stop --run night-1 --now", "do not finish the step"),
     ),
     "checkpoint": (("checkpoint --run night-1", "save at the end of the step, and train on"),),
+    "events": (
+        ("events --run night-1", "the newest, of workers and of the master"),
+        ("events checkpoint -n 5 --json", "those with this word"),
+    ),
+    "metrics": (
+        ("metrics --run night-1", "all of them"),
+        ("metrics reward kl", "those with one of these words in their names"),
+    ),
+    "samples": (("samples --run night-1 -n 3", "what the model wrote, and what became of it"),),
+    "pause": (("pause --run night-1", "after this step; the GPU is free after five minutes"),),
+    "resume": (("resume --run night-1", ""),),
+    "validate": (("validate --run night-1 --json", "score the model now, and train on"),),
+    "cycles": (
+        ("cycles --run night-1", "how many are left"),
+        ("cycles +2 --run night-1", "two more"),
+        ("cycles none --run night-1", "until it is stagnant or stopped"),
+    ),
     "status": (
         ("status", ""),
         ("status --run night-1 --json", "for a script"),

@@ -20,7 +20,8 @@ from orchestrator.control import Client, Server
 from orchestrator.cycle_files import remove_old_cycles
 from orchestrator.deadlines import overdue
 from orchestrator.display.screen import Screen
-from orchestrator.display.wording import duration
+from orchestrator.display.wording import among, duration
+from orchestrator.foreground import FOREGROUND
 from orchestrator.launchers.job_end import Cause
 from orchestrator.launchers.launcher import BatchLauncher
 from orchestrator.live_facts import LiveFacts
@@ -215,7 +216,8 @@ class Master:
     # --- people ----------------------------------------------------------------------------------------------
 
     def hear_people(self, now: float) -> None:
-        self.obey(self.screen.press(self.screen.read_keys()), now)
+        for key in self.screen.press(self.screen.read_keys()):
+            self.obey(key, now)
         is_asked = False
         for client in self.server.poll(now):
             if client.command == "status":
@@ -245,8 +247,28 @@ class Master:
         """Do what a key of the terminal asks for."""
         if key == "ctrl-x":
             self.signals.checkpoint += 1
+        elif key == "stop":
+            self.ask_to_stop(now)
+        elif key == "leave":
+            self.leave()
         elif key in KEYS:
             self.steer(KEYS[key])
+
+    def leave(self) -> None:
+        """Give the shell its prompt back and go on without the terminal."""
+        run = self.attempts.run
+        if not FOREGROUND.is_there:
+            self.screen.say("nobody waits for this run, so it cannot leave; close the terminal, and it goes on")
+            return
+        commands = [f"python -m orchestrator {name} --run {run.name}" for name in ("top", "stop")]
+        self.screen.leave(
+            among(
+                run.folder,
+                f"run '{run.name}' goes on without this terminal (pid {os.getpid()})\n"
+                f"  {commands[0]}    shows it\n  {commands[1]}   stops it",
+            )
+        )
+        FOREGROUND.leave()
 
     def steer(self, wish: str, client: Client | None = None) -> None:
         """Pause, resume, validate, change the number of cycles: the store first, then whoever is concerned."""

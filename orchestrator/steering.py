@@ -24,7 +24,7 @@ from state.history import History, ValidationFacts
 from state.store import Store
 from workers.contract import PAUSED, Message
 
-ON_REQUEST = "on request; p, or the command `resume`, goes on"
+ON_REQUEST = "on request; `resume` goes on, or p"
 """Why a run is paused."""
 MOST_CYCLES = 10**9
 

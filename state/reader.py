@@ -27,11 +27,12 @@ from state.history import (
 )
 from state.layout import RunDir
 from state.opening import damaged, read_only, store_error
-from state.series import COLUMNS, POINTS, Thinned, read_series
 from state.requests import PAUSE, VALIDATE
+from state.series import COLUMNS, POINTS, Thinned, read_series
 from state.states import AttemptState, CycleState, RunState
 from state.tables import WITH_ANSWERS, WITH_NODES, WITH_REQUESTS, WITH_TOTALS
 
+EVENTS_SEARCHED = 100_000
 Answers = dict[tuple[int, str], dict[str, AnswerBits]]
 """(cycle, suite) -> task -> bits."""
 Scores = dict[int, list[ValidationFacts]]
@@ -366,6 +367,19 @@ class Reader:
         """The newest events, oldest first. Text comes from workers: escape it for display."""
         rows = self._rows("SELECT t_wall, cycle, step, type, payload FROM events ORDER BY rowid DESC LIMIT ?", [limit])
         return tuple(EventFacts(r[0], r[1], r[2], r[3], _event_text(json.loads(r[4]))) for r in reversed(rows))
+
+    def events_with(self, term: str, limit: int) -> list[EventFacts]:
+        """The newest events whose type or text contains `term`, in any case, oldest first.
+
+        Searches the newest EVENTS_SEARCHED. Text comes from workers: escape it for display.
+        """
+        stored = json.dumps(term)[1:-1].lower()  # as it stands in the JSON of the payload
+        where = "rowid > ? AND (instr(lower(type), ?) OR instr(lower(payload), ?))" if term else "rowid > ?"
+        rows = self._rows(
+            f"SELECT t_wall, cycle, step, type, payload FROM events WHERE {where} ORDER BY rowid DESC LIMIT ?",
+            [max(0, self.last_event() - EVENTS_SEARCHED), *([term.lower(), stored] if term else []), limit],
+        )
+        return [EventFacts(r[0], r[1], r[2], r[3], _event_text(json.loads(r[4]))) for r in reversed(rows)]
 
     def last_event(self) -> int:
         """Number of the newest event; 0 without any."""

@@ -32,11 +32,12 @@ from orchestrator.display.summary import summary
 from orchestrator.display.terminal import Keyboard
 from orchestrator.display.wording import among, harmless
 from orchestrator.engine_check import check_engine
-from orchestrator.explaining import page_of
+from orchestrator.foreground import FOREGROUND
 from orchestrator.full_disk import wait_for_room, waits
 from orchestrator.launchers.registry import launcher_named
 from orchestrator.loop import Master
 from orchestrator.own_code import with_own_code
+from orchestrator.pages import Pages
 from orchestrator.preflight import engine_kept, examined, memory_line, too_small
 from orchestrator.recovery import raise_oom_priority, recover_run
 from orchestrator.resume_profile import has_begun, profile_to_resume
@@ -115,6 +116,8 @@ def run(args: argparse.Namespace) -> int:
     kept = engine_kept(verdict, args) if is_changed_early else ""
     for line in filter(None, (memory_line(verdict), path, disk_line(room), kept)):
         say(f"{line}\n")
+    if sys.stdin is not None and sys.stdin.isatty():
+        FOREGROUND.fork()
     return hold_and_drive(replace(chosen, run=behind_link(chosen.run)), args)
 
 
@@ -258,6 +261,7 @@ def drive(run_dir: RunDir, store: Store, reader: Reader, profile: Profile, *, pl
     token = running.attempt.token if running is not None else ""
     repairs = [*noticed(run_dir), *recover_run(run_dir, store, reader, ledger, clock.utc(), token)]
     screen = open_screen(run_dir, profile, plain=plain)
+    screen.judge = Pages(run_dir, reader)
     screen.reload(reader)
     store.say = screen.say
     try:
@@ -297,9 +301,7 @@ def open_screen(run_dir: RunDir, profile: Profile, *, plain: bool) -> Screen:
 
         display = open_dashboard(sys.stdout) or display
     keyboard = Keyboard() if sys.stdin is not None and sys.stdin.isatty() else None
-    screen = Screen(run_dir, display, keyboard, profile, on_terminal=sys.stdout.isatty())
-    screen.explain = page_of
-    return screen
+    return Screen(run_dir, display, keyboard, profile, on_terminal=sys.stdout.isatty())
 
 
 def finish(run_dir: RunDir, reader: Reader, profile: Profile, screen: Screen, ending: Stop) -> int:

@@ -226,9 +226,8 @@ def render(facts: Mapping[str, Any]) -> str:
         )
     lines += [f"accuracy    {line}" for line in _scores(facts)]
     if near := facts["stagnation"]:
-        lines.append(
-            f"stagnation  {near['rule']} {percent(near['share'])} of the way to {near['action']}: {near['text']}"
-        )
+        share = percent(near["share"])
+        lines.append(f"stagnation  {near['rule']} {share} of the way (then {near['action']}): {near['text']}")
     lines += [f"evaluated   {line}" for line in map(short, facts["evaluations"])]
     if facts["path"]:
         lines.append(f"model       {facts['path']}")

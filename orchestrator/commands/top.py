@@ -1,6 +1,7 @@
-"""Show the dashboard of a run started in another terminal.
+"""Show the dashboard of a run started in another terminal, and steer it with the same keys.
 
-Reads the store once a second and changes nothing. `q` or Ctrl+C leaves, `?` explains; the run goes on.
+Reads the store once a second. `q` or Ctrl+C leaves, and the run goes on. Keys that steer ask the run's master, as the
+commands `pause`, `validate`, `cycles` and `checkpoint` do.
 """
 
 from __future__ import annotations
@@ -8,12 +9,18 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from orchestrator.alive import master_pid, rss_bytes, worker_pid
-from orchestrator.display.screen import PAGE
+from orchestrator.control import Call
+from orchestrator.display.browse import Browser, Page
+from orchestrator.display.keys import KeyReader
+from orchestrator.display.screen import Now
 from orchestrator.display.view import Live, View, build_view
-from orchestrator.explaining import page_of
+from orchestrator.pages import Pages
 from orchestrator.ready import wait_for_any
 from orchestrator.runs import find_run
 from orchestrator.signals import Signals
@@ -27,7 +34,11 @@ from state.states import UNDER_A_MASTER
 
 STEPS, VALIDATIONS, EVENTS = 480, 400, 24
 POLL_S = 1.0
-QUIT = b"qQ\x03\x04"
+QUIT = frozenset({"q", "Q", "ctrl-c", "ctrl-d"})
+STEER = {"p": "pause", "v": "validate", "+": "cycles", "-": "cycles", "ctrl-x": "checkpoint"}
+"""Key -> the command that it sends to the master; p sends `resume` to a paused run."""
+MOST_CALLS = 4
+"""Requests that wait for their answer."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,33 +67,93 @@ def run(args: argparse.Namespace) -> int:
     signals.install()
     keyboard = Keyboard()
     display = Dashboard(console, TOP_KEYS)
-    is_explained = False
+    reader, browser, calls = KeyReader(), Browser(), Calls(run_dir)
     try:
         while display.is_open:
+            display.turn_to(watched.page(browser, time.time()))
             display.update(watched.view(time.time(), time.monotonic()))
-            keys = pressed(keyboard.sources(), signals)
-            if keys is None or set(keys) & set(QUIT):
+            data = pressed(keyboard.sources(), calls.sources(), signals)
+            for text in calls.answers():
+                display.say(text)
+            if data is None:
                 break
-            is_explained ^= bool(keys.count(b"?") % 2)
-            display.turn_to(PAGE, watched.page(time.time()) if is_explained else ())
+            browser.extent = display.extent
+            left = browser.press(reader.read(data))
+            if set(left) & QUIT:
+                break
+            for key in left:
+                if key in STEER:
+                    display.say(calls.send(key, is_paused=watched.rows().history.paused_at is not None))
     finally:
+        calls.close()
         display.close("")
         keyboard.close()
         watched.reader.close()
     return 0
 
 
-def pressed(sources: list[int], signals: Signals) -> bytes | None:
-    """Wait for keys, a signal or the next poll; the keys. None: a stop signal came, or the keyboard is lost."""
+def pressed(keyboard: list[int], calls: list[int], signals: Signals) -> bytes | None:
+    """Wait for keys, an answer, a signal or the next poll; the keys. None: a stop signal, or no keyboard."""
     try:
-        ready = wait_for_any([*sources, signals.wake_reader], POLL_S)
+        ready = wait_for_any([*keyboard, *calls, signals.wake_reader], POLL_S)
         signals.drain()
-        found = [os.read(fd, 64) for fd in ready if fd != signals.wake_reader]
+        found = [os.read(fd, 64) for fd in ready if fd in keyboard]
     except OSError:
         return None
     if signals.stops or signals.hangup or not all(found):
         return None
     return b"".join(found)
+
+
+class Calls:
+    """Requests to the master that wait for their answer."""
+
+    def __init__(self, run_dir: RunDir) -> None:
+        self.run_dir = run_dir
+        self._waiting: list[Call] = []
+
+    def sources(self) -> list[int]:
+        return [call.fileno() for call in self._waiting]
+
+    def send(self, key: str, *, is_paused: bool) -> str:
+        """Ask the master for what the key stands for. Returns what to say meanwhile."""
+        command = "resume" if key == "p" and is_paused else STEER[key]
+        change = f"{key}1" if command == "cycles" else ""
+        if len(self._waiting) >= MOST_CALLS:
+            return f"{command}: {MOST_CALLS} requests wait for their answer already"
+        try:
+            self._waiting.append(Call(self.run_dir, command, change))
+        except LonghaulError as error:
+            return f"{command}: {error.what}"
+        return f"asked: {command} {change}".rstrip()
+
+    def answers(self) -> list[str]:
+        """What came since the last call, in words."""
+        found = []
+        for call in list(self._waiting):
+            if (answer := call.take()) is not None:
+                self._waiting.remove(call)
+                found.append(f"{call.command}: {answer_text(answer)}")
+        return found
+
+    def close(self) -> None:
+        for call in self._waiting:
+            with suppress(OSError):
+                call.close()
+
+
+def answer_text(answer: Mapping[str, Any]) -> str:
+    """A master's answer in a few words."""
+    if not answer.get("ok"):
+        return str(answer.get("error"))
+    if "max_cycles" in answer:
+        most = answer["max_cycles"]
+        return f"cycle {answer['cycle']} of {most}" if most else f"cycle {answer['cycle']}, without a limit"
+    if "validation" in answer:
+        found = answer["validation"]
+        return f"step {found['step']} has {found['metrics']['mean']['accuracy']:.3f} on {found['suite']}"
+    step = f"step {answer['step']}" if "step" in answer else "done"
+    return f"{answer.get('note', '')} ({step})".strip()
 
 
 @dataclass(frozen=True)
@@ -106,7 +177,7 @@ class Watched:
         self.reader = reader
         self._version = -1
         self._rows: _Rows | None = None
-        self._page: tuple[_Rows, list[str]] | None = None
+        self.pages = Pages(run_dir, reader)
 
     def view(self, utc: float, monotonic: float) -> View:
         rows = self.rows()
@@ -124,18 +195,18 @@ class Watched:
             note="interrupted: no master holds this run" if is_interrupted(history, master) else "",
             now=monotonic,
         )
-        return build_view(
-            history, live, rows.steps, rows.validations, rows.events, rows.profile, examples=rows.examples
-        )
+        facts = (rows.steps, rows.validations, rows.events)
+        meter = self.pages.meter(history, rows.profile)
+        return build_view(history, live, *facts, rows.profile, rows.examples, meter)
 
-    def page(self, utc: float) -> list[str]:
-        """The sentences of `explain`."""
+    def page(self, browser: Browser, utc: float) -> Page | None:
+        """The page that is open."""
+        if not browser.name:
+            return None
         rows = self.rows()
         age = max(0.0, utc - rows.history.heartbeat_at)
-        if self._page is None or self._page[0] is not rows:
-            said = page_of(rows.history, rows.profile, rows.steps, master_pid(self.run_dir, age), age)
-            self._page = rows, said
-        return self._page[1]
+        now = Now(rows.history, rows.profile, master_pid(self.run_dir, age), age)
+        return browser.page(lambda name, term: self.pages.content(name, term, rows.steps, now))
 
     def rows(self) -> _Rows:
         """The store's rows. SQLite's data_version tells whether another process has written since."""

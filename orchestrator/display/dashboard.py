@@ -13,6 +13,7 @@ from textwrap import wrap
 from time import localtime, strftime
 from typing import IO, Any
 
+from rich.cells import chop_cells
 from rich.color import ColorSystem
 from rich.console import Console
 from rich.segment import Segment
@@ -21,6 +22,7 @@ from rich.text import Text
 
 from orchestrator.clock import Clock
 from orchestrator.display.arrange import Band, Place, arrange
+from orchestrator.display.browse import Entry, Page
 from orchestrator.display.canvas import Canvas
 from orchestrator.display.plain import write_line
 from orchestrator.display.tiles import KEYS, TILES, keys_line, small
@@ -55,7 +57,11 @@ class Dashboard:
         self._key: tuple[View, int, tuple[int, int]] | None = None
         self._drawn_at = float("-inf")
         self._view: View | None = None
-        self._page: tuple[str, tuple[str, ...]] | None = None
+        self._page: Page | None = None
+        self._wrapped: tuple[tuple[Entry, ...], int, list[Text]] = ((), 0, [])
+        """Entries of the page, a width, and their lines."""
+        self.extent = (0, 1)
+        """Lines of the page, and how many the screen has room for."""
         self.canvas.open()
 
     @property
@@ -74,9 +80,8 @@ class Dashboard:
         at = _utc()
         self._messages.extend(EventLine(at, "", harmless(line)) for line in text.splitlines())
 
-    def turn_to(self, title: str, lines: Sequence[str]) -> None:
-        """Show a page of text in place of the tiles, from the next update on. No lines: the tiles again."""
-        page = (harmless(title), tuple(map(harmless, lines))) if lines else None
+    def turn_to(self, page: Page | None) -> None:
+        """Show a page of text in place of the tiles, from the next update on. None: the tiles again."""
         if page != self._page:
             self._page, self._key, self._drawn_at = page, None, float("-inf")
 
@@ -117,15 +122,21 @@ class Dashboard:
             self._key = None
 
     def _page_of_text(self, width: int, height: int) -> list[str]:
-        """The page as a whole frame, each sentence wrapped and indented after its first line; empty without a page."""
-        if self._page is None:
+        """The page as a whole frame; empty without a page."""
+        page = self._page
+        if page is None:
             return []
-        title, sentences = self._page
-        room, rows = max(8, width - 4), max(1, height - 2)
-        wrapped = [
-            Text(line) for sentence in sentences for line in wrap(sentence, room, subsequent_indent="  ") or [""]
-        ]
-        return self._framed(title, "? goes back", _filled(wrapped, rows), width)[:height]
+        rows = max(1, height - 2)
+        if self._wrapped[:2] != (page.entries, width):
+            self._wrapped = (page.entries, width, _lines_of(page.entries, max(8, width - 4)))
+        lines = self._wrapped[2]
+        self.extent = (len(lines), rows)
+        last = max(0, len(lines) - rows)
+        down = last if page.down < 0 else min(page.down, last)
+        more = f"{down + 1} to {min(len(lines), down + rows)} of {len(lines)}" if last else ""
+        note = " · ".join(filter(None, (more, page.keys)))
+        shown = _filled(lines[down : down + rows], rows)
+        return self._framed(page.title, note, shown, width)[:height]
 
     def _band(self, band: Band, view: View, used: dict[Place, tuple[Any, list[str]]]) -> list[str]:
         stacks = [[line for place in column for line in self._place(place, view, used)] for column in band.columns]
@@ -146,6 +157,8 @@ class Dashboard:
             title, note = view.kind.titles.get(place.tile, tile.title), ""
             if place.tile == "header":
                 title, note = f"longhaul · {view.run}", state_of(view)
+            elif place.tile == "scores":
+                note = view.meter
             inner = _filled(tile.draw(view, place.width - 4, place.height - 2), place.height - 2)
             known = (facts, self._framed(title, note, inner, place.width))
         used[place] = known
@@ -168,6 +181,23 @@ class Dashboard:
         return "".join(
             (segment.style or Style.null()).render(segment.text, color_system=self._colours) for segment in segments
         )
+
+
+def _lines_of(entries: Sequence[Entry], room: int) -> list[Text]:
+    """Entries cut or wrapped to `room` cells, further parts of a line indented after its first."""
+    found: list[Text] = []
+    for entry in entries:
+        for number, line in enumerate(entry.lines):
+            style = entry.style if number == 0 else ""
+            text = Text(line, style)
+            if entry.is_cut or text.cell_len <= room:
+                found.append(text)
+            else:
+                indent = " " * min(len(line) - len(line.lstrip()) + 2, room // 2)
+                is_wide = text.cell_len > len(line)
+                parts = chop_cells(line, room) if is_wide else wrap(line, room, subsequent_indent=indent)
+                found += [Text(part, style) for part in parts or [""]]
+    return found
 
 
 def _filled(lines: Sequence[Text], height: int) -> list[Text]:

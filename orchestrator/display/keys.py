@@ -5,6 +5,8 @@ Used by the master and by `top`. Incremental: a key may arrive in two reads.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 PASTE_BEGINS, PASTE_ENDS = b"\x1b[200~", b"\x1b[201~"
 MOST_PENDING = 1 << 16
 """Bytes of a paste that are kept; the rest is dropped."""
@@ -36,6 +38,8 @@ SEQUENCES = {
     b"\x1b[1~": "home",
     b"\x1b[4~": "end",
 }
+MOST_AT_ONCE = 4
+"""Different characters that somebody may type while the program looks elsewhere."""
 PASTE = "paste"
 """The name of a paste: its text could be mistaken for commands, so nobody obeys it."""
 
@@ -103,6 +107,7 @@ def _character(data: bytes) -> tuple[str, int]:
     return (text if text.isprintable() else ""), length
 
 
-def alone(keys: list[str]) -> str:
-    """The key that was pressed by itself, or repeated; empty for several at once, as in a paste that is not marked."""
-    return keys[0] if keys and set(keys) == {keys[0]} and keys[0] != PASTE else ""
+def deliberate(keys: Sequence[str]) -> list[str]:
+    """The keys of one read that a person pressed. Many different characters at once are a paste that is not marked."""
+    is_typed = len(keys) <= MOST_AT_ONCE or len(set(keys)) == 1
+    return [key for key in keys if key != PASTE and (is_typed or len(key) > 1)]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
 from typing import IO
 
+from orchestrator.display.browse import Page
 from orchestrator.display.scores import TaskScores
 from orchestrator.display.view import View
 from orchestrator.display.wording import TASK_NAMES, count, duration, harmless, percent, points, score
@@ -48,7 +48,8 @@ class Plain:
         self._step_said = -1
         self._stage: tuple[str, str, int | None] = ("", "", None)
         self._stage_since = 0.0
-        self._has_said = self._has_page = False
+        self._has_said, self._page = False, ""
+        self.extent = (0, 1)
 
     def update(self, view: View) -> None:
         """Print what has changed since the last call."""
@@ -64,11 +65,11 @@ class Plain:
         for line in text.splitlines():
             self._write(line, None)
 
-    def turn_to(self, title: str, lines: Sequence[str]) -> None:
+    def turn_to(self, page: Page | None) -> None:
         """Print a page of text when it is opened; what changes in it later is not printed again."""
-        if lines and not self._has_page:
-            self.say("\n".join((f"{title}:", *lines)))
-        self._has_page = bool(lines)
+        if page is not None and page.title != self._page:
+            self.say("\n".join((f"{page.title}:", *(line for entry in page.entries for line in entry.lines))))
+        self._page = page.title if page is not None else ""
 
     def close(self, summary_text: str) -> None:
         self.say(summary_text)

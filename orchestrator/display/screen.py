@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from orchestrator.display.keys import KeyReader, alone
+from orchestrator.display.browse import Browser, Entry, Page
+from orchestrator.display.keys import KeyReader
 from orchestrator.display.terminal import Keyboard
 from orchestrator.display.view import Live, View, build_view
 from orchestrator.display.wording import harmless_lines
@@ -41,14 +43,29 @@ LOUD = event_kinds.names(
 class Display(Protocol):
     """Either of dashboard.Dashboard and plain.Plain."""
 
+    extent: tuple[int, int]
+
     def update(self, view: View) -> None: ...
     def say(self, text: str) -> None: ...
-    def turn_to(self, title: str, lines: Sequence[str]) -> None: ...
+    def turn_to(self, page: Page | None) -> None: ...
     def close(self, summary: str) -> None: ...
 
 
-Explain = Callable[[History, Profile, Sequence[StepFacts], int | None, float], list[str]]
-"""`explaining.page_of`: a display imports nothing that judges."""
+class Judge(Protocol):
+    """`pages.Pages`: what judges or reads more than the display is given. A display imports nothing that does."""
+
+    def content(self, name: str, term: str, steps: Sequence[StepFacts], now: Now) -> Sequence[Entry]: ...
+    def meter(self, history: History, profile: Profile) -> str: ...
+
+
+@dataclass(frozen=True)
+class Now:
+    """What a page about the run as it is needs."""
+
+    history: History
+    profile: Profile
+    master_pid: int | None
+    heartbeat_age_s: float = 0.0
 
 
 class Screen:
@@ -70,11 +87,10 @@ class Screen:
         self.dirty = True
         self.shown_at = 0.0
         self.key_reader = KeyReader()
-        self.explain: Explain = lambda *_: []
-        self.explains = False
-        """Whether the page of `?` is open."""
-        self.explained: History | None = None
-        """Of what it was made."""
+        self.browser = Browser(asks_to_leave=True)
+        self.judge: Judge | None = None
+        self._turned = False
+        """Whether a page is shown."""
 
     # --- facts -----------------------------------------------------------------------------------------------
 
@@ -123,11 +139,18 @@ class Screen:
         if since < LEAST_INTERVAL_S or (not self.dirty and since < IDLE_INTERVAL_S):
             return
         self.shown_at, self.dirty = live.now, False
-        if self.explains and history is not self.explained:
-            self.explained = history
-            self.display.turn_to(PAGE, self.explain(history, self.profile, self.steps, live.master_pid, 0.0))
+        self._turn_page(Now(history, self.profile, live.master_pid))
         facts = (self.steps, self.validations, self.events)
-        self.display.update(build_view(history, live, *facts, self.profile, self.newest))
+        meter = self.judge.meter(history, self.profile) if self.judge is not None else ""
+        self.display.update(build_view(history, live, *facts, self.profile, self.newest, meter))
+
+    def _turn_page(self, now: Now) -> None:
+        """Show the open page as it is now, or the dashboard again."""
+        judge, steps = self.judge, self.steps
+        page = self.browser.page(lambda name, term: judge.content(name, term, steps, now) if judge is not None else ())
+        if page is not None or self._turned:
+            self.display.turn_to(page)
+        self._turned = page is not None
 
     # --- people ----------------------------------------------------------------------------------------------
 
@@ -138,14 +161,24 @@ class Screen:
         """Keys pressed since the last call."""
         return self.keys.read() if self.keys is not None else b""
 
-    def press(self, data: bytes) -> str:
-        """Turn pages of the display. Returns the key that is for the run, if there is one."""
+    def press(self, data: bytes) -> list[str]:
+        """Turn pages of the display. Returns the keys that are for the run."""
         keys = self.key_reader.read(data)
-        if keys.count("?") % 2:
-            self.explains, self.explained, self.dirty, self.shown_at = not self.explains, None, True, 0.0
-            if not self.explains:
-                self.display.turn_to(PAGE, ())
-        return "ctrl-x" if "ctrl-x" in keys else alone(keys)
+        if not keys:
+            return []
+        self.browser.extent = self.display.extent
+        self.dirty, self.shown_at = True, 0.0
+        return self.browser.press(keys)
+
+    def leave(self, text: str) -> None:
+        """Give the terminal back with a last word, and go on without it."""
+        from orchestrator.display.plain import Plain
+
+        if self.keys is not None:
+            self.keys.close()
+        self.display.close(text)
+        self.display = Plain(None)
+        self._log(text)
 
     def go_headless(self) -> None:
         """Continue without the terminal, logging only to orchestrator.log. Output to a file or pipe is unaffected."""
@@ -164,9 +197,6 @@ class Screen:
             self.keys.close()
         self._log(summary)
         self.display.close(summary)
-
-
-PAGE = "how the run stands"
 
 
 def log_text(moment: str, text: str) -> str:

@@ -23,13 +23,12 @@ from state import event_kinds
 
 STATE_STYLES = {"running": f"bold {GOOD}", "failed": f"bold {BAD}", "stagnant": "bold #f0902a"}
 CHART_COLOURS = (("greedy", "#2fae71"), ("sampled", "#3b9eff"), ("worked share", "#f0902a"))
-KEYS: tuple[tuple[str, str], ...] = (
-    ("Ctrl+X", "checkpoint"),
-    ("Ctrl+C", "stop after the step"),
-    ("twice", "stop at once"),
-    ("?", "explain"),
-)
-TOP_KEYS: tuple[tuple[str, str], ...] = (("q", "quit"), ("?", "explain"), ("", "the run goes on in its own terminal"))
+PAGE_KEYS = (("?", "explain"), ("e", "events"), ("s", "samples"), ("m", "metrics"))
+STEERING_KEYS = (("p", "pause"), ("v", "validate"), ("+ -", "cycles"))
+SAVE_KEY = ("Ctrl+X", "checkpoint")
+KEYS: tuple[tuple[str, str], ...] = (("Ctrl+C", "stop"), SAVE_KEY, ("q", "leave"), *PAGE_KEYS, *STEERING_KEYS)
+"""The most needed first: a narrow terminal shows as many as fit."""
+TOP_KEYS: tuple[tuple[str, str], ...] = (("q", "quit"), *PAGE_KEYS, *STEERING_KEYS, SAVE_KEY)
 
 
 # --- progress ------------------------------------------------------------------------------------------------------
@@ -226,11 +225,15 @@ def machine(view: View) -> Text:
 
 
 def keys_line(keys: Sequence[tuple[str, str]], width: int) -> Text:
-    """The keys and their actions, abbreviated on a narrow terminal."""
+    """The keys and their actions, closer together and without the last ones on a narrow terminal."""
     line = Text(" " if width >= SMALL_WIDTH else "")
+    needed = sum(len(key) + len(what) + 1 for key, what in keys) + line.cell_len
+    gap = min(3, max(1, (width - needed) // len(keys)))
     for key, what in keys:
-        label, words = (key, what) if width >= SMALL_WIDTH else (key.replace("Ctrl+", "^"), what.partition(" ")[0])
-        line.append(label, "bold").append((" " if key else "") + words + "   ", "dim")
+        label = key if needed + len(keys) <= width else key.replace("Ctrl+", "^")
+        if line.cell_len + len(label) + len(what) + 1 > width:
+            break
+        line.append(label, "bold").append(f" {what}{' ' * gap}", "dim")
     return line
 
 
@@ -247,6 +250,7 @@ def small(view: View, width: int, height: int, keys: Sequence[tuple[str, str]] =
         name, low = ("reward ", -1.0) if finds_tasks else ("rollouts right ", 0.0)
         spark = sparkline(curve.values, max(4, width - len(name) - 7), low, 1)
         lines.append(Text(name, "dim").append(spark).append(f" {curve.last:+.2f}" if low else f" {curve.last:.2f}"))
+    lines += [Text(view.meter, "dim")] if view.meter else []
     lines.append(machine(view))
     lines += [Text(event.text) for event in view.events[-1:]]
     lines = lines[: max(1, height - 1)]
@@ -286,7 +290,7 @@ _MACHINE = ("worker_pid", "worker_rss_bytes", "master_rss_bytes", "standby", "he
 
 TILES = {
     "header": Tile("", header, (*_TIMERS, "run", "profile")),
-    "scores": Tile("held-out accuracy", scores, ("scores",)),
+    "scores": Tile("held-out accuracy", scores, ("scores", "meter")),
     "chart": Tile("held-out, mean of the tasks", accuracy_chart, ("scores",)),
     "play": Tile("self-play", play, ("rewards", "worked", "tokens", "signals")),
     "data": Tile("buffers", data, ("buffers", "examples", "reading")),

@@ -167,6 +167,8 @@ class View(RunView, WorkerView, ProgressView, StepsView):
     example: Example | None
     examples: int
     events: tuple[EventLine, ...]
+    meter: str
+    """How near the stagnation rule is to firing, in words; empty: it has not begun."""
 
 
 def build_view(
@@ -177,8 +179,9 @@ def build_view(
     events: Sequence[EventFacts],
     profile: Profile,
     examples: Sequence[Mapping[str, Any]] = (),
+    meter: str = "",
 ) -> View:
-    """steps, validations and events: oldest first; examples: newest first."""
+    """steps, validations and events: oldest first; examples: newest first. meter: how near the stagnation rule is."""
     steps = in_order(steps)
     return View(
         **vars(_run_view(history, live, profile)),
@@ -189,6 +192,7 @@ def build_view(
         example=_example(examples[0]) if examples else None,
         examples=history.examples + _not_yet_committed(history, steps),
         events=event_lines(events),
+        meter=meter,
     )
 
 

@@ -7,7 +7,9 @@ import os
 import pty
 import shlex
 import shutil
+import signal
 import subprocess
+import sys
 import termios
 import threading
 from collections.abc import Iterator
@@ -18,9 +20,10 @@ from typing import Any
 
 import pytest
 
+from orchestrator.alive import master_pid
 from tests import REPOSITORY
 from tests.faults.conftest import Clean
-from tests.faults.harness import Master, Scene, scene
+from tests.faults.harness import Master, Scene, is_alive, scene
 from tests.faults.invariants import check_invariants
 
 CTRL_X, CTRL_C = b"\x18", b"\x03"
@@ -135,6 +138,86 @@ def test_E5_terminal_lost_and_then_an_error_still_has_its_exit_code(tmp_path: Pa
         screen.close()
         assert master.end() == 70
         check_invariants(run)
+
+
+def test_q_leaves_the_terminal_and_the_run_goes_on_after_it_is_closed(clean: Clean, tmp_path: Path) -> None:
+    with scene(tmp_path / "run", fake__step_s=0.5, run__checkpoint_every=100) as run, terminal() as screen:
+        before = screen.modes()
+        front = start_on(run, screen)
+        front.wait_for(run.run.rollout_file(1, 2).exists)
+        screen.press(b"q")
+        front.wait_for(lambda: b"leave?" in screen.shown)
+        screen.press(b"l")
+        assert front.end() == 0, "the shell has its prompt"
+        assert screen.modes() == before
+        assert b"goes on without this terminal" in screen.shown.split(NORMAL_SCREEN)[-1]
+        screen.close()
+        watcher = run.launch(["sleep", "600"])
+        watcher.wait_for(lambda: run.one("SELECT state FROM runs") == "finished")
+        run.wait_until_nobody_is_left()
+        assert run.attempts() == [("succeeded", 0, "")], "no worker noticed"
+        watcher.wait_for(lambda: not run.run.lock.read_text() or master_pid(run.run, 0) is None)
+        check_invariants(run, clean.ending)
+
+
+def test_a_kill_of_what_the_shell_started_is_a_kill_of_the_master(clean: Clean, tmp_path: Path) -> None:
+    with scene(tmp_path / "run", fake__step_s=0.5) as run, terminal() as screen:
+        front = start_on(run, screen)
+        front.wait_for(run.run.rollout_file(1, 2).exists)
+        pid = master_pid(run.run, 0)
+        assert pid and pid != front.pid
+        front.kill()
+        watcher = run.launch(["sleep", "600"])
+        watcher.wait_for(lambda: not is_alive(pid))
+        run.wait_until_nobody_is_left()
+        run.finish()
+        check_invariants(run, clean.ending)
+
+
+def test_TERM_of_what_the_shell_started_stops_the_run_and_its_code_is_the_run_s(tmp_path: Path) -> None:
+    with scene(tmp_path / "run", **LONG_STEPS) as run, terminal() as screen:
+        front = start_on(run, screen)
+        front.wait_for(run.run.rollout_file(1, 2).exists)
+        os.kill(front.pid, signal.SIGTERM)
+        assert front.end() == 0
+        assert run.one("SELECT state FROM runs") == "stopped"
+        check_invariants(run)
+
+
+def test_top_steers_the_run(tmp_path: Path) -> None:
+    with scene(tmp_path / "run", **LONG_STEPS | {"fake__step_s": 1}) as run, terminal() as screen:
+        master = run.start()
+        master.wait_for(run.run.rollout_file(1, 2).exists)
+        runs = ["--runs", str(run.root / "runs")]
+        top = start_top(run, screen, runs)
+        master.wait_for(lambda: b"samples" in screen.shown)
+        screen.press(b"p")
+        master.wait_for_line("paused after step")
+        master.wait_for(lambda: b"pause: " in screen.shown)
+        screen.press(b"v")
+        master.wait_for(lambda: run.one("SELECT count(*) FROM validations WHERE asked=1"))
+        screen.press(b"+")
+        master.wait_for_line("cycle 1 of 2: 1 more after it")
+        screen.press(b"-p")
+        master.wait_for_line("resumed after step")
+        screen.press(b"q")
+        assert top.end() == 0
+        master.signal(signal.SIGTERM)
+        assert master.end() == 0
+        assert run.one("SELECT json_extract(profile, '$.run.max_cycles') FROM runs") == 1
+        check_invariants(run)
+
+
+def start_top(run: Scene, screen: Terminal, runs: list[str]) -> Master:
+    return run.launch(
+        [sys.executable, "-m", "orchestrator", "top", *runs],
+        env={"TERM": "xterm-256color", "LANG": "C.UTF-8"},
+        stdin=screen.program,
+        stdout=screen.program,
+        stderr=screen.program,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
 
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.display.keys import PASTE, PASTE_BEGINS, PASTE_ENDS, KeyReader, alone
+from orchestrator.display.keys import PASTE, PASTE_BEGINS, PASTE_ENDS, KeyReader, deliberate
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,14 @@ def test_any_bytes_are_read(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "expected"), [(["p"], "p"), (["+", "+"], "+"), ([], ""), (["q", "p"], ""), ([PASTE], "")]
+    ("keys", "expected"),
+    [
+        pytest.param(["p", "+"], ["p", "+"], id="a quick person"),
+        pytest.param(["down"] * 9, ["down"] * 9, id="a key that repeats"),
+        pytest.param(list("stop the run"), [], id="a paste that is not marked"),
+        pytest.param([*"hello", "up", "ctrl-x"], ["up", "ctrl-x"], id="keys with names are no text"),
+        pytest.param([PASTE, "e"], ["e"], id="a marked paste"),
+    ],
 )
-def test_keys_count_alone(keys: list[str], expected: str) -> None:
-    assert alone(keys) == expected
+def test_a_paste_is_no_command(keys: list[str], expected: list[str]) -> None:
+    assert deliberate(keys) == expected

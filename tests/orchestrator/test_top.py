@@ -47,7 +47,7 @@ def test_a_question_mark_explains_the_run_and_a_second_one_goes_back(top: Termin
     top.until(lambda: "how the run stands" in top.text)
     for part in ("It does not run, and nobody ended it", "A crash now would", "? goes back"):
         assert part in " ".join(top.text.split()), part
-    assert "newest task" not in top.text
+    assert "newest task " not in top.text
     os.write(top.master, b"?")
     top.until(lambda: "newest task" in top.text)
     assert "how the run stands" not in top.text
