@@ -137,7 +137,7 @@ def test_each_suite_keeps_its_first_and_last_validation_and_as_many_between_as_t
     with closing(sqlite3.connect(run.store)) as db, db:
         for cycle in range(31):
             row = [f"c{cycle:06d}", cycle, cycle * 10, json.dumps(validation_metrics(cycle * 10))]
-            db.execute("INSERT INTO validations VALUES (?,'other',?,1,?,.5,1,2,?,0)", row)
+            db.execute("INSERT INTO validations VALUES (?,'other',?,1,?,.5,1,2,?,0,0)", row)
     with closing(Reader.open(run)) as reader:
         found = reader.thinned_validations(5)
         everything = reader.thinned_validations()
