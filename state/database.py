@@ -64,6 +64,8 @@ class WritingConnection:
         self.run = run
         self.say: Callable[[str], None] = _to_stderr
         """Reports that we wait for a lock."""
+        self._is_durable: bool | None = None
+        """What `synchronous` is set to; None: what PRAGMAS says."""
         self.guard: Callable[[], None] = lambda: None
         """Asked before each transaction; raises LonghaulError if another host holds the run by now."""
         if path is None and not run.store.exists():
@@ -143,7 +145,9 @@ class WritingConnection:
         """
         self.guard()
         try:
-            self.db.execute(f"PRAGMA synchronous={'FULL' if durable_commit else 'NORMAL'}")
+            if durable_commit is not self._is_durable:
+                self.db.execute(f"PRAGMA synchronous={'FULL' if durable_commit else 'NORMAL'}")
+                self._is_durable = durable_commit
             self._patiently(self._begin)
         except sqlite3.DatabaseError as error:
             raise store_error(self.run, error) from error

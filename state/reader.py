@@ -74,6 +74,8 @@ class Reader:
     def __init__(self, connection: sqlite3.Connection, run: RunDir) -> None:
         self.connection = connection
         self.run = run
+        self._newest: tuple[int, History] | None = None
+        """`PRAGMA data_version` and what was read at it: it changes with each commit of another connection."""
 
     @classmethod
     def open(cls, run: RunDir) -> Reader:
@@ -107,6 +109,13 @@ class Reader:
     # --- for decisions ---------------------------------------------------------------------------------------
 
     def history(self) -> History:
+        """What was committed when it was called. Reads it only if it is not what the last call read."""
+        version = self._rows("PRAGMA data_version")[0][0]
+        if self._newest is None or self._newest[0] != version:
+            self._newest = version, self._history()
+        return self._newest[1]
+
+    def _history(self) -> History:
         run = self._rows("SELECT run_id, name, state, head, reseeds, stop_reason, created_at, heartbeat_at FROM runs")[
             0
         ]
@@ -135,6 +144,7 @@ class Reader:
             else "SELECT count(*) FILTER (WHERE state='committed' AND cycle>0), coalesce(sum(new_examples),0),"
             " coalesce(sum(train_s),0.0) FROM cycles"
         )[0]
+        first_suite = self._rows("SELECT suite FROM validations ORDER BY rowid LIMIT 1")
         seeding_s = self._rows(
             "SELECT coalesce(sum(span), 0.0) FROM (SELECT max(t_mono) - min(t_mono) AS span FROM events"
             " WHERE cycle=0 AND role='train' GROUP BY attempt)"
@@ -156,9 +166,9 @@ class Reader:
             recent=tuple(_cycle(row, scores) for row in reversed(recent)),
             failures=self._failures(),
             last_attempt=self._last_attempts(current.cycle) if current else {},
-            first_validation=self._validation("ORDER BY step ASC LIMIT 1"),
-            last_validation=self._validation("ORDER BY step DESC LIMIT 1"),
-            best_validation=self._validation("ORDER BY accuracy DESC, step ASC LIMIT 1"),
+            first_validation=self._validation(first_suite, "step ASC"),
+            last_validation=self._validation(first_suite, "step DESC"),
+            best_validation=self._validation(first_suite, "accuracy DESC, step ASC"),
             cycles_done=totals[0],
             examples=totals[1],
             training_s=totals[2],
@@ -197,9 +207,12 @@ class Reader:
             found.setdefault(cycle, []).append(_validation(row, answers.get((cycle, suite))))
         return found
 
-    def _validation(self, order: str) -> ValidationFacts | None:
-        first = self._rows("SELECT suite FROM validations ORDER BY rowid LIMIT 1")
-        rows = self._rows(f"SELECT {_VALIDATION} FROM validations WHERE suite=? {order}", first[0]) if first else []
+    def _validation(self, suites: Sequence[Sequence[str]], order: str) -> ValidationFacts | None:
+        """The first one of the first suite, in this order."""
+        if not suites:
+            return None
+        sql = f"SELECT {_VALIDATION} FROM validations WHERE suite=? ORDER BY {order} LIMIT 1"
+        rows = self._rows(sql, suites[0])
         return _validation(rows[0]) if rows else None
 
     def _failures(self) -> tuple[AttemptFacts, ...]:

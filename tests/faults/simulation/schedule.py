@@ -10,6 +10,7 @@ import shutil
 import signal
 import sqlite3
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -48,6 +49,7 @@ MOST_TICKS = 100_000
 MOST_STARTS = 12
 """Starts of a master after the last fault, at the most: each is needed once for what a fault left."""
 LONG_PAUSE_S = 100.0
+TRAINED_TWICE = "SELECT step FROM trained_steps GROUP BY step HAVING count(*) > 1 LIMIT 1"
 NEVER_ALLOWED = frozenset({ExitCode.STORE, ExitCode.SPEC, ExitCode.VERSION, ExitCode.INPUT, ExitCode.USAGE})
 """Ends of a master that no fault of the simulation excuses."""
 
@@ -106,13 +108,14 @@ class Schedule:
                 left = [str(one.handle) for one in self.machine.living() if not (one.is_stopped or one.is_native)]
                 if left:
                     raise Violation(f"workers are left: {left}")
-            most = self.scene.one("SELECT json_extract(profile, '$.run.max_cycles') FROM runs")
-            check_facts(self.scene, self.clean.get(most), is_all_hashed=False)
-            if left_over := self.scene.rows("SELECT kind FROM requests"):
-                raise Violation(f"requests outlive the run: {left_over}")
-            if not self.scene.one("SELECT verified FROM checkpoints JOIN runs ON head=checkpoint_id"):
-                raise Violation("the run is finished, and its head was never hashed")
-            return ending(self.scene)
+            with closing(self.scene.look()) as self.scene.reading:
+                most = self.scene.one("SELECT json_extract(profile, '$.run.max_cycles') FROM runs")
+                check_facts(self.scene, self.clean.get(most), is_all_hashed=False)
+                if left_over := self.scene.rows("SELECT kind FROM requests"):
+                    raise Violation(f"requests outlive the run: {left_over}")
+                if not self.scene.one("SELECT verified FROM checkpoints JOIN runs ON head=checkpoint_id"):
+                    raise Violation("the run is finished, and its head was never hashed")
+                return ending(self.scene)
         finally:
             world.close()
             shutil.rmtree(self.root)
@@ -162,7 +165,7 @@ class Schedule:
     # --- what must hold after every step -----------------------------------------------------------------------------
 
     def committed(self, connection: sqlite3.Connection) -> None:
-        """After each transaction: only the living master writes, and the head never goes back."""
+        """After each transaction: only the living master writes, the head never goes back, and no step counts twice."""
         if self.world.current is not self.master:
             raise Violation("somebody who is not the master writes the store")
         cursor = sqlite3.Connection.execute(
@@ -171,6 +174,9 @@ class Schedule:
         step = -1 if cursor is None else int(cursor[0])
         if step < self.head_step:
             raise Violation(f"the head went back from step {self.head_step} to {step}")
+        twice = sqlite3.Connection.execute(connection, TRAINED_TWICE).fetchone()
+        if twice is not None:
+            raise Violation(f"step {twice[0]} counts twice")
         self.head_step = step
         self.check_pause(connection)
 
@@ -360,6 +366,7 @@ FAULTS: dict[str, Callable[[Schedule], None]] = {
     "refuse processes": refuse_processes,
     "INT": signals(signal.SIGINT),
     "two INT": signals(signal.SIGINT, signal.SIGINT),
+    "TERM": signals(signal.SIGTERM),
     "USR1": signals(signal.SIGUSR1),
     "HUP": signals(signal.SIGHUP),
     "command checkpoint": command("checkpoint"),
@@ -383,6 +390,7 @@ def profile_of_all(max_cycles: int = 1) -> Profile:
 
 
 def drawn_faults(world: World, ticks: int) -> dict[int, str]:
-    """What happens in a schedule, and when. ticks: that one without faults takes."""
+    """What happens in a schedule, and when. ticks: that one without faults takes; a disturbed run takes more."""
     number = world.draw.choice((1, 1, 2, 3, 5, 8))
-    return {world.draw.randrange(1, ticks + ticks // 2): world.draw.choice(list(FAULTS)) for _ in range(number)}
+    last = ticks if number == 1 else ticks + ticks // 2
+    return {world.draw.randrange(1, last): world.draw.choice(list(FAULTS)) for _ in range(number)}

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from orchestrator import commit, full_disk, hashing, loop, run_directory, verifying, worker_pool
+from orchestrator import commit, full_disk, hashing, live_facts, loop, run_directory, verifying, worker_pool
 from orchestrator.commands import run as run_command
 from orchestrator.display.plain import Plain
 from orchestrator.display.screen import Screen
@@ -164,6 +164,8 @@ def wired(machine: Machine, log: io.StringIO, on_commit: Callable[[sqlite3.Conne
         (full_disk, "wait_for_any", wait),
         (full_disk, "Server", SimulatedServer),
         (full_disk, "say", say),
+        (live_facts.LiveFacts, "_measure_memory", lambda facts, active, now: None),
+        (saving, "LOOK_EVERY_S", 1.0),
         (loop, "STOPPED_BY_SIGNAL_S", 60.0),
         (loop, "wait_for_any", wait),
         (loop, "Server", SimulatedServer),
