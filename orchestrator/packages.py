@@ -16,7 +16,6 @@ PACKAGES = {
     "numpy": "numpy",
     "msgspec": "msgspec",
     "psutil": "psutil",
-    "sqlite_utils": "sqlite-utils",
     "rich": "rich",
     "yaml": "pyyaml",
     "jinja2": "jinja2",
@@ -24,7 +23,7 @@ PACKAGES = {
     "watchdog": "watchdog",
 }
 """Import name -> package name."""
-OWN = ("msgspec", "psutil", "sqlite_utils", "rich")
+OWN = ("msgspec", "psutil", "rich")
 """Packages that the orchestrator imports; workers need the rest."""
 OF_FILES = ("backup", "restore", "archive", "prune")
 NEEDS = {
