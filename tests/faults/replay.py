@@ -18,9 +18,9 @@ import pytest
 
 MODELLED = frozenset(
     {"openat", "write", "pwrite64", "ftruncate", "fallocate", "rename", "unlink", "unlinkat", "mkdir", "rmdir"}
-    | {"fsync", "fdatasync", "link", "linkat", "sendfile"}
+    | {"fsync", "fdatasync", "link", "linkat", "sendfile", "renameat"}
 )
-CALLS = MODELLED | {"writev", "pwritev", "pwritev2", "truncate", "renameat", "renameat2", "mkdirat"}
+CALLS = MODELLED | {"writev", "pwritev", "pwritev2", "truncate", "renameat2", "mkdirat"}
 CALLS |= {"symlink", "symlinkat", "copy_file_range"}
 """All that change files. One that the model does not know fails the test."""
 NOT_ON_DISK = re.compile(r"-shm$|\.sock$")
@@ -98,6 +98,9 @@ def _call(line: str, root: str) -> Call | None:
         call = Call(name, (base,), texts[0][:result] if texts else b"", numbers)
     elif name in ("openat", "unlinkat"):
         call = Call(name, (str(Path(base) / texts[0].decode()),), flags=rest)
+    elif name == "renameat":
+        folders = [_plain(path) for path in re.findall(r"(?:\d+|AT_FDCWD)<([^>]*)>", arguments)]
+        call = Call(name, tuple(str(Path(one) / text.decode()) for one, text in zip(folders, texts, strict=True)))
     elif name == "sendfile":
         copied = [_plain(path) for path in re.findall(r"\d+<([^>]*)>", arguments)]
         call = Call(name, tuple(copied), numbers=(result,))
@@ -196,7 +199,7 @@ class Disk:
                 self._change([(*self._place(call.paths[0]), Folder())])
             case "unlink" | "unlinkat" | "rmdir":
                 self._change([(*self._place(call.paths[0]), None)])
-            case "rename":
+            case "rename" | "renameat":
                 old, new = self._place(call.paths[0]), self._place(call.paths[1])
                 self._change([(*old, None), (*new, old[0].now[old[1]])])
             case "link" | "linkat":

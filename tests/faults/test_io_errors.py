@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,9 +16,8 @@ from random import Random
 import pytest
 
 from profiles.errors import ExitCode
-from tests import REPOSITORY
 from tests.faults.conftest import Clean
-from tests.faults.harness import PATIENCE_S, Scene, faults, scene
+from tests.faults.harness import faults, scene
 from tests.faults.invariants import check_invariants
 
 WRITING = ("write", "pwrite64", "ftruncate", "fallocate", "fsync", "fdatasync", "rename", "unlink", "rmdir", "mkdir")
@@ -30,7 +27,6 @@ SHARED = frozenset({*READING, "write"})
 FULL = frozenset({"write", "pwrite64", "ftruncate", "fallocate", "mkdir", "rename", "openat"})
 """Calls that a full disk refuses."""
 ENDINGS = frozenset({ExitCode.OK, ExitCode.DISK, ExitCode.STORE, ExitCode.INPUT, ExitCode.INTERNAL})
-COMMANDS = ("status", "report", "doctor", "recover", "checkpoint", "stop")
 _BEGUN = re.compile(r"^(\d+) +(\w+)\((.*)")
 _TRIES = 6
 """Places drawn until one hits a file of the run."""
@@ -162,52 +158,3 @@ def test_a_run_survives_any_call_that_fails(
 ) -> None:
     for number in recorded.places.get(call, [])[share::8]:
         try_run(call, error, number, clean, tmp_path)
-
-
-# --- commands --------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    with scene(tmp_path_factory.mktemp("finished") / "run") as run:
-        run.finish()
-        yield run
-
-
-def command_line(run: Scene, command: str) -> list[str]:
-    return [sys.executable, "-m", "orchestrator", command, "--run", run.name, "--runs", str(run.root / "runs")]
-
-
-def ask(run: Scene, before: list[str], command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*before, *command_line(run, command)],
-        cwd=REPOSITORY, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
-
-
-def check_command(command: str, call: str, most: int | None, run: Scene, folder: Path) -> None:
-    """Fail some of a command's calls, one after the other; None: all."""
-    log = folder / "trace"
-    ask(run, strace(log, f"trace={call}"), command)
-    numbers = places(log, run.root / "runs").get(call, [])
-    for number in numbers if most is None else Random(command + call).sample(numbers, min(most, len(numbers))):
-        done = ask(run, injecting(log, call, "EIO", number), command)
-        if is_judged(call, hit := failed_on(log), run.root):
-            faults.append(f"{command}: {hit}")
-            assert "Traceback" not in done.stderr, f"{command}: {hit}\n{done.stderr[-3000:]}"
-            assert done.returncode not in (1, 120), f"{command}: {hit}\n{done.stderr[-3000:]}"
-
-
-@pytest.mark.parametrize("command", ["status", "report"])
-def test_a_command_survives_a_call_that_fails(command: str, finished: Scene, tmp_path: Path) -> None:
-    for call in ("openat", "pread64"):
-        check_command(command, call, 2, finished, tmp_path)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("call", (*READING, "rename", "fsync", "unlink", "mkdir", "write"))
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_survives_any_call_that_fails(command: str, call: str, finished: Scene, tmp_path: Path) -> None:
-    check_command(command, call, None, finished, tmp_path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -40,10 +40,20 @@ class Recording:
         return disk, reported
 
 
-def record(run: Scene, trace: Path, there: Path | None = None, command: list[str] | None = None) -> Recording:
-    """Run a command to its end under strace, and take its files away. there: as in `Recording`. None: `run`."""
+def record(
+    run: Scene,
+    trace: Path,
+    there: Path | None = None,
+    command: list[str] | None = None,
+    look: Callable[[Scene], None] = lambda run: None,
+) -> Recording:
+    """Run a command to its end under strace, and take its files away. there: as in `Recording`. None: `run`.
+
+    look: at what it made, before that is taken away.
+    """
     master = run.launch(recorded(command or run.command("--plain"), trace))
     assert master.end() == 0, master.text()
+    look(run)
     left = {
         str(path.relative_to(run.root)): path.read_bytes()
         for path in run.root.rglob("*")
