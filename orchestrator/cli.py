@@ -118,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         streams.silence(sys.stdout)
         code = 0
     except Exception as error:
-        failure = path_errors.failure_of(error) or _unwritten_if_full(error)
+        failure = _unwritten_if_full(error) or path_errors.failure_of(error)
         if failure is None:
             raise
         code = print_error(failure, runs)
@@ -129,7 +129,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _unwritten_if_full(error: Exception) -> LonghaulError | None:
-    return unwritten(error) if isinstance(error, OSError) and error.errno in FULL else None
+    """Of a full disk, an error without a path is one of our own output: files are named."""
+    return unwritten(error) if isinstance(error, OSError) and error.errno in FULL and not error.filename else None
 
 
 def unwritten(error: OSError) -> LonghaulError:

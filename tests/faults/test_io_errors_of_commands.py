@@ -1,4 +1,4 @@
-"""Any call of the system that a command makes on a run may fail: three lines and a code of its own, and nothing is lost.
+"""Any call that a command makes on a run's files may fail: three lines and a code of its own, and nothing is lost.
 
 Each command is typed on a copy of a run, under strace, which makes one call fail. Then it is typed again.
 """
@@ -36,8 +36,10 @@ PARTS = 4
 
 @dataclass(frozen=True)
 class Command:
-    """words: after `python -m orchestrator`; {root} is the folder of the scene. prepare: what is done to the run before.
-    again: codes that the same command may end with when it is typed again."""
+    """words: after `python -m orchestrator`; {root} is the folder of the scene. prepare: what is done before.
+
+    again: codes that the same command may end with when it is typed again.
+    """
 
     words: str
     prepare: Callable[[Scene], None] = lambda run: None
