@@ -1,13 +1,15 @@
 """The control socket in the run directory, for `checkpoint`, `stop`, `pause` and their like from another terminal.
 
 A client sends one JSON line and receives one when its command is done. The socket is 0600, and the peer must have our
-uid. The server never blocks, and drops idle clients so that they cannot use up its descriptors.
+uid. Where the run's file system holds no sockets (sshfs, some mounts of Windows shares) it has a name of this host's
+kernel alone. The server never blocks, and drops idle clients so that they cannot use up its descriptors.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import socket
@@ -31,6 +33,8 @@ REST_S = 1.0
 """Pause in accepting after running out of descriptors; otherwise the ready listener would end every wait at once."""
 BACKLOG = 128
 """Connections queued by the kernel. Beyond this, `ask` reports that no master is running."""
+NO_SOCKETS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
+"""What file systems say that hold no sockets."""
 NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
@@ -42,6 +46,11 @@ def _short_path(path: Path) -> Iterator[str]:
         yield f"/proc/self/fd/{folder}/{path.name}"
     finally:
         os.close(folder)
+
+
+def _name_in_the_kernel(run: RunDir) -> str:
+    """An abstract address. It has no permissions, so both ends check each other's uid."""
+    return f"\0longhaul-{hashlib.sha256(os.fsencode(run.root.resolve())).hexdigest()[:32]}"
 
 
 @dataclass
@@ -80,9 +89,14 @@ class Server:
         self.path = run.control_socket
         self.path.unlink(missing_ok=True)
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        with _short_path(self.path) as short:
-            self.listener.bind(short)
-        self.path.chmod(0o600)
+        try:
+            with _short_path(self.path) as short:
+                self.listener.bind(short)
+            self.path.chmod(0o600)
+        except OSError as error:
+            if error.errno not in NO_SOCKETS:
+                raise
+            self.listener.bind(_name_in_the_kernel(run))
         self.listener.listen(BACKLOG)
         self.waiting: list[Client] = []
         self._answering: list[Client] = []
@@ -175,14 +189,24 @@ def _peer_uid(connection: socket.socket) -> int:
     return int(struct.unpack("3i", credentials)[1])
 
 
+def _connect(connection: socket.socket, run: RunDir) -> None:
+    """Raises OSError if no master of ours listens."""
+    try:
+        with _short_path(run.control_socket) as short:
+            connection.connect(short)
+    except FileNotFoundError:
+        connection.connect(_name_in_the_kernel(run))
+        if _peer_uid(connection) != os.getuid():
+            raise PermissionError(errno.EPERM, "another user listens there") from None
+
+
 def _connected(run: RunDir, timeout_s: float) -> socket.socket:
     """A connection to the master of `run`. Raises LonghaulError: INPUT if there is none, PERMISSION if it is another
     user's."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(timeout_s)
     try:
-        with _short_path(run.control_socket) as short:
-            connection.connect(short)
+        _connect(connection, run)
     except PermissionError as error:
         connection.close()
         raise LonghaulError(

@@ -39,6 +39,12 @@ ROWS = (
         STEPS,
         r"test_two_hosts::",
     ),
+    Row(
+        "the same on a real network file system (SFTP): each host has its own mount, caches and locks",
+        "69 and which host holds the run; a dead one is followed after 45 s",
+        STEPS,
+        r"test_network_file_system::.*(host|died)",
+    ),
     Row("master killed again while it recovers", "the next start goes on", STEPS, r"test_recovery::"),
     Row(
         "worker killed, hung, deaf, stopped or replaced", "the attempt's end, the next attempt", STEPS, r"test_worker::"
@@ -68,6 +74,12 @@ ROWS = (
         r"test_replay_commands::",
     ),
     Row(
+        "power cut while a real model is trained, evaluated or exported",
+        "the same command goes on, or begins anew",
+        "steps since the last checkpoint that was reported; for an export, all of it",
+        r"test_replay_models::",
+    ),
+    Row(
         "power cut below ext4, xfs, btrfs: blocks missing, torn, out of order",
         "the next start goes on",
         "steps since the last checkpoint that was reported",
@@ -81,6 +93,12 @@ ROWS = (
     ),
     Row(
         "one call of the system fails (EIO, ENOSPC)", "three lines and 73 or 74, or nothing", STEPS, r"test_io_errors::"
+    ),
+    Row(
+        "one call of a command fails (EIO, ENOSPC)",
+        "three lines and a code; the command typed again completes",
+        NOTHING,
+        r"test_io_errors_of_commands::",
     ),
     Row(
         "full disk", '`paused` with what is needed; 73 with `on_full_disk = "stop"`', STEPS, r"full_disk::|::test_D10_"
@@ -152,8 +170,7 @@ TAIL = """
   as hashed, nothing twice, nothing missing, no process left, a sound store.
 - **Mutants**: with one sync, order or check taken out of the code, a test must fail (`tests/faults/test_mutants.py`).
 
-Not tried: a disk that lies about fsync; a network file system itself (two hosts are two masters whose locks do not
-reach each other).
+Not tried: a disk that lies about fsync; NFS, SMB and Lustre themselves.
 """
 
 
