@@ -70,7 +70,7 @@ class Attempts:
         if isinstance(action, Train):
             self.store.plan_cycle(action.cycle, action.phase, action.first_step, action.end_step, action.reseed, utc)
         worker = self.pool.take_standby()
-        token = worker.token if worker is not None else worker_pool.new_token()
+        token = worker.token if worker is not None else self.pool.new_token()
         directory = self.run.attempt(action.cycle, action.attempt, role)
         durable.make_dir(directory.path)
         spec = self.spec(action, history, token, directory.path)

@@ -100,7 +100,7 @@ class Master:
         self.signals = signals
         self.screen = screen
         self.history: History = reader.history()
-        self.pool = WorkerPool(run, self.history.run_id, profile)
+        self.pool = WorkerPool(run, self.history.run_id, profile, store.incarnation)
         ledger = Ledger(run, store, reader, profile.retention)
         self.checkpoint_request = CheckpointRequest(screen.say)
         self.attempts = Attempts(run, store, profile, self.pool, ledger, self.checkpoint_request, screen)

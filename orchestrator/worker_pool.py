@@ -56,8 +56,9 @@ class Active:
 class WorkerPool:
     """Starts, assigns and replaces workers through the launcher named in `launch.launcher`."""
 
-    def __init__(self, run: RunDir, run_id: str, profile: Profile) -> None:
+    def __init__(self, run: RunDir, run_id: str, profile: Profile, incarnation: str) -> None:
         self.run = run
+        self._incarnation = incarnation
         self.owner = owner_of(run, run_id)
         self.kind = profile.run.worker
         self.launcher_name = profile.launch.launcher
@@ -77,10 +78,17 @@ class WorkerPool:
         active = self.active
         return active.worker if active is not None and isinstance(active.action, Train) else None
 
+    def new_token(self) -> str:
+        """Names one worker in its messages, its environment and that of all that it starts: its sandbox, other ranks.
+
+        It begins with the master's incarnation, so that each of them tells which start of a master it belongs to.
+        """
+        return f"{self._incarnation}{secrets.token_hex(6)}"
+
     def warm_up(self, now: float) -> None:
         """Start a standby if there is none, unless one just died or the launcher starts workers only with a task."""
         if self.standby is None and now >= self.next_standby_at and not isinstance(self.launcher, BatchLauncher):
-            self.standby = self.spawn(new_token(), now)
+            self.standby = self.spawn(self.new_token(), now)
 
     def spawn(
         self,
@@ -147,10 +155,6 @@ class WorkerPool:
             self.standby.end()
             self.discard(self.standby)
             self.standby = None
-
-
-def new_token() -> str:
-    return secrets.token_hex(6)
 
 
 LIMITS = {

@@ -60,6 +60,8 @@ class WritingConnection:
         """What `synchronous` is set to; None: what PRAGMAS says."""
         self.guard: Callable[[], None] = lambda: None
         """Asked before each transaction; raises LonghaulError if another host holds the run by now."""
+        self.incarnation = ""
+        """Of the lock under which a master writes; empty: a command does."""
         if path is None and not run.store.exists():
             raise LonghaulError(
                 f"run '{run.name}' has no store at {run.store}",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import secrets
 import socket
 import time
 import weakref
@@ -44,13 +45,16 @@ class Holder:
     boot_id: str
     inode: int = 0
     """Inode of the lock file. A different one means that the file was copied along with the run."""
+    incarnation: str = ""
+    """Random number of this start of a master; the tokens of its workers begin with it."""
 
 
 class RunLock:
     """Held from `acquire` to `release`. Neither a forked child nor an exec keeps it."""
 
-    def __init__(self, fd: int, lease: Lease | None = None) -> None:
+    def __init__(self, fd: int, lease: Lease | None = None, incarnation: str = "") -> None:
         self._fd, self._lease = fd, lease
+        self.incarnation = incarnation
         _held.add(self)
 
     @classmethod
@@ -77,13 +81,14 @@ class RunLock:
                     lease = Lease.take(
                         run.root, socket.gethostname(), _boot_id(), lambda found: _elsewhere(run, found, left, now)
                     )
-            _write(fd, run.lock, Holder(os.getpid(), now, socket.gethostname(), _boot_id(), os.fstat(fd).st_ino))
+            incarnation, inode = secrets.token_hex(4), os.fstat(fd).st_ino
+            _write(fd, run.lock, Holder(os.getpid(), now, socket.gethostname(), _boot_id(), inode, incarnation))
         except BaseException:
             os.close(fd)
             if lease is not None:
                 lease.release()
             raise
-        return cls(fd, lease)
+        return cls(fd, lease, incarnation)
 
     def guard(self) -> None:
         """Raises LeaseLostError if another host may hold the run by now; asked before each write."""

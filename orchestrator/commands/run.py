@@ -137,7 +137,7 @@ def run_once(chosen: Chosen, lock: RunLock, args: argparse.Namespace) -> int | N
     """Drive the run to its end; returns the exit code. None: its disk was full, and there is room again."""
     make_ballast(chosen.run)
     store = open_store(chosen)
-    store.guard = lock.guard
+    store.guard, store.incarnation = lock.guard, lock.incarnation
     try:
         reader = Reader.open(chosen.run)
         try:
