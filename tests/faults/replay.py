@@ -318,7 +318,7 @@ def _resize(content: bytearray, size: int) -> None:
 
 def _store(content: bytearray, path: Path) -> None:
     path.touch(mode=0o600)
-    if any(content):
+    if content.count(0) < len(content):
         path.write_bytes(content)
     else:  # the ballast, without its blocks
         with path.open("r+b") as file:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import shutil
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from profiles.load import load_profile
+from profiles.schema import Profile
 from tests.faults.conftest import Clean
-from tests.faults.harness import Scene, faults, scene
+from tests.faults.harness import KNOBS, Scene, faults, scene
 from tests.faults.invariants import check_invariants
 from tests.faults.replay import NOT_ON_DISK, Call, Disk, calls, recorded
+from tests.faults.simulation.schedule import Schedule
+from tests.faults.simulation.world import Violation
 
 REPORTED = re.compile(rb"checkpoint of step (\d+) is durable")
 
@@ -33,11 +40,16 @@ class Recording:
         """The disk after so many calls, and the newest step whose checkpoint was reported durable; -1: none."""
         disk, reported = Disk(self.root, self.there), -1
         for call in self.calls[:count]:
-            if not re.match(rf"{re.escape(str(self.root))}/(out|err)-\d+$", call.paths[0]):
-                disk.do(call)
-            elif call.name == "write":  # what the master prints
-                reported = max([reported, *map(int, REPORTED.findall(call.data))])
+            reported = self.play(call, disk, reported)
         return disk, reported
+
+    def play(self, call: Call, disk: Disk, reported: int) -> int:
+        """Replay one call on the disk. Returns the newest step that was reported by then."""
+        if not re.match(rf"{re.escape(str(self.root))}/(out|err)-\d+$", call.paths[0]):
+            disk.do(call)
+        elif call.name == "write":  # what the master prints
+            return max([reported, *map(int, REPORTED.findall(call.data))])
+        return reported
 
 
 def record(
@@ -107,6 +119,46 @@ def syncs(recording: Recording) -> list[int]:
     return [number for number, call in enumerate(recording.calls, start=1) if call.name in ("fsync", "fdatasync")]
 
 
+def check_simulated_cut(
+    recording: Recording, disk: Disk, where: str, draw: Random | None, clean: Clean, least: int
+) -> None:
+    """As `check_cut`, but the masters that go on run in this process."""
+    shutil.rmtree(recording.root, ignore_errors=True)
+    disk.after_cut(recording.root, draw)
+    finish_here(recording.root, where, clean, least)
+
+
+def finish_here(root: Path, where: str, clean: Clean, least: int, *, may_walk_back: bool = False) -> None:
+    """Go on with the run in `root` as a simulated schedule without faults does: all code of masters and workers on the
+    real files, in a thirtieth of the time that their processes take. The run must end as if nothing had happened."""
+    schedule = Schedule(
+        zlib.crc32(where.encode()), root, stored_or_new(), clean.ending, is_there=True, may_walk_back=may_walk_back
+    )
+    logging.disable(logging.CRITICAL)  # workers log what is done to them
+    try:
+        schedule.play()
+    except (Violation, AssertionError) as error:
+        raise AssertionError(f"{where}: {error}\n{schedule.log.getvalue()}") from error
+    finally:
+        logging.disable(logging.NOTSET)
+    faults.append(where)
+    assert resumed_from(schedule.log.getvalue()) >= least, f"{where}: step {least} was lost\n{schedule.log.getvalue()}"
+
+
+@cache
+def stored_or_new() -> Profile:
+    """For a run that was not born before the cut; any other has its profile."""
+    return load_profile("fake", [f"{name}={value}" for name, value in KNOBS.items()]).profile
+
+
+def cuts(recording: Recording) -> Iterator[tuple[int, str, Disk, int]]:
+    """After each call: its number, the place in words, the disk, and the newest step that was reported durable."""
+    disk, reported = Disk(recording.root, recording.there), -1
+    for number, call in enumerate(recording.calls, start=1):
+        reported = recording.play(call, disk, reported)
+        yield number, f"after call {number} of {len(recording.calls)}: {call.name}", disk, reported
+
+
 PARTS = 24
 """Of the syncs; each of them is tried by one part."""
 MORE_PARTS = 96
@@ -149,3 +201,26 @@ def test_power_fails_again_while_the_run_recovers(
         again = record(run, tmp_path / "trace", tmp_path / "there")
     for count in range(1, len(again.calls), max(1, len(again.calls) // 4)):
         check_cut(again, count, Random(first + count), clean, reported)
+
+
+DRAWS = 3
+"""Disks after each call: one with what was synced alone, the others with random parts of the rest."""
+SHARES = 8
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("share", range(SHARES))
+def test_power_fails_after_every_call(share: int, recording: Recording, clean: Clean) -> None:
+    for number, where, disk, reported in cuts(recording):
+        if number % SHARES == share:
+            for draw in range(DRAWS):
+                chosen = Random(f"{number} {draw}") if draw else None
+                check_simulated_cut(recording, disk, f"{where}, disk {draw}", chosen, clean, reported)
+
+
+def test_power_fails_after_some_calls(recording: Recording, clean: Clean) -> None:
+    for number, where, disk, reported in cuts(recording):
+        if number % 12 == 5:
+            check_simulated_cut(recording, disk, where, Random(number) if number % 24 == 5 else None, clean, reported)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import sqlite3
 import sys
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from orchestrator.cli import main
 from state.layout import RunDir
 from state.tables import SEALED
 from tests.faults.conftest import Clean
@@ -20,7 +22,7 @@ from tests.faults.harness import Scene, faults, scene
 from tests.faults.invariants import check_invariants
 from tests.faults.test_backup import as_another, made
 from tests.faults.test_large_checkpoints import ALL_ARE_LARGE, flip_a_byte
-from tests.faults.test_replay import Recording, record, resumed_from
+from tests.faults.test_replay import Recording, cuts, finish_here, record, resumed_from
 from tests.faults.test_scrub import stopped_at
 
 HALF = 4
@@ -121,13 +123,18 @@ def told_again(run: Scene, story: Story) -> None:
     assert "Traceback" not in master.text()
 
 
-def check_story(name: str, part: int, parts: int, clean: Clean, tmp_path: Path) -> None:
+def recorded_story(name: str, tmp_path: Path) -> tuple[Story, Recording, int]:
+    """The story, the calls of its command, and the newest step that was reported before."""
     story, root = STORIES[name], tmp_path / "run"
     with scene(root) as run:
         story.prepare(run)
         least = run.head_step() if "rotten" not in story.prepare.__name__ else 0
         shutil.copytree(root, tmp_path / "there") if root.exists() else (tmp_path / "there").mkdir()
-        found = record(run, tmp_path / "trace", tmp_path / "there", story.command(run))
+        return story, record(run, tmp_path / "trace", tmp_path / "there", story.command(run)), least
+
+
+def check_story(name: str, part: int, parts: int, clean: Clean, tmp_path: Path) -> None:
+    story, found, least = recorded_story(name, tmp_path)
     for count in list(range(1, len(found.calls) + 1))[part::parts]:
         for draw in (None, Random(count)):
             check_cut(story, found, count, draw, clean, least)
@@ -156,9 +163,38 @@ def test_power_fails_in(name: str, clean: Clean, tmp_path: Path) -> None:
     check_story(name, FEW // 2, FEW, clean, tmp_path)
 
 
+# --- every call, in this process -------------------------------------------------------------------------------------
+
+
+def typed_here(words: list[str]) -> tuple[int, str]:
+    """Exit code and output of a command; it is typed after `python -m orchestrator`. A traceback is raised."""
+    said = io.StringIO()
+    with redirect_stdout(said), redirect_stderr(said):
+        return main(words), said.getvalue()
+
+
+def check_every_call(name: str, part: int, parts: int, clean: Clean, tmp_path: Path) -> None:
+    story, found, least = recorded_story(name, tmp_path)
+    for number, where, disk, reported in cuts(found):
+        for draw in (None, Random(number)) if number % parts == part else ():
+            shutil.rmtree(found.root, ignore_errors=True)
+            disk.after_cut(found.root, draw)
+            run = Scene(found.root)
+            if story.again:
+                is_there = name == "restore" and RunDir(run.run.root).store.exists()
+                code, said = typed_here(story.command(run)[3:])
+                assert code == (66 if is_there else 0), f"{where}\n{said}"
+            if name == "backup":
+                restore = asking("restore")(as_another(run, "other"))[3:]
+                assert typed_here(restore)[0] == 0 and Scene(found.root, name="other").head_step() == least, where
+                shutil.rmtree(found.root / "runs" / "other")
+            place, may = f"{name} {where} {draw is None}", name == "walk-back"
+            finish_here(found.root, place, clean, max(least, reported), may_walk_back=may)
+
+
 @pytest.mark.exhaustive
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("name", STORIES)
 def test_power_fails_at_every_call_of(name: str, part: int, clean: Clean, tmp_path: Path) -> None:
-    check_story(name, part, PARTS, clean, tmp_path)
+    check_every_call(name, part, PARTS, clean, tmp_path)

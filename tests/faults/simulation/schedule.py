@@ -56,7 +56,8 @@ NEVER_ALLOWED = frozenset({ExitCode.STORE, ExitCode.SPEC, ExitCode.VERSION, Exit
 
 @dataclass(eq=False)
 class Schedule:
-    """faults: tick -> names of what happens there."""
+    """faults: tick -> names of what happens there. is_there: the run was begun before, by others. may_walk_back: its
+    head may be damaged, so that an ancestor becomes the head."""
 
     seed: int
     root: Path
@@ -64,6 +65,8 @@ class Schedule:
     clean: Mapping[int, Ending] = field(default_factory=dict)
     """By `run.max_cycles`: what an undisturbed run ends with."""
     faults: dict[int, str] = field(default_factory=dict)
+    is_there: bool = False
+    may_walk_back: bool = False
 
     def __post_init__(self) -> None:
         self.world = World(self.seed)
@@ -93,11 +96,11 @@ class Schedule:
         world.on_tick = self.between_ticks
         SimulatedServer.waiting = queue.SimpleQueue()
         self.waits_for = sorted(self.faults.items(), reverse=True)
-        self.root.mkdir(parents=True)
+        self.root.mkdir(parents=True, exist_ok=self.is_there)
         starts_since_faults = 0
         try:
             with wired(self.machine, self.log, self.committed):
-                while not self.is_finished():
+                while not self.starts or not self.is_finished():
                     starts_since_faults += not self.waits_for
                     if starts_since_faults > MOST_STARTS:
                         raise Violation(f"{MOST_STARTS} starts after the last fault did not finish the run")
@@ -172,7 +175,7 @@ class Schedule:
             connection, "SELECT step FROM checkpoints JOIN runs ON head=checkpoint_id"
         ).fetchone()
         step = -1 if cursor is None else int(cursor[0])
-        if step < self.head_step:
+        if step < self.head_step and not self.may_walk_back:
             raise Violation(f"the head went back from step {self.head_step} to {step}")
         twice = sqlite3.Connection.execute(connection, TRAINED_TWICE).fetchone()
         if twice is not None:
