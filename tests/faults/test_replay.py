@@ -132,7 +132,7 @@ def finish_here(root: Path, where: str, clean: Clean, least: int, *, may_walk_ba
     """Go on with the run in `root` as a simulated schedule without faults does: all code of masters and workers on the
     real files, in a thirtieth of the time that their processes take. The run must end as if nothing had happened."""
     schedule = Schedule(
-        zlib.crc32(where.encode()), root, stored_or_new(), clean.ending, is_there=True, may_walk_back=may_walk_back
+        zlib.crc32(where.encode()), root, stored_or_new(), {1: clean.ending}, is_there=True, may_walk_back=may_walk_back
     )
     logging.disable(logging.CRITICAL)  # workers log what is done to them
     try:
@@ -220,6 +220,7 @@ def test_power_fails_after_every_call(share: int, recording: Recording, clean: C
                 check_simulated_cut(recording, disk, f"{where}, disk {draw}", chosen, clean, reported)
 
 
+@pytest.mark.timeout(600)
 def test_power_fails_after_some_calls(recording: Recording, clean: Clean) -> None:
     for number, where, disk, reported in cuts(recording):
         if number % 12 == 5:
