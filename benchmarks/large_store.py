@@ -80,7 +80,7 @@ def large_store(
         db.execute("PRAGMA synchronous=OFF")
         db.execute("BEGIN")
         for cycle in range(cycles + 1):
-            insert_answers(db, f"c{cycle:06d}", SUITE, {TASK: made.answers(cycle)})  # type: ignore[arg-type]
+            insert_answers(db, f"c{cycle:06d}", SUITE, {TASK: made.answers(cycle)})
         db.execute("COMMIT")
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return run

@@ -78,7 +78,11 @@ def tell(what: str, name: str, work: Callable[[], None]) -> None:
 
 def command(words: list[str], runs: Path) -> Callable[[], None]:
     given = [sys.executable, "-m", "orchestrator", *words, "--runs", str(runs)]
-    return lambda: subprocess.run(given, stdout=subprocess.DEVNULL, check=True) and None
+
+    def run() -> None:
+        subprocess.run(given, stdout=subprocess.DEVNULL, check=True)
+
+    return run
 
 
 def first_frame(runs: Path) -> None:
