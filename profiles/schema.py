@@ -73,7 +73,26 @@ class Model(Section, frozen=True):
     dtype: Annotated[Literal["float32", "bfloat16"], FIXED] = "float32"
     """Precision of weights in memory. Weights trained in `bfloat16` have a float32 copy for the optimiser."""
     random_init: Annotated[
-        Literal["off", "qwen2-tiny", "qwen2.5-0.5b", "qwen2.5-1.5b", "r1-qwen-1.5b", "qwen2.5-3b"], FIXED
+        Literal[
+            "off",
+            "qwen2-tiny",
+            "qwen2.5-0.5b",
+            "qwen2.5-1.5b",
+            "r1-qwen-1.5b",
+            "qwen2.5-3b",
+            "qwen3-tiny",
+            "qwen3-0.6b",
+            "qwen3-1.7b",
+            "qwen3-4b",
+            "qwen3-8b",
+            "llama-tiny",
+            "llama-3.2-1b",
+            "llama-3.2-3b",
+            "gemma3-tiny",
+            "gemma-3-1b",
+            "smollm3-3b",
+        ],
+        FIXED,
     ] = "off"
     """Instead of `path`: random weights of that shape, drawn from the seed, and a byte tokenizer. For rehearsals."""
     quantization: Annotated[Literal["none", "nf4"], FIXED] = "none"

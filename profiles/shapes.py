@@ -16,105 +16,10 @@ from profiles import capture
 from profiles.architecture import reason_against
 from profiles.description import QKV, Architecture, Layer
 from profiles.families import architecture_of, with_usual_names
+from profiles.named_shapes import ARCHITECTURES as ARCHITECTURES
+from profiles.named_shapes import CLUSTER_ARCHITECTURES as CLUSTER_ARCHITECTURES
+from profiles.named_shapes import PUBLISHED as PUBLISHED
 from profiles.targets import own_targets
-
-QWEN2 = {"model_type": "qwen2"}
-ARCHITECTURES: dict[str, dict[str, Any]] = {
-    "qwen2-tiny": {
-        **QWEN2,
-        "vocab_size": 272,
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "max_position_embeddings": 32_768,
-    },
-    "qwen2.5-0.5b": {
-        **QWEN2,
-        "vocab_size": 151_936,
-        "hidden_size": 896,
-        "intermediate_size": 4864,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 14,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 32_768,
-    },
-    "qwen2.5-1.5b": {
-        **QWEN2,
-        "vocab_size": 151_936,
-        "hidden_size": 1536,
-        "intermediate_size": 8960,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 12,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 32_768,
-    },
-    "r1-qwen-1.5b": {
-        **QWEN2,
-        "vocab_size": 151_936,
-        "hidden_size": 1536,
-        "intermediate_size": 8960,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 12,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 131_072,
-        "tie_word_embeddings": False,
-    },
-    "qwen2.5-3b": {
-        **QWEN2,
-        "vocab_size": 151_936,
-        "hidden_size": 2048,
-        "intermediate_size": 11_008,
-        "num_hidden_layers": 36,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 32_768,
-    },
-}
-"""Published config.json values, the same for Qwen2.5 and Qwen2.5-Coder. Embedding and head are tied by default."""
-
-_OLMO3 = {
-    "model_type": "olmo3",
-    "vocab_size": 100_278,
-    "max_position_embeddings": 65_536,
-    "sliding_window": 4096,
-    "tie_word_embeddings": False,
-}
-CLUSTER_ARCHITECTURES: dict[str, dict[str, Any]] = {
-    "olmo3-7b": {
-        **_OLMO3,
-        "hidden_size": 4096,
-        "intermediate_size": 11_008,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 32,
-    },
-    "olmo3-32b": {
-        **_OLMO3,
-        "hidden_size": 5120,
-        "intermediate_size": 27_648,
-        "num_hidden_layers": 64,
-        "num_attention_heads": 40,
-        "num_key_value_heads": 8,
-    },
-}
-"""The same of models that are trained on several hosts; none is drawn at random."""
-
-PUBLISHED = {
-    "qwen2.5-0.5b": "qwen2.5-0.5b",
-    "qwen2.5-coder-0.5b": "qwen2.5-0.5b",
-    "qwen2.5-1.5b": "qwen2.5-1.5b",
-    "qwen2.5-coder-1.5b": "qwen2.5-1.5b",
-    "qwen2.5-math-1.5b": "qwen2.5-1.5b",
-    "deepseek-r1-distill-qwen-1.5b": "r1-qwen-1.5b",
-    "qwen2.5-3b": "qwen2.5-3b",
-    "qwen2.5-coder-3b": "qwen2.5-3b",
-    "olmo-3-1025-7b": "olmo3-7b",
-    "olmo-3-1125-32b": "olmo3-32b",
-}
-"""Published models by name, in lower case and without `-instruct`, to plan for a folder that does not exist yet."""
-
 
 OF_QWEN2 = Architecture(biases=QKV)
 

@@ -20,6 +20,14 @@ QKVO = ("q_proj", "k_proj", "v_proj", "o_proj")
         ("qwen2.5-1.5b", 1_543_714_304),
         ("r1-qwen-1.5b", 1_777_088_000),
         ("qwen2.5-3b", 3_085_938_688),
+        ("qwen3-0.6b", 596_049_920),
+        ("qwen3-1.7b", 1_720_574_976),
+        ("qwen3-4b", 4_022_468_096),
+        ("qwen3-8b", 8_190_735_360),
+        ("llama-3.2-1b", 1_235_814_400),
+        ("llama-3.2-3b", 3_212_749_824),
+        ("gemma-3-1b", 999_885_952),
+        ("smollm3-3b", 3_075_098_624),
     ],
 )
 def test_parameters_are_counted_as_the_published_models_have_them(name: str, parameters: int) -> None:

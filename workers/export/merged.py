@@ -18,7 +18,7 @@ from torch import Tensor
 from state.weights import INDEX, WEIGHTS
 from workers.models.adapters import ADAPTER
 from workers.models.weights import refuse_not_finite
-from workers.rollout.weight_transfer import base_weights
+from workers.rollout.weight_transfer import base_weights, stored_buffers
 
 Wrote = Callable[[Path], None]
 
@@ -68,6 +68,8 @@ def shapes(model: Any) -> Iterator[tuple[str, int]]:
         if ".lora_" not in name:
             state = getattr(parameter, "quant_state", None)
             yield name, parameter.numel() if state is None else torch.Size(state.shape).numel()
+    for name, buffer in stored_buffers(model):
+        yield name, buffer.numel()
 
 
 def bytes_of(elements: int, dtype: torch.dtype) -> int:

@@ -90,8 +90,10 @@ def masked(
         key, value = (one.repeat_interleave(query.shape[1] // one.shape[1], 1) for one in (key, value))
     scores = capped(query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale), cap)
     if mask is not None:
-        scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
-    return scores.softmax(-1, dtype=torch.float32).to(query.dtype) @ value
+        # Not -inf: a row of padding sees nothing, and its softmax would be NaN.
+        least = torch.finfo(scores.dtype).min
+        scores = scores.masked_fill(~mask, least) if mask.dtype == torch.bool else scores + mask
+    return scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(query.dtype) @ value
 
 
 def attend(

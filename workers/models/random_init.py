@@ -5,11 +5,12 @@ Later code reads the directory like a downloaded one, so a rehearsal exercises t
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
 
-from profiles.shapes import ARCHITECTURES as ARCHITECTURES
+from profiles.named_shapes import ARCHITECTURES as ARCHITECTURES
 from workers.rng import derive
 
 EOS, SPECIAL = "<|endoftext|>", ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -29,13 +30,10 @@ def write(name: str, seed: int, dtype: str, directory: Path) -> None:
     tokenizer = byte_tokenizer()
     eos = tokenizer.token_to_id(EOS)
     describe: Any = AutoConfig.for_model
-    config = describe(
-        **{"tie_word_embeddings": True, **ARCHITECTURES[name]},
-        bos_token_id=None,
-        eos_token_id=eos,
-        pad_token_id=eos,
-        rope_parameters={"rope_theta": 1_000_000.0, "rope_type": "default"},
-    )
+    usual = {"tie_word_embeddings": True, "rope_parameters": {"rope_theta": 1_000_000.0, "rope_type": "default"}}
+    # A config writes into the parameters that it is given.
+    chosen = copy.deepcopy({**usual, **ARCHITECTURES[name]})
+    config = describe(**chosen, bos_token_id=None, eos_token_id=eos, pad_token_id=eos)
     make: Any = AutoModelForCausalLM.from_config
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(seed, 0, f"random_init {name}"))

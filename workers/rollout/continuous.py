@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from workers.models.plain import described
 from workers.rollout.engine import (
     Decode,
     EngineUnavailable,
@@ -51,6 +52,8 @@ class ContinuousEngine:
             raise EngineUnavailable(f"this transformers has no continuous batching that fits: {error}") from error
         if not hasattr(model, "init_continuous_batching"):
             raise EngineUnavailable(f"{type(model).__name__} has no continuous batching in this transformers")
+        if reason := _reason_against(model):
+            raise EngineUnavailable(f"continuous batching does not compute this model: {reason}")
         self._make_config: Any = ContinuousBatchingConfig
         self._make_generation_config: Any = GenerationConfig
         self.model = model
@@ -123,6 +126,15 @@ class ContinuousEngine:
 
     def close(self) -> None:
         pass
+
+
+def _reason_against(model: Any) -> str:
+    """Why transformers' paged attention does not compute a model; empty if it may, which the probe then decides."""
+    if not getattr(model, "_supports_sdpa", True):
+        return "its family may have soft caps, which paged attention lacks"
+    found = described(model)
+    is_uneven = found is not None and any(layer.head_dim or layer.key_heads for layer in found.layers)
+    return "its layers differ in the heads that they cache" if is_uneven else ""
 
 
 def as_error(text: str) -> Exception:

@@ -32,10 +32,20 @@ def adapter_rank(model: Any) -> int:
 
 
 def base_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
-    """Every weight except the adapters', by its checkpoint name; tied weights once."""
+    """Every weight except the adapters', by its checkpoint name; tied weights once. Buffers that a checkpoint holds
+    follow."""
     for name, parameter in model.named_parameters():
         if ".lora_" not in name:
             yield name.replace(".base_layer.", "."), _values(parameter)
+    yield from stored_buffers(model)
+
+
+def stored_buffers(model: Any) -> Iterator[tuple[str, Tensor]]:
+    """Buffers that belong to a checkpoint, such as the scale of a layer."""
+    for name, buffer in model.named_buffers():
+        owner, _, last = name.rpartition(".")
+        if last not in model.get_submodule(owner)._non_persistent_buffers_set:
+            yield name, buffer
 
 
 def _values(parameter: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tests.workers.loss.fused_cases import Allocations, Case, assert_same, case, gradients, plain_log_probs, plain_loss
-from workers.loss.fused_loss import Terms, fused_entropy, fused_log_probs, fused_policy_loss
+from workers.loss.fused_loss import Terms, fused_entropy, fused_log_probs, fused_loss, fused_policy_loss
 from workers.models import packing
 from workers.models.log_probs import Scored, score
 
@@ -38,6 +38,39 @@ def test_row_17_log_probs_and_entropies_and_row_18_their_gradients_are_those_of_
         mine, theirs = (((one[0] + of_entropy * one[1]) * weights).sum() for one in (found, expected))
         mine, theirs = (torch.autograd.grad(loss, c[:3], retain_graph=True) for loss in (mine, theirs))
         assert_same(mine, theirs, slope)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64])
+@pytest.mark.parametrize(("scale", "cap"), [(0.3, None), (1.0, 2.0), (2.5, 1.5)])
+def test_scaled_and_capped_logits_have_the_log_probs_entropies_and_gradients_of_full_ones(
+    chunk: int, scale: float, cap: float | None
+) -> None:
+    c = case(has_bias=True)
+
+    def truth() -> tuple[Tensor, Tensor]:
+        logits = (c.hidden @ c.weight.t() + c.bias) * scale
+        log_p = torch.log_softmax((logits if cap is None else (logits / cap).tanh() * cap) / 0.7, -1)
+        return log_p.gather(1, c.tokens.targets[:, None]).squeeze(1), -(log_p.exp() * log_p).sum(-1)
+
+    weights = torch.linspace(-1, 1, len(c.tokens.targets), dtype=torch.float64)
+    found = fused_log_probs(
+        c.hidden, c.weight, c.tokens.targets, temperature=0.7, chunk=chunk, bias=c.bias, scale=scale, cap=cap
+    )
+    expected = truth()
+    assert_same(found, expected, 1e-12)
+    mine, theirs = (((one[0] + 0.3 * one[1]) * weights).sum() for one in (found, expected))
+    assert_same(torch.autograd.grad(mine, c[:3]), torch.autograd.grad(theirs, c[:3]), 1e-10)
+    once, log_probs, _ = fused_loss(
+        c.hidden, c.weight, c.tokens.targets, lambda p, h, part: (p + 0.3 * h) * weights[part], temperature=0.7,
+        chunk=chunk, bias=c.bias, scale=scale, cap=cap,
+    )  # fmt: skip
+    assert_same([log_probs], [expected[0].detach()], 1e-12)
+    again = truth()
+    assert_same(
+        torch.autograd.grad(once, c[:3]),
+        torch.autograd.grad(((again[0] + 0.3 * again[1]) * weights).sum(), c[:3]),
+        1e-10,
+    )
 
 
 def test_row_21_entropy_of_a_fair_choice_and_of_a_certain_one() -> None:

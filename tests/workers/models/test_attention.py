@@ -191,6 +191,33 @@ def test_a_long_row_gets_its_mask_in_parts_and_has_the_same_numbers(monkeypatch:
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("limit", [100, 1000], ids=["in parts", "at once"])
+@pytest.mark.parametrize(("window", "cap"), [(9, None), (None, 3.0), (9, 3.0)])
+def test_windows_count_positions_of_the_lone_sequence_and_caps_bend_its_scores(
+    window: int | None, cap: float | None, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A completion far to the right in its row is as near to its prompt as the first one is."""
+    made = pack([[Unit(tuple(range(30)), (tuple(range(50)), tuple(range(40)), tuple(range(70))), (0, 1, 2))]])
+    length = made.ids.shape[1]
+    q, k, v, _ = (one.double() for one in heads_of(made.segments, 4, 2, 16))
+    monkeypatch.setattr(attention, "MASKED_QUERIES", limit)
+    module: Any = torch.nn.Module()
+    module.num_key_value_groups, module.window, module.cap = 2, window, cap
+    segments = torch.cat((made.segments, made.positions[:, None, :, None].int()), -1)
+    found = attention.attend(module, q, k, v, segments, scaling=0.3)[0]
+    begin = 30
+    for size in (49, 39, 69):
+        alone = torch.tensor([*range(30), *range(begin, begin + size)])
+        begin += size
+        keys, values = (one[:, :, alone].repeat_interleave(2, 1) for one in (k, v))
+        scores = q[:, :, alone] @ keys.mT * 0.3
+        scores = scores if cap is None else (scores / cap).tanh() * cap
+        near = torch.arange(30 + size)[:, None] - torch.arange(30 + size)
+        hidden = (near < 0) | (near >= (window or length))
+        truth = scores.masked_fill(hidden, float("-inf")).softmax(-1) @ values
+        torch.testing.assert_close(found[:, alone], truth.transpose(1, 2), rtol=1e-10, atol=1e-10)
+
+
 @pytest.mark.parametrize(("dim", "reason"), [(64, ""), (80, "ValueError: they support heads of 16, 32, 64, 128")])
 def test_kernels_that_cannot_run_are_told_and_left_out(dim: int, reason: str, caplog: pytest.LogCaptureFixture) -> None:
     attention.has_kernels.cache_clear()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -121,11 +123,12 @@ def test_random_weights_belong_to_the_seed(good: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", random_init.ARCHITECTURES)
 def test_parameters_that_are_counted_from_a_config_are_those_of_the_model(name: str) -> None:
-    from transformers import Qwen2Config, Qwen2ForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
-    config = {"tie_word_embeddings": True} | random_init.ARCHITECTURES[name]
+    config = {"tie_word_embeddings": True, "pad_token_id": 0} | copy.deepcopy(random_init.ARCHITECTURES[name])
+    make: Any = AutoConfig.for_model
     with torch.device("meta"):
-        model = Qwen2ForCausalLM(Qwen2Config(**config))
+        model = AutoModelForCausalLM.from_config(make(**config))
     assert sum(parameter.numel() for parameter in model.parameters()) == shape_of(config).parameters
 
 
