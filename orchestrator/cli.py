@@ -48,6 +48,7 @@ COMMANDS = {
     "generate": "complete a prompt, or chat, with a checkpoint or a model directory; the text is streamed",
     "export": "export a checkpoint as an adapter, a merged model, or a model that llama.cpp can convert",
     "report": "write report.html with curves, cycles and examples; of several runs, a page that compares them",
+    "notify": "show the messages that a run has sent; `--test` tries every target",
     "service": "write a systemd user unit that starts a run and keeps it alive, and print a recipe for tmux",
     "completion": "print a script that completes commands, options, runs, profiles and knobs in bash, zsh or fish",
 }

@@ -97,6 +97,11 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("export --run night-1 --adapter --checkpoint best --out exported/adapter", ""),
     ),
     "report": (("report --run night-1", "writes runs/night-1/report.html"),),
+    "notify": (
+        ("notify --run night-1", "what was sent, and what failed"),
+        ("notify --test --profile my.toml", "try every target now"),
+        ("notify --test --set 'notify.urls_env=\"NTFY_URL\"'", "without a profile of your own"),
+    ),
     "service": (
         ("service --run night-1", "a run that has begun"),
         ("service --profile my.toml --run night-2 --print", "a new one; only show the unit"),

@@ -16,6 +16,7 @@ from profiles.built_in import BUILT_IN
 from profiles.grpo import Grpo as Grpo
 from profiles.launch import Launch as Launch
 from profiles.memory import Memory as Memory
+from profiles.notify import Notify as Notify
 from profiles.open_instruct.section import OpenInstruct as OpenInstruct
 from profiles.section import FIXED, FREE, Count, Positive, Seconds, Share
 from profiles.section import Section as Section
@@ -409,6 +410,7 @@ class Profile(Section, frozen=True):
     data: Data = Data()
     retention: Retention = Retention()
     trackers: Trackers = Trackers()
+    notify: Notify = Notify()
     timeouts: Timeouts = Timeouts()
     retry: Retry = Retry()
     fake: Fake = Fake()

@@ -148,6 +148,11 @@ class RunDir:
         return self.root / "trackers"
 
     @property
+    def notify(self) -> Path:
+        """State and log of the process that sends messages."""
+        return self.root / "notify"
+
+    @property
     def quarantine(self) -> Path:
         return self.root / "quarantine"
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from profiles.notify import Notify
 from profiles.schema import Columns, Profile, Trackers
 
 # --- messages that any worker may send -------------------------------------------------------------------------------
@@ -182,6 +183,18 @@ class Wrote(Struct, frozen=True, tag="wrote"):
     bytes: int
 
 
+# --- notify ----------------------------------------------------------------------------------------------------------
+
+
+class Delivered(Struct, frozen=True, tag="delivered"):
+    """A test message was tried. target: its name, which gives no secret away. error: why it failed; empty: it was
+    taken."""
+
+    target: str
+    error: str
+    seconds: float
+
+
 # --- init ------------------------------------------------------------------------------------------------------------
 
 
@@ -235,6 +248,7 @@ Said = (
     | Completed
     | Refused
     | Wrote
+    | Delivered
     | Looked
 )
 """Any message from a worker."""
@@ -429,3 +443,22 @@ class TrackSpec(Struct, frozen=True):
     trackers: Trackers
     config: dict[str, Any]
     """The profile, for trackers that list runs by their settings."""
+
+
+class NotifySpec(Struct, frozen=True):
+    """First input of `python -m workers.notify`, which replies with Note, or with Delivered for a test.
+
+    The command writes a byte before the run ends; closing the input without it means that the master has crashed.
+    """
+
+    store: str
+    """Absolute: the run's store, which the worker reads; empty for a test."""
+    folder: str
+    """Absolute: the worker's own state."""
+    name: str
+    run_id: str
+    notify: Notify
+    was_state: str = ""
+    was_changed_at: float = 0.0
+    """State of the run, and when it was set, before this start: no news."""
+    is_test: bool = False

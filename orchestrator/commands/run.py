@@ -36,6 +36,7 @@ from orchestrator.foreground import FOREGROUND
 from orchestrator.full_disk import wait_for_room, waits
 from orchestrator.launchers.registry import launcher_named
 from orchestrator.loop import Master
+from orchestrator.notifying import notified
 from orchestrator.own_code import with_own_code
 from orchestrator.pages import Pages
 from orchestrator.preflight import engine_kept, examined, memory_line, too_small
@@ -142,13 +143,14 @@ def run_once(chosen: Chosen, lock: RunLock, args: argparse.Namespace) -> int | N
         reader = Reader.open(chosen.run)
         try:
             profile = profile_to_resume(chosen.run, chosen.profile, store, reader, args)
-            try:
-                return drive(chosen.run, store, reader, profile, plain=args.plain)
-            except LonghaulError as error:
-                if not waits(error, chosen.run, profile):
-                    raise
-                wait_for_room(chosen.run, profile, store, reader.history().step, error)
-                return None
+            with notified(chosen.run, reader.history(), profile.notify, say):
+                try:
+                    return drive(chosen.run, store, reader, profile, plain=args.plain)
+                except LonghaulError as error:
+                    if not waits(error, chosen.run, profile):
+                        raise
+                    wait_for_room(chosen.run, profile, store, reader.history().step, error)
+                    return None
         finally:
             reader.close()
     finally:
