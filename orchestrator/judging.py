@@ -16,6 +16,7 @@ from profiles.built_in import BUILT_IN
 from profiles.footprint import GIB, Demand
 from profiles.schema import Model, Profile
 from profiles.shapes import ARCHITECTURES, Shape, published, shape_of
+from profiles.text_part import text_part
 from profiles.worker_kinds import worker_kind_of
 
 
@@ -30,7 +31,7 @@ def shape_for(model: Model) -> Shape | None:
         return None
     folder = Path(model.path).expanduser()
     try:
-        return shape_of(json.loads((folder / "config.json").read_bytes()))
+        return shape_of(text_part(json.loads((folder / "config.json").read_bytes())))
     except (OSError, ValueError, KeyError, TypeError):
         return published(folder.name)  # the worker reports a broken config.json
 
@@ -45,7 +46,7 @@ def config_for(model: Model) -> Mapping[str, Any] | None:
         found = json.loads((folder / "config.json").read_bytes())
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return text_part(found) if isinstance(found, dict) else None
 
 
 @dataclass(frozen=True)

@@ -147,6 +147,17 @@ def the_built_in_model_has_its_own_style(p: Profile) -> Finding | None:
     )
 
 
+def thinking_needs_a_template(p: Profile) -> Finding | None:
+    if p.model.thinking == "template" or p.run.worker == "fake":
+        return None
+    knobs = ("model.thinking", "model.prompt_style")
+    if p.model.prompt_style not in ("azr-chat", "chat", "boxed-chat"):
+        return Finding(knobs, f'is read by chat templates only, and prompt_style = "{p.model.prompt_style}" has none')
+    if p.model.thinking == "off" and p.model.prompt_style == "azr-chat":
+        return Finding(knobs, 'contradicts prompt_style = "azr-chat", whose prompts end inside a thought')
+    return None
+
+
 def self_play_has_words(p: Profile) -> Finding | None:
     if p.run.worker != "azr" or p.model.prompt_style not in FOR_PROBLEMS:
         return None
@@ -344,6 +355,7 @@ RULES = (
     random_weights_need_no_path,
     solve_batch_is_used,
     the_built_in_model_has_its_own_style,
+    thinking_needs_a_template,
     self_play_has_words,
     proposer_share_is_used,
     solver_mix_is_used,

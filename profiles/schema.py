@@ -66,11 +66,15 @@ class Model(Section, frozen=True):
 
     path: Annotated[str, FIXED] = "pocket"
     """`pocket` or `pocket-words` for a built-in model, else a directory with a Hugging Face checkpoint."""
+    trust_remote_code: Annotated[bool, FIXED] = False
+    """Run Python code of the model's directory, where transformers lacks the architecture: as you, not sandboxed."""
     prompt_style: Annotated[Literal["pocket", "azr", "azr-chat", "verbatim", "chat", "boxed", "boxed-chat"], FIXED] = (
         "pocket"
     )
     """Self-play: `azr`, `azr-chat` by a chat template. GRPO: `verbatim`, `chat` add no words; `boxed` asks for
     \\boxed{}."""
+    thinking: Annotated[Literal["template", "on", "off"], FIXED] = "template"
+    """Switch of chat templates that have one (Qwen 3, SmolLM 3, Granite). `template`: what it does by itself."""
     dtype: Annotated[Literal["float32", "bfloat16"], FIXED] = "float32"
     """Precision of weights in memory. Weights trained in `bfloat16` have a float32 copy for the optimiser."""
     random_init: Annotated[
@@ -98,6 +102,8 @@ class Model(Section, frozen=True):
     """Instead of `path`: random weights of that shape, drawn from the seed, and a byte tokenizer. For rehearsals."""
     quantization: Annotated[Literal["none", "nf4"], FIXED] = "none"
     """`nf4`: frozen linear layers in 4 bits (bitsandbytes), about 0.52 bytes a weight instead of 2 (QLoRA)."""
+    cache_gib: Annotated[float, Meta(ge=0), FREE] = 64.0
+    """Disk for bases in 4 bits, kept for later starts in $LONGHAUL_CACHE (~/.cache/longhaul). 0: quantise each time."""
     gradient_checkpointing: Annotated[bool, FREE] = False
     """Recompute a layer's activations in the backward pass: a third slower, memory of one layer instead of all."""
 

@@ -1,11 +1,19 @@
 """What holds for all tests: hypothesis judges answers, not speed, since tests also run on busy machines."""
 
+import atexit
 import os
+import shutil
 import signal
+import tempfile
 import threading
 from collections.abc import Iterator
 
 import pytest
+
+# What tests make is not to stay in the user's cache.
+if "LONGHAUL_CACHE" not in os.environ:
+    os.environ["LONGHAUL_CACHE"] = tempfile.mkdtemp(prefix="longhaul-tests-cache-")
+    atexit.register(shutil.rmtree, os.environ["LONGHAUL_CACHE"], ignore_errors=True)
 
 # Read when torch is loaded: threads that wait awake take the cores from the other test process.
 os.environ.setdefault("GOMP_SPINCOUNT", "0")

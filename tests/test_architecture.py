@@ -369,7 +369,12 @@ def dangers(path: Path) -> Iterator[str]:
 def test_nothing_outside_the_sandbox_runs_a_text_as_code() -> None:
     # benchmarks.sandbox times the unprotected way beside ours, on programs that stand in that very file.
     outside = [path for path in sources(*CODE) if not within(name_of(path), "workers.sandbox", "benchmarks.sandbox")]
-    assert [danger for path in outside for danger in dangers(path)] == []
+    found = [danger for path in outside for danger in dangers(path)]
+    # `model.trust_remote_code`, off unless a person says that they have read the model's code.
+    assert [one for one in found if not (one.startswith(READER) and one.endswith(" trusts remote code"))] == []
+
+
+READER = "workers/models/reader.py:"
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ class Tools:
         return Sampling(temperature=knobs.temperature, max_new_tokens=knobs.max_completion_tokens, stop=self.style.stop)
 
     def encode(self, text: str) -> tuple[int, ...]:
-        return self.tokenizer.encode(text)
+        return self.tokenizer.encode_prompt(text)
 
     def text_of(self, rollout: Rollout) -> str:
         """The completion without its stop token. Keeps the stop text, which is part of the answer."""

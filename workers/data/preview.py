@@ -108,7 +108,7 @@ class _Show:
         if self._environment is not None:  # it is asked for the rows that are shown, and no others
             return []
         allowed = self._profile.sampling.max_prompt_tokens
-        counts = ((one, len(self._tokenizer.encode(self.prompt(one)))) for one in found.problems)
+        counts = ((one, len(self._tokenizer.encode_prompt(self.prompt(one)))) for one in found.problems)
         return [
             {"line": one.line, "source": one.source, "reason": _too_long(tokens, allowed)}
             for one, tokens in counts
@@ -117,7 +117,7 @@ class _Show:
 
     def row(self, problem: Problem) -> dict[str, Any]:
         prompt = self.prompt(problem)
-        tokens, allowed = len(self._tokenizer.encode(prompt)), self._profile.sampling.max_prompt_tokens
+        tokens, allowed = len(self._tokenizer.encode_prompt(prompt)), self._profile.sampling.max_prompt_tokens
         part = "held_out" if is_held_out(problem, self._profile.data.held_out) else "train"
         return {
             "line": problem.line,

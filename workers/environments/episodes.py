@@ -33,6 +33,8 @@ class Renderer(Protocol):
 
 
 class Encoder(Protocol):
+    def encode_prompt(self, text: str) -> tuple[int, ...]: ...
+
     def encode(self, text: str) -> tuple[int, ...]: ...
 
     def decode(self, ids: Sequence[int]) -> str: ...
@@ -147,7 +149,7 @@ class Episodes:
             self._fail(one, error)
             return one
         one.number = found.episode
-        one.prompt = self.tokenizer.encode(self.renderer.opening(found.messages, found.tools))
+        one.prompt = self.tokenizer.encode_prompt(self.renderer.opening(found.messages, found.tools))
         if not one.prompt or len(one.prompt) > self.max_prompt_tokens:
             self.runner.end(one.number)
             self._fail(one, _not_askable(len(one.prompt), self.max_prompt_tokens))

@@ -222,12 +222,12 @@ def _opened(spec: EvaluationSpec, answer_format: AnswerFormat, suites: Sequence[
 
     tokenizer = Tokenizer(Path(spec.model))
     prompts = [prompt for suite in suites for prompt in suite.prompts(answer_format)]
-    encoded = [tokenizer.encode(prompt) for prompt in prompts]
+    encoded = [tokenizer.encode_prompt(prompt) for prompt in prompts]
     longest = max(map(len, encoded))
     if spec.profile.grpo.environment.name:  # which says itself what the prompts are
         return open_examinee(spec, answer_format, max(longest, spec.profile.sampling.max_prompt_tokens))
-    for prompt, ids in zip(prompts, encoded, strict=True):
-        if tokenizer.decode(ids).split() != prompt.split():
+    for prompt in prompts:
+        if tokenizer.decode(tokenizer.encode(prompt)).split() != prompt.split():
             say(Note("the tokenizer does not reproduce the prompts exactly: is it meant for such text?"))
             break
     return open_examinee(spec, answer_format, longest)

@@ -16,7 +16,9 @@ from workers.export.merged import write_weights
 from workers.line_contract import ExportSpec, Loading, Wrote
 from workers.lines import Say
 from workers.models import adapters, load
+from workers.models.directory import code_files
 from workers.models.policy import profile_for_reading, restored_policy
+from workers.models.reader import plain_config
 from workers.models.torch_setup import device_of, set_up_torch
 
 FACTS = "export.json"
@@ -88,13 +90,12 @@ def _write_merged(spec: ExportSpec, out: Path, say: Say, wrote: Any) -> str:
         raise _refused("--gguf-ready writes 16 bits; float32 was asked for", "--dtype bfloat16 or float16, or --merged")
     set_up_torch(profile, isolate=False)
     with _plain_files(spec) as source:
-        config = json.loads((source / "config.json").read_bytes())
-        for name in load.MODEL_FILES:
+        for name in (*load.MODEL_FILES, *code_files(source)):
             if (source / name).is_file():
                 (out / name).write_bytes((source / name).read_bytes())
     say(Loading())
     model = restored_policy(profile, Path(spec.directory), spec.step, device_of(profile)).model
-    (out / "config.json").write_text(config_json(config, model, wanted))
+    (out / "config.json").write_text(config_json(plain_config(out, model), model, wanted))
     if not (out / "generation_config.json").is_file():
         stop = model.generation_config.eos_token_id
         (out / "generation_config.json").write_text(json.dumps({} if stop is None else {"eos_token_id": stop}) + "\n")

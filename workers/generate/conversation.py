@@ -27,7 +27,7 @@ class Words:
         self.name = style
         self.stop: tuple[str, ...] = ()
         self._messages: list[dict[str, str]] = []
-        self._render = chat.conversation_of(directory) if style == "chat" else None
+        self._render = chat.conversation_of(directory, profile.model.thinking) if style == "chat" else None
         self._wrap: Callable[[str], str] = lambda text: text
         if style == "run":
             self._wrap, self.stop = _trained_words(profile, directory)

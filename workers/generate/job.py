@@ -70,7 +70,7 @@ class Answerer:
     def answer(self, text: str, seed: int) -> None:
         """Stream the completion of one prompt, and report how it ended."""
         self._inbox.is_stopped.clear()
-        ids = self._policy.tokenizer.encode(self._words.prompt(text))
+        ids = self._policy.tokenizer.encode_prompt(self._words.prompt(text))
         room = self.positions - len(ids) if self.positions else self._spec.max_new_tokens
         if not ids or room < 1:
             why = f"it has {len(ids)} tokens, and the model has {self.positions} positions" if ids else "it is empty"

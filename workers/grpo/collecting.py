@@ -68,7 +68,7 @@ class Asker:
         return grpo_rewards_of(self.profile.grpo, self.slow)
 
     def prompt_ids(self, problem: Problem) -> tuple[int, ...]:
-        return self.tokenizer.encode(prompt_of(self.answer_format, problem))
+        return self.tokenizer.encode_prompt(prompt_of(self.answer_format, problem))
 
     def rollouts(
         self, problems: Sequence[int], seeds: Callable[[int, int], int], count: int, on_end: OnEnd | None = None

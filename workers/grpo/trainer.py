@@ -112,7 +112,7 @@ class GrpoTrainer:
         if self._environment is None:  # which says itself what the prompts are
             usable = drop_long(
                 found,
-                lambda one: len(tokenizer.encode(prompt_of(answer_format, one))),
+                lambda one: len(tokenizer.encode_prompt(prompt_of(answer_format, one))),
                 profile.sampling.max_prompt_tokens,
             )
         self._problems = first(usable, profile.grpo.problems)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,12 +13,13 @@ from typing import Any
 import torch
 
 from profiles.built_in import BUILT_IN
-from profiles.errors import ExitCode, LonghaulError
-from profiles.families import architecture_of, name_of
 from profiles.schema import Model as Knobs
-from state.weights import INDEX, fault_of, shards
-from workers.models import quantized, random_init
+from profiles.text_part import is_composite, text_part
+from workers.models import base_cache, quantized, random_init, reader, stored
+from workers.models.directory import check, code_files, read_json
 from workers.models.files import unusable
+from workers.models.identity import base_sha256
+from workers.models.weights import is_finite
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -27,6 +29,7 @@ TOKENIZER_FILES = (
     "vocab.json",
     "merges.txt",
     "chat_template.jinja",
+    "chat_template.json",
     "LICENSE",
 )
 MODEL_FILES = ("config.json", "generation_config.json", *TOKENIZER_FILES)
@@ -53,125 +56,71 @@ def model_directory(knobs: Knobs) -> Path:
     return directory
 
 
-def check(directory: Path) -> None:
-    """Raises LonghaulError (INPUT) unless config, tokenizer and weights are present, whole and consistent."""
-    if not directory.is_dir():
-        raise LonghaulError(
-            f"there is no model directory {directory}",
-            kept="the run, unchanged",
-            next_command=f"hf download OWNER/NAME --local-dir {directory}   or set model.path",
-            exit_code=ExitCode.INPUT,
-        )
-    config, tokenizer = (_json(directory / name) for name in ("config.json", "tokenizer.json"))
-    if "text_config" in config:
-        raise unusable(
-            directory / "config.json",
-            f"describes a model that reads more than text ({name_of(config)}), which is not trained here: "
-            "save its language model alone as a causal model",
-        )
-    used, known = _tokens(tokenizer), config.get("vocab_size")
-    if isinstance(known, int) and used > known:
-        raise unusable(directory / "tokenizer.json", f"makes ids up to {used - 1}, but the model knows {known} tokens")
-    _check_weights(directory)
+def refuse_what_is_not_plain(directory: Path) -> None:
+    """Raises LonghaulError (INPUT) for a checkpoint that only our own reader turns into a plain causal model."""
+    config = read_json(directory / "config.json")
+    if is_composite(config):
+        raise unusable(directory, "describes a model that reads more than text, which this kind of worker cannot train")
+    if method := stored.method_of(config):
+        raise unusable(directory, f"is quantised ({method}), which this kind of worker cannot train")
 
 
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise unusable(path, "is missing") from None
-    except ValueError as error:
-        raise unusable(path, f"is not valid JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise unusable(path, "is not a JSON object")
-    return content
-
-
-def _tokens(tokenizer: Mapping[str, Any]) -> int:
-    """One more than the highest id in a `tokenizer.json`; 0 if it cannot be read from it. (pure)"""
-    vocabulary = (tokenizer.get("model") or {}).get("vocab") or {}
-    ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else list(range(len(vocabulary)))
-    ids += [token["id"] for token in tokenizer.get("added_tokens") or []]
-    return max(ids, default=-1) + 1
-
-
-def _check_weights(directory: Path) -> None:
-    try:
-        found = shards(directory)
-    except ValueError as error:
-        raise unusable(directory / INDEX, f"cannot be used: {error}") from error
-    for shard in found:
-        if why := fault_of(shard):
-            raise unusable(shard, why)
-
-
-def load_model(directory: Path, knobs: Knobs, device: torch.device) -> Any:
+def load_model(directory: Path, knobs: Knobs, device: torch.device, sha256: str = "") -> Any:
     """The model with its weights, in evaluation mode: rollouts and updates must agree, so there is no dropout.
 
-    Raises LonghaulError (INPUT) unless the weights are exactly those that the config asks for: transformers would
-    silently draw the missing ones at random.
+    Of a checkpoint that also reads images or sound, the language model. sha256: hash of the base's files, where the
+    caller has it. Raises LonghaulError (INPUT) unless the weights are exactly those that the config asks for:
+    transformers would silently draw the missing ones at random.
     """
-    from transformers import AutoModelForCausalLM
-    from transformers.utils.logging import disable_progress_bar
+    config = read_json(directory / "config.json")
+    reading, why = stored.reading_of(text_part(config), knobs.quantization)
+    if why:
+        raise unusable(directory, why)
+    if knobs.quantization != "nf4" or reading == "nf4":
+        return _finite(_placed(reader.read(directory, knobs, device, reading=reading), knobs, device), directory)
 
-    disable_progress_bar()  # type: ignore[no-untyped-call]
-    read: Any = AutoModelForCausalLM.from_pretrained
-    options: dict[str, Any] = {"dtype": getattr(torch, knobs.dtype)}
-    config = _json(directory / "config.json")
-    is_plain = not is_compared(config)
-    if not is_plain:  # other families do not take our masks, so transformers chooses their attention
-        options["attn_implementation"] = _attention_for(config)
-    elif config.get("attn_logit_softcapping"):  # older transformers choose a kernel that ignores the cap
-        options["attn_implementation"] = "eager"
-    if knobs.quantization == "nf4":
-        options |= {"quantization_config": quantized.nf4_config(knobs.dtype), "device_map": {"": device}}
-    try:
-        model, found = read(directory, output_loading_info=True, **options)
-    except (ValueError, KeyError, OSError) as error:
-        raise unusable(directory / "config.json", f"cannot be loaded: {error}") from error
-    except RuntimeError as error:
-        if "mismatch" not in str(error):
-            raise
-        raise unusable(directory, "has weights of other shapes than its config.json says") from error
-    except (ImportError, AttributeError, TypeError, NotImplementedError) as error:
-        if not is_plain:
-            raise
-        # If transformers lacks the library or config field that an architecture needs, it raises any of these types.
-        raise unusable(directory / "config.json", f"cannot be loaded: {type(error).__name__}: {error}") from error
-    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
-        if names := sorted(map(str, found.get(kind) or ())):
-            raise unusable(directory, f"has weights that do not fit its config.json: {kind} {', '.join(names[:3])}")
+    def quantise() -> Any:
+        with reader.in_floating_point(directory, knobs, reading) as source:
+            reader.refuse_not_finite_files(source)
+            return reader.read(source, knobs, device, reading="plain", quantizes=True)
+
+    facts = base_cache.made_of(sha256 or base_sha256(directory), knobs.dtype, device.type)
+    read = partial(reader.read, knobs=knobs, device=device, reading="nf4")
+    return _placed(base_cache.quantised(facts, knobs, quantise, read), knobs, device)
+
+
+def _placed(model: Any, knobs: Knobs, device: torch.device) -> Any:
     if knobs.quantization == "nf4":
         quantized.keep_gradients(model)
+        quantized.compute_in(model, getattr(torch, knobs.dtype))
         return model.eval()
     return model.to(device).eval()
 
 
-def _attention_for(config: Mapping[str, Any]) -> str:
-    """transformers' name for the attention of a model that our own code computes; `attention.enable` replaces it. A
-    class that may have soft caps does not take `sdpa`."""
-    import transformers
-
-    found = architecture_of(config)
-    kind = getattr(transformers, found.model_class, None) if found else None
-    return "sdpa" if getattr(kind, "_supports_sdpa", True) else "eager"
+def _finite(model: Any, directory: Path) -> Any:
+    buffers = dict(model.named_buffers())  # a mask may hold infinities
+    for name, tensor in model.state_dict().items():
+        if name not in buffers and tensor.is_floating_point() and not is_finite(tensor):
+            raise reader.not_finite(directory, name)
+    return model
 
 
 def is_compared(config: Mapping[str, Any]) -> bool:
     """Whether our own code can compute this model: it knows the family and every part of the config."""
-    found = architecture_of(config)
-    return found is not None and found.is_compared
+    return reader.is_compared(config)
 
 
 def empty_model(directory: Path, knobs: Knobs, device: torch.device) -> Any:
     """The model of a directory's config with arbitrary weights, which the checkpoint then replaces."""
     from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
+    if read_json(directory / "config.json").get("auto_map"):
+        return load_model(directory, knobs, device)
     config = AutoConfig.from_pretrained(directory)
     if not is_compared(config.to_dict()):  # only loading gives some parts their own dtype
         return load_model(directory, knobs, device)
     make: Any = AutoModelForCausalLM.from_config
-    model = make(config, dtype=getattr(torch, knobs.dtype), attn_implementation=_attention_for(config.to_dict()))
+    model = make(config, dtype=getattr(torch, knobs.dtype), attn_implementation=reader.attention_for(config.to_dict()))
     if (directory / "generation_config.json").exists():
         model.generation_config = GenerationConfig.from_pretrained(directory)
     return model.to(device).eval()
@@ -188,6 +137,24 @@ class Tokenizer:
             self._backend = Backend.from_file(str(path))
         except Exception as error:  # the library raises plain Exception
             raise unusable(path, f"is missing or not a tokenizer: {error}") from error
+        self._special = {token for token, added in self._backend.get_added_tokens_decoder().items() if added.special}
+        self._first = self._first_tokens()
+
+    def _first_tokens(self) -> tuple[int, ...]:
+        """What the tokenizer puts before a text, such as <bos>."""
+        alone = self._backend.encode("a", add_special_tokens=False).ids
+        around = self._backend.encode("a", add_special_tokens=True).ids
+        begins = (place for place in range(len(around)) if around[place : place + len(alone)] == alone)
+        return tuple(around[: next(begins, 0)])
+
+    def encode_prompt(self, text: str) -> tuple[int, ...]:
+        """The ids of a prompt: with the tokens that the tokenizer puts first, once.
+
+        A text that begins with a special token is whole: it comes from a chat template, which writes <bos> itself or
+        leaves it out on purpose.
+        """
+        ids = self.encode(text)
+        return ids if ids and ids[0] in self._special else self._first + ids
 
     def to_json(self) -> str:
         """The content of `tokenizer.json`."""
@@ -207,6 +174,16 @@ class Tokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """The text including special tokens, so that a misplaced one is visible in an answer."""
         return str(self._backend.decode(list(ids), skip_special_tokens=False))
+
+
+def static_files(source: Path, model: Any) -> StaticFiles:
+    """What a checkpoint of all weights holds beside them, so that it loads like any other model directory."""
+    config = read_json(source / "config.json")
+    extra = {}
+    if is_composite(config) or stored.method_of(config):
+        extra["config.json"] = json.dumps(reader.plain_config(source, model), indent=2, sort_keys=True).encode() + b"\n"
+    code = tuple(code_files(source)) if config.get("auto_map") else ()
+    return StaticFiles(source, (*MODEL_FILES, *code), extra)
 
 
 class StaticFiles:

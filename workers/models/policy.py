@@ -15,6 +15,7 @@ from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Profile
 from state.registry import Stateful
 from workers.models import adapters, attention, fast_graphs, fused_layers, load, plain, proof, recompute
+from workers.models.identity import base_sha256
 from workers.models.torch_setup import device_of
 from workers.models.weights import Weights
 
@@ -78,9 +79,9 @@ def _whole(profile: Profile, head: Path | None, device: torch.device) -> Policy:
     if head is None:
         with load.opened_model(profile.model, profile.run.seed) as source:
             model = load.load_model(source, profile.model, device)
-            return Policy(model, load.Tokenizer(source), load.StaticFiles(source), [Weights(model)])
+            return Policy(model, load.Tokenizer(source), load.static_files(source, model), [Weights(model)])
     model = load.empty_model(head, profile.model, device)
-    return Policy(model, load.Tokenizer(head), load.StaticFiles(head), [Weights(model)])
+    return Policy(model, load.Tokenizer(head), load.static_files(head, model), [Weights(model)])
 
 
 def _with_adapter(profile: Profile, head: Path | None, device: torch.device) -> Policy:
@@ -88,10 +89,10 @@ def _with_adapter(profile: Profile, head: Path | None, device: torch.device) -> 
     knobs = profile.model
     base = knobs.path if knobs.random_init == "off" else f"random_init/{knobs.random_init}"
     with load.opened_model(knobs, profile.run.seed) as source:
-        sha256 = proof.base_sha256(source)
+        sha256 = base_sha256(source)
         if head is not None:
             proof.refuse_other_base(head, base, sha256)
-        model = load.load_model(source, knobs, device)
+        model = load.load_model(source, knobs, device, sha256)
         tokenizer = load.Tokenizer(source)
         targeted = adapters.knobs_for(model, profile.adapter)
         extra = {adapters.CONFIG: adapters.config_json(targeted, base)}

@@ -40,15 +40,6 @@ class Stored(msgspec.Struct, frozen=True):
     """The same without the adapter."""
 
 
-def base_sha256(directory: Path) -> str:
-    """Identity of a base model: hash of weights, config and tokenizer."""
-    found = hashlib.sha256()
-    for path in sorted([*directory.glob("*.safetensors"), directory / "config.json", directory / "tokenizer.json"]):
-        with path.open("rb") as file:
-            found.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
-    return found.hexdigest()
-
-
 def read(checkpoint: Path) -> Stored:
     """The proof in a checkpoint. Raises LonghaulError (INPUT) if it has none."""
     try:

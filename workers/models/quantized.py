@@ -44,6 +44,13 @@ def keep_gradients(model: Any) -> None:
             module.support_avx512bf16_for_cpu = False
 
 
+def compute_in(model: Any, dtype: torch.dtype) -> None:
+    """Let 4-bit layers compute in `dtype`: a checkpoint in 4 bits names its own."""
+    for module in model.modules():
+        if hasattr(module, "compute_dtype") and getattr(module.weight, "quant_state", None) is not None:
+            module.compute_dtype = dtype
+
+
 def is_known(module: Any) -> bool:
     """Whether `weight_of` can return the weight of this frozen linear layer."""
     state = getattr(module.weight, "quant_state", None)

@@ -14,6 +14,13 @@ from state.weights import WEIGHTS
 from workers.models.files import unusable
 
 
+def is_finite(tensor: Tensor) -> bool:
+    """Whether no element is NaN or infinite. Sums in float32 first, which takes no memory: it shows either."""
+    if tensor.dtype.itemsize == 1 or bool(torch.isfinite(tensor.sum(dtype=torch.float32))):
+        return True
+    return bool(torch.isfinite(tensor).all())
+
+
 def refuse_not_finite(tensors: Mapping[str, Tensor]) -> None:
     """Raises LonghaulError (NOT_FINITE) if a weight is NaN or infinite; such a checkpoint is never written."""
     for name, tensor in tensors.items():

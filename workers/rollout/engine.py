@@ -165,5 +165,5 @@ def stop_ids_of(model: Any) -> frozenset[int]:
     """Token ids that end a completion, from the checkpoint's generation config."""
     named = model.generation_config.eos_token_id
     if named is None:
-        named = model.config.eos_token_id
+        named = getattr(model.config, "eos_token_id", None)
     return frozenset([named] if isinstance(named, int) else named or [])

@@ -18,6 +18,7 @@ from torch import Tensor
 from profiles.architecture import path_of
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Profile
+from workers.failures import exit_code_of
 from workers.models import fused_layers, packing, plain
 from workers.models.log_probs import score
 from workers.rollout.engine import Request, Rollout, RolloutEngine, Sampling
@@ -92,10 +93,11 @@ def _engine_is_right(
     model: Any, engine: RolloutEngine, profile: Profile, advice: Advice
 ) -> tuple[list[Rollout], list[Tensor], Compared]:
     temperature = profile.sampling.temperature
-    asked = requests(model, profile)
-    sampling = Sampling(temperature=temperature, max_new_tokens=NEW_TOKENS, ignore_stop=True)
-    rollouts = engine.generate(asked, sampling)
-    truth = _truth_of(model, rollouts, temperature)
+    with _failures_of_transformers(model, advice):
+        asked = requests(model, profile)
+        sampling = Sampling(temperature=temperature, max_new_tokens=NEW_TOKENS, ignore_stop=True)
+        rollouts = engine.generate(asked, sampling)
+        truth = _truth_of(model, rollouts, temperature)
     found = compared(model, _reported(rollouts), truth)
     if found.is_right:
         return rollouts, truth, found
@@ -111,7 +113,8 @@ def _engine_is_right(
 def _trainer_is_right(
     model: Any, rollouts: Sequence[Rollout], truth: Sequence[Tensor], profile: Profile, row_tokens: int, advice: Advice
 ) -> Compared:
-    found = compared(model, trained_log_probs(model, rollouts, profile, row_tokens), truth)
+    with _failures_of_transformers(model, advice):
+        found = compared(model, trained_log_probs(model, rollouts, profile, row_tokens), truth)
     if found.is_right:
         return found
     raise _refused(
@@ -119,6 +122,23 @@ def _trainer_is_right(
         advice.kept,
         "use another model: --set model.path=...   (and please report this one's config.json)",
     )
+
+
+@contextmanager
+def _failures_of_transformers(model: Any, advice: Advice) -> Iterator[None]:
+    """Refuse a model that transformers' own code fails on. Errors of our code, and of the machine, pass."""
+    try:
+        yield
+    except LonghaulError:
+        raise
+    except Exception as error:
+        if not plain.reason_of(model) or exit_code_of(error) != ExitCode.INTERNAL:
+            raise
+        raise _refused(
+            f"transformers fails on this model ({type(model).__name__}): {type(error).__name__}: {error}"[:500],
+            advice.kept,
+            "use another model: --set model.path=...   (or another version of transformers)",
+        ) from error
 
 
 def _distance_text(found: Compared, model: Any) -> str:

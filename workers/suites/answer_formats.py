@@ -41,32 +41,33 @@ def format_of(style: str, profile: Profile, directory: Path) -> AnswerFormat:
     marks = chat.special_tokens(directory)
     if style == "plain":
         return PlainFormat(marks=marks)
-    return PlainFormat("plain-chat", chat.template_of(directory), marks)
+    return PlainFormat("plain-chat", chat.template_of(directory, profile.model.thinking), marks)
 
 
 def format_of_run(profile: Profile, directory: Path) -> AnswerFormat:
     """The format in which a run of this profile is trained. Raises LonghaulError (INPUT) if its template is missing."""
+    thinking = profile.model.thinking
     if profile.model.prompt_style == "verbatim":
         return VerbatimFormat(chat.special_tokens(directory))
     if profile.model.prompt_style == "boxed":
         return BoxedFormat("boxed", lambda text: f"{text}\n", chat.special_tokens(directory))
     if profile.model.prompt_style == "boxed-chat":
-        return BoxedFormat("boxed-chat", chat.template_of(directory), *_chats(directory))
+        return BoxedFormat("boxed-chat", chat.template_of(directory, thinking), *_chats(directory, thinking))
     if profile.model.prompt_style == "chat":
-        return ChatFormat("chat", chat.template_of(directory), *_chats(directory))
+        return ChatFormat("chat", chat.template_of(directory, thinking), *_chats(directory, thinking))
     return StyleFormat(style_of(profile, directory))
 
 
-def _chats(directory: Path) -> tuple[tuple[str, ...], Render, Talk]:
-    return chat.special_tokens(directory), chat_of(directory), talk_of(directory)
+def _chats(directory: Path, thinking: chat.Thinking) -> tuple[tuple[str, ...], Render, Talk]:
+    return chat.special_tokens(directory), chat_of(directory, thinking), talk_of(directory, thinking)
 
 
-def talk_of(directory: Path) -> Talk:
+def talk_of(directory: Path, thinking: chat.Thinking = "template") -> Talk:
     """Renders messages and tools of an environment. Raises LonghaulError (INPUT) if the template is missing or broken.
 
     Where a template knows no messages of tools, or no system message, they become ones of the user.
     """
-    render = chat.conversation_of(directory)
+    render = chat.conversation_of(directory, thinking)
 
     def rendered(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> str:
         given = [dict(one) for one in messages]
@@ -91,12 +92,12 @@ def _simple(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def chat_of(directory: Path) -> Render:
+def chat_of(directory: Path, thinking: chat.Thinking = "template") -> Render:
     """Renders chats by the model's template. Raises LonghaulError (INPUT) if it is missing or broken.
 
     Some templates refuse a system message, and some drop it; its text then begins the first message of the user.
     """
-    render = chat.conversation_of(directory)
+    render = chat.conversation_of(directory, thinking)
 
     def rendered(messages: Sequence[Message]) -> str:
         given = [msgspec.to_builtins(one) for one in messages]

@@ -27,6 +27,8 @@ class Completer(Converser, Protocol):
 
 
 class Encoder(Protocol):
+    def encode_prompt(self, text: str) -> tuple[int, ...]: ...
+
     def encode(self, text: str) -> tuple[int, ...]: ...
 
     def decode(self, ids: Sequence[int]) -> str: ...
@@ -66,7 +68,9 @@ def ask(
     reward: judges the answers, if the suite `is_rewarded`.
     """
     answer_format = examinee.answer_format
-    prompts = [examinee.tokenizer.encode(answer_format.ask(question.kind, question.item)) for question in questions]
+    prompts = [
+        examinee.tokenizer.encode_prompt(answer_format.ask(question.kind, question.item)) for question in questions
+    ]
     room = examinee.max_positions - sampling.max_new_tokens if examinee.max_positions else 1 << 62
     is_played = suite.is_rewarded and reward is not None and reward.environment is not None
     fits = [is_played or len(ids) <= room for ids in prompts]  # an environment says itself what the prompts are

@@ -130,7 +130,7 @@ def _ask_all(
 
 def length_of(examinee: Examinee, question: Question) -> int:
     """Tokens of the question's prompt."""
-    return len(examinee.tokenizer.encode(examinee.answer_format.ask(question.kind, question.item)))
+    return len(examinee.tokenizer.encode_prompt(examinee.answer_format.ask(question.kind, question.item)))
 
 
 def answers_of(suite: Questions, greedy: Sequence[Outcome], sampled: Sequence[Outcome]) -> dict[str, TaskAnswers]:

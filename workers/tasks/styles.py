@@ -34,7 +34,7 @@ def style_of(profile: Profile, directory: Path) -> PromptStyle:
     )
     marks = chat.special_tokens(directory)
     if name == "azr-chat":
-        return AzrStyle(name, chat.wrapper_of(directory), form, marks)
+        return AzrStyle(name, chat.wrapper_of(directory, profile.model.thinking), form, marks)
     return AzrStyle(name, form=form, marks=marks)
 
 

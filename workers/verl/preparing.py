@@ -21,7 +21,7 @@ from profiles.schema import Profile
 from profiles.verl_rules import training_gpus
 from state import python
 from workers.external.processes import make_spool, ray_address
-from workers.models.load import TOKENIZER_FILES, model_directory
+from workers.models.load import TOKENIZER_FILES, model_directory, refuse_what_is_not_plain
 from workers.runtime import Attempt
 from workers.verl.cluster import host_of
 from workers.verl.job import variables
@@ -70,7 +70,9 @@ def read_layout(head: Path) -> Layout:
 def model_folder(profile: Profile, folder: Path) -> Iterator[Path]:
     """The model's directory, where every process of the job can read it. folder: of the attempt."""
     if profile.model.random_init == "off":
-        yield model_directory(profile.model).absolute()
+        found = model_directory(profile.model).absolute()
+        refuse_what_is_not_plain(found)
+        yield found
         return
     from workers.models import random_init
 

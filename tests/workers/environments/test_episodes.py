@@ -46,6 +46,9 @@ class Limits:
 class Bytes:
     """A token is a byte; 0 ends a reply."""
 
+    def encode_prompt(self, text: str) -> tuple[int, ...]:
+        return self.encode(text)
+
     def encode(self, text: str) -> tuple[int, ...]:
         return tuple(text.encode())
 

@@ -136,3 +136,123 @@ def test_nothing_of_a_model_from_a_seed_is_left_on_the_disk() -> None:
     with load.opened_model(Model(random_init="qwen2-tiny"), 0) as directory:
         assert (directory / "config.json").exists()
     assert not directory.exists()
+
+
+def with_first_token(directory: Path, special: str) -> Path:
+    """A tokenizer that puts `special` before each text and one more after it, as Gemma's and Llama's do with <bos>."""
+    from tokenizers import Tokenizer
+    from tokenizers.processors import TemplateProcessing
+
+    directory.mkdir()
+    tokenizer = random_init.byte_tokenizer()
+    ids = [(text, tokenizer.token_to_id(text)) for text in (special, random_init.EOS)]
+    tokenizer.post_processor = TemplateProcessing(single=f"{special} $A {random_init.EOS}", special_tokens=ids)
+    tokenizer.save(str(directory / "tokenizer.json"))
+    assert Tokenizer.from_file(str(directory / "tokenizer.json")).encode("a").tokens == [special, "a", random_init.EOS]
+    return directory
+
+
+def test_a_prompt_begins_once_with_what_the_tokenizer_puts_first(tmp_path: Path) -> None:
+    first = "<|im_start|>"
+    tokenizer = load.Tokenizer(with_first_token(tmp_path / "one", first))
+    (begin,) = tokenizer.encode(first)
+    plain = tokenizer.encode("2 + 2")
+    assert begin not in plain
+    assert tokenizer.encode_prompt("2 + 2") == (begin, *plain)
+    assert tokenizer.encode_prompt(f"{first}2 + 2") == (begin, *plain)
+
+
+def test_what_a_template_leaves_out_on_purpose_stays_out(tmp_path: Path) -> None:
+    tokenizer = load.Tokenizer(with_first_token(tmp_path / "one", "<|im_start|>"))
+    text = "<|im_end|>user: hi"
+    assert tokenizer.encode_prompt(text) == tokenizer.encode(text)
+
+
+def test_most_tokenizers_put_nothing_first(good: Path) -> None:
+    tokenizer = load.Tokenizer(good)
+    assert tokenizer.encode_prompt("2 + 2") == tokenizer.encode("2 + 2")
+
+
+@pytest.mark.parametrize("ends", [[256, 258], 256])
+def test_every_end_token_of_the_generation_config_ends_a_completion(
+    ends: int | list[int], good: Path, tmp_path: Path
+) -> None:
+    from workers.rollout.engine import stop_ids_of
+
+    directory = tmp_path / "model"
+    shutil.copytree(good, directory)
+    with_json("generation_config.json", eos_token_id=ends)(directory)
+    model = open_policy(Profile(name="x", model=Model(path=str(directory))), None, CPU).model
+    assert stop_ids_of(model) == set(ends if isinstance(ends, list) else [ends])
+
+
+def test_an_end_token_that_the_model_does_not_know_is_refused(good: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "model"
+    shutil.copytree(good, directory)
+    with_json("generation_config.json", eos_token_id=[256, 300])(directory)
+    with pytest.raises(LonghaulError, match="ends answers with token 300, but the model knows 272 tokens"):
+        load.check(directory)
+
+
+def test_shards_with_an_index_are_the_model_of_one_file(good: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "model"
+    shutil.copytree(good, directory)
+    whole = load.load_model(good, Model(path=str(good)), CPU)
+    (directory / "model.safetensors").unlink()
+    whole.save_pretrained(directory, max_shard_size="40KB")
+    assert len(list(directory.glob("*.safetensors"))) > 2
+    parts = load.load_model(directory, Model(path=str(directory)), CPU)
+    for name, tensor in whole.state_dict().items():
+        assert torch.equal(tensor, parts.state_dict()[name])
+
+
+def test_an_adapter_in_the_place_of_a_model_is_refused_with_its_base(tmp_path: Path) -> None:
+    with_json("adapter_config.json", base_model_name_or_path="Qwen/Qwen3-0.6B")(tmp_path)
+    with pytest.raises(LonghaulError, match=r"holds an adapter of Qwen/Qwen3-0.6B, not a model") as caught:
+        load.check(tmp_path)
+    assert caught.value.exit_code == ExitCode.INPUT and "merge" in caught.value.next_command
+
+
+def test_weights_in_another_format_are_named(good: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "model"
+    shutil.copytree(good, directory)
+    (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
+    with pytest.raises(LonghaulError, match=r"pytorch_model.bin is not read: only safetensors is"):
+        load.check(directory)
+
+
+CODE = """
+from transformers import LlamaConfig, LlamaForCausalLM
+
+class OwnConfig(LlamaConfig):
+    model_type = "own_kind"
+
+class OwnForCausalLM(LlamaForCausalLM):
+    config_class = OwnConfig
+"""
+
+
+def test_code_of_a_model_s_own_runs_only_if_the_profile_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.workers.families import write
+
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
+    directory = tmp_path / "model"
+    write("llama", directory)
+    names = {"AutoConfig": "modeling_own.OwnConfig", "AutoModelForCausalLM": "modeling_own.OwnForCausalLM"}
+    with_json("config.json", model_type="own_kind", auto_map=names, architectures=["OwnForCausalLM"])(directory)
+    (directory / "modeling_own.py").write_text(CODE)
+    with pytest.raises(LonghaulError, match=r"brings code of its own \(modeling_own.py\)") as caught:
+        open_policy(Profile(name="x", model=Model(path=str(directory))), None, CPU)
+    assert caught.value.exit_code == ExitCode.INPUT
+    assert "model.trust_remote_code=true" in caught.value.next_command
+    trusting = Profile(name="x", model=Model(path=str(directory), trust_remote_code=True))
+    policy = open_policy(trusting, None, CPU)
+    assert type(policy.model).__name__ == "OwnForCausalLM"
+    head = tmp_path / "head"
+    head.mkdir()
+    policy.static.write(head)
+    for item in policy.items:
+        item.save(head / item.filename)
+    assert type(open_policy(trusting, head, CPU).model).__name__ == "OwnForCausalLM"

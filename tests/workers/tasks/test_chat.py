@@ -95,3 +95,68 @@ def test_template_marks_are_read_as_control_tokens(tmp_path: Path) -> None:
     directory = write_tokenizer(tmp_path)
     ids = Tokenizer(directory).encode(rendered(directory))
     assert ids[0] == 1 and ids.count(2) == 1
+
+
+QWEN3 = (
+    "{%- for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{%- endfor %}"
+    "{%- if add_generation_prompt %}<|im_start|>assistant\n"
+    "{%- if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n{%- endif %}{%- endif %}"
+)
+"""Qwen 3's switch: a thought that is closed already."""
+GRANITE = "{%- if thinking %}[think]{%- endif %}" + SHORT + "{% endif %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "given"),
+    [(QWEN3, {"enable_thinking": True}), (QWEN3, {"enable_thinking": False}), (GRANITE, {"thinking": True})],
+)
+def test_the_switch_for_thinking_does_what_transformers_does_with_it(
+    template: str, given: dict[str, bool], tmp_path: Path
+) -> None:
+    from transformers import AutoTokenizer
+
+    directory = write_tokenizer(tmp_path, template)
+    reference: Any = AutoTokenizer.from_pretrained(directory)
+    asked = [{"role": "user", "content": "a task"}]
+    expected = reference.apply_chat_template(asked, tokenize=False, add_generation_prompt=True, **given)
+    (is_on,) = given.values()
+    assert chat.template_of(directory, "on" if is_on else "off")("a task") == expected
+    assert chat.conversation_of(directory, "on" if is_on else "off")(asked) == expected
+
+
+def test_without_the_switch_the_template_decides(tmp_path: Path) -> None:
+    directory = write_tokenizer(tmp_path, QWEN3)
+    assert "<think>" not in chat.template_of(directory)("a task")
+    assert "<think>" in chat.template_of(directory, "off")("a task")
+
+
+@pytest.mark.parametrize("thinking", ["on", "off"])
+def test_a_template_without_a_switch_is_refused(thinking: chat.Thinking, tmp_path: Path) -> None:
+    with pytest.raises(LonghaulError, match="has no such switch") as caught:
+        chat.template_of(write_tokenizer(tmp_path), thinking)
+    assert caught.value.exit_code is ExitCode.INPUT and "model.thinking=template" in caught.value.next_command
+
+
+def test_the_profile_s_switch_reaches_the_prompts_of_a_run(tmp_path: Path) -> None:
+    from msgspec.structs import replace
+
+    from profiles.schema import Model, Profile
+    from workers.suites.answer_formats import format_of_run
+    from workers.suites.question import WordProblem
+
+    directory = write_tokenizer(tmp_path, QWEN3)
+    for style in ("chat", "boxed-chat"):
+        model = Model(path=str(directory), prompt_style=style, thinking="off")  # type: ignore[arg-type]
+        profile = Profile(name="x", model=model)
+        item = WordProblem("2 + 2", 4)  # type: ignore[arg-type]
+        assert format_of_run(profile, directory).ask("maths", item).endswith("<think>\n\n</think>")
+        by_itself = replace(profile, model=replace(model, thinking="template"))
+        assert "<think>" not in format_of_run(by_itself, directory).ask("maths", item)
+
+
+def test_a_template_in_the_file_of_a_processor_is_found(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": SHORT + "{% endif %}"}))
+    assert chat.has_template(tmp_path)
+    assert chat.template_of(tmp_path)("hi") == "[user]hi[assistant]"

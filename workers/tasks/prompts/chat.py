@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, Literal, NoReturn, Protocol
 
 from profiles.errors import ExitCode, LonghaulError
 from workers.tasks.prompts import wording
@@ -21,12 +21,17 @@ FIXED_DATE = datetime(2024, 7, 26, tzinfo=UTC)
 """The date that templates of Llama 3 write if they are given none."""
 
 
-def wrapper_of(directory: Path) -> Callable[[str], str]:
+Thinking = Literal["template", "on", "off"]
+SWITCHES = ("enable_thinking", "thinking")
+"""Names under which templates read whether the model is to think: Qwen 3, SmolLM 3, GLM 4.5; Granite, DeepSeek."""
+
+
+def wrapper_of(directory: Path, thinking: Thinking = "template") -> Callable[[str], str]:
     """Turns the text of a task into a prompt: one user message, the assistant's turn, and the open think tag.
 
     Raises LonghaulError (INPUT) if the model has no chat template, or an unusable one.
     """
-    render = template_of(directory)
+    render = template_of(directory, thinking)
 
     def wrap(task: str) -> str:
         text = render(wording.CHAT.format(task=task))
@@ -36,12 +41,9 @@ def wrapper_of(directory: Path) -> Callable[[str], str]:
     return wrap
 
 
-def template_of(directory: Path) -> Callable[[str], str]:
+def template_of(directory: Path, thinking: Thinking = "template") -> Callable[[str], str]:
     """Turns one user message into a prompt that ends where the assistant begins. Raises like `wrapper_of`."""
-    settings = _settings(directory)
-    template = _template(directory, settings)
-    tokens = {name: _text(settings.get(name)) for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
-    render = partial(_render, _compiled(template), tokens)
+    render = partial(_render, *_prepared(directory, thinking))
     render("the template is tried before anything is trained")
     return render
 
@@ -54,25 +56,52 @@ class Conversation(Protocol):
     ) -> str: ...
 
 
-def conversation_of(directory: Path) -> Conversation:
+def conversation_of(directory: Path, thinking: Thinking = "template") -> Conversation:
     """Like `template_of`, for several messages."""
+    return partial(_rendered, *_prepared(directory, thinking))
+
+
+def _prepared(directory: Path, thinking: Thinking) -> tuple[Any, dict[str, Any]]:
+    """The template, and what it is given besides messages. Raises LonghaulError (INPUT) where it has no switch."""
     settings = _settings(directory)
-    tokens = {name: _text(settings.get(name)) for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
-    return partial(_rendered, _compiled(_template(directory, settings)), tokens)
+    source = _template(directory, settings)
+    given: dict[str, Any] = {
+        name: _text(settings.get(name)) for name in ("bos_token", "eos_token", "unk_token", "pad_token")
+    }
+    template = _compiled(source)
+    if thinking != "template":
+        switches = _variables(source) & set(SWITCHES)
+        if not switches:
+            raise LonghaulError(
+                f'model.thinking = "{thinking}", and the chat template of the model in {directory} has no such switch',
+                kept="the run, unchanged",
+                next_command="the same command with --set model.thinking=template",
+                exit_code=ExitCode.INPUT,
+            )
+        given |= dict.fromkeys(switches, thinking == "on")
+    return template, given
+
+
+def _variables(source: str) -> set[str]:
+    """Names that a template reads and does not set."""
+    from jinja2.meta import find_undeclared_variables
+
+    return set(find_undeclared_variables(_environment().parse(source)))
 
 
 def has_template(directory: Path) -> bool:
     """Whether the model has a chat template, usable or not."""
-    return (directory / "chat_template.jinja").is_file() or bool(_settings(directory).get("chat_template"))
+    files = ("chat_template.jinja", "chat_template.json")
+    return any((directory / name).is_file() for name in files) or bool(_settings(directory).get("chat_template"))
 
 
-def _render(template: Any, tokens: dict[str, str], text: str) -> str:
+def _render(template: Any, tokens: dict[str, Any], text: str) -> str:
     return _rendered(template, tokens, [{"role": "user", "content": text}])
 
 
 def _rendered(
     template: Any,
-    tokens: dict[str, str],
+    tokens: dict[str, Any],
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]] | None = None,
 ) -> str:
@@ -96,6 +125,14 @@ def _rendered(
 
 def _compiled(source: str) -> Any:
     from jinja2 import TemplateError
+
+    try:
+        return _environment().from_string(source)
+    except TemplateError as error:
+        raise _unusable(f"is not a template: {error}") from error
+
+
+def _environment() -> Any:
     from jinja2.ext import loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -106,10 +143,7 @@ def _compiled(source: str) -> Any:
     environment.filters["tojson"] = to_json
     environment.globals["raise_exception"] = _raise
     environment.globals["strftime_now"] = FIXED_DATE.strftime
-    try:
-        return environment.from_string(source)
-    except TemplateError as error:
-        raise _unusable(f"is not a template: {error}") from error
+    return environment
 
 
 def _raise(message: str) -> NoReturn:
@@ -119,12 +153,16 @@ def _raise(message: str) -> NoReturn:
 
 
 def _settings(directory: Path) -> dict[str, Any]:
+    return _json(directory / "tokenizer_config.json")
+
+
+def _json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads((directory / "tokenizer_config.json").read_bytes())
+        found = json.loads(path.read_bytes())
     except FileNotFoundError:
         return {}
     except ValueError as error:
-        raise _unusable(f"cannot be read: tokenizer_config.json is not valid JSON: {error}") from error
+        raise _unusable(f"cannot be read: {path.name} is not valid JSON: {error}") from error
     return found if isinstance(found, dict) else {}
 
 
@@ -136,6 +174,8 @@ def _template(directory: Path, settings: dict[str, Any]) -> str:
     found = settings.get("chat_template")
     if isinstance(found, list):
         found = next((one["template"] for one in found if one.get("name") == "default"), None)
+    if found is None and (directory / "chat_template.json").is_file():  # as processors of several kinds of input had it
+        found = _json(directory / "chat_template.json").get("chat_template")
     if not isinstance(found, str):
         raise _unusable("is missing: neither chat_template.jinja nor tokenizer_config.json holds one")
     return found
