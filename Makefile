@@ -27,7 +27,7 @@ NUMERICAL := $(addprefix tests/workers/test_, \
 # Tests of the whole tree, and files of tests that name no process, sandbox, tensor library or tiny model: they start no
 # daemon and no worker, and load no model.
 QUICK = $(wildcard tests/test_*.py) \
-	$(shell grep -rLE --include="test_*.py" "subprocess|harness|torch|transformers|tiny_model|write_model|Sandbox|scene" tests/profiles tests/state tests/orchestrator tests/workers)
+	$(shell grep -rLE --include="test_*.py" "subprocess|harness|torch|transformers|tiny_model|write_model|Sandbox|scene" tests/profiles tests/state tests/orchestrator tests/workers tests/python_package)
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16

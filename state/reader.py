@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -43,6 +43,7 @@ _THAT_COUNT = (
     " (SELECT max(attempt) FROM attempts a WHERE a.cycle=steps.cycle AND a.role='train'))"
 )
 """Trained steps, and those of the open attempt beyond the head."""
+_LAST = (1 << 63) - 1
 _VALIDATION = "cycle, step, suite, accuracy, correct, n, metrics"
 _ATTEMPT = (
     "cycle, role, attempt, token, state, first_step, step_reached, progressed, exit_code, failure, message,"
@@ -310,6 +311,15 @@ class Reader:
             [limit],
         )
         return tuple(StepFacts(r[0], r[1], r[2], r[3], json.loads(r[4])) for r in reversed(rows))
+
+    def steps_between(self, first: int, last: int | None) -> Iterator[StepFacts]:
+        """The same steps from `first` to `last`, oldest first; last: None for the newest."""
+        sql = (
+            "SELECT step, cycle, coalesce(seconds, 0), coalesce(reward, 0), metrics FROM steps"
+            f" WHERE step BETWEEN ? AND ? AND ({_THAT_COUNT}) ORDER BY step"
+        )
+        for row in self._rows(sql, [first, _LAST if last is None else last]):
+            yield StepFacts(row[0], row[1], row[2], row[3], json.loads(row[4]))
 
     def series(
         self, metrics: Sequence[str], points: int = POINTS, *, first: int = 1, last: int | None = None

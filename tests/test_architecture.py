@@ -19,7 +19,7 @@ from profiles.suites import SHIPPED, shipped_suites
 from profiles.worker_kinds import KINDS
 from tests import REPOSITORY
 
-CODE = ("profiles", "state", "workers", "orchestrator", "benchmarks")
+CODE = ("profiles", "state", "workers", "orchestrator", "longhaul", "benchmarks")
 CONTRACTS = ("workers.contract", "workers.line_contract", "workers.node_contract")
 """What both sides may import."""
 HEAVY = {"torch", "transformers", "numpy", "safetensors", "tokenizers", "bitsandbytes", "peft", "vllm"}
@@ -57,7 +57,7 @@ def within(module: str, *packages: str) -> bool:
 
 
 def allowed(importer: str) -> tuple[str, ...]:
-    """profiles <- state <- the contracts <- { orchestrator, the rest of workers }."""
+    """profiles <- state <- the contracts <- { orchestrator, the rest of workers } <- longhaul."""
     if within(importer, "profiles"):
         return ("profiles",)
     if within(importer, "state"):
@@ -66,13 +66,15 @@ def allowed(importer: str) -> tuple[str, ...]:
         return ("profiles", "state", importer)
     if within(importer, "orchestrator"):
         return ("profiles", "state", *CONTRACTS, "orchestrator")
+    if within(importer, "longhaul"):
+        return ("profiles", "state", "workers", "orchestrator", "longhaul")
     return ("profiles", "state", "workers")
 
 
 def test_imports_point_down_only() -> None:
     wrong = [
         f"{path.relative_to(REPOSITORY)}:{line} imports {module}"
-        for path in sources("profiles", "state", "workers", "orchestrator")
+        for path in sources("profiles", "state", "workers", "orchestrator", "longhaul")
         for module, line in imports(path)
         if within(module, *CODE, "tests") and not within(module, *allowed(name_of(path)))
     ]
@@ -112,7 +114,8 @@ def test_the_documented_order_names_every_package_of_workers() -> None:
 
 def test_the_master_s_side_names_no_heavy_library() -> None:
     contracts = [path for path in sources("workers") if name_of(path) in CONTRACTS]
-    light = [*sources("profiles", "state", "orchestrator"), *contracts]
+    public = [path for path in sources("longhaul") if name_of(path) != "longhaul.models"]
+    light = [*sources("profiles", "state", "orchestrator"), *public, *contracts]
     # state.checkpoint writes what workers hand over, and is the one place below them that may know safetensors.
     wrong = [
         f"{path.relative_to(REPOSITORY)}:{line} imports {module}"
@@ -412,6 +415,9 @@ def test_the_search_for_dangers_finds_them(
         ("orchestrator.loop", "workers.runtime", False),
         ("workers.cycle.train", "orchestrator.clock", False),
         ("workers.cycle.train", "workers.rewards.reward", True),
+        ("longhaul.run", "orchestrator.runs", True),
+        ("longhaul.models", "workers.models.load", True),
+        ("orchestrator.commands.status", "longhaul.run", False),
     ],
 )
 def test_the_import_order_is_the_one_of_the_design(importer: str, imported: str, is_allowed: bool) -> None:
