@@ -54,8 +54,8 @@ faults: .venv/.ready  ## Run all tests of crashes, power cuts and refusals, ever
 	@exec $(python) -m pytest -n $(JOBS) --dist worksteal -m "exhaustive or not exhaustive" tests/faults tests/state $(ARGS)
 
 reliability: .venv/.ready  ## Run the tests of faults, EXHAUSTIVE=1 for all their cases, and write docs/reliability.md
-	@$(python) -m pytest -n $(JOBS) --dist worksteal $(if $(EXHAUSTIVE),-m "exhaustive or not exhaustive") --junitxml .venv/faults.xml tests/faults
-	@$(python) -m tests.faults.table .venv/faults.xml > docs/reliability.md
+	@$(python) -m pytest -n $(JOBS) --dist worksteal $(if $(EXHAUSTIVE),-m "exhaustive or not exhaustive") --junitxml .venv/faults.xml $(if $(FAULTS),$(patsubst %,tests/faults/%.py,$(FAULTS)),tests/faults); \
+		failed=$$?; $(python) -m tests.faults.table .venv/faults.xml docs/reliability.md; exit $$failed
 
 soak: .venv/.ready  ## Look for what grows in a long run: 20,000 cycles and 2 hours of pocket, about half a day
 	@exec $(python) -m benchmarks soak $(ARGS)
