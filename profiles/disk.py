@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from profiles.footprint import rollouts_of, trained_parameters
 from profiles.schema import Profile
-from profiles.shapes import Shape
 from profiles.worker_kinds import worker_kind_of
+
+if TYPE_CHECKING:  # each worker reads our constants, and none of them what a model needs
+    from profiles.shapes import Shape
 
 MIB = 1 << 20
 INLINE_BYTES = 256 * MIB
@@ -67,6 +69,8 @@ def checkpoint_bytes(profile: Profile, shape: Shape | None) -> int | None:
 
 def state_bytes(profile: Profile, shape: Shape) -> int:
     """Weights (or only the adapter, in float32), moments, and float32 copies of 16-bit weights. See docs/memory.md."""
+    from profiles.footprint import trained_parameters
+
     trained = trained_parameters(profile, shape)
     is_half = profile.model.dtype == "bfloat16"
     weights = 4 * trained if profile.adapter.rank else (2 if is_half else 4) * shape.parameters
@@ -102,6 +106,8 @@ def rollout_bytes(profile: Profile) -> int:
     """Rollout files of the steps since the last checkpoint, and of `retention.keep_rollout_steps` before them."""
     if profile.run.worker == "fake":
         return 0
+    from profiles.footprint import rollouts_of
+
     sampling = profile.sampling
     each = ROLLOUT_BYTES_OF_TOKEN * sampling.max_completion_tokens + PROMPT_BYTES_OF_TOKEN * sampling.max_prompt_tokens
     steps = profile.run.checkpoint_every + profile.retention.keep_rollout_steps

@@ -24,7 +24,6 @@ from orchestrator.attach import find_running
 from orchestrator.clock import Clock
 from orchestrator.commit import Ledger
 from orchestrator.copies import noticed
-from orchestrator.data_sets.hand_on import hand_on, is_due
 from orchestrator.disk import disk_line, room_for, too_full
 from orchestrator.display.plain import Plain
 from orchestrator.display.screen import Display, Screen
@@ -308,6 +307,7 @@ def open_screen(run_dir: RunDir, profile: Profile, *, plain: bool) -> Screen:
 
 def finish(run_dir: RunDir, reader: Reader, profile: Profile, screen: Screen, ending: Stop) -> int:
     """Write the report and print the summary. Raises LonghaulError if the run failed."""
+    from orchestrator.data_sets.hand_on import hand_on, is_due
     from orchestrator.report.page import write_report
 
     try:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import platform
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
@@ -30,6 +28,9 @@ EXACTNESS = ("torch", "transformers", "safetensors", "numpy", "msgspec", "peft",
 
 def versions() -> dict[str, str]:
     """Versions that the results depend on, from package metadata, without importing anything."""
+    import importlib.metadata  # a third of what the imports of a worker take, and needed with the first checkpoint
+    import platform
+
     found = {"python": platform.python_version(), "machine": platform.machine()}
     for name in EXACTNESS:
         try:

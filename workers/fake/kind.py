@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, NoReturn
 from workers.contract import Result, WorkerSpec
 from workers.cycle import train, validate
 from workers.fake.trainer import FakeTrainer, fake_suites
-from workers.sandbox import Sandbox
 
 if TYPE_CHECKING:
     from workers.runtime import Attempt
+    from workers.sandbox import Sandbox
 
 
 def warm_up() -> None:
