@@ -70,7 +70,7 @@ def make(run: RunDir, into: Path) -> tuple[Path, Contents]:
     for _ in range(TRIES):
         half = into / f"{HALF}{run.name}"
         with durable.explained("cannot write the back-up", half, KEPT):
-            half.mkdir(mode=0o700, parents=True, exist_ok=True)
+            durable.create_dirs(half)
         try:
             contents = fill(run, half)
         except Vanished:
@@ -262,7 +262,7 @@ def restore(source: Path, runs: Path, name: str | None) -> tuple[RunDir, Content
         )
     half = runs / f"{HALF}{os.getpid()}"
     with durable.explained("cannot restore into", half, KEPT):
-        half.mkdir(mode=0o700, parents=True, exist_ok=True)
+        durable.create_dirs(half)
     try:
         with durable.explained("cannot restore into", half, KEPT):
             if source.is_dir():

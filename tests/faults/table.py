@@ -225,10 +225,13 @@ def _counts(text: str) -> tuple[int, int]:
     return (int(cells[1].replace(",", "")), int(cells[2].replace(",", ""))) if len(cells) > 2 else (0, 0)
 
 
-def main(results: Path, out: Path) -> None:
+def main(*results: Path, out: Path) -> None:
+    """results: of one run, or of its parts; of a test that ran twice the last one counts."""
     before = out.read_text() if out.exists() else ""
-    out.write_text(page(cases_of(results), time.strftime("%Y-%m-%d", time.gmtime()), before))
+    cases = {case.name: case for path in results for case in cases_of(path)}
+    out.write_text(page(list(cases.values()), time.strftime("%Y-%m-%d", time.gmtime()), before))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    *found, last = map(Path, sys.argv[1:])
+    main(*found, out=last)

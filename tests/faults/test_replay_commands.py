@@ -15,6 +15,7 @@ from random import Random
 import pytest
 
 from orchestrator.cli import main
+from state.checkpoint import verify
 from state.layout import RunDir
 from state.tables import SEALED
 from tests.faults.conftest import Clean
@@ -91,6 +92,19 @@ def can_be_restored(run: Scene) -> None:
     check_invariants(other)
 
 
+def is_whole(run: Scene) -> bool:
+    """Whether the store is there and its head, at least of the step before the command, verifies."""
+    return run.run.store.exists() and run.head_step() >= HALF and bool(verify(run.head_dir(), deep=True))
+
+
+def is_pruned(run: Scene) -> bool:
+    return is_whole(run) and not run.rows("SELECT 1 FROM checkpoints WHERE state='deleting'")
+
+
+def has_back_up(run: Scene) -> bool:
+    return len(made(run.root / "kept")) == 1
+
+
 @dataclass(frozen=True)
 class Story:
     """again: whether the command is typed again after the cut, before the run goes on. afterwards: what else to try."""
@@ -99,6 +113,8 @@ class Story:
     command: Callable[[Scene], list[str]]
     again: bool = False
     afterwards: Callable[[Scene], None] = nothing
+    did: Callable[[Scene], bool] = is_whole
+    """Whether what the command reports at its end is there."""
 
 
 STORIES = {
@@ -106,9 +122,9 @@ STORIES = {
     "migration": Story(of_the_last_version, run_it),
     "large checkpoints": Story(nothing, as_if_large),
     "recover": Story(without_a_store, asking("recover"), again=True),
-    "backup": Story(stopped, asking("backup", "{root}/kept"), again=True, afterwards=can_be_restored),
+    "backup": Story(stopped, asking("backup", "{root}/kept"), again=True, afterwards=can_be_restored, did=has_back_up),
     "restore": Story(with_a_back_up, asking("restore"), again=True),
-    "prune": Story(stopped, asking("prune", "--keep", "1"), again=True),
+    "prune": Story(stopped, asking("prune", "--keep", "1"), again=True, did=is_pruned),
 }
 PARTS, FEW = 8, 60
 """Each call is tried by one of PARTS in all tests; by those of a submission, one of FEW."""
@@ -161,6 +177,16 @@ def check_cut(story: Story, found: Recording, count: int, draw: Random | None, c
 @pytest.mark.parametrize("name", STORIES)
 def test_power_fails_in(name: str, clean: Clean, tmp_path: Path) -> None:
     check_story(name, FEW // 2, FEW, clean, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", [name for name, story in STORIES.items() if story.again])
+def test_what_a_command_reported_is_there_if_power_fails_right_after(name: str, tmp_path: Path) -> None:
+    story, found, _ = recorded_story(name, tmp_path)
+    disk, _ = found.at(len(found.calls))
+    disk.after_cut(found.root, None)
+    assert story.did(Scene(found.root))
 
 
 # --- every call, in this process -------------------------------------------------------------------------------------
