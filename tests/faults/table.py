@@ -164,12 +164,14 @@ TAIL = """
 - **Kills** happen at named points of the code (`state/crash.py`), which a sweep reaches one after the other, in the
   master, in the worker and in a recovery.
 - **Power cuts** are rebuilt from recorded system calls (`tests/faults/replay.py`): `kill -9` keeps what the kernel has
-  not written yet.
+  not written yet. After some, real processes go on; after each, masters and workers of the simulator do, on the real
+  files. What a command reported must be there if power fails right after.
 - **Blocks** that a disk has not flushed are dropped, torn (at 4 KiB) and put out of order, below a real file system
   (`tests/faults/block_disk.py`).
 - **The simulator** (`tests/faults/simulation`) runs master and workers in one process under a clock, a disk and
   processes that obey a seed. `python -m tests.faults.simulation SEED` plays one schedule again.
-- **Failing calls** are made by strace (`tests/faults/test_io_errors.py`).
+- **Failing calls** are made by strace (`tests/faults/test_io_errors.py` for a run, `test_io_errors_of_commands.py` for
+  each command).
 - After each, invariants are checked (`tests/faults/invariants.py`): one line of checkpoints from the head, every byte
   as hashed, nothing twice, nothing missing, no process left, a sound store.
 - **Mutants**: with one sync, order or check taken out of the code, a test must fail (`tests/faults/test_mutants.py`).
