@@ -7,6 +7,7 @@ hold any part: `Disk.after_cut` draws one.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -18,9 +19,9 @@ import pytest
 
 MODELLED = frozenset(
     {"openat", "write", "pwrite64", "ftruncate", "fallocate", "rename", "unlink", "unlinkat", "mkdir", "rmdir"}
-    | {"fsync", "fdatasync", "link", "linkat", "sendfile", "renameat"}
+    | {"fsync", "fdatasync", "link", "linkat", "sendfile", "renameat", "writev"}
 )
-CALLS = MODELLED | {"writev", "pwritev", "pwritev2", "truncate", "renameat2", "mkdirat"}
+CALLS = MODELLED | {"pwritev", "pwritev2", "truncate", "renameat2", "mkdirat"}
 CALLS |= {"symlink", "symlinkat", "copy_file_range"}
 """All that change files. One that the model does not know fails the test."""
 NOT_ON_DISK = re.compile(r"-shm$|\.sock$")
@@ -39,6 +40,7 @@ def recorded(command: list[str], trace: Path) -> list[str]:
     return [
         "strace",
         "-f",
+        "--seccomp-bpf",
         "-y",
         "-xx",
         "-s",
@@ -94,8 +96,8 @@ def _call(line: str, root: str) -> Call | None:
     base = _plain(descriptor[1]) if descriptor else ""
     rest = _TEXT.sub("", arguments[descriptor.end() :] if descriptor else arguments)
     numbers = tuple(int(word) for word in re.findall(r"(?<![\w<])\d+(?![\w>])", rest))
-    if name in ("write", "pwrite64"):
-        call = Call(name, (base,), texts[0][:result] if texts else b"", numbers)
+    if name in ("write", "writev", "pwrite64", "pwritev", "pwritev2"):
+        call = Call(name, (base,), b"".join(texts)[:result], numbers)
     elif name in ("openat", "unlinkat"):
         call = Call(name, (str(Path(base) / texts[0].decode()),), flags=rest)
     elif name == "renameat":
@@ -105,7 +107,7 @@ def _call(line: str, root: str) -> Call | None:
         copied = [_plain(path) for path in re.findall(r"\d+<([^>]*)>", arguments)]
         call = Call(name, tuple(copied), numbers=(result,))
     elif texts:
-        call = Call(name, tuple(text.decode() for text in texts), numbers=numbers)
+        call = Call(name, tuple(map(os.fsdecode, texts)), numbers=numbers)
     else:
         call = Call(name, (base,), numbers=numbers)
     is_ours = all(path.startswith(f"{root}/") or path == root for path in call.paths)
@@ -183,7 +185,7 @@ class Disk:
         match call.name:
             case "openat":
                 self._open(call)
-            case "write":
+            case "write" | "writev":
                 data = call.data
                 self._file(call).do(lambda content: content.extend(data))
             case "pwrite64":
