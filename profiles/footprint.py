@@ -202,10 +202,11 @@ def _kept_bytes(profile: Profile, shape: Shape, tokens: int) -> int:
 def resident(profile: Profile, shape: Shape) -> dict[str, int]:
     """What stays in memory in every phase: the weights, and the optimiser's state of the trained ones.
 
-    With several GPUs, each holds frozen weights whole and a shard of the trained ones, plus a whole copy of the trained
-    ones in use. Rollouts use all of them at once, the update one layer at a time, so there this is an upper bound.
+    With several GPUs, each holds an adapter and its moments whole. Where all weights are trained, each holds a shard of
+    them, plus a whole copy of those in use. Rollouts use all of them at once, the update one layer at a time, so there
+    this is an upper bound.
     """
-    ranks = profile.run.ranks
+    ranks = 1 if profile.adapter.rank else profile.run.ranks
     each = _itemsize(profile)
     if profile.model.quantization == "nf4":
         weights = int(shape.linear_parameters * NF4_BYTES)
@@ -220,7 +221,7 @@ def resident(profile: Profile, shape: Shape) -> dict[str, int]:
     if profile.adapter.rank:
         # Float32 weights, their gradient, and a 16-bit copy for the engine.
         held["adapter"] = 10 * trained
-        return held | ({"shards": 8 * trained // ranks} if ranks > 1 else {})  # of it and of its gradient
+        return held
     has_copy = each == 2 and not profile.optimizer.offload
     held["copies"] = 4 * trained // ranks if has_copy else 0
     return held | ({"shards": each * trained // ranks} if ranks > 1 else {})
@@ -284,11 +285,10 @@ def _logit_bytes(shape: Shape) -> int:
 
 
 def _exchange(profile: Profile, shape: Shape) -> dict[str, int]:
-    """Buffer for exchanging the gradients of one group: a whole adapter, the largest layer, or the embedding."""
-    if profile.run.ranks == 1:
+    """Buffer for exchanging the gradients of one group: the largest layer, or the embedding. An adapter's are exchanged
+    after its passes, when there is room."""
+    if profile.run.ranks == 1 or profile.adapter.rank:
         return {}
-    if profile.adapter.rank:
-        return {"exchange": 4 * trained_parameters(profile, shape)}
     return {"exchange": 4 * max(shape.embedding_parameters, shape.linear_parameters // shape.num_hidden_layers)}
 
 

@@ -35,7 +35,7 @@ def rehearse(model: Any, engine: Portions, update: PolicyUpdate, profile: Profil
             with update.parallel.passes():
                 update.accumulate(rows, [1.0] * len(rows), Sums())
             update.forget_gradients()
-    return memory.rehearsed(moment_bytes(model, profile.optimizer, ranks))
+    return memory.rehearsed(moment_bytes(model, profile.optimizer, update.parallel.state_ranks))
 
 
 def _longest_rollouts(model: Any, portions: Portions, profile: Profile, vocabulary: int, draws: random.Random) -> None:

@@ -34,7 +34,7 @@ def rehearse(model: Any, engine: Portions, update: GroupUpdate, profile: Profile
             with update.parallel.passes():
                 update.accumulate(prepared, prepared.minibatches[0], is_partitioned=False)
             update.forget_gradients()
-    return memory.rehearsed(moment_bytes(model, profile.optimizer, update.parallel.group.size))
+    return memory.rehearsed(moment_bytes(model, profile.optimizer, update.parallel.state_ranks))
 
 
 def _longest_requests(engine: Portions, profile: Profile, vocabulary: int, draws: random.Random) -> list[Request]:

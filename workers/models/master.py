@@ -48,6 +48,12 @@ class MasterWeights:
         """The float32 gradients that the next step will apply."""
         return list(self._gradients.values())
 
+    def gradient(self, name: str) -> Tensor:
+        """The float32 gradient of a parameter so far; zeros if no pass had one."""
+        if name in self._gradients:
+            return self._gradients[name]
+        return torch.zeros_like(self._parameters[name], dtype=torch.float32)
+
     def give(self, gradients: Mapping[str, Tensor]) -> None:
         """Set float32 gradients by name, where something other than autograd has summed them."""
         self._gradients = dict(gradients)

@@ -1,20 +1,21 @@
-"""How an update runs its passes: in one process, or on several GPUs together (`shards.py`).
+"""How an update runs its passes: in one process, or on several GPUs together.
 
-The update itself is written once. Around its passes it calls the methods of `Single` or of `Shards`, which are the
-same.
+The update itself is written once. Around its passes it calls the methods of `Single`, of `DataParallel` (an adapter on
+several GPUs, `data_parallel.py`) or of `Shards` (all weights on several GPUs, `shards.py`), which are the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
-from workers.models.optimizer import AnyOptimizer, clip
-from workers.models.packing import Batch, Unit, micro_batches
+from workers.models.optimizer import AnyOptimizer, Parts, clip
+from workers.models.packing import Batch, Unit, micro_batches, shares_of
 from workers.ranks.group import ALONE, Group
+from workers.ranks.own_work import Stopwatch
 
 Value = TypeVar("Value")
 
@@ -25,6 +26,23 @@ class Single:
     group: Group = ALONE
     parameters: Mapping[str, nn.Parameter] = {}
     """What the optimiser works on in place of the model's own parameters; empty for those."""
+    parts: Parts | None = None
+    """How the optimiser's state is divided among the ranks; None if each rank has all of it."""
+    gathered_bytes = 0
+    """Bytes that `whole` adds on this rank's GPU."""
+
+    @property
+    def state_ranks(self) -> int:
+        """How many ranks the optimiser's state is divided among."""
+        return self.group.size if self.parts is not None else 1
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """Weights are whole inside, and may be loaded; nothing inside may exchange. Calls may nest."""
+        yield
+
+    def keep(self) -> None:
+        """Call it inside `whole` after weights were loaded."""
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -66,3 +84,36 @@ class Single:
 
     def forget(self) -> None:
         """Drop gradients that the optimiser was not given."""
+
+
+class Several(Single):
+    """One of several ranks, each of which makes its share of the work by itself and times it."""
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.stopwatch = Stopwatch()
+        """What this rank computes without waiting for another."""
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        with self.whole(), self.group.agreed(), self.stopwatch.computing():
+            yield
+
+    def mine(self, units: Sequence[Unit]) -> list[Unit]:
+        share = shares_of(units, self.group.size)[self.group.rank]
+        self.stopwatch.add(trained=sum(unit.tokens for unit in share))
+        return share
+
+
+def parallel_of(model: Any, group: Group) -> Single:
+    """How the ranks of `group` train `model`. model: from `open_policy`, the same on every rank; `Shards` wraps it in
+    place."""
+    if group.size == 1:
+        return Single()
+    if any(not parameter.requires_grad for parameter in model.parameters()):
+        from workers.models.data_parallel import DataParallel
+
+        return DataParallel(model, group)
+    from workers.models.shards import Shards
+
+    return Shards(model, group)

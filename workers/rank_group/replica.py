@@ -23,7 +23,7 @@ from workers.contract import NODE_VARIABLE
 from workers.memory.backoff import Sizes
 from workers.memory.phases import memory_of
 from workers.models import fast_graphs, optimizer
-from workers.models.parallel import Single
+from workers.models.parallel import Several, Single, parallel_of
 from workers.models.plain import reason_of, row_tokens_for
 from workers.models.policy import open_policy
 from workers.models.torch_setup import device_of, set_up_torch
@@ -78,15 +78,11 @@ class Replica:
         self.memory = memory_of(profile, self.model, setting.warn, self._held_bytes)
         self._reductions = setting.reductions
         self.group = setting.join(device)
-        self.shards: Any = None
-        self.parallel = Single()
         if self.group.size > 1:
             _refuse_plain(self.model)
-            from workers.models.shards import Shards
-
-            self.parallel = self.shards = Shards(self.model, self.group)
+        self.parallel = parallel_of(self.model, self.group)
         self.optimizer = optimizer.build(self.model, profile.optimizer, self.parallel.parameters)
-        self.state = optimizer.OptimizerState(self.optimizer, self.model, self.shards)
+        self.state = optimizer.OptimizerState(self.optimizer, self.model, self.parallel.parts)
         self.engine = engine_of(
             self.model, profile, self.policy.tokenizer, reductions=setting.reductions, warn=setting.warn
         )
@@ -139,19 +135,21 @@ class Replica:
 
     def generate(self, asked: calls.Generate) -> list[Rollout]:
         with self.phase("rollout"):
-            if self.shards is None:
+            if not isinstance(self.parallel, Several):
                 return self.engine.generate(asked.requests, asked.sampling, self._on_end)
-            with self.shards.whole():
-                with self.shards.stopwatch.computing():
+            with self.parallel.whole():
+                with self.parallel.stopwatch.computing():
                     rollouts = self.engine.generate(asked.requests, asked.sampling, self._on_end)
                 lengths = [len(one.completion_ids) for one in rollouts]
                 prompts = {one.prompt_ids for one in asked.requests}
                 read = sum(map(len, prompts))
-                self.shards.stopwatch.add(read=read, decoded=sum(lengths), longest=max(lengths, default=0))
+                self.parallel.stopwatch.add(read=read, decoded=sum(lengths), longest=max(lengths, default=0))
                 return rollouts
 
     def take_figures(self) -> calls.Figures:
-        own = OwnWork() if self.shards is None else self.shards.stopwatch.take(os.environ.get(NODE_VARIABLE, ""))
+        own = OwnWork()
+        if isinstance(self.parallel, Several):
+            own = self.parallel.stopwatch.take(os.environ.get(NODE_VARIABLE, ""))
         return calls.Figures(self.memory.take(), own)
 
     @property
@@ -171,15 +169,13 @@ class Replica:
 
     def widen(self, asked: calls.Widen) -> None:
         """Decode as many rollouts side by side as fit into this rank's memory while nothing trains."""
-        # Sharded weights are gathered for rollouts.
-        gathered = 0 if self.shards is None else sum(one.nbytes for one in self.model.parameters() if one.requires_grad)
         widen(
             self.engine,
             self.model,
             self.profile,
             prompt_tokens=asked.prompt_tokens,
             answers=asked.answers,
-            reserved_bytes=gathered,
+            reserved_bytes=self.parallel.gathered_bytes,
         )
 
     def resize(self, sizes: Sizes) -> None:
@@ -202,25 +198,22 @@ class Replica:
 
     def load(self, asked: calls.Load) -> None:
         item, path = self._items[asked.filename], Path(asked.path)
-        if self.shards is None or item is self.state:
+        if item is self.state:
             item.load(path)
             return
-        with self.shards.whole():
+        with self.parallel.whole():
             item.load(path)
-            self.shards.keep()
+            self.parallel.keep()
 
     def save(self, asked: calls.Save) -> None:
         """Rank 0 writes the same file as with one GPU; the others help to gather its content."""
         item, path = self._items[asked.filename], Path(asked.path)
-        if self.shards is None or (item is self.state and self.group.rank == 0):
-            item.save(path)
-        elif item is self.state:
-            for _ in self.state.stored():
-                pass
-        else:
-            with self.shards.whole():
-                if self.group.rank == 0:
-                    item.save(path)
+        with self.parallel.whole() if item is not self.state else nullcontext():
+            if self.group.rank == 0:
+                item.save(path)
+            elif item is self.state and self.parallel.parts is not None:
+                for _ in self.state.stored():
+                    pass
 
 
 def _refuse_plain(model: Any) -> None:

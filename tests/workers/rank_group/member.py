@@ -6,6 +6,7 @@ start, so it does many tasks, one after the other.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import safetensors.torch
 import torch
 
 from profiles.load import load_profile
@@ -25,7 +27,7 @@ from workers.grpo.entropy import EntropyMask
 from workers.grpo.rows import Row as GroupRow
 from workers.grpo.update import GroupUpdate
 from workers.models import optimizer
-from workers.models.parallel import Single
+from workers.models.parallel import parallel_of
 from workers.models.policy import Policy, open_policy
 from workers.ranks.group import Group, by_file, join
 
@@ -111,14 +113,9 @@ class Member:
         profile = profile_of(task.kind)
         self.task, self.policy, self.group = task, policy, group
         model = policy.model
-        self.shards: Any = None
-        self.parallel = Single()
-        if group.size > 1:
-            from workers.models.shards import Shards
-
-            self.parallel = self.shards = Shards(model, self.group)
+        self.parallel = parallel_of(model, group)
         self.optimizer = optimizer.build(model, profile.optimizer, self.parallel.parameters)
-        self.state = optimizer.OptimizerState(self.optimizer, model, self.shards)
+        self.state = optimizer.OptimizerState(self.optimizer, model, self.parallel.parts)
         self.is_grpo = profile.run.worker == "grpo"
         self.update: Any
         if self.is_grpo:
@@ -128,12 +125,9 @@ class Member:
 
     def load(self, folder: Path) -> None:
         for item in self.policy.items:
-            if self.shards is None:
+            with self.parallel.whole():
                 item.load(folder / item.filename)
-                continue
-            with self.shards.whole():
-                item.load(folder / item.filename)
-                self.shards.keep()
+                self.parallel.keep()
         self.state.load(folder / self.state.filename)
 
     def save(self, folder: Path) -> None:
@@ -144,9 +138,16 @@ class Member:
                     item.save(folder / item.filename)
         if self.group.rank == 0:
             self.state.save(folder / self.state.filename)
-        else:
+        elif self.parallel.parts is not None:
             for _ in self.state.stored():
                 pass
+
+    def digest(self) -> str:
+        """Of the trained weights as this rank has them."""
+        with self.parallel.whole():
+            trained = optimizer.trainable(self.policy.model)
+            tensors = {name: one.detach().contiguous() for name, one in trained.items()}
+            return hashlib.sha256(safetensors.torch.save(tensors)).hexdigest()
 
     def train(self) -> dict[str, Any]:
         """Metrics of each step, and how often memory ran out."""
@@ -167,7 +168,7 @@ class Member:
                     self.update.resize(max(1, self.update.micro_batch_size // 2), self.update.head_rows)
             assert is_finite
             metrics.append(found)
-        return {"metrics": metrics, "retries": retries, "parameters": sorted(self.parallel.parameters)}
+        return {"metrics": metrics, "retries": retries, "parameters": sorted(optimizer.trainable(self.policy.model))}
 
     def _fail_once(self, step: int) -> None:
         rank, number = self.task.failing
@@ -197,6 +198,7 @@ def work(tasks: list[Task], meet: Callable[[], Group]) -> None:
             member.load(Path(task.begin))
         found = member.train()
         member.save(out / "saved")
+        (out / f"weights-{group.rank}").write_text(member.digest())
         if group.rank == 0:
             (out / "found.json").write_text(json.dumps(found))
 

@@ -119,6 +119,12 @@ def test_two_ranks_that_were_stopped_go_on_as_if_they_were_not(root: Path, kind:
     assert difference(root / "2" / kind, root / "2" / f"{kind} to 2") > 0.0
 
 
+@pytest.mark.parametrize("name", ["nf4", "own", "groups", "all", "out of memory"])
+def test_both_ranks_end_with_the_same_weights_to_the_last_bit(root: Path, name: str) -> None:
+    weights = [(root / "2" / name / f"weights-{rank}").read_text() for rank in range(2)]
+    assert weights[0] == weights[1]
+
+
 def test_memory_that_ends_on_one_rank_halves_both_and_the_step_is_repeated(root: Path) -> None:
     assert found(root / "2" / "out of memory")["retries"] == 1  # on rank 0, where nothing had failed
     assert difference(root / "1" / "nf4", root / "2" / "out of memory") < 1e-5
