@@ -36,6 +36,7 @@ COMMANDS = {
     "samples": "show the newest tasks of a run: program, input, output and how many answers are right",
     "metrics": "show the metrics of a run's newest steps by name: last value, mean, curve",
     "top": "show the dashboard of a run started in another terminal, and steer it with the same keys",
+    "web": "serve a page of all runs: curves, events, tasks and rollouts, live, for a browser or a phone",
     "recover": "rebuild a lost or damaged store from its newest back-up and the run's files",
     "backup": "copy a run into a folder, also while it trains; `restore` makes a run of the copy",
     "restore": "make a run of a back-up or an archive, after every byte was checked",

@@ -62,6 +62,11 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("compare night-1 night-2 --format md > difference.md", "for a pull request"),
     ),
     "top": (("top --run night-1", "`q` leaves; the run goes on"),),
+    "web": (
+        ("web", "on this machine; prints the link"),
+        ("web --port 8700 --run night-1", "the link opens that run"),
+        ("web --host 0.0.0.0", "also for a phone in the same network"),
+    ),
     "recover": (("recover --run night-1", "the store is lost or damaged"),),
     "backup": (("backup --run night-1 /mnt/copies", "also while it trains"),),
     "restore": (

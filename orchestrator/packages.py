@@ -28,7 +28,7 @@ OWN = ("msgspec", "psutil", "rich")
 OF_FILES = ("backup", "restore", "archive", "prune")
 NEEDS = {
     "doctor": ("msgspec", "psutil"),  # its own checks report the others
-    **dict.fromkeys(("status", "top", "stop", "checkpoint", "report", "recover", *OF_FILES), OWN),
+    **dict.fromkeys(("status", "top", "stop", "checkpoint", "report", "recover", "web", *OF_FILES), OWN),
     **dict.fromkeys(("plan", "completion", "service", "notify"), (*OWN, "yaml")),
 }
 """Command -> packages it needs. Commands not listed start workers and need all."""

@@ -110,6 +110,8 @@ CELL_DEGENERATE = Metric(
 UNIFORM_SHARE = Metric("uniform_share", Unit.SHARE, "groups whose rewards make no difference")
 ALL_RIGHT = Metric("all_right", Unit.SHARE, "groups that were always right")
 ALL_WRONG = Metric("all_wrong", Unit.SHARE, "groups that were never right")
+RSS = Metric("rss_bytes", Unit.BYTES, "resident memory of the worker")
+PHASE_ALLOCATED = Metric("memory/PHASE/allocated", Unit.BYTES, "highest of the phase, in tensors on the GPU")
 NODE_SECONDS = Metric(
     "node/NODE/seconds", Unit.SECONDS, "own computing of a node's slowest rank, without any wait; over hosts alone"
 )
@@ -148,9 +150,9 @@ _COMMON = (
     Metric("reward/NAME", Unit.REWARD, "a part of the reward, without its weight: mean of the rollouts that it judges"),
     Metric("reward/NAME/PART", Unit.REWARD, "a part that a function of your own returned by name"),
     Metric("oom_retries", Unit.COUNT, "how often the run has repeated a step with less since it began"),
-    Metric("rss_bytes", Unit.BYTES, "resident memory of the worker"),
+    RSS,
     Metric("peak_rss_bytes", Unit.BYTES, "its highest"),
-    Metric("memory/PHASE/allocated", Unit.BYTES, "highest of the phase, in tensors on the GPU"),
+    PHASE_ALLOCATED,
     Metric("memory/PHASE/reserved", Unit.BYTES, "highest of the phase, held by PyTorch's allocator"),
     Metric("memory/PHASE/device", Unit.BYTES, "highest of the phase, of the whole GPU"),
     Metric("memory/PHASE/host", Unit.BYTES, "highest of the phase, resident, where there is no GPU"),

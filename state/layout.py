@@ -243,6 +243,11 @@ class RunDir:
         return path.relative_to(self.root).as_posix()
 
 
+def web_token(runs: Path) -> Path:
+    """The token of the web page that shows this folder of runs."""
+    return runs / ".web" / "token"
+
+
 LONGEST_NAME_BYTES = 255
 """Limit of a file name on common file systems."""
 

@@ -28,7 +28,7 @@ from state.history import (
 from state.layout import RunDir
 from state.opening import damaged, read_only, store_error
 from state.requests import PAUSE, VALIDATE
-from state.series import COLUMNS, POINTS, Thinned, read_series
+from state.series import COLUMNS, POINTS, Thinned, extremes, read_series
 from state.states import AttemptState, CycleState, RunState
 from state.tables import WITH_ANSWERS, WITH_NODES, WITH_REQUESTS, WITH_TOTALS
 
@@ -349,17 +349,38 @@ class Reader:
         return sorted({name for sql in ends for (text,) in self._rows(sql) for name in json.loads(text)})
 
     def thinned_validations(self, points: int = POINTS) -> tuple[ValidationFacts, ...]:
-        """At most `points` of each suite, evenly spaced, the first and the last among them, oldest first."""
-        kept: list[int] = []
-        numbers: dict[str, list[int]] = {}
-        for suite, number in self._rows("SELECT suite, rowid FROM validations ORDER BY suite, step"):
-            numbers.setdefault(suite, []).append(number)
-        for rows in numbers.values():
-            most = min(points, len(rows))
-            kept += [rows[place * (len(rows) - 1) // max(1, most - 1)] for place in range(most)]
+        """At most `points` of each suite, oldest first: the ends, and the worst and best of each stretch between."""
+        by_suite: dict[str, list[tuple[float, int]]] = {}
+        for suite, accuracy, number in self._rows(
+            "SELECT suite, accuracy, rowid FROM validations ORDER BY suite, step"
+        ):
+            by_suite.setdefault(suite, []).append((accuracy, number))
+        kept = [number for rows in by_suite.values() for _, number in extremes(rows, points)]
         sql = f"SELECT {_VALIDATION} FROM validations WHERE rowid=?"
         found = [_validation(self._rows(sql, [number])[0]) for number in kept]
         return tuple(sorted(found, key=lambda one: one.step))
+
+    def last_trained(self) -> int:
+        """The newest committed step; 0 without any."""
+        return int(self._rows("SELECT coalesce(max(step), 0) FROM steps WHERE trained=1")[0][0])
+
+    def step_mark(self, step: int) -> tuple[Any, ...] | None:
+        """Tells the committed row of a step from another one of the same step; None if it is not committed."""
+        rows = self._rows("SELECT cycle, attempt, seq, t_wall FROM steps WHERE trained=1 AND step=?", [step])
+        return tuple(rows[0]) if rows else None
+
+    def trained_between(self, first: int, last: int) -> list[tuple[int, str]]:
+        """(step, metrics as JSON) of committed steps from `first` to `last`, oldest first."""
+        sql = "SELECT step, metrics FROM steps WHERE trained=1 AND step BETWEEN ? AND ? ORDER BY step"
+        return self._rows(sql, [first, last])
+
+    def open_steps(self, limit: int) -> list[tuple[int, str]]:
+        """(step, metrics as JSON) of the newest `limit` steps beyond the head that count, oldest first."""
+        rows = self._rows(
+            f"SELECT step, metrics FROM steps WHERE step>? AND ({_THAT_COUNT}) ORDER BY step DESC LIMIT ?",
+            [self.last_trained(), limit],
+        )
+        return list(reversed(rows))
 
     def step_seconds(self, limit: int) -> list[float]:
         """Durations of the last `limit` of these steps that were timed, oldest first."""

@@ -71,6 +71,18 @@ def chosen(first: int, end: int, every: int) -> Iterator[int]:
         yield start + int(number * GOLDEN % 1 * min(every, end - start))
 
 
+def extremes(points: Sequence[tuple[float, int]], most: int) -> list[tuple[float, int]]:
+    """At most so many of (value, anything): the ends, and the lowest and the highest of each stretch between. (pure)"""
+    if len(points) <= most:
+        return list(points)
+    inner, stretches, kept = points[1:-1], max(1, (most - 2) // 2), [points[0]]
+    for number in range(stretches):
+        part = range(number * len(inner) // stretches, (number + 1) * len(inner) // stretches)
+        ends = {min(part, key=lambda place: inner[place][0]), max(part, key=lambda place: inner[place][0])}
+        kept += [inner[place] for place in sorted(ends)]
+    return [*kept, points[-1]]
+
+
 class _Tally:
     """Sums of one metric in one bucket."""
 

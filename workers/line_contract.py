@@ -195,6 +195,55 @@ class Delivered(Struct, frozen=True, tag="delivered"):
     seconds: float
 
 
+# --- rollouts --------------------------------------------------------------------------------------------------------
+
+
+class RolloutGroup(Struct, frozen=True):
+    """Rollouts of one prompt. key: names it within the file. low, high: of the rewards."""
+
+    key: str
+    role: str
+    """propose or solve; empty outside self-play."""
+    task: str
+    size: int
+    right: int
+    mean: float | None
+    low: float | None
+    high: float | None
+
+
+class RolloutText(Struct, frozen=True):
+    """One rollout in words. reward: None if it was not judged."""
+
+    pieces: list[tuple[bool, str]]
+    """(whether the model wrote it, text); an environment wrote the others."""
+    answer: str | None
+    """What was judged; None if nothing could be found. A proposal: the program."""
+    tokens: int
+    reward: float | None
+    parts: dict[str, float]
+    is_correct: bool
+    is_answered: bool
+    """Whether an answer was found; of a proposal: whether its form is right."""
+    is_cut: bool
+    """Whether the limit of tokens ended it."""
+    failure: str
+    """Why it was not judged."""
+
+
+class RolloutTexts(Struct, frozen=True, tag="rollouts"):
+    """Reply of `workers.rollouts`: the groups of a file, and the rollouts of one of them."""
+
+    step: int
+    groups: list[RolloutGroup]
+    chosen: str
+    """Key of the group whose rollouts follow; empty: there is none."""
+    prompt: str
+    rollouts: list[RolloutText]
+    left_out: int
+    """Rollouts of the group beyond the limit."""
+
+
 # --- init ------------------------------------------------------------------------------------------------------------
 
 
@@ -250,6 +299,7 @@ Said = (
     | Wrote
     | Delivered
     | Looked
+    | RolloutTexts
 )
 """Any message from a worker."""
 
@@ -386,6 +436,19 @@ class LookSpec(Struct, frozen=True):
 
     path: str
     """Absolute: a file or a folder of data."""
+
+
+class RolloutsSpec(Struct, frozen=True):
+    """Input of `python -m workers.rollouts`, which replies with RolloutTexts."""
+
+    file: str
+    """Absolute: rollouts of one step."""
+    tokenizers: tuple[str, ...]
+    """Absolute: directories that may hold the run's tokenizer.json; the first that does is taken."""
+    style: str
+    """`model.prompt_style`: says where an answer stands."""
+    group: str = ""
+    """Key of the group wanted; empty: the one whose rewards differ most."""
 
 
 class GenerateSpec(Struct, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from state import series
 from state.layout import RunDir
 from state.reader import Reader
-from state.series import Thinned, chosen, edges_of
+from state.series import Thinned, chosen, edges_of, extremes
 from tests.builders import build_store, validation_metrics
 
 
@@ -132,15 +133,25 @@ def test_columns_are_read_from_their_index_alone(tmp_path: Path) -> None:
     assert "COVERING INDEX steps_series" in str(said)
 
 
-def test_each_suite_keeps_its_first_and_last_validation_and_as_many_between_as_the_others(tmp_path: Path) -> None:
+def test_the_ends_and_the_extremes_between_them_are_kept_in_their_order() -> None:
+    points = [(math.sin(number / 9), number) for number in range(1000)]
+    points[432], points[433] = (7.0, 432), (-7.0, 433)
+    found = extremes(points, 50)
+    assert len(found) <= 50 and found == sorted(found, key=lambda one: one[1])
+    assert {points[0], points[432], points[433], points[-1]} <= set(found)
+    assert extremes(points[:50], 50) == points[:50]
+
+
+def test_each_suite_keeps_its_first_and_last_validation_and_at_most_as_many_as_are_wanted(tmp_path: Path) -> None:
     run = build_store(tmp_path / "night", cycles=30, steps=300)
     with closing(sqlite3.connect(run.store)) as db, db:
         for cycle in range(31):
             row = [f"c{cycle:06d}", cycle, cycle * 10, json.dumps(validation_metrics(cycle * 10))]
             db.execute("INSERT INTO validations VALUES (?,'other',?,1,?,.5,1,2,?,0,0)", row)
     with closing(Reader.open(run)) as reader:
-        found = reader.thinned_validations(5)
+        found = reader.thinned_validations(6)
         everything = reader.thinned_validations()
     for suite in ("pocket", "other"):
-        assert [one.step for one in found if one.suite == suite] == [0, 70, 150, 220, 300]
+        steps = [one.step for one in found if one.suite == suite]
+        assert (steps[0], steps[-1]) == (0, 300) and 4 <= len(steps) <= 6
     assert len(everything) == 62
