@@ -63,6 +63,7 @@ HARMLESS = frozenset(
         "top_p",
         "repetition_penalty",
         "use_cache",
+        "cache_implementation",
         "is_decoder",
         "is_encoder_decoder",
         "chunk_size_feed_forward",
@@ -150,6 +151,11 @@ class Fields:
         for name in names:
             if self.get(name):
                 self.refuse(name)
+
+    def refuse_unless(self, name: str, value: Any) -> None:
+        """Mark a field as unsupported unless it is absent or has the value of which transformers' code is made."""
+        if self.get(name, value) != value:
+            self.refuse(name)
 
     def unknown(self) -> tuple[str, ...]:
         """Refused and unread fields with their values. Null and false count as an absent feature."""

@@ -9,6 +9,7 @@ from profiles.family import Family, Fields, biases_of, usual
 
 
 def describe(fields: Fields) -> Architecture:
+    fields.refuse_unless("qk_norm", True)
     found = usual(fields)
     return replace(
         found,

@@ -10,6 +10,7 @@ from profiles.family import Family, Fields, biases_of, usual
 
 def describe(fields: Fields) -> Architecture:
     fields.refuse_unless_off("use_bidirectional_attention")
+    fields.get("hidden_activation")  # not read by transformers
     found = usual(fields)
     return replace(
         found,

@@ -10,6 +10,7 @@ from profiles.family import Family, Fields, biases_of, every, usual, window_of
 
 def describe(fields: Fields) -> Architecture:
     fields.refuse_unless_off("use_bidirectional_attention")
+    fields.get("hidden_act")  # not read by transformers
     found = usual(fields, window=window_of(fields), kinds=every(fields, 2), activation="hidden_activation")
     return replace(
         found,

@@ -16,6 +16,7 @@ def describe(fields: Fields) -> Architecture:
         "full_attention": Rope(theta=fields.get("rope_theta", 1_000_000.0)),
         "sliding_attention": Rope(theta=fields.get("rope_local_base_freq", 10_000.0)),
     }
+    fields.get("hidden_act")  # not read by transformers
     found = usual(
         fields,
         window=window_of(fields),

@@ -14,8 +14,9 @@ from profiles.family import Family, Fields, biases_of, every, ropes_of, usual
 
 
 def describe(fields: Fields) -> Architecture:
+    if fields.get("use_bidirectional_attention") == "all":  # "vision" leaves text causal
+        fields.refuse("use_bidirectional_attention")
     fields.refuse_unless_off(
-        "use_bidirectional_attention",
         "num_kv_shared_layers",
         "enable_moe_block",
         "use_double_wide_mlp",

@@ -9,6 +9,8 @@ from profiles.family import Family, Fields, rope_of, usual
 
 
 def describe(fields: Fields) -> Architecture:
+    fields.refuse_unless("full_attn_mod", 1)
+    fields.refuse_unless("interpolate_factor", 1)
     fields.get("original_max_position_embeddings")  # transformers moves it into the rotary embedding's parameters
     ropes = {"": rope_of(fields, is_partial=True)}
     return replace(usual(fields, window=fields.get("sliding_window"), ropes=ropes), fused=frozenset(FUSED))

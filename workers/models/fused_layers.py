@@ -214,7 +214,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, is_interleaved: bool = False) ->
     first half of the table.
     """
     width = cos.shape[-1]
-    turned, rest = x[..., :width], x[..., width:]
+    is_whole = width == x.shape[-1]
+    turned = x if is_whole else x[..., :width]
     if is_interleaved:
         cos, sin = (one[..., : width // 2].repeat_interleave(2, dim=-1) for one in (cos, sin))
         other = torch.stack((-turned[..., 1::2], turned[..., 0::2]), dim=-1).flatten(-2)
@@ -222,7 +223,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, is_interleaved: bool = False) ->
         first, second = turned.chunk(2, dim=-1)
         other = torch.cat((-second, first), dim=-1)
     found = (turned * cos + other * sin).to(x.dtype)
-    return found if width == x.shape[-1] else torch.cat((found, rest), dim=-1)
+    return found if is_whole else torch.cat((found, x[..., width:]), dim=-1)
 
 
 class FusedRotary:

@@ -414,10 +414,11 @@ class NativeEngine:
             keys, values = batch.keys[number], batch.values[number]
             keys[:, :, column], values[:, :, column] = key[:, :, 0], value[:, :, 0]
             window = self.decoder.layers[number].window
-            seen = slice(0 if window is None else max(0, column + 1 - window), column + 1)
+            first = 0 if window is None else max(0, column + 1 - window)
+            keys, values = keys[:, :, first : column + 1], values[:, :, first : column + 1]
             # Query heads that share a key head become several queries of one head, so no key is repeated.
             grouped = query.reshape(len(query), keys.shape[1], -1, query.shape[-1])
-            mixed = self.decoder.attention(grouped, keys[:, :, seen], values[:, :, seen], bias[..., seen])
+            mixed = self.decoder.attention(grouped, keys, values, bias[..., first:] if first else bias)
             return mixed.reshape(query.shape)
 
         hidden = self.decoder.run_layers(batch.tokens[:, None], (column - batch.start)[:, None], attend)

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from profiles.built_in import BUILT_IN
+from profiles.families import architecture_of
 from profiles.schema import Profile
 from profiles.shapes import ARCHITECTURES
+from profiles.targets import own_targets
 from workers.external.asked import answer, refused
 from workers.verl.settings import Settings, Work, command_line, settings
 
@@ -33,6 +35,7 @@ def check(profile: Profile) -> None:
     """Raises LonghaulError (INPUT) with what to do where a job of this profile cannot work here."""
     check_packages(profile)
     check_heads(profile, config_of(profile))
+    check_targets(profile, config_of(profile))
     compose(settings(profile, EXAMPLE))
 
 
@@ -49,6 +52,19 @@ def check_packages(profile: Profile) -> None:
             raise refused(f"the worker verl needs {name} {version}, which is not installed", INSTALL) from None
         if found != version:
             raise refused(f"{name} {found} is installed, and the worker verl was tested with {version}", INSTALL)
+
+
+def check_targets(profile: Profile, config: Mapping[str, Any]) -> None:
+    """verl hands the targets to peft as they are, so they must be the names of the model's own layers."""
+    architecture = architecture_of(config)
+    if not profile.adapter.rank or architecture is None or profile.verl.strategy == "megatron":
+        return
+    own = own_targets(architecture, profile.adapter.targets)
+    if own != profile.adapter.targets:
+        raise refused(
+            f"verl takes adapter.targets by the model's own names, and {architecture.family} has {', '.join(own)}",
+            f"python -m orchestrator run --set 'adapter.targets={json.dumps(own)}'",
+        )
 
 
 def config_of(profile: Profile) -> Mapping[str, Any]:

@@ -6,9 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from profiles.errors import ExitCode
+import pytest
+
+from profiles.errors import ExitCode, LonghaulError
+from profiles.schema import Adapter, Profile
 from tests import REPOSITORY
 from tests.workers.verl.test_settings import needs_verl
+from workers.verl.check import check_targets
 
 
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -24,3 +28,12 @@ def test_tensor_parallelism_that_does_not_divide_the_heads_is_refused_and_nothin
     assert "does not divide the 4 attention heads of pocket-words" in done.stderr
     assert "kept:  everything; nothing was submitted" in done.stderr and "N one of 1, 2, 4" in done.stderr
     assert not (tmp_path / "runs").exists()
+
+
+def test_targets_that_the_model_computes_in_one_layer_are_refused_with_its_own_names() -> None:
+    profile = Profile(name="x", adapter=Adapter(rank=4))
+    check_targets(profile, {"model_type": "qwen3"})
+    check_targets(Profile(name="x"), {"model_type": "phi3"})
+    with pytest.raises(LonghaulError, match="phi3 has o_proj, down_proj, qkv_proj, gate_up_proj") as caught:
+        check_targets(profile, {"model_type": "phi3"})
+    assert "adapter.targets=" in caught.value.next_command and "qkv_proj" in caught.value.next_command
