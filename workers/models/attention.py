@@ -32,8 +32,8 @@ log = logging.getLogger("worker")
 
 OWN = "longhaul"
 """Name of our attention in a model that does not take `sdpa`."""
-DIMS = (16, 32, 64, 128)
-"""The largest dimension of a head for which a block fits into registers."""
+WIDEST = 256
+"""The largest width of a head for which a block fits into registers."""
 
 
 def enable(model: Any) -> None:
@@ -129,11 +129,12 @@ def _over_segments(
     module: Any, query: Tensor, key: Tensor, value: Tensor, segments: Tensor, scaling: float | None
 ) -> Tensor:
     window, cap = getattr(module, "window", None), getattr(module, "cap", None)
-    if window is None and cap is None and _fits(query, key, value, segments[..., :2]):
+    if _fits(query, key, value, segments):
         from workers.models.attention_kernels import Attention
 
         apply: Any = Attention.apply
-        found: Tensor = apply(query, key, value, segments[..., :2].contiguous(), scaling or query.shape[-1] ** -0.5)
+        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+        found: Tensor = apply(query, key, value, segments, scale, window or 0, cap or 0.0)
         return found
 
     def part(begin: int, end: int) -> Tensor:
@@ -159,7 +160,8 @@ def _fits(query: Tensor, key: Tensor, value: Tensor, segments: Tensor) -> bool:
         query.is_cuda
         and query.dtype in ROUNDED
         and query.dtype == key.dtype == value.dtype
-        and segments.shape == (rows, 1, length, 2)
+        and segments.shape[:3] == (rows, 1, length)
+        and segments.is_contiguous()
         and key.shape[2] == length
         and key.shape[-1] == value.shape[-1] == dim
         and query.stride(-1) == key.stride(-1) == value.stride(-1) == 1
@@ -178,8 +180,8 @@ def has_kernels(device: torch.device, dim: int) -> bool:
 
 def _agrees(device: torch.device, dim: int) -> bool:
     """Whether results and gradients agree with PyTorch's. Raises whatever the compiler raises."""
-    if dim not in DIMS:
-        raise ValueError(f"they support heads of {', '.join(map(str, DIMS))}")
+    if dim % 8 or not 0 < dim <= WIDEST:
+        raise ValueError(f"they support heads of multiples of 8 up to {WIDEST}")
     from workers.models.attention_kernels import Attention
 
     generator = torch.Generator(device).manual_seed(0)
@@ -192,7 +194,7 @@ def _agrees(device: torch.device, dim: int) -> bool:
     mask = visible(segments)
     apply: Any = Attention.apply
     with torch.inference_mode(False), torch.enable_grad():
-        out = apply(query, key, value, segments, dim**-0.5)
+        out = apply(query, key, value, segments, dim**-0.5, 0, 0.0)
         keys, values = (one.float().repeat_interleave(2, 1) for one in (key, value))
         expected = scaled_dot_product_attention(query.float(), keys, values, attn_mask=mask).transpose(1, 2)
         weights = torch.randn(out.shape, device=device, generator=generator)
