@@ -89,11 +89,12 @@ class Products:
         """x in the engine's layout, and as a plain [rows, inputs] tensor."""
         import torch
 
+        from workers.rollout.graph.step_weights import Sum
+
         ones = torch.ones(self.inputs[name], device=self.device, dtype=self.dtype)
         drawn = torch.randn(rows, self.inputs[name], device=self.device, dtype=self.dtype)
-        x, plain = (
-            self.ops.add_norm(drawn, None, None, ones, 1e-6, torch.float32, is_last=one)[1] for one in (False, True)
-        )
+        how = Sum(1e-6, torch.float32, self.dtype)
+        x, plain = (self.ops.add_norm(drawn, None, None, ones, how, is_last=one)[1] for one in (False, True))
         return x, plain
 
 
@@ -131,10 +132,12 @@ def calls_of(products: Products, rows: int) -> tuple[dict[str, list[Work]], list
     """Calls for all layers: each product, gate and up fused, the full-precision ones, and the latter's weights."""
     from torch.nn.functional import linear
 
+    from workers.rollout.graph.step_weights import Gate
+
     ops, names = products.ops, list(products.inputs)
     x, plain = ({name: products.given(rows, name)[i] for name in names} for i in (0, 1))
     calls = {name: [partial(ops.project, x[name], one) for one in products.projections[name]] for name in names}
-    fused = [partial(ops.gate_up, x["gate, up"], one) for one in products.projections["gate, up"]]
+    fused = [partial(ops.gate_up, x["gate, up"], one, Gate("silu", True)) for one in products.projections["gate, up"]]
     dense = [partial(linear, plain[name], weight) for name in names for weight in products.dense[name]]
     return calls, fused, dense, plain  # type: ignore[return-value]
 

@@ -112,7 +112,8 @@ def _reason_against_capture(profile: Profile, shape: Shape, capability: tuple[in
     reason = capture.reason_against(
         capability,
         profile.model.dtype,
-        head_dim=shape.head_dim,
+        head_dims=shape.head_dims,
+        heads=shape.num_attention_heads,
         hidden_size=shape.hidden_size,
         intermediate_size=shape.intermediate_size,
     )

@@ -5,12 +5,15 @@ The planner asks before a worker exists, and the worker asks again with the real
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from profiles.description import Architecture
 from profiles.written_out import supports as of_kernels
 
 OLDEST = (8, 0)
 """Compute capability of the RTX 30 series, the first that supports bfloat16."""
-HEAD_DIMS = (32, 64, 128, 256)
+WIDEST = 256
+"""The largest width of a head for which a block of keys and values fits into a multiprocessor."""
 
 
 def supports(architecture: Architecture | None) -> str:
@@ -19,13 +22,23 @@ def supports(architecture: Architecture | None) -> str:
 
 
 def reason_against(
-    capability: tuple[int, int], dtype: str, *, head_dim: int, hidden_size: int, intermediate_size: int
+    capability: tuple[int, int],
+    dtype: str,
+    *,
+    head_dims: Collection[int],
+    heads: int,
+    hidden_size: int,
+    intermediate_size: int,
 ) -> str:
-    """Why steps cannot be captured; empty if they can. dtype: of the weights that are not in 4 bits."""
+    """Why steps cannot be captured; empty if they can. dtype: of the weights that are not in 4 bits; head_dims: of all
+    layers; heads: of queries."""
     if capability < OLDEST:
         return "its kernels need an NVIDIA GPU of the RTX 30 series or newer"
     if dtype != "bfloat16":
         return "its kernels compute in bfloat16"
-    if head_dim not in HEAD_DIMS or hidden_size % 64 or intermediate_size % 64:
-        return f"its kernels do not support heads of {head_dim} and layers of {hidden_size}"
+    if wrong := [dim for dim in head_dims if dim % 8 or dim > WIDEST]:
+        return f"its kernels do not support heads of {wrong[0]}: only multiples of 8 up to {WIDEST}"
+    # What a product sums over is read in blocks of 64.
+    if wrong := [one for one in (hidden_size, intermediate_size, *(heads * dim for dim in head_dims)) if one % 64]:
+        return f"its kernels do not support layers with {wrong[0]} inputs: only multiples of 64"
     return ""

@@ -59,6 +59,11 @@ class Shape:
         """Width of keys, and of values; of the widest layer."""
         return max(map(self.key_width_of, self.layers), default=0)
 
+    @property
+    def head_dims(self) -> list[int]:
+        """Widths of the heads of all layers."""
+        return sorted({layer.head_dim or self.head_dim for layer in self.layers} or {self.head_dim})
+
     def key_width_of(self, layer: Layer) -> int:
         return (layer.key_heads or self.num_key_value_heads) * (layer.head_dim or self.head_dim)
 

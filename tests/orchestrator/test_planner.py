@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -129,10 +130,10 @@ def test_a_larger_card_never_gets_smaller_settings_while_the_moments_stay() -> N
 AUTO = {"sampling__engine": "auto", "sampling__fallback": ()}
 PLAIN = {"model__dtype": "float32"}
 """With it `native` would be the plain decoder."""
-OTHER = shape_of(ARCHITECTURES["qwen2.5-0.5b"] | {"model_type": "llama"})
-"""A model that `native` does not decode."""
+OTHER = dataclasses.replace(shape_of(ARCHITECTURES["qwen2.5-0.5b"]), is_captured=False)
+"""A model whose steps `native` does not capture."""
 FOREIGN = shape_of(ARCHITECTURES["qwen2.5-0.5b"] | {"model_type": "mixtral"})
-ODD = shape_of(ARCHITECTURES["qwen2.5-0.5b"] | {"head_dim": 80})
+ODD = shape_of(ARCHITECTURES["qwen2.5-0.5b"] | {"head_dim": 84})
 OLD, NEW = (7, 5), (8, 6)
 
 
@@ -150,7 +151,7 @@ OLD, NEW = (7, 5), (8, 6)
                      id="float32: a share that holds no rollouts"),
         pytest.param(24, True, {"capability": OLD}, "native", "RTX 30 series", id="old: vLLM has no bfloat16"),
         pytest.param(24, True, {"capability": OLD, "vllm__dtype": "float16"}, "vllm", "RTX 30 series", id="old"),
-        pytest.param(24, True, {"shape": ODD}, "vllm", "heads of 80", id="heads of another size"),
+        pytest.param(24, True, {"shape": ODD}, "vllm", "heads of 84", id="heads of another size"),
         pytest.param(24, True, {"shape": OTHER}, "vllm", "no captured steps for", id="another architecture"),
         pytest.param(24, False, {"shape": OTHER}, "native", "no captured steps for", id="another one, no vLLM"),
         pytest.param(24, False, {"shape": FOREIGN}, "hf", "no captured steps for", id="not of our own code, no vLLM"),

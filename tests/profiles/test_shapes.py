@@ -117,8 +117,9 @@ def test_a_config_may_leave_out_what_has_a_usual_value() -> None:
 
 @pytest.mark.parametrize(
     ("config", "is_captured"),
-    [({}, True), ({"model_type": "qwen2", "use_sliding_window": False}, True), ({"model_type": "llama"}, False),
-     ({"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 3}, False)],
+    [({}, True), ({"model_type": "qwen2", "use_sliding_window": False}, True), ({"model_type": "llama"}, True),
+     ({"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 3}, True),
+     ({"model_type": "llama", "hidden_act": "relu"}, False), ({"model_type": "mixtral"}, False)],
 )  # fmt: skip
 def test_a_shape_knows_whether_the_native_engine_captures_its_steps(
     config: dict[str, object], is_captured: bool

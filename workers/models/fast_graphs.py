@@ -81,7 +81,7 @@ class Graphs:
 
     @property
     def buffers(self) -> tuple[Tensor, ...]:
-        return self.given.segments, self.given.cos, self.given.sin, self.hidden, self.end
+        return *tensors_of(self.given), self.hidden, self.end
 
 
 class Captured:
@@ -237,10 +237,15 @@ def padded(given: Given, hidden: Tensor) -> tuple[Given, Tensor]:
     """A copy with rows as long as `key_of` says. Padding columns see only themselves, and no token sees them."""
     rows, length = key_of(hidden)
     into = hidden.new_empty(rows, length, hidden.shape[2])
-    angles = (one.new_zeros(one.shape[0], length, one.shape[2]) for one in (given.cos, given.sin))
-    buffers = Given(given.segments.new_empty(rows, 1, length, 2), *angles)
+    angles = {name: one.new_zeros(2, one.shape[1], length, one.shape[3]) for name, one in given.angles.items()}
+    growth = None if given.growth is None else given.growth.new_zeros(given.growth.shape[0], length)
+    buffers = Given(given.segments.new_empty(rows, 1, length, given.segments.shape[-1]), angles, growth)
     fill(buffers, into, given, hidden)
     return buffers, into
+
+
+def tensors_of(given: Given) -> list[Tensor]:
+    return [given.segments, *given.angles.values(), *([] if given.growth is None else [given.growth])]
 
 
 def grown(rows: Tensor, length: int) -> Tensor:
@@ -258,8 +263,11 @@ def fill(buffers: Given, into: Tensor, given: Given, hidden: Tensor) -> None:
         # Each padding column gets a segment of its own; `packing.pack` uses none below -1.
         buffers.segments.copy_(torch.arange(-2, -2 - longest, -1, device=into.device)[:, None])
     buffers.segments[:, :, :length].copy_(given.segments)
-    for buffer, one in ((into, hidden), (buffers.cos, given.cos), (buffers.sin, given.sin)):
-        buffer[:, :length].copy_(one)
+    into[:, :length].copy_(hidden)
+    for name, one in given.angles.items():
+        buffers.angles[name][:, :, :length].copy_(one)
+    if buffers.growth is not None and given.growth is not None:
+        buffers.growth[:, :length].copy_(given.growth)
 
 
 def split(flat: Tensor, matrices: Sequence[Tensor]) -> list[Tensor]:

@@ -8,7 +8,7 @@ engines, checkpoints and optimisers are unaffected.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -16,22 +16,30 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import linear
+from torch.nn.functional import linear, rms_norm, softplus
 
-from workers.models import quantized
-from workers.models.attention import attend
-from workers.models.fused_layers import gated, normed, rotary_module, supports
+from profiles.description import Architecture
+from profiles.description import Layer as Described
+from profiles.shapes import Shape, shape_of
+from profiles.written_out import supports
+from workers.models import fused_layers, quantized
+from workers.models.attention import OWN, attend
+from workers.models.fused_layers import ROUNDED, FusedNorm, rotate
 from workers.models.lora import LoraLinear
-from workers.models.plain import described
+from workers.models.plain import described, reason_of
 
 
 def fast_layers(model: Any) -> list[LeanLayer] | None:
     """The layers, if everything in them is frozen except our own adapters; otherwise None. Call it after the adapters
     are injected."""
-    if supports(described(model)) or model.config._attn_implementation != "sdpa":
+    found = described(model)
+    if supports(found) or reason_of(model) or model.config._attn_implementation not in ("sdpa", OWN):
         return None
-    layers = list(model.model.layers)
-    return [LeanLayer(layer) for layer in layers] if all(_fits(layer) for layer in layers) else None
+    assert found is not None
+    layers, shape = list(model.model.layers), shape_of(model.config.to_dict())
+    if not all(_fits(layer) for layer in layers):
+        return None
+    return [LeanLayer(layer, one, found, shape) for layer, one in zip(layers, found.layers, strict=True)]
 
 
 def _fits(layer: Any) -> bool:
@@ -44,22 +52,33 @@ def _fits(layer: Any) -> bool:
 
 @dataclass(frozen=True)
 class Given:
-    """The inputs that all layers share. segments: [R, 1, T, 2], as in `packing.Pack`; cos, sin: [R or 1, T, D]."""
+    """The inputs that all layers share.
+
+    segments: [R, 1, T, 2 or 3], as `attention.mask_for` makes them. angles: by the layers' `rope_name`, cosines and
+    sines, [2, R or 1, T, D]. growth: what rotated queries are multiplied by, [R or 1, T]; None: by nothing.
+    """
 
     segments: Tensor
-    cos: Tensor
-    sin: Tensor
+    angles: Mapping[str, Tensor]
+    growth: Tensor | None = None
 
 
 class LeanLayer:
     """A decoder layer's computation over whole sequences. Rollouts with a cache still call the layer itself."""
 
-    def __init__(self, layer: Any) -> None:
-        self.layer = layer
-        attention, mlp = layer.self_attn, layer.mlp
-        self._rotary = rotary_module(attention)
-        self._qkv, self._out = Joint(attention.q_proj, attention.k_proj, attention.v_proj), Joint(attention.o_proj)
-        self._gate_up, self._down = Joint(mlp.gate_proj, mlp.up_proj), Joint(mlp.down_proj)
+    def __init__(self, layer: Any, one: Described, described: Architecture, shape: Shape) -> None:
+        self.layer, self._one, self._described = layer, one, described
+        attention, mlp, names = layer.self_attn, layer.mlp, described.linear_names
+        self._width = one.head_dim or shape.head_dim
+        self._keys = (one.key_heads or shape.num_key_value_heads) * self._width
+        self._queries = shape.num_attention_heads * self._width
+        self._scale = self._width**-0.5 if described.attention_scale is None else described.attention_scale
+        of_qkv = [name for name in names[: names.index("o_proj")] if getattr(attention, name, None) is not None]
+        of_up = names[names.index("o_proj") + 1 : -1]
+        self._qkv, self._out = Joint(*(getattr(attention, name) for name in of_qkv)), Joint(attention.o_proj)
+        self._gate_up, self._down = Joint(*(getattr(mlp, name) for name in of_up)), Joint(mlp.down_proj)
+        self._act = getattr(mlp, "act_fn", None) or mlp.activation_fn
+        self._slopes: Tensor | None = None
 
     def matrices(self) -> list[nn.Parameter]:
         """The trained matrices."""
@@ -69,14 +88,121 @@ class LeanLayer:
     def run(self, given: Given, hidden: Tensor, leaves: Sequence[Tensor] = ()) -> Tensor:
         """hidden: the residual stream, [R, T, H] in its `stream_dtype`; returns the same. leaves: stand-ins for
         `matrices` that receive the gradients; their values are not read."""
-        attention, mlp, of = self.layer.self_attn, self.layer.mlp, iter(leaves)
-        heads = (*hidden.shape[:-1], -1, attention.head_dim)
-        q, k, v = (one.view(heads).transpose(1, 2) for one in self._qkv(normed(self.layer.input_layernorm, hidden), of))
-        q, k = self._rotary.apply_rotary_pos_emb(q, k, given.cos, given.sin)
-        seen, _ = attend(attention, q, k, v, given.segments, dropout=0.0, scaling=attention.scaling)
-        hidden = hidden + self._out(seen.flatten(-2), of)[0]
-        gate, up = self._gate_up(normed(self.layer.post_attention_layernorm, hidden), of)
-        return hidden + self._down(gated(mlp, gate, up), of)[0]
+        names, of = self._described.norm.names, iter(leaves)
+        query, key, value = self._prepared(self._qkv(self._normed(names.before_attention, hidden), of), given)
+        attention = self.layer.self_attn
+        seen, _ = attend(attention, query, key, value, given.segments, dropout=0.0, scaling=self._scale)
+        hidden = self._added(hidden, self._out(seen.flatten(-2), of)[0], names.after_attention)
+        up = self._activated(self._gate_up(self._normed(names.before_mlp, hidden), of))
+        hidden = self._added(hidden, self._down(up, of)[0], names.after_mlp)
+        return hidden * self.layer.layer_scalar if self._described.layer_scale else hidden
+
+    def _normed(self, name: str, stream: Tensor) -> Tensor:
+        """The norm of the residual stream, or itself, in the dtype of the model."""
+        if not name:
+            return stream.to(getattr(self.layer, self._described.norm.names.after_attention).weight.dtype)
+        return normed(getattr(self.layer, name), stream, self._described)
+
+    def _added(self, stream: Tensor, part: Tensor, norm: str) -> Tensor:
+        if norm:
+            part = normed(getattr(self.layer, norm), part, self._described)
+        scale = self._described.residual_scale
+        return stream + (part if scale == 1.0 else part * scale)
+
+    def _prepared(self, parts: Sequence[Tensor], given: Given) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, [R, their heads, T, D]; the first two are normed and rotated."""
+        if len(parts) == 1:
+            parts = torch.split(parts[0], [self._queries, self._keys, self._keys], dim=-1)
+        query, key, value = parts if len(parts) == 3 else (*parts, parts[1])  # values may be keys
+        one, attention = self._described, self.layer.self_attn
+        shape = (*query.shape[:-1], -1, self._width)
+        rope = self._one.rope
+        angles = None if rope is None else given.angles[self._one.rope_name]
+        growth = given.growth if rope is not None and rope.query_growth else None
+        if one.v_norm:
+            value = attention.v_norm(value.view(shape))
+        value = value.view(shape).transpose(1, 2)
+        if query.is_cuda and query.dtype in ROUNDED and fused_layers.has_kernels(query.device):
+            query, key = (each.view(shape).transpose(1, 2) for each in (query, key))
+            return *self._turned(query, key, angles, growth), value
+        if one.qk_norm == "whole":
+            query, key = attention.q_norm(query), attention.k_norm(key)
+        query, key = query.view(shape), key.view(shape)
+        if one.qk_norm == "head":
+            query, key = attention.q_norm(query), attention.k_norm(key)
+        query, key = query.transpose(1, 2), key.transpose(1, 2)
+        if rope is not None and angles is not None:
+            cos, sin = angles[:, :, None]
+            query, key = (rotate(each, cos, sin, rope.is_interleaved) for each in (query, key))
+        return query if growth is None else query * growth[:, None, :, None].to(query.dtype), key, value
+
+    def _turned(
+        self, query: Tensor, key: Tensor, angles: Tensor | None, growth: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """By our kernels, which round after the norm and after the rotation."""
+        from workers.models.layer_kernels import Rotary, Turn, Turned
+
+        one, rope = self._described, self._one.rope
+        rotated = 0 if angles is None else angles.shape[-1]
+        is_interleaved = rope is not None and rope.is_interleaved
+        half = rotated // 2
+        if not one.qk_norm:
+            if angles is None:
+                return query, key
+            if growth is None and not is_interleaved and rotated == self._width and half & (half - 1) == 0:
+                rotary: Any = Rotary.apply
+                plain: tuple[Tensor, Tensor] = rotary(query, key, *angles.unbind())
+                return plain
+        attention, apply = self.layer.self_attn, Turned.apply
+        weights = (attention.q_norm.weight, attention.k_norm.weight) if one.qk_norm else (None, None)
+        turn = Turn(one.qk_norm, one.norm.eps, one.norm.plus_one, rotated, is_interleaved)
+        found: tuple[Tensor, Tensor] = apply(query, key, *weights, angles, growth, turn)  # type: ignore[no-untyped-call]
+        return found
+
+    def _activated(self, parts: Sequence[Tensor]) -> Tensor:
+        """What the MLP's last layer reads."""
+        first, kind = parts[0], self._described.activation
+        if not (first.is_cuda and first.dtype in ROUNDED and fused_layers.has_kernels(first.device)):
+            if not self._described.has_gate:
+                alone: Tensor = self._act(first)
+                return alone
+            gate, up = parts if len(parts) == 2 else first.chunk(2, dim=-1)
+            both: Tensor = self._act(gate) * up
+            return both
+        from workers.models.layer_kernels import Activated, Gated, GatedPair
+
+        if not self._described.has_gate:
+            return Activated.apply(first, self._of_xielu(first), kind)  # type: ignore[no-untyped-call,no-any-return]
+        if len(parts) == 1:
+            return GatedPair.apply(first, kind)  # type: ignore[no-untyped-call,no-any-return]
+        return Gated.apply(first, parts[1], kind)  # type: ignore[no-untyped-call,no-any-return]
+
+    def _of_xielu(self, like: Tensor) -> Tensor:
+        """The slopes of that activation, [4] float32; they are frozen."""
+        if self._slopes is None:
+            self._slopes = like.new_zeros(4, dtype=torch.float32)
+            if self._described.activation == "xielu":
+                with torch.inference_mode(False), torch.no_grad():
+                    act, beta = self._act, self._act.beta.float()
+                    pair = softplus(act.alpha_p.float()), beta + softplus(act.alpha_n.float())
+                    self._slopes = torch.cat([*pair, beta.view(1), act.eps.float().view(1)])
+        return self._slopes
+
+
+def normed(norm: Any, x: Tensor, described: Architecture) -> Tensor:
+    """RMS norm of x, [..., H] in float32 or the dtype of the norm's weight; rounded once, to the latter."""
+    weight, one = norm.weight, described.norm
+    does_learn = weight.requires_grad and torch.is_grad_enabled()
+    is_kernels = not does_learn and (x.dtype != weight.dtype or not isinstance(norm, FusedNorm))
+    if x.is_cuda and is_kernels and weight.dtype in ROUNDED and fused_layers.has_kernels(x.device):
+        from workers.models.layer_kernels import Norm
+
+        return Norm.apply(x, weight, one.eps, one.plus_one)  # type: ignore[no-untyped-call,no-any-return]
+    if x.dtype == weight.dtype:
+        plain: Tensor = norm(x)
+        return plain
+    scale = weight.to(x.dtype) + 1 if one.plus_one else weight.to(x.dtype)
+    return rms_norm(x, weight.shape, scale, one.eps).to(weight.dtype)
 
 
 class Joint:

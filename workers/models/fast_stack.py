@@ -12,8 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from workers.models.fast_layers import Given, LeanLayer
-from workers.models.fused_layers import normed, stream_dtype
+from profiles.description import Architecture
+from workers.models.fast_layers import Given, LeanLayer, normed
+from workers.models.fused_layers import stream_dtype
+from workers.models.plain import described
 
 Learnt = Callable[[Tensor], Sequence[Tensor]]
 """Maps the gradient of a pass's result to the gradients of `Stack.matrices`. Call it once at most."""
@@ -40,13 +42,32 @@ def hidden_of(model: Any, ids: Tensor, positions: Tensor, segments: Tensor) -> T
     hidden = decoder.embed_tokens(ids)
     if hidden.requires_grad:
         return None
-    given = Given(segments, *decoder.rotary_emb(hidden, positions))
+    architecture = described(model)
+    assert architecture is not None
+    if architecture.embedding_scale != 1.0 and not architecture.embedding_is_scaled:
+        hidden = hidden * architecture.embedding_scale
+    given = given_of(model, architecture, hidden, positions, segments)
     if torch.is_grad_enabled():
         apply: Any = _Pass.apply
         out = apply(runner, given, hidden, *runner.stack.matrices())
     else:
         out = runner.score(given, hidden)
-    return normed(decoder.norm, out)
+    return normed(decoder.norm, out, architecture)
+
+
+def given_of(model: Any, architecture: Architecture, like: Tensor, positions: Tensor, segments: Tensor) -> Given:
+    """What the layers share in a pass over tokens at `positions`, [R, T]. like: in the dtype of the model; segments:
+    [R, 1, T, 2], to which positions are added if a layer has a window."""
+    if architecture.window is not None and segments.shape[-1] == 2:
+        segments = torch.cat((segments, positions[:, None, :, None].to(segments.dtype)), dim=-1)
+    ropes = {layer.rope_name: layer.rope for layer in architecture.layers if layer.rope is not None}
+    rotary = model.model.rotary_emb
+    angles = {name: torch.stack(rotary(like, positions, *([name] if name else []))) for name in ropes}
+    growing = next((rope for rope in ropes.values() if rope.query_growth), None)
+    if growing is None:
+        return Given(segments, angles)
+    first = growing.scaling["original_max_position_embeddings"]
+    return Given(segments, angles, 1 + growing.query_growth * torch.log(1 + torch.floor(positions / first)))
 
 
 class Stack:

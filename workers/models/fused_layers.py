@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import rms_norm, silu
 
-from profiles.description import Architecture
-from profiles.written_out import supports as of_kernels
+from profiles.description import QKV, Architecture, Norm
+from profiles.written_out import supports as of_written_out
 from workers.failures import is_out_of_memory
 from workers.models import nf4
 from workers.models.plain import described
@@ -34,9 +34,22 @@ _rotaries: dict[Any, FusedRotary] = {}
 
 
 def supports(architecture: Architecture | None) -> str:
-    """Why these operations and the written-out layers cannot replace the model's own; empty if they can. architecture:
-    as for `written_out.supports`."""
-    return of_kernels(architecture)
+    """Why these operations cannot replace those of the model's own modules; empty if they can. The written-out layers,
+    which call no module, compute more (`profiles.written_out`)."""
+    if reason := of_written_out(architecture):
+        return reason
+    assert architecture is not None
+    norm, ropes = architecture.norm, [layer.rope for layer in architecture.layers]
+    holds = {
+        "biases": architecture.biases <= QKV,
+        "layers": all(rope == ropes[0] and rope.share == 1.0 and not rope.is_interleaved for rope in ropes if rope)
+        and None not in ropes,
+        "norm": norm == Norm(eps=norm.eps),
+        "qk_norm": not architecture.qk_norm,
+        "fused": not architecture.fused,
+        "activation": architecture.activation == "silu" and architecture.has_gate,
+    }
+    return min((architecture.text_of(name) for name, is_known in holds.items() if not is_known), default="")
 
 
 def enable(model: Any) -> None:

@@ -6,7 +6,7 @@ optimiser step at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -49,6 +49,11 @@ class Decoder:
         """The same by `rope_name`, in the dtype that transformers rotates in."""
 
     @property
+    def ropes(self) -> Mapping[str, Tensor]:
+        """Tables of cosines and sines, [2, T, rotated width], by the layers' `rope_name`."""
+        return self._tables
+
+    @property
     def dtype(self) -> torch.dtype:
         found: torch.dtype = self.model.model.embed_tokens.weight.dtype
         return found
@@ -56,6 +61,10 @@ class Decoder:
     def cache_shape(self, layer: Layer) -> tuple[int, int]:
         """Heads and width of the keys, and of the values, that a layer caches."""
         return layer.key_heads or self.key_heads, layer.head_dim or self.head_dim
+
+    @property
+    def has_cap(self) -> bool:
+        return self.architecture.attention_cap is not None
 
     def attention(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
         """softmax(cap(scale * q k^T) under the mask) v, where query heads share key heads. query: [B, heads, T, D]."""

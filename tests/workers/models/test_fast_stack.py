@@ -102,7 +102,7 @@ def test_nothing_but_the_layers_inputs_stays_for_the_gradient() -> None:
     learned(model)  # the adapter's copies are made
     pack = pack_of(model)
     hidden = model.model.embed_tokens(pack.ids)
-    given = Given(pack.segments, *model.model.rotary_emb(hidden, pack.positions))
+    given = Given(pack.segments, {"": torch.stack(model.model.rotary_emb(hidden, pack.positions))})
     with torch.no_grad(), Made() as made:
         learnt, out = model.fast_runner.learn(given, hidden)
     layers = len(model.model.layers)

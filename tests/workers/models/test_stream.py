@@ -22,7 +22,7 @@ from workers.models.log_probs import score
 from workers.rollout.engine import Request, Sampling
 from workers.rollout.graph.engine import GraphEngine
 from workers.rollout.graph.step import TorchOperations
-from workers.rollout.graph.step_weights import Weights
+from workers.rollout.graph.step_weights import Sum, Weights
 from workers.rollout.native import NativeEngine
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -100,9 +100,9 @@ def test_where_plain_modules_learn_rollouts_round_the_sum_as_they_do() -> None:
     tokens = torch.tensor([3, 4])
     for one in (model, fast()):
         weights = Weights(one)
-        residual, norm = TorchOperations().embed(tokens, weights), weights.layers[0].first_norm
+        residual, norm = TorchOperations().embed(tokens, weights), weights.layers[0].before_attention
         parts = torch.randn(2, 64).bfloat16()
-        residual, x = TorchOperations().add_norm(residual, parts, None, norm, 1e-6, weights.stream)
+        residual, x = TorchOperations().add_norm(residual, parts, None, norm, weights.plain)
         assert (residual.dtype, x.dtype) == (stream_of(one), torch.bfloat16)
 
 
@@ -123,7 +123,9 @@ def test_gradients_are_nearer_to_float32_than_those_of_plain_modules() -> None:
         hidden = model.model.embed_tokens(ids)
         positions = torch.arange(LENGTH)[None]
         segments = torch.zeros(1, 1, LENGTH, 2, dtype=torch.int32)
-        learnt, out = model.fast_runner.learn(Given(segments, *model.model.rotary_emb(hidden, positions)), hidden)
+        learnt, out = model.fast_runner.learn(
+            Given(segments, {"": torch.stack(model.model.rotary_emb(hidden, positions))}), hidden
+        )
         assert out.dtype == torch.float32
         end = out.detach().requires_grad_()
         logits = normed(model.model.norm, end) @ model.lm_head.weight.T
@@ -149,7 +151,9 @@ def test_a_norm_of_the_sum_is_rounded_once() -> None:
 def test_a_decode_step_adds_to_the_sum_without_rounding_it() -> None:
     residual, parts = torch.randn(2, 4, 64)
     weight = torch.ones(64, dtype=torch.bfloat16)
-    found, x = TorchOperations().add_norm(residual, parts.bfloat16(), None, weight, 1e-6, torch.float32)
+    found, x = TorchOperations().add_norm(
+        residual, parts.bfloat16(), None, weight, Sum(1e-6, torch.float32, torch.bfloat16)
+    )
     assert torch.equal(found, residual + parts.bfloat16().float())
     assert x.dtype == torch.bfloat16
 

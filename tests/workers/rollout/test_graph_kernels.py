@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from profiles.schema import Adapter
 from tests.workers.rollout.models import direct_log_probs
-from workers.models import lora
+from workers.models import attention, lora
+from workers.models.adapters import linear_names
+from workers.rollout.decoder import Decoder
 from workers.rollout.engine import Request, Sampling
 from workers.rollout.graph.state import Shape, State
-from workers.rollout.graph.step import TorchOperations
-from workers.rollout.graph.step_weights import Matrix, Projection, Weights
+from workers.rollout.graph.step import TorchOperations, decode_step
+from workers.rollout.graph.step_weights import Matrix, Projection, Sum, Weights
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"),
@@ -41,6 +43,11 @@ def make_model(shape: str, *, nf4: bool, targets: tuple[str, ...], layers: int =
         pad_token_id=0, bos_token_id=None, max_position_embeddings=1024, **SHAPES[shape],
     )  # fmt: skip
     model = Qwen2ForCausalLM(config).to("cuda", torch.bfloat16).eval().requires_grad_(False)
+    return prepared(model, nf4=nf4, targets=targets)
+
+
+def prepared(model: Any, *, nf4: bool, targets: tuple[str, ...]) -> Any:
+    """The model with its layers in 4 bits, and with adapters that add something."""
     for name, module in list(model.named_modules()):
         if nf4 and isinstance(module, torch.nn.Linear) and name != "lm_head":
             bnb = pytest.importorskip("bitsandbytes")
@@ -57,6 +64,93 @@ def make_model(shape: str, *, nf4: bool, targets: tuple[str, ...], layers: int =
             if "lora_" in name:
                 parameter.data.normal_(0, 0.02)
     return model
+
+
+WINDOW = 32
+_MIXED = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
+_TWO_ROPES = {"rope_parameters": {
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0}}}  # fmt: skip
+OTHERS: dict[str, tuple[str, tuple[int, int, int, int, int], dict[str, Any]]] = {
+    "qwen3-1.7b": ("qwen3", (2048, 6144, 16, 8, 128), {}),
+    "llama-3.2-1b": ("llama", (2048, 8192, 32, 8, 64), {}),
+    "mistral": ("mistral", (1024, 3072, 32, 8, 128), {"sliding_window": WINDOW}),
+    "ministral3": (
+        "ministral3",
+        (3072, 9216, 32, 8, 128),
+        {
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1e6,
+                "factor": 16.0,
+                "original_max_position_embeddings": 16,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+                "llama_4_scaling_beta": 0.1,
+            }
+        },
+    ),
+    "smollm3-3b": ("smollm3", (2048, 11008, 16, 4, 128), {"no_rope_layers": [1, 0]}),
+    "granite-2b": (
+        "granite",
+        (2048, 8192, 32, 8, 64),
+        {
+            "embedding_multiplier": 12.0,
+            "logits_scaling": 8.0,
+            "residual_multiplier": 0.22,
+            "attention_multiplier": 0.0156,
+            "attention_bias": True,
+            "mlp_bias": True,
+        },
+    ),
+    "olmo2-1b": ("olmo2", (2048, 8192, 16, 16, 128), {}),
+    "olmo3": ("olmo3", (1024, 3072, 8, 8, 128), {**_MIXED, "rope_parameters": _TWO_ROPES["rope_parameters"]}),
+    "phi-4-mini": (
+        "phi3",
+        (3072, 8192, 24, 8, 128),
+        {
+            "sliding_window": None,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.75},
+        },
+    ),
+    "gemma2-2b": ("gemma2", (2304, 9216, 8, 4, 256), {**_MIXED, "query_pre_attn_scalar": 256}),
+    "gemma3-1b": ("gemma3_text", (1152, 6912, 4, 1, 256), {**_MIXED, **_TWO_ROPES, "query_pre_attn_scalar": 256}),
+    "gemma4": (
+        "gemma4_text",
+        (1536, 6144, 8, 1, 128),
+        {
+            **_MIXED,
+            "global_head_dim": 256,
+            "num_global_key_value_heads": 1,
+            "attention_k_eq_v": True,
+            "hidden_size_per_layer_input": 0,
+            "final_logit_softcapping": 30.0,
+        },
+    ),
+    "glm4": ("glm4", (1024, 4096, 16, 2, 64), {"partial_rotary_factor": 0.5, "attention_bias": True}),
+    "exaone4-1.2b": ("exaone4", (2048, 4096, 32, 8, 64), {**_MIXED, "sliding_window_pattern": 2}),
+    "apertus": ("apertus", (1024, 5376, 8, 2, 128), {}),
+    "heads of 72, one key head": ("qwen3", (576, 1024, 8, 1, 72), {"attention_bias": True}),
+    "heads of 40": ("llama", (320, 640, 8, 2, 40), {"mlp_bias": True}),
+}
+"""Name -> model type; hidden and intermediate sizes, heads of queries and of keys, width of a head; what else."""
+
+
+def other_model(name: str, *, nf4: bool, has_adapters: bool, layers: int = 2) -> Any:
+    kind, (hidden, inner, heads, key_heads, dim), changes = OTHERS[name]
+    config = CONFIG_MAPPING[kind](**{
+        "vocab_size": 5000, "num_hidden_layers": layers, "hidden_size": hidden, "intermediate_size": inner,
+        "num_attention_heads": heads, "num_key_value_heads": key_heads, "head_dim": dim, "tie_word_embeddings": True,
+        "eos_token_id": 1, "pad_token_id": 0, "bos_token_id": None, "max_position_embeddings": 1024, **changes,
+    })  # fmt: skip
+    torch.manual_seed(0)
+    make: Any = AutoModelForCausalLM.from_config
+    model = make(config, dtype=torch.bfloat16).to("cuda").eval().requires_grad_(False)
+    for parameter_name, parameter in model.named_parameters():
+        if parameter.ndim == 1 and "alpha" not in parameter_name:  # norms and biases
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    attention.enable(model)
+    return prepared(model, nf4=nf4, targets=tuple(linear_names(model)) if has_adapters else ())
 
 
 def kinds() -> list[Any]:
@@ -102,39 +196,107 @@ def test_row_48_every_operation_of_a_layer_is_plain_pytorch_s(shape: str, nf4: b
     model = make_model(shape, nf4=nf4, targets=targets)
     weights, reference = Weights(model), TorchOperations()
     weights.refresh()
-    layer, eps, hidden = weights.layers[0], weights.eps, model.config.hidden_size
+    layer, eps, hidden = weights.layers[0], weights.plain.eps, model.config.hidden_size
     rope = torch.stack(model.model.rotary_emb(model.lm_head.weight, torch.arange(256, device="cuda")[None]))[:, 0]
     rope = rope.bfloat16().contiguous()
     for ops in kinds():
         for rows in ROWS:
             mine, theirs = state_of(weights, rows), state_of(weights, rows)
             start = torch.randn(rows, hidden, device="cuda").bfloat16()
-            _, a = reference.add_norm(start, None, None, layer.first_norm, eps, torch.float32)
-            _, b = ops.add_norm(start, None, None, layer.first_norm, eps, torch.float32)
+            how = Sum(eps, torch.float32, torch.bfloat16)
+            _, a = reference.add_norm(start, None, None, layer.before_attention, how)
+            _, b = ops.add_norm(start, None, None, layer.before_attention, how)
             assert apart(plain(b, hidden), a) < TOLERANCE
-            a = reference.attention(reference.project(a, layer.qkv), layer.qkv, mine, 0, rope, weights)
-            b = ops.attention(ops.project(b, layer.qkv), layer.qkv, theirs, 0, rope, weights)
+            a = reference.attention(reference.project(a, layer.qkv), layer.qkv, mine, 0, rope, layer, how)
+            b = ops.attention(ops.project(b, layer.qkv), layer.qkv, theirs, 0, rope, layer, how)
             assert apart(theirs.keys[0], mine.keys[0]) < TOLERANCE
             assert apart(theirs.values[0], mine.values[0]) < TOLERANCE
             assert apart(plain(b, hidden), a) < TOLERANCE
             for kind in (torch.float32, torch.bfloat16):  # the last is gone on with
                 found = reference.project(a, layer.out), ops.project(b, layer.out)
-                residual, c = reference.add_norm(start, found[0], layer.out, layer.second_norm, eps, kind)
-                other, d = ops.add_norm(start, found[1], layer.out, layer.second_norm, eps, kind)
+                each = Sum(eps, kind, torch.bfloat16)
+                residual, c = reference.add_norm(start, found[0], layer.out, layer.before_mlp, each)
+                other, d = ops.add_norm(start, found[1], layer.out, layer.before_mlp, each)
                 assert other.dtype == residual.dtype == kind
                 assert apart(other, residual) < TOLERANCE
             a, b = c, d
-            a, b = reference.gate_up(a, layer.gate_up), ops.gate_up(b, layer.gate_up)
+            a, b = (one.gate_up(x, layer.gate_up, layer.gate) for one, x in ((reference, a), (ops, b)))
             assert apart(plain(b, model.config.intermediate_size), a) < TOLERANCE
             last, again = (
-                each.add_norm(
-                    start, each.project(x, layer.down), layer.down, weights.norm, eps, torch.float32, is_last=True
-                )[1]
-                for each, x in ((reference, a), (ops, b))
+                one.add_norm(start, one.project(x, layer.down), layer.down, weights.norm, how, is_last=True)[1]
+                for one, x in ((reference, a), (ops, b))
             )
             assert apart(again, last) < TOLERANCE
             first, second = ops.project(b, layer.down).data, ops.project(b, layer.down).data
             assert torch.equal(first, second)
+
+
+def keeping(draw: Any, logits: list[torch.Tensor]) -> Any:
+    """A draw that also keeps the logits."""
+
+    def kept(found: torch.Tensor, *others: Any) -> None:
+        logits.append(found)
+        draw(found, *others)
+
+    return kept
+
+
+@pytest.mark.parametrize("how", ["bfloat16", "bfloat16, adapters", "nf4, adapters"])
+@pytest.mark.parametrize("name", OTHERS)
+@torch.inference_mode()
+def test_a_step_of_every_family_is_plain_pytorch_s(name: str, how: str) -> None:
+    model = other_model(name, nf4="nf4" in how, has_adapters="adapters" in how)
+    weights, decoder = Weights(model), Decoder(model)
+    weights.refresh()
+    decoder.grow_rope(256)
+    for ops in kinds():
+        for rows in (1, 8, 13, 64):
+            mine, theirs = state_of(weights, rows), state_of(weights, rows)
+            logits: list[torch.Tensor] = []
+            for each, state in ((TorchOperations(), mine), (ops, theirs)):
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr(each, "draw", keeping(each.draw, logits))
+                    decode_step(weights, state, decoder.ropes, rows, each)
+            for number in range(len(weights.layers)):
+                assert apart(theirs.keys[number], mine.keys[number]) < TOLERANCE
+                assert apart(theirs.values[number], mine.values[number]) < TOLERANCE
+            assert apart(logits[1], logits[0]) < 2 * TOLERANCE  # of two layers
+
+
+@pytest.mark.parametrize("name", ["qwen3-1.7b", "gemma3-1b", "phi-4-mini", "olmo3"])
+@pytest.mark.parametrize("nf4", [False, True], ids=["bfloat16", "nf4"])
+def test_captured_steps_of_a_family_draw_what_plain_transformers_would(nf4: bool, name: str) -> None:
+    from workers.rollout.graph.engine import GraphEngine
+
+    model = other_model(name, nf4=nf4, has_adapters=True)
+    requests = [Request(tuple(range(5, 6 + number * 7 % 90)), number) for number in range(20)]
+    rollouts = GraphEngine(model, max_rows=8).generate(requests, Sampling(max_new_tokens=40))
+    off = torch.cat([(torch.tensor(one.log_probs) - direct_log_probs(model, one, 1.0)).abs() for one in rollouts])
+    assert float(off.mean()) < 0.02
+    assert float(off.max()) < 0.5
+
+
+@torch.inference_mode()
+def test_a_window_saves_the_time_of_the_keys_before_it() -> None:
+    from workers.rollout.graph.capture import Steps
+
+    times = {}
+    for window in (None, 256):
+        OTHERS["timed"] = "mistral", (1024, 1024, 32, 8, 128), {"sliding_window": window}
+        weights = Weights(other_model("timed", nf4=False, has_adapters=False, layers=4))
+        state = State(Shape(32, 16384, 8), weights.caches, torch.bfloat16, torch.device("cuda", 0))
+        state.positions.fill_(16000)
+        rope = torch.zeros(2, 16384, 128, dtype=torch.bfloat16, device="cuda")
+        step = Steps(weights, state, {"": rope}, kinds()[-1])(32)
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+        step()
+        events[0].record()
+        for _ in range(5):
+            step()
+        events[1].record()
+        torch.cuda.synchronize()
+        times[window] = events[0].elapsed_time(events[1])
+    assert times[256] < times[None] / 3
 
 
 @pytest.mark.parametrize("rows", [8, 16, 32, 64])
@@ -161,7 +323,7 @@ def test_a_product_with_a_one_is_the_weight_that_the_trainer_computes_with(rows:
 
 def state_of(weights: Weights, rows: int) -> State:
     generator = torch.Generator("cuda").manual_seed(rows)
-    state = State(Shape(rows, 256, 8), 1, weights.key_heads, weights.head_dim, torch.bfloat16, torch.device("cuda", 0))
+    state = State(Shape(rows, 256, 8), weights.caches, torch.bfloat16, torch.device("cuda", 0))
     for cache in (*state.keys, *state.values):
         cache.normal_(generator=generator)
     state.set_sampling(Sampling(max_new_tokens=8, temperature=0.8), [7])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -19,24 +19,25 @@ Step = Callable[[], None]
 class Steps:
     """`steps(rows)` is one decode step of the first `rows` slots. All graphs share one pool of memory."""
 
-    def __init__(self, weights: Weights, state: State, rope: Tensor, ops: Operations) -> None:
-        self._weights, self._state, self._rope, self._ops = weights, state, rope, ops
+    def __init__(self, weights: Weights, state: State, ropes: Mapping[str, Tensor], ops: Operations) -> None:
+        self._weights, self._state, self._ropes, self._ops = weights, state, ropes, ops
+        self._device = weights.embedding.device
         self._made: dict[int, Step] = {}
         self._pool: Any = None
 
     def __call__(self, rows: int) -> Step:
         if rows not in self._made:
-            self._made[rows] = self._captured(rows) if self._rope.is_cuda else self._plain(rows)
+            self._made[rows] = self._captured(rows) if self._device.type == "cuda" else self._plain(rows)
         return self._made[rows]
 
     def _plain(self, rows: int) -> Step:
-        return lambda: decode_step(self._weights, self._state, self._rope, rows, self._ops)
+        return lambda: decode_step(self._weights, self._state, self._ropes, rows, self._ops)
 
     def _captured(self, rows: int) -> Step:
         step, active = self._plain(rows), self._state.active.clone()
         # With no active row nothing is drawn, and the next step overwrites whatever this writes into the caches.
         self._state.active.zero_()
-        stream = _warming(self._rope.device)
+        stream = _warming(self._device)
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             step()  # compiles kernels and lets libraries allocate their workspaces

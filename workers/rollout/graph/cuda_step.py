@@ -21,14 +21,16 @@ from workers.rollout.graph.cuts import (
     many_cut_of,
     tiles_of,
 )
-from workers.rollout.graph.step_weights import Projection
-from workers.rollout.graph.triton_step import Inputs, Parts, TritonOperations, three
+from workers.rollout.graph.step_weights import Gate, Projection
+from workers.rollout.graph.triton_step import Inputs, Parts, TritonOperations, is_one_launch, pair, three
 
 SOURCE = Path(__file__).with_name("matmul.cu")
 MAX_SPLITS, MANY_SPLITS = 8, 12
 """Most splits of K that were measured. The kernels that add the parts accept any number."""
 MANY_WARPS = {True: 8, False: 12}
 """Most warps in a block of `project_many`, for bfloat16 and for NF4: `__launch_bounds__` in matmul.cu."""
+KINDS = {"silu": 0, "gelu_pytorch_tanh": 1}
+"""Activations of a gate by their number in matmul.cu."""
 
 
 class CudaOperations(TritonOperations):
@@ -62,15 +64,15 @@ class CudaOperations(TritonOperations):
         matrices = projection.matrices
         is_dense, tiles = matrices[0].absmax is None, tiles_of(rows)
         layers = math.ceil(rows / (8 * tiles))
+        counts = sum(math.ceil(matrix.shape[0] / TILE) for matrix in matrices), math.ceil(extra / TILE)
         if tiles < MANY_TILES:
             kernel, floats = "project", TILE * 8 * tiles
-            across = math.ceil((columns + extra) / TILE)
+            across = sum(counts)
             limits = MAX_WARPS[tiles], RESIDENT[tiles]
             cut = cut_of(across * layers, inputs, floats, self.processors, limits, MAX_SPLITS)
             shared = 4 * floats * cut.warps
         else:
             kernel, shared = "project_many", STAGED_BYTES * tiles
-            counts = columns // TILE, math.ceil(extra / TILE)
             cut = many_cut_of(counts, inputs, rows, MANY_WARPS[is_dense], self._parts, MANY_SPLITS)
             across = sum(math.ceil(count / cut.warps) for count in counts)
         out = torch.empty(cut.splits, rows, columns + extra, dtype=torch.float32, device=x.data.device)
@@ -95,26 +97,26 @@ class CudaOperations(TritonOperations):
         )
         return Parts(out, cut.splits, columns)
 
-    def gate_up(self, x: Inputs, projection: Projection) -> Inputs:
-        rows, inputs = x.rows, projection.matrices[0].shape[1]
-        columns, tiles = projection.ends[0], tiles_of(rows)
-        if projection.adapters is not None or tiles >= MANY_TILES:
-            return self.activated(x, projection)
-        gate, up = projection.matrices
+    def gate_up(self, x: Inputs, projection: Projection, gate: Gate) -> Inputs:
+        rows, tiles = x.rows, tiles_of(x.rows)
+        if not is_one_launch(projection, gate) or tiles >= MANY_TILES:
+            return self.activated(x, projection, gate)
+        first, up = pair(projection)
+        columns, inputs = first.shape
         out = self.inputs(rows, columns, x.data.device)
         floats = 2 * TILE * 8 * tiles
         grid = columns // TILE, math.ceil(rows / (8 * tiles)), 1
         limits = MAX_WARPS[tiles], GATE_RESIDENT
         warps = cut_of(grid[0] * grid[1], inputs, floats, self.processors, limits, 1).warps
-        name = f"gate_up<{tiles}, {flag(gate.absmax is None)}>"
-        scales = [self.nothing if one.absmax is None else one.absmax for one in (gate, up)]
+        name = f"gate_up<{tiles}, {flag(first.absmax is None)}, {KINDS[gate.name]}>"
+        scales = [self.or_nothing(one.absmax) for one in (first, up)]
         self._kernel(name).launch(
             name,
             grid,
             32 * warps,
             4 * floats * warps,
             x.data,
-            gate.data,
+            first.data,
             up.data,
             *scales,
             out.data,

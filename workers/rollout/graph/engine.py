@@ -171,16 +171,9 @@ class GraphEngine:
             self._steps = None
         if self._state is None or not self._state.shape.holds(needed) or self._max_rows < self._state.shape.slots:
             self._steps = self._state = None  # first, so that both are never there at one time
-            self._state = State(
-                needed,
-                len(self._weights.layers),
-                self._weights.key_heads,
-                self._weights.head_dim,
-                self._decoder.dtype,
-                self.model.device,
-            )
+            self._state = State(needed, self._weights.caches, self._decoder.dtype, self.model.device)
         if self._steps is None:
-            self._steps = Steps(self._weights, self._state, self._decoder.rope, self._operations)
+            self._steps = Steps(self._weights, self._state, self._decoder.ropes, self._operations)
         return self._state, self._steps
 
     def _admit(self, work: _Work, state: State) -> None:
@@ -332,7 +325,8 @@ def reason_against(model: Any) -> str:
     reason = capture.reason_against(
         torch.cuda.get_device_capability(model.device) if model.device.type == "cuda" else (0, 0),
         str(model.model.embed_tokens.weight.dtype).removeprefix("torch."),
-        head_dim=shape.head_dim,
+        head_dims=shape.head_dims,
+        heads=shape.num_attention_heads,
         hidden_size=shape.hidden_size,
         intermediate_size=shape.intermediate_size,
     )

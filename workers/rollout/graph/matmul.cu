@@ -173,12 +173,20 @@ __device__ __forceinline__ void reduce(float (*acc)[NT][4], float* shared) {
     __syncthreads();
 }
 
-// The 16 rows from `first` on of up to three weights side by side, which end at end0, end1 and N.
-__device__ __forceinline__ Rows rows_of(int first, const void* w0, const void* w1, const void* w2, const float* s0,
+// Tiles of 16 rows of up to three weights side by side, which end at end0, end1 and N. No tile belongs to two of them.
+__device__ __forceinline__ int tiles_of(int N, int end0, int end1) {
+    return ((end0 + 15) >> 4) + ((end1 - end0 + 15) >> 4) + ((N - end1 + 15) >> 4);
+}
+
+// The rows of such a tile, and the column of the first of them.
+__device__ __forceinline__ Rows rows_of(int tile, int* column, const void* w0, const void* w1, const void* w2, const float* s0,
                                         const float* s1, const float* s2, int N, int end0, int end1) {
-    int segment = first < end0 ? 0 : first < end1 ? 1 : 2, begin = segment == 0 ? 0 : segment == 1 ? end0 : end1;
-    return {segment == 0 ? w0 : segment == 1 ? w1 : w2, segment == 0 ? s0 : segment == 1 ? s1 : s2, first - begin,
-            N - begin};
+    int tiles0 = (end0 + 15) >> 4, tiles1 = tiles0 + ((end1 - end0 + 15) >> 4);
+    int segment = tile < tiles0 ? 0 : tile < tiles1 ? 1 : 2;
+    int begin = segment == 0 ? 0 : segment == 1 ? end0 : end1, end = segment == 0 ? end0 : segment == 1 ? end1 : N;
+    int first = (tile - (segment == 0 ? 0 : segment == 1 ? tiles0 : tiles1)) * 16;
+    *column = begin + first;
+    return {segment == 0 ? w0 : segment == 1 ? w1 : w2, segment == 0 ? s0 : segment == 1 ? s1 : s2, first, end - begin};
 }
 
 // out[split, m, n]: up to three weights side by side, which end at end0, end1 and N, then x A^T of R adapter rows.
@@ -189,25 +197,34 @@ __global__ void __launch_bounds__(384) project(const uint4* x, const void* w0, c
                                                int chunks) {
     extern __shared__ float shared[];
     float acc[1][NT][4] = {};
-    int first = blockIdx.x * 16, m0 = blockIdx.y * 8 * NT, width = N + R;
-    int from = blockIdx.z * chunks * 4, to = from + chunks * 4;
-    if (first < N) {
-        Rows rows = rows_of(first, w0, w1, w2, s0, s1, s2, N, end0, end1);
+    int m0 = blockIdx.y * 8 * NT, width = N + R, column, left;
+    int from = blockIdx.z * chunks * 4, to = from + chunks * 4, adapter = blockIdx.x - tiles_of(N, end0, end1);
+    if (adapter < 0) {
+        Rows rows = rows_of(blockIdx.x, &column, w0, w1, w2, s0, s1, s2, N, end0, end1);
+        left = rows.count - rows.first;
         accumulate<1, NT, DENSE>(acc, &rows, x, m0 >> 3, M, K, from, to);
     } else {
-        Rows rows = {lora_a, s0, first - N, R};
+        Rows rows = {lora_a, s0, adapter * 16, R};
+        column = N + adapter * 16, left = R - adapter * 16;
         accumulate<1, NT, true>(acc, &rows, x, m0 >> 3, M, K, from, to);
     }
     reduce<1, NT>(acc, shared);
     out += (long)blockIdx.z * M * width;
     for (int at = threadIdx.x; at < 16 * 8 * NT; at += blockDim.x) {
         int n = at % 16, m = at / 16;
-        if (m0 + m < M && first + n < width) out[(long)(m0 + m) * width + first + n] = shared[n * 8 * NT + m];
+        if (m0 + m < M && n < left) out[(long)(m0 + m) * width + column + n] = shared[n * 8 * NT + m];
     }
 }
 
-// silu(x Wg^T) * (x Wu^T) in bfloat16, laid out as the next product's x.
-template <int NT, bool DENSE>
+// The gate's activation. KIND 0: SiLU; 1: GELU by tanh, for g / 2 * (1 + tanh(y)) = g * sigmoid(2 y).
+template <int KIND>
+__device__ __forceinline__ float activation(float g) {
+    if (KIND == 0) return g / (1.0f + __expf(-g));
+    return g / (1.0f + __expf(-1.5957691216057308f * (g + 0.044715f * g * g * g)));
+}
+
+// activation(x Wg^T) * (x Wu^T) in bfloat16, laid out as the next product's x.
+template <int NT, bool DENSE, int KIND>
 __global__ void __launch_bounds__(384) gate_up(const uint4* x, const void* gate, const void* up, const float* gate_scales,
                                                const float* up_scales, u16* out, int M, int K, int N) {
     extern __shared__ float shared[];
@@ -220,7 +237,7 @@ __global__ void __launch_bounds__(384) gate_up(const uint4* x, const void* gate,
         int n = at % 16, m = at / 16;
         if (m0 + m >= M) continue;
         float g = rounded(shared[n * 8 * NT + m]), u = rounded(shared[(16 + n) * 8 * NT + m]);
-        float found = rounded(g / (1.0f + __expf(-g))) * u;
+        float found = rounded(activation<KIND>(g)) * u;
         out[place(m0 + m, first + n, N)] = (u16)(pack(found, found) & 0xffff);
     }
 }
@@ -270,7 +287,7 @@ __device__ __forceinline__ void share(float (*acc)[NT][4], const Rows& rows, con
     }
 }
 
-// Writes a warp's sums of the 16 columns from `first` on.
+// Writes a warp's sums of the 16 columns from `first` on, of which those at and after `last` are not there.
 template <int NT>
 __device__ __forceinline__ void put(float* out, float (*acc)[4], int first, int m0, int M, int last, int width) {
     int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
@@ -289,21 +306,22 @@ __global__ void __launch_bounds__(DENSE ? 256 : 384) project_many(
     const uint4* x, const void* w0, const void* w1, const void* w2, const float* s0, const float* s1, const float* s2,
     const void* lora_a, float* out, int M, int K, int N, int R, int end0, int end1, int chunks) {
     extern __shared__ uint4 staged[];
-    int warps = blockDim.x >> 5, width = N + R, of_weights = (N / 16 + warps - 1) / warps;
+    int warps = blockDim.x >> 5, width = N + R, tiles = tiles_of(N, end0, end1), of_weights = (tiles + warps - 1) / warps;
     bool is_adapter = blockIdx.x >= of_weights;
-    int first = ((blockIdx.x - (is_adapter ? of_weights : 0)) * warps + (threadIdx.x >> 5)) * 16;
+    int tile = (blockIdx.x - (is_adapter ? of_weights : 0)) * warps + (threadIdx.x >> 5);
     int m0 = blockIdx.y * 8 * NT, from = blockIdx.z * chunks, to = from + chunks;
     out += (long)blockIdx.z * M * width;
     // Each has sums of its own: shared, they cost the other a sixth of its time.
     if (is_adapter) {
         float acc[1][NT][4] = {};
-        share<NT, true>(acc, Rows{lora_a, s0, first, R}, x, staged, m0 >> 3, M, K, from, to);
-        put<NT>(out, acc[0], N + first, m0, M, width, width);
+        share<NT, true>(acc, Rows{lora_a, s0, tile * 16, R}, x, staged, m0 >> 3, M, K, from, to);
+        put<NT>(out, acc[0], N + tile * 16, m0, M, width, width);
     } else {
         float acc[1][NT][4] = {};
         Rows rows = {w0, s0, 0, 0};
-        if (first < N) rows = rows_of(first, w0, w1, w2, s0, s1, s2, N, end0, end1);
+        int column = 0;
+        if (tile < tiles) rows = rows_of(tile, &column, w0, w1, w2, s0, s1, s2, N, end0, end1);
         share<NT, DENSE>(acc, rows, x, staged, m0 >> 3, M, K, from, to);
-        put<NT>(out, acc[0], first, m0, M, N, width);
+        put<NT>(out, acc[0], column, m0, M, column + rows.count - rows.first, width);
     }
 }

@@ -8,6 +8,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from workers.rollout.graph.kernels import _activation
+
 
 @triton.jit
 def _halves(word):
@@ -41,17 +43,36 @@ def _dense_product(x, weight, rows, columns, num_rows, num_columns, begin, end, 
 
 
 @triton.jit
-def _nf4_product(x, weight, absmax, levels, rows, columns, num_rows, begin, end, K, HALF: tl.constexpr):
+def _nf4_product(
+    x,
+    weight,
+    absmax,
+    levels,
+    rows,
+    columns,
+    num_rows,
+    num_columns,
+    begin,
+    end,
+    K,
+    HALF: tl.constexpr,
+    RAGGED: tl.constexpr,
+):
     """The same for a weight of packed codes [N, K / 2] with one scale per 64. Each weight is rounded to bfloat16 as in
-    training. begin and end are multiples of HALF, N of the block's columns."""
+    training. begin and end are multiples of HALF, N of the block's columns unless RAGGED."""
     acc = tl.zeros((columns.shape[0], rows.shape[0]), tl.float32)
     BLOCKS: tl.constexpr = HALF // 32
     for at in range(begin, end, HALF):
         words = at + tl.arange(0, HALF)
         x_words = tl.load(x + rows[None, :] * (K // 2) + words[:, None], mask=(rows < num_rows)[None, :], other=0)
-        codes = tl.load(weight + columns[:, None] * (K // 2) + words[None, :]).to(tl.int32)
         blocks = at // 32 + tl.arange(0, BLOCKS)
-        scale = tl.load(absmax + columns[:, None] * (K // 64) + blocks[None, :])  # [N, BLOCKS]
+        if RAGGED:
+            is_there = (columns < num_columns)[:, None]
+            codes = tl.load(weight + columns[:, None] * (K // 2) + words[None, :], mask=is_there, other=0).to(tl.int32)
+            scale = tl.load(absmax + columns[:, None] * (K // 64) + blocks[None, :], mask=is_there, other=0.0)
+        else:
+            codes = tl.load(weight + columns[:, None] * (K // 2) + words[None, :]).to(tl.int32)
+            scale = tl.load(absmax + columns[:, None] * (K // 64) + blocks[None, :])  # [N, BLOCKS]
         scale = tl.broadcast_to(scale[:, :, None], (columns.shape[0], BLOCKS, 32))
         scale = tl.reshape(scale, (columns.shape[0], HALF))
         x_first, x_second = _halves(x_words)
@@ -82,6 +103,7 @@ def project(
     end1,
     words_a_split,
     IS_NF4: tl.constexpr,
+    RAGGED: tl.constexpr,
     HALF: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -91,29 +113,41 @@ def project(
     rows = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
     begin = split * words_a_split
     end = tl.minimum(begin + words_a_split, K // 2)
-    first = tile * BLOCK_N
-    columns = first + tl.arange(0, BLOCK_N)
     width = N + R
-    if first < N:
+    # No tile belongs to two weights.
+    tiles0 = tl.cdiv(end0, BLOCK_N)
+    tiles1 = tiles0 + tl.cdiv(end1 - end0, BLOCK_N)
+    tiles2 = tiles1 + tl.cdiv(N - end1, BLOCK_N)
+    if tile < tiles2:
         weight = w0
         absmax = s0
+        first = tile * BLOCK_N
         offset = end0 * 0
-        if first >= end0:
+        count = end0
+        if tile >= tiles0:
             weight = w1
             absmax = s1
+            first = (tile - tiles0) * BLOCK_N
             offset = end0
-        if first >= end1:
+            count = end1 - end0
+        if tile >= tiles1:
             weight = w2
             absmax = s2
+            first = (tile - tiles1) * BLOCK_N
             offset = end1
+            count = N - end1
+        columns = first + tl.arange(0, BLOCK_N)
         if IS_NF4:
-            acc = _nf4_product(x, weight, absmax, levels, rows, columns - offset, num_rows, begin, end, K, HALF)
+            acc = _nf4_product(x, weight, absmax, levels, rows, columns, num_rows, count, begin, end, K, HALF, RAGGED)
         else:
-            acc = _dense_product(x, weight, rows, columns - offset, num_rows, N, begin, end, K, HALF)
+            acc = _dense_product(x, weight, rows, columns, num_rows, count, begin, end, K, HALF)
     else:
-        acc = _dense_product(x, lora_a, rows, columns - N, num_rows, R, begin, end, K, HALF)
-    places = out + (split * num_rows + rows[None, :]) * width + columns[:, None]
-    tl.store(places, acc, mask=(rows < num_rows)[None, :] & (columns < width)[:, None])
+        offset = N
+        count = R
+        columns = (tile - tiles2) * BLOCK_N + tl.arange(0, BLOCK_N)
+        acc = _dense_product(x, lora_a, rows, columns, num_rows, R, begin, end, K, HALF)
+    places = out + (split * num_rows + rows[None, :]) * width + offset + columns[:, None]
+    tl.store(places, acc, mask=(rows < num_rows)[None, :] & (columns < count)[:, None])
 
 
 @triton.jit
@@ -128,22 +162,22 @@ def gate_up(
     num_rows,
     K,
     N,
+    KIND: tl.constexpr,
     IS_NF4: tl.constexpr,
     HALF: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """silu(x W_gate^T) * (x W_up^T), [M, N] in bfloat16; for layers without adapters."""
+    """activation(x W_gate^T) * (x W_up^T), [M, N] in bfloat16; for layers without adapters."""
     rows = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     if IS_NF4:
-        gate = _nf4_product(x, w_gate, s_gate, levels, rows, columns, num_rows, 0, K // 2, K, HALF)
-        up = _nf4_product(x, w_up, s_up, levels, rows, columns, num_rows, 0, K // 2, K, HALF)
+        gate = _nf4_product(x, w_gate, s_gate, levels, rows, columns, num_rows, N, 0, K // 2, K, HALF, False)
+        up = _nf4_product(x, w_up, s_up, levels, rows, columns, num_rows, N, 0, K // 2, K, HALF, False)
     else:
         gate = _dense_product(x, w_gate, rows, columns, num_rows, N, 0, K // 2, K, HALF)
         up = _dense_product(x, w_up, rows, columns, num_rows, N, 0, K // 2, K, HALF)
     gate = gate.to(tl.bfloat16).to(tl.float32)
-    silu = (gate / (1.0 + tl.exp(-gate))).to(tl.bfloat16).to(tl.float32)
-    found = silu * up.to(tl.bfloat16).to(tl.float32)
+    found = _activation(gate, levels, KIND).to(tl.bfloat16).to(tl.float32) * up.to(tl.bfloat16).to(tl.float32)
     places = out + rows[None, :] * N + columns[:, None]
     tl.store(places, found.to(tl.bfloat16), mask=(rows < num_rows)[None, :] & (columns < N)[:, None])

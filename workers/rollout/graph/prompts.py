@@ -34,11 +34,18 @@ def _read_part(decoder: Decoder, state: State, prompts: Sequence[Prompt], slots:
     rows = torch.tensor([slot for each in slots for slot in each], device=device)
     which = torch.tensor([number for number, each in enumerate(slots) for _ in each], device=device)
     layers = list(zip(state.keys, state.values, strict=True))
+    scale = decoder.architecture.attention_scale
+    masks: dict[int | None, Tensor] = {}
+    if any(layer.window is not None and layer.window < longest for layer in decoder.layers) or decoder.has_cap:
+        masks = decoder.masks(positions <= positions.T, positions[0], positions[0])
 
     def attend(number: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         for cache, new in zip(layers[number], (key, value), strict=True):
             cache[rows, :, :longest] = new[which]
-        return scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=decoder.group > 1)
+        if (masks and decoder.layers[number].window is not None) or decoder.has_cap:
+            return decoder.attention(query, key, value, masks[decoder.layers[number].window])
+        is_grouped = query.shape[1] != key.shape[1]
+        return scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=is_grouped)
 
     decoder.run_layers(ids, positions, attend)
 
@@ -66,11 +73,13 @@ def _read_behind(
     mask = (torch.arange(width, device=device) <= positions[..., None])[:, None]  # [R, 1, K, T]
     slots_of_new, places_of_new = rows[:, None].expand_as(positions)[is_new], positions[is_new]
     layers = list(zip(state.keys, state.values, strict=True))
+    near = positions[:, None, :, None] - torch.arange(width, device=device)  # [R, 1, K, T]
 
     def attend(number: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        window = decoder.layers[number].window
         for cache, more in zip(layer := layers[number], (key, value), strict=True):
             cache[slots_of_new, :, places_of_new] = more.transpose(1, 2)[is_new]
         keys, values = (cache[rows, :, :width] for cache in layer)
-        return scaled_dot_product_attention(query, keys, values, attn_mask=mask, enable_gqa=decoder.group > 1)
+        return decoder.attention(query, keys, values, mask if window is None else mask & (near < window))
 
     decoder.run_layers(ids, positions, attend)

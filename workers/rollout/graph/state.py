@@ -33,13 +33,16 @@ class Shape:
 class State:
     """All on the device. keys, values: per layer [slots, key heads, cache_length, head_dim]."""
 
-    def __init__(
-        self, shape: Shape, layers: int, key_heads: int, head_dim: int, dtype: torch.dtype, device: Any
-    ) -> None:
+    def __init__(self, shape: Shape, caches: Sequence[tuple[int, int]], dtype: torch.dtype, device: Any) -> None:
+        """caches: key heads and head_dim of each layer."""
         self.shape = shape
-        cache = (shape.slots, key_heads, shape.cache_length, head_dim)
-        self.keys = [torch.zeros(cache, dtype=dtype, device=device) for _ in range(layers)]
-        self.values = [torch.zeros(cache, dtype=dtype, device=device) for _ in range(layers)]
+        self.keys, self.values = (
+            [
+                torch.zeros(shape.slots, heads, shape.cache_length, dim, dtype=dtype, device=device)
+                for heads, dim in caches
+            ]
+            for _ in range(2)
+        )
 
         def per_slot(dtype: torch.dtype = torch.int32, *more: int) -> Tensor:
             return torch.zeros(shape.slots, *more, dtype=dtype, device=device)
@@ -51,11 +54,6 @@ class State:
         self.temperature = torch.ones(1, device=device)
         self.greedy, self.limit = (torch.zeros(1, dtype=torch.int32, device=device) for _ in range(2))
         self.stop_ids = torch.full((MAX_STOPS,), -1, dtype=torch.int32, device=device)
-
-    @staticmethod
-    def bytes_of(shape: Shape, layers: int, key_heads: int, head_dim: int, itemsize: int) -> int:
-        """Bytes of the caches; the rest is small."""
-        return 2 * layers * shape.slots * key_heads * shape.cache_length * head_dim * itemsize
 
     def set_sampling(self, sampling: Sampling, stop_ids: Sequence[int]) -> None:
         self.temperature.fill_(1.0 if sampling.greedy else sampling.temperature)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
+from torch.nn.functional import gelu, linear, relu, rms_norm, scaled_dot_product_attention, silu
 
 from workers.models.fused_layers import rotate
+from workers.models.head import capped
 from workers.rollout.engine import cumulated_sum
 from workers.rollout.graph.state import State
-from workers.rollout.graph.step_weights import Projection, Weights
+from workers.rollout.graph.step_weights import Gate, Heads, Layer, Projection, Sum, Weights
 
 Inputs = Any
 """x of a projection, [M, K], in the operations' own layout."""
@@ -30,65 +32,73 @@ class Operations(Protocol):
         residual: Tensor,
         parts: Parts | None,
         projection: Projection | None,
-        norm: Tensor,
-        eps: float,
-        stream: torch.dtype,
+        norm: Tensor | None,
+        how: Sum,
         *,
         is_last: bool = False,
     ) -> tuple[Tensor, Inputs]:
-        """(residual + projection in the dtype `stream`, its RMS norm). is_last: the output head follows, not a
-        projection."""
+        """(residual + projection in the dtype of the stream, its RMS norm, or itself if `norm` is None). is_last: the
+        output head follows, not a projection."""
 
     def project(self, x: Inputs, projection: Projection) -> Parts: ...
 
     def attention(
-        self, parts: Parts, projection: Projection, state: State, layer: int, rope: Tensor, weights: Weights
+        self, parts: Parts, projection: Projection, state: State, layer: int, rope: Tensor | None, one: Layer, how: Sum
     ) -> Inputs:
-        """[M, heads * head_dim]. Writes the new keys and values into the caches. rope: [2, T, head_dim]."""
+        """[M, heads * width]. Writes the new keys and values into the caches. rope: [2, T, rotated width]; how: eps and
+        plus_one of the norms of heads."""
 
-    def gate_up(self, x: Inputs, projection: Projection) -> Inputs:
-        """silu(gate) * up: [M, intermediate]"""
+    def gate_up(self, x: Inputs, projection: Projection, gate: Gate) -> Inputs:
+        """activation(gate) * up, or activation(up) without a gate: [M, intermediate]"""
 
-    def draw(self, logits: Tensor, state: State) -> None:
-        """The next token of each active row among the first M. logits: [M, V]."""
+    def draw(self, logits: Tensor, state: State, scale: float = 1.0, cap: float | None = None) -> None:
+        """The next token of each active row among the first M. logits: [M, V], which become cap(scale * logits)."""
 
 
-def decode_step(weights: Weights, state: State, rope: Tensor, rows: int, ops: Operations) -> None:
-    """One more token for each of the first `rows` slots."""
+def decode_step(weights: Weights, state: State, ropes: Mapping[str, Tensor], rows: int, ops: Operations) -> None:
+    """One more token for each of the first `rows` slots. ropes: tables by the layers' `rope_name`."""
     residual = ops.embed(state.tokens[:rows], weights)
     parts: Parts | None = None
     before: Projection | None = None
+    how = weights.plain
     for number, layer in enumerate(weights.layers):
-        residual, x = ops.add_norm(residual, parts, before, layer.first_norm, weights.eps, weights.stream)
-        mixed = ops.attention(ops.project(x, layer.qkv), layer.qkv, state, number, rope, weights)
+        residual, x = ops.add_norm(residual, parts, before, layer.before_attention, how)
+        rope = None if layer.heads.rope is None else ropes[layer.heads.rope_name]
+        qkv = ops.project(x, layer.qkv)
+        mixed = ops.attention(qkv, layer.qkv, state, number, rope, layer, weights.plain)
         parts, before = ops.project(mixed, layer.out), layer.out
-        residual, x = ops.add_norm(residual, parts, before, layer.second_norm, weights.eps, weights.stream)
-        parts, before = ops.project(ops.gate_up(x, layer.gate_up), layer.down), layer.down
-    _, x = ops.add_norm(residual, parts, before, weights.norm, weights.eps, weights.stream, is_last=True)
-    ops.draw(linear(x, weights.head), state)
+        residual, x = ops.add_norm(residual, parts, before, layer.before_mlp, layer.of_attention)
+        parts, before = ops.project(ops.gate_up(x, layer.gate_up, layer.gate), layer.down), layer.down
+        how = layer.of_mlp
+    _, x = ops.add_norm(residual, parts, before, weights.norm, how, is_last=True)
+    ops.draw(linear(x, weights.head), state, weights.described.logit_scale, weights.described.logit_cap)
 
 
 class TorchOperations:
     """Plain PyTorch: the reference for the kernels, and the fallback without a GPU."""
 
     def embed(self, tokens: Tensor, weights: Weights) -> Tensor:
-        return weights.embedding[tokens]
+        found = weights.embedding[tokens]
+        return found if weights.embedding_scale == 1.0 else found * weights.embedding_scale
 
     def add_norm(
         self,
         residual: Tensor,
         parts: Tensor | None,
         projection: Projection | None,
-        norm: Tensor,
-        eps: float,
-        stream: torch.dtype,
+        norm: Tensor | None,
+        how: Sum,
         *,
         is_last: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        residual = residual.to(stream)
+        residual = residual.to(how.stream)
         if parts is not None:
-            residual = residual + parts
-        return residual, rms_norm(residual, norm.shape, norm.to(residual.dtype), eps).to(norm.dtype)
+            if how.after is not None:
+                parts = normed(parts, how.after, how)
+            residual = residual + (parts if how.scale == 1.0 else parts * how.scale)
+            if how.factor is not None:
+                residual = residual * how.factor.to(residual.dtype)
+        return residual, residual.to(how.dtype) if norm is None else normed(residual, norm, how)
 
     def project(self, x: Tensor, projection: Projection) -> Tensor:
         """[M, N]"""
@@ -106,35 +116,49 @@ class TorchOperations:
         return found
 
     def attention(
-        self, parts: Tensor, projection: Projection, state: State, layer: int, rope: Tensor, weights: Weights
+        self, parts: Tensor, projection: Projection, state: State, layer: int, rope: Tensor | None, one: Layer, how: Sum
     ) -> Tensor:
-        rows, dim = len(parts), weights.head_dim
+        rows, heads = len(parts), one.heads
         positions = state.positions[:rows].long()
-        cos, sin = rope[:, positions, None]  # [M, 1, dim]
-        heads = parts.view(rows, -1, dim)
-        query, key, value = torch.tensor_split(heads, (weights.heads, weights.heads + weights.key_heads), 1)
+        query, key, value = prepared(parts, heads, how)
+        if rope is not None and heads.rope is not None:
+            cos, sin = rope[:, positions, None]  # [M, 1, rotated width]
+            query, key = (rotate(each, cos, sin, heads.rope.is_interleaved) for each in (query, key))
+        growth, first = heads.growth
+        if growth:
+            query = query * (1 + growth * torch.log1p(torch.floor(positions / first)))[:, None, None].to(query.dtype)
         keys, values = state.keys[layer], state.values[layer]
         everyone = torch.arange(rows, device=parts.device)
-        keys[everyone, :, positions], values[everyone, :, positions] = rotate(key, cos, sin), value
+        keys[everyone, :, positions], values[everyone, :, positions] = key, value
         length = int(positions.max()) + 1
-        seen = torch.arange(length, device=parts.device) <= positions[:, None]  # [M, T]
-        query = rotate(query, cos, sin).view(rows, weights.key_heads, -1, dim)
-        mixed = scaled_dot_product_attention(
-            query, keys[:rows, :, :length], values[:rows, :, :length], attn_mask=seen[:, None, None]
-        )
+        places = torch.arange(length, device=parts.device)
+        seen = places <= positions[:, None]  # [M, T]
+        if heads.window:
+            seen &= places > positions[:, None] - heads.window
+        query = query.view(rows, heads.keys, -1, heads.width)
+        keys, values, mask = keys[:rows, :, :length], values[:rows, :, :length], seen[:, None, None]
+        if not heads.cap:
+            mixed = scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=heads.scale)
+        else:
+            scores = capped((query @ keys.transpose(-1, -2)).float() * heads.scale, heads.cap)
+            mixed = scores.masked_fill(~mask, float("-inf")).softmax(-1).to(values.dtype) @ values
         return mixed.reshape(rows, -1)
 
-    def gate_up(self, x: Tensor, projection: Projection) -> Tensor:
-        gate, up = self.project(x, projection).chunk(2, 1)
-        return silu(gate) * up
+    def gate_up(self, x: Tensor, projection: Projection, gate: Gate) -> Tensor:
+        found = self.project(x, projection)
+        if not gate.has_gate:
+            return activated(found, gate)
+        first, up = found.chunk(2, 1)
+        return activated(first, gate) * up
 
-    def draw(self, logits: Tensor, state: State) -> None:
+    def draw(self, logits: Tensor, state: State, scale: float = 1.0, cap: float | None = None) -> None:
         rows = len(logits)
         active = state.active[:rows] > 0
         counts = state.counts[:rows].long()
         everyone = torch.arange(rows, device=logits.device)
         now = counts.clamp(max=state.shape.room - 1)  # the count of a finished row is one beyond
-        log_p = torch.log_softmax(logits.float() / state.temperature, -1)  # [M, V]
+        logits = capped(logits.float() * scale, cap)
+        log_p = torch.log_softmax(logits / state.temperature, -1)  # [M, V]
         probabilities = log_p.exp()
         cumulated = cumulated_sum(probabilities)
         below = cumulated <= (state.uniforms[everyone, now] * cumulated[:, -1].clamp(max=1.0))[:, None]
@@ -152,3 +176,35 @@ class TorchOperations:
         state.positions[:rows] += active.int()
         is_last = torch.isin(tokens, state.stop_ids) | (state.counts[:rows] >= state.limit)
         state.active[:rows] = (active & ~is_last).int()
+
+
+def normed(x: Tensor, weight: Tensor | None, how: Sum) -> Tensor:
+    """RMS norm over the last dimension, in the dtype of x, rounded to that of the model."""
+    scale = None if weight is None else weight.to(x.dtype) + 1 if how.plus_one else weight.to(x.dtype)
+    return rms_norm(x, x.shape[-1:], scale, how.eps).to(how.dtype)
+
+
+def prepared(parts: Tensor, heads: Heads, how: Sum) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values, [M, their heads, width], normed."""
+    widths = [heads.queries * heads.width, heads.keys * heads.width]
+    query, key, *rest = torch.split(parts, [*widths, *([] if heads.values_are_keys else widths[1:])], 1)
+    value = rest[0] if rest else key
+    if heads.norm == "whole":
+        query, key = normed(query, heads.of_queries, how), normed(key, heads.of_keys, how)
+    query, key, value = (one.reshape(len(parts), -1, heads.width) for one in (query, key, value))
+    if heads.norm == "head":
+        query, key = normed(query, heads.of_queries, how), normed(key, heads.of_keys, how)
+    return query, key, normed(value, None, how) if heads.has_value_norm else value
+
+
+def activated(x: Tensor, gate: Gate) -> Tensor:
+    if gate.name == "silu":
+        return silu(x)
+    if gate.name == "gelu_pytorch_tanh":
+        return gelu(x, approximate="tanh")
+    if gate.name == "relu2":
+        return relu(x).square()
+    assert gate.name == "xielu" and gate.slopes is not None
+    above, below, beta, eps = gate.slopes.to(x.dtype)
+    found: Tensor = torch.where(x > 0, above * x * x, (torch.expm1(torch.minimum(x, eps)) - x) * below) + beta * x
+    return found

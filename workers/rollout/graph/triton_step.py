@@ -15,7 +15,7 @@ from workers.rollout.graph import kernels, product_kernels
 from workers.rollout.graph.cuda import can_chain
 from workers.rollout.graph.cuts import KEY_BLOCK, blocks_of, key_splits, launch_for
 from workers.rollout.graph.state import State
-from workers.rollout.graph.step_weights import Adapters, Projection, Weights
+from workers.rollout.graph.step_weights import Adapters, Gate, Heads, Layer, Matrix, Projection, Sum, Weights
 
 VOCABULARY_TILE = 4096
 
@@ -42,6 +42,7 @@ class TritonOperations:
 
     fragments = False
     """Whether x has the layout of the CUDA products."""
+    dtype = torch.bfloat16
 
     def __init__(self, device: torch.device) -> None:
         self.levels = levels().to(device)
@@ -52,38 +53,48 @@ class TritonOperations:
 
     def embed(self, tokens: Tensor, weights: Weights) -> Tensor:
         """Neither this nor `draw` is chained, so everything before a step is done when its first kernels begin."""
-        return weights.embedding[tokens]
+        found = weights.embedding[tokens]
+        return found if weights.embedding_scale == 1.0 else found * weights.embedding_scale
 
     def add_norm(
         self,
         residual: Tensor,
         parts: Parts | None,
         projection: Projection | None,
-        norm: Tensor,
-        eps: float,
-        stream: torch.dtype,
+        norm: Tensor | None,
+        how: Sum,
         *,
         is_last: bool = False,
     ) -> tuple[Tensor, Any]:
         rows, hidden = residual.shape
         x = self.inputs(rows, hidden, residual.device)
-        out = torch.empty(rows, hidden, dtype=torch.bfloat16, device=residual.device) if is_last else x.data
-        new = torch.empty_like(residual, dtype=stream) if parts is not None else residual
+        out = torch.empty(rows, hidden, dtype=self.dtype, device=residual.device) if is_last else x.data
+        new = torch.empty_like(residual, dtype=how.stream) if parts is not None else residual
         a, b, rank, scale = self._adapters(projection)
         kernels.add_norm[(rows,)](
             residual,
             self.nothing if parts is None else parts.data,
+            self._bias(projection),
             b,
-            norm,
+            self.or_nothing(how.after),
+            self.or_nothing(how.factor),
+            self.or_nothing(norm),
             out,
             new,
             rows,
             hidden,
             0 if a is None else a.shape[0],
-            eps,
+            how.eps,
+            how.scale,
             scale,
             SPLITS=0 if parts is None else parts.splits,
             RANK=rank,
+            HAS_BIAS=projection is not None and projection.bias is not None,
+            HAS_AFTER=how.after is not None,
+            HAS_SCALE=how.scale != 1.0,
+            HAS_FACTOR=how.factor is not None,
+            HAS_NORM=norm is not None,
+            PLUS_ONE=how.plus_one,
             BLOCK=triton.next_power_of_2(hidden),
             FRAGMENTS=self.fragments and not is_last,
             num_warps=8,
@@ -93,11 +104,17 @@ class TritonOperations:
 
     def inputs(self, rows: int, columns: int, device: torch.device) -> Inputs:
         """An empty x for a projection."""
-        return Inputs(torch.empty(rows, columns, dtype=torch.bfloat16, device=device), rows)
+        return Inputs(torch.empty(rows, columns, dtype=self.dtype, device=device), rows)
 
     def _adapters(self, projection: Projection | None) -> tuple[Tensor | None, Tensor, int, float]:
         found: Adapters | None = None if projection is None else projection.adapters
         return (None, self.nothing, 0, 0.0) if found is None else (found.a, found.b, found.rank, found.scale)
+
+    def or_nothing(self, tensor: Tensor | None) -> Tensor:
+        return self.nothing if tensor is None else tensor
+
+    def _bias(self, projection: Projection | None) -> Tensor:
+        return self.nothing if projection is None else self.or_nothing(projection.bias)
 
     def project(self, x: Inputs, projection: Projection) -> Parts:
         rows, inputs = x.rows, projection.matrices[0].shape[1]
@@ -110,7 +127,8 @@ class TritonOperations:
         scales = [matrix.absmax for matrix in projection.matrices]
         is_nf4 = scales[0] is not None
         ends = projection.ends
-        grid = (triton.cdiv(columns, cut.columns) + triton.cdiv(extra, cut.columns), cut.splits, blocks_of(rows)[1])
+        tiles = sum(triton.cdiv(matrix.shape[0], cut.columns) for matrix in projection.matrices)
+        grid = (tiles + triton.cdiv(extra, cut.columns), cut.splits, blocks_of(rows)[1])
         product_kernels.project[grid](
             words(x.data),
             *three([one if is_nf4 else words(one) for one in data]),
@@ -126,6 +144,7 @@ class TritonOperations:
             ends[min(1, len(ends) - 1)],
             inputs // 2 // cut.splits,
             IS_NF4=is_nf4,
+            RAGGED=any(end % cut.columns for end in ends),
             HALF=cut.words,
             BLOCK_M=blocks_of(rows)[0],
             BLOCK_N=cut.columns,
@@ -135,69 +154,48 @@ class TritonOperations:
         return Parts(out, cut.splits, columns)
 
     def attention(
-        self, parts: Parts, projection: Projection, state: State, layer: int, rope: Tensor, weights: Weights
+        self, parts: Parts, projection: Projection, state: State, layer: int, rope: Tensor | None, one: Layer, how: Sum
     ) -> Inputs:
-        rows, dim = parts.data.shape[1], weights.head_dim
-        heads, key_heads = weights.heads, weights.key_heads
-        device = parts.data.device
-        query = torch.empty(rows, heads, dim, dtype=torch.bfloat16, device=device)
-        a, b, rank, scale = self._adapters(projection)
-        keys, values = state.keys[layer], state.values[layer]
-        length = state.shape.cache_length
-        kernels.rope_write[(rows, heads + 2 * key_heads)](
-            parts.data,
-            self.nothing if projection.bias is None else projection.bias,
-            b,
-            rope,
-            state.positions,
+        rows, heads, device = parts.data.shape[1], one.heads, parts.data.device
+        query = self._rotated(parts, projection, state, layer, rope, heads, how)
+        length, width = state.shape.cache_length, lanes_of(heads.width)
+        seen = min(length, heads.window) if heads.window else length
+        splits = key_splits(rows * heads.keys, seen, self.processors)
+        tops, sums = torch.empty(2, rows * heads.queries * splits, device=device)
+        mixed = torch.empty(rows * heads.queries * splits, heads.width, device=device)
+        out = self.inputs(rows, heads.queries * heads.width, device)
+        kernels.attend[(rows, heads.keys, splits)](
             query,
-            keys,
-            values,
-            rows,
-            parts.columns,
-            0 if a is None else a.shape[0],
-            rope.shape[1],
-            length,
-            scale,
-            HEADS=heads,
-            KEY_HEADS=key_heads,
-            DIM=dim,
-            SPLITS=parts.splits,
-            RANK=rank,
-            HAS_BIAS=projection.bias is not None,
-            num_warps=1,
-            **self.chain,
-        )
-        splits = key_splits(rows * key_heads, length, self.processors)
-        tops, sums = torch.empty(2, rows * heads * splits, device=device)
-        mixed = torch.empty(rows * heads * splits, dim, device=device)
-        out = self.inputs(rows, heads * dim, device)
-        kernels.attend[(rows, key_heads, splits)](
-            query,
-            keys,
-            values,
+            state.keys[layer],
+            state.values[layer],
             state.positions,
             tops,
             sums,
             mixed,
-            dim**-0.5,
+            heads.scale,
+            heads.cap,
             length,
-            HEADS=heads,
-            KEY_HEADS=key_heads,
-            DIM=dim,
-            GROUP=max(16, triton.next_power_of_2(heads // key_heads)),
+            HEADS=heads.queries,
+            KEY_HEADS=heads.keys,
+            DIM=heads.width,
+            WIDTH=width,
+            GROUP=max(16, triton.next_power_of_2(heads.queries // heads.keys)),
+            WINDOW=heads.window if heads.window < length else 0,
+            HAS_CAP=heads.cap != 0.0,
             SPLITS=splits,
-            BLOCK=KEY_BLOCK,
+            BLOCK=KEY_BLOCK if width <= 256 else KEY_BLOCK // 2,
             num_warps=4,
+            **({} if width <= 128 else {"num_stages": 2}),
             **self.chain,
         )
-        kernels.combine[(rows * heads,)](
+        kernels.combine[(rows * heads.queries,)](
             tops,
             sums,
             mixed,
             out.data,
-            HEADS=heads,
-            DIM=dim,
+            HEADS=heads.queries,
+            DIM=heads.width,
+            WIDTH=width,
             SPLITS=splits,
             FRAGMENTS=self.fragments,
             num_warps=2,
@@ -205,20 +203,107 @@ class TritonOperations:
         )
         return out
 
-    def activated(self, x: Inputs, projection: Projection) -> Inputs:
-        """`gate_up` in two launches: for layers with adapters, or if its sums do not fit one launch."""
-        columns, block = projection.ends[0], 512
+    def _rotated(
+        self,
+        parts: Parts,
+        projection: Projection,
+        state: State,
+        layer: int,
+        rope: Tensor | None,
+        heads: Heads,
+        how: Sum,
+    ) -> Tensor:
+        """Normed and rotated queries, [M, heads, width] in bfloat16; writes keys and values into the caches."""
+        rows, dim = parts.data.shape[1], heads.width
+        query = torch.empty(rows, heads.queries, dim, dtype=self.dtype, device=parts.data.device)
+        a, b, rank, scale = self._adapters(projection)
+        extra = 0 if a is None else a.shape[0]
+        common: dict[str, Any] = {
+            "SPLITS": parts.splits,
+            "RANK": rank,
+            "HAS_BIAS": projection.bias is not None,
+            "FUSED": len(projection.matrices) == 1,
+            **self.chain,
+        }
+        factors = self.nothing
+        if heads.norm == "whole":
+            factors, widths = torch.empty(rows, 2, device=query.device), (heads.queries * dim, heads.keys * dim)
+            kernels.whole_norms[(rows, 2)](
+                parts.data,
+                self._bias(projection),
+                b,
+                factors,
+                rows,
+                parts.columns,
+                extra,
+                *widths,
+                scale,
+                how.eps,
+                BLOCK=triton.next_power_of_2(max(widths)),
+                num_warps=8,
+                **common,
+            )
+        rotated = dim if rope is None else rope.shape[2]
+        growth, original = heads.growth
+        kernels.rope_write[(rows, heads.queries + 2 * heads.keys)](
+            parts.data,
+            self._bias(projection),
+            b,
+            self.or_nothing(rope),
+            state.positions,
+            self.or_nothing(heads.of_queries),
+            self.or_nothing(heads.of_keys),
+            factors,
+            query,
+            state.keys[layer],
+            state.values[layer],
+            rows,
+            parts.columns,
+            extra,
+            0 if rope is None else rope.shape[1],
+            state.shape.cache_length,
+            scale,
+            how.eps,
+            growth,
+            original,
+            HEADS=heads.queries,
+            KEY_HEADS=heads.keys,
+            DIM=dim,
+            ROTATED=rotated,
+            HALF=triton.next_power_of_2(rotated // 2),
+            REST=0 if rotated == dim else triton.next_power_of_2(dim - rotated),
+            HAS_ROPE=rope is not None,
+            INTERLEAVED=heads.rope is not None and heads.rope.is_interleaved,
+            NORM=heads.norm,
+            PLUS_ONE=how.plus_one,
+            HAS_VALUE_NORM=heads.has_value_norm,
+            VALUES_ARE_KEYS=heads.values_are_keys,
+            GROWS=growth != 0.0,
+            num_warps=1,
+            **common,
+        )
+        return query
+
+    def activated(self, x: Inputs, projection: Projection, gate: Gate) -> Inputs:
+        """`gate_up` in two launches: for layers with adapters or biases, or if its sums do not fit one launch."""
+        columns, block = projection.ends[-1] // (2 if gate.has_gate else 1), 512
         parts = self.project(x, projection)
         a, b, rank, scale = self._adapters(projection)
         out = self.inputs(x.rows, columns, x.data.device)
         kernels.activate[(x.rows, triton.cdiv(columns, block))](
             parts.data,
+            self._bias(projection),
             b,
+            self.or_nothing(gate.slopes),
             out.data,
             x.rows,
             columns,
             0 if a is None else a.shape[0],
             scale,
+            KIND=gate.name,
+            HAS_GATE=gate.has_gate,
+            HAS_BIAS=projection.bias is not None,
+            UP=len(projection.matrices) - 1,
             SPLITS=parts.splits,
             RANK=rank,
             BLOCK=block,
@@ -228,26 +313,27 @@ class TritonOperations:
         )
         return out
 
-    def gate_up(self, x: Inputs, projection: Projection) -> Inputs:
-        if projection.adapters is not None:
-            return self.activated(x, projection)
-        columns = projection.ends[0]
-        rows, inputs = x.rows, projection.matrices[0].shape[1]
+    def gate_up(self, x: Inputs, projection: Projection, gate: Gate) -> Inputs:
+        if not is_one_launch(projection, gate):
+            return self.activated(x, projection, gate)
+        first, up = pair(projection)
+        columns, inputs = first.shape
+        rows = x.rows
         out = self.inputs(rows, columns, x.data.device)
-        gate, up = projection.matrices
-        is_nf4 = gate.absmax is not None
+        is_nf4 = first.absmax is not None
         cut = launch_for(columns, inputs, self.processors)
         product_kernels.gate_up[(triton.cdiv(columns, cut.columns), blocks_of(rows)[1])](
             words(x.data),
-            gate.data if is_nf4 else words(gate.data),
+            first.data if is_nf4 else words(first.data),
             up.data if is_nf4 else words(up.data),
-            self.nothing if gate.absmax is None else gate.absmax,
-            self.nothing if up.absmax is None else up.absmax,
+            self.or_nothing(first.absmax),
+            self.or_nothing(up.absmax),
             self.levels,
             out.data,
             rows,
             inputs,
             columns,
+            KIND=gate.name,
             IS_NF4=is_nf4,
             HALF=cut.words,
             BLOCK_M=blocks_of(rows)[0],
@@ -257,13 +343,14 @@ class TritonOperations:
         )
         return out
 
-    def draw(self, logits: Tensor, state: State) -> None:
+    def draw(self, logits: Tensor, state: State, scale: float = 1.0, cap: float | None = None) -> None:
         rows, vocabulary = logits.shape
         tiles = triton.cdiv(vocabulary, VOCABULARY_TILE)
         tops, sums, inner = torch.empty(3, rows * tiles, device=logits.device)
         arg = torch.empty(rows * tiles, dtype=torch.int32, device=logits.device)
+        shaping = {"HAS_SCALE": scale != 1.0, "HAS_CAP": cap is not None, "TILE": VOCABULARY_TILE, "num_warps": 8}
         kernels.vocabulary_tiles[(rows, tiles)](
-            logits, state.temperature, tops, sums, inner, arg, vocabulary, tiles, TILE=VOCABULARY_TILE, num_warps=8
+            logits, state.temperature, tops, sums, inner, arg, vocabulary, tiles, scale, cap or 0.0, **shaping
         )
         kernels.draw[(rows,)](
             logits,
@@ -286,11 +373,28 @@ class TritonOperations:
             vocabulary,
             tiles,
             state.shape.room,
+            scale,
+            cap or 0.0,
             TILES=max(2, triton.next_power_of_2(tiles)),
-            TILE=VOCABULARY_TILE,
             STOPS=len(state.stop_ids),
-            num_warps=8,
+            **shaping,
         )
+
+
+def is_one_launch(projection: Projection, gate: Gate) -> bool:
+    """Whether the kernels `gate_up` compute it. (pure)"""
+    return gate.has_gate and projection.adapters is None and projection.bias is None
+
+
+def pair(projection: Projection) -> tuple[Matrix, Matrix]:
+    """Gate and up, which one matrix may hold."""
+    found = projection.matrices
+    return found[0].halves() if len(found) == 1 else (found[0], found[1])
+
+
+def lanes_of(width: int) -> int:
+    """Lanes of a head in registers: a power of two, and enough for the tensor cores. (pure)"""
+    return max(16, int(triton.next_power_of_2(width)))
 
 
 def words(x: Tensor) -> Tensor:

@@ -1,0 +1,105 @@
+"""The kernels of a decode step in Triton's interpreter, without its products: beside plain PyTorch, for each family.
+
+The interpreter does not compute with bfloat16, so what the kernels round to is float32 here, and the products, which
+read pairs of 16 bits, are PyTorch's. Only for processes in which TRITON_INTERPRET is set.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton.language
+from torch import Tensor
+from torch.nn.functional import linear
+
+from profiles.schema import Adapter
+from tests.workers.families import FAMILIES, model_of
+from workers.models import lora
+from workers.models.adapters import linear_names
+from workers.rollout.decoder import Decoder
+from workers.rollout.engine import Sampling
+from workers.rollout.graph import kernels, triton_step
+from workers.rollout.graph.state import Shape, State
+from workers.rollout.graph.step import TorchOperations, decode_step
+from workers.rollout.graph.step_weights import Gate, Projection, Weights
+
+ROWS, LENGTH = 3, 128
+
+
+class Single:
+    """The language, in which 16 bits are 32."""
+
+    bfloat16 = triton.language.float32
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(triton.language, name)
+
+
+class Operations(triton_step.TritonOperations):
+    dtype = torch.float32
+
+    def project(self, x: triton_step.Inputs, projection: Projection) -> triton_step.Parts:
+        """In two parts of K, as the kernels would."""
+        weights = [matrix.dense(torch.float32) for matrix in projection.matrices]
+        if projection.adapters is not None:
+            weights.append(projection.adapters.a)
+        halves = zip(x.data.chunk(2, 1), torch.cat(weights).chunk(2, 1), strict=True)
+        return triton_step.Parts(torch.stack([linear(*each) for each in halves]), 2, projection.ends[-1])
+
+    def gate_up(self, x: triton_step.Inputs, projection: Projection, gate: Gate) -> triton_step.Inputs:
+        return self.activated(x, projection, gate)
+
+
+def operations() -> Operations:
+    language: Any = Single()
+    kernels.tl, kernels.language = language, triton.language  # type: ignore[attr-defined]  # the latter for Triton
+    triton_step.processors_of = lambda _: 4  # type: ignore[assignment]
+    triton_step.can_chain = lambda _: False
+    return Operations(torch.device("cpu"))
+
+
+def model_for(name: str) -> Any:
+    """The family with sums over multiples of 64, and adapters on all its layers."""
+    kind, changes = FAMILIES[name]
+    two = {field: changes[field][:2] for field in ("layer_types", "no_rope_layers") if field in changes}
+    FAMILIES["wide"] = kind, {**changes, **two, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2}
+    model = model_of("wide").requires_grad_(False)
+    lora.inject(model, Adapter(rank=4, alpha=8.0, targets=tuple(linear_names(model))), seed=0)
+    for parameter_name, parameter in model.named_parameters():
+        if "lora_" in parameter_name:
+            parameter.data.normal_(0, 0.1)
+    return model
+
+
+def state_of(weights: Weights) -> State:
+    draws = torch.Generator().manual_seed(0)
+    state = State(Shape(ROWS, LENGTH, 8), weights.caches, torch.float32, "cpu")
+    for cache in (*state.keys, *state.values):
+        cache.normal_(generator=draws)
+    state.set_sampling(Sampling(max_new_tokens=8, temperature=0.8, ignore_stop=True), [])
+    slots = torch.arange(ROWS)
+    state.begin(slots, slots + 11, slots * 37 % 100 + 3, torch.rand(ROWS, 8, generator=draws))
+    return state
+
+
+def differences(name: str) -> list[float]:
+    """Of logits, keys, values and log-probs, after a step of either."""
+    model = model_for(name)
+    weights, decoder = Weights(model), Decoder(model)
+    weights.refresh()
+    decoder.grow_rope(LENGTH)
+    states, logits = [state_of(weights), state_of(weights)], list[Tensor]()
+    for ops, state in zip((TorchOperations(), operations()), states, strict=True):
+        draw = ops.draw
+
+        def kept(found: Tensor, state: State, *shaping: Any, draw: Any = draw) -> None:
+            logits.append(found)
+            draw(found, state, *shaping)
+
+        ops.draw = kept  # type: ignore[method-assign]
+        decode_step(weights, state, decoder.ropes, ROWS, ops)
+    mine, theirs = states
+    pairs = [logits, *zip(mine.keys, theirs.keys, strict=True), *zip(mine.values, theirs.values, strict=True)]
+    pairs.append((mine.out_log_probs, theirs.out_log_probs))
+    return [float(((b - a).norm() / a.norm()).detach()) for a, b in pairs]
