@@ -121,11 +121,13 @@ def _plain(text: str) -> str:
 
 @dataclass(eq=False)
 class File:
-    """now: what a reader sees. safe: what was synced. later: what was done since, in order."""
+    """now: what a reader sees. safe: what was synced. later: what was done since, in order. at: where its writer, of
+    whom there is one at a time, writes next; None: at the end."""
 
     now: bytearray = field(default_factory=bytearray)
     safe: bytearray = field(default_factory=bytearray)
     later: list[Callable[[bytearray], None]] = field(default_factory=list)
+    at: int | None = None
 
     def do(self, change: Callable[[bytearray], None]) -> None:
         change(self.now)
@@ -186,8 +188,7 @@ class Disk:
             case "openat":
                 self._open(call)
             case "write" | "writev":
-                data = call.data
-                self._file(call).do(lambda content: content.extend(data))
+                self._write(call)
             case "pwrite64":
                 data, offset = call.data, call.numbers[-1]
                 self._file(call).do(lambda content: _write_at(content, offset, data))
@@ -262,6 +263,17 @@ class Disk:
             self._change([(folder, name, File())])
         elif "O_TRUNC" in call.flags:
             self._file(call).do(lambda content: _resize(content, 0))
+        if isinstance(file := folder.now[name], File):
+            file.at = None if "O_APPEND" in call.flags else 0
+
+    def _write(self, call: Call) -> None:
+        file, data = self._file(call), call.data
+        if file.at is None:
+            file.do(lambda content: content.extend(data))
+        else:
+            begin = file.at
+            file.do(lambda content: _write_at(content, begin, data))
+            file.at += len(data)
 
     def _copy(self, call: Call) -> None:
         """Whole files are copied from their beginning, so what a call adds begins where the copy ends."""

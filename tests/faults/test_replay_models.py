@@ -93,6 +93,11 @@ STORIES = {
 }
 
 
+def files_in(found: dict[str, bytes]) -> dict[str, bytes]:
+    """Without the outputs of commands, and the empty logs that looking at a store leaves."""
+    return {path: content for path, content in found.items() if "/" in path and (content or "-wal" not in path)}
+
+
 def check_story(name: str, part: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Record the command, and cut it at a place that the number of the part draws."""
     monkeypatch.setattr(harness, "PATIENCE_S", 560.0)
@@ -106,6 +111,8 @@ def check_story(name: str, part: int, tmp_path: Path, monkeypatch: pytest.Monkey
         story.prepare(run)
         shutil.copytree(root, tmp_path / "there")
         found = record(run, tmp_path / "trace", tmp_path / "there", story.command(run), look)
+    ends = found.at(len(found.calls))[0].now()
+    assert files_in(ends) == files_in(found.left), "the model of the disk"
     if story.taken:  # what it reported is there if power fails right after
         shutil.rmtree(root, ignore_errors=True)
         found.at(len(found.calls))[0].after_cut(root, None)
