@@ -134,6 +134,7 @@ def drain(fd: int) -> None:
 def draw(root: Path, seconds: float) -> None:
     """The child: what the loop does between two commits. The first two seconds are start-up and do not count."""
     import psutil
+    import sqlite_utils  # noqa: F401  (the master has it loaded: it counts as memory)
     from rich.console import Console
 
     from orchestrator.display.dashboard import Dashboard

@@ -16,6 +16,7 @@ PACKAGES = {
     "numpy": "numpy",
     "msgspec": "msgspec",
     "psutil": "psutil",
+    "sqlite_utils": "sqlite-utils",
     "rich": "rich",
     "yaml": "pyyaml",
     "jinja2": "jinja2",
@@ -23,7 +24,7 @@ PACKAGES = {
     "watchdog": "watchdog",
 }
 """Import name -> package name."""
-OWN = ("msgspec", "psutil", "rich")
+OWN = ("msgspec", "psutil", "sqlite_utils", "rich")
 """Packages that the orchestrator imports; workers need the rest."""
 OF_FILES = ("backup", "restore", "archive", "prune")
 NEEDS = {

@@ -7,11 +7,15 @@ import json
 import sqlite3
 from collections.abc import Mapping
 from functools import cache
+from typing import TYPE_CHECKING
 
 from state.history import AnswerBits
 
+if TYPE_CHECKING:
+    from sqlite_utils import Database
 
-def insert_answers(db: sqlite3.Connection, checkpoint_id: str, suite: str, answers: Mapping[str, AnswerBits]) -> None:
+
+def insert_answers(db: Database, checkpoint_id: str, suite: str, answers: Mapping[str, AnswerBits]) -> None:
     """Rows of one validation on one suite. answers: task -> bits."""
     for task, one in answers.items():
         names = json.dumps(one.problems)

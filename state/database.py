@@ -22,6 +22,14 @@ from state.layout import RunDir
 from state.opening import BUSY_S, is_busy, store_error
 from state.tables import APPLICATION_ID, MIGRATIONS, SCHEMA_VERSION, statements
 
+_ABSENT = [name for name in ("numpy", "pandas") if name not in sys.modules]
+sys.modules.update(dict.fromkeys(_ABSENT))  # type: ignore[arg-type]
+try:  # sqlite_utils imports them if it can: 0.1 s and 20 MB for column types that we do not use
+    from sqlite_utils import Database
+finally:
+    for _name in _ABSENT:
+        del sys.modules[_name]
+
 BACKUPS_KEPT = 2
 PRAGMAS = (
     "journal_mode=WAL",
@@ -70,7 +78,8 @@ class WritingConnection:
                 exit_code=ExitCode.STORE,
             )
         try:
-            self.db = sqlite3.connect(path or run.store, isolation_level=None, timeout=BUSY_S)
+            connection = sqlite3.connect(path or run.store, isolation_level=None, timeout=BUSY_S)
+            self.db = Database(connection, execute_plugins=False)
             self._patiently(self._prepare)
         except sqlite3.DatabaseError as error:
             raise store_error(run, error) from error
@@ -110,7 +119,7 @@ class WritingConnection:
                 crash_point("store.in_migration")
                 self.db.execute(f"PRAGMA user_version={number + 1}")
                 self.db.execute(f"PRAGMA application_id={APPLICATION_ID}")
-        row_digests.keep(self.db)
+        row_digests.keep(self.db.conn)
 
     def close(self) -> None:
         """Close; where another host holds the run by now, leave the connection to the end of the process.
@@ -120,12 +129,12 @@ class WritingConnection:
         try:
             self.guard()
         except LonghaulError:
-            _ABANDONED.append(self.db)
+            _ABANDONED.append(self.db.conn)
             atexit.register(os._exit, int(ExitCode.LOCKED))  # the interpreter would close it at its end
             return
         with suppress(sqlite3.Error):
             self.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        self.db.close()
+        self.db.conn.close()
 
     def _begin(self) -> None:
         self.db.execute("BEGIN IMMEDIATE")
@@ -158,7 +167,7 @@ class WritingConnection:
     def check(self, *, pages: bool = True) -> None:
         """Raises LonghaulError(STORE) unless rows are as their digests say. pages: SQLite's quick_check, too."""
         try:
-            said = row_digests.altered(self.db)
+            said = row_digests.altered(self.db.conn)
             if pages and not said:
                 verdict = str(self.db.execute("PRAGMA quick_check(1)").fetchone()[0])
                 said = "" if verdict == "ok" else verdict

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sqlite3
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from profiles.metrics import LOSS, REWARD, SECONDS, TOKENS
 from state import event_kinds
+
+if TYPE_CHECKING:
+    from sqlite_utils import Database
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class ConflictingEvent(Exception):
         )
 
 
-def insert_line(db: sqlite3.Connection, cycle: int, role: str, attempt: int, line: Line) -> None:
+def insert_line(db: Database, cycle: int, role: str, attempt: int, line: Line) -> None:
     """Insert the line into the table for its type. Raises ConflictingEvent without changing anything."""
     if line.type == event_kinds.STEP.name:
         insert_step(db, cycle, attempt, line)
@@ -53,7 +55,7 @@ def insert_line(db: sqlite3.Connection, cycle: int, role: str, attempt: int, lin
             forget_steps(db, cycle, attempt, line)
 
 
-def insert_event(db: sqlite3.Connection, cycle: int, role: str, attempt: int, line: Line) -> None:
+def insert_event(db: Database, cycle: int, role: str, attempt: int, line: Line) -> None:
     key = [cycle, role, attempt, line.seq]
     known = db.execute("SELECT payload FROM events WHERE cycle=? AND role=? AND attempt=? AND seq=?", key).fetchone()
     payload = json.dumps(line.data, sort_keys=True)
@@ -67,7 +69,7 @@ def insert_event(db: sqlite3.Connection, cycle: int, role: str, attempt: int, li
     )
 
 
-def insert_step(db: sqlite3.Connection, cycle: int, attempt: int, line: Line) -> None:
+def insert_step(db: Database, cycle: int, attempt: int, line: Line) -> None:
     key = [line.step, cycle, attempt]
     metrics = json.dumps(line.data, sort_keys=True)
     known = db.execute("SELECT seq, metrics FROM steps WHERE step=? AND cycle=? AND attempt=?", key).fetchone()
@@ -84,7 +86,7 @@ def insert_step(db: sqlite3.Connection, cycle: int, attempt: int, line: Line) ->
     )
 
 
-def forget_steps(db: sqlite3.Connection, cycle: int, attempt: int, line: Line) -> None:
+def forget_steps(db: Database, cycle: int, attempt: int, line: Line) -> None:
     """Those that no checkpoint holds and that were reported before `line`: the restarted job does them again."""
     db.execute(
         "DELETE FROM steps WHERE cycle=? AND attempt=? AND step>? AND seq<? AND trained=0",
@@ -92,7 +94,7 @@ def forget_steps(db: sqlite3.Connection, cycle: int, attempt: int, line: Line) -
     )
 
 
-def insert_examples(db: sqlite3.Connection, cycle: int, attempt: int, line: Line) -> None:
+def insert_examples(db: Database, cycle: int, attempt: int, line: Line) -> None:
     for example in line.data.get("tasks", ()):
         db.execute(
             "INSERT OR IGNORE INTO examples VALUES (?,?,?,?,?,?,?,?,?)",

@@ -65,20 +65,18 @@ class Store(WritingConnection):
 
     def _insert_run(self, new: NewRun) -> None:
         with self.transaction():
-            self.db.execute(
-                "INSERT INTO runs (run_id, name, profile, profile_sha256, seed, program_version, state, created_at,"
-                " heartbeat_at) VALUES (?,?,?,?,?,?,?,?,?)",
-                [
-                    new.run_id,
-                    new.name,
-                    new.profile,
-                    new.profile_sha256,
-                    new.seed,
-                    new.program_version,
-                    RunState.RUNNING,
-                    new.now,
-                    new.now,
-                ],
+            self.db.table("runs").insert(
+                {
+                    "run_id": new.run_id,
+                    "name": new.name,
+                    "profile": new.profile,
+                    "profile_sha256": new.profile_sha256,
+                    "seed": new.seed,
+                    "program_version": new.program_version,
+                    "state": RunState.RUNNING,
+                    "created_at": new.now,
+                    "heartbeat_at": new.now,
+                }
             )
 
     # --- run -------------------------------------------------------------------------------------------------
@@ -211,10 +209,18 @@ class Store(WritingConnection):
     def _insert_attempt(
         self, cycle: int, role: str, attempt: int, token: str, first_step: int, reductions: int, now: float
     ) -> None:
-        self.db.execute(
-            "INSERT INTO attempts (cycle, role, attempt, token, state, first_step, step_reached, reductions,"
-            " started_at) VALUES (?,?,?,?,?,?,?,?,?)",
-            [cycle, role, attempt, token, AttemptState.PLANNED, first_step, first_step - 1, reductions, now],
+        self.db.table("attempts").insert(
+            {
+                "cycle": cycle,
+                "role": role,
+                "attempt": attempt,
+                "token": token,
+                "state": AttemptState.PLANNED,
+                "first_step": first_step,
+                "step_reached": first_step - 1,
+                "reductions": reductions,
+                "started_at": now,
+            }
         )
 
     def attempt_state(self, token: str) -> AttemptState:

@@ -29,10 +29,7 @@ def environment_without(folder: Path, *missing: str) -> Path:
 
 def run_without(folder: Path, command: str, *missing: str, then: tuple[str, ...] = ()) -> tuple[int, str, bool]:
     """The exit code, all that was said, and whether anything was written, of a Python that has the rest."""
-    return run_in(environment_without(folder, *missing), folder / "place", command, *then)
-
-
-def run_in(site: Path, place: Path, command: str, *then: str) -> tuple[int, str, bool]:
+    site, place = environment_without(folder, *missing), folder / "place"
     place.mkdir()
     done = subprocess.run(
         [sys.executable, "-S", "-m", "orchestrator", command, *then], cwd=place, capture_output=True, text=True,
@@ -60,15 +57,13 @@ def test_what_workers_alone_need_is_missed_before_one_is_started_and_not_by_who_
 
 
 def test_doctor_tells_of_what_others_need(tmp_path: Path) -> None:
-    code, said, _ = run_without(tmp_path, "doctor", "rich")
-    assert code == 66 and "not installed: rich" in said and "make setup" in said
+    code, said, _ = run_without(tmp_path, "doctor", "sqlite_utils", "rich")
+    assert code == 66 and "not installed: sqlite-utils, rich" in said and "make setup" in said
 
 
 def test_a_module_that_is_missing_for_another_reason_stays_loud(tmp_path: Path) -> None:
-    site = environment_without(tmp_path, "psutil")
-    (site / "psutil.py").write_text("import psutil_needs_this\n")
-    code, said, _ = run_in(site, tmp_path / "place", "run")
-    assert code == 1 and said.endswith("ModuleNotFoundError: No module named 'psutil_needs_this'\n")
+    code, said, _ = run_without(tmp_path, "run", "sqlite_fts4")
+    assert code == 1 and said.endswith("ModuleNotFoundError: No module named 'sqlite_fts4'\n")
 
 
 def test_the_packages_are_those_of_the_project() -> None:

@@ -214,7 +214,7 @@ def test_ten_thousand_cycles_cost_status_no_more_than_their_rows(tmp_path: Path)
 
 def test_status_imports_nothing_heavy(tmp_path: Path) -> None:
     build_store(tmp_path / "night")
-    heavy = "torch", "numpy", "rich", "msgspec"
+    heavy = "torch", "numpy", "rich", "sqlite_utils", "msgspec"
     code = (
         "import sys; from orchestrator.cli import main\n"
         f"main(['status', '--runs', {str(tmp_path)!r}])\n"

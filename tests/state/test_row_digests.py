@@ -74,7 +74,7 @@ def test_a_store_keeps_digests_while_it_writes(tmp_path: Path) -> None:
         store.plan_cycle(5, "train", 41, 50, 0, 1e9)
         store.set_verified(store.db.execute("SELECT checkpoint_id FROM checkpoints").fetchone()[0])
         assert store.db.execute("SELECT row_digest FROM runs").fetchone() != before
-        assert altered(store.db) == ""
+        assert altered(store.db.conn) == ""
     assert unsound(run.store) == ""
 
 
