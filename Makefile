@@ -9,7 +9,7 @@ ARGS ?=
 JOBS ?= $(shell expr $$(nproc) + 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run quick test test-exhaustive faults test-as-user test-portable lint bench clean
+.PHONY: help setup run quick test test-exhaustive faults reliability soak test-as-user test-portable lint site tutorial bench clean
 
 # What may differ between root and a user: processes, permission bits, terminals, what a machine grants. Left out is what
 # takes minutes and has nothing of that.
@@ -73,9 +73,15 @@ lint: .venv/.ready  ## Check style, format, types and the messages of commits
 	@$(python) -m mypy
 	@$(python) scripts/check_commits.py
 
+site: .venv/.ready  ## Make the documentation a site in site/, and check its links: open site/index.html
+	@exec $(python) -m mkdocs build --strict
+
+tutorial:  ## Follow docs/tutorial.md word by word in a fresh clone: ten minutes
+	@exec python3 scripts/tutorial.py $(ARGS)
+
 bench: .venv/.ready  ## Print the figures: make bench [ARGS=name]
 	@exec $(python) -m benchmarks $(ARGS)
 
 clean:  ## Remove .venv and caches; runs/ stays
-	@rm -rf .venv .venv.lock build dist *.egg-info .mypy_cache .ruff_cache .hypothesis
+	@rm -rf .venv .venv.lock build site dist *.egg-info .mypy_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -not -path './runs/*' -prune -exec rm -rf {} +

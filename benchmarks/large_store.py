@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sqlite_utils import Database
+
 from state.answers import insert_answers
 from state.history import AnswerBits
 from state.layout import RunDir
@@ -80,7 +82,7 @@ def large_store(
         db.execute("PRAGMA synchronous=OFF")
         db.execute("BEGIN")
         for cycle in range(cycles + 1):
-            insert_answers(db, f"c{cycle:06d}", SUITE, {TASK: made.answers(cycle)})
+            insert_answers(Database(db), f"c{cycle:06d}", SUITE, {TASK: made.answers(cycle)})
         db.execute("COMMIT")
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return run

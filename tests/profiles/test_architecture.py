@@ -31,7 +31,8 @@ LLAMA = {
 """Llama-3.2-1B-Instruct's, as published."""
 _COMMON = {"attention_dropout": 0.0, "initializer_range": 0.02, "use_cache": True, "vocab_size": 1000,
            "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2,
-           "num_hidden_layers": 12, "rms_norm_eps": 1e-6, "torch_dtype": "bfloat16", "transformers_version": "4.50.0"}  # fmt: skip
+           "num_hidden_layers": 12, "rms_norm_eps": 1e-6, "torch_dtype": "bfloat16",
+           "transformers_version": "4.50.0"}  # fmt: skip
 PUBLISHED: dict[str, dict[str, Any]] = {
     "Qwen3": {
         "model_type": "qwen3", "attention_bias": False, "head_dim": 128, "hidden_act": "silu", "max_window_layers": 28,

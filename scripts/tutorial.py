@@ -1,0 +1,74 @@
+"""Follows docs/tutorial.md word by word in a fresh clone, and checks that the model has learned: `make tutorial`.
+
+All boxes run in one shell, in their order, each command as it stands; `<this repository>` is this one. Prints when each
+box begins. Exit code 1 if a command fails, if it takes longer than ten minutes, or if the last score is too low.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+BOX = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LIMIT_S = 600.0
+LEARNED = 0.8
+"""Greedy accuracy that a run of 100 steps is past on every seed (docs/pocket.md)."""
+
+
+def boxes(page: str) -> list[str]:
+    """What a reader types, in order. (pure)"""
+    return BOX.findall(page)
+
+
+def script_of(typed: list[str]) -> str:
+    """One shell script that stops at the first command that fails, and tells when each box begins. (pure)"""
+    parts = ["set -eo pipefail"]
+    for number, box in enumerate(typed, 1):
+        first = box.splitlines()[0]
+        parts.append(f"echo; echo '== box {number} at '$SECONDS' s: '{json.dumps(first)}")
+        parts.append(box.replace("<this repository>", str(REPOSITORY)))
+    return "\n".join([*parts, "echo; echo '== end at '$SECONDS' s'"])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--limit-s", type=float, default=LIMIT_S, help="longest time in all (%(default)s)")
+    parser.add_argument("--python", help="the Python to make .venv with (PYTHON of scripts/setup.sh)")
+    args = parser.parse_args()
+    environment = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH")}
+    if args.python:
+        environment["PYTHON"] = args.python
+    script = script_of(boxes((REPOSITORY / "docs/tutorial.md").read_text()))
+    with tempfile.TemporaryDirectory(prefix="longhaul-tutorial-") as folder:
+        began = time.monotonic()
+        try:
+            code = subprocess.run(
+                ["bash", "-c", script], cwd=folder, env=environment, stdin=subprocess.DEVNULL, timeout=args.limit_s
+            ).returncode
+        except subprocess.TimeoutExpired:
+            print(f"the tutorial was not through after {args.limit_s:.0f} s", file=sys.stderr)
+            return 1
+        if code:
+            print(f"a command of the tutorial ended with {code}; its output is above", file=sys.stderr)
+            return 1
+        accuracy = score(Path(folder) / "longhaul", environment)
+    print(f"tutorial: {time.monotonic() - began:.0f} s, held-out greedy accuracy {accuracy:.3f}")
+    return int(accuracy < LEARNED)
+
+
+def score(clone: Path, environment: dict[str, str]) -> float:
+    words = [".venv/bin/python", "-m", "orchestrator", "status", "--run", "first", "--json"]
+    found = json.loads(subprocess.run(words, cwd=clone, env=environment, stdout=subprocess.PIPE, check=True).stdout)
+    return float(found["validation"]["metrics"]["mean"]["accuracy"])
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,56 @@
+"""The documentation as a site: every link and anchor leads somewhere, and no page asks another server for anything."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import REPOSITORY
+
+LOADED = re.compile(r"""<(?:script|link|img|iframe)[^>]*(?:src|href)=["']?(https?:)?//""")
+
+
+def build(source: Path, into: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(into)]
+    return subprocess.run(command, cwd=source, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    into = tmp_path_factory.mktemp("site")
+    done = build(REPOSITORY, into)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return into
+
+
+def test_every_page_is_built(site: Path) -> None:
+    pages = {path.stem for path in REPOSITORY.glob("docs/*.md")} - {"README"}
+    assert {path.stem for path in site.glob("*.html")} == pages | {"index", "404"}
+
+
+def test_no_page_loads_anything_from_another_server(site: Path) -> None:
+    loading = {path.name for path in site.glob("*.html") if LOADED.search(path.read_text())}
+    assert loading == set()
+
+
+@pytest.mark.parametrize(
+    "wrong", ["[a](quickstart.md#no-such-part)", "[a](no-such-page.md)", "[a](../no-such-file.py)"]
+)
+def test_a_link_that_leads_nowhere_fails_the_build(tmp_path: Path, wrong: str) -> None:
+    for name in ("docs", "scripts"):
+        shutil.copytree(REPOSITORY / name, tmp_path / name)
+    config = (REPOSITORY / "mkdocs.yml").read_text()
+    nav = config.index("nav:")
+    for page in (tmp_path / "docs").glob("*.md"):
+        page.unlink()
+    (tmp_path / "docs/README.md").write_text("# One\n\n[this](quickstart.md)\n")
+    (tmp_path / "docs/quickstart.md").write_text("# Two\n")
+    (tmp_path / "mkdocs.yml").write_text(config[:nav])
+    assert build(tmp_path, tmp_path / "well").returncode == 0
+    (tmp_path / "docs/quickstart.md").write_text(f"# Two\n\n{wrong}\n")
+    assert build(tmp_path, tmp_path / "wrong").returncode != 0
