@@ -142,8 +142,9 @@ class Browser:
             self.call("Input.dispatchKeyEvent", type=kind, key=name, code=name)
 
     def picture(self, path: Path, *, whole: bool = False) -> None:
-        """A PNG of what is seen; whole: of the whole page, however long."""
-        given: dict[str, Any] = {"format": "png"}
+        """What is seen, as PNG or WebP by the file's name; whole: of the whole page, however long."""
+        kind = path.suffix[1:]
+        given: dict[str, Any] = {"format": kind} | ({"quality": 90} if kind == "webp" else {})
         if whole:
             height = self.run("Math.ceil(document.documentElement.scrollHeight)")
             width = self.run("innerWidth")

@@ -15,7 +15,7 @@ from orchestrator.alive import master_pid
 from orchestrator.commands.top import Watched, is_interrupted
 from orchestrator.display.scores import Score, TaskScores, task_scores
 from orchestrator.display.view import EVENT_WORDS, View
-from orchestrator.display.wording import TASK_NAMES, pairs
+from orchestrator.display.wording import TASK_NAMES, among, pairs
 from orchestrator.evaluation.render import how, scores, target_of
 from orchestrator.explaining import page_of
 from orchestrator.report.facts import failed_attempts
@@ -144,7 +144,8 @@ class Watch:
         if not said or not 0 <= utc - at < EXPLAIN_EVERY_S:
             rows = self._watched.rows()
             age = max(0.0, utc - rows.history.heartbeat_at)
-            said = page_of(rows.history, rows.profile, rows.steps, self._master(utc), age)
+            sentences = page_of(rows.history, rows.profile, rows.steps, self._master(utc), age)
+            said = [among(self.run.folder, one) for one in sentences]
             self._explained = utc, said
         return said
 

@@ -82,7 +82,8 @@ function headline(over) {
 
 async function beat() {
   let { run, view } = place();
-  if (!page.runs.length || Date.now() - page.listed > LIST_MS) await list(page.abort.signal);
+  const listing = !page.listed || Date.now() - page.listed > LIST_MS ? list(page.abort.signal) : null;
+  if (!run || page.listed) await listing;
   if (!run && page.runs.length) {
     run = page.runs.find((one) => one.state !== "unreadable")?.run || page.runs[0].run;
     history.replaceState(null, "", address(run, view));
@@ -92,7 +93,8 @@ async function beat() {
   if (page.shown !== `${run}/${view}`) open(run, view);
   const { signal } = page.abort;
   drawTabs([run, view, page.over?.finds_tasks ?? true]);
-  const over = await ask("run", { run }, signal);
+  const [over] = await Promise.all([ask("run", { run }, signal), listing]);
+  drawRuns([page.runs, run, view]);
   if (page.shown !== `${run}/${view}`) return 0;
   page.over = over;
   headline(over);

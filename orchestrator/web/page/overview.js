@@ -41,22 +41,24 @@ export class Overview {
     this.progress.setAttribute("aria-valuenow", String(Math.round(100 * share)));
     this.tell(over.explain);
     this.list(over.events.slice(0, 8));
-    if (over.scores_key !== this.scoresKey) {
-      const said = await ask("scores", { run: this.run }, signal);
-      this.scoresKey = said.key;
-      this.mean = said.suites[0]?.tasks[0];
-      this.scoreChart.set(this.mean ? scoreLines(this.mean) : []);
-    }
+    const scoring = over.scores_key !== this.scoresKey ? this.scores(signal) : null;
     const [first] = over.charts;
-    if (!first) { this.tile(tilesOf(over, this.mean, {})); return; }
+    if (!first) { await scoring; this.tile(tilesOf(over, this.mean, {})); return; }
     if (!this.stepChart || this.stepChart.title !== first.title) {
       this.stepChart = new Chart({ title: first.title, note: first.note, unit: first.unit, height: 220, smooth: true });
       this.stepPlace.replaceChildren(this.stepChart.root);
     }
     const wanted = ["reward", "seconds", ...first.lines.map((line) => line.metric)];
-    const found = await this.series.all([...new Set(wanted)], signal);
+    const [found] = await Promise.all([this.series.all([...new Set(wanted)], signal), scoring]);
     this.stepChart.set(linesOf(first, found));
     this.tile(tilesOf(over, this.mean, found));
+  }
+
+  async scores(signal) {
+    const said = await ask("scores", { run: this.run }, signal);
+    this.scoresKey = said.key;
+    this.mean = said.suites[0]?.tasks[0];
+    this.scoreChart.set(this.mean ? scoreLines(this.mean) : []);
   }
 }
 
