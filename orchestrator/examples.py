@@ -21,6 +21,9 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "plan": (
         ("plan --profile azr-3b-qlora", "for the card of this machine"),
         ("plan --profile azr-3b-qlora --card 16", "for a card of 16 GB"),
+        ("plan --profile azr-3b-qlora --card 24 --card-name 'RTX 4090' --steps 500", "hours on a card by name"),
+        ("plan --profile pocket --measure", "time two real steps here"),
+        ("plan --history", "what was predicted beside what runs measured"),
         ("plan --import grpo.yaml --hosts 16 --gpus 4 --card 95.6", "a YAML of open-instruct"),
     ),
     "stop": (

@@ -9,7 +9,7 @@ import argparse
 import shlex
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,19 +122,20 @@ def one_step(profile: Profile, runs: Path, args: argparse.Namespace) -> int:
     )
 
 
-def in_a_folder(rehearsal: Rehearsal, runs: Path) -> int:
-    """Rehearse in a temporary folder; where nodes of a cluster have to see it, among the runs."""
+def in_a_folder(rehearsal: Rehearsal, runs: Path, take: Callable[[Reader], None] | None = None) -> int:
+    """Rehearse in a temporary folder; where nodes of a cluster have to see it, among the runs. take: gets the store of
+    a rehearsal that went well."""
     is_here = rehearsal.profile.launch.launcher == "local"
     if not is_here:
         durable.make_dir(runs)
     prefix = f"longhaul-{rehearsal.title.replace(' ', '-')}-"
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=None if is_here else runs.absolute()))
-    code = rehearse(rehearsal, folder, runs)
+    code = rehearse(rehearsal, folder, runs, take)
     shutil.rmtree(folder, ignore_errors=not is_here)  # a thread of the launcher may write there while it ends
     return code
 
 
-def rehearse(rehearsal: Rehearsal, folder: Path, runs: Path) -> int:
+def rehearse(rehearsal: Rehearsal, folder: Path, runs: Path, take: Callable[[Reader], None] | None = None) -> int:
     """Rehearse in a run directory below `folder`. Raises LonghaulError unless the run finishes."""
     profile, title = rehearsal.profile, rehearsal.title
     chosen = command.Chosen(RunDir(folder / "rehearsal"), rehearsal.small, is_new=True)
@@ -153,6 +154,8 @@ def rehearse(rehearsal: Rehearsal, folder: Path, runs: Path) -> int:
                 next_command=rehearsal.again,
                 exit_code=ExitCode.ABORTED if ending.state is RunState.STOPPED else ExitCode.INTERNAL,
             )
+        if take is not None:
+            take(reader)
         return int(ExitCode.OK)
 
     with ExitStack() as stack:

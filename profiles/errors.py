@@ -22,7 +22,7 @@ class ExitCode(IntEnum):
     INTERNAL = 70
     """Worker: a bug, with the traceback in its log. Orchestrator: a crash loop."""
     CUDA_OOM = 71
-    """Worker: CUDA out of memory, and nothing is left to halve. Orchestrator: the card is too small for the profile."""
+    """Worker: CUDA out of memory, and nothing is left to halve. Orchestrator: the card, or the host, is too small."""
     GPU = 72
     """No usable GPU, or the GPU in use was lost."""
     DISK = 73

@@ -90,6 +90,7 @@ ACCURACY = Metric(
     "accuracy", Unit.SHARE, "rollouts that are right. Of problems that are trained on: no measure of progress"
 )
 ANSWERED = Metric("answered", Unit.SHARE, "rollouts in which an answer was found")
+PEAK_RSS = Metric("peak_rss_bytes", Unit.BYTES, "its highest")
 SKIPPED_SHARE = Metric("skipped_share", Unit.SHARE, "groups that the update did not use")
 TOKENS_MAX = Metric("tokens_max", Unit.TOKENS, "longest completion")
 TOKENS_PER_S = Metric("tokens_per_s", Unit.RATE, "completion tokens, by the seconds of generation")
@@ -151,7 +152,7 @@ _COMMON = (
     Metric("reward/NAME/PART", Unit.REWARD, "a part that a function of your own returned by name"),
     Metric("oom_retries", Unit.COUNT, "how often the run has repeated a step with less since it began"),
     RSS,
-    Metric("peak_rss_bytes", Unit.BYTES, "its highest"),
+    PEAK_RSS,
     PHASE_ALLOCATED,
     Metric("memory/PHASE/reserved", Unit.BYTES, "highest of the phase, held by PyTorch's allocator"),
     Metric("memory/PHASE/device", Unit.BYTES, "highest of the phase, of the whole GPU"),

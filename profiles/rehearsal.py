@@ -79,22 +79,27 @@ def _with_own_problems(p: Profile, profile: Profile) -> Profile:
 
 
 def one_step_of(profile: Profile) -> Profile:
-    """One step of `profile` with a checkpoint: its own model, data, lengths, batch, GPUs and launcher.
+    """One step of `profile` with a checkpoint, as `steps_of`."""
+    return steps_of(profile, 1)
+
+
+def steps_of(profile: Profile, steps: int) -> Profile:
+    """Some steps of `profile` with a checkpoint: its own model, data, lengths, batch, GPUs and launcher.
 
     Only what comes before and after a step is less: tasks found by seeding, problems whose difficulty is measured,
     held-out problems.
     """
     short = replace(
         profile,
-        name="one-step",
+        name="one-step" if steps == 1 else f"{steps}-steps",
         run=replace(
             profile.run,
             max_cycles=1,
             max_hours=0.0,
             until="",
             phases=("seed", "train"),
-            steps_per_cycle=1,
-            checkpoint_every=1,
+            steps_per_cycle=steps,
+            checkpoint_every=steps,
         ),
         validation=replace(profile.validation, examples_per_task=2, every=1),
         trackers=replace(profile.trackers, use=()),

@@ -192,6 +192,11 @@ class RunDir:
         return self.root / "report.html"
 
     @property
+    def prediction(self) -> Path:
+        """What was predicted when the run began: seconds of a step, memory, disk."""
+        return self.root / "prediction.json"
+
+    @property
     def examples(self) -> Path:
         return self.root / "examples"
 

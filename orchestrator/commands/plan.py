@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
+from time import time as now
 
 from orchestrator import verl_job
 from orchestrator.arguments import OF_A_RUN, add_overrides
@@ -19,7 +20,12 @@ from orchestrator.cluster_text import facts, head, plan_text
 from orchestrator.commands.run import choose, stored_with
 from orchestrator.deadlines import STEPS_TIMED, StepTimes
 from orchestrator.disk import Room, disk_facts, disk_line, room_for
-from orchestrator.display.wording import among
+from orchestrator.display.wording import among, size
+from orchestrator.hours.history import history_facts, history_text
+from orchestrator.hours.prediction import Prediction, facts_of, growth, predict
+from orchestrator.hours.prediction import time_line as step_line
+from orchestrator.hours.records import known_step, outcomes
+from orchestrator.hours.room import is_out_of_memory, ram_total
 from orchestrator.job_time import SLOWEST_DISK, JobTime, asked_time, in_jobs, time_facts
 from orchestrator.judging import ProfileVerdict
 from orchestrator.open_instruct.render import stops_after
@@ -38,6 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--profile", metavar="NAME|FILE", help="a shipped profile's name, or a TOML file")
     add_overrides(parser, OF_A_RUN)
     parser.add_argument("--card", type=gigabytes, metavar="GB", help="plan for GPUs of so many GB, not for those here")
+    parser.add_argument("--measure", action="store_true", help="time two real steps here, in a run that is removed")
+    parser.add_argument("--steps", type=_steps, metavar="N", help="say how long so many steps take (those of the run)")
+    parser.add_argument("--history", action="store_true", help="show what was predicted beside what runs measured")
+    parser.add_argument("--card-name", metavar="NAME", default="", help="time on a GPU by name, as in 'RTX 4090'")
     parser.add_argument("--explain", action="store_true", help="say how each part is counted (several hosts)")
     guide = parser.add_argument_group("a YAML of open-instruct")
     guide.add_argument(
@@ -62,6 +72,8 @@ def run(args: argparse.Namespace) -> int:
 
         _refuse_what_an_import_has_not(args)
         return import_guide(args)
+    if args.history:
+        return show_history(args)
     chosen = choose(args)
     is_begun = has_begun(chosen.run)
     profile = chosen.profile or stored_with(chosen.run, [])
@@ -69,7 +81,31 @@ def run(args: argparse.Namespace) -> int:
         return plan_engine(profile, args)
     verdict = examined(profile, args, is_new=not is_begun, card=args.card, is_only_planned=True)
     room = room_for(verdict.profile, chosen.run)
-    return say_plan(verdict, room, args, native_time(verdict.profile, room, args, chosen.run if is_begun else None))
+    prediction = predicted(verdict, room, chosen.run, args)
+    time = native_time(verdict.profile, room, args, chosen.run if is_begun else None)
+    return say_plan(verdict, room, args, time, prediction)
+
+
+def predicted(verdict: ProfileVerdict, room: Room, run: RunDir, args: argparse.Namespace) -> Prediction:
+    """By the best that is known: two steps now, what somebody says, this run or one like it, tables."""
+    known = known_step(verdict, run, args.runs) if not (args.card or args.card_name) else None
+    if args.step_s is not None:
+        known = args.step_s, "as --step-s says"
+    if args.measure:
+        from orchestrator.hours.measure import measured_step
+
+        known = measured_step(verdict, args.runs, args), "measured here, the second of two steps"
+    return predict(verdict, room, now(), known, args.card_name)
+
+
+def show_history(args: argparse.Namespace) -> int:
+    """Every run below the folder of all runs that has a prediction, or the named one."""
+    found = [one for one in outcomes(args.runs) if args.run in (None, one.run)]
+    if args.json:
+        sys.stdout.write(json.dumps([history_facts(one) for one in found], indent=2) + "\n")
+    else:
+        sys.stdout.write(history_text(found))
+    return int(ExitCode.OK)
 
 
 def native_time(profile: Profile, room: Room, args: argparse.Namespace, run: RunDir | None) -> JobTime | None:
@@ -141,20 +177,37 @@ def plan_engine(profile: Profile, args: argparse.Namespace) -> int:
     return int(ExitCode.CUDA_OOM if refused else ExitCode.OK)
 
 
-def say_plan(verdict: ProfileVerdict, room: Room, args: argparse.Namespace, time: JobTime | None) -> int:
+def say_plan(
+    verdict: ProfileVerdict, room: Room, args: argparse.Namespace, time: JobTime | None, prediction: Prediction
+) -> int:
     """Print the plan; the exit code says whether it fits. With --card the disk is that of another machine, too."""
     run = verdict.profile.run
-    steps = run.max_cycles * run.steps_per_cycle or None
+    steps = args.steps or run.max_cycles * run.steps_per_cycle or None
     if args.json:
-        facts = {**plan_facts(verdict), "disk": disk_facts(room), "time": time_facts(time, steps)}
+        hours = facts_of(prediction, steps)
+        facts = {**plan_facts(verdict), "disk": disk_facts(room), "time": time_facts(time, steps), "prediction": hours}
         said = json.dumps(facts, indent=2) + "\n"
     else:
         said = among(args.runs, plan_here(verdict, args)) + disk_line(room) + "\n"
+        said += "".join(f"{line}\n" for line in hours_lines(verdict, prediction, steps, args))
         said += time_line(time, steps) if time is not None else ""
     sys.stdout.write(said)
-    if verdict.plan is not None and not verdict.plan.fits:
+    is_too_large = verdict.plan is not None and not verdict.plan.fits
+    if is_too_large or (not args.card and is_out_of_memory(prediction, verdict)):
         return int(ExitCode.CUDA_OOM)
     return int(ExitCode.DISK if room.is_refused and not args.card else ExitCode.OK)
+
+
+def hours_lines(
+    verdict: ProfileVerdict, prediction: Prediction, steps: int | None, args: argparse.Namespace
+) -> list[str]:
+    """Host memory, growth of the store, time. With --card the memory is that of another machine."""
+    here = "" if args.card else f" of {size(ram_total())}"
+    return [
+        f"RAM: up to {size(prediction.ram_bytes)}{here} expected, all processes together",
+        growth(steps),
+        step_line(prediction, steps),
+    ]
 
 
 def time_line(time: JobTime, steps: int | None) -> str:
@@ -187,6 +240,13 @@ def _count(text: str) -> int:
     """Of hosts and GPUs. Raises ArgumentTypeError."""
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 10_000:
         raise argparse.ArgumentTypeError(f"a whole number from 1 to 10,000 is needed, not {text!r}")
+    return int(text)
+
+
+def _steps(text: str) -> int:
+    """Raises ArgumentTypeError."""
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 1_000_000_000:
+        raise argparse.ArgumentTypeError(f"a whole number from 1 to 1,000,000,000 is needed, not {text!r}")
     return int(text)
 
 

@@ -33,12 +33,15 @@ from orchestrator.display.wording import among, harmless
 from orchestrator.engine_check import check_engine
 from orchestrator.foreground import FOREGROUND
 from orchestrator.full_disk import wait_for_room, waits
+from orchestrator.hours.prediction import Prediction, predict, steps_in, time_line
+from orchestrator.hours.records import keep, known_step
+from orchestrator.hours.room import is_out_of_memory, memory_lines, too_little_memory
 from orchestrator.launchers.registry import launcher_named
 from orchestrator.loop import Master
 from orchestrator.notifying import notified
 from orchestrator.own_code import with_own_code
 from orchestrator.pages import Pages
-from orchestrator.preflight import engine_kept, examined, memory_line, too_small
+from orchestrator.preflight import engine_kept, examined, too_small
 from orchestrator.recovery import raise_oom_priority, recover_run
 from orchestrator.resume_profile import has_begun, profile_to_resume
 from orchestrator.run_directory import behind_link, give_up_ballast, make_ballast, make_directory, make_folders
@@ -111,21 +114,27 @@ def run(args: argparse.Namespace) -> int:
         raise too_full(room, verdict.profile, chosen.run, args)
     if chosen.profile is not None:
         chosen = replace(chosen, profile=verdict.profile)
+    prediction = predict(verdict, room, time.time(), known_step(verdict, chosen.run, args.runs))
+    if is_out_of_memory(prediction, verdict):
+        raise too_little_memory(prediction, verdict, args)
     is_changed_early = chosen.profile is not None and not chosen.is_new and not is_begun and not args.profile
     path = f"model: {verdict.path}" if verdict.is_plain else ""
     kept = engine_kept(verdict, args) if is_changed_early else ""
-    for line in filter(None, (memory_line(verdict), path, disk_line(room), kept)):
+    lines = (memory_lines(verdict, prediction), disk_line(room), time_line(prediction, steps_in(verdict.profile)))
+    for line in filter(None, (*lines, path, kept)):
         say(f"{line}\n")
     if sys.stdin is not None and sys.stdin.isatty():
         FOREGROUND.fork()
-    return hold_and_drive(replace(chosen, run=behind_link(chosen.run)), args)
+    return hold_and_drive(replace(chosen, run=behind_link(chosen.run)), args, prediction)
 
 
-def hold_and_drive(chosen: Chosen, args: argparse.Namespace) -> int:
-    """Hold the run's lock, and drive the run to its end; returns the exit code."""
+def hold_and_drive(chosen: Chosen, args: argparse.Namespace, prediction: Prediction | None = None) -> int:
+    """Hold the run's lock, and drive the run to its end; returns the exit code. prediction: noted if the run is new."""
     make_directory(chosen.run)
     lock = RunLock.acquire(chosen.run)
     try:
+        if prediction is not None:
+            keep(chosen.run, prediction)
         while (code := run_once(chosen, lock, args)) is None:
             chosen = Chosen(chosen.run, profile=None, is_new=False)
         return code

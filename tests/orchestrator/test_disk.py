@@ -76,7 +76,7 @@ def test_the_plan_says_how_many_steps_a_job_has_time_for_and_how_many_jobs_a_run
     short = cli(tmp_path, "--limit-h", "0.1", "--step-s", "300", command="plan")
     assert "too short: save, step and warning take 6 min" in short.stdout
     assert "next:  launch.time_limit_minutes = " in short.stdout
-    assert "time: " not in cli(tmp_path, command="plan").stdout
+    assert "in a job of" not in cli(tmp_path, command="plan").stdout
     with scene(tmp_path / "run", fake__step_s=0.2) as run:
         run.finish()
         assert "in a job of 1 h 00 m at 0.2" in run.ask("plan", *limit).stdout

@@ -85,9 +85,11 @@ def test_a_card_that_is_too_small_gets_the_table_and_settings_that_can_be_pasted
 def test_a_plan_is_printed_and_nothing_is_started(tmp_path: Path) -> None:
     cli = Plan(tmp_path, 12288, "--profile", "azr-0.5b")
     assert cli.code == 0 and not cli.began
-    rows = {line.split()[0]: line for line in cli.out.splitlines()[2:-2]}
+    rows = {line.split()[0]: line for line in cli.out.splitlines()[2:-5]}
     assert list(rows) == ["load", "rollout", "score", "train"]
-    assert cli.out.splitlines()[-2].startswith("fits: ") and "rollouts by native\n" in cli.out
+    fits, *rest = cli.out.splitlines()[-5:]
+    assert [line.partition(":")[0] for line in rest] == ["disk", "RAM", "store", "time"]
+    assert fits.startswith("fits: ") and "rollouts by native\n" in cli.out
     auto = Plan(tmp_path, 12288, "--profile", "azr-0.5b", "--set", "sampling.engine=auto")
     assert "rollouts by native (auto: captured steps" in auto.out
     other = Plan(tmp_path, 12288, "--profile", "azr-0.5b", "--card", "5")

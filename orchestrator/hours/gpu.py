@@ -1,0 +1,138 @@
+"""Seconds of a step on a GPU, for the engine `native` and our own update. (pure)
+
+A decode step takes a time for each layer (launches, and kernels that wait for one another), reads the weights and half
+of the full cache, and computes. A pass of the update, or of scoring, takes a time for each layer and computes. The
+five constants are a least-squares fit of logarithms to MEASURED; `python -m benchmarks grpo` and `memory` measure such
+rows. docs/performance.md has the error of each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.hours.cards import CardSpeed
+from profiles.footprint import NF4_BYTES, group_of, is_grpo, rollouts_of, work_of
+from profiles.passes import can_be_one_pass, is_scored
+from profiles.schema import Profile
+from profiles.shapes import Shape
+
+LAYER_S = 3.94e-5
+"""A layer in a decode step."""
+READ_SHARE = 0.613
+"""Of a card's bandwidth."""
+DECODE_SHARE = 0.208
+"""Of a card's rate, while decoding."""
+PROMPT_SHARE = 0.0998
+"""Of a card's rate, while prompts are read."""
+PASS_LAYER_S = 2.74e-4
+"""A layer in a forward and backward pass."""
+UPDATE_SHARE = 0.239
+SCORE_LAYER_S = 1.93e-3
+SCORE_SHARE = 0.453
+WORST_ERROR = 0.3
+"""Of a whole step, on the cards that were measured."""
+WORST_SCALED = 2.0
+"""Factor by which a scaled prediction may be off, as far as one can say: no such card was measured."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A step that was timed, every rollout at full length. seconds: of the whole step. settings: knobs of the profile.
+
+    source: the table of docs/measurements.md.
+    """
+
+    card: str
+    profile: str
+    architecture: str
+    settings: Mapping[str, Any]
+    seconds: float
+    source: str
+
+
+def _grpo(prompt: int, group: int, micro: int, row_tokens: int) -> dict[str, Any]:
+    return {
+        "sampling.max_prompt_tokens": prompt,
+        "sampling.max_rows": group,
+        "grpo.groups_per_step": 1,
+        "grpo.group_size": group,
+        "optimizer.micro_batch_size": micro,
+        "optimizer.row_tokens": row_tokens,
+    }
+
+
+A_STEP, SELF_PLAY = "A step of GRPO", "Self-play at the real shapes"
+MEASURED = (
+    Row("H200", "grpo-1.5b-8gb", "r1-qwen-1.5b", _grpo(128, 8, 4, 2176), 0.95, A_STEP),
+    Row("H200", "grpo-1.5b-8gb", "r1-qwen-1.5b", _grpo(128, 4, 4, 2176), 0.97, A_STEP),
+    Row("H200", "grpo-1.5b-8gb", "r1-qwen-1.5b", _grpo(512, 8, 2, 1536), 1.10, A_STEP),
+    Row("H200", "grpo-1.5b-8gb", "r1-qwen-1.5b", _grpo(128, 64, 8, 4224), 2.13, A_STEP),
+    Row("H200", "azr-0.5b", "qwen2.5-0.5b", {}, 70.0, SELF_PLAY),
+    Row("H200", "azr-3b-qlora", "qwen2.5-3b", {}, 158.0, SELF_PLAY),
+    Row("H200", "azr-3b-qlora-8gb", "qwen2.5-3b", {}, 233.0, SELF_PLAY),
+    Row("H100", "grpo-1.5b-8gb", "r1-qwen-1.5b", _grpo(128, 8, 4, 2176), 1.12, A_STEP),
+    Row("H100", "grpo-1.5b-8gb", "r1-qwen-1.5b", _grpo(128, 64, 4, 2176), 3.32, A_STEP),
+    Row("H100", "azr-0.5b", "qwen2.5-0.5b", {}, 80.0, SELF_PLAY),
+)
+
+
+@dataclass(frozen=True)
+class StepParts:
+    """Seconds of a step if every rollout has its full length."""
+
+    rollout: float
+    score: float
+    update: float
+
+    @property
+    def total(self) -> float:
+        return self.rollout + self.score + self.update
+
+
+def weights_read(profile: Profile, shape: Shape) -> float:
+    """Bytes that a decode step reads of the weights."""
+    is_small = profile.model.quantization == "nf4"
+    each = NF4_BYTES if is_small else _itemsize(profile)
+    return each * shape.linear_parameters + _itemsize(profile) * shape.vocab_size * shape.hidden_size
+
+
+def step_of(profile: Profile, shape: Shape, card: CardSpeed) -> StepParts:
+    """The parts of a step; several GPUs divide its rollouts and passes."""
+    work, layers = work_of(profile, shape), shape.num_hidden_layers
+    head = shape.vocab_size * shape.hidden_size
+    rollouts = math.ceil(rollouts_of(profile) / profile.run.ranks)
+    rows, completion = work.rollout_rows, work.completion_tokens
+    cache = 2 * _itemsize(profile) * layers * shape.key_width * rows * (work.prompt_tokens + completion / 2)
+    decode = (
+        LAYER_S * layers
+        + (weights_read(profile, shape) + cache) / (READ_SHARE * card.bandwidth)
+        + 2 * rows * (shape.linear_parameters + head) / (DECODE_SHARE * card.flops)
+    )
+    reading = 2 * work.prompts * work.prompt_tokens * shape.linear_parameters / (PROMPT_SHARE * card.flops)
+    batches = math.ceil(rollouts / rows)
+    micro = min(profile.optimizer.micro_batch_size, rollouts)
+    passes = math.ceil(rollouts / micro)
+    tokens = tokens_of_pass(profile, micro, work.prompt_tokens, completion)
+    # Forward 2, backward 2 for inputs and 2 for weights that are trained, 2 again where layers are recomputed.
+    body = 4 + 2 * (profile.adapter.rank == 0) + 2 * profile.model.gradient_checkpointing
+    update = PASS_LAYER_S * layers + tokens * (body * shape.linear_parameters + 6 * head) / (UPDATE_SHARE * card.flops)
+    score = SCORE_LAYER_S * layers + 2 * tokens * (shape.linear_parameters + head) / (SCORE_SHARE * card.flops)
+    epochs = profile.grpo.inner_epochs if is_grpo(profile) else 1
+    return StepParts(
+        batches * (completion * decode + reading),
+        0.0 if not is_scored(profile) or (is_grpo(profile) and can_be_one_pass(profile)) else passes * score,
+        epochs * passes * update,
+    )
+
+
+def tokens_of_pass(profile: Profile, micro: int, prompt: int, completion: int) -> int:
+    """Tokens of one pass: completions of one prompt that fit a row share it."""
+    shared = max(1, min(micro, group_of(profile), (profile.optimizer.row_tokens - prompt) // completion))
+    return math.ceil(micro / shared) * prompt + micro * completion
+
+
+def _itemsize(profile: Profile) -> int:
+    return 2 if profile.model.dtype == "bfloat16" else 4
