@@ -52,7 +52,8 @@ def enable(model: Any) -> None:
     if model.device.type == "cuda":
         # Try the kernels before any pass: inside a checkpointed layer, the trial's tensors would be saved with the
         # layer's.
-        has_kernels(model.device, shape_of(model.config.to_dict()).head_dim)
+        for dim in shape_of(model.config.to_dict()).head_dims:
+            has_kernels(model.device, dim)
     # transformers looks attention up by this name, so the change holds for every model of this process.
     ALL_ATTENTION_FUNCTIONS["sdpa"] = attend
 
