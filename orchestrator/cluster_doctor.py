@@ -30,8 +30,8 @@ from orchestrator.launchers.launcher import Handle, Launcher, Order, Started
 from orchestrator.launchers.registry import launcher_named
 from orchestrator.launchers.slurm import Slurm, expanded
 from orchestrator.node_findings import Answers
-from profiles.built_in import BUILT_IN
 from profiles.errors import ExitCode, LonghaulError
+from profiles.hub_model import directory_of
 from profiles.load import profile_sha256
 from profiles.schema import Profile
 from profiles.worker_kinds import worker_kind_of
@@ -123,8 +123,7 @@ def model(profile: Profile) -> Iterator[Finding]:
     """Whether every shard is there and as long as its header says, as this host sees it."""
     if not worker_kind_of(profile).uses_model or profile.model.random_init != "off":
         return
-    known = BUILT_IN.get(profile.model.path)
-    place = known.directory if known else Path(profile.model.path).expanduser()
+    place = directory_of(profile.model)
     path, why = model_fault(place)
     if path:
         fix = f"hf download OWNER/NAME --local-dir {place}   (goes on where it stopped); or set model.path"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from orchestrator import planner
@@ -14,6 +13,7 @@ from orchestrator.planner import Changes, Plan
 from profiles.architecture import PLAIN_ENGINE, path_of, reason_against
 from profiles.built_in import BUILT_IN
 from profiles.footprint import GIB, Demand
+from profiles.hub_model import directory_of
 from profiles.schema import Model, Profile
 from profiles.shapes import ARCHITECTURES, Shape, published, shape_of
 from profiles.text_part import text_part
@@ -29,19 +29,18 @@ def shape_for(model: Model) -> Shape | None:
         return shape_of(ARCHITECTURES[model.random_init])
     if model.path in BUILT_IN:
         return None
-    folder = Path(model.path).expanduser()
+    folder = directory_of(model)
     try:
         return shape_of(text_part(json.loads((folder / "config.json").read_bytes())))
     except (OSError, ValueError, KeyError, TypeError):
-        return published(folder.name)  # the worker reports a broken config.json
+        return published(model.path.partition("@")[0].rpartition("/")[2])  # the worker reports a broken config.json
 
 
 def config_for(model: Model) -> Mapping[str, Any] | None:
     """The config.json of the profile's model; None if it is missing or unreadable."""
     if model.random_init != "off":
         return ARCHITECTURES[model.random_init]
-    known = BUILT_IN.get(model.path)
-    folder = known.directory if known else Path(model.path).expanduser()
+    folder = directory_of(model)
     try:
         found = json.loads((folder / "config.json").read_bytes())
     except (OSError, ValueError):

@@ -46,12 +46,20 @@ def reason_against(config: Mapping[str, Any]) -> str:
     return ""
 
 
+CHOICES = ("index_topk", "indexer_budget", "keep_window_size")
+"""Fields with the number of tokens that a layer attends to, where it chooses them by a score."""
+
+
 def refusal(config: Mapping[str, Any], longest: int) -> str:
     """Why no engine can sample sequences of `longest` tokens from this model; empty if one can. (pure)
 
     `dynamic` and `longrope` rotate all positions differently once a sequence exceeds the original context, but a cache
-    keeps the keys as rotated before. Sampling beyond that length would differ from a pass over the whole sequence.
+    keeps the keys as rotated before. Sampling beyond that length would differ from a pass over the whole sequence. So
+    it would where layers choose tokens by a score: the least rounding makes them choose others.
     """
+    for name in CHOICES:
+        if isinstance(chosen := config.get(name), int) and 0 < chosen < longest:
+            return f"its attention chooses {chosen} tokens ({name}), and a sequence may have {longest}"
     found = config.get("rope_parameters") or config.get("rope_scaling")
     ropes = [found, *found.values()] if isinstance(found, Mapping) else []  # one, or one for each kind of layer
     for rope in ropes:

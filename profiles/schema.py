@@ -65,7 +65,9 @@ class Model(Section, frozen=True):
     """[model]: which weights are trained, and how they are loaded."""
 
     path: Annotated[str, FIXED] = "pocket"
-    """`pocket` or `pocket-words` for a built-in model, else a directory with a Hugging Face checkpoint."""
+    """`pocket` or `pocket-words`: built in. Else a checkpoint's directory, or OWNER/NAME[@REVISION] of the hub."""
+    revision: Annotated[str, FIXED] = ""
+    """Commit of a model of the hub. The run fills it in when it begins, so that a resume reads the same files."""
     trust_remote_code: Annotated[bool, FIXED] = False
     """Run Python code of the model's directory, where transformers lacks the architecture: as you, not sandboxed."""
     prompt_style: Annotated[Literal["pocket", "azr", "azr-chat", "verbatim", "chat", "boxed", "boxed-chat"], FIXED] = (

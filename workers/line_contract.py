@@ -274,6 +274,23 @@ class Looked(Struct, frozen=True, tag="looked"):
     columns: list[Column]
 
 
+# --- fetch -----------------------------------------------------------------------------------------------------------
+
+
+class Fetching(Struct, frozen=True, tag="fetching"):
+    """Bytes that are here, of those that were missing."""
+
+    done: int
+    total: int
+
+
+class Fetched(Struct, frozen=True, tag="fetched"):
+    """All files are in `directory`. revision: the commit."""
+
+    directory: str
+    revision: str
+
+
 Said = (
     Loading
     | Note
@@ -300,6 +317,8 @@ Said = (
     | Delivered
     | Looked
     | RolloutTexts
+    | Fetching
+    | Fetched
 )
 """Any message from a worker."""
 
@@ -487,6 +506,17 @@ class ExportSpec(Struct, frozen=True):
     source: dict[str, Any]
     """Origin of the weights, as written to export.json."""
     shard_bytes: int = 2 << 30
+
+
+class FetchSpec(Struct, frozen=True):
+    """Input of `python -m workers.fetch`, which replies with Fetching, Note and Fetched.
+
+    revision: branch, tag or commit; empty for the newest. is_commit: it is one, so that the hub need not be asked.
+    """
+
+    repository: str
+    revision: str
+    is_commit: bool
 
 
 class TrackSpec(Struct, frozen=True):

@@ -54,6 +54,7 @@ from orchestrator.systemd.manager import MANAGER
 from orchestrator.tracking import tracked
 from profiles.changes import with_profile
 from profiles.errors import ExitCode, LonghaulError
+from profiles.hub_model import hub_model
 from profiles.load import from_json, load_profile, override_profile, profile_sha256, resolved_json
 from profiles.schema import Profile
 from state.crash import crash_point
@@ -103,6 +104,7 @@ def run(args: argparse.Namespace) -> int:
         from orchestrator.rehearsal import dry_run
 
         return dry_run(chosen.profile or stored_with(chosen.run, []), args.runs, args.profile or "")
+    chosen = with_model_here(chosen)
     is_begun = has_begun(chosen.run)
     verdict = examined(chosen.profile or stored_with(chosen.run, []), args, is_new=not is_begun)
     room = room_for(verdict.profile, chosen.run)
@@ -196,6 +198,19 @@ def choose(args: argparse.Namespace) -> Chosen:
     name = args.run or (profile.name if args.profile else free_name(root, profile.name))
     run_dir = RunDir(root / name)
     return Chosen(run_dir, profile, is_new=not is_born(run_dir))
+
+
+def with_model_here(chosen: Chosen) -> Chosen:
+    """Fetch the model if it is one of the hub. A run that has begun stays with the commit that it has."""
+    stored = None if chosen.is_new else stored_with(chosen.run, [])
+    wanted = chosen.profile or stored
+    assert wanted is not None
+    if not wanted.model.revision and hub_model(wanted.model.path) is None:
+        return chosen
+    from orchestrator.hub_fetch import with_hub_model  # slow to import, and seldom needed
+
+    found = with_hub_model(wanted, stored)
+    return chosen if found == wanted else replace(chosen, profile=found)
 
 
 def overridden(run_dir: RunDir, overrides: list[str]) -> Profile | None:

@@ -154,9 +154,12 @@ def test_what_an_older_file_says_of_layers_is_what_transformers_makes_of_it() ->
         ({"rope_scaling": LONGROPE, "original_max_position_embeddings": 4096}, 4097, True),
         ({"rope_parameters": {"full_attention": LONGROPE | {"original_max_position_embeddings": 64}}}, 65, True),
         ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}, "max_position_embeddings": 2048}, 2049, True),
+        ({"model_type": "a", "index_topk": 2048}, 2048, False),
+        ({"model_type": "a", "index_topk": 2048}, 2049, True),
+        ({"model_type": "a", "keep_window_size": 64}, 65, True),
     ],
 )
-def test_a_rope_that_changes_on_the_way_is_refused_where_a_sequence_may_get_there(
+def test_what_changes_beyond_a_length_is_refused_where_a_sequence_may_get_there(
     config: dict[str, Any], longest: int, is_refused: bool
 ) -> None:
     assert bool(refusal(config, longest)) == is_refused

@@ -58,13 +58,13 @@ _OF_SIZE: tuple[tuple[int, str], ...] = (
         d_head linear_head_dim hidden_size_per_layer_input laurel_rank rotary_dim"""),
     (2 * _HEAD_DIM, "qk_head_dim kv_lora_rank q_lora_rank o_lora_rank attention_head_dim"),
     (_EXPERTS, "num_experts num_local_experts n_routed_experts moe_num_experts"),
-    (_CHOSEN, "num_experts_per_tok num_experts_per_token moe_k moe_topk index_topk moe_top_k"),
+    (_CHOSEN, "num_experts_per_tok num_experts_per_token moe_k moe_topk moe_top_k"),
     (1, """
         n_shared_experts num_shared_experts n_group topk_group first_k_dense_replace num_expert_group
         mamba_n_groups"""),
     (WINDOW, """
         sliding_window attention_window_size local_attention window_size sliding_window_size
-        attention_chunk_size keep_window_size"""),
+        attention_chunk_size"""),
     (4096, """
         max_position_embeddings n_positions n_ctx max_seq_len model_max_length context_length
         max_target_positions"""),
@@ -119,9 +119,14 @@ EXCEPTIONS: dict[str, dict[str, Any]] = {
     "gemma3n_text": {"num_kv_shared_layers": 2},
     "dbrx": {"ffn_config": {"ffn_hidden_size": 48, "moe_num_experts": 4, "moe_top_k": 2},
              "attn_config": {"rope_theta": 10000.0, "kv_n_heads": 2, "clip_qkv": 2.0}},
-    "dots3_note_text": {"per_layer_config": {}},
-    "granitemoehybrid": _MAMBA,
+    "dots3_note_text": {"per_layer_config": {}, "head_dim": 16},
+    "emu3": {"vocabulary_map": {"<image>": 270}, "vq_config": {
+        "base_channels": 32, "channel_multiplier": [1], "num_res_blocks": 1, "attn_resolutions": [],
+        "codebook_size": 16, "hidden_size": 32}},
+    "granitemoehybrid": {**_MAMBA, "layer_types": ["mamba", "attention"] * 2},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "use_mamba_kernels": False},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
+    "llama4_vision_model": {"vision_output_dim": 32, "projector_input_dim": 32, "projector_output_dim": 32},
     "longcat_flash": {"zero_expert_num": 2},
     "mamba2": {"num_heads": 8, "head_dim": 8, "n_groups": 1},
     "nemotron": {"num_key_value_heads": 2},
@@ -130,6 +135,9 @@ EXCEPTIONS: dict[str, dict[str, Any]] = {
     "reformer": {"is_decoder": True, "axial_pos_shape": [64, 64], "axial_pos_embds_dim": [16, 16]},
     "roc_bert": {"shape_vocab_size": 300, "pronunciation_vocab_size": 300, "shape_embed_dim": 8,
                  "pronunciation_embed_dim": 8},
+    "xlstm": {"num_heads": 2},
+    "zamba": {"attention_hidden_size": 64, "attention_head_dim": 16},
+    "zamba2": {"attention_hidden_size": 64, "attention_head_dim": 16},
     "zaya": {"num_experts_per_tok": 1},
 }  # fmt: skip
 """Where sizes depend on each other in a way of their own. begin: without which the default config cannot be made."""
@@ -149,14 +157,21 @@ class Row:
     refusal: str = ""
 
     @property
+    def bound(self) -> float:
+        return LOOSE.get(self.kind, BOUND)
+
+    @property
     def text(self) -> str:
         """A line of docs/models.md. Errors differ from machine to machine, so it gives the bound."""
         if self.refusal:
             return f"| {self.kind} | refused | {self.refusal} |"
-        return f"| {self.kind} | {self.engine} | log-probs within {BOUND:g} |"
+        return f"| {self.kind} | {self.engine} | log-probs within {self.bound:g} |"
 
 
 LARGEST = 4_000_000
+LOOSE = {"nemotron_h": 1e-3, "qwen3_5_moe": 5e-4}
+"""In transformers itself their single steps and their whole pass differ by so much: recurrent layers add in another
+order, which moves what a router weighs."""
 BOUND = 5e-5
 PROFILE_TOKENS = {"max_prompt_tokens": 40, "max_completion_tokens": 24}
 REQUESTS = [
@@ -234,7 +249,7 @@ def outcome(kind: str, directory: Path) -> Row:
 def reason_in(what: str, directory: Path) -> str:
     """The reason without this machine's folders and numbers, on one line."""
     text = " ".join(what.replace(f"{directory}/", "").replace(str(directory), "it").split())
-    text = re.sub(r"by [0-9.e+-]+ nats a token", "by more than rounding", text)
+    text = re.sub(r"by [0-9.e+-]+ nats a token, .*", "by more than rounding", text)
     return text.replace("|", "/") if len(text) <= 160 else f"{text[:157]}..."
 
 
@@ -248,3 +263,41 @@ def write_tokenizer(directory: Path) -> None:
         "chat_template": CHAT_TEMPLATE,
     }  # fmt: skip
     (directory / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+# --- docs/models.md --------------------------------------------------------------------------------------------------
+
+BEGIN, END = "<!-- walk: python -m tests.workers.walk -->\n", "<!-- /walk -->\n"
+
+
+def rows_in(text: str) -> dict[str, str]:
+    """Architecture -> its line in docs/models.md."""
+    lines = text.partition(BEGIN)[2].partition(END)[0].split("| --- | --- | --- |\n")[-1].splitlines()
+    return {line.split(" | ")[0].removeprefix("| "): line for line in lines if line}
+
+
+def with_rows(text: str, rows: list[str]) -> str:
+    """docs/models.md with these lines."""
+    from transformers import __version__
+
+    before, _, rest = text.partition(BEGIN)
+    head = f"| architecture (transformers {__version__}) | computed by | proof, or why it is refused |\n"
+    lines = "".join(f"{one}\n" for one in rows)
+    return f"{before}{BEGIN}\n{head}| --- | --- | --- |\n{lines}\n{END}{rest.partition(END)[2]}"
+
+
+def main() -> None:
+    from tempfile import TemporaryDirectory
+
+    rows = []
+    for kind in kinds():
+        with TemporaryDirectory() as directory:
+            found = outcome(kind, Path(directory))
+        assert found.refusal or found.proof < found.bound, found
+        rows.append(found.text)
+    page = Path("docs/models.md")
+    page.write_text(with_rows(page.read_text(), rows))
+
+
+if __name__ == "__main__":
+    main()

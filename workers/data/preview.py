@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from profiles.built_in import BUILT_IN
+from profiles.hub_model import directory_of
 from profiles.rewards import ENVIRONMENT, is_slow, part_name
 from profiles.schema import Profile
 from workers.environments.of_profile import environment_of, own_rows_of
@@ -167,8 +167,7 @@ def _answering(profile: Profile) -> Iterator[tuple[VerbatimFormat, Tokenizer]]:
             settings = {"eos_token": random_init.EOS, "chat_template": random_init.CHAT_TEMPLATE}
             (directory / "tokenizer_config.json").write_text(json.dumps(settings))
         else:
-            known = BUILT_IN.get(profile.model.path)
-            directory = known.directory if known is not None else Path(profile.model.path).expanduser()
+            directory = directory_of(profile.model)
             if not (directory / "tokenizer.json").is_file():
                 raise unusable(directory / "tokenizer.json", "is missing")
         answer_format = format_of_run(profile, directory)

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from profiles.built_in import BUILT_IN
+from profiles.errors import ExitCode, LonghaulError
+from profiles.hub_model import directory_of
 from profiles.schema import Model as Knobs
 from profiles.text_part import is_composite, text_part
 from workers.models import base_cache, quantized, random_init, reader, stored
@@ -50,8 +51,15 @@ def opened_model(knobs: Knobs, seed: int) -> Iterator[Path]:
 
 def model_directory(knobs: Knobs) -> Path:
     """The directory of the model that the profile names. Raises LonghaulError (INPUT) naming the first bad file."""
-    known = BUILT_IN.get(knobs.path)
-    directory = known.directory if known is not None else Path(knobs.path).expanduser()
+    directory = directory_of(knobs)
+    if knobs.revision and not directory.is_dir():
+        repository = knobs.path.partition("@")[0]
+        raise LonghaulError(
+            f"{repository} at {knobs.revision[:12]} is not on this machine: there is no {directory}",
+            kept="the run, unchanged",
+            next_command=f"hf download {repository} --revision {knobs.revision}   then the same command",
+            exit_code=ExitCode.INPUT,
+        )
     check(directory)
     return directory
 

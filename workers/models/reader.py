@@ -16,6 +16,7 @@ from profiles.families import architecture_of, name_of
 from profiles.schema import Model as Knobs
 from profiles.text_part import is_composite, text_part
 from state.weights import shards
+from workers.failures import exit_code_of
 from workers.models import quantized
 from workers.models.directory import read_json
 from workers.models.files import ModelFileError, unusable
@@ -55,7 +56,7 @@ def config_of(directory: Path, knobs: Knobs) -> Any:
     content = read_json(directory / "config.json")
     try:
         config = AutoConfig.from_pretrained(directory, trust_remote_code=_runs_its_code(directory, content, knobs))
-    except (ValueError, KeyError, OSError, ImportError, AttributeError, TypeError) as error:
+    except Exception as error:  # of any type: each architecture checks its fields in its own way
         raise _unreadable(directory, error) from error
     if not is_composite(content):
         return config
@@ -122,12 +123,11 @@ def read(directory: Path, knobs: Knobs, device: torch.device, *, reading: Readin
 def _loaded(load: Any, directory: Path, options: dict[str, Any]) -> Any:
     try:
         return load(directory, output_loading_info=True, **options)
-    except RuntimeError as error:
-        if "mismatch" not in str(error):
-            raise
-        raise unusable(directory, "has weights of other shapes than its config.json says") from error
-    # If transformers lacks the library or config field that an architecture needs, it raises any of these types.
-    except (ValueError, KeyError, OSError, ImportError, AttributeError, TypeError, NotImplementedError) as error:
+    except Exception as error:  # of any type, where transformers lacks what an architecture needs
+        if isinstance(error, RuntimeError) and "mismatch" in str(error):
+            raise unusable(directory, "has weights of other shapes than its config.json says") from error
+        if isinstance(error, RuntimeError | LonghaulError) or exit_code_of(error) != ExitCode.INTERNAL:
+            raise  # of the machine: memory, a GPU, a disk
         raise _unreadable(directory, error) from error
 
 

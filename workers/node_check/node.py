@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 
-from profiles.built_in import BUILT_IN
 from profiles.errors import LonghaulError
+from profiles.hub_model import directory_of
 from profiles.schema import Profile
 from profiles.verl import OWN_SERVER
 from profiles.worker_kinds import worker_kind_of
@@ -127,8 +127,7 @@ def fault_of_model(profile: Profile) -> str:
     """The first bad file of the profile's model, and why; empty if there is none or no model is read."""
     if not worker_kind_of(profile).uses_model or profile.model.random_init != "off":
         return ""
-    known = BUILT_IN.get(profile.model.path)
-    return " ".join(model_fault(known.directory if known else Path(profile.model.path).expanduser())).strip()
+    return " ".join(model_fault(directory_of(profile.model))).strip()
 
 
 def fault_of_server(url: str) -> str:

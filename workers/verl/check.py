@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from profiles.built_in import BUILT_IN
 from profiles.families import architecture_of
+from profiles.hub_model import directory_of
 from profiles.schema import Profile
 from profiles.shapes import ARCHITECTURES
 from profiles.targets import own_targets
@@ -71,8 +71,7 @@ def config_of(profile: Profile) -> Mapping[str, Any]:
     """The model's config.json; empty where it cannot be read, which the worker explains when it loads the model."""
     if profile.model.random_init != "off":
         return ARCHITECTURES[profile.model.random_init]
-    known = BUILT_IN.get(profile.model.path)
-    folder = known.directory if known else Path(profile.model.path).expanduser()
+    folder = directory_of(profile.model)
     try:
         found = json.loads((folder / "config.json").read_bytes())
     except (OSError, ValueError):

@@ -1,0 +1,1 @@
+"""Fetches a model of the Hugging Face hub before a run begins."""
