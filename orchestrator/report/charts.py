@@ -119,7 +119,10 @@ def step_charts(series: Thinned) -> list[Chart]:
     every = what_a_point_is(series)
     training = grpo_charts(series) if GROUP_SPREAD.name in series.metrics else self_play_charts(series)
     rates = (*throughput(series, "all of a step", "run0"), *line_of(series, TOKENS_PER_S.name, "generation", "run1"))
-    speed = [Chart("Throughput", f"completion tokens a second{every}", rates)] if rates else []
+    named = {SECONDS.name, *(name for name in (TOKENS_PER_S.name,) if name in series.metrics)}
+    speed = (
+        [Chart("Throughput", f"completion tokens a second{what_a_point_is(series, *named)}", rates)] if rates else []
+    )
     return [*training, *fan_charts(series, every), *time_chart(series, every), *speed, _step_time(series)]
 
 
@@ -168,5 +171,7 @@ def by_task(series: Thinned, prefix: str) -> tuple[Line, ...]:
 
 def _step_time(series: Thinned) -> Chart:
     areas = range_of(series, SECONDS.name, "run0")
-    note = f"{SECONDS.label}{what_a_point_is(series)}{'; band: fastest and slowest step' if areas else ''}"
+    note = (
+        f"{SECONDS.label}{what_a_point_is(series, SECONDS.name)}{'; band: fastest and slowest step' if areas else ''}"
+    )
     return Chart("Step time", note, line_of(series, SECONDS.name, "step", "run0"), areas, unit=f" {SECONDS.unit}")

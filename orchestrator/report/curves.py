@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from orchestrator.report.svg import Area, Chart, Line, Points
 from profiles.metrics import LENGTHS_AT, QUANTILES, REWARDS_AT, SECONDS, Metric, Unit
-from state.series import Spread, Thinned, edges_of
+from state.series import COLUMNS, Spread, Thinned, edges_of
 
 PARTS_SHOWN = 6
 """The largest parts of a step; the others are one."""
@@ -34,12 +34,13 @@ def range_of(series: Thinned, name: str, style: str, run: int = 0) -> tuple[Area
     return (Area(style, tuple((x, one.low) for x, one in found), tuple((x, one.high) for x, one in found), run),)
 
 
-def what_a_point_is(series: Thinned) -> str:
-    """The end of a note under a chart; empty where every point is one step."""
+def what_a_point_is(series: Thinned, *metrics: str) -> str:
+    """The end of a note under a chart of these metrics; empty where every point is one step."""
     size = max((end - first for first, end in pairwise(series.edges)), default=1)
     if size <= 1:
         return ""
-    read = f", of which every {series.every}th was read" if series.every > 1 else ""
+    is_read_whole = series.every == 1 or (metrics and set(metrics) <= set(COLUMNS))
+    read = "" if is_read_whole else f", of which every {series.every}th was read"
     return f"; a point is the mean of {size:,} steps{read}"
 
 

@@ -16,13 +16,14 @@ import pytest
 from orchestrator.cli import main
 from orchestrator.commands import report as command
 from orchestrator.report.axes import Axis, Clock, on_axis
-from orchestrator.report.curves import seconds_of_parts, throughput
+from orchestrator.report.curves import seconds_of_parts, throughput, what_a_point_is
 from orchestrator.report.escaping import embedded
 from orchestrator.report.facts import POINTS_SHOWN, read_facts
 from orchestrator.report.page import write_report
 from orchestrator.report.svg import Chart, Line, draw
 from profiles.metrics import QUANTILES
 from state.layout import RunDir
+from state.series import Thinned
 from tests.builders import a_series, build_store, step_facts
 
 HOSTILE = "</pre></script><script>alert(1)</script><img src=x onerror=alert(2)>\x1b[2J\u202e\"'&"
@@ -145,6 +146,14 @@ def test_a_long_run_is_thinned_out_and_says_so(tmp_path: Path) -> None:
     assert len(facts.series.middles) == POINTS_SHOWN and facts.series.edges[-1] == 10_001
     html = html_of(run)
     assert "a point is the mean of 25 steps" in html and "band: fastest and slowest step" in html
+
+
+def test_a_note_says_what_was_read_only_where_not_every_step_was() -> None:
+    series = Thinned((1, 2501), 84, (9.0,), (9,), {})
+    assert what_a_point_is(series, "seconds") == "; a point is the mean of 2,500 steps"
+    for metrics in ((), ("seconds", "entropy")):
+        assert what_a_point_is(series, *metrics).endswith("2,500 steps, of which every 84th was read")
+    assert what_a_point_is(Thinned((1, 2, 3), 1, (9.0, 9.0), (9, 9), {})) == ""
 
 
 def test_every_curve_is_drawn_over_steps_tokens_and_hours_and_chosen_without_a_script(run: RunDir) -> None:
