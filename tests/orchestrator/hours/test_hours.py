@@ -34,7 +34,8 @@ def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
 
 
 def facts(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
-    found: dict[str, object] = json.loads(said(capsys, "plan", "--json", *words))["prediction"]
+    assert main(["plan", "--json", *words]) == 0
+    found: dict[str, object] = json.loads(capsys.readouterr().out)["prediction"]
     return found
 
 
