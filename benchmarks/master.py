@@ -52,8 +52,9 @@ def main(arguments: list[str]) -> int:
         tell("the same with --json", command(["status", *named, "--json"]), "0.3 s")
         tell("resume: read history, steps, validations", cost_of(lambda: resume(run)), "1 s")
         for columns, lines in ((80, 24), (200, 60)):
-            share, rss = watch(run, args.seconds, columns, lines)
-            print(f"{f'dashboard at {columns} x {lines}: share of one core':<52} {share:>10.2%}     1 %")
+            share, rss, redraw_s = watch(run, args.seconds, columns, lines)
+            print(f"{f'dashboard at {columns} x {lines}: share of one core':<52} {share:>10.2%}     0.5 %")
+            print(f"{f'dashboard at {columns} x {lines}: a redraw, of a core':<52} {redraw_s * 1000:>9.1f} ms    10 ms")
             print(f"{f'dashboard at {columns} x {lines}: resident memory':<52} {rss / 1e6:>9.1f} MB    60 MB")
     return 0
 
@@ -102,8 +103,8 @@ def resume(run: RunDir) -> None:
 # --- the dashboard -----------------------------------------------------------------------------------------------
 
 
-def watch(run: RunDir, seconds: float, columns: int, lines: int) -> tuple[float, int]:
-    """(share of one core, resident bytes) of a process that displays `run`, after start-up."""
+def watch(run: RunDir, seconds: float, columns: int, lines: int) -> tuple[float, int, float]:
+    """(share of one core, resident bytes, CPU seconds of a redraw) of a process that displays `run`, after start-up."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
     given = [sys.executable, "-m", "benchmarks", "master", "--draw", str(run.root), "--seconds", str(seconds)]
@@ -119,8 +120,8 @@ def watch(run: RunDir, seconds: float, columns: int, lines: int) -> tuple[float,
     threading.Thread(target=drain, args=(master,), daemon=True).start()
     _, told = process.communicate()
     os.close(master)
-    share, rss = told.split()[-2:]
-    return float(share), int(rss)
+    share, rss, redraw_s = told.split()[-3:]
+    return float(share), int(rss), float(redraw_s)
 
 
 def drain(fd: int) -> None:
@@ -138,25 +139,28 @@ def draw(root: Path, seconds: float) -> None:
     from rich.console import Console
 
     from orchestrator.display.dashboard import Dashboard
-    from orchestrator.display.view import build_view
+    from orchestrator.display.view import Memory, build_view
     from tests.builders import a_live, a_profile, step_facts
 
     reader = Reader.open(RunDir(root))
     history, steps, validations = reader.history(), list(reader.steps(400)), reader.validations(400)
     events, last = reader.events(), steps[-1].step
-    dashboard = Dashboard(Console())
+    dashboard, profile, memory = Dashboard(Console()), a_profile(), Memory()
     process, began, counted = psutil.Process(), time.monotonic(), (0.0, 0.0)
+    redraws: list[float] = []
     for turn in range(int((seconds + 2) * 2)):  # the loop turns twice a second, more often when workers speak
         now = time.monotonic()
         if turn % 2 == 0:
             steps.append(step_facts(last + turn))
             del steps[:-400]
         live = a_live(step=last + turn, step_started=now - 0.5 * (turn % 2), now=now)
-        dashboard.update(build_view(history, live, steps, validations, events, a_profile()))
+        begun = time.process_time()
+        dashboard.update(build_view(history, live, steps, validations, events, profile, memory=memory))
+        redraws += [time.process_time() - begun] if turn % 2 == 0 and turn > 3 else []  # those after a step
         if turn == 3:
             counted = time.monotonic(), sum(process.cpu_times()[:2])
         time.sleep(max(0.0, began + (turn + 1) * 0.5 - time.monotonic()))
     share = (sum(process.cpu_times()[:2]) - counted[1]) / (time.monotonic() - counted[0])
     rss = process.memory_info().rss
     dashboard.close("")
-    sys.stderr.write(f"{share} {rss}\n")
+    sys.stderr.write(f"{share} {rss} {statistics.median(redraws)}\n")

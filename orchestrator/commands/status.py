@@ -225,7 +225,7 @@ def render(facts: Mapping[str, Any]) -> str:
             f"head        step {facts['head']['step']}, {facts['head']['path']}, {facts['head']['digest'][:12]}"
         )
     lines += [f"accuracy    {line}" for line in _scores(facts)]
-    if near := facts["stagnation"]:
+    if near := facts.get("stagnation"):
         share = percent(near["share"])
         lines.append(f"stagnation  {near['rule']} {share} of the way (then {near['action']}): {near['text']}")
     lines += [f"evaluated   {line}" for line in map(short, facts["evaluations"])]

@@ -19,7 +19,7 @@ from orchestrator.control import Call
 from orchestrator.display.browse import Browser, Page
 from orchestrator.display.keys import KeyReader
 from orchestrator.display.screen import Now
-from orchestrator.display.view import Live, View, build_view
+from orchestrator.display.view import Live, Memory, View, build_view
 from orchestrator.pages import Pages
 from orchestrator.ready import wait_for_any
 from orchestrator.runs import find_run
@@ -178,6 +178,7 @@ class Watched:
         self._version = -1
         self._rows: _Rows | None = None
         self.pages = Pages(run_dir, reader)
+        self._memory = Memory()
 
     def view(self, utc: float, monotonic: float) -> View:
         rows = self.rows()
@@ -197,7 +198,7 @@ class Watched:
         )
         facts = (rows.steps, rows.validations, rows.events)
         meter = self.pages.meter(history, rows.profile)
-        return build_view(history, live, *facts, rows.profile, rows.examples, meter)
+        return build_view(history, live, *facts, rows.profile, rows.examples, meter, self._memory)
 
     def page(self, browser: Browser, utc: float) -> Page | None:
         """The page that is open."""

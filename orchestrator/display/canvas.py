@@ -1,4 +1,4 @@
-"""Draws lines on the terminal's alternate screen. Writes only changed lines and never blocks on the terminal.
+"""Draws lines on the terminal's alternate screen. Writes only what has changed and never blocks on the terminal.
 
 A stalled terminal (Ctrl+S, a hung ssh) must not stop the master. Writes therefore go through our own non-blocking
 descriptor, frames are dropped while one is still being written, and any error turns the canvas off permanently.
@@ -29,13 +29,18 @@ LAST_WORDS_S = 1.0
 """How long closing waits for a stalled terminal."""
 
 
+Line = Sequence[tuple[int, str]]
+"""(column, text) of the parts of a line, from left to right; each part is as wide as the way to the next one, and is
+written only when it has changed."""
+
+
 class Canvas:
     """Owns the terminal between `open` and `close`. After an error `is_open` is False and nothing is written."""
 
     def __init__(self, stream: IO[str]) -> None:
         self.encoding = getattr(stream, "encoding", None) or "utf-8"
         self.is_open = False
-        self._shown: list[str] = []
+        self._shown: list[Line] = []
         self._size = (0, 0)
         self._pending = b""
         self._is_stalled = False
@@ -66,7 +71,7 @@ class Canvas:
                 return columns, lines
         return self._size if self._size != (0, 0) else (80, 24)
 
-    def draw(self, lines: Sequence[str], size: tuple[int, int]) -> bool:
+    def draw(self, lines: Sequence[Line], size: tuple[int, int]) -> bool:
         """Show `lines`, which must fit `size`. False if the terminal is not ready for another frame."""
         if not self.flush():
             return False
@@ -75,9 +80,16 @@ class Canvas:
             self._size, self._shown = size, []
             out.append("\x1b[0m\x1b[2J")
         old = self._shown
-        for row, line in enumerate(lines[: size[1]]):
-            if row >= len(old) or old[row] != line:
+        for row, parts in enumerate(lines[: size[1]]):
+            if row < len(old) and [column for column, _ in old[row]] == [column for column, _ in parts]:
+                out += [
+                    f"\x1b[{row + 1};{column + 1}H\x1b[0m{text}\x1b[0m"
+                    for (column, text), (_, before) in zip(parts, old[row], strict=True)
+                    if text != before
+                ]
+            else:
                 # Clear before writing: after a full line the cursor is still on its last column.
+                line = "".join(text for _, text in parts)
                 out.append(f"\x1b[{row + 1};1H\x1b[0m\x1b[K{line}\x1b[0m")
         out += [f"\x1b[{row + 1};1H\x1b[K" for row in range(len(lines), min(len(old), size[1]))]
         self._shown = list(lines[: size[1]])

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
 from textwrap import wrap
 from time import localtime, strftime
 from typing import IO, Any
@@ -16,14 +17,13 @@ from typing import IO, Any
 from rich.cells import chop_cells
 from rich.color import ColorSystem
 from rich.console import Console
-from rich.segment import Segment
-from rich.style import Style
 from rich.text import Text
 
 from orchestrator.clock import Clock
 from orchestrator.display.arrange import Band, Place, arrange
 from orchestrator.display.browse import Entry, Page
-from orchestrator.display.canvas import Canvas
+from orchestrator.display.canvas import Canvas, Line
+from orchestrator.display.paint import Painter
 from orchestrator.display.plain import write_line
 from orchestrator.display.tiles import KEYS, TILES, keys_line, small
 from orchestrator.display.view import EventLine, View
@@ -52,6 +52,7 @@ class Dashboard:
         self.keys = keys
         self.canvas = Canvas(console.file)
         self._colours = None if console.no_color else _COLOURS.get(console.color_system or "")
+        self._painter = Painter(console, self._colours)
         self._messages: deque[EventLine] = deque(maxlen=32)
         self._tiles: dict[Place, tuple[Any, list[str]]] = {}
         self._key: tuple[View, int, tuple[int, int]] | None = None
@@ -112,7 +113,7 @@ class Dashboard:
         messages = (event for event in self._messages if event.text not in known)
         merged = sorted((*view.events, *messages), key=lambda event: event.at)
         merged_view = replace(view, events=tuple(merged[-24:]))
-        lines = self._page_of_text(width, height)
+        lines: list[Line] = [((0, line),) for line in self._page_of_text(width, height)]
         used: dict[Place, tuple[Any, list[str]]] = {}
         for band in arrange(width, height, has_examples=view.kind.finds_tasks) if not lines else ():
             lines += self._band(band, merged_view, used)
@@ -138,19 +139,23 @@ class Dashboard:
         shown = _filled(lines[down : down + rows], rows)
         return self._framed(page.title, note, shown, width)[:height]
 
-    def _band(self, band: Band, view: View, used: dict[Place, tuple[Any, list[str]]]) -> list[str]:
+    def _band(self, band: Band, view: View, used: dict[Place, tuple[Any, list[str]]]) -> list[Line]:
         stacks = [[line for place in column for line in self._place(place, view, used)] for column in band.columns]
-        return ["".join(parts) for parts in zip(*stacks, strict=True)]
+        starts = list(accumulate((column[0].width for column in band.columns), initial=0))[:-1]
+        return [tuple(zip(starts, parts, strict=True)) for parts in zip(*stacks, strict=True)]
 
     def _place(self, place: Place, view: View, used: dict[Place, tuple[Any, list[str]]]) -> list[str]:
         """A tile's lines, each exactly `place.width` wide. Reuses the last frame if its facts are unchanged."""
         tile = TILES.get(place.tile)
+        if tile is None and place.tile == "keys":
+            used[place] = self._tiles.get(place) or (
+                "",
+                [self._painter.paint(keys_line(self.keys, place.width), place.width)],
+            )
+            return used[place][1]
         if tile is None:
-            lines = {
-                "small": lambda: small(view, place.width, place.height, self.keys),
-                "keys": lambda: [keys_line(self.keys, place.width)],
-            }.get(place.tile, list)()
-            return [self._paint(line, place.width) for line in _filled(lines, place.height)]
+            lines = small(view, place.width, place.height, self.keys) if place.tile == "small" else []
+            return [self._painter.paint(line, place.width) for line in _filled(lines, place.height)]
         facts = tuple(getattr(view, name) for name in tile.facts)
         known = self._tiles.get(place)
         if known is None or known[0] != facts:
@@ -170,17 +175,10 @@ class Dashboard:
             head.append(" ").append(harmless(title), "bold").append(" ")
         tail = Text(f" {note} " if note and len(note) + head.cell_len < width - 6 else "").append("─╮", "dim")
         head.append("─" * max(0, width - head.cell_len - tail.cell_len), "dim").append_text(tail)
-        side = self._paint(Text("│ ", "dim"), 2), self._paint(Text(" │", "dim"), 2)
-        body = [side[0] + self._paint(line, width - 4) + side[1] for line in inner]
-        return [self._paint(head, width), *body, self._paint(Text("╰" + "─" * (width - 2) + "╯", "dim"), width)]
-
-    def _paint(self, line: Text, width: int) -> str:
-        """ANSI text of exactly `width` cells."""
-        line.end = ""
-        segments = Segment.adjust_line_length(list(line.render(self.console)), width, style=Style.null())
-        return "".join(
-            (segment.style or Style.null()).render(segment.text, color_system=self._colours) for segment in segments
-        )
+        paint = self._painter.paint
+        left, right = paint(Text("│ ", "dim"), 2), paint(Text(" │", "dim"), 2)
+        body = [f"{left}{paint(line, width - 4)}{right}" for line in inner]
+        return [paint(head, width), *body, paint(Text("╰" + "─" * (width - 2) + "╯", "dim"), width)]
 
 
 def _lines_of(entries: Sequence[Entry], room: int) -> list[Text]:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from orchestrator.display.browse import Browser, Entry, Page
 from orchestrator.display.keys import KeyReader
 from orchestrator.display.terminal import Keyboard
-from orchestrator.display.view import Live, View, build_view
+from orchestrator.display.view import Live, Memory, View, build_view
 from orchestrator.display.wording import harmless_lines
 from profiles.metrics import REWARD, SECONDS
 from profiles.schema import Profile
@@ -89,6 +89,7 @@ class Screen:
         self.key_reader = KeyReader()
         self.browser = Browser(asks_to_leave=True)
         self.judge: Judge | None = None
+        self._memory = Memory()
         self._turned = False
         """Whether a page is shown."""
 
@@ -142,7 +143,7 @@ class Screen:
         self._turn_page(Now(history, self.profile, live.master_pid))
         facts = (self.steps, self.validations, self.events)
         meter = self.judge.meter(history, self.profile) if self.judge is not None else ""
-        self.display.update(build_view(history, live, *facts, self.profile, self.newest, meter))
+        self.display.update(build_view(history, live, *facts, self.profile, self.newest, meter, self._memory))
 
     def _turn_page(self, now: Now) -> None:
         """Show the open page as it is now, or the dashboard again."""

@@ -6,9 +6,9 @@ The dashboard, the plain lines and `top` only decide how to draw it.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from orchestrator.display.reading import Reading, reading_of
 from orchestrator.display.scores import TaskScores, task_scores
@@ -27,6 +27,7 @@ EVENTS = 24
 RECENT_STEPS = 20
 """Number of recent steps whose median is the usual step time."""
 ROLES = ("propose", "solve")
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -171,6 +172,26 @@ class View(RunView, WorkerView, ProgressView, StepsView):
     """How near the stagnation rule is to firing, in words; empty: it has not begun."""
 
 
+class Memory:
+    """Remembers what was made of a growing sequence, until its ends are others or something beside it is."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[int, tuple[Any, ...], Any]] = {}
+
+    def of(self, name: str, items: Sequence[Any], make: Callable[[], Made], *beside: object) -> Made:
+        ends = (items[0], items[-1], *beside) if items else beside
+        known = self._known.get(name)
+        if known is None or known[0] != len(items) or not _are(known[1], ends):
+            known = self._known[name] = (len(items), ends, make())
+        made: Made = known[2]
+        return made
+
+
+def _are(some: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
+    """Whether they are the same objects."""
+    return len(some) == len(others) and all(one is other for one, other in zip(some, others, strict=True))
+
+
 def build_view(
     history: History,
     live: Live,
@@ -180,18 +201,24 @@ def build_view(
     profile: Profile,
     examples: Sequence[Mapping[str, Any]] = (),
     meter: str = "",
+    memory: Memory | None = None,
 ) -> View:
-    """steps, validations and events: oldest first; examples: newest first. meter: how near the stagnation rule is."""
-    steps = in_order(steps)
+    """steps, validations and events: oldest first; examples: newest first. meter: how near the stagnation rule is.
+
+    memory: of the views before; what it holds is made anew only when steps or validations have changed.
+    """
+    kind, first = worker_kind_of(profile), history.first_validation
+    memory = memory or Memory()
+    steps = memory.of("in order", steps, lambda: in_order(steps))
     return View(
         **vars(_run_view(history, live, profile)),
         **vars(_worker_view(live)),
         **vars(_progress_view(history, live, steps)),
-        **vars(_steps_view(steps, worker_kind_of(profile))),
-        scores=task_scores(validations, history.first_validation),
-        example=_example(examples[0]) if examples else None,
-        examples=history.examples + _not_yet_committed(history, steps),
-        events=event_lines(events),
+        **vars(memory.of("steps", steps, lambda: _steps_view(steps, kind), kind)),
+        scores=memory.of("scores", validations, lambda: task_scores(validations, first), first),
+        example=memory.of("example", examples, lambda: _example(examples[0])) if examples else None,
+        examples=history.examples + memory.of("new", steps, lambda: _not_yet_committed(history, steps), history),
+        events=memory.of("events", events, lambda: event_lines(events)),
         meter=meter,
     )
 
@@ -298,7 +325,7 @@ def _phase(history: History, live: Live, profile: Profile) -> str:
 
 def _progress_view(history: History, live: Live, steps: Sequence[StepFacts]) -> ProgressView:
     current, step = history.current, max(history.step, steps[-1].step if steps else 0)
-    times = [facts.seconds for facts in steps if facts.seconds][-RECENT_STEPS:]
+    times = [facts.seconds for facts in steps[-2 * RECENT_STEPS :] if facts.seconds][-RECENT_STEPS:]
     median = statistics.median_high(times) if times else None
     elapsed = None if live.step_started is None else max(0.0, live.now - live.step_started)
     total = max(0, current.end_step - current.first_step) if current else 0
@@ -330,6 +357,7 @@ def _curves(steps: Sequence[StepFacts], kind: WorkerKind) -> dict[str, tuple[Cur
 
     For GRPO, shows metrics that any step reports, because a step without useful groups reports no loss.
     """
+    all_metrics = [facts.metrics for facts in steps]
     signals = [one.name for one in kind.signals]
     idle = {one.name: value for one, value in kind.idle.items()}
     kept = (CELL_REWARD, BUFFER, TASK_WORKED, TASK_TOKENS_MEAN)
@@ -345,7 +373,7 @@ def _curves(steps: Sequence[StepFacts], kind: WorkerKind) -> dict[str, tuple[Cur
         if family == "reward" and kind.finds_tasks and not role:
             continue  # a part of the reward, of all tasks
         values = tuple(
-            float(value) for facts in steps if (value := facts.metrics.get(name)) is not None and value == value
+            [value for metrics in all_metrics if (value := metrics.get(name)) is not None and value == value]
         )
         if values and set(values) != {idle.get(name)}:
             families[family].append(Curve(name, task, role, values))
