@@ -33,7 +33,7 @@ COMMANDS = {
     "logs": "show the last lines of a run's log, and follow it",
     "compare": "compare runs: figures and curves, a paired test on held-out problems, differences of the profiles",
     "events": "show the newest events of a run, or those that contain a text",
-    "samples": "show the newest tasks of a run: program, input, output and how many answers are right",
+    "samples": "show what the model wrote lately: tasks with their programs, and rollouts with verdict and reward",
     "metrics": "show the metrics of a run's newest steps by name: last value, mean, curve",
     "top": "show the dashboard of a run started in another terminal, and steer it with the same keys",
     "web": "serve a page of all runs: curves, events, tasks and rollouts, live, for a browser or a phone",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +18,11 @@ from orchestrator.display.browse import Entry
 from orchestrator.display.glyphs import sparkline
 from orchestrator.display.screen import Now
 from orchestrator.display.view import EVENT_WORDS
-from orchestrator.display.wording import TASK_NAMES, count, harmless, harmless_lines, percent
+from orchestrator.display.wording import count, harmless
 from orchestrator.explaining import page_of
 from orchestrator.nearness import Nearness, nearest
+from orchestrator.sample_reader import SampleReader
+from orchestrator.sampled import LONGEST_TEXT, sample_entries
 from profiles.schema import Profile
 from state import event_kinds
 from state.history import EventFacts, History, StepFacts
@@ -30,13 +32,10 @@ from state.reader import Reader
 EVENTS_SHOWN = 2000
 LOG_BYTES = 1 << 18
 """Of the end of orchestrator.log."""
-TASKS_SHOWN = 40
 NEWEST_STEPS = 20
 CURVE = 24
 CURVE_STEPS = 240
 METER_CELLS = 10
-LONGEST_TEXT = 4000
-"""Characters of one text on a page."""
 BRIEF = event_kinds.names(event_kinds.CHECKPOINT, event_kinds.STARTED)
 """Events whose numbers say enough in a line."""
 ALARMS = event_kinds.names(
@@ -154,57 +153,6 @@ def metric_entries(steps: Sequence[StepFacts], term: str) -> list[Entry]:
     return [Entry((line,), "dim" if not place else "", is_cut=True) for place, line in enumerate(lines)]
 
 
-# --- samples ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Sample:
-    """A task or a rollout. The texts are as the model wrote them: `entry_of` makes them harmless."""
-
-    kind: str
-    """`task`, or `rollout`."""
-    step: int
-    task: str
-    texts: tuple[tuple[str, str], ...]
-    """(what it is, the text)."""
-    verdict: str
-    reward: float | None = None
-    """Of a task: the share of answers that are right, which decides the proposer's reward."""
-
-    def as_json(self) -> dict[str, Any]:
-        said = {"verdict": self.verdict, "reward": self.reward}
-        return {"kind": self.kind, "step": self.step, "task": self.task, **dict(self.texts), **said}
-
-
-def tasks_of(rows: Sequence[Mapping[str, Any]]) -> list[Sample]:
-    """The newest tasks of self-play, newest first. rows: of `reader.examples`."""
-    found = []
-    for row in rows:
-        rate = row["solve_rate"]
-        verdict = "not answered yet" if rate is None else f"{percent(rate)} of answers are right"
-        texts = (("program", str(row["program"])), ("input", str(row["input"])), ("output", str(row["output"])))
-        found.append(Sample("task", int(row["step"]), str(row["task"]), texts, verdict, rate))
-    return found
-
-
-def entry_of(sample: Sample) -> Entry:
-    """Title, then each text indented under its name."""
-    reward = f", reward {sample.reward:.3g}" if sample.reward is not None and sample.kind == "rollout" else ""
-    what = f"{sample.kind} {TASK_NAMES.get(sample.task, sample.task)}".strip()
-    lines = [harmless(f"{what} · step {count(sample.step)} · {sample.verdict}{reward}")]
-    for name, text in sample.texts:
-        body = harmless_lines(text[:LONGEST_TEXT]).split("\n")
-        more = [f"… {len(text) - LONGEST_TEXT:,} more characters"] if len(text) > LONGEST_TEXT else []
-        first, *rest = [*body, *more]
-        lines += [f"  {name:<8} {first}", *(f"           {line}" for line in rest)]
-    return Entry((*lines, ""), "bold")
-
-
-def sample_entries(samples: Sequence[Sample], term: str) -> list[Entry]:
-    entries = [entry_of(sample) for sample in samples]
-    return [one for one in entries if term.lower() in "\n".join(one.lines).lower()]
-
-
 # --- all -------------------------------------------------------------------------------------------------------------
 
 
@@ -215,10 +163,14 @@ class Pages:
         self.run = run
         self.reader = reader
         self._known: tuple[tuple[Any, ...], list[Entry]] = ((), [])
+        self._samples = SampleReader(run)
         self._meter: tuple[tuple[Any, ...], str] = ((), "")
 
     def content(self, name: str, term: str, steps: Sequence[StepFacts], now: Now) -> list[Entry]:
         """The entries of a page. steps: the newest, oldest first."""
+        if name == "samples":
+            found = self._samples.poll()
+            return sample_entries(found, term) if found is not None else [Entry(("reading…",), "dim")]
         if name == "explain":
             key: tuple[Any, ...] = (name, id(now.history))
         elif name == "metrics":
@@ -236,9 +188,7 @@ class Pages:
             return [Entry((harmless(line),)) for line in said]
         if name == "events":
             return event_entries(events_of(self.run, self.reader, term, EVENTS_SHOWN))
-        if name == "metrics":
-            return metric_entries(list(steps), term)
-        return sample_entries(tasks_of(self.reader.examples(TASKS_SHOWN)), term)
+        return metric_entries(list(steps), term)
 
     def meter(self, history: History, profile: Profile) -> str:
         """How near the stagnation rule is to firing, in words. Judged once a cycle: a long window takes a while."""
