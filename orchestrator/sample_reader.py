@@ -15,7 +15,7 @@ from state.layout import RunDir
 EVERY_S = 5.0
 """Least time from one start to the next."""
 NUMBER = 40
-TEXTS = ("program", "input", "output", "prompt", "answer")
+TEXTS = ("program", "input", "output", "prompt", "answer", "found")
 
 
 class SampleReader:

@@ -8,22 +8,22 @@ from typing import Any
 
 import pytest
 
-from orchestrator.rollout_texts import newest_file, rows_of, sample_of
+from orchestrator.rollout_texts import newest_file, sample_of
 from orchestrator.sample_reader import SampleReader
-from orchestrator.sampled import entry_of, sample_entries, tasks_of
+from orchestrator.sampled import Sample, entry_of, sample_entries, tasks_of
 from state.layout import RunDir
 from tests.builders import build_store
+from workers.line_contract import RolloutText
 
 TASK = {"task": "ded", "step": 7, "program": "def f(a):\n    return a", "input": "1", "output": "1", "solve_rate": 0.5}
 
 
-def spelled(ids: list[int]) -> str:
-    return "".join(map(chr, ids))
-
-
-def row(**more: Any) -> dict[str, Any]:
-    given = {"prompt_ids": [63], "completion_ids": [52, 50], "reward": 1.0, "is_correct": True, "finish_reason": "stop"}
-    return {**given, **more}
+def rollout(role: str = "", **changes: Any) -> Sample:
+    given: dict[str, Any] = {
+        "pieces": [(True, "\\boxed{42}")], "answer": "42", "tokens": 4, "reward": 1.0, "parts": {}, "is_correct": True,
+        "is_answered": True, "is_cut": False, "failure": "",
+    }  # fmt: skip
+    return sample_of(RolloutText(**{**given, **changes}), 3, role, "", "6 * 7?")
 
 
 def test_a_task_shows_program_answer_and_how_many_are_right() -> None:
@@ -42,26 +42,28 @@ def test_a_task_shows_program_answer_and_how_many_are_right() -> None:
         ({}, "right"),
         ({"is_correct": False}, "wrong"),
         ({"is_correct": False, "is_answered": False}, "no answer found"),
-        ({"finish_reason": "length", "is_correct": False}, "wrong, cut at the limit"),
+        ({"is_cut": True, "is_correct": False}, "wrong, cut at the limit"),
         ({"role": "propose"}, "a valid new task"),
         ({"role": "propose", "is_correct": False}, "no valid task"),
+        ({"failure": "it raised"}, "right, not judged: it raised"),
     ],
 )
 def test_a_rollout_has_a_verdict(changes: dict[str, Any], verdict: str) -> None:
-    sample = sample_of(row(**changes), 3, spelled)
-    assert (sample.verdict, sample.reward, sample.texts) == (verdict, 1.0, (("prompt", "?"), ("answer", "42")))
+    assert (rollout(**changes).verdict, rollout(**changes).reward) == (verdict, 1.0)
+
+
+def test_a_rollout_shows_prompt_answer_and_what_was_found_in_it() -> None:
+    assert rollout().texts == (("prompt", "6 * 7?"), ("answer", "\\boxed{42}"), ("found", "42"))
 
 
 def test_what_a_model_wrote_steers_nothing_and_long_texts_are_cut() -> None:
-    hostile = sample_of(row(completion_ids=[ord(one) for one in "\x1b[2Jx\x07" + "y" * 5000]), 3, spelled)
-    lines = entry_of(hostile).lines
+    lines = entry_of(rollout(pieces=[(True, "\x1b[2Jx\x07" + "y" * 5000)])).lines
     assert all(line.isprintable() for line in lines)
     assert any("more characters" in line for line in lines)
 
 
 def test_a_search_keeps_what_contains_it() -> None:
-    samples = [sample_of(row(), 3, spelled), *tasks_of([TASK])]
-    assert [entry.lines[0][:4] for entry in sample_entries(samples, "RETURN")] == ["task"]
+    assert [entry.lines[0][:4] for entry in sample_entries([rollout(), *tasks_of([TASK])], "RETURN")] == ["task"]
 
 
 def test_only_a_whole_file_is_read(tmp_path: Path) -> None:
@@ -69,11 +71,9 @@ def test_only_a_whole_file_is_read(tmp_path: Path) -> None:
     for step, trailer in ((5, True), (6, False)):
         path = run.rollout_file(2, step)
         path.parent.mkdir(parents=True, exist_ok=True)
-        lines = [{"step": step}, row(), *([{"sha256": "0" * 64}] if trailer else [])]
+        lines = [{"step": step}, {"group": 0}, *([{"sha256": "0" * 64}] if trailer else [])]
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    found = newest_file(run, 3)
-    assert found == run.rollout_file(2, 5)
-    assert [one["completion_ids"] for one in rows_of(found)] == [[52, 50]]
+    assert newest_file(run, 3) == run.rollout_file(2, 5)
 
 
 def test_another_process_reads_them_meanwhile(tmp_path: Path) -> None:
