@@ -54,8 +54,9 @@ def config_of(directory: Path, knobs: Knobs) -> Any:
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
 
     content = read_json(directory / "config.json")
+    trusts = _runs_its_code(directory, content, knobs)
     try:
-        config = AutoConfig.from_pretrained(directory, trust_remote_code=_runs_its_code(directory, content, knobs))
+        config = AutoConfig.from_pretrained(directory, trust_remote_code=trusts)
     except Exception as error:  # of any type: each architecture checks its fields in its own way
         raise _unreadable(directory, error) from error
     if not is_composite(content):
