@@ -139,7 +139,7 @@ def test_make_quick_takes_new_files_by_what_they_need_and_leaves_out_daemons_and
 def test_make_alone_lists_the_targets() -> None:
     targets = [
         "help", "setup", "run", "quick", "test", "test-exhaustive", "faults", "reliability", "soak", "test-as-user",
-        "test-portable", "lint", "bench", "clean",
+        "test-portable", "lint", "site", "tutorial", "bench", "clean",
     ]  # fmt: skip
     assert [line.split()[0] for line in make().splitlines()] == targets
 

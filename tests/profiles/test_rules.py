@@ -284,6 +284,19 @@ BASE: Knobs = {"model.prompt_style": "azr", "model.path": "models/base"}
             {"validation.suites": ("pocket", "gsm8k"), "model.prompt_style": "azr", "model.path": "models/base"},
             id="a suite that the pocket style has no words for",
         ),
+        *(
+            pytest.param(
+                "thinking_needs_a_template",
+                {"model.thinking": thinking, "model.prompt_style": style, "model.path": "models/base"},
+                {"model.thinking": right, "model.prompt_style": right_style, "model.path": "models/base"},
+                id=f"thinking {thinking} with the style {style}",
+            )
+            for thinking, style, right, right_style in (
+                ("on", "azr", "on", "azr-chat"),
+                ("off", "azr", "template", "azr"),
+                ("off", "azr-chat", "template", "azr-chat"),
+            )
+        ),
         pytest.param(
             "backoff_grows",
             {"retry.backoff_s": 301.0},
