@@ -32,7 +32,7 @@ def ranks_draw_rollouts_themselves(p: Profile) -> Finding | None:
 
 
 def ranks_share_exact_moments(p: Profile) -> Finding | None:
-    if p.run.ranks == 1 or p.optimizer.kind == "adamw":
+    if p.run.ranks == 1 or p.optimizer.kind == "adamw" or p.adapter.rank:  # each rank has all moments of an adapter
         return None
     return Finding(
         ("optimizer.kind", "run.gpus"),

@@ -334,6 +334,7 @@ BASE: Knobs = {"model.prompt_style": "azr", "model.path": "models/base"}
             for rule, wrong, right in (
                 ("ranks_draw_rollouts_themselves", {**TWO, "sampling.engine": "vllm"}, {"sampling.engine": "hf"}),
                 ("ranks_share_exact_moments", {**TWO, "optimizer.kind": "adamw8bit"}, {"optimizer.kind": "adamw"}),
+                ("ranks_share_exact_moments", {**TWO, "optimizer.kind": "adamw8bit"}, {"adapter.rank": 8}),
                 ("hosts_have_a_network", {"run.hosts": 2, "launch.launcher": "slurm"}, {"launch.interface": "ib0"}),
                 ("hosts_come_from_a_launcher", {"run.hosts": 2}, {"launch.launcher": "mine:Mine"}),
                 ("hosts_come_from_a_launcher", {"run.hosts": 2, "launch.launcher": "ray"}, {"run.hosts": 1}),

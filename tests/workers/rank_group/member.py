@@ -45,6 +45,13 @@ KINDS = {
         "model.dtype=float32",
         "adapter.implementation=own",
     ),
+    "adapter with moments in 8 bits": (
+        "azr-3b-qlora-8gb-debug",
+        *BASE,
+        "model.quantization=none",
+        "model.dtype=float32",
+        "optimizer.kind=adamw8bit",
+    ),
     "all weights": (
         "azr-0.5b-debug",
         *BASE,
