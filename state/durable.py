@@ -163,6 +163,16 @@ def remove_tree(path: Path, root: Path) -> None:
         fsync_dir(path.parent)
 
 
+def remove_tree_or_leave(path: Path, root: Path) -> None:
+    """As `remove_tree`, for what a later start finds again: leaves a directory that the file system holds on to. On a
+    network file system a file that some process has open keeps a hidden name, so its directory is not empty."""
+    try:
+        remove_tree(path, root)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EBUSY):
+            raise
+
+
 def free_bytes(path: Path) -> int:
     """Free bytes available to this user on the file system of `path`."""
     with explained("cannot look at", path):

@@ -280,7 +280,7 @@ def _delete(run: RunDir, path: Path) -> None:
         return
     if path.is_dir():
         (path / MANIFEST).unlink(missing_ok=True)
-    durable.remove_tree(path, run.checkpoints)
+    durable.remove_tree_or_leave(path, run.checkpoints)
 
 
 def _quarantine(run: RunDir, repair: Repair) -> None:

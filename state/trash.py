@@ -59,4 +59,4 @@ def _remove(run: RunDir, trashed: Path) -> None:
     with suppress(FileNotFoundError):  # first, so that a half-removed directory never looks valid
         (trashed / MANIFEST).unlink()
     crash_point("prune.mid_remove")
-    durable.remove_tree(trashed, run.checkpoints)
+    durable.remove_tree_or_leave(trashed, run.checkpoints)

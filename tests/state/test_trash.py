@@ -1,3 +1,6 @@
+import errno
+import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -79,3 +82,21 @@ def test_a_link_in_the_trash_goes_without_its_target(run: RunDir, pair: tuple[Sa
     trash.empty(run)
     assert verify(pair[0].directory, deep=True)
     assert not (run.checkpoints / ".trash-x").is_symlink()
+
+
+@pytest.mark.parametrize("code", [errno.ENOTEMPTY, errno.EBUSY])
+def test_what_a_network_file_system_holds_on_to_is_removed_later(
+    run: RunDir, pair: tuple[Saved, Saved], code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that some process has open keeps a hidden name there, so that its directory is never empty."""
+    old, head = pair
+
+    def refuses(path: Path) -> None:
+        raise OSError(code, os.strerror(code), str(path))
+
+    with monkeypatch.context() as held:
+        held.setattr(shutil, "rmtree", refuses)
+        trash.discard(run, old.directory, head.directory)
+    assert not old.directory.exists() and len(list(run.checkpoints.iterdir())) == 2
+    trash.empty(run)
+    assert list(run.checkpoints.iterdir()) == [head.directory]
