@@ -80,9 +80,9 @@ def with_refusal(run: Scene, call: str, path: str, nth: int, error: str) -> list
     [
         pytest.param("mkdir", "checkpoints", 1, "checkpoints", id="a folder of a new run"),
         pytest.param("rename", ".state.db.new", 1, "state.db", id="the store of a new run"),
-        # Renamed before it: the store, place.json, the first worker's spec and handle (twice), the standby's handle
-        # (twice), latest.json, and the second spec. strace sees the old name alone.
-        pytest.param("rename", "", 10, "validate-1/worker.log", id="the log of a worker that gets its attempt"),
+        # Renamed before it: the store, place.json, prediction.json, the first worker's spec and handle (twice), the
+        # standby's handle (twice), latest.json, and the second spec. strace sees the old name alone.
+        pytest.param("rename", "", 11, "validate-1/worker.log", id="the log of a worker that gets its attempt"),
         pytest.param("unlink", "cycles/0001/rollouts/step-000001.jsonl", 1, "0001/rollouts", id="old rollouts"),
     ],
 )

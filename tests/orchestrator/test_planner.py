@@ -27,18 +27,27 @@ def profile(name: str = "azr-0.5b", **changes: Any) -> Profile:
     return with_values(load_profile(name).profile, {key.replace("__", "."): value for key, value in changes.items()})
 
 
-@pytest.mark.parametrize("name", ["azr-0.5b", "azr-3b-qlora"])
-def test_several_gpus_divide_what_is_trained_and_the_rollouts_and_nothing_that_is_frozen(name: str) -> None:
+def parts_on(name: str, gpus: int) -> Any:
     shape = SHAPES[CARDS[name][0]]
-    parts = [
-        plan_of(profile(name, optimizer__kind="adamw", run__gpus=gpus), shape, None).demand.parts for gpus in (1, 2, 4)
-    ]
+    return plan_of(profile(name, optimizer__kind="adamw", run__gpus=gpus), shape, None).demand.parts
+
+
+def test_several_gpus_divide_weights_that_are_all_trained_and_the_rollouts() -> None:
+    parts = [parts_on("azr-0.5b", gpus) for gpus in (1, 2, 4)]
     one, two, four = (each["train"] for each in parts)
     assert one["weights"] == two["weights"] == four["weights"]
     for part in ("moments", "gradients", "copies"):
         assert two.get(part, 0) == one.get(part, 0) // 2 and four.get(part, 0) == one.get(part, 0) // 4
     assert "shards" not in one and two["shards"] == 2 * four["shards"] > 0
     assert parts[0]["rollout"]["cache"] >= parts[2]["rollout"]["cache"]
+
+
+def test_several_gpus_each_hold_an_adapter_and_its_moments_whole() -> None:
+    one, four = parts_on("azr-3b-qlora", 1), parts_on("azr-3b-qlora", 4)
+    assert {name: one["train"][name] for name in ("weights", "adapter", "moments")} == {
+        name: four["train"][name] for name in ("weights", "adapter", "moments")
+    }
+    assert "shards" not in four["train"] and "exchange" not in four["train"]
 
 
 def test_gpus_of_other_hosts_count_like_those_of_one() -> None:

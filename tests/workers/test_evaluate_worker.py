@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import os
@@ -252,9 +253,10 @@ def test_an_answer_that_does_not_fit_ends_it_with_advice() -> None:
 def test_an_engine_that_computes_another_model_answers_no_question(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As if the list of known models named one too many: a Qwen 3 without its norms of queries and keys."""
+    """As if the record of Qwen 3 forgot its norms of queries and keys."""
     write("qwen3", tmp_path / "model")
-    monkeypatch.setattr(plain, "_reason", lambda model, longest: "")
+    told: Any = plain.architecture_of
+    monkeypatch.setattr(plain, "architecture_of", lambda config: dataclasses.replace(told(config), qk_norm=""))
     spec = spec_of(tmp_path, model=str(tmp_path / "model"), style="plain")
     with pytest.raises(LonghaulError, match="the engine native does not compute this model") as caught:
         heard(spec)
