@@ -2,8 +2,8 @@
 
 The matrices have the same names under peft and under lora.py, so a resume can switch from one to the other.
 
-The order is "freeze, inject, wrap", as in the QLoRA recipes. One GPU has nothing to shard, so there the model stays a
-plain module that engines and updates call directly. For several GPUs, shards.py does the wrapping.
+The order is "freeze, inject", as in the QLoRA recipes. The model stays a plain module that engines and updates call
+directly, on one GPU and on several (data_parallel.py).
 """
 
 from __future__ import annotations
