@@ -24,7 +24,17 @@ SMALLEST_ROOM = 1 << 20
 
 def read_only(path: Path) -> sqlite3.Connection:
     """A read-only connection. The path is quoted, so it may contain `#`, `?` and `%`. Raises sqlite3.Error."""
-    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_S)
+    way = "immutable=1" if _never_changes(path) else "mode=ro"
+    return sqlite3.connect(f"{path.absolute().as_uri()}?{way}", uri=True, timeout=BUSY_S)
+
+
+def _never_changes(path: Path) -> bool:
+    """Whether the store is whole and on a file system that is mounted read-only, where SQLite cannot make the files
+    that it reads a store through."""
+    try:
+        return bool(os.statvfs(path).f_flag & os.ST_RDONLY) and not path.with_name(f"{path.name}-wal").exists()
+    except OSError:
+        return False  # what is wrong with the path, SQLite says
 
 
 def unsound(path: Path) -> str:

@@ -171,9 +171,9 @@ def test_D14_run_directory_renamed_goes_on(clean: Clean, tmp_path: Path) -> None
     ("point", "action"),
     [
         ("ckpt.files_written:3", "enospc"),
-        ("durable.before_rename:9", "eio"),
+        ("durable.before_rename:3", "eio"),
         pytest.param("ckpt.files_written:3", "eio", marks=pytest.mark.exhaustive),
-        pytest.param("durable.before_rename:9", "enospc", marks=pytest.mark.exhaustive),
+        pytest.param("durable.before_rename:3", "enospc", marks=pytest.mark.exhaustive),
     ],
 )
 def test_D10_D11_failing_write_ends_with_73_and_keeps_the_head(
@@ -226,7 +226,7 @@ def fill(fd: int) -> None:
             continue
 
 
-def test_D11_read_only_file_system_ends_with_73(tmp_path: Path) -> None:
+def test_D11_read_only_file_system_ends_with_73_and_is_still_read(tmp_path: Path) -> None:
     with tiny_disk(tmp_path / "disk", 40), scene(tmp_path / "disk" / "run") as run:
         run.finish()
         subprocess.run(["mount", "-o", "remount,ro", str(tmp_path / "disk")], check=True)
@@ -235,6 +235,8 @@ def test_D11_read_only_file_system_ends_with_73(tmp_path: Path) -> None:
         master = outside.launch(command)
         assert master.end() == 73, master.text()
         told(master, "Read-only file system")
+        status = run.ask("status")
+        assert status.returncode == 0 and "finished" in status.stdout, status.stdout + status.stderr
         subprocess.run(["mount", "-o", "remount,rw", str(tmp_path / "disk")], check=True)
 
 

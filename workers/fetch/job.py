@@ -18,11 +18,14 @@ import huggingface_hub as hub
 from huggingface_hub import errors
 
 from profiles.errors import ExitCode, LonghaulError
+from state.durable import write_file
 from workers.line_contract import Fetched, Fetching, FetchSpec, Note
 from workers.lines import Say
 
 PATTERNS = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.py", "LICENSE*")
 """What a model directory needs. Weights in other formats stay where they are."""
+OFFLINE = "HF_HUB_OFFLINE"
+"""The variable by which huggingface_hub keeps to what is on this machine."""
 TRIES = 3
 GIB = 1 << 30
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -40,16 +43,14 @@ def fetch(spec: FetchSpec, say: Say) -> None:
         folder = _kept(spec)
         if folder is None:
             raise _not_here(spec, error) from error
-        say(
-            Note(
-                f"the hub did not answer ({type(error).__name__}); {spec.repository} is taken as it is on this machine"
-            )
-        )
+        say(Note(f"{_why_unasked(error)}; {spec.repository} is taken as it is on this machine"))
         say(Fetched(str(folder), folder.name))
         return
     _refuse_small_disk(spec, sum(needed))
     folder = _downloaded(spec, commit, needed, say)
     _refuse_damage(spec, folder)
+    if not spec.is_commit:
+        _remember(folder, spec.revision or "main", commit)
     say(Fetched(str(folder), commit))
 
 
@@ -168,11 +169,28 @@ def _kept(spec: FetchSpec) -> Path | None:
 def _not_here(spec: FetchSpec, error: Exception) -> LonghaulError:
     name = spec.repository.partition("/")[2]
     at = f" --revision {spec.revision}" if spec.revision else ""
+    what = f"{spec.repository} is not on this machine, and {_why_unasked(error)}"
+    if isinstance(error, errors.OfflineModeIsEnabled):
+        return _refused(what, f"unset {OFFLINE}, then the same command")
     return _refused(
-        f"{spec.repository} is not on this machine, and the hub did not answer ({type(error).__name__})",
+        what,
         f"hf download {spec.repository}{at} --local-dir models/{name}   on a machine with a network, copy the folder "
         f"models/{name} here, then the same command with --set model.path=models/{name}",
     )
+
+
+def _remember(folder: Path, revision: str, commit: str) -> None:
+    """Write which commit a branch or tag had, as huggingface_hub does for downloads by such a name: without the hub,
+    the name still finds the files. (huggingface_hub's documentation, "Understand caching": refs)"""
+    ref = folder.parent.parent / "refs" / revision
+    ref.parent.mkdir(parents=True, exist_ok=True)
+    write_file(ref, commit.encode())
+
+
+def _why_unasked(error: Exception) -> str:
+    if isinstance(error, errors.OfflineModeIsEnabled):
+        return f"the hub was not asked, because {OFFLINE} is set"
+    return f"the hub did not answer ({type(error).__name__})"
 
 
 def _refused(what: str, next_command: str) -> LonghaulError:

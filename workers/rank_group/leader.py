@@ -254,15 +254,20 @@ class RankGroup:
         try:
             send(follower.channel, asked)
         except Gone as gone:
-            raise lost(follower.loss(None)) from gone
+            raise self._blamed(follower) from gone
 
     def _receive(self, follower: Follower) -> Reply:
         try:
             return receive(follower.channel, Reply)
         except Gone as gone:
-            if self._watch is not None:
-                self._watch.join(BLAME_S)  # it reports how the follower ended, and ends this process
-            raise lost(follower.loss(None)) from gone
+            raise self._blamed(follower) from gone
+
+    def _blamed(self, follower: Follower) -> LonghaulError:
+        """The error for a follower whose channel is closed. On this host the watch thread is sooner: it reports how the
+        follower ended, and ends this process."""
+        if self._watch is not None:
+            self._watch.join(BLAME_S)
+        return lost(follower.loss(None))
 
     # --- watch ---------------------------------------------------------------------------------------------------
 

@@ -81,7 +81,7 @@ class Connection(sqlite3.Connection):
     on_commit: Callable[[sqlite3.Connection], None]
 
     def execute(self, sql: str, *rest: Any) -> sqlite3.Cursor:
-        if sql not in ("BEGIN IMMEDIATE", "COMMIT") or self.world.current is None:
+        if sql not in ("BEGIN IMMEDIATE", "COMMIT") or self.world.current is None or not self.world.is_here():
             return super().execute(sql, *rest)
         try:
             self.world.use_disk(writes=True)
@@ -101,7 +101,7 @@ def wired(machine: Machine, log: io.StringIO, on_commit: Callable[[sqlite3.Conne
     """Everything that the master and workers ask of the system, they ask of the machine's world."""
     world = machine.world
     real = {name: getattr(os, name) for name in ("write", "fsync", "rename", "statvfs")}
-    connect, acquire = sqlite3.connect, lock.RunLock.acquire
+    connect, acquire, really_sleep = sqlite3.connect, lock.RunLock.acquire, time.sleep
 
     class OfThisWorld(Connection):
         pass
@@ -114,6 +114,9 @@ def wired(machine: Machine, log: io.StringIO, on_commit: Callable[[sqlite3.Conne
             world.use_disk(writes=True)
         return int(real["write"](fd, data))
 
+    def sleep(seconds: float) -> None:
+        world.pause(seconds) if world.is_here() else really_sleep(seconds)
+
     def fsync(fd: int) -> None:
         world.use_disk(writes=False)
 
@@ -123,7 +126,7 @@ def wired(machine: Machine, log: io.StringIO, on_commit: Callable[[sqlite3.Conne
 
     def connected(*arguments: Any, **options: Any) -> sqlite3.Connection:
         made: sqlite3.Connection = connect(*arguments, factory=OfThisWorld, **options)
-        if world.current is not None:
+        if world.current is not None and world.is_here():
             world.current.connections.append(made)
         return made
 
@@ -151,7 +154,7 @@ def wired(machine: Machine, log: io.StringIO, on_commit: Callable[[sqlite3.Conne
     changes: list[tuple[Any, str, Any]] = [
         (time, "time", world.utc),
         (time, "monotonic", lambda: world.now),
-        (time, "sleep", world.pause),
+        (time, "sleep", sleep),
         (os, "write", write),
         (os, "fsync", fsync),
         (os, "rename", rename),

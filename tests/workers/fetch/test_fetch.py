@@ -22,7 +22,7 @@ from state.reader import Reader
 from tests import REPOSITORY
 from tests.workers.families import write
 from tests.workers.fetch.hub_server import Hub, serving
-from workers.line_contract import Fetched, FetchSpec, Said
+from workers.line_contract import Fetched, FetchSpec, Note, Said
 
 NAME = "someone/tiny-qwen"
 SHORT = [
@@ -53,9 +53,13 @@ def run(hub: Hub, root: Path, *changes: str, name: str = NAME, extra: tuple[str,
     return done.returncode, done.stdout + done.stderr
 
 
+OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+
+
 def environment_of(hub: Hub, root: Path) -> dict[str, str]:
+    asking = {name: value for name, value in os.environ.items() if name not in OFFLINE}
     return {
-        **os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(root / "hf"), "HF_HUB_DISABLE_XET": "1",
+        **asking, "HF_ENDPOINT": hub.url, "HF_HOME": str(root / "hf"), "HF_HUB_DISABLE_XET": "1",
         "HF_HUB_ETAG_TIMEOUT": "5", "HF_HUB_DOWNLOAD_TIMEOUT": "5",
     }  # fmt: skip
 
@@ -84,8 +88,14 @@ def test_a_run_stays_with_the_commit_that_it_began_with(hub: Hub, tmp_path: Path
 
 def fetched(hub: Hub, root: Path, monkeypatch: pytest.MonkeyPatch) -> list[Said]:
     """The messages of a fetch by itself, without a run."""
+    for name in OFFLINE:
+        monkeypatch.delenv(name, raising=False)
     for name, value in environment_of(hub, root).items():
         monkeypatch.setenv(name, value)
+    return heard()
+
+
+def heard() -> list[Said]:
     with started("workers.fetch", FetchSpec(NAME, "", is_commit=False), name="fetch", kept="") as worker:
         return list(worker.hear())
 
@@ -169,3 +179,18 @@ def test_the_place_of_downloads_is_the_one_of_huggingface_hub(variable: str, tmp
     places = {"HOME": str(tmp_path), **named}
     assert str(hub_cache(places)).replace("~", str(tmp_path)) == done.stdout.strip() or not variable
     assert snapshot_of("a/b", "c" * 40).parts[-3:] == ("models--a--b", "snapshots", "c" * 40)
+
+
+@pytest.mark.timeout(300)
+def test_a_machine_that_is_told_to_stay_offline_says_so(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched(hub, tmp_path, monkeypatch)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    note, found = heard()
+    assert isinstance(note, Note) and note.text.startswith("the hub was not asked, because HF_HUB_OFFLINE is set")
+    assert isinstance(found, Fetched) and Path(found.directory, "model.safetensors").exists()
+    shutil.rmtree(tmp_path / "hf")
+    with pytest.raises(LonghaulError, match="is not on this machine, and the hub was not asked") as caught:
+        heard()
+    assert caught.value.next_command == "unset HF_HUB_OFFLINE, then the same command"
