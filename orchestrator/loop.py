@@ -47,7 +47,7 @@ from orchestrator.supervise import Worker
 from orchestrator.systemd.manager import MANAGER
 from orchestrator.verifying import Verifier
 from orchestrator.worker_pool import WorkerPool, reap_strangers, rotate_log, standby_is_due
-from profiles.errors import ExitCode
+from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Profile
 from profiles.worker_kinds import worker_kind_of
 from state.crash import crash_point
@@ -219,18 +219,14 @@ class Master:
         for key in self.screen.press(self.screen.read_keys()):
             self.obey(key, now)
         is_asked = False
-        for client in self.server.poll(now):
-            if client.command == "status":
-                client.answer(ok=True, master_pid=os.getpid(), state=self.history.state)
-            elif client.command == "checkpoint":
-                self.checkpoint_request.join(client)
-                is_asked = True
-            elif client.command not in ("stop", "abort"):
-                self.steer(client.command, client)
-            else:  # a repeated stop command is harmless: only `abort` stops at once
-                self.stop_clients.append(client)
-                if client.command == "abort" or self.stop_asked_at is None:
-                    self.ask_to_stop(now, at_once=client.command == "abort")
+        clients = self.server.poll(now)
+        for number, client in enumerate(clients):
+            try:
+                is_asked |= self.serve(client, now)
+            except LonghaulError as error:  # of the store: it ends this turn, and with it the connections
+                for unserved in clients[number:]:
+                    unserved.answer(ok=False, error=error.what)
+                raise
         if self.signals.hangup:
             self.signals.hangup = 0
             self.screen.go_headless()
@@ -242,6 +238,21 @@ class Master:
                 self.checkpoint_request.ask(self.pool.train_worker, self.history.head, now)
             else:
                 self.checkpoint_request.decline(f"this worker saves by itself: {self.next_save}", self.history.head)
+
+    def serve(self, client: Client, now: float) -> bool:
+        """Do what a command asks for. True if it asks for a checkpoint."""
+        if client.command == "status":
+            client.answer(ok=True, master_pid=os.getpid(), state=self.history.state)
+        elif client.command == "checkpoint":
+            self.checkpoint_request.join(client)
+            return True
+        elif client.command not in ("stop", "abort"):
+            self.steer(client.command, client)
+        else:  # a repeated stop command is harmless: only `abort` stops at once
+            if client.command == "abort" or self.stop_asked_at is None:
+                self.ask_to_stop(now, at_once=client.command == "abort")
+            self.stop_clients.append(client)
+        return False
 
     def obey(self, key: str, now: float) -> None:
         """Do what a key of the terminal asks for."""

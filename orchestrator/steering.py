@@ -123,14 +123,13 @@ class Steering:
     # client: whom to answer; None: a key was pressed.
 
     def pause(self, history: History, utc: float, client: Client | None = None) -> None:
+        if history.paused_at is None:
+            self._told = ""
+            self.store.pause(ON_REQUEST, utc)
+            trains = self.pool.train_worker is not None
+            self.say("pausing after this step" if trains else "paused: no worker starts until `resume`, or the key p")
         if client is not None:
             self._waiting.pause.append(client)
-        if history.paused_at is not None:
-            return
-        self._told = ""
-        self.store.pause(ON_REQUEST, utc)
-        trains = self.pool.train_worker is not None
-        self.say("pausing after this step" if trains else "paused: no worker starts until `resume`, or the key p")
 
     def resume(self, history: History, client: Client | None = None) -> None:
         is_paused = history.paused_at is not None
