@@ -85,7 +85,7 @@ class Schedule:
         self.paused_since: float | None = None
         """When the store began to say that somebody wants a pause."""
         self.may_resume = False
-        """Whether somebody resumed the run since then."""
+        """Whether somebody resumed the run since then, or had asked before and was not heard yet."""
         self.attempts_when_paused = 0
 
     # --- the run -------------------------------------------------------------------------------------------------
@@ -197,7 +197,8 @@ class Schedule:
                 raise Violation("a run forgot that it was paused")
             self.paused_since = None
         elif self.paused_since is None and is_paused:
-            self.paused_since, self.may_resume, self.attempts_when_paused = self.world.now, False, attempts
+            self.may_resume = any(one.command == "resume" and not one.answers for one in self.clients)
+            self.paused_since, self.attempts_when_paused = self.world.now, attempts
 
     def resume_in_the_end(self) -> None:
         """Somebody resumes a run that is still paused after the last fault."""
