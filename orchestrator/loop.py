@@ -112,7 +112,8 @@ class Master:
         self.live = LiveFacts()
         self.server = Server(run)
         # A user who restarts a failed run has seen its failures, so they no longer count.
-        was_failed = self.history.state in (RunState.FAILED, RunState.PAUSED) and self.history.paused_at is None
+        state, is_paused = self.history.state, self.history.paused_at is not None
+        was_failed = state is RunState.FAILED or (state is RunState.PAUSED and not is_paused)
         self.forgiven = frozenset(failure.token for failure in self.history.failures if was_failed)
         self.stop_asked_at: float | None = None
         self.stop_at_once = False

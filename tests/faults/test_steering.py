@@ -77,6 +77,20 @@ def test_a_long_pause_gives_the_gpu_back(clean: Clean, tmp_path: Path) -> None:
         check_invariants(run, clean.ending)
 
 
+def test_a_paused_run_whose_last_attempt_failed_can_be_started_again(clean: Clean, tmp_path: Path) -> None:
+    """The disk fails while the worker gives way to a long pause: who starts the run again has seen that."""
+    with scene(tmp_path / "run", **QUIET, timeouts__paused_s=0.3, retention__on_full_disk="stop") as run:
+        master = in_step(run, 2, crash="ckpt.files_written:2:eio")
+        Asking(run, "pause")
+        assert master.end() == 73
+        assert run.one("SELECT state FROM runs") == "failed"
+        master = run.launch(anew(run))
+        master.wait_for_line("the GPU is free")
+        facts(run, "resume")
+        assert master.end() == 0
+        check_invariants(run, clean.ending)
+
+
 @pytest.mark.parametrize("keeps_s", [300, 0.3])
 def test_a_paused_run_is_still_paused_after_a_kill_of_its_master(clean: Clean, tmp_path: Path, keeps_s: float) -> None:
     with scene(tmp_path / "run", **QUIET, timeouts__paused_s=keeps_s) as run:

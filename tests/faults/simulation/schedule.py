@@ -101,7 +101,7 @@ class Schedule:
         try:
             with wired(self.machine, self.log, self.committed):
                 while not self.starts or not self.is_finished():
-                    starts_since_faults += not self.waits_for
+                    starts_since_faults += not self.waits_for and world.now >= world.disk.full_until
                     if starts_since_faults > MOST_STARTS:
                         raise Violation(f"{MOST_STARTS} starts after the last fault did not finish the run")
                     self.live()
