@@ -111,10 +111,7 @@ class Master:
         self.saves_when_asked = worker_kind_of(profile).saves_when_asked
         self.live = LiveFacts()
         self.server = Server(run)
-        # A user who restarts a failed run has seen its failures, so they no longer count.
-        state, is_paused = self.history.state, self.history.paused_at is not None
-        was_failed = state is RunState.FAILED or (state is RunState.PAUSED and not is_paused)
-        self.forgiven = frozenset(failure.token for failure in self.history.failures if was_failed)
+        self.forgive_what_was_seen()
         self.stop_asked_at: float | None = None
         self.stop_at_once = False
         self.stop_clients: list[Client] = []
@@ -127,6 +124,13 @@ class Master:
         self.next_backup_at = -math.inf
         self.last_turn = clock.monotonic()
         self.last_heartbeat_row = self.last_turn
+
+    def forgive_what_was_seen(self) -> None:
+        """Who starts a failed run again has seen its failures, so they no longer count."""
+        state, is_paused = self.history.state, self.history.paused_at is not None
+        if self.history.failures and (state is RunState.FAILED or (state is RunState.PAUSED and not is_paused)):
+            self.store.forgive(self.history.failures)
+            self.history = self.reader.history()
 
     # --- the loop --------------------------------------------------------------------------------------------
 
@@ -439,8 +443,7 @@ class Master:
             return None
         ending: Stop | None = None
         while self.pool.active is None and ending is None:  # after a commit, go straight on to the next action
-            forgiven = self.forgiven | self.verifier.forgiven
-            action = next_action(self.history, self.profile, self.clock.utc(), forgiven, self.waited)
+            action = next_action(self.history, self.profile, self.clock.utc(), self.waited)
             is_held = isinstance(action, Stop) and self.verifier.is_head_in_doubt(self.history)
             ending = None if is_held else self.perform(action, now)
             if is_held or isinstance(action, Wait | Paused):

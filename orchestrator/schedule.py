@@ -89,17 +89,14 @@ NOT_ITS_FAULT = {Cause.NODE, Cause.PREEMPTED, Cause.UNPLACED}
 """Ends of jobs that say nothing about the run: the next attempt follows at once, however often that happens."""
 
 
-def next_action(
-    history: History, profile: Profile, now: float, forgiven: frozenset[str] = frozenset(), waited: str = ""
-) -> Action:
+def next_action(history: History, profile: Profile, now: float, waited: str = "") -> Action:
     """The next action. Depends only on the arguments.
 
     A paused run starts no worker but for a validation that somebody asked for. It still closes what is done, and ends.
 
-    now and stored times are UTC seconds. forgiven: tokens of failures that no longer count, because the user restarted
-    the run. waited: token of the failure whose wait is over, regardless of the wall clock.
+    now and stored times are UTC seconds. waited: token of the failure whose wait is over, regardless of the wall clock.
     """
-    action = _without_requests(history, profile, now, forgiven, waited)
+    action = _without_requests(history, profile, now, waited)
     wanted = asked_validation(history, action)
     if wanted is not None:
         return wanted
@@ -121,11 +118,10 @@ def asked_validation(history: History, action: Action) -> Validate | None:
 
 
 def _without_requests(
-    history: History, profile: Profile, now: float, forgiven: frozenset[str], waited: str
+    history: History, profile: Profile, now: float, waited: str
 ) -> Train | Validate | Commit | Wait | Stop:
     """What the run would do by itself."""
-    failures = [failure for failure in history.failures if failure.token not in forgiven]
-    failures = [failure for failure in failures if failure.failure not in NOT_ITS_FAULT]
+    failures = [failure for failure in history.failures if failure.failure not in NOT_ITS_FAULT]
     if failures and (ending := crash_loop(failures, profile.retry)) is not None:
         return ending
     if failures and failures[-1].token != waited:

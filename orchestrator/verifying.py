@@ -49,8 +49,6 @@ class Verifier:
         """Ids of checkpoints that could not be read; the next master tries again."""
         self.doubted: set[str] = set()
         """Tokens of attempts that refused their input, after which the head was hashed again."""
-        self.forgiven: frozenset[str] = frozenset()
-        """Tokens of attempts that failed because their head was damaged."""
         self._seen_head: str | None = ""
         self._is_idle = False
         """Whether there is nothing to hash until the head changes."""
@@ -166,7 +164,8 @@ class Verifier:
         for line in self.ledger.recover_checkpoints(utc):
             self.screen.say(line)
         self.damaged = None
-        self.forgiven |= {failure.token for failure in history.failures if failure.failure == ExitCode.INPUT.name}
+        refused = [failure for failure in history.failures if failure.failure == ExitCode.INPUT.name]
+        self.ledger.store.forgive(refused)  # they failed because their head was damaged
 
     # --- queries from the loop ---------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ from state.opening import damaged, read_only, store_error
 from state.requests import PAUSE, VALIDATE
 from state.series import COLUMNS, POINTS, Thinned, extremes, read_series
 from state.states import AttemptState, CycleState, RunState
-from state.tables import WITH_ANSWERS, WITH_NODES, WITH_REQUESTS, WITH_TOTALS
+from state.tables import WITH_ANSWERS, WITH_FORGIVEN, WITH_NODES, WITH_REQUESTS, WITH_TOTALS
 
 EVENTS_SEARCHED = 100_000
 Answers = dict[tuple[int, str], dict[str, AnswerBits]]
@@ -165,7 +165,7 @@ class Reader:
             heartbeat_at=run[7],
             current=current,
             recent=tuple(_cycle(row, scores) for row in reversed(recent)),
-            failures=self._failures(),
+            failures=self._failures(version),
             last_attempt=self._last_attempts(current.cycle) if current else {},
             first_validation=self._validation(first_suite, "step ASC"),
             last_validation=self._validation(first_suite, "step DESC"),
@@ -216,15 +216,18 @@ class Reader:
         rows = self._rows(sql, suites[0])
         return _validation(rows[0]) if rows else None
 
-    def _failures(self) -> tuple[AttemptFacts, ...]:
-        """Failed attempts since the newest one that progressed, succeeded or stopped on request."""
-        rows = self._rows(f"SELECT {_ATTEMPT} FROM attempts ORDER BY rowid DESC LIMIT 64")
+    def _failures(self, version: int) -> tuple[AttemptFacts, ...]:
+        """Failed attempts since the newest one that progressed, succeeded or stopped on request, without those that
+        are forgiven."""
+        forgiven = "forgiven" if version >= WITH_FORGIVEN else "0"
         failures = []
-        for row in rows:
+        for is_forgiven, *row in self._rows(
+            f"SELECT {forgiven}, {_ATTEMPT} FROM attempts ORDER BY rowid DESC LIMIT 64"
+        ):
             facts = _attempt(row)
             if facts.state in (AttemptState.SUCCEEDED, AttemptState.STOPPED):
                 break
-            if facts.state == AttemptState.FAILED:
+            if facts.state == AttemptState.FAILED and not is_forgiven:
                 failures.append(facts)
             if facts.progressed:
                 break

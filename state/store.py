@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from state.answers import insert_answers
 from state.crash import crash_point
 from state.database import WritingConnection, companions, remove_store
 from state.facts import ConflictingEvent, Line, insert_event, insert_line
-from state.history import AnswerBits, CheckpointFacts
+from state.history import AnswerBits, AttemptFacts, CheckpointFacts
 from state.layout import RunDir
 from state.opening import damaged
 from state.reader import is_born
@@ -87,6 +87,12 @@ class Store(WritingConnection):
             self.db.execute("UPDATE runs SET state=?, stop_reason=?, heartbeat_at=?", [state, reason, now])
             if state in (RunState.STOPPED, RunState.FINISHED, RunState.STAGNANT):
                 self.db.execute("DELETE FROM requests WHERE kind=? OR ?<>?", [PAUSE, state, RunState.STOPPED])
+
+    def forgive(self, failures: Iterable[AttemptFacts]) -> None:
+        """Failures that no longer count: a person started the run again, or their cause is repaired."""
+        with self.transaction():
+            for one in failures:
+                self.db.execute("UPDATE attempts SET forgiven=1 WHERE token=?", [one.token])
 
     def pause(self, reason: str, now: float) -> None:
         """Record that the run is to pause. Keeps the moment of an earlier request."""

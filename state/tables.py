@@ -204,6 +204,9 @@ MIGRATIONS: tuple[str, ...] = (
     ) STRICT, WITHOUT ROWID;
     ALTER TABLE validations ADD COLUMN asked INTEGER NOT NULL DEFAULT 0;
     """,
+    """
+    ALTER TABLE attempts ADD COLUMN forgiven INTEGER NOT NULL DEFAULT 0;
+    """,
 )
 
 SEALED = {"runs": "name", "cycles": "cycle", "checkpoints": "path"}
@@ -234,4 +237,6 @@ WITH_DIGESTS = 5
 """First version with row_digest."""
 WITH_REQUESTS = 7
 """First version with requests and validations.asked."""
+WITH_FORGIVEN = 8
+"""First version with attempts.forgiven."""
 SCHEMA_VERSION = len(MIGRATIONS)

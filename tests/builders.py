@@ -170,7 +170,7 @@ def build_store(
     _insert_run(db, run.name, profile or _stored_profile(per_cycle), state, reason, f"c{cycles:06d}", heartbeat_at)
     for table, columns, rows in (
         ("cycles", 16, _cycles(cycles, per_cycle)),
-        ("attempts", 17, _attempts(cycles, per_cycle)),
+        ("attempts", 18, _attempts(cycles, per_cycle)),
         ("checkpoints", 14, _checkpoints(cycles, per_cycle)),
         ("validations", 11, validation_rows or _validations(cycles, per_cycle)),
         ("steps", 11, step_rows or _steps(cycles, per_cycle)),
@@ -210,7 +210,7 @@ def _attempts(cycles: int, per: int) -> Rows:
         first, last = max(0, cycle - 1) * per + 1, cycle * per
         for role in ("train", "validate"):
             yield (cycle, role, 1, f"{role}-{cycle}", 0, 0.0, "succeeded", first, last, int(role == "train"), 0, "", "",
-                   0, 0, NOW - 1e6 + cycle, NOW - 1e6 + cycle)  # fmt: skip
+                   0, 0, NOW - 1e6 + cycle, NOW - 1e6 + cycle, 0)  # fmt: skip
 
 
 def _checkpoints(cycles: int, per: int) -> Rows:

@@ -186,6 +186,15 @@ def test_D10_D11_failing_write_ends_with_73_and_keeps_the_head(
         check_invariants(run, clean.ending)
 
 
+def test_a_failure_that_a_person_has_seen_stays_forgiven_when_power_fails_then(clean: Clean, tmp_path: Path) -> None:
+    """Nobody needs to start the run twice after that, so a service manager can."""
+    with scene(tmp_path / "run") as run:
+        run.finish("ckpt.files_written:2:eio", code=73)
+        run.finish("attempt.started:1:kill", code=KILLED)
+        run.finish()
+        check_invariants(run, clean.ending)
+
+
 @contextmanager
 def tiny_disk(at: Path, megabytes: int) -> Iterator[None]:
     """A file system of its own; skips where this user may not mount."""

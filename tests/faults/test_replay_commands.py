@@ -52,6 +52,7 @@ def of_the_last_version(run: Scene) -> None:
         db.execute("DROP INDEX steps_series")
         db.execute("DROP TABLE requests")
         db.execute("ALTER TABLE validations DROP COLUMN asked")
+        db.execute("ALTER TABLE attempts DROP COLUMN forgiven")
         db.execute("PRAGMA user_version=4")
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cycle_files import old_cycles
+from state import row_digests
 from tests.faults.conftest import Clean
 from tests.faults.harness import Scene, scene
 from tests.faults.invariants import Ending, check_invariants, ending
@@ -49,6 +50,14 @@ def change_the_profile(run: Scene) -> None:
         db.execute("UPDATE runs SET profile=replace(profile, '\"seed\":0', '\"seed\":1')")
 
 
+def change_the_profile_and_its_digest(run: Scene) -> None:
+    """As somebody does who knows of row digests: the profile's own sha256 is left."""
+    with closing(sqlite3.connect(run.run.store)) as db, db:
+        row_digests.keep(db)
+        db.execute("UPDATE runs SET profile=replace(profile, '\"seed\":', '\"seed\":1')")
+        assert row_digests.altered(db) == ""
+
+
 def flip_bits_of_a_value(run: Scene) -> None:
     """What a disk does to a value inside a page: SQLite itself sees nothing."""
     with closing(sqlite3.connect(run.run.store)) as db:
@@ -80,6 +89,7 @@ def mend(run: Scene) -> str:
     [
         *(("commit.after:3", damage) for damage in (remove, cut_short, overwrite, change_the_profile)),
         ("commit.after:3", flip_bits_of_a_value),
+        ("commit.after:3", change_the_profile_and_its_digest),
         ("commit.after:3", remove_with_back_ups),
         ("attempt.before_close:4", remove),
         *(

@@ -26,6 +26,10 @@ IN_HASHING = frozenset(name for name in POINTS if name.startswith("hash."))
 """Large checkpoints alone: test_large_checkpoints kills there."""
 
 
+BETWEEN = 8
+"""More hits of a point that are tried when all cases are."""
+
+
 def in_the_middle(hits: int) -> set[int]:
     return {(hits + 1) // 2}
 
@@ -34,8 +38,16 @@ def first_and_last(hits: int) -> set[int]:
     return {1, hits} - in_the_middle(hits)
 
 
+def some_between(hits: int) -> set[int]:
+    """Up to BETWEEN others, spread evenly."""
+    others = sorted(set(range(1, hits + 1)) - in_the_middle(hits) - first_and_last(hits))
+    return set(others[:: -(-len(others) // BETWEEN) or 1])
+
+
 @pytest.mark.parametrize(
-    "chosen", [in_the_middle, pytest.param(first_and_last, marks=pytest.mark.exhaustive)], ids=["middle", "ends"]
+    "chosen",
+    [in_the_middle, *(pytest.param(one, marks=pytest.mark.exhaustive) for one in (first_and_last, some_between))],
+    ids=["middle", "ends", "between"],
 )
 @pytest.mark.parametrize("name", sorted(POINTS - IN_RECOVERY - IN_EVALUATION - IN_HASHING))
 def test_a_kill_at_any_point_changes_nothing_in_the_end(

@@ -292,13 +292,6 @@ def test_five_failures_without_a_checkpoint_end_the_run_whatever_they_are() -> N
     assert action.exit_code == ExitCode.INTERNAL
 
 
-def test_failures_from_before_a_person_started_it_again_are_forgiven() -> None:
-    failures = tuple(failed(n, ended_at=0) for n in range(1, 4))
-    forgiven = frozenset(failure.token for failure in failures)
-    past = history(cycle(1, CycleState.BLOCKED), 5, failures=failures, last_attempt={"train": 3})
-    assert next_action(past, PROFILE, NOW, forgiven) == Train(1, 4, "train", 6, 21)
-
-
 @pytest.mark.parametrize("code", [64, 65, 66, 73, 77])
 def test_what_another_attempt_cannot_cure_ends_the_run_at_once(code: int) -> None:
     failures = (failed(code=code, failure=ExitCode(code).name),)

@@ -25,6 +25,7 @@ def without_answers(path: Path) -> RunDir:
         for index in ("attempts_reduced", "validations_newest", "cycles_undone", "steps_series"):
             db.execute(f"DROP INDEX {index}")
         db.execute("ALTER TABLE validations DROP COLUMN asked")
+        db.execute("ALTER TABLE attempts DROP COLUMN forgiven")
         for table in ("requests", "totals", "node_failures", "answers", "problem_sets"):
             db.execute(f"DROP TABLE {table}")
         for table in SEALED:
