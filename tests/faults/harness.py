@@ -92,9 +92,10 @@ class Master:
 
     def worker_pid(self) -> int:
         """The process of the active attempt, once it is known."""
-        return int(self.wait_for(self._active_pid))
+        return int(self.wait_for(self.newest_worker))
 
-    def _active_pid(self) -> int:
+    def newest_worker(self) -> int:
+        """The process of the newest attempt so far; 0 if there was none."""
         lines = [line for line in self.out.read_text().splitlines() if "(pid " in line]
         return int(lines[-1].split("(pid ")[1].split(")")[0]) if lines else 0
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from state.crash import POINTS
 from tests.faults.conftest import Clean
-from tests.faults.harness import KNOBS, faults, scene
+from tests.faults.harness import KNOBS, Scene, faults, scene
 from tests.faults.invariants import check_invariants, check_recovery
 from tests.faults.test_recovery import POINTS_OF_RECOVERY
 
@@ -26,8 +30,13 @@ IN_HASHING = frozenset(name for name in POINTS if name.startswith("hash."))
 """Large checkpoints alone: test_large_checkpoints kills there."""
 
 
-BETWEEN = 8
+BETWEEN = 24
 """More hits of a point that are tried when all cases are."""
+
+
+PARTS, KILLED_RUNS = 6, 8
+LASTS_S = 1.2
+"""About as long as a run, from its master's start."""
 
 
 def in_the_middle(hits: int) -> set[int]:
@@ -64,6 +73,32 @@ def test_a_kill_at_any_point_changes_nothing_in_the_end(
                 check_recovery(run, tmp_path / "copy", LOST_AT_MOST)
                 run.finish()
             check_invariants(run, clean.ending)
+
+
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.exhaustive) for part in range(1, PARTS))])
+def test_kills_at_any_moment_change_nothing_in_the_end(part: int, clean: Clean, tmp_path: Path) -> None:
+    """Moments that have no name: the master or the worker that it started last, up to three times in one run."""
+    for number in range(part * KILLED_RUNS, (part + 1) * KILLED_RUNS):
+        draw = Random(number)
+        with scene(tmp_path / f"run-{number}") as run:
+            for kill in range(draw.randint(1, 3)):
+                if killed_somewhere(run, draw):
+                    faults.append(f"run {number}, kill {kill}")
+            run.finish()
+            check_invariants(run, clean.ending)
+
+
+def killed_somewhere(run: Scene, draw: Random) -> bool:
+    """Start the run and kill its master, or its newest worker and then its master. False if it ended before that."""
+    master, of_worker = run.start(), draw.random() < 1 / 3
+    time.sleep(draw.uniform(0, LASTS_S))
+    if of_worker and (worker := master.newest_worker()):
+        with suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGKILL)
+        time.sleep(draw.uniform(0, LASTS_S))
+    master.kill()
+    run.wait_until_nobody_is_left()
+    return master.end() == -signal.SIGKILL
 
 
 def test_every_point_is_reached(clean: Clean) -> None:
