@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.cluster import steps_of
+from orchestrator.control import ask
 from profiles.errors import ExitCode
 from tests.cluster.conftest import Cluster, on_slurm, started, with_profile
 from tests.faults import harness
@@ -124,6 +125,23 @@ def test_ctrl_c_saves_and_ends_the_job(cluster: Cluster, clean: Clean, tmp_path:
     assert cluster.jobs() == []
     assert states(run)[-1][0] == "stopped"
     finish(run, cluster)
+    check_invariants(run, clean.ending)
+
+
+def test_a_pause_keeps_the_job_and_a_long_one_ends_it(cluster: Cluster, clean: Clean, tmp_path: Path) -> None:
+    run = on_slurm(tmp_path, **SLOW, timeouts__paused_s=4)
+    master = run.start(env=cluster.env)
+    job = job_of(master)
+    answer = ask(run.run, "pause", 60)
+    assert answer["ok"] and "keeps the GPU" in str(answer["note"]) and len(cluster.jobs()) == 1
+    assert ask(run.run, "resume", 60)["ok"]
+    assert ask(run.run, "validate", 60)["ok"], "of the steps so far, in a job of its own"
+    assert ask(run.run, "pause", 60)["ok"]
+    master.wait_for_line("the GPU is free")
+    assert cluster.jobs() == []
+    assert ask(run.run, "resume", 60)["ok"]
+    assert master.end() == 0, master.text()
+    assert active_job(master) != job
     check_invariants(run, clean.ending)
 
 

@@ -208,6 +208,42 @@ def test_top_steers_the_run(tmp_path: Path) -> None:
         check_invariants(run)
 
 
+def test_two_tops_steer_one_run_and_each_sees_what_the_other_did(tmp_path: Path) -> None:
+    with scene(tmp_path / "run", **LONG_STEPS | {"fake__step_s": 1}) as run, terminal() as here, terminal() as there:
+        master = run.start()
+        master.wait_for(run.run.rollout_file(1, 2).exists)
+        runs = ["--runs", str(run.root / "runs")]
+        tops = [start_top(run, screen, runs) for screen in (here, there)]
+        master.wait_for(lambda: b"samples" in here.shown and b"samples" in there.shown)
+        here.press(b"v")
+        there.press(b"v")
+        master.wait_for(lambda: b"validate: " in here.shown and b"validate: " in there.shown)
+        assert run.one("SELECT count(*) FROM validations WHERE asked=1") == 1, "one validation answers both"
+        here.press(b"p")
+        master.wait_for(lambda: b"paused" in there.shown)
+        there.press(b"p")
+        master.wait_for_line("resumed after step")
+        for screen, top in zip((here, there), tops, strict=True):
+            screen.press(b"q")
+            assert top.end() == 0
+        master.signal(signal.SIGTERM)
+        assert master.end() == 0
+        check_invariants(run)
+
+
+def test_top_of_a_finished_run_shows_it_and_its_keys_say_that_no_master_is_there(tmp_path: Path) -> None:
+    with scene(tmp_path / "run") as run, terminal() as screen:
+        run.finish()
+        watcher = run.launch(["sleep", "600"])
+        top = start_top(run, screen, ["--runs", str(run.root / "runs")])
+        watcher.wait_for(lambda: b"finished" in screen.shown)
+        screen.press(b"p")
+        watcher.wait_for(lambda: b"no master is running" in screen.shown)
+        screen.press(b"q")
+        assert top.end() == 0
+        assert run.one("SELECT state FROM runs") == "finished"
+
+
 def start_top(run: Scene, screen: Terminal, runs: list[str]) -> Master:
     return run.launch(
         [sys.executable, "-m", "orchestrator", "top", *runs],
