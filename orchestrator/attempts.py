@@ -21,6 +21,7 @@ from orchestrator.display.screen import Screen
 from orchestrator.ingest import ingest, ingest_all
 from orchestrator.job_time import SLOWEST_DISK
 from orchestrator.nodes import SLOW_STEPS, NodeSteps, avoided, slow_reason
+from orchestrator.records import new_attempt
 from orchestrator.schedule import Train, Validate, asks_all_problems
 from orchestrator.supervise import Worker, failure_class
 from orchestrator.worker_pool import Active, WorkerPool
@@ -75,9 +76,7 @@ class Attempts:
         durable.make_dir(directory.path)
         spec = self.spec(action, history, token, directory.path)
         durable.write_file(directory.spec, msgspec.json.encode(spec))
-        self.store.plan_attempt(
-            action.cycle, role, action.attempt, token, spec.first_step, spec.reductions, utc, is_asked=spec.asked
-        )
+        self.store.plan_attempt(new_attempt(spec, utc))
         crash_point("attempt.planned")
         avoid = avoided(self.ledger.reader.node_failures(), utc)
         worker = worker or self.pool.spawn(token, now, directory, avoid, self.ending_s(history))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from orchestrator.commit import Ledger, answers_in
 from orchestrator.ingest import drop_torn_line, ingest_all
-from orchestrator.records import Link, Record, line_to, links, read_records
+from orchestrator.records import Link, Record, line_to, links, new_attempt, read_records
 from orchestrator.stagnation import verdict
 from orchestrator.supervise import failure_class
 from profiles.schema import Profile
@@ -162,16 +162,7 @@ class Telling:
         elif self.ledger.reader.end_step(spec.cycle) < 0:
             return
         if not self._token(record):
-            store.restore_attempt(
-                spec.cycle,
-                spec.role,
-                spec.attempt,
-                spec.token,
-                spec.first_step,
-                spec.reductions,
-                self.now,
-                is_asked=spec.asked,
-            )
+            store.restore_attempt(new_attempt(spec, self.now))
         drop_torn_line(record.directory.events)
         ingest_all(store, spec.token, record.directory.events)
         mine = [link for link in self.line if link.token == spec.token]

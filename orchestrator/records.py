@@ -19,6 +19,7 @@ from state import event_kinds
 from state.checkpoint import Damaged, Manifest, read_manifest
 from state.history import CheckpointFacts
 from state.layout import AttemptDir, RunDir
+from state.store import NewAttempt
 from workers.contract import CheckpointRef, Event, Result, WorkerSpec
 
 _ATTEMPT = re.compile(r"(attempt|validate)-(\d+)")
@@ -51,6 +52,13 @@ class Link:
     facts: CheckpointFacts
     attempt: int
     token: str
+
+
+def new_attempt(spec: WorkerSpec, now: float) -> NewAttempt:
+    """The row of an attempt, as its spec has it. (pure)"""
+    return NewAttempt(
+        spec.cycle, spec.role, spec.attempt, spec.token, spec.first_step, spec.reductions, now, is_asked=spec.asked
+    )
 
 
 def read_records(run: RunDir, run_id: str = "") -> list[Record]:

@@ -35,6 +35,20 @@ class NewRun:
     now: float
 
 
+@dataclass(frozen=True)
+class NewAttempt:
+    """The facts of an attempt when its row is made. is_asked: a validation that somebody asked for."""
+
+    cycle: int
+    role: str
+    attempt: int
+    token: str
+    first_step: int
+    reductions: int
+    now: float
+    is_asked: bool = False
+
+
 class Store(WritingConnection):
     """The store of a run, open for writing. Use `Store.open`."""
 
@@ -162,49 +176,27 @@ class Store(WritingConnection):
         with self.transaction():
             self._move_cycle(cycle, state)
 
-    def plan_attempt(
-        self,
-        cycle: int,
-        role: str,
-        attempt: int,
-        token: str,
-        first_step: int,
-        reductions: int,
-        now: float,
-        *,
-        is_asked: bool = False,
-    ) -> None:
+    def plan_attempt(self, new: NewAttempt) -> None:
         """Insert the attempt as PLANNED and move its cycle to TRAINING or VALIDATING, in one commit.
 
-        is_asked: a validation that somebody asked for, which leaves the cycle's state as it is.
+        A validation that somebody asked for leaves the cycle's state as it is.
         """
         with self.transaction():
-            self._insert_attempt(cycle, role, attempt, token, first_step, reductions, now)
-            if not is_asked:
-                self._move_cycle(cycle, CycleState.TRAINING if role == "train" else CycleState.VALIDATING)
+            self._insert_attempt(new)
+            if not new.is_asked:
+                self._move_cycle(new.cycle, CycleState.TRAINING if new.role == "train" else CycleState.VALIDATING)
 
-    def restore_attempt(
-        self,
-        cycle: int,
-        role: str,
-        attempt: int,
-        token: str,
-        first_step: int,
-        reductions: int,
-        now: float,
-        *,
-        is_asked: bool = False,
-    ) -> None:
+    def restore_attempt(self, new: NewAttempt) -> None:
         """Insert the row of a past attempt. Its cycle becomes one in which such an attempt can be closed.
 
         In one commit: power may fail before the cycle's own state is restored, and the next start closes the attempt.
         CYCLE_EDGES does not apply.
         """
-        state = CycleState.TRAINING if role == "train" or is_asked else CycleState.VALIDATING
+        state = CycleState.TRAINING if new.role == "train" or new.is_asked else CycleState.VALIDATING
         with self.transaction():
-            self._insert_attempt(cycle, role, attempt, token, first_step, reductions, now)
+            self._insert_attempt(new)
             self.db.execute(
-                "UPDATE cycles SET state=? WHERE cycle=? AND state<>?", [state, cycle, CycleState.COMMITTED]
+                "UPDATE cycles SET state=? WHERE cycle=? AND state<>?", [state, new.cycle, CycleState.COMMITTED]
             )
 
     def restore_cycle(self, cycle: int, state: CycleState) -> None:
@@ -212,20 +204,18 @@ class Store(WritingConnection):
         with self.transaction():
             self.db.execute("UPDATE cycles SET state=? WHERE cycle=?", [state, cycle])
 
-    def _insert_attempt(
-        self, cycle: int, role: str, attempt: int, token: str, first_step: int, reductions: int, now: float
-    ) -> None:
+    def _insert_attempt(self, new: NewAttempt) -> None:
         self.db.table("attempts").insert(
             {
-                "cycle": cycle,
-                "role": role,
-                "attempt": attempt,
-                "token": token,
+                "cycle": new.cycle,
+                "role": new.role,
+                "attempt": new.attempt,
+                "token": new.token,
                 "state": AttemptState.PLANNED,
-                "first_step": first_step,
-                "step_reached": first_step - 1,
-                "reductions": reductions,
-                "started_at": now,
+                "first_step": new.first_step,
+                "step_reached": new.first_step - 1,
+                "reductions": new.reductions,
+                "started_at": new.now,
             }
         )
 

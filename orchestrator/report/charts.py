@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
-from orchestrator.display.scores import TaskScores, task_scores
+from orchestrator.display.scores import Score, TaskScores, task_scores
 from orchestrator.display.view import ROLES
 from orchestrator.display.wording import TASK_NAMES
 from orchestrator.report.curves import fan_charts, line_of, points_of, range_of, throughput, time_chart, what_a_point_is
@@ -44,6 +44,11 @@ GRPO_CHARTS = {
 """Title -> its metrics; these say what it shows."""
 NUM_COLOURS = 8
 """Colours `run0`, `run1`, ... of the style sheet."""
+OF_ANSWERS: tuple[tuple[str, str, Callable[[Score], float | None]], ...] = (
+    ("Mean reward of greedy answers", "held-out problems, by the run's own reward", lambda score: score.reward),
+    ("Length of sampled answers", "tokens, held-out problems", lambda score: score.tokens),
+)
+"""Title, what it shows, and the value of each validation."""
 CELLS = tuple(CELL_REWARD.of(f"{role}_") for role in ROLES)
 
 
@@ -60,28 +65,18 @@ def charted(names: Collection[str]) -> list[str]:
 def score_charts(rows: Sequence[TaskScores]) -> list[Chart]:
     """A chart per task and for the mean, then those for rewards and for the length of answers."""
     charts = [score_chart(row, style=style_of(rows, row.task)) for row in (*rows[-1:], *rows[:-1])]
-    rewards = tuple(
-        Line(
-            TASK_NAMES.get(row.task, row.task),
-            style_of(rows, row.task),
-            tuple((p.step, p.reward) for p in row.scores if p.reward is not None),
+    for title, note, value in OF_ANSWERS:
+        lines = tuple(
+            Line(
+                TASK_NAMES.get(row.task, row.task),
+                style_of(rows, row.task),
+                tuple((score.step, found) for score in row.scores if (found := value(score)) is not None),
+            )
+            for row in rows
+            if row.task != "mean"
         )
-        for row in rows
-        if row.task != "mean"
-    )
-    if any(line.points for line in rewards):
-        charts.append(Chart("Mean reward of greedy answers", "held-out problems, by the run's own reward", rewards))
-    lengths = tuple(
-        Line(
-            TASK_NAMES.get(row.task, row.task),
-            style_of(rows, row.task),
-            tuple((p.step, p.tokens) for p in row.scores if p.tokens is not None),
-        )
-        for row in rows
-        if row.task != "mean"
-    )
-    if any(line.points for line in lengths):
-        charts.append(Chart("Length of sampled answers", "tokens, held-out problems", lengths))
+        if any(line.points for line in lines):
+            charts.append(Chart(title, note, lines))
     return charts
 
 

@@ -30,7 +30,7 @@ from state.evaluations import EvaluationDir, EvaluationLock, read_evaluations
 from state.history import CheckpointFacts
 from state.layout import RunDir
 from state.lock import RunLock
-from state.store import NewRun, Store
+from state.store import NewAttempt, NewRun, Store
 from tests import REPOSITORY
 from tests.builders import build_store
 from workers.line_contract import Answered, Loading, Note, SuiteBegun
@@ -50,7 +50,7 @@ def a_run(root: Path) -> RunDir:
     new = NewRun("r0", run.name, resolved_json(PROFILE).decode(), profile_sha256(PROFILE), 0, "0.1.0", 1000.0)
     store = Store.open(run, new)
     store.plan_cycle(1, "train", 1, 21, 0, 1000.0)
-    store.plan_attempt(1, "train", 1, "t1", 1, 0, 1000.0)
+    store.plan_attempt(NewAttempt(1, "train", 1, "t1", 1, 0, 1000.0))
 
     def write(directory: Path) -> None:
         for name in ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"):

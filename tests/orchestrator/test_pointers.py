@@ -18,7 +18,7 @@ from state.history import CheckpointFacts
 from state.layout import RunDir
 from state.reader import Reader
 from state.states import CycleState
-from state.store import NewRun, Store
+from state.store import NewAttempt, NewRun, Store
 
 
 class Made:
@@ -36,7 +36,7 @@ class Made:
         cycle = step // 10
         parent = f"id{step - 10}" if step > 10 else None
         self.store.plan_cycle(cycle, "train", step - 9, step + 1, 0, 1.0)
-        self.store.plan_attempt(cycle, "train", 1, f"t{step}", step - 9, 0, 1.0)
+        self.store.plan_attempt(NewAttempt(cycle, "train", 1, f"t{step}", step - 9, 0, 1.0))
         facts = CheckpointFacts(f"id{step}", parent, cycle, step, f"checkpoints/{step}", f"d{step}", 9, True, True)
         self.store.commit_checkpoint(facts, 1, 1.0)
         if scores is not None:
@@ -45,7 +45,7 @@ class Made:
                 for suite, score in scores.items()
             }
             self.store.set_cycle_state(cycle, CycleState.TRAINED)
-            self.store.plan_attempt(cycle, "validate", 1, f"v{step}", step + 1, 0, 1.0)
+            self.store.plan_attempt(NewAttempt(cycle, "validate", 1, f"v{step}", step + 1, 0, 1.0))
             self.store.commit_validation(f"id{step}", cycle, 1, step, metrics, 1.0)
         pointers.publish(self.run, self.reader)
 

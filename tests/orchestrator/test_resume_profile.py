@@ -25,7 +25,7 @@ from state import durable
 from state.layout import RunDir
 from state.reader import Reader
 from state.states import AttemptState, RunState
-from state.store import NewRun, Store
+from state.store import NewAttempt, NewRun, Store
 from tests import REPOSITORY
 
 OLD = load_profile("pocket").profile
@@ -41,7 +41,7 @@ def a_run_that_failed(root: Path) -> RunDir:
         Store.open(run, NewRun("id", "r", resolved_json(OLD).decode(), profile_sha256(OLD), 0, "1", 0.0))
     ) as s:
         s.plan_cycle(0, "seed", 1, 1, 0, 0.0)
-        s.plan_attempt(0, "train", 1, "token", 1, 2, 0.0)
+        s.plan_attempt(NewAttempt(0, "train", 1, "token", 1, 2, 0.0))
         for state in (AttemptState.STARTING, AttemptState.RUNNING):
             s.set_attempt_state("token", state)
         s.close_attempt("token", AttemptState.FAILED, exit_code=71, failure="CUDA_OOM", message="", step_reached=0,

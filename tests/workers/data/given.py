@@ -14,7 +14,7 @@ from state import checkpoint
 from state.facts import Line
 from state.history import CheckpointFacts
 from state.layout import RunDir
-from state.store import NewRun, Store
+from state.store import NewAttempt, NewRun, Store
 from workers.azr.buffers import Buffers
 from workers.data.checking import Checker
 from workers.data.consolidate import Report, consolidate
@@ -75,7 +75,7 @@ def a_run(root: Path, *entries: Entry, found: tuple[Entry, ...] = (), steps: tup
     new = NewRun("r0", run.name, resolved_json(profile).decode(), profile_sha256(profile), 0, "0.1.0", 1000.0)
     store = Store.open(run, new)
     store.plan_cycle(1, "train", 1, 21, 0, 1000.0)
-    store.plan_attempt(1, "train", 1, "t1", 1, 0, 1000.0)
+    store.plan_attempt(NewAttempt(1, "train", 1, "t1", 1, 0, 1000.0))
     buffers = Buffers(("abd", "ded", "ind"), cap=100)
     for one in entries:
         buffers.of[one.task].add(one)

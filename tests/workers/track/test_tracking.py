@@ -21,7 +21,7 @@ from state.facts import Line
 from state.history import CheckpointFacts
 from state.layout import RunDir
 from state.states import CycleState
-from state.store import NewRun, Store
+from state.store import NewAttempt, NewRun, Store
 from tests.faults.harness import scene
 from workers.line_contract import TrackSpec
 from workers.track import sinks
@@ -76,7 +76,7 @@ class Made:
         self.cycle += 1
         token = f"t{self.cycle}"
         self.store.plan_cycle(self.cycle, "train", first, last + 1, 0, 1.0)
-        self.store.plan_attempt(self.cycle, "train", 1, token, first, 0, 1.0)
+        self.store.plan_attempt(NewAttempt(self.cycle, "train", 1, token, first, 0, 1.0))
         for step in range(first, last + 1):
             metrics = {"loss": step / 2, "reward/solve": 0.25, "seconds": 1.0, "text": "no number"}
             line = Line(step, "step", step, 1000.0 + step, 0.0, metrics, "")
@@ -91,7 +91,7 @@ class Made:
 
     def validate(self, step: int, accuracy: float) -> None:
         self.store.set_cycle_state(self.cycle, CycleState.TRAINED)
-        self.store.plan_attempt(self.cycle, "validate", 1, f"v{step}", step + 1, 0, 1.0)
+        self.store.plan_attempt(NewAttempt(self.cycle, "validate", 1, f"v{step}", step + 1, 0, 1.0))
         metrics = {"pocket": {"mean": {"accuracy": accuracy, "correct": 1, "n": 4}}}
         self.store.commit_validation(f"id{step}", self.cycle, 1, step, metrics, 2000.0)
 
