@@ -298,6 +298,16 @@ def test_every_message_in_the_troubleshooting_page_is_one_that_the_program_says(
     assert [heading for heading in headings if heading not in said] == []
 
 
+@pytest.mark.parametrize("code", [code for code in ExitCode if code is not ExitCode.OK], ids=lambda code: code.name)
+def test_every_exit_code_has_a_row_in_the_troubleshooting_page_that_leads_to_a_section_about_it(code: ExitCode) -> None:
+    page = text_of("docs/troubleshooting.md")
+    (links,) = re.findall(rf"^\| {code.value} \| `{code.name}` \| .+ \| (.+) \|$", page, flags=re.MULTILINE)
+    parts = re.findall(r"^(#+) (.+)\n((?:(?!#).*\n)*)", page, flags=re.MULTILINE)
+    sections = {anchor_of(heading): f"{heading}\n{text}" for _, heading, text in parts}
+    led_to = [sections[anchor] for anchor in re.findall(r"\(#([^)]+)\)", links)]
+    assert any(re.search(rf"\b{code.value}\b", section) for section in led_to)
+
+
 NOT_OURS = {
     "FILE.py",
     "NAME.py",
