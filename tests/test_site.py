@@ -1,7 +1,11 @@
-"""The documentation as a site: every link and anchor leads somewhere, and no page asks another server for anything."""
+"""The documentation as a site: every link and anchor leads somewhere, and no page asks another server for anything.
+
+LONGHAUL_PICTURES=DIR keeps a picture of each page, to be looked at.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -10,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import REPOSITORY
+from tests import REPOSITORY, browser
 
 LOADED = re.compile(r"""<(?:script|link|img|iframe)[^>]*(?:src|href)=["']?(https?:)?//""")
 
@@ -36,6 +40,34 @@ def test_every_page_is_built(site: Path) -> None:
 def test_no_page_loads_anything_from_another_server(site: Path) -> None:
     loading = {path.name for path in site.glob("*.html") if LOADED.search(path.read_text())}
     assert loading == set()
+
+
+def test_diagrams_need_no_program_to_draw_them() -> None:
+    """The theme would fetch mermaid from another server, and without it the site shows a diagram's source."""
+    assert [path.name for path in REPOSITORY.glob("docs/*.md") if "```mermaid" in path.read_text()] == []
+
+
+@pytest.mark.skipif(browser.program() is None, reason=browser.MISSING)
+@pytest.mark.parametrize("width", [390, 1400])
+def test_no_page_is_wider_than_the_window_or_asks_another_server(site: Path, width: int) -> None:
+    """Wide tables and code scroll inside the page."""
+    pictures = os.environ.get("LONGHAUL_PICTURES")
+    wide = {}
+    with browser.started() as chromium:
+        chromium.size(width, 900, phone=width < 600)
+        chromium.scheme("dark" if width < 600 else "light")
+        for path in sorted(site.glob("*.html")):
+            if path.stem == "404":  # its links begin at the root of a server
+                continue
+            chromium.open(path.as_uri())
+            chromium.wait("document.readyState === 'complete' && document.querySelector('article')")
+            if over := chromium.run("Math.max(0, document.documentElement.scrollWidth - innerWidth)"):
+                wide[path.name] = over
+            if pictures:
+                chromium.picture(Path(pictures) / f"{path.stem}-{width}.png", whole=True)
+        assert wide == {}
+        assert chromium.troubles() == []
+        assert [url for url in chromium.requests() if not url.startswith(("file:", "data:"))] == []
 
 
 @pytest.mark.parametrize(
