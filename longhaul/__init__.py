@@ -13,7 +13,7 @@ docs/python.md has the guide. What `__all__` names is stable; everything else ma
 from __future__ import annotations
 
 from longhaul.frames import frame
-from longhaul.records import Checkpoint, Cycle, Event, Point, Status, Step, Task, Validation
+from longhaul.records import Checkpoint, Cycle, Event, Point, Rollout, Status, Step, Task, Validation
 from longhaul.run import LoadedModel, Run, open_run, runs
 from longhaul.start import resume, start
 from profiles.errors import ExitCode, LonghaulError
@@ -26,6 +26,7 @@ __all__ = [
     "LoadedModel",
     "LonghaulError",
     "Point",
+    "Rollout",
     "Run",
     "Status",
     "Step",

@@ -91,6 +91,22 @@ class Task:
 
 
 @dataclass(frozen=True)
+class Rollout:
+    """One completion that a step trained on. The texts are a model's output: never evaluate them."""
+
+    step: int
+    task: str
+    """Role and kind of task in self-play, as "solve ded"; empty for problems with answers."""
+    prompt: str
+    answer: str
+    """The completion as the model wrote it, special tokens included."""
+    verdict: str
+    """"right", "wrong", "no answer found" and so on, as the command `samples` says it."""
+    reward: float | None
+    """None where it was not judged."""
+
+
+@dataclass(frozen=True)
 class Checkpoint:
     """A checkpoint whose files are still there."""
 

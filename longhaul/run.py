@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longhaul.process import Process
-from longhaul.records import Checkpoint, Cycle, Event, Point, Status, Step, Task, Validation
+from longhaul.records import Checkpoint, Cycle, Event, Point, Rollout, Status, Step, Task, Validation
 from profiles.errors import ExitCode, LonghaulError
 
 if TYPE_CHECKING:
@@ -202,6 +202,23 @@ class Run:
         """The newest tasks that self-play found, newest first; none of a run that reads problems."""
         with self._reader() as reader:
             return [Task(*row.values()) for row in reader.examples(newest)]
+
+    def rollouts(self, number: int = 8) -> list[Rollout]:
+        """Rollouts of one prompt of the newest step: of the group whose rewards differ most.
+
+        Steps up to the newest checkpoint keep theirs only with `retention.keep_rollout_steps`, so there may be none.
+        Fewer than `number` if the group is smaller. Takes a second: a worker decodes them.
+        """
+        from orchestrator.rollout_texts import newest_rollouts
+        from profiles.load import from_json
+
+        with self._reader() as reader:
+            history, profile = reader.history(), from_json(reader.profile_json())
+        found = []
+        for one in newest_rollouts(self._dir, history, profile, number):
+            texts = dict(one.texts)
+            found.append(Rollout(one.step, one.task, texts["prompt"], texts["answer"], one.verdict, one.reward))
+        return found
 
     def checkpoints(self) -> list[Checkpoint]:
         """The checkpoints that are kept, oldest first."""

@@ -33,7 +33,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_page_is_built(site: Path) -> None:
-    pages = {path.stem for path in REPOSITORY.glob("docs/*.md")} - {"README"}
+    pages = {path.stem for kind in ("md", "ipynb") for path in REPOSITORY.glob(f"docs/*.{kind}")} - {"README"}
     assert {path.stem for path in site.glob("*.html")} == pages | {"index", "404"}
 
 
@@ -45,6 +45,13 @@ def test_no_page_loads_anything_from_another_server(site: Path) -> None:
 def test_diagrams_need_no_program_to_draw_them() -> None:
     """The theme would fetch mermaid from another server, and without it the site shows a diagram's source."""
     assert [path.name for path in REPOSITORY.glob("docs/*.md") if "```mermaid" in path.read_text()] == []
+
+
+def test_a_notebook_is_a_page_with_its_code_its_tables_and_its_pictures(site: Path) -> None:
+    page = (site / "notebook.html").read_text()
+    assert page.count("data:image/png;base64,") == 1 and page.count("<table>") == 2
+    assert "held-out accuracy" in page and "solve" in page
+    assert 'href="python.html"' in page and 'href="notebook.html"' in (site / "python.html").read_text()
 
 
 @pytest.mark.skipif(browser.program() is None, reason=browser.MISSING)
@@ -78,7 +85,7 @@ def test_a_link_that_leads_nowhere_fails_the_build(tmp_path: Path, wrong: str) -
         shutil.copytree(REPOSITORY / name, tmp_path / name)
     config = (REPOSITORY / "mkdocs.yml").read_text()
     nav = config.index("nav:")
-    for page in (tmp_path / "docs").glob("*.md"):
+    for page in [*(tmp_path / "docs").glob("*.md"), *(tmp_path / "docs").glob("*.ipynb")]:
         page.unlink()
     (tmp_path / "docs/README.md").write_text("# One\n\n[this](quickstart.md)\n")
     (tmp_path / "docs/quickstart.md").write_text("# Two\n")

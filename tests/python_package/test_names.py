@@ -32,6 +32,7 @@ OF_A_RUN = {
     "load_model": "(self, which: 'str | int' = 'head', *, device: 'str' = 'cpu') -> 'LoadedModel'",
     "metric_names": "(self) -> 'list[str]'",
     "profile": "(self) -> 'dict[str, Any]'",
+    "rollouts": "(self, number: 'int' = 8) -> 'list[Rollout]'",
     "series": "(self, metrics: 'Sequence[str]' = ('reward',), *, points: 'int' = 600, first: 'int' = 1,"
     " last: 'int | None' = None) -> 'list[Point]'",
     "status": "(self) -> 'Status'",
@@ -48,6 +49,7 @@ RECORDS = {
     "Event": "at cycle step type text",
     "LoadedModel": "model tokenizer checkpoint",
     "Point": "first last seconds tokens metrics",
+    "Rollout": "step task prompt answer verdict reward",
     "Status": "run profile state phase cycle step steps_total head_step accuracy training_seconds master_pid failures"
     " stop_reason facts",
     "Step": "step cycle seconds reward metrics",

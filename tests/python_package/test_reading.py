@@ -11,7 +11,9 @@ import pytest
 
 import longhaul
 from longhaul.frames import row_of
+from state.layout import RunDir
 from tests.builders import NOW, PROGRAM, build_store, step_metrics, validation_metrics
+from tests.orchestrator.web.served import rollouts as write_rollouts
 
 
 @pytest.fixture
@@ -48,6 +50,17 @@ def test_validations_cycles_checkpoints_and_tasks_are_records(run: longhaul.Run)
     (task,) = run.tasks(1)
     assert task == longhaul.Task("ded", 58, PROGRAM, "'uvX19'", "'19xVU'", 0.5)
     assert [event.type for event in run.events(2)] == ["started", "memory"]
+
+
+def test_rollouts_are_answers_to_the_prompt_whose_rewards_differ_most(run: longhaul.Run) -> None:
+    assert run.rollouts() == []
+    wrong = {"text": "so \\boxed{41}", "reward": 0.0}
+    right = {"text": "so \\boxed{42}", "reward": 1.0, "is_correct": True}
+    write_rollouts(RunDir(run.path), 3, 60, [wrong, wrong], [wrong, right], prompt="What is 6 * 7?")
+    first, second = run.rollouts()
+    assert (first.step, first.prompt, first.answer, first.reward) == (60, "What is 6 * 7?", "so \\boxed{41}", 0.0)
+    assert (first.verdict, second.verdict, second.reward) == ("wrong", "right", 1.0)
+    assert len(run.rollouts(1)) == 1
 
 
 def test_where_a_run_stands_is_what_status_says(run: longhaul.Run) -> None:
