@@ -34,6 +34,7 @@ VARIANTS_INTRODUCTION = """\
 <!-- Made by `python -m profiles docs` from profiles/azr.py and profiles/grpo.py; a test compares. Edit those. -->
 
 No run needs these knobs. They reproduce a paper, or measure what a choice is worth.
+The sources of [self-play](algorithm.md#sources) and [GRPO](grpo.md#sources) name the paper and the file of each rule.
 [Profiles](profiles.md) has all other knobs.
 """
 

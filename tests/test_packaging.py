@@ -308,6 +308,25 @@ def test_every_exit_code_has_a_row_in_the_troubleshooting_page_that_leads_to_a_s
     assert any(re.search(rf"\b{code.value}\b", section) for section in led_to)
 
 
+PAPER = re.compile(r"arXiv\s+(\d{4}\.\d{5})")
+
+
+def test_every_paper_that_the_code_cites_is_in_the_documents() -> None:
+    cited = {paper for path in (REPOSITORY / "workers").rglob("*.py") for paper in PAPER.findall(path.read_text())}
+    documented = {paper for path in DOCUMENTS for paper in PAPER.findall(path.read_text())}
+    assert len(cited) > 15 and cited - documented == set()
+
+
+@pytest.mark.parametrize("page", ["algorithm", "grpo"])
+def test_every_rule_of_an_algorithm_names_its_source_and_its_file(page: str) -> None:
+    _, _, rest = text_of(f"docs/{page}.md").partition("## Sources\n")
+    rows = [line.strip("|").split("|") for line in rest.partition("\n#")[0].splitlines() if line.startswith("|")][2:]
+    assert len(rows) > 10
+    for rule, formula, source, files in rows:
+        assert rule.strip() and formula.strip() and source.strip()
+        assert all((REPOSITORY / name).exists() for name in re.findall(r"`([^`]+)`", files)) and "`" in files
+
+
 NOT_OURS = {
     "FILE.py",
     "NAME.py",

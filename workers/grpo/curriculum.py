@@ -1,4 +1,4 @@
-"""SENT: problems from easy to hard in stages. Decides which come next, and when the next stage opens.
+"""SENT (arXiv 2512.04359): problems from easy to hard in stages. Decides which come next, when a stage opens.
 
 Decisions are pure functions of a `Place`; `Curriculum` holds the place, and a checkpoint saves it.
 """

@@ -2,7 +2,7 @@
 
 The mask removes the policy term of these tokens, but the update still moves them through shared weights. Among them,
 those whose log-probability and advantage deviate from the mean together change the entropy most (the covariance of
-arXiv 2505.22617), so they can get a larger weight.
+arXiv 2505.22617), so they can get a larger weight, as in SENT (arXiv 2512.04359).
 """
 
 from __future__ import annotations
