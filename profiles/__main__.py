@@ -26,6 +26,8 @@ knobs cannot change in a run. **Free** knobs may change at any time. All others 
 run has no checkpoint, every knob may change.
 """
 
+SHIPPED = """\
+Each name leads to what the profile needs, how to start it, and what to expect after 1, 10 and 100 hours."""
 
 VARIANTS = ".variants"
 VARIANTS_INTRODUCTION = """\
@@ -37,6 +39,16 @@ No run needs these knobs. They reproduce a paper, or measure what a choice is wo
 The sources of [self-play](algorithm.md#sources) and [GRPO](grpo.md#sources) name the paper and the file of each rule.
 [Profiles](profiles.md) has all other knobs.
 """
+
+
+PROFILE_PAGES = {
+    "profiles-pocket.md": ("pocket", "pocket-grpo"),
+    "profiles-azr.md": ("azr-0.5b", "azr-3b-qlora", "azr-3b-qlora-8gb", "azr-paper"),
+    "profiles-grpo.md": ("grpo-1.5b-8gb",),
+    "profiles-cluster.md": ("grpo-32b-math", "grpo-32b-code"),
+    "profiles-machinery.md": ("fake", "verl-debug"),
+}
+"""Page -> the profiles that it describes, a section each. A `-debug` twin stands in the section of its profile."""
 
 
 def main_page() -> str:
@@ -66,8 +78,15 @@ def _section(section: str, texts: dict[str, str]) -> str:
 
 
 def _shipped() -> str:
-    rows = [f"| `{name}` | {load_profile(name).profile.description} |" for name in shipped_profiles()]
-    return "\n".join(["## Profiles that ship", "", "| profile | what it is |", "| --- | --- |", *rows, ""])
+    rows = [f"| {_linked(name)} | {load_profile(name).profile.description} |" for name in shipped_profiles()]
+    return "\n".join(["## Profiles that ship", "", SHIPPED, "", "| profile | what it is |", "| --- | --- |", *rows, ""])
+
+
+def _linked(name: str) -> str:
+    """The name as a link to its section."""
+    described = name if any(name in names for names in PROFILE_PAGES.values()) else name.removesuffix("-debug")
+    (page,) = (page for page, names in PROFILE_PAGES.items() if described in names)
+    return f"[`{name}`]({page}#{described.replace('.', '')})"
 
 
 def _about(section: str, texts: dict[str, str]) -> str:
