@@ -197,10 +197,6 @@ class RunDir:
         return self.root / "prediction.json"
 
     @property
-    def examples(self) -> Path:
-        return self.root / "examples"
-
-    @property
     def difficulties(self) -> Path:
         """Difficulty of each problem for the initial policy; only for GRPO with a curriculum."""
         return self.root / "difficulties.jsonl"
