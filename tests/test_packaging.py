@@ -78,7 +78,7 @@ def test_the_tests_run_with_the_pinned_versions(name: str) -> None:
 
 
 def test_the_readme_begins_with_the_two_commands() -> None:
-    (first, *_) = re.findall(r"```\n(.*?)```", text_of("README.md"), flags=re.DOTALL)
+    (first, *_) = re.findall(r"```bash\n(.*?)```", text_of("README.md"), flags=re.DOTALL)
     assert [line.split("#")[0].strip() for line in first.splitlines()] == ["make run", "make test"]
 
 

@@ -19,7 +19,7 @@ from tests.faults.harness import Master, Scene, scene
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 DOCUMENT = (REPOSITORY / "docs/environments.md").read_text(encoding="utf-8")
-(PLAY,) = re.findall(r"^```\n# play.toml\n(.*?)^```", DOCUMENT, re.DOTALL | re.MULTILINE)
+(PLAY,) = re.findall(r"^```toml\n# play.toml\n(.*?)^```", DOCUMENT, re.DOTALL | re.MULTILINE)
 SETTINGS = (
     "run.max_cycles=1",
     "run.steps_per_cycle=3",

@@ -17,7 +17,7 @@ from tests import REPOSITORY
 from tests.workers.suites.samples import write_data
 
 TEXT = (REPOSITORY / "docs/code-with-tests.md").read_text(encoding="utf-8")
-PROFILE, COMMANDS = re.findall(r"^```(?:toml)?\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)[:2]
+PROFILE, COMMANDS = re.findall(r"^```(?:toml|bash)\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)[:2]
 SMALL = {
     'extends = "grpo-1.5b-8gb"': 'extends = "grpo-1.5b-8gb-debug"',
     'prompt_style = "boxed-chat"': 'prompt_style = "boxed"',

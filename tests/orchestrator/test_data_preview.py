@@ -79,7 +79,7 @@ def test_what_cannot_be_previewed_is_refused_with_the_way_out(tmp_path: Path) ->
 @pytest.mark.slow
 def test_the_how_to_on_own_data_is_twenty_lines_that_work(tmp_path: Path) -> None:
     text = (REPOSITORY / "docs" / "data.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"### Own data in twenty lines\n.*?```\n(.*?)```", text, flags=re.DOTALL)
+    (block,) = re.findall(r"### Own data in twenty lines\n.*?```bash\n(.*?)```", text, flags=re.DOTALL)
     assert len(block.splitlines()) <= 20
     script = block.replace("python -m", f"{sys.executable} -m")
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "LONGHAUL_DATA": ""}

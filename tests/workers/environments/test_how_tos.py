@@ -16,7 +16,7 @@ from workers.environments.runner import EnvironmentRunner
 
 TEXT = (REPOSITORY / "docs/environments.md").read_text(encoding="utf-8")
 BLOCKS = {
-    name: body for name, body in re.findall(r"^```(?:python)?\n# (\S+)\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
+    name: body for name, body in re.findall(r"^```(?:python|toml)\n# (\S+)\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
 }
 
 
