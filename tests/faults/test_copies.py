@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,16 @@ AT = Place("/a/run", 1, 10)
 
 
 def copy_of(run: Scene, name: str) -> Scene:
-    """As `cp -r` makes it, in the same `runs`."""
+    """As `cp -r` makes it, in the same `runs`: without files that the run deletes meanwhile."""
     other = Scene(run.root, run.knobs, name=name)
-    shutil.copytree(run.run.root, other.run.root, ignore=shutil.ignore_patterns("ballast", "*.sock", "*.tmp"))
+    left_out = shutil.ignore_patterns("ballast", "*.sock", "*.tmp")
+    shutil.copytree(run.run.root, other.run.root, ignore=left_out, copy_function=copied_if_there)
     return other
+
+
+def copied_if_there(source: str, target: str) -> None:
+    with suppress(FileNotFoundError):
+        shutil.copy2(source, target)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ rollout engine that goes wrong it ends at once."""
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from contextlib import suppress
@@ -106,7 +107,9 @@ def test_an_engine_that_goes_wrong_amid_a_cycle_ends_the_run_with_80_and_the_hea
         flag.touch()
         assert master.end() == ExitCode.MISMATCH == 80, master.text()
         error = master.err.read_text()
-        assert "differ from the trainer's by 0.5 nats on average" in error and "kept:  head is step 0" in error
+        # Less than .5 where it began to go wrong in the middle of the step.
+        assert re.search(r"differ from the trainer's by 0\.\d+ nats on average, more than", error), error
+        assert "kept:  head is step 0" in error
         assert "sampling.engine=hf" in error and "Traceback" not in error
         assert [(code, failure) for _, code, failure in run.attempts()] == [(80, "MISMATCH")], "no second attempt"
         assert run.head_step() == 0

@@ -81,7 +81,7 @@ class Days:
     def run(self, hours: float) -> None:
         waited = ""
         while self.now < hours * HOUR and self.stopped is None:
-            match next_action(self.history, self.profile, self.now, frozenset(), waited):
+            match next_action(self.history, self.profile, self.now, waited):
                 case Wait(seconds, _, failure):
                     self.now, waited = self.now + seconds, failure
                 case Commit():
