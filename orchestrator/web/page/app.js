@@ -38,8 +38,8 @@ function mood(one) {
   return one.state === "paused" || one.state === "stagnant" ? "unsure" : "idle";
 }
 
-async function list(signal) {
-  const said = await ask("runs", {}, signal);
+async function list() {  // not of one view: to open another must not break it off
+  const said = await ask("runs");
   page.runs = said.runs;
   page.folder = said.folder;
   page.listed = Date.now();
@@ -82,7 +82,7 @@ function headline(over) {
 
 async function beat() {
   let { run, view } = place();
-  const listing = !page.listed || Date.now() - page.listed > LIST_MS ? list(page.abort.signal) : null;
+  const listing = !page.listed || Date.now() - page.listed > LIST_MS ? list() : null;
   if (!run || page.listed) await listing;
   if (!run && page.runs.length) {
     run = page.runs.find((one) => one.state !== "unreadable")?.run || page.runs[0].run;

@@ -132,6 +132,18 @@ def test_even_a_defect_of_the_page_could_run_nothing(seen: Browser) -> None:
     assert seen.run("fetch('https://example.com/').then(() => 'sent', () => 'refused')") == "refused"
 
 
+def test_what_a_link_opens_is_asked_for_once(page: Served) -> None:
+    """A first answer that is thrown away costs a pause before the next."""
+    with browser.started() as fresh:
+        fresh.open(page.url)  # brings the token along
+        fresh.wait(SHOWN["overview"])
+        fresh.open("about:blank")
+        before = len(fresh.requests())
+        look(fresh, page, "overview")
+        asked = [url.partition("/api/")[2].partition("?")[0] for url in fresh.requests()[before:] if "/api/" in url]
+    assert sorted(asked) == ["run", "runs", "scores", "series"]
+
+
 def test_nothing_is_asked_of_another_machine(seen: Browser, page: Served) -> None:
     for view in VIEWS:
         look(seen, page, view)
