@@ -59,8 +59,9 @@ def main() -> int:
         if code:
             print(f"a command of the tutorial ended with {code}; its output is above", file=sys.stderr)
             return 1
+        took = time.monotonic() - began  # without the removal of the clone, which nobody who reads it does
         accuracy = score(Path(folder) / "longhaul", environment)
-    print(f"tutorial: {time.monotonic() - began:.0f} s, held-out greedy accuracy {accuracy:.3f}")
+    print(f"tutorial: {took:.0f} s, held-out greedy accuracy {accuracy:.3f}")
     return int(accuracy < LEARNED)
 
 
