@@ -81,7 +81,7 @@ class Connection(sqlite3.Connection):
     on_commit: Callable[[sqlite3.Connection], None]
 
     def execute(self, sql: str, *rest: Any) -> sqlite3.Cursor:
-        if sql not in ("BEGIN IMMEDIATE", "COMMIT") or self.world.current is None or not self.world.is_here():
+        if sql not in ("BEGIN IMMEDIATE", "COMMIT") or self.world.caller() is None:
             return super().execute(sql, *rest)
         try:
             self.world.use_disk(writes=True)
@@ -126,14 +126,14 @@ def wired(machine: Machine, log: io.StringIO, on_commit: Callable[[sqlite3.Conne
 
     def connected(*arguments: Any, **options: Any) -> sqlite3.Connection:
         made: sqlite3.Connection = connect(*arguments, factory=OfThisWorld, **options)
-        if world.current is not None and world.is_here():
-            world.current.connections.append(made)
+        if (task := world.caller()) is not None:
+            task.connections.append(made)
         return made
 
     def acquired(run: RunDir, **options: Any) -> lock.RunLock:
         made = acquire(run, **options)
-        if world.current is not None:
-            world.current.locks.append(made)
+        if (task := world.caller()) is not None:
+            task.locks.append(made)
         return made
 
     def wait(_sources: Any, seconds: float | None) -> set[int]:

@@ -83,6 +83,10 @@ class World:
         """False in another thread of this process, such as one of the test runner's: no task of ours called."""
         return threading.get_ident() == self._thread
 
+    def caller(self) -> Task | None:
+        """The task that calls; None outside of one, and in another thread."""
+        return self.current if self.is_here() else None
+
     # --- time --------------------------------------------------------------------------------------------------
 
     def utc(self) -> float:
