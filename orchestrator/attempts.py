@@ -118,7 +118,7 @@ class Attempts:
             phase = history.current.phase if history.current is not None else "train"
             action = Train(attempt.cycle, attempt.attempt, phase, spec.first_step, spec.end_step, spec.reseed)
         worker = Worker(running.launcher, running.started, directory.log, now)
-        worker.watch = replace(worker.watch, started_at=now, first_step=spec.first_step)
+        worker.watch = replace(worker.watch, started_at=now, first_step=spec.first_step, is_to_pause=None)
         self.pool.active = Active(worker, attempt, action, spec.end_step, directory, worker_pool.oom_kills())
         self.pool.active.state = attempt.state
         if attempt.state == AttemptState.PLANNED:  # its master died between the submission and the next line

@@ -41,7 +41,14 @@ class Watch:
     steps_done: int = 0
     """Steps finished in this attempt."""
     stage: str = ""
+    is_to_pause: bool | None = False
+    """Whether it was last asked to wait between two steps or to go on; None: an earlier master may have asked."""
     stop_asked_at: float | None = None
+
+    def asked_to_pause(self, is_to_pause: bool, now: float) -> Watch:
+        """The master asks it to wait between two steps, or to go on: a worker that waits now owes progress."""
+        progress_at = now if self.stage == PAUSED else self.progress_at
+        return replace(self, is_to_pause=is_to_pause, progress_at=progress_at)
 
     def later_by(self, seconds: float) -> Watch:
         """Postpone every deadline, because the worker or the master did not run for that long."""
@@ -108,7 +115,9 @@ def overdue(
         return ""
     if watch.stage == "checkpoint":
         return "checkpoint" if now - watch.progress_at > checkpoint_s else ""
-    if watch.stage != PAUSED and now - max(watch.progress_at, watch.started_at) > step_s:
+    if watch.stage == PAUSED and watch.is_to_pause:  # it ends by itself after this time, to free the GPU
+        return "pause" if now - watch.progress_at > timeouts.paused_s + step_s + checkpoint_s else ""
+    if now - max(watch.progress_at, watch.started_at) > step_s:
         return f"stage {watch.stage}" if watch.stage else "start"
     if watch.stop_asked_at is not None and now - watch.stop_asked_at > stop_may_wait_s + step_s + checkpoint_s:
         return "stop"

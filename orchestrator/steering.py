@@ -221,8 +221,8 @@ class Steering:
         is_paused = history.paused_at is not None
         if gives_way(history, active.worker.step) or (is_paused and not keeps_worker(self.profile)):
             self.attempts.ask_to_stop(active, now)
-        elif is_paused != active.is_paused:
-            active.is_paused = is_paused
+        elif is_paused != active.worker.watch.is_to_pause:
+            active.worker.watch = active.worker.watch.asked_to_pause(is_paused, now)
             active.worker.send(Message(type="pause" if is_paused else "resume"))
 
     def _where_paused(self, history: History) -> str:

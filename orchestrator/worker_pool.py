@@ -45,8 +45,6 @@ class Active:
     hung: str = ""
     """Name of the missed deadline; empty: none."""
     stop_sent: bool = False
-    is_paused: bool = False
-    """Whether it was asked to wait between two steps."""
     failed_nodes: list[str] = field(default_factory=list)
     """Failed nodes of its job that are already recorded."""
     newest: str = ""

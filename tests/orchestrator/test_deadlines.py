@@ -9,8 +9,9 @@ import pytest
 from orchestrator.deadlines import StepTimes, Watch, overdue, step_deadline_s
 from profiles.schema import Timeouts
 from state.facts import Line
+from workers.contract import PAUSED
 
-RULE = Timeouts(startup_s=10, heartbeat_s=20, step_min_s=100, step_factor=8, checkpoint_s=30)
+RULE = Timeouts(startup_s=10, heartbeat_s=20, step_min_s=100, step_factor=8, checkpoint_s=30, paused_s=300)
 BUSY = Watch(spawned_at=0, ready=True, started_at=0, heard_at=1000, progress_at=1000, steps_done=3, stage="solve")
 
 
@@ -55,6 +56,29 @@ def test_a_worker_that_was_asked_for_a_checkpoint_has_until_its_step_and_the_wri
     works = replace(BUSY, heard_at=now, progress_at=now)
     assert overdue(works, RULE, StepTimes([1.0]), head_bytes=0, now=now, checkpoint_asked_at=1000) == expected
     assert overdue(works, RULE, StepTimes([1.0]), head_bytes=0, now=now) == ""
+
+
+@pytest.mark.parametrize(
+    ("waited_s", "resumed_s_ago", "expected"),
+    [
+        pytest.param(430, None, "", id="as long as a pause may take, with a step and a checkpoint"),
+        pytest.param(431, None, "pause", id="but no longer, or the GPU would never be free"),
+        pytest.param(431, 100, "", id="once asked to go on, it has the time of a step"),
+        pytest.param(431, 101, f"stage {PAUSED}", id="and no longer: it hangs"),
+    ],
+)
+def test_a_worker_that_waits_between_two_steps_has_deadlines_too(
+    waited_s: float, resumed_s_ago: float | None, expected: str
+) -> None:
+    now = 1000 + waited_s
+    watch = replace(BUSY, heard_at=now, stage=PAUSED).asked_to_pause(True, 1000)
+    if resumed_s_ago is not None:
+        watch = watch.asked_to_pause(False, now - resumed_s_ago)
+    assert overdue(watch, RULE, StepTimes([1.0]), head_bytes=0, now=now) == expected
+
+
+def test_a_pause_in_the_middle_of_a_step_gives_the_step_no_more_time() -> None:
+    assert BUSY.asked_to_pause(True, 1090).asked_to_pause(False, 1095).progress_at == BUSY.progress_at
 
 
 def test_a_stop_that_waits_for_a_checkpoint_of_the_workers_own_has_that_much_longer() -> None:
