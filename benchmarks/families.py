@@ -38,7 +38,12 @@ SHAPES: dict[str, tuple[str, tuple[int, int, int, int, int], int, dict[str, Any]
     "Ministral-3-3B": ("ministral3", (3072, 9216, 32, 8, 128), 131_072, {}),
     "Granite-3.3-2B": ("granite", (2048, 8192, 32, 8, 64), 49_159, {"residual_multiplier": 0.22}),
     "GLM-4-9B": ("glm4", (4096, 13_696, 32, 2, 128), 151_552, {"partial_rotary_factor": 0.5, "attention_bias": True}),
-    "EXAONE-4-1.2B": ("exaone4", (2048, 4096, 32, 8, 64), 102_400, {"sliding_window": None}),
+    "EXAONE-4-1.2B": (
+        "exaone4",
+        (2048, 4096, 32, 8, 64),
+        102_400,
+        {"sliding_window": None, "layer_types": ["full_attention"] * LAYERS},
+    ),
     "Apertus-8B": ("apertus", (4096, 21_504, 32, 8, 128), 131_072, {}),
 }
 """Model type; hidden and intermediate sizes, heads of queries and keys, width of a head; vocabulary; what else."""
