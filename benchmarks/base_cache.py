@@ -40,7 +40,7 @@ def main(words: list[str]) -> int:
     args = parser.parse_args(words)
     with tempfile.TemporaryDirectory(prefix="longhaul-base-") as folder:
         os.environ["LONGHAUL_CACHE"] = f"{folder}/cache"
-        base = Path(args.model) if args.model else _made(args.shape, Path(folder) / "base")
+        base = Path(args.model) if args.model else _made(args.shape, Path(folder) / "base", args.device)
         for what, gib, is_cold in (
             ("quantised anew", 0, False),
             ("quantised, and kept", 64, False),
@@ -55,11 +55,15 @@ def main(words: list[str]) -> int:
     return 0
 
 
-def _made(shape: str, base: Path) -> Path:
+def _made(shape: str, base: Path, device: str) -> Path:
+    """device: where billions of numbers are drawn; a GPU takes seconds for what a core takes minutes."""
+    import torch
+
     from workers.models import random_init
 
     base.mkdir()
-    random_init.write(shape, 0, "bfloat16", base)
+    with torch.device(device):
+        random_init.write(shape, 0, "bfloat16", base)
     return base
 
 
