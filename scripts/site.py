@@ -1,4 +1,4 @@
-"""What mkdocs cannot do by itself with these pages: links to files that are no pages, and notebooks."""
+"""What mkdocs cannot do by itself with these pages: links to files outside the site, and notebooks."""
 
 from __future__ import annotations
 

@@ -29,7 +29,8 @@ OPERATORS = frozenset({"&&", "||", "|", ";", "&", "(", ")"})
 
 @dataclass(frozen=True)
 class Block:
-    """page: its path. line: of the fence, from 1 on. kind, why: of the marker, empty if there is none."""
+    """One code block. page: path of its document. line: number of the line with the fence, counted from 1. kind, why:
+    what its marker says; empty without one."""
 
     page: str
     line: int
