@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from functools import cache, cached_property
 
 from profiles.schema import Profile
 from workers.suites.data_files import DataFile, data_folder
@@ -22,9 +22,17 @@ class HeldOutPrograms:
 
     def __init__(self, programs: Iterable[str], folds: Iterable[Callable[[str], bool]] = ()) -> None:
         """folds: rules that hold out a share of all programs, by their normal text."""
-        self._keys = _keys_of(frozenset(programs))
-        self._max_size = max((key.size for key in self._keys), default=0)
+        self._programs = frozenset(programs)
         self._folds = tuple(folds)
+
+    @cached_property
+    def _keys(self) -> frozenset[Key]:
+        """Computed when first asked: a worker that repeats finished rollouts begins to train without them."""
+        return _keys_of(self._programs)
+
+    @cached_property
+    def _max_size(self) -> int:
+        return max((key.size for key in self._keys), default=0)
 
     def __call__(self, program: str) -> bool:
         """Whether `program` is held out. Raises SyntaxError or ValueError if it has no syntax tree."""
@@ -41,8 +49,10 @@ def _keys_of(programs: frozenset[str]) -> frozenset[Key]:
 
 def _definitions(program: str) -> Iterator[Definitions]:
     """The program with and without dead code: code around a function may keep some of its dead code alive."""
-    for keeps_dead_code in (True, False):
-        yield Definitions(program, keeps_dead_code=keeps_dead_code)
+    found = Definitions(program)
+    yield found
+    if found.had_dead_code:
+        yield Definitions(program, keeps_dead_code=True)
 
 
 def held_out_of(profile: Profile) -> HeldOutPrograms:

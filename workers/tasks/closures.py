@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from workers.sandbox.normalise import syntax_tree
-from workers.tasks.dead_code import without_dead_code
+from workers.tasks.dead_code import remove_dead_code
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
@@ -37,8 +37,8 @@ class Definitions:
     def __init__(self, program: str, *, keeps_dead_code: bool = False) -> None:
         """Raises SyntaxError or ValueError if the program has no syntax tree, or one that is nested too deeply."""
         tree = syntax_tree(program)
-        if not keeps_dead_code:
-            tree = without_dead_code(tree)
+        self.had_dead_code = not keeps_dead_code and remove_dead_code(tree)
+        """Whether dead code was removed: without any, the keys are those of `keeps_dead_code`."""
         self._functions = [node for node in ast.walk(tree) if isinstance(node, Function)]
         self._top = [node for node in tree.body if isinstance(node, Function)]
         imports = [name for node in ast.walk(tree) if isinstance(node, _Import) for name in node.names]

@@ -69,15 +69,15 @@ MAX_PASSES = 8
 """Passes over a function: one pass may leave an empty branch whose condition alone kept something else alive."""
 
 
-def without_dead_code(tree: ast.Module) -> ast.Module:
-    """The tree, changed in place."""
-    for _ in range(MAX_PASSES):
+def remove_dead_code(tree: ast.Module) -> bool:
+    """Change the tree in place; returns whether there was anything to remove."""
+    for number in range(MAX_PASSES):
         # Recomputed on each pass: names that an earlier function no longer reads are dead now.
         names = _Names(tree)
         functions = [node for node in ast.walk(tree) if isinstance(node, Function)]
         if not any([_prune(function, names) for function in functions]):
-            break
-    return tree
+            return number > 0
+    return True
 
 
 def _prune(function: Function, names: _Names) -> bool:

@@ -8,7 +8,7 @@ import pytest
 
 from workers.suites.held_out import HeldOutPrograms
 from workers.tasks.closures import Definitions, Key
-from workers.tasks.dead_code import without_dead_code
+from workers.tasks.dead_code import remove_dead_code
 
 BASE = "def f(a):\n    b = a[::-1]\n    return b + a"
 
@@ -16,6 +16,12 @@ BASE = "def f(a):\n    b = a[::-1]\n    return b + a"
 def body(*lines: str) -> str:
     """The base with these lines before its own."""
     return "def f(a):\n" + "".join(f"    {line}\n" for line in lines) + "    b = a[::-1]\n    return b + a"
+
+
+def without_dead_code(program: str) -> str:
+    tree = ast.parse(program)
+    remove_dead_code(tree)
+    return ast.unparse(ast.fix_missing_locations(tree))
 
 
 def key(program: str) -> Key:
@@ -59,9 +65,16 @@ def test_a_dead_statement_hides_no_program(program: str) -> None:
     assert HeldOutPrograms([BASE])(program)
 
 
+@pytest.mark.parametrize("program", [BASE, *DEAD.values(), *ALIVE.values()])
+def test_without_dead_code_to_remove_both_keys_are_the_same(program: str) -> None:
+    bare, whole = Definitions(program), Definitions(program, keeps_dead_code=True)
+    assert bare.had_dead_code == (without_dead_code(program) != ast.unparse(ast.parse(program)))
+    assert bare.had_dead_code or list(bare.entry_keys()) == list(whole.entry_keys())
+
+
 @pytest.mark.parametrize("program", ALIVE.values(), ids=ALIVE)
 def test_what_has_an_effect_stays(program: str) -> None:
-    assert ast.unparse(without_dead_code(ast.parse(program))) == ast.unparse(ast.parse(program))
+    assert without_dead_code(program) == ast.unparse(ast.parse(program))
 
 
 @pytest.mark.parametrize("program", [*DEAD.values(), *(ALIVE[name] for name in ("a name is bound anew and read",))])
@@ -72,7 +85,7 @@ def test_what_is_left_gives_the_same_value(program: str, value: str) -> None:
         exec(text, scope)  # noqa: S102  programs of this file
         return scope["f"](value)  # type: ignore[operator]
 
-    assert result(ast.unparse(ast.fix_missing_locations(without_dead_code(ast.parse(program))))) == result(program)
+    assert result(without_dead_code(program)) == result(program)
 
 
 def test_a_long_chain_of_dead_statements_takes_no_longer_than_its_length() -> None:
