@@ -115,10 +115,10 @@ def overdue(
         return ""
     if watch.stage == "checkpoint":
         return "checkpoint" if now - watch.progress_at > checkpoint_s else ""
-    if watch.stage == PAUSED and watch.is_to_pause:  # it ends by itself after this time, to free the GPU
-        return "pause" if now - watch.progress_at > timeouts.paused_s + step_s + checkpoint_s else ""
-    if now - max(watch.progress_at, watch.started_at) > step_s:
-        return f"stage {watch.stage}" if watch.stage else "start"
+    waits = watch.stage == PAUSED and watch.is_to_pause
+    longest_s = timeouts.paused_s + step_s + checkpoint_s if waits else step_s  # it ends a long pause by itself
+    if now - max(watch.progress_at, watch.started_at) > longest_s:
+        return "pause" if waits else f"stage {watch.stage}" if watch.stage else "start"
     if watch.stop_asked_at is not None and now - watch.stop_asked_at > stop_may_wait_s + step_s + checkpoint_s:
         return "stop"
     if checkpoint_asked_at is not None and now - checkpoint_asked_at > step_s + checkpoint_s:

@@ -77,6 +77,23 @@ def test_a_worker_that_waits_between_two_steps_has_deadlines_too(
     assert overdue(watch, RULE, StepTimes([1.0]), head_bytes=0, now=now) == expected
 
 
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        pytest.param({"checkpoint_asked_at": 1000.0}, "checkpoint", id="a checkpoint"),
+        pytest.param({"stop_asked_at": 1000.0}, "stop", id="a stop"),
+    ],
+)
+def test_a_worker_that_waits_in_a_pause_owes_what_it_is_asked_for(asked: dict[str, float], expected: str) -> None:
+    watch = replace(BUSY, stage=PAUSED, stop_asked_at=asked.get("stop_asked_at")).asked_to_pause(True, 1000)
+
+    def late(now: float) -> str:
+        at = asked.get("checkpoint_asked_at")
+        return overdue(replace(watch, heard_at=now), RULE, StepTimes([1.0]), 0, now, checkpoint_asked_at=at)
+
+    assert (late(1130), late(1131)) == ("", expected)
+
+
 def test_a_pause_in_the_middle_of_a_step_gives_the_step_no_more_time() -> None:
     assert BUSY.asked_to_pause(True, 1090).asked_to_pause(False, 1095).progress_at == BUSY.progress_at
 
