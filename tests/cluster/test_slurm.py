@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,22 @@ def test_a_pause_keeps_the_job_and_a_long_one_ends_it(cluster: Cluster, clean: C
     assert ask(run.run, "resume", 60)["ok"]
     assert master.end() == 0, master.text()
     assert active_job(master) != job
+    check_invariants(run, clean.ending)
+
+
+def test_a_paused_job_goes_on_whose_master_died_before_it_could_tell(
+    cluster: Cluster, clean: Clean, tmp_path: Path
+) -> None:
+    run = on_slurm(tmp_path, **SLOW, timeouts__paused_s=20)
+    master = run.start(env=cluster.env)
+    job_of(master)
+    assert ask(run.run, "pause", 60)["ok"]
+    master.kill()
+    with closing(sqlite3.connect(run.run.store)) as db, db:  # it resumed the run; its message was never sent
+        db.execute("DELETE FROM requests WHERE kind='pause'")
+    second = run.start(env=cluster.env)
+    assert second.end() == 0, second.text()
+    assert [state for state, _ in states(run)] == ["succeeded"], "the pause was not waited out, which ends the job"
     check_invariants(run, clean.ending)
 
 
