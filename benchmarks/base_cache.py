@@ -10,6 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks.ranks import made_once
 from profiles.shapes import ARCHITECTURES
 
 LOAD = """
@@ -40,7 +41,11 @@ def main(words: list[str]) -> int:
     args = parser.parse_args(words)
     with tempfile.TemporaryDirectory(prefix="longhaul-base-") as folder:
         os.environ["LONGHAUL_CACHE"] = f"{folder}/cache"
-        base = Path(args.model) if args.model else _made(args.shape, Path(folder) / "base", args.device)
+        if args.model:
+            base = Path(args.model)
+        else:
+            (base := Path(folder) / "base").mkdir()
+            made_once(args.shape, str(base))
         for what, gib, is_cold in (
             ("quantised anew", 0, False),
             ("quantised, and kept", 64, False),
@@ -53,18 +58,6 @@ def main(words: list[str]) -> int:
             found = _measured(base, args.device, gib)
             print(f"{what:<22}  hash of the base {found['hash']:6.2f} s   load {found['load']:7.2f} s", flush=True)
     return 0
-
-
-def _made(shape: str, base: Path, device: str) -> Path:
-    """device: where billions of numbers are drawn; a GPU takes seconds for what a core takes minutes."""
-    import torch
-
-    from workers.models import random_init
-
-    base.mkdir()
-    with torch.device(device):
-        random_init.write(shape, 0, "bfloat16", base)
-    return base
 
 
 def _measured(base: Path, device: str, gib: float) -> dict[str, float]:
