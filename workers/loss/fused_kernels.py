@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from workers.failures import is_out_of_memory
+from workers.head_products import blocks_of, logits_buffer
 
 TILE = 8192
 """Vocabulary entries converted or multiplied at a time where a temporary tensor is unavoidable."""
@@ -88,9 +89,9 @@ class TritonChunk:
     """Triton: one pass for the statistics, one for the gradient, which also rounds it to the head's own dtype."""
 
     def __init__(self, shape: tuple[int, int], weight: Tensor) -> None:
-        self.logits = weight.new_empty(shape, dtype=torch.float32)
+        self.logits = logits_buffer(shape[0], weight, torch.float32)
         # A float32 gradient takes the logits' place; a 16-bit one cannot overwrite 32-bit logits in place.
-        self._dz = self.logits if weight.dtype == torch.float32 else weight.new_empty(shape)
+        self._dz = self.logits if weight.dtype == torch.float32 else logits_buffer(shape[0], weight, weight.dtype)
 
     def read(self, targets: Tensor) -> tuple[Tensor, Tensor]:
         log_probs, self._norm, self._entropy = kernels().statistics(self.logits, targets)
@@ -138,7 +139,8 @@ def logits_into(out: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor | None
     if hidden.dtype == out.dtype:
         torch.mm(hidden, weight.t(), out=out)
     elif hidden.is_cuda:
-        torch.mm(hidden, weight.t(), out_dtype=out.dtype, out=out)
+        for block in blocks_of(len(weight)):
+            torch.mm(hidden, weight[block].t(), out_dtype=out.dtype, out=out[:, block])
     else:
         wide = hidden.to(out.dtype)
         for begin in range(0, len(weight), TILE):
@@ -155,7 +157,9 @@ def times_weight(dz: Tensor, weight: Tensor) -> Tensor:
     if weight.dtype == wide:
         return dz @ weight
     if weight.is_cuda:
-        return torch.mm(dz.to(weight.dtype), weight, out_dtype=wide)
+        dz = dz.to(weight.dtype)
+        first, *rest = (torch.mm(dz[:, block], weight[block], out_dtype=wide) for block in blocks_of(len(weight)))
+        return first.add_(rest[0]) if rest else first
     total = dz.new_zeros(len(dz), weight.shape[1])
     for begin in range(0, len(weight), TILE):
         total += dz[:, begin : begin + TILE] @ weight[begin : begin + TILE].to(wide)

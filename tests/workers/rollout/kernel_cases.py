@@ -60,10 +60,11 @@ def operations() -> Operations:
 
 
 def model_for(name: str) -> Any:
-    """The family with sums over multiples of 64, and adapters on all its layers."""
+    """The family with sums over multiples of 64, an odd vocabulary, and adapters on all its layers."""
     kind, changes = FAMILIES[name]
     two = {field: changes[field][:2] for field in ("layer_types", "no_rope_layers") if field in changes}
-    FAMILIES["wide"] = kind, {**changes, **two, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2}
+    sizes = {"vocab_size": 269, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2}
+    FAMILIES["wide"] = kind, {**changes, **two, **sizes}
     model = model_of("wide").requires_grad_(False)
     lora.inject(model, Adapter(rank=4, alpha=8.0, targets=tuple(linear_names(model))), seed=0)
     for parameter_name, parameter in model.named_parameters():

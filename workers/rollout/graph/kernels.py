@@ -499,6 +499,7 @@ def vocabulary_tiles(
     inner,
     arg,
     V,
+    STRIDE,
     NUM_TILES,
     scale,
     cap,
@@ -510,7 +511,7 @@ def vocabulary_tiles(
     row, tile = tl.program_id(0), tl.program_id(1)
     columns = tile * TILE + tl.arange(0, TILE)
     inside = columns < V
-    z = tl.load(logits + row.to(tl.int64) * V + columns, mask=inside, other=0.0).to(tl.float32)
+    z = tl.load(logits + row.to(tl.int64) * STRIDE + columns, mask=inside, other=0.0).to(tl.float32)
     z = tl.where(inside, _shaped(z, scale, cap, HAS_SCALE, HAS_CAP) / tl.load(temperature), -1e30)
     top = tl.max(z, 0)
     exp = tl.where(inside, tl.exp(z - top), 0.0)
@@ -541,6 +542,7 @@ def draw(
     out_log_probs,
     out_entropies,
     V,
+    STRIDE,
     NUM_TILES,
     room,
     scale,
@@ -573,7 +575,7 @@ def draw(
         before = tl.sum(tl.where(numbers < tile, mass, 0.0), 0) / total
         columns = tile * TILE + tl.arange(0, TILE)
         inside = columns < V
-        line = logits + row.to(tl.int64) * V
+        line = logits + row.to(tl.int64) * STRIDE
         heat = tl.load(temperature)
         z = (
             _shaped(tl.load(line + columns, mask=inside, other=0.0).to(tl.float32), scale, cap, HAS_SCALE, HAS_CAP)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, linear, relu, rms_norm, scaled_dot_product_attention, silu
 
+from workers.head_products import times_head
 from workers.models.fused_layers import rotate
 from workers.models.head import capped
 from workers.rollout.engine import cumulated_sum
@@ -52,7 +53,8 @@ class Operations(Protocol):
         """activation(gate) * up, or activation(up) without a gate: [M, intermediate]"""
 
     def draw(self, logits: Tensor, state: State, scale: float = 1.0, cap: float | None = None) -> None:
-        """The next token of each active row among the first M. logits: [M, V], which become cap(scale * logits)."""
+        """The next token of each active row among the first M. logits: [M, V], in rows of any stride,
+        which become cap(scale * logits)."""
 
 
 def decode_step(weights: Weights, state: State, ropes: Mapping[str, Tensor], rows: int, ops: Operations) -> None:
@@ -71,7 +73,7 @@ def decode_step(weights: Weights, state: State, ropes: Mapping[str, Tensor], row
         parts, before = ops.project(ops.gate_up(x, layer.gate_up, layer.gate), layer.down), layer.down
         how = layer.of_mlp
     _, x = ops.add_norm(residual, parts, before, weights.norm, how, is_last=True)
-    ops.draw(linear(x, weights.head), state, weights.described.logit_scale, weights.described.logit_cap)
+    ops.draw(times_head(x, weights.head), state, weights.described.logit_scale, weights.described.logit_cap)
 
 
 class TorchOperations:

@@ -350,7 +350,18 @@ class TritonOperations:
         arg = torch.empty(rows * tiles, dtype=torch.int32, device=logits.device)
         shaping = {"HAS_SCALE": scale != 1.0, "HAS_CAP": cap is not None, "TILE": VOCABULARY_TILE, "num_warps": 8}
         kernels.vocabulary_tiles[(rows, tiles)](
-            logits, state.temperature, tops, sums, inner, arg, vocabulary, tiles, scale, cap or 0.0, **shaping
+            logits,
+            state.temperature,
+            tops,
+            sums,
+            inner,
+            arg,
+            vocabulary,
+            logits.stride(0),
+            tiles,
+            scale,
+            cap or 0.0,
+            **shaping,
         )
         kernels.draw[(rows,)](
             logits,
@@ -371,6 +382,7 @@ class TritonOperations:
             state.out_log_probs,
             state.out_entropies,
             vocabulary,
+            logits.stride(0),
             tiles,
             state.shape.room,
             scale,
