@@ -1,10 +1,10 @@
 """Captured decode steps and training passes of each family's real shape on a GPU, beside Qwen2's by bytes read.
 
-Weights are random, in NF4, with an adapter of rank 16 on all layers. Eight layers of each shape and its output head:
-more would only take longer. A step reads all weights, the adapter and the caches of its rows once; "us/GB" is its time
-for each GB of these, and "of Qwen2" that of Qwen2.5-1.5B's. A training pass is one row of a prompt of 128 tokens with
-four completions of 512: forward and backward through the layers, written out, beside the model's own modules with
-gradient checkpointing.
+Weights are random, in NF4, with an adapter of rank 16 on all layers. Each shape has eight layers and its output head;
+with --whole all its layers, of which the head is then a smaller share. A step reads all weights, the adapter and the
+caches of its rows once; "us/GB" is its time for each GB of these, and "of Qwen2" that of Qwen2.5-1.5B's. A training
+pass is one row of a prompt of 128 tokens with four completions of 512: forward and backward through the layers, written
+out, beside the model's own modules with gradient checkpointing.
 """
 
 from __future__ import annotations
@@ -13,59 +13,67 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-LAYERS, PROMPT, COMPLETION, ANSWERS = 8, 128, 512, 4
-_SLIDING = {"sliding_window": 512, "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 2}
-SHAPES: dict[str, tuple[str, tuple[int, int, int, int, int], int, dict[str, Any]]] = {
-    "Qwen2.5-1.5B": ("qwen2", (1536, 8960, 12, 2, 128), 151_936, {}),
-    "Qwen3-0.6B": ("qwen3", (1024, 3072, 16, 8, 128), 151_936, {}),
-    "Qwen3-1.7B": ("qwen3", (2048, 6144, 16, 8, 128), 151_936, {}),
-    "Qwen3-4B": ("qwen3", (2560, 9728, 32, 8, 128), 151_936, {}),
-    "Llama-3.2-1B": ("llama", (2048, 8192, 32, 8, 64), 128_256, {}),
-    "Llama-3.2-3B": ("llama", (3072, 8192, 24, 8, 128), 128_256, {}),
-    "Gemma-3-1B": ("gemma3_text", (1152, 6912, 4, 1, 256), 262_144, {**_SLIDING, "query_pre_attn_scalar": 256}),
-    "Gemma-2-2B": ("gemma2", (2304, 9216, 8, 4, 256), 256_000, {"sliding_window": 4096}),
-    "SmolLM3-3B": ("smollm3", (2048, 11_008, 16, 4, 128), 128_256, {"no_rope_layers": [1, 1, 1, 0] * 2}),
-    "OLMo-2-1B": ("olmo2", (2048, 8192, 16, 16, 128), 100_352, {}),
+FEW_LAYERS, PROMPT, COMPLETION, ANSWERS = 8, 128, 512, 4
+_SLIDING = {"sliding_window": 512, "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 5}
+SHAPES: dict[str, tuple[str, tuple[int, int, int, int, int, int], int, dict[str, Any]]] = {
+    "Qwen2.5-1.5B": ("qwen2", (1536, 8960, 12, 2, 128, 28), 151_936, {}),
+    "Qwen3-0.6B": ("qwen3", (1024, 3072, 16, 8, 128, 28), 151_936, {}),
+    "Qwen3-1.7B": ("qwen3", (2048, 6144, 16, 8, 128, 28), 151_936, {}),
+    "Qwen3-4B": ("qwen3", (2560, 9728, 32, 8, 128, 36), 151_936, {}),
+    "Llama-3.2-1B": ("llama", (2048, 8192, 32, 8, 64, 16), 128_256, {}),
+    "Llama-3.2-3B": ("llama", (3072, 8192, 24, 8, 128, 28), 128_256, {}),
+    "Gemma-3-1B": ("gemma3_text", (1152, 6912, 4, 1, 256, 26), 262_144, {**_SLIDING, "query_pre_attn_scalar": 256}),
+    "Gemma-2-2B": ("gemma2", (2304, 9216, 8, 4, 256, 26), 256_000, {"sliding_window": 4096}),
+    "SmolLM3-3B": ("smollm3", (2048, 11_008, 16, 4, 128, 36), 128_256, {"no_rope_layers": [1, 1, 1, 0] * 9}),
+    "OLMo-2-1B": ("olmo2", (2048, 8192, 16, 16, 128, 16), 100_352, {}),
     "Phi-4-mini": (
         "phi3",
-        (3072, 8192, 24, 8, 128),
+        (3072, 8192, 24, 8, 128, 32),
         200_064,
         {
             "sliding_window": None,
             "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.75},
         },
     ),
-    "Ministral-3-3B": ("ministral3", (3072, 9216, 32, 8, 128), 131_072, {}),
-    "Granite-3.3-2B": ("granite", (2048, 8192, 32, 8, 64), 49_159, {"residual_multiplier": 0.22}),
-    "GLM-4-9B": ("glm4", (4096, 13_696, 32, 2, 128), 151_552, {"partial_rotary_factor": 0.5, "attention_bias": True}),
+    "Ministral-3-3B": ("ministral3", (3072, 9216, 32, 8, 128, 26), 131_072, {}),
+    "Granite-3.3-2B": ("granite", (2048, 8192, 32, 8, 64, 40), 49_159, {"residual_multiplier": 0.22}),
+    "GLM-4-9B": (
+        "glm4",
+        (4096, 13_696, 32, 2, 128, 40),
+        151_552,
+        {"partial_rotary_factor": 0.5, "attention_bias": True},
+    ),
     "EXAONE-4-1.2B": (
         "exaone4",
-        (2048, 4096, 32, 8, 64),
+        (2048, 4096, 32, 8, 64, 30),
         102_400,
-        {"sliding_window": None, "layer_types": ["full_attention"] * LAYERS},
+        {"sliding_window": None, "layer_types": ["full_attention"] * 30},
     ),
-    "Apertus-8B": ("apertus", (4096, 21_504, 32, 8, 128), 131_072, {}),
+    "Apertus-8B": ("apertus", (4096, 21_504, 32, 8, 128, 32), 131_072, {}),
 }
-"""Model type; hidden and intermediate sizes, heads of queries and keys, width of a head; vocabulary; what else."""
+"""Model type; hidden and intermediate sizes, heads of queries and keys, width of a head, layers; vocabulary; what
+else."""
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks families", description=__doc__)
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--rows", nargs="+", type=int, default=[8, 64])
+    parser.add_argument("--whole", action="store_true", help=f"all layers of each shape in place of {FEW_LAYERS}")
     args = parser.parse_args(arguments)
     import torch
 
     if not torch.cuda.is_available():
         print("needs a GPU")
         return 2
+    depth = "all" if args.whole else FEW_LAYERS
     print(f"reproduce: python -m benchmarks families {' '.join(arguments)}")
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {LAYERS} layers, NF4, adapters of rank 16\n")
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {depth} layers, NF4, adapters of rank 16\n")
     steps = "".join(f"{f'{rows} rows, us':>13}{'us/GB':>8}{'of Qwen2':>10}" for rows in args.rows)
     print(f"{'':<16}{steps}{'pass, ms':>10}{'modules':>9}")
     first: list[float] = []
     for name in dict.fromkeys([next(iter(SHAPES)), *args.shapes]):
-        model = model_of(name)
+        model = model_of(name, is_whole=args.whole)
         found = [decoded(model, rows) for rows in args.rows]
         per_gb = [time / gb for time, gb in found]
         first = first or per_gb
@@ -78,7 +86,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def model_of(name: str) -> Any:
+def model_of(name: str, *, is_whole: bool) -> Any:
     import torch
     from bitsandbytes.nn import modules as four_bits
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
@@ -87,13 +95,13 @@ def model_of(name: str) -> Any:
     from workers.models import attention, fast_graphs, fused_layers, lora
     from workers.models.adapters import linear_names
 
-    kind, (hidden, inner, heads, key_heads, width), vocabulary, changes = SHAPES[name]
-    if "layer_types" in changes:
-        changes = {**changes, "layer_types": changes["layer_types"][:LAYERS]}
+    kind, (hidden, inner, heads, key_heads, width, depth), vocabulary, changes = SHAPES[name]
+    layers = depth if is_whole else FEW_LAYERS
+    changes = {key: value[:layers] if isinstance(value, list) else value for key, value in changes.items()}
     config = CONFIG_MAPPING[kind](
         **{
             "vocab_size": vocabulary,
-            "num_hidden_layers": LAYERS,
+            "num_hidden_layers": layers,
             "hidden_size": hidden,
             "intermediate_size": inner,
             "num_attention_heads": heads,

@@ -24,6 +24,7 @@ from typing import Any
 from benchmarks.contenders import tables
 from benchmarks.contenders.lengths import distribution_text
 from benchmarks.contenders.watch import device_peak
+from benchmarks.contenders.workload import SHAPES
 
 STEPS = ("native", "hf", "trl", "trl-vllm", "trl-vllm-sleep", "trl-vllm-bf16")
 DECODE = ("native", "hf", "vllm-nf4", "vllm-bf16")
@@ -51,7 +52,7 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
         metavar="NAME",
         help=f"of {', '.join(STEPS)}; all by default. With --decode of {', '.join(DECODE)}",
     )
-    parser.add_argument("--shape", choices=("r1-qwen-1.5b", "tiny"), default="r1-qwen-1.5b")
+    parser.add_argument("--shape", choices=SHAPES, default="r1-qwen-1.5b", help="of the random model (r1-qwen-1.5b)")
     parser.add_argument("--group-size", type=int, nargs="+", default=[8], metavar="G")
     parser.add_argument("--prompt", type=int, default=128, metavar="TOKENS")
     parser.add_argument("--completion", type=int, default=512, metavar="TOKENS")

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from benchmarks.contenders.lengths import lengths_of
 from profiles.shapes import ARCHITECTURES
 
 SHAPES: dict[str, dict[str, Any]] = {
-    "r1-qwen-1.5b": ARCHITECTURES["r1-qwen-1.5b"],
+    **ARCHITECTURES,
     "tiny": ARCHITECTURES["qwen2-tiny"] | {"vocab_size": 512, "tie_word_embeddings": False},
 }
 SEED = 0
@@ -72,18 +73,15 @@ def write_model(shape: str, directory: Path) -> None:
     """
     import torch
     from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
-    from transformers import AutoModelForCausalLM, Qwen2Config
+    from transformers import AutoConfig, AutoModelForCausalLM
 
-    facts = SHAPES[shape]
+    rope = {"rope_theta": 10_000.0, "rope_type": "default"}
+    usual: dict[str, Any] = {"tie_word_embeddings": True, "rope_parameters": rope}
+    facts = copy.deepcopy(usual | SHAPES[shape])  # a config writes into the parameters that it is given
     size = facts["vocab_size"]
     end = f"t{size - 1}"
-    config = Qwen2Config(
-        **facts,
-        bos_token_id=None,
-        eos_token_id=size - 1,
-        pad_token_id=size - 1,
-        rope_parameters={"rope_theta": 10_000.0, "rope_type": "default"},
-    )
+    describe: Any = AutoConfig.for_model
+    config = describe(**facts, bos_token_id=None, eos_token_id=size - 1, pad_token_id=size - 1)
     make: Any = AutoModelForCausalLM.from_config
     torch.manual_seed(SEED)
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
