@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 from typing import Any
 
@@ -11,6 +12,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, Qwen2Config, Qwen
 
 from profiles.schema import Adapter
 from tests.workers.rollout.models import direct_log_probs
+from workers.head_products import times_head
 from workers.models import attention, lora
 from workers.models.adapters import linear_names
 from workers.rollout.decoder import Decoder
@@ -244,23 +246,31 @@ def keeping(draw: Any, logits: list[torch.Tensor]) -> Any:
 @pytest.mark.parametrize("how", ["bfloat16", "bfloat16, adapters", "nf4, adapters"])
 @pytest.mark.parametrize("name", OTHERS)
 @torch.inference_mode()
-def test_a_step_of_every_family_is_plain_pytorch_s(name: str, how: str) -> None:
+def test_a_step_of_every_family_rounds_no_worse_than_plain_pytorch(name: str, how: str) -> None:
+    """Beside float32: Gemma 4 does not scale its scores, so a rounding may move its logits by some percent."""
     model = other_model(name, nf4="nf4" in how, has_adapters="adapters" in how)
+    exact = copy.deepcopy(model).float()
+    for rows in (1, 8, 13, 64):
+        right, _ = step_of(exact, rows, TorchOperations())
+        plain, mine = step_of(model, rows, TorchOperations())
+        for ops in kinds():
+            found, theirs = step_of(model, rows, ops)
+            for number in range(len(mine.keys)):
+                assert apart(theirs.keys[number], mine.keys[number]) < TOLERANCE
+                assert apart(theirs.values[number], mine.values[number]) < TOLERANCE
+            assert apart(found, right) < max(TOLERANCE, 1.5 * apart(plain, right))
+
+
+def step_of(model: Any, rows: int, ops: Any) -> tuple[torch.Tensor, State]:
+    """The logits of a step, and what it leaves. The caches begin with the same numbers for each dtype."""
     weights, decoder = Weights(model), Decoder(model)
     weights.refresh()
     decoder.grow_rope(256)
-    for ops in kinds():
-        for rows in (1, 8, 13, 64):
-            mine, theirs = state_of(weights, rows), state_of(weights, rows)
-            logits: list[torch.Tensor] = []
-            for each, state in ((TorchOperations(), mine), (ops, theirs)):
-                with pytest.MonkeyPatch.context() as patch:
-                    patch.setattr(each, "draw", keeping(each.draw, logits))
-                    decode_step(weights, state, decoder.ropes, rows, each)
-            for number in range(len(weights.layers)):
-                assert apart(theirs.keys[number], mine.keys[number]) < TOLERANCE
-                assert apart(theirs.values[number], mine.values[number]) < TOLERANCE
-            assert apart(logits[1], logits[0]) < 2 * TOLERANCE  # of two layers
+    state, logits = state_of(weights, rows, model.dtype), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ops, "draw", keeping(ops.draw, logits))
+        decode_step(weights, state, decoder.ropes, rows, ops)
+    return logits[0].float(), state
 
 
 @pytest.mark.parametrize("name", ["qwen3-1.7b", "gemma3-1b", "phi-4-mini", "olmo3"])
@@ -321,11 +331,11 @@ def test_a_product_with_a_one_is_the_weight_that_the_trainer_computes_with(rows:
             assert torch.equal(found, expected[:, [at % inputs for at in range(first, first + rows)]].T)
 
 
-def state_of(weights: Weights, rows: int) -> State:
+def state_of(weights: Weights, rows: int, dtype: torch.dtype = torch.bfloat16) -> State:
     generator = torch.Generator("cuda").manual_seed(rows)
-    state = State(Shape(rows, 256, 8), weights.caches, torch.bfloat16, torch.device("cuda", 0))
+    state = State(Shape(rows, 256, 8), weights.caches, dtype, torch.device("cuda", 0))
     for cache in (*state.keys, *state.values):
-        cache.normal_(generator=generator)
+        cache.copy_(torch.randn(cache.shape, generator=generator, device="cuda").bfloat16())
     state.set_sampling(Sampling(max_new_tokens=8, temperature=0.8), [7])
     places = torch.arange(rows, device="cuda")
     uniforms = torch.rand(rows, 8, generator=generator, device="cuda")
@@ -333,11 +343,13 @@ def state_of(weights: Weights, rows: int) -> State:
     return state
 
 
+@pytest.mark.parametrize("vocabulary", [5000, 5001])
 @torch.inference_mode()
-def test_a_draw_is_plain_pytorch_s() -> None:
+def test_a_draw_is_plain_pytorch_s(vocabulary: int) -> None:
     weights = Weights(make_model("1.5b", nf4=False, targets=()))
     mine, theirs = state_of(weights, 64), state_of(weights, 64)
-    logits = (torch.randn(64, 5000, device="cuda") * 3).bfloat16()
+    head = torch.randn(vocabulary, 16, device="cuda").bfloat16()
+    logits = times_head((torch.randn(64, 16, device="cuda") * 0.75).bfloat16(), head)
     TorchOperations().draw(logits, mine)
     kinds()[0].draw(logits, theirs)
     same = mine.tokens == theirs.tokens  # a number at the very edge between two tokens may fall to the other side
