@@ -19,15 +19,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from state.cycle_times import PARTS, parts_of
 from state.layout import RunDir
 from state.reader import Reader
 
-KINDS = {
-    "generation": ("propose", "solve", "rollout"),
-    "update": ("update",),
-    "sandbox": ("validate_proposals", "judge"),
-}
-"""Kind -> stages of a step. Any other stage, such as `measuring`, counts as rest."""
 SPENT = ("sandbox", "rest", "between")
 """Overhead: everything except generation and update."""
 
@@ -99,20 +94,14 @@ def read(directory: Path) -> list[Step]:
     return steps
 
 
-def parts_of(metrics: Mapping[str, float], seconds: float) -> dict[str, float]:
-    """Seconds of one step by kind; unassigned time is `rest`. (pure)"""
-    parts = {kind: sum(metrics.get(f"seconds/{stage}", 0.0) for stage in stages) for kind, stages in KINDS.items()}
-    return parts | {"rest": max(0.0, seconds - sum(parts.values()))}
-
-
 def shares(steps: Sequence[Step]) -> dict[str, float]:
     """kind -> share of the total wall time, including time between steps. (pure)"""
     total = sum(step.seconds + step.parts["between"] for step in steps)
-    return {kind: sum(step.parts[kind] for step in steps) / total for kind in (*KINDS, "rest", "between")}
+    return {kind: sum(step.parts[kind] for step in steps) / total for kind in (*PARTS, "rest", "between")}
 
 
 def table(steps: Sequence[Step]) -> str:
-    kinds = (*KINDS, "rest", "between")
+    kinds = (*PARTS, "rest", "between")
     lines = ["  step  seconds" + "".join(f"{kind:>12}" for kind in kinds)]
     lines += [
         f"{step.number:>6}{step.seconds:>9.2f}" + "".join(f"{step.parts[kind]:>12.3f}" for kind in kinds)

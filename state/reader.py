@@ -12,6 +12,8 @@ from typing import Any
 from profiles.errors import ExitCode, LonghaulError
 from state import event_kinds
 from state.answers import answers_of
+from state.cycle_times import NEWEST as NEWEST_CYCLES
+from state.cycle_times import CycleTime, time_of
 from state.history import (
     WINDOW,
     AnswerBits,
@@ -362,6 +364,28 @@ class Reader:
         sql = f"SELECT {_VALIDATION} FROM validations WHERE rowid=?"
         found = [_validation(self._rows(sql, [number])[0]) for number in kept]
         return tuple(sorted(found, key=lambda one: one.step))
+
+    def cycle_times(self, cycles: int = NEWEST_CYCLES) -> list[CycleTime]:
+        """What the time of the newest committed cycles with steps went into, oldest first."""
+        rows = self._rows(
+            "SELECT cycle, started_at, committed_at FROM cycles WHERE state='committed' AND cycle>0"
+            " ORDER BY cycle DESC LIMIT ?",
+            [cycles],
+        )
+        found = []
+        for cycle, begun, committed in reversed(rows):
+            steps = self._rows(
+                "SELECT t_wall, coalesce(seconds, 0), metrics FROM trained_steps WHERE cycle=? ORDER BY step", [cycle]
+            )
+            validated = self._rows(
+                "SELECT min(t_wall) FILTER (WHERE type=?), max(t_wall) FILTER (WHERE type=?) FROM events"
+                " WHERE cycle=? AND role='validate'",
+                [event_kinds.STARTED.name, event_kinds.DONE.name, cycle],
+            )[0]
+            if steps:
+                timed = [(end, seconds, json.loads(metrics)) for end, seconds, metrics in steps]
+                found.append(time_of(cycle, (begun, committed), timed, validated if all(validated) else None))
+        return found
 
     def last_trained(self) -> int:
         """The newest committed step; 0 without any."""

@@ -25,6 +25,7 @@ from orchestrator.nodes import as_lines
 from orchestrator.runs import find_run
 from profiles.worker_kinds import kind_of_stored
 from state import event_kinds
+from state.cycle_times import CycleTime, learning_share
 from state.evaluations import EvaluationDir, read_evaluations
 from state.history import History, ValidationFacts
 from state.layout import RunDir
@@ -66,6 +67,7 @@ def collect(run_dir: RunDir, now: float) -> dict[str, Any]:
         trained = newest_step(reader, history.step)
         reading = reading_of(reader.steps(NEWEST))
         nodes = as_lines(reader.node_failures(), now)
+        times = reader.cycle_times()
     finally:
         reader.close()
     exact, reason = exactness(profile, versions)
@@ -94,6 +96,7 @@ def collect(run_dir: RunDir, now: float) -> dict[str, Any]:
         "finds_tasks": kind_of_stored(profile).finds_tasks,
         "problems": problems(reading),
         "training_s": round(history.training_s, 3),
+        "time": time_of(times),
         "heartbeat_age_s": round(age, 3),
         "paused_s": None if history.paused_at is None else round(max(0.0, now - history.paused_at), 3),
         "validation_asked": history.validation_asked,
@@ -115,6 +118,21 @@ def jobs_of(run_dir: RunDir) -> list[str]:
             if isinstance(handle, dict) and handle.get("job"):
                 found.append(f"{handle['job']} of {handle.get('launcher', '')}")
     return found
+
+
+def time_of(cycles: Sequence[CycleTime]) -> dict[str, Any] | None:
+    """Shares of the newest cycles' time; None before the first is committed. (pure)"""
+    whole = sum(one.whole for one in cycles)
+    if not whole:
+        return None
+    learning, validation = learning_share(cycles), sum(one.validation for one in cycles) / whole
+    return {
+        "first": cycles[0].cycle,
+        "last": cycles[-1].cycle,
+        "learning": round(learning, 4),
+        "validation": round(validation, 4),
+        "rest": round(max(0.0, 1.0 - learning - validation), 4),
+    }
 
 
 def nearness_of(history: History, profile: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -233,6 +251,7 @@ def render(facts: Mapping[str, Any]) -> str:
         lines.append(f"model       {facts['path']}")
     lines += [
         f"work        {duration(facts['training_s'])} of training, {_worked_on(facts)}",
+        *([f"time        {_time(facts['time'])}"] if facts["time"] else []),
         f"resume      {facts['exactness']}: {facts['exactness_reason']}",
         f"processes   {_processes(facts)}",
     ]
@@ -248,6 +267,11 @@ def _worked_on(facts: Mapping[str, Any]) -> str:
     if facts["problems"]:
         return str(facts["problems"]["text"])
     return f"{count(facts['examples'])} distinct tasks found" if facts["finds_tasks"] else "no problem read yet"
+
+
+def _time(found: Mapping[str, Any]) -> str:
+    shares = f"{percent(found['learning'])} rollouts and updates, {percent(found['validation'])} validation"
+    return f"{shares}, {percent(found['rest'])} all else (cycles {found['first']} to {found['last']})"
 
 
 def _scores(facts: Mapping[str, Any]) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any
 from orchestrator.report.charts import charted
 from profiles.worker_kinds import kind_of_stored
 from state import event_kinds
+from state.cycle_times import CycleTime
 from state.evaluations import EvaluationDir, SuiteFacts, read_evaluations
 from state.history import CheckpointFacts, CycleFacts, History, StepFacts, ValidationFacts
 from state.layout import RunDir
@@ -54,6 +55,8 @@ class Facts:
     evaluations: tuple[SuiteFacts, ...] = ()
     validating_s: float = 0.0
     """Of all validations."""
+    times: tuple[CycleTime, ...] = ()
+    """Of the newest cycles, oldest first."""
 
     @property
     def finds_tasks(self) -> bool:
@@ -78,6 +81,7 @@ def read_facts(run: RunDir) -> Facts:
             failures=failed_attempts(reader),
             examples=tuple(reader.examples(EXAMPLES_SHOWN)),
             evaluations=read_evaluations(EvaluationDir.of(run), ROWS_SHOWN),
+            times=tuple(reader.cycle_times()),
         )
     finally:
         reader.close()

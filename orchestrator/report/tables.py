@@ -12,6 +12,7 @@ from orchestrator.report.curves import seconds_of_parts
 from orchestrator.report.escaping import text
 from orchestrator.report.facts import Facts
 from profiles.metrics import MEAN_REWARD
+from state.cycle_times import CycleTime, learning_share
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -121,4 +122,12 @@ def time(facts: Facts) -> str:
         ("starts, hand-overs, pauses", max(0.0, whole - training - facts.validating_s)),
     ]
     shown = [(name, duration(seconds), percent(seconds / whole) if whole else "") for name, seconds in rows if seconds]
-    return table(("what", "time", "share"), shown)
+    return table(("what", "time", "share"), shown) + _newest(facts.times)
+
+
+def _newest(times: Sequence[CycleTime]) -> str:
+    """What the whole run cannot tell, since it includes the time in which the run was stopped."""
+    if not times:
+        return ""
+    cycles = f"cycles {times[0].cycle} to {times[-1].cycle}"
+    return f'<div class="note">rollouts and updates: {percent(learning_share(times))} of {cycles}</div>'

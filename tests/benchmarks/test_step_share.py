@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.step_share import Step, parts_of, shares, table
+from benchmarks.step_share import Step, shares, table
+from state.cycle_times import parts_of
 
 METRICS = {
     "seconds/propose": 3.0, "seconds/solve": 4.0, "seconds/judge": 1.0, "seconds/validate_proposals": 0.5,

@@ -135,7 +135,7 @@ STATUS: dict[str, Any] = {
     "step": 54, "steps_total": None,
     "head": None, "validation": None, "other_suites": {}, "master_pid": None, "worker_pid": None, "stop_reason": "",
     "exactness": "x", "exactness_reason": "y", "examples": 0, "training_s": 9.0, "heartbeat_age_s": 1.0, "failures": 0,
-    "evaluations": [], "path": "", "jobs": [], "nodes_left_out": [], "stagnation": "",
+    "evaluations": [], "path": "", "time": None, "jobs": [], "nodes_left_out": [], "stagnation": "",
 }  # fmt: skip
 
 

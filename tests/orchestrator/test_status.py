@@ -25,7 +25,8 @@ from tests.builders import NOW, build_store
 
 KEYS = {
     "run", "profile", "phase", "state", "cycle", "step", "steps_total", "head", "validation", "master_pid",
-    "worker_pid", "stop_reason", "exactness", "exactness_reason", "examples", "training_s", "heartbeat_age_s",
+    "worker_pid", "stop_reason", "exactness", "exactness_reason", "examples", "training_s", "time",
+    "heartbeat_age_s",
 }  # fmt: skip
 
 
