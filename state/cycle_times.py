@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
+from profiles.metrics import SECONDS
+
 PARTS = {
     "generation": ("propose", "solve", "rollout"),
     "update": ("update",),
@@ -42,7 +44,7 @@ class CycleTime:
 
 def parts_of(metrics: Mapping[str, float | None], seconds: float) -> dict[str, float]:
     """Seconds of one step by part; time that no part accounts for is `rest`. (pure)"""
-    told = {part: [metrics.get(f"seconds/{stage}") or 0.0 for stage in stages] for part, stages in PARTS.items()}
+    told = {part: [metrics.get(f"{SECONDS.name}/{stage}") or 0.0 for stage in stages] for part, stages in PARTS.items()}
     parts = {part: sum(filter(isfinite, times)) for part, times in told.items()}
     return parts | {"rest": max(0.0, seconds - sum(parts.values()))}
 
