@@ -106,12 +106,12 @@ def rollout_bytes(profile: Profile) -> int:
     """Rollout files of the steps since the last checkpoint, and of `retention.keep_rollout_steps` before them."""
     if profile.run.worker == "fake":
         return 0
-    from profiles.footprint import rollouts_of
+    from profiles.footprint import rollouts_held
 
     sampling = profile.sampling
     each = ROLLOUT_BYTES_OF_TOKEN * sampling.max_completion_tokens + PROMPT_BYTES_OF_TOKEN * sampling.max_prompt_tokens
     steps = profile.run.checkpoint_every + profile.retention.keep_rollout_steps
-    return steps * rollouts_of(profile) * each
+    return steps * rollouts_held(profile) * each
 
 
 def disk_plan(profile: Profile, checkpoint: int, kept_for_good: int = 0) -> DiskPlan:

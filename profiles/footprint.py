@@ -109,7 +109,7 @@ def work_of(profile: Profile, shape: Shape) -> Work:
     sampling, optimizer = profile.sampling, profile.optimizer
     longest, completion = sampling.max_prompt_tokens, sampling.max_completion_tokens
     # Of one GPU: several divide a step's rollouts.
-    rollouts = -(-rollouts_of(profile) // profile.run.ranks)
+    rollouts = -(-rollouts_held(profile) // profile.run.ranks)
     sequence, group = longest + completion, group_of(profile)
     rows = min(sampling.max_rows, rollouts)
     micro_batch = min(optimizer.micro_batch_size, rollouts)
@@ -149,12 +149,18 @@ def group_of(profile: Profile) -> int:
 
 
 def rollouts_of(profile: Profile) -> int:
-    """Maximum number of rollouts in a step; in self-play, proposals and the solver's answers to all of them."""
+    """Maximum number of rollouts that a step begins; in self-play, proposals and the answers to all of them."""
     if is_grpo(profile):
         return profile.grpo.groups_per_step * profile.grpo.group_size
     azr = profile.azr
     own_batch = 0 if azr.train_on_estimates else (azr.solve_batch or azr.proposals_per_task)
     return len(azr.tasks) * (azr.proposals_per_task * (1 + azr.group_size) + own_batch)
+
+
+def rollouts_held(profile: Profile) -> int:
+    """Maximum number of rollouts that a step draws, with those that earlier steps have begun."""
+    segment = profile.grpo.segment_tokens if is_grpo(profile) else 0
+    return rollouts_of(profile) * (profile.sampling.max_completion_tokens // segment if segment else 1)
 
 
 def demand_of(profile: Profile, shape: Shape, work: Work | None = None, *, card_bytes: int = 0) -> Demand:

@@ -123,6 +123,8 @@ class Grpo(Section, frozen=True):
     norm: Literal["token", "sequence", "constant"] = "token"
     """Weight of a token: 1 / tokens of the update (DAPO), 1 / (rollouts * own tokens) (GRPO), or 1 / (rollouts *
     longest allowed)."""
+    segment_tokens: Annotated[Count, FIXED] = 0
+    """Tokens that a rollout draws in one step at most; it goes on in the next one. 0: each ends in its step."""
     truncated: Literal["mask", "keep"] = "mask"
     """Rollouts cut at the longest length: no gradient, but their reward counts in the mean; or like any other."""
     kl_coef: Annotated[float, Meta(ge=0)] = 0.0

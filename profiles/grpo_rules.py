@@ -115,6 +115,48 @@ def the_cap_is_over_the_clip(p: Profile) -> Finding | None:
     )
 
 
+def segments_fill_a_completion(p: Profile) -> Finding | None:
+    segment, longest = p.grpo.segment_tokens, p.sampling.max_completion_tokens
+    if segment == 0 or (segment < longest and longest % segment == 0):
+        return None
+    return Finding(
+        ("grpo.segment_tokens", "sampling.max_completion_tokens"),
+        f"must divide the longest completion ({longest}) into several segments of one length; 0: none",
+    )
+
+
+def segments_have_a_worker(p: Profile) -> Finding | None:
+    if p.grpo.segment_tokens == 0 or p.run.worker == "grpo":
+        return None
+    return Finding(("grpo.segment_tokens", "run.worker"), "is for the worker grpo alone; use 0")
+
+
+def segments_are_drawn_in_order(p: Profile) -> Finding | None:
+    """What asks for whole groups in the step that draws them."""
+    if p.grpo.segment_tokens == 0:
+        return None
+    asks = {
+        "grpo.dynamic_sampling": p.grpo.dynamic_sampling,
+        "grpo.sent.enabled": p.grpo.sent.enabled,
+        "grpo.environment.name": bool(p.grpo.environment.name),
+    }
+    if used := [name for name, is_on in asks.items() if is_on]:
+        return Finding(
+            ("grpo.segment_tokens", *used), f"lets groups end in later steps, which {used[0]} does not allow"
+        )
+    return None
+
+
+def older_tokens_are_corrected(p: Profile) -> Finding | None:
+    if p.grpo.segment_tokens == 0 or (p.grpo.old_source in ("auto", "trainer") and p.optimizer.tis_cap != 0):
+        return None
+    return Finding(
+        ("grpo.segment_tokens", "grpo.old_source", "optimizer.tis_cap"),
+        'draws tokens with several policies, which importance weights correct: use old_source = "auto" and a tis_cap '
+        "other than 0",
+    )
+
+
 def stages_can_end(p: Profile) -> Finding | None:
     if p.grpo.sent.min_steps <= p.grpo.sent.max_steps:
         return None
@@ -224,4 +266,8 @@ RULES = (
     selected_kl_has_a_mask,
     the_cap_is_over_the_clip,
     stages_can_end,
+    segments_fill_a_completion,
+    segments_have_a_worker,
+    segments_are_drawn_in_order,
+    older_tokens_are_corrected,
 )

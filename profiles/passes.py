@@ -27,7 +27,9 @@ def can_be_one_pass(profile: Profile) -> bool:
     It can if it passes over its tokens once and needs nothing about all of them beforehand.
     """
     grpo = profile.grpo
-    if profile.optimizer.tis_cap == 0:  # without importance weights, the ratio needs the old log-probs first
+    # Without importance weights, the ratio needs the old log-probs first. So do tokens of older policies: how far off
+    # the engine is, only the others tell.
+    if profile.optimizer.tis_cap == 0 or grpo.segment_tokens:
         return False
     is_of_tokens = grpo.variants.ratio_level == "token" and grpo.variants.tis_mode != "sequence_mask"
     return grpo.inner_epochs == 1 and is_of_tokens and not grpo.variants.low_entropy_kl

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -47,8 +47,8 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> str:
         return digest(run)
 
 
-def command(run: Scene) -> list[str]:
-    options = [part for setting in SETTINGS for part in ("--set", setting)]
+def command(run: Scene, settings: Sequence[str] = SETTINGS) -> list[str]:
+    options = [part for setting in settings for part in ("--set", setting)]
     return [sys.executable, "-m", "orchestrator", "run", "--plain", "--profile", "pocket-grpo-debug",
             "--run", run.name, "--runs", str(run.root / "runs"), *options]  # fmt: skip
 
@@ -102,3 +102,28 @@ def test_row_37_a_grpo_run_that_is_disturbed_ends_with_the_digest_of_an_unbroken
     with scene(tmp_path / "run") as run:
         disturb(run)
         assert (run.head_step(), digest(run)) == (4, unbroken)
+
+
+SEGMENTED = (
+    *(one for one in SETTINGS if not one.startswith("grpo.")),
+    "grpo.sent.enabled=false",
+    "grpo.dynamic_sampling=false",
+    "grpo.segment_tokens=2",
+    "sampling.max_completion_tokens=8",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_rollouts_that_take_several_steps_outlive_kills_of_worker_and_master(tmp_path: Path) -> None:
+    with scene(tmp_path / "unbroken") as run:
+        run.launch_and_end(command(run, SEGMENTED), code=0)
+        whole = digest(run)
+    with scene(tmp_path / "run") as run:
+        master = run.launch(command(run, SEGMENTED), "worker.before_update:3:kill")
+        master.wait_for(rollouts_of(run, 4))
+        master.kill()
+        run.wait_until_nobody_is_left()
+        run.launch_and_end(command(run, SEGMENTED), code=0)
+        assert (run.head_step(), digest(run)) == (4, whole)
+        assert (run.head_dir() / "waiting.json").read_bytes().count(b"problem") > 2

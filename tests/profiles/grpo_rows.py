@@ -12,6 +12,7 @@ WORD_PROBLEMS: Knobs = {
     "run.worker": "grpo", "model.path": "pocket-words", "model.prompt_style": "verbatim",
     "validation.suites": ("words",),
 }  # fmt: skip
+SEGMENTED: Knobs = {**WORD_PROBLEMS, "grpo.segment_tokens": 24}  # of 96
 PLAYED: Knobs = {**WORD_PROBLEMS, "grpo.environment.name": "guess", "grpo.rewards": ("environment",)}
 
 GRPO_ROWS = [
@@ -97,6 +98,24 @@ GRPO_ROWS = [
     ),
     pytest.param(
         "stages_can_end", {"grpo.sent.min_steps": 501}, {"grpo.sent.min_steps": 500}, id="longer than it may last"
+    ),
+    *(
+        pytest.param(rule, {**SEGMENTED, **wrong}, {**SEGMENTED, **right}, id=f"segments: {rule}, {wrong}")
+        for rule, wrong, right in (
+            ("segments_fill_a_completion", {"grpo.segment_tokens": 36}, {"grpo.segment_tokens": 32}),
+            ("segments_fill_a_completion", {"grpo.segment_tokens": 96}, {"grpo.segment_tokens": 48}),
+            ("segments_are_drawn_in_order", {"grpo.dynamic_sampling": True}, {"grpo.dynamic_sampling": False}),
+            ("segments_are_drawn_in_order", {"grpo.sent.enabled": True}, {"grpo.sent.enabled": False}),
+            ("segments_are_drawn_in_order", PLAYED, WORD_PROBLEMS),
+            ("older_tokens_are_corrected", {"grpo.old_source": "rollout"}, {"grpo.old_source": "trainer"}),
+            ("older_tokens_are_corrected", {"optimizer.tis_cap": 0.0}, {"optimizer.tis_cap": 3.0}),
+        )
+    ),
+    pytest.param(
+        "segments_have_a_worker",
+        {"grpo.segment_tokens": 24},
+        {**WORD_PROBLEMS, "grpo.segment_tokens": 24},
+        id="segments of another worker",
     ),
     pytest.param(
         "rewards_are_known", {"grpo.rewards": ("corect",)}, {"grpo.rewards": ("mine.py:good",)}, id="no such reward"

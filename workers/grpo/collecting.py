@@ -70,6 +70,14 @@ class Asker:
     def prompt_ids(self, problem: Problem) -> tuple[int, ...]:
         return self.tokenizer.encode_prompt(prompt_of(self.answer_format, problem))
 
+    def sampling(self, max_new_tokens: int) -> Sampling:
+        return Sampling(
+            temperature=self.profile.sampling.temperature,
+            max_new_tokens=max_new_tokens,
+            stop=self.answer_format.stop,
+            entropies=self.profile.grpo.entropy_mask != "off",
+        )
+
     def rollouts(
         self, problems: Sequence[int], seeds: Callable[[int, int], int], count: int, on_end: OnEnd | None = None
     ) -> list[list[Rollout]]:
@@ -77,13 +85,7 @@ class Asker:
 
         on_end: told each rollout when it ends; its number is index * count + sample.
         """
-        knobs = self.profile.sampling
-        how = Sampling(
-            temperature=knobs.temperature,
-            max_new_tokens=knobs.max_completion_tokens,
-            stop=self.answer_format.stop,
-            entropies=self.profile.grpo.entropy_mask != "off",
-        )
+        how = self.sampling(self.profile.sampling.max_completion_tokens)
         if self.episodes is not None:
             rows = [(one.line, one.row) for number in problems for one in [self.problems[number]] * count]
             drawn = [seeds(place, k) for place in range(len(problems)) for k in range(count)]
@@ -168,11 +170,11 @@ def collect(asker: Asker, order: Order, step: int, stage: Stages) -> Collected:
                     groups.append([asker.row(len(groups), number, case, slow, coin) for case, slow in group])
                     rows += groups[-1]
         # The file has no further problems: train on what is there.
-        left = refill([_is_uniform(group) for group in groups], grpo, rounds if fresh else grpo.max_extra_rounds)
+        left = refill([is_group_uniform(group) for group in groups], grpo, rounds if fresh else grpo.max_extra_rounds)
         if not left.draw:
             break
         wanted, rounds = len(groups) + left.draw, rounds + 1
-    uniform = [number for number, group in enumerate(groups) if _is_uniform(group)]
+    uniform = [number for number, group in enumerate(groups) if is_group_uniform(group)]
     return Collected(
         rows=rows,
         train=left.train,
@@ -183,7 +185,7 @@ def collect(asker: Asker, order: Order, step: int, stage: Stages) -> Collected:
     )
 
 
-def _is_uniform(group: Sequence[Row]) -> bool:
+def is_group_uniform(group: Sequence[Row]) -> bool:
     """Compares only the rollouts that can be compared; fewer than two count as uniform."""
     rewards = [row.reward for row in group if row.is_usable]
     return len(rewards) < 2 or is_uniform(rewards)

@@ -19,7 +19,7 @@ def old_source_of(profile: Profile) -> str:
     wanted = profile.grpo.old_source
     if wanted != "auto":
         return wanted
-    return "trainer" if tis_cap_of(profile) > 0 else "rollout"
+    return "trainer" if tis_cap_of(profile) > 0 or profile.grpo.segment_tokens else "rollout"
 
 
 def is_far_off(mean: float, largest: float) -> bool:

@@ -92,7 +92,8 @@ def prepare(
     if source == "trainer":
         assert scores is not None
         old = scores.log_probs
-        tis, metrics = corrected(old, rollout, weight_cap(profile), grpo.variants.tis_mode)
+        fresh = [row.num_fresh for row in rows]
+        tis, metrics = corrected(old, rollout, weight_cap(profile), grpo.variants.tis_mode, fresh)
     entropies = by_row if all(row.entropies for row in rows) else scores.entropies if scores else []
     ref = None
     if grpo.kl_coef or grpo.variants.low_entropy_kl:
@@ -155,15 +156,27 @@ def importance_weights(old: Sequence[Tensor], rollout: Sequence[Tensor], cap: fl
 
 
 def corrected(
-    old: Sequence[Tensor], rollout: Sequence[Tensor], cap: float, mode: str = "token_truncate"
+    old: Sequence[Tensor],
+    rollout: Sequence[Tensor],
+    cap: float,
+    mode: str = "token_truncate",
+    fresh: Sequence[int] | None = None,
 ) -> tuple[list[Tensor] | None, Metrics]:
-    """Importance weights of each row's tokens (none if the cap is 0), and how far off the engine was. (pure)"""
-    ours, theirs = torch.cat(list(old)).double(), torch.cat(list(rollout)).double()
+    """Importance weights of each row's tokens (none if the cap is 0), and how far off the engine was. (pure)
+
+    fresh: how many of each row's last tokens the present weights drew; only these tell how far off the engine is. None:
+    all.
+    """
+    counts = [len(one) for one in old] if fresh is None else fresh
+    ours, theirs = (
+        torch.cat([one[len(one) - count :] for one, count in zip(each, counts, strict=True)]).double()
+        for each in (old, rollout)
+    )
     difference = (ours - theirs).abs()
     metrics = {
-        "mismatch_mean": float(difference.mean()),
-        "mismatch_max": float(difference.max()),
-        "mismatch_kl": float(k3(theirs, ours).mean()),
+        "mismatch_mean": float(difference.sum()) / max(len(ours), 1),
+        "mismatch_max": float(difference.max()) if len(ours) else 0.0,
+        "mismatch_kl": float(k3(theirs, ours).sum()) / max(len(ours), 1),
         "mismatch_tokens": float(len(ours)),
     }
     if not cap:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import nan
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ from msgspec import Struct
 
 from workers.cycle.cursor import Place as CursorPlace
 from workers.grpo.curriculum import Place as StagePlace
+from workers.rollout.engine import FinishReason, Rollout
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -42,6 +44,13 @@ class Row(Struct, frozen=True, kw_only=True):
     is learnt from them. Empty: the model drew all."""
     turns: int = 1
     """Replies of the model."""
+    segments: tuple[int, ...] = ()
+    """Tokens that it drew in each step from its group's first to this one; empty: all in this one."""
+
+    @property
+    def num_fresh(self) -> int:
+        """Tokens that the policy of this step drew."""
+        return self.segments[-1] if self.segments else self.num_own
 
     @property
     def num_own(self) -> int:
@@ -52,6 +61,48 @@ class Row(Struct, frozen=True, kw_only=True):
     def is_usable(self) -> bool:
         """Whether it may be compared with others and trained on."""
         return self.is_finite and not self.failure
+
+
+class Part(Struct, frozen=True):
+    """A rollout that may take several steps, as far as it has come. Fields as in `Row`."""
+
+    completion_ids: tuple[int, ...] = ()
+    log_probs: tuple[float, ...] = ()
+    entropies: tuple[float, ...] = ()
+    finish_reason: FinishReason = "length"
+    segments: tuple[int, ...] = ()
+    is_finite: bool = True
+
+    def goes_on(self, longest: int) -> bool:
+        """Whether it has neither ended nor as many tokens as it may have."""
+        return self.finish_reason == "length" and self.is_finite and len(self.completion_ids) < longest
+
+    def followed_by(self, rollout: Rollout) -> Part:
+        """With its next segment. Numbers that are not finite end it: it is not trained on."""
+        return Part(
+            self.completion_ids + rollout.completion_ids,
+            self.log_probs + rollout.known_log_probs,
+            self.entropies + (rollout.entropies if rollout.is_finite else ()),
+            rollout.finish_reason,
+            (*self.segments, len(rollout.completion_ids)),
+            rollout.is_finite,
+        )
+
+    def rollout(self, prompt_ids: tuple[int, ...]) -> Rollout:
+        """As if it had been drawn at once."""
+        log_probs = self.log_probs if self.is_finite else (nan,) * len(self.completion_ids)
+        return Rollout(prompt_ids, self.completion_ids, log_probs, self.finish_reason, self.entropies)
+
+
+class WaitingGroup(Struct, frozen=True):
+    """A group of which a rollout has not ended."""
+
+    problem: int
+    prompt_ids: tuple[int, ...]
+    parts: tuple[Part, ...]
+
+    def goes_on(self, longest: int) -> bool:
+        return any(part.goes_on(longest) for part in self.parts)
 
 
 class Collected(Struct, frozen=True, kw_only=True):
@@ -66,6 +117,8 @@ class Collected(Struct, frozen=True, kw_only=True):
     cursor: CursorPlace | None = None
     """The place after these problems, of one kind or the other."""
     stage: StagePlace | None = None
+    waiting: tuple[WaitingGroup, ...] = ()
+    """Groups that go on in the next step."""
 
     def records(self) -> list[dict[str, Any]]:
         """JSON records, one per line of the rollout file."""

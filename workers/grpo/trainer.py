@@ -31,6 +31,7 @@ from workers.grpo.mixture import Mixture
 from workers.grpo.order import Order, ProblemFile
 from workers.grpo.replica import Apply, GrpoReplica
 from workers.grpo.rows import Collected, Row
+from workers.grpo.segments import Waiting, collect_segments
 from workers.grpo.token_weights import masked_rollouts
 from workers.grpo.uniformity import StepFacts, all_uniform
 from workers.memory.backoff import Sizes
@@ -103,6 +104,7 @@ class GrpoTrainer:
         if head is None:
             rng.seed_globals(profile.run.seed)
         self._tally = Tally()
+        self._waiting = Waiting()
         with TemporaryDirectory(prefix="longhaul-format-") as files:
             self.write_static(Path(files))
             answer_format = format_of_run(profile, Path(files))
@@ -176,6 +178,8 @@ class GrpoTrainer:
             registry.register(file)
         for item in (ProblemFile(self._problems), self._order, self._tally):
             registry.register(item)
+        if self._profile.grpo.segment_tokens:
+            registry.register(self._waiting)
         registry.register(rng.GlobalGenerators())  # last: reading the others may draw from them
         return registry
 
@@ -226,7 +230,11 @@ class GrpoTrainer:
 
     def collect(self, step: int) -> list[Record]:
         with self._memory.phase("rollout"):
-            return collect(self._asker, self._order, step, self._attempt.stage).records()
+            if self._profile.grpo.segment_tokens:
+                found = collect_segments(self._asker, self._order, self._waiting.groups, step, self._attempt.stage)
+            else:
+                found = collect(self._asker, self._order, step, self._attempt.stage)
+            return found.records()
 
     def update(self, step: int, records: Sequence[Record]) -> StepReport:
         collected = Collected.of(records)
@@ -234,7 +242,7 @@ class GrpoTrainer:
         rows, advantages, left_out = chosen(collected, self._profile)
         metrics: Metrics = dict(collected.metrics) | {"rollouts_kept": float(len(rows))}
         groups = {row.group for row in rows}
-        metrics["skipped_share"] = 1 - len(groups) / metrics["groups"]
+        metrics["skipped_share"] = 1 - len(groups) / metrics["groups"] if metrics["groups"] else 0.0
         is_finite, was_trusted = all(row.is_finite for row in collected.rows), not self._update.source.is_distrusted
         if rows:
             began = time.monotonic()
@@ -257,21 +265,25 @@ class GrpoTrainer:
                 "the engine's log-probs are far from the trainer's (mismatch_mean, mismatch_max): from the next step "
                 "on the trainer computes them itself, and weights correct the difference"
             )
-        is_sound = any(row.is_finite for row in collected.rows)
+        is_sound = not collected.rows or any(row.is_finite for row in collected.rows)
         return StepReport(metrics=metrics, tokens=tokens_of(rows), finite=is_finite, sound=is_sound, warnings=said)
 
     def _speed(self, collected: Collected) -> Metrics:
         """Empty if the rollouts come from an earlier attempt."""
         seconds = self._attempt.seconds_of("rollout")
-        return {"tokens_per_s": tokens_of(collected.rows) / seconds} if seconds else {}
+        drawn = collected.metrics.get("tokens_drawn", tokens_of(collected.rows))
+        return {"tokens_per_s": drawn / seconds} if seconds else {}
 
     def _step_done(self, collected: Collected, is_updated: bool) -> Metrics:
         """The places after the step. Nothing before this changes them, so a step can be repeated."""
         self._order.move(collected.cursor, collected.stage)
-        self._opened = self._order.step_done(collected.metrics["accuracy"], collected.metrics["uniform_share"])
-        facts = facts_of(collected.metrics)
+        self._waiting.groups = collected.waiting
+        self._opened = False
         self._tally.updates += is_updated
-        self._tally.silent = [] if facts.teaches else [*self._tally.silent, facts]
+        if collected.rows:  # else all groups wait
+            self._opened = self._order.step_done(collected.metrics["accuracy"], collected.metrics["uniform_share"])
+            facts = facts_of(collected.metrics)
+            self._tally.silent = [] if facts.teaches else [*self._tally.silent, facts]
         counts = {"updates_done": float(self._tally.updates), "silent_steps": float(len(self._tally.silent))}
         return counts | self._order.metrics
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from profiles.footprint import rollouts_held
 from profiles.schema import Profile
 from workers.grpo.prepare import Minibatch, Prepared
 from workers.grpo.rows import Row
@@ -38,7 +39,7 @@ def rehearse(model: Any, engine: Portions, update: GroupUpdate, profile: Profile
 
 
 def _longest_requests(engine: Portions, profile: Profile, vocabulary: int, draws: random.Random) -> list[Request]:
-    count = min(profile.grpo.groups_per_step * profile.grpo.group_size, engine.max_rows)
+    count = min(rollouts_held(profile), engine.max_rows)
     longest = profile.sampling.max_prompt_tokens
     return [Request(_ids(longest, vocabulary, draws), seed) for seed in range(count)]
 
@@ -57,7 +58,7 @@ def _longest_sampling(profile: Profile, is_gpu: bool) -> Sampling:
 def _largest(sizes: Sizes, profile: Profile, vocabulary: int, draws: random.Random) -> Prepared:
     """One forward pass with a gradient for every token: a full micro-batch of different prompts, or, if rows are longer
     than that, as much of one group as a row holds."""
-    count = min(sizes.rollouts, profile.grpo.groups_per_step * profile.grpo.group_size)
+    count = min(sizes.rollouts, rollouts_held(profile))
     prompts = [_ids(profile.sampling.max_prompt_tokens, vocabulary, draws) for _ in range(count)]
     different = [_row(prompt, profile, vocabulary, draws) for prompt in prompts]
     group = [_row(prompts[0], profile, vocabulary, draws) for _ in range(profile.grpo.group_size)]
