@@ -71,10 +71,26 @@ def made_again(run_dir: RunDir) -> list[str]:
         put_in_place(run_dir, backup.path)
         lines.append(f"began from the back-up {backup.path.name}")
     with closing(Store.open(run_dir, new)) as store, closing(Reader.open(run_dir)) as reader:
-        ledger = Ledger(run_dir, store, reader, profile.retention)
-        lines += recover_run(run_dir, store, reader, ledger, time.time())
-        store.set_run_state(RunState.FAILED, "its store was made again from its files", time.time())
+        lines += read_from_files(run_dir, store, reader, profile)
     return lines
+
+
+def read_from_files(run_dir: RunDir, store: Store, reader: Reader, profile: Profile) -> list[str]:
+    """Bring the store up to the run's files. Returns one line per action."""
+    lines = recover_run(run_dir, store, reader, Ledger(run_dir, store, reader, profile.retention), time.time())
+    store.set_run_state(RunState.FAILED, "its store was made again from its files", time.time())
+    return lines
+
+
+def finished(run_dir: RunDir) -> list[str]:
+    """Finish a rebuild that ended after the back-up was in place: whole, but older than the run's checkpoints.
+
+    Returns one line per action; none for a store that knows them all.
+    """
+    with closing(Store.open(run_dir)) as store, closing(Reader.open(run_dir)) as reader:
+        if not recover.strangers(run_dir, reader.history().run_id, reader.checkpoints()):
+            return []
+        return read_from_files(run_dir, store, reader, from_json(reader.profile_json()))
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Rebuild a lost or damaged store from its newest back-up and the run's files.
 
 What each attempt was told, did and left since then is read from checkpoints/ and cycles/. A store that is damaged is
-kept in quarantine/; one that is whole is left as it is. Needs --run NAME.
+kept in quarantine/. One that is whole is left as it is, unless an interrupted rebuild left it older than the run's
+checkpoints. Needs --run NAME.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import argparse
 import os
 import sys
 
-from orchestrator.rebuilding import made_again, problem_of
+from orchestrator.rebuilding import finished, made_again, problem_of
 from orchestrator.run_directory import make_directory, named_run
 from profiles.errors import ExitCode
 from state.lock import RunLock
@@ -26,10 +27,12 @@ def run(args: argparse.Namespace) -> int:
     make_directory(run_dir)
     lock = RunLock.acquire(run_dir)
     try:
-        problem = problem_of(run_dir)
-        lines = [f"the store of run '{run_dir.name}' is whole; nothing was changed"]
-        if problem:
+        if problem := problem_of(run_dir):
             lines = [problem, *made_again(run_dir)]
+        elif done := finished(run_dir):
+            lines = [f"the store of run '{run_dir.name}' is older than its checkpoints", *done]
+        else:
+            lines = [f"the store of run '{run_dir.name}' is whole; nothing was changed"]
     finally:
         lock.release()
     sys.stdout.write("\n".join([*lines, f"next: python -m orchestrator run --run {run_dir.name}"]) + "\n")

@@ -127,6 +127,21 @@ def test_D6_killed_while_the_store_is_made_again_it_is_made_all_the_same(clean: 
             check_invariants(run, clean.ending)
 
 
+@pytest.mark.parametrize("damage", [remove, remove_with_back_ups])
+def test_D6_typed_again_recover_finishes_what_it_was_killed_in(damage: Callable[[Scene], None], tmp_path: Path) -> None:
+    with scene(tmp_path / "run") as run:
+        run.finish("attempt.before_close:4", code=KILLED)
+        run.wait_until_nobody_is_left()
+        last = run.head_step()
+        damage(run)
+        command = [*run.command()[:3], "recover", "--run", run.name, "--runs", str(run.root / "runs")]
+        assert run.launch(command, "recover.strays_killed:1").end() == KILLED
+        assert run.head_step() < last
+        assert "is older than its checkpoints" in mend(run)
+        assert run.head_step() >= last
+        assert "is whole; nothing was changed" in mend(run)
+
+
 def test_D6_without_one_whole_spec_or_checkpoint_nothing_is_touched(tmp_path: Path) -> None:
     with scene(tmp_path / "run") as run:
         run.finish()
