@@ -135,9 +135,9 @@ def drain(fd: int) -> None:
 def draw(root: Path, seconds: float) -> None:
     """The child: what the loop does between two commits. The first two seconds are start-up and do not count."""
     import psutil
-    import sqlite_utils  # noqa: F401  (the master has it loaded: it counts as memory)
     from rich.console import Console
 
+    import state.database  # noqa: F401  (the master has it loaded: it counts as memory)
     from orchestrator.display.dashboard import Dashboard
     from orchestrator.display.view import Memory, build_view
     from tests.builders import a_live, a_profile, step_facts
