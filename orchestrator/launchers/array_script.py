@@ -33,7 +33,8 @@ if [ "${restart}" -gt {requeues} ]; then echo {too_often} > "$directory/job.exit
 rm -f "$directory/job.exit"
 # Slurm says USR1 before the time limit: this task alone goes back into the queue. After TERM it works until the KILL.
 again=
-trap '[ "${restart}" -ge {requeues} ] || again=$(scontrol requeue "$SLURM_JOB_ID" && echo yes)' USR1
+task="${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID" # the SLURM_JOB_ID of one task is that of the whole array
+trap '[ "${restart}" -ge {requeues} ] || again=$(scontrol requeue "$task" && echo yes)' USR1
 trap : TERM
 {setup}srun --export=ALL --kill-on-bad-exit=1 --wait=60 --output="$directory/worker.log" --open-mode=append \\
     env {unset} {environment} {command} &
