@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
+from benchmarks._runs import Job, run_to_its_end
 from state.cycle_times import PARTS, CycleTime, learning_share
 from state.layout import RunDir
 from state.reader import Reader
@@ -38,19 +37,15 @@ def main(arguments: list[str]) -> int:
     args = parser.parse_args(arguments)
     directory = args.of or make_run(args)
     with closing(Reader.open(RunDir(directory))) as reader:
-        found = reader.cycle_times(sys.maxsize)
+        found = reader.cycle_times(sys.maxsize, sys.maxsize)
     print(f"reproduce: python -m benchmarks cycles {' '.join(arguments)}\n")
     print(table(found) if found else "no committed cycle with a step")
     return 0
 
 
 def make_run(args: argparse.Namespace) -> Path:
-    root = Path(tempfile.mkdtemp(prefix="longhaul-cycles-"))
-    settings = [f"run.max_cycles={args.cycles}", f"run.steps_per_cycle={args.steps}", *args.overrides]
-    command = [sys.executable, "-m", "orchestrator", "run", "--plain", "--profile", args.profile, "--run", "run"]
-    command += ["--runs", str(root)] + [word for setting in settings for word in ("--set", setting)]
-    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    return root / "run"
+    settings = (f"run.max_cycles={args.cycles}", f"run.steps_per_cycle={args.steps}", *args.overrides)
+    return run_to_its_end(Job("cycles", args.profile, settings))
 
 
 def seconds_of(one: CycleTime) -> dict[str, float]:

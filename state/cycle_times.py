@@ -16,6 +16,8 @@ PARTS = {
 """Part -> stages of a step. Other stages, such as `measuring`, are rest."""
 NEWEST = 8
 """Committed cycles for a statement about a run as it is now."""
+STEPS_READ = 1000
+"""Enough of them: cycles of thousands of steps would cost `status` seconds."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from profiles.errors import ExitCode, LonghaulError
 from state import event_kinds
 from state.answers import answers_of
 from state.cycle_times import NEWEST as NEWEST_CYCLES
-from state.cycle_times import CycleTime, time_of
+from state.cycle_times import STEPS_READ, CycleTime, time_of
 from state.history import (
     WINDOW,
     AnswerBits,
@@ -365,15 +365,21 @@ class Reader:
         found = [_validation(self._rows(sql, [number])[0]) for number in kept]
         return tuple(sorted(found, key=lambda one: one.step))
 
-    def cycle_times(self, cycles: int = NEWEST_CYCLES) -> list[CycleTime]:
-        """What the time of the newest committed cycles with steps went into, oldest first."""
+    def cycle_times(self, cycles: int = NEWEST_CYCLES, steps_read: int = STEPS_READ) -> list[CycleTime]:
+        """What the time of the newest committed cycles with steps went into, oldest first.
+
+        steps_read: no further cycle is read once so many steps were.
+        """
         rows = self._rows(
             "SELECT cycle, started_at, committed_at FROM cycles WHERE state='committed' AND cycle>0"
             " ORDER BY cycle DESC LIMIT ?",
             [cycles],
         )
-        found = []
-        for cycle, begun, committed in reversed(rows):
+        found: list[CycleTime] = []
+        read = 0
+        for cycle, begun, committed in rows:
+            if read >= steps_read:
+                break
             steps = self._rows(
                 "SELECT t_wall, coalesce(seconds, 0), metrics FROM trained_steps WHERE cycle=? ORDER BY step", [cycle]
             )
@@ -382,10 +388,11 @@ class Reader:
                 " WHERE cycle=? AND role='validate'",
                 [event_kinds.STARTED.name, event_kinds.DONE.name, cycle],
             )[0]
+            read += len(steps)
             if steps:
                 timed = [(end, seconds, json.loads(metrics)) for end, seconds, metrics in steps]
                 found.append(time_of(cycle, (begun, committed), timed, validated if all(validated) else None))
-        return found
+        return found[::-1]
 
     def last_trained(self) -> int:
         """The newest committed step; 0 without any."""

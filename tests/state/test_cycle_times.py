@@ -76,6 +76,14 @@ def test_the_store_tells_the_newest_committed_cycles_oldest_first(tmp_path: Path
         assert (one.starting, one.between, one.leaving, one.validation, one.committing) == (10.0, 2.0, 3.0, 12.0, 3.0)
 
 
+def test_no_more_cycles_are_read_than_hold_the_steps_that_are_asked_for(tmp_path: Path) -> None:
+    run = build_store(tmp_path / "night", cycles=4, steps=12)
+    with closing(Reader.open(run)) as reader:
+        assert [one.cycle for one in reader.cycle_times(4, 12)] == [1, 2, 3, 4]
+        assert [one.cycle for one in reader.cycle_times(4, 4)] == [3, 4]
+        assert [one.cycle for one in reader.cycle_times(4, 1)] == [4]
+
+
 def test_a_run_without_a_committed_cycle_has_none(tmp_path: Path) -> None:
     run = build_store(tmp_path / "night", cycles=1, steps=2)
     with closing(sqlite3.connect(run.store)) as db, db:
