@@ -6,6 +6,7 @@ import argparse
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -70,12 +71,34 @@ def run_all(jobs: Sequence[Job], lanes: Sequence[list[int]], minutes: float, roo
 def _start(job: Job, root: Path, minutes: float, cpus: list[int]) -> subprocess.Popen[bytes]:
     root.mkdir(parents=True, exist_ok=True)
     settings = [f"run.max_hours={minutes / 60}", f"run.threads={len(cpus)}", *job.settings]
-    command = [sys.executable, "-m", "orchestrator", "run", "--plain", "--profile", job.profile, "--run", job.name]
-    command += ["--runs", str(root)] + [word for setting in settings for word in ("--set", setting)]
     with (root / f"{job.name}.log").open("wb") as log:
         return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=lambda: os.sched_setaffinity(0, cpus)
+            command_of(job, root, settings),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            preexec_fn=lambda: os.sched_setaffinity(0, cpus),
         )
+
+
+def command_of(job: Job, root: Path, settings: Sequence[str]) -> list[str]:
+    command = [sys.executable, "-m", "orchestrator", "run", "--plain", "--profile", job.profile, "--run", job.name]
+    return [*command, "--runs", str(root), *(word for setting in settings for word in ("--set", setting))]
+
+
+def run_to_its_end(job: Job) -> Path:
+    """The directory of a new run, which is left in the folder for temporary files. Exits with its words if it fails."""
+    root = Path(tempfile.mkdtemp(prefix=f"longhaul-{job.name}-"))
+    done = subprocess.run(
+        command_of(job, root, job.settings),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    if done.returncode:
+        raise SystemExit(f"the run ended with {done.returncode}:\n{done.stdout[-3000:]}")
+    return root / job.name
 
 
 def _curve_or_why_not(root: Path, job: Job) -> dict[str, Any]:

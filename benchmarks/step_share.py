@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks._runs import Job, run_to_its_end
 from state.cycle_times import PARTS, parts_of
 from state.layout import RunDir
 from state.reader import Reader
@@ -62,16 +61,8 @@ def main(arguments: list[str]) -> int:
 
 
 def make_run(profile: str, steps: int, overrides: Sequence[str]) -> Path:
-    root = Path(tempfile.mkdtemp(prefix="longhaul-step-share-"))
-    settings = ["run.max_cycles=1", f"run.steps_per_cycle={steps}", *overrides]
-    command = [sys.executable, "-m", "orchestrator", "run", "--plain", "--profile", profile, "--run", "run"]
-    command += ["--runs", str(root)] + [word for setting in settings for word in ("--set", setting)]
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    if done.returncode:
-        raise SystemExit(f"the run ended with {done.returncode}:\n{done.stdout[-3000:]}")
-    return root / "run"
+    settings = ("run.max_cycles=1", f"run.steps_per_cycle={steps}", *overrides)
+    return run_to_its_end(Job("step-share", profile, settings))
 
 
 def read(directory: Path) -> list[Step]:

@@ -136,6 +136,11 @@ class Asker:
             turns=rollout.turns if isinstance(rollout, Played) else 1,
         )
 
+    def rows(self, step: int, group: int, problem: int, judged: Sequence[tuple[ProblemCase, Slow]]) -> list[Row]:
+        """Of a whole group, as `Judging` found it in `step`."""
+        coin = stream(self.profile.run.seed, step, f"random rewards {group}")
+        return [self.row(group, problem, case, slow, coin) for case, slow in judged]
+
     def _is_correct(self, case: ProblemCase, slow: Slow, found: Score) -> bool:
         """By its answer or its tests if the row has any, else by the whole reward."""
         if case.problem.has_tests:
@@ -166,8 +171,7 @@ def collect(asker: Asker, order: Order, step: int, stage: Stages) -> Collected:
                 answers = asker.rollouts(fresh, seeds, grpo.group_size, judging.on_end) if fresh else []
             with stage("judge"):
                 for number, group in zip(fresh, judging.found(answers), strict=True):
-                    coin = stream(seed, step, f"random rewards {len(groups)}")
-                    groups.append([asker.row(len(groups), number, case, slow, coin) for case, slow in group])
+                    groups.append(asker.rows(step, len(groups), number, group))
                     rows += groups[-1]
         # The file has no further problems: train on what is there.
         left = refill([is_group_uniform(group) for group in groups], grpo, rounds if fresh else grpo.max_extra_rounds)

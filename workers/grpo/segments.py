@@ -20,7 +20,7 @@ from workers.grpo.judging import Judging
 from workers.grpo.metrics import collected_metrics
 from workers.grpo.order import Order
 from workers.grpo.rows import Collected, Part, Row, WaitingGroup
-from workers.rng import derive, stream
+from workers.rng import derive
 from workers.rollout.engine import Request
 
 
@@ -107,15 +107,14 @@ def next_problems(order: Order, count: int, *, has_others: bool) -> tuple[list[i
 
 def judged(asker: Asker, groups: Sequence[WaitingGroup], step: int, stage: Stages) -> list[list[Row]]:
     """The rows of groups that have ended."""
-    grpo, seed = asker.profile.grpo, asker.profile.run.seed
+    grpo = asker.profile.grpo
     answers = [[part.rollout(group.prompt_ids) for part in group.parts] for group in groups]
     problems = [group.problem for group in groups]
     with Judging(asker.case, asker.slow, problems, grpo.group_size, grpo.reward.on_error) as judging, stage("judge"):
         found = judging.found(answers) if groups else []
     rows = []
     for number, (group, cases) in enumerate(zip(groups, found, strict=True)):
-        coin = stream(seed, step, f"random rewards {number}")
-        each = [asker.row(number, group.problem, case, slow, coin) for case, slow in cases]
+        each = asker.rows(step, number, group.problem, cases)
         steps = max(len(part.segments) for part in group.parts)
         segments = [part.segments + (0,) * (steps - len(part.segments)) for part in group.parts]
         rows.append([msgspec.structs.replace(row, segments=one) for row, one in zip(each, segments, strict=True)])
