@@ -32,6 +32,13 @@ CARDS: dict[str, tuple[str, int]] = {
     "azr-0.5b": ("qwen2.5-0.5b", 12),
     "azr-3b-qlora": ("qwen2.5-3b", 16),
     "azr-3b-qlora-8gb": ("qwen2.5-3b", 8),
+    "azr-qwen3-4b-12gb": ("qwen3-4b", 12),
+    "azr-7b-24gb": ("qwen2.5-7b", 24),
+    "grpo-1.5b-8gb": ("r1-qwen-1.5b", 8),
+    "grpo-qwen3-1.7b-8gb": ("qwen3-1.7b", 8),
+    "grpo-qwen3-4b-12gb": ("qwen3-4b", 12),
+    "grpo-llama3.2-3b-12gb": ("llama-3.2-3b", 12),
+    "grpo-8b-24gb": ("qwen3-8b", 24),
 }
 """Profile -> shape of its model, and GB of its card. Other profiles run unchanged, without a limit."""
 EXPECTED = {
@@ -139,7 +146,7 @@ def measured(name: str, overrides: list[str], card: float | None) -> Report:
     set_environment()
     shape, gigabytes = CARDS.get(name, ("", 0))
     if shape:
-        overrides = ["model.path=pocket", f"model.random_init={shape}", *overrides]
+        overrides = ["model.path=pocket", "model.thinking=template", f"model.random_init={shape}", *overrides]
     profile = load_profile(name, overrides).profile
     device = device_of(profile)
     set_up_torch(profile, isolate=False)

@@ -43,8 +43,21 @@ The sources of [self-play](algorithm.md#sources) and [GRPO](grpo.md#sources) nam
 
 PROFILE_PAGES = {
     "profiles-pocket.md": ("pocket", "pocket-grpo"),
-    "profiles-azr.md": ("azr-0.5b", "azr-3b-qlora", "azr-3b-qlora-8gb", "azr-paper"),
-    "profiles-grpo.md": ("grpo-1.5b-8gb",),
+    "profiles-azr.md": (
+        "azr-0.5b",
+        "azr-3b-qlora",
+        "azr-3b-qlora-8gb",
+        "azr-qwen3-4b-12gb",
+        "azr-7b-24gb",
+        "azr-paper",
+    ),
+    "profiles-grpo.md": (
+        "grpo-1.5b-8gb",
+        "grpo-qwen3-1.7b-8gb",
+        "grpo-llama3.2-3b-12gb",
+        "grpo-qwen3-4b-12gb",
+        "grpo-8b-24gb",
+    ),
     "profiles-cluster.md": ("grpo-32b-math", "grpo-32b-code"),
     "profiles-machinery.md": ("fake", "verl-debug"),
 }

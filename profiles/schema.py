@@ -87,6 +87,7 @@ class Model(Section, frozen=True):
             "qwen2.5-1.5b",
             "r1-qwen-1.5b",
             "qwen2.5-3b",
+            "qwen2.5-7b",
             "qwen3-tiny",
             "qwen3-0.6b",
             "qwen3-1.7b",

@@ -86,6 +86,7 @@ PREFIXES = (
     "NVIDIA_",
     "NVCC_",
     "NCCL_",
+    "NVSHMEM_",
     "NVTE_",
     "HIP_",
     "ROCM_",

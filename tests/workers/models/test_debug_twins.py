@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from safetensors import safe_open
 from profiles.knobs import knobs, value_of
 from profiles.load import load_profile
 from profiles.schema import Profile
+from tests import REPOSITORY
 from tests.workers import harness as h
 from tests.workers.test_azr_worker import checkpoint_of, do
 from workers.azr.kind import job
@@ -22,7 +25,8 @@ from workers.models import proof
 from workers.runtime import carry_out
 from workers.sandbox import Limits, Sandbox
 
-TWINS = ["azr-0.5b", "azr-3b-qlora", "azr-3b-qlora-8gb", "azr-paper"]
+TWINS = ["azr-0.5b", "azr-3b-qlora", "azr-3b-qlora-8gb", "azr-qwen3-4b-12gb", "azr-7b-24gb", "azr-paper"]
+GRPO_TWINS = ["grpo-1.5b-8gb", "grpo-qwen3-1.7b-8gb", "grpo-llama3.2-3b-12gb", "grpo-qwen3-4b-12gb", "grpo-8b-24gb"]
 SIZES = {
     "run.max_cycles", "run.steps_per_cycle", "run.checkpoint_every", "run.device", "model.path", "model.random_init",
     "sampling.max_prompt_tokens", "sampling.max_completion_tokens", "sampling.max_rows", "azr.proposals_per_task",
@@ -31,6 +35,11 @@ SIZES = {
     "stagnation.min_cycles",
 }  # fmt: skip
 """How much, of which weights, and where: what a rehearsal may have otherwise. All else is what is rehearsed."""
+OF_PROBLEMS = {
+    "data.tasks", "grpo.group_size", "grpo.problems", "grpo.truncated", "grpo.entropy_min_tokens",
+    "grpo.variants.random_rewards", "grpo.sent.samples", "model.thinking",
+}  # fmt: skip
+"""The same of GRPO: other problems, and what random weights need. No tiny model's template has a switch."""
 
 
 @pytest.fixture(scope="module")
@@ -52,11 +61,11 @@ def twin_of(name: str) -> Profile:
     return load_profile(f"{name}-debug", small).profile
 
 
-@pytest.mark.parametrize("name", TWINS)
+@pytest.mark.parametrize("name", [*TWINS, *GRPO_TWINS])
 def test_a_twin_differs_in_sizes_alone(name: str) -> None:
     real, twin = load_profile(name).profile, load_profile(f"{name}-debug").profile
     differing = {knob for knob in knobs() if "." in knob and value_of(real, knob) != value_of(twin, knob)}
-    assert differing <= SIZES
+    assert differing <= (SIZES | OF_PROBLEMS if name in GRPO_TWINS else SIZES)
 
 
 @pytest.mark.slow
@@ -84,3 +93,22 @@ def test_a_twin_seeds_trains_and_is_validated(name: str, tmp_path: Path, sandbox
     assert (directory / "model.safetensors").exists() == (profile.adapter.rank == 0)
     if profile.adapter.rank:
         assert json.loads((directory / proof.FILENAME).read_bytes())["num_trained"] == 2 * 7
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "name",
+    ["grpo-8b-24gb", *(pytest.param(one, marks=pytest.mark.exhaustive) for one in GRPO_TWINS if one != "grpo-8b-24gb")],
+)
+def test_a_twin_of_grpo_trains_and_is_validated_by_the_daemon(name: str, tmp_path: Path) -> None:
+    words = ["run", "--plain", "--profile", f"{name}-debug", "--runs", str(tmp_path), "--run", "twin"]
+    small = ["--max-cycles", "1", "--set", "run.threads=1", "--set", "validation.examples_per_task=1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "orchestrator", *words, *small],
+        capture_output=True, text=True, cwd=REPOSITORY, timeout=280,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    step, *_ = h.events_at(tmp_path / "twin/cycles/0001/attempt-1", "step")
+    assert step.data["grad_norm"] > 0 and step.data["mismatch_max"] < 0.1
+    assert (tmp_path / "twin/cycles/0001/validate-1").is_dir()
