@@ -109,7 +109,7 @@ class WritingConnection:
                 exit_code=ExitCode.VERSION,
             )
         for pragma in PRAGMAS:
-            self.db.execute(f"PRAGMA {pragma}")
+            self.db.execute(f"PRAGMA {pragma}").fetchall()  # unread, a failing commit would not be raised
         if 0 < version < SCHEMA_VERSION:
             self.backup(f"state.db.v{version}.bak")
         for number in range(version, SCHEMA_VERSION):
@@ -201,7 +201,7 @@ def enter_wal(path: Path) -> None:
     writer can roll that back.
     """
     with closing(sqlite3.connect(path, isolation_level=None, timeout=BUSY_S)) as connection:
-        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA journal_mode=WAL").fetchall()  # unread, a failing commit would not be raised
     durable.fsync_file(path)
 
 

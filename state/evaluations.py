@@ -173,7 +173,7 @@ class EvaluationStore:
             if version > SCHEMA_VERSION:
                 raise _newer(where, version)
             for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "trusted_schema=OFF"):
-                self.db.execute(f"PRAGMA {pragma}")
+                self.db.execute(f"PRAGMA {pragma}").fetchall()  # unread, a failing commit would not be raised
             for number in range(version, SCHEMA_VERSION):
                 with self._transaction():
                     for statement in statements(MIGRATIONS[number]):

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import re
 import shutil
+import sqlite3
+import subprocess
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -16,6 +20,7 @@ from random import Random
 import pytest
 
 from profiles.errors import ExitCode
+from tests import REPOSITORY
 from tests.faults.conftest import Clean
 from tests.faults.harness import faults, scene
 from tests.faults.invariants import check_invariants
@@ -158,3 +163,18 @@ def test_a_run_survives_any_call_that_fails(
 ) -> None:
     for number in recorded.places.get(call, [])[share::8]:
         try_run(call, error, number, clean, tmp_path)
+
+
+@pytest.mark.timeout(120)
+def test_a_store_that_cannot_enter_its_mode_is_not_said_to_have(tmp_path: Path) -> None:
+    """SQLite fails at the journal's removal, after the pragma's first step; the next reader could not roll it back."""
+    store, log = tmp_path / "state.db", tmp_path / "trace"
+    with closing(sqlite3.connect(store)) as made:
+        made.execute("CREATE TABLE one (a)")
+    code = "import sys, pathlib; from state.database import enter_wal; enter_wal(pathlib.Path(sys.argv[1]))"
+    done = subprocess.run(
+        [*injecting(log, "unlink", "EIO", 1), sys.executable, "-c", code, str(store)],
+        cwd=REPOSITORY, capture_output=True, text=True,
+    )  # fmt: skip
+    assert [f"{store}-journal" in line for line in failed_on(log)] == [True]
+    assert done.returncode and "disk I/O error" in done.stderr
