@@ -24,6 +24,8 @@ from workers.verl.settings import Settings, Work, command_line, settings
 TESTED: Mapping[str, str] = {"verl": "0.9.1", "ray": "2.60.0", "TransferQueue": "0.1.11", "tensordict": "0.10.0"}
 """Packages whose releases differ in what we rely on, and the ones that the tests run with."""
 TESTED_VLLM = "0.26.0"
+VALUE_HEAD_OF_TRL = ("experimental/ppo", "models/modeling_value_head.py")
+"""Where releases of TRL have the class `AutoModelForCausalLMWithValueHead`, newest first."""
 INSTALL = "bash scripts/install-verl.sh"
 EXAMPLE = Work(
     Path("model"), Path("tokenizer"), Path("t.parquet"), Path("v.parquet"), Path("attempt"), last_step=1, spool="ray"
@@ -52,6 +54,19 @@ def check_packages(profile: Profile) -> None:
             raise refused(f"the worker verl needs {name} {version}, which is not installed", INSTALL) from None
         if found != version:
             raise refused(f"{name} {found} is installed, and the worker verl was tested with {version}", INSTALL)
+    check_trl()
+
+
+def check_trl() -> None:
+    """verl needs no TRL, but takes a class from it if there is one, and fails where that class has moved or gone."""
+    if (spec := importlib.util.find_spec("trl")) is None or not spec.submodule_search_locations:
+        return
+    folder = Path(spec.submodule_search_locations[0])
+    if not any((folder / place).exists() for place in VALUE_HEAD_OF_TRL):
+        version = importlib.metadata.version("trl")
+        raise refused(
+            f"trl {version} is installed, which verl {TESTED['verl']} cannot be loaded beside", "pip uninstall trl"
+        )
 
 
 def check_targets(profile: Profile, config: Mapping[str, Any]) -> None:
