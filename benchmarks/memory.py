@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -90,24 +91,38 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="override one knob")
     parser.add_argument("--card", type=float, metavar="GB", help="limit memory to another card's; 0: no limit")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
-    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--inside", metavar="MODEL", help=argparse.SUPPRESS)
     args = parser.parse_args(arguments)
-    if args.inside:
-        print(json.dumps(measured(args.profiles[0], args.set, args.card), default=vars))
+    if args.inside is not None:
+        print(json.dumps(measured(args.profiles[0], args.set, args.card, args.inside), default=vars))
         return 0
     reports = []
     print(f"reproduce: python -m benchmarks memory {' '.join(arguments)}\n")
-    for name in args.profiles or CARDS:
-        reports.append(in_a_process(name, args.set, args.card))
-        print_report(reports[-1])
+    with tempfile.TemporaryDirectory(prefix="longhaul-memory-") as folder:
+        for name in args.profiles or CARDS:
+            reports.append(in_a_process(name, args.set, args.card, model_for(name, Path(folder))))
+            print_report(reports[-1])
     if args.json:
         args.json.write_text(json.dumps(reports, indent=2) + "\n")
     return int(any(report["error"] for report in reports))
 
 
-def in_a_process(name: str, overrides: list[str], card: float | None) -> dict[str, Any]:
+def model_for(name: str, folder: Path) -> str:
+    """The directory of a model with the shape of this profile's and random weights; empty: the profile says itself."""
+    from benchmarks.ranks import made_once
+
+    shape, _ = CARDS.get(name, ("", 0))
+    if shape and not (folder / shape).exists():
+        for other in folder.iterdir():  # one at a time: the largest has 16 GB
+            shutil.rmtree(other)
+        (folder / shape).mkdir()
+        made_once(shape, str(folder / shape))
+    return str(folder / shape) if shape else ""
+
+
+def in_a_process(name: str, overrides: list[str], card: float | None, model: str) -> dict[str, Any]:
     """Measure in a child process, so that one profile's leftovers do not count for the next."""
-    command = [sys.executable, "-m", "benchmarks", "memory", name, "--inside"]
+    command = [sys.executable, "-m", "benchmarks", "memory", name, "--inside", model]
     command += [word for override in overrides for word in ("--set", override)]
     command += [] if card is None else ["--card", str(card)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
@@ -139,14 +154,15 @@ def gib(number: int | None) -> str:
 # --- inside the child ----------------------------------------------------------------------------------------------
 
 
-def measured(name: str, overrides: list[str], card: float | None) -> Report:
+def measured(name: str, overrides: list[str], card: float | None, model: str) -> Report:
     from workers.environment import set_environment
     from workers.models.torch_setup import device_of, set_up_torch
 
     set_environment()
     shape, gigabytes = CARDS.get(name, ("", 0))
     if shape:
-        overrides = ["model.path=pocket", "model.thinking=template", f"model.random_init={shape}", *overrides]
+        # No cache of the base, which would outlive the model.
+        overrides = [f"model.path={model}", "model.thinking=template", "model.cache_gib=0", *overrides]
     profile = load_profile(name, overrides).profile
     device = device_of(profile)
     set_up_torch(profile, isolate=False)
@@ -155,16 +171,16 @@ def measured(name: str, overrides: list[str], card: float | None) -> Report:
         if device.type == "cuda":
             limit_memory(report, gigabytes if card is None else card)
         rehearsal(profile, device, report)
-        if device.type == "cuda" and profile.model.random_init != "off":
-            compare(profile, report)
+        if device.type == "cuda" and (shape := shape or profile.model.random_init) != "off":
+            compare(profile, shape, report)
     except Exception as error:  # the result: in which phase memory runs out
         report.error = f"{type(error).__name__}: {str(error).splitlines()[0]}"
     return report
 
 
-def compare(profile: Profile, report: Report) -> None:
+def compare(profile: Profile, shape: str, report: Report) -> None:
     """Add the planner's estimates to the measured figures."""
-    phases = demand_of(profile, shape_of(ARCHITECTURES[profile.model.random_init])).phases
+    phases = demand_of(profile, shape_of(ARCHITECTURES[shape])).phases
     for one in report.phases:
         one.expected = phases.get(EXPECTED.get(one.name, ""))
         if one.expected and EXPECTED[one.name] in ("score", "train"):

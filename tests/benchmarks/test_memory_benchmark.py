@@ -26,7 +26,7 @@ def test_a_step_scores_every_rollout_before_it_trains_on_it() -> None:
     ("overrides", "is_scored"), [([], True), pytest.param(["optimizer.tis_cap=0"], False, marks=pytest.mark.exhaustive)]
 )
 def test_the_scoring_pass_is_measured_where_the_profile_makes_one(overrides: list[str], is_scored: bool) -> None:
-    found = memory.in_a_process("azr-3b-qlora-debug", [*SMALL, *overrides], None)
+    found = memory.in_a_process("azr-3b-qlora-debug", [*SMALL, *overrides], None, "")
     assert found["error"] == ""
     names = [phase["name"] for phase in found["phases"]]
     assert ("score 2" in names) == is_scored and "micro-batch 2" in names and found["step_s"] > 0
