@@ -162,7 +162,7 @@ def measured(name: str, overrides: list[str], card: float | None, model: str) ->
     shape, gigabytes = CARDS.get(name, ("", 0))
     if shape:
         # No cache of the base, which would outlive the model.
-        overrides = [f"model.path={model}", "model.thinking=template", "model.cache_gib=0", *overrides]
+        overrides = [f"model.path={model}", "model.cache_gib=0", *overrides]
     profile = load_profile(name, overrides).profile
     device = device_of(profile)
     set_up_torch(profile, isolate=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -56,8 +57,9 @@ def test_a_rehearsal_is_told_to_no_tracker_that_keeps_it(name: str, use: str, ke
     assert rehearsal_of(real).trackers.use == kept
 
 
-def test_the_twin_of_grpo_differs_in_sizes_alone() -> None:
-    real, twin = load_profile("grpo-1.5b-8gb").profile, load_profile("grpo-1.5b-8gb-debug").profile
+@pytest.mark.parametrize("name", [name for name in shipped_profiles() if re.fullmatch(r"grpo-.*\dgb", name)])
+def test_a_twin_of_grpo_differs_in_sizes_alone(name: str) -> None:
+    real, twin = load_profile(name).profile, load_profile(f"{name}-debug").profile
     assert {knob for knob in knobs() if "." in knob and value_of(real, knob) != value_of(twin, knob)} <= SIZES
 
 

@@ -16,8 +16,10 @@ from workers.rng import derive
 EOS, SPECIAL = "<|endoftext|>", ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
 )
+"""With the switch of Qwen 3, so that a rehearsal takes any `model.thinking`."""
 
 
 def write(name: str, seed: int, dtype: str, directory: Path) -> None:

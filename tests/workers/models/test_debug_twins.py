@@ -35,11 +35,6 @@ SIZES = {
     "stagnation.min_cycles",
 }  # fmt: skip
 """How much, of which weights, and where: what a rehearsal may have otherwise. All else is what is rehearsed."""
-OF_PROBLEMS = {
-    "data.tasks", "grpo.group_size", "grpo.problems", "grpo.truncated", "grpo.entropy_min_tokens",
-    "grpo.variants.random_rewards", "grpo.sent.samples", "model.thinking",
-}  # fmt: skip
-"""The same of GRPO: other problems, and what random weights need. No tiny model's template has a switch."""
 
 
 @pytest.fixture(scope="module")
@@ -61,11 +56,11 @@ def twin_of(name: str) -> Profile:
     return load_profile(f"{name}-debug", small).profile
 
 
-@pytest.mark.parametrize("name", [*TWINS, *GRPO_TWINS])
+@pytest.mark.parametrize("name", TWINS)
 def test_a_twin_differs_in_sizes_alone(name: str) -> None:
     real, twin = load_profile(name).profile, load_profile(f"{name}-debug").profile
     differing = {knob for knob in knobs() if "." in knob and value_of(real, knob) != value_of(twin, knob)}
-    assert differing <= (SIZES | OF_PROBLEMS if name in GRPO_TWINS else SIZES)
+    assert differing <= SIZES
 
 
 @pytest.mark.slow
