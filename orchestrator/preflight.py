@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from orchestrator import planner
@@ -109,6 +109,11 @@ def nearest_first(names: Collection[str], profile: Profile) -> list[str]:
     return sorted(names, key=lambda name: (*distance(name), name))
 
 
+def without_twins(names: Sequence[str]) -> Sequence[str]:
+    """Leave out `-debug` profiles, which fit anywhere and learn nothing, where there are others. (pure)"""
+    return [name for name in names if not name.endswith("-debug")] or names
+
+
 # --- messages ---------------------------------------------------------------------------------------------------------
 
 
@@ -119,7 +124,7 @@ def no_gpu(profile: Profile, machine: Machine) -> LonghaulError:
     tail = "   (the same code path with a tiny model)" if other == twin else ""
     return LonghaulError(
         f'profile {profile.name!r} needs a GPU (run.device = "cuda"), but this machine has none: '
-        f"{harmless(machine.why)}\n  these fit: {', '.join(fits)}",
+        f"{harmless(machine.why)}\n  these fit: {', '.join(without_twins(fits))}",
         kept="nothing was started",
         next_command=f"python -m orchestrator run --profile {other}{tail}",
         exit_code=ExitCode.GPU,
@@ -159,7 +164,7 @@ def advice(verdict: ProfileVerdict, args: argparse.Namespace) -> str:
     others = [name for name in nearest_first(fitting(verdict.machine), verdict.profile) if name != verdict.profile.name]
     return (
         f"python -m orchestrator run --profile {others[0]}   ({why_none_fits(verdict)}; these fit: "
-        f"{', '.join(others)})\n{anyway}"
+        f"{', '.join(without_twins(others))})\n{anyway}"
     )
 
 

@@ -65,9 +65,7 @@ def test_a_gpu_profile_without_a_gpu_says_which_profiles_fit(tmp_path: Path) -> 
     assert cli.code == ExitCode.GPU == 72 and not cli.began
     assert "needs a GPU" in cli.err and "kept:  nothing was started" in cli.err
     (listed,) = re.findall(r"these fit: (.*)", cli.err)
-    fits = listed.split(", ")
-    assert {"pocket", "pocket-debug", "azr-0.5b-debug", "fake"} <= set(fits)
-    assert not {"azr-0.5b", "azr-3b-qlora", "azr-3b-qlora-8gb"} & set(fits)
+    assert set(listed.split(", ")) == {"fake", "pocket", "pocket-grpo"}  # and their twins, which train nothing of use
     assert "next:  python -m orchestrator run --profile azr-0.5b-debug" in cli.err
 
 
