@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from profiles.errors import ExitCode, LonghaulError
@@ -34,6 +35,8 @@ from state.series import COLUMNS, POINTS, Thinned, extremes, read_series
 from state.states import AttemptState, CycleState, RunState
 from state.tables import WITH_ANSWERS, WITH_FORGIVEN, WITH_NODES, WITH_REQUESTS, WITH_TOTALS
 
+DECODED = 1024
+"""More than a master shows of steps and of validations, so that it decodes each once."""
 EVENTS_SEARCHED = 100_000
 Answers = dict[tuple[int, str], dict[str, AnswerBits]]
 """(cycle, suite) -> task -> bits."""
@@ -77,6 +80,8 @@ class Reader:
     def __init__(self, connection: sqlite3.Connection, run: RunDir) -> None:
         self.connection = connection
         self.run = run
+        self._decoded = lru_cache(maxsize=DECODED)(json.loads)
+        """Metrics that were read before: a commit adds one row, and hundreds are read again. Nobody changes them."""
         self._newest: tuple[int, History] | None = None
         """`PRAGMA data_version` and what was read at it: it changes with each commit of another connection."""
 
@@ -207,8 +212,12 @@ class Reader:
         of_these = f"cycle IN ({','.join('?' * len(cycles))}){_unasked(version)} ORDER BY rowid"
         for row in self._rows(f"SELECT {_VALIDATION} FROM validations WHERE {of_these}", cycles):
             cycle, suite = row[0], row[2]
-            found.setdefault(cycle, []).append(_validation(row, answers.get((cycle, suite))))
+            found.setdefault(cycle, []).append(self._facts(row, answers.get((cycle, suite))))
         return found
+
+    def _facts(self, row: Sequence[Any], answers: dict[str, AnswerBits] | None = None) -> ValidationFacts:
+        cycle, step, suite, accuracy, correct, n, metrics = row
+        return ValidationFacts(cycle, step, suite, accuracy, correct, n, self._decoded(metrics), answers or {})
 
     def _validation(self, suites: Sequence[Sequence[str]], order: str) -> ValidationFacts | None:
         """The first one of the first suite, in this order."""
@@ -216,7 +225,7 @@ class Reader:
             return None
         sql = f"SELECT {_VALIDATION} FROM validations WHERE suite=? ORDER BY {order} LIMIT 1"
         rows = self._rows(sql, suites[0])
-        return _validation(rows[0]) if rows else None
+        return self._facts(rows[0]) if rows else None
 
     def _failures(self, version: int) -> tuple[AttemptFacts, ...]:
         """Failed attempts since the newest one that progressed, succeeded or stopped on request, without those that
@@ -295,7 +304,7 @@ class Reader:
         found = self._rows(
             f"SELECT {_VALIDATION} FROM validations WHERE checkpoint_id=? AND suite=?", [checkpoint_id, suite]
         )
-        return _validation(found[0]) if found else None
+        return self._facts(found[0]) if found else None
 
     # --- for displays ----------------------------------------------------------------------------------------
 
@@ -315,7 +324,7 @@ class Reader:
             f" WHERE {_THAT_COUNT} ORDER BY step DESC LIMIT ?",
             [limit],
         )
-        return tuple(StepFacts(r[0], r[1], r[2], r[3], json.loads(r[4])) for r in reversed(rows))
+        return tuple(StepFacts(r[0], r[1], r[2], r[3], self._decoded(r[4])) for r in reversed(rows))
 
     def steps_between(self, first: int, last: int | None) -> Iterator[StepFacts]:
         """The same steps from `first` to `last`, oldest first; last: None for the newest."""
@@ -362,7 +371,7 @@ class Reader:
             by_suite.setdefault(suite, []).append((accuracy, number))
         kept = [number for rows in by_suite.values() for _, number in extremes(rows, points)]
         sql = f"SELECT {_VALIDATION} FROM validations WHERE rowid=?"
-        found = [_validation(self._rows(sql, [number])[0]) for number in kept]
+        found = [self._facts(self._rows(sql, [number])[0]) for number in kept]
         return tuple(sorted(found, key=lambda one: one.step))
 
     def cycle_times(self, cycles: int = NEWEST_CYCLES, steps_read: int = STEPS_READ) -> list[CycleTime]:
@@ -439,7 +448,7 @@ class Reader:
     def validations(self, limit: int = 2000) -> tuple[ValidationFacts, ...]:
         """The last `limit` validations of all suites, oldest first."""
         rows = self._rows(f"SELECT {_VALIDATION} FROM validations ORDER BY step DESC LIMIT ?", [limit])
-        return tuple(_validation(row) for row in reversed(rows))
+        return tuple(self._facts(row) for row in reversed(rows))
 
     def events(self, limit: int = 50) -> tuple[EventFacts, ...]:
         """The newest events, oldest first. Text comes from workers: escape it for display."""
@@ -483,11 +492,6 @@ def _unasked(version: int) -> str:
 def _checkpoint(row: Sequence[Any]) -> CheckpointFacts:
     identity, parent, cycle, step, path, digest, size, verified, is_end, state = row
     return CheckpointFacts(identity, parent, cycle, step, path, digest, size, bool(verified), bool(is_end), state)
-
-
-def _validation(row: Sequence[Any], answers: dict[str, AnswerBits] | None = None) -> ValidationFacts:
-    cycle, step, suite, accuracy, correct, n, metrics = row
-    return ValidationFacts(cycle, step, suite, accuracy, correct, n, json.loads(metrics), answers or {})
 
 
 def _cycle(row: Sequence[Any], scores: Scores) -> CycleFacts:

@@ -38,3 +38,15 @@ def test_step_times_are_those_of_the_last_timed_steps_that_count_oldest_first(tm
     with closing(Reader.open(run)) as reader:
         assert reader.step_seconds(3) == [7.0, 8.0, 10.0]
         assert reader.step_seconds(100) == [1.0, 2.0, 3.0, 5.0, 6.0, 7.0, 8.0, 10.0]
+
+
+def test_what_a_commit_did_not_change_is_decoded_once(tmp_path: Path) -> None:
+    run = build_store(tmp_path / "night", cycles=2, steps=10)
+    with closing(Reader.open(run)) as reader:
+        steps, validations = reader.steps(), reader.validations()
+        with closing(sqlite3.connect(run.store)) as db, db:
+            db.execute("UPDATE steps SET metrics='{\"loss\": 7.0}' WHERE step=10")
+        again = reader.steps()
+        assert [one.metrics is other.metrics for one, other in zip(steps, again, strict=True)] == [True] * 9 + [False]
+        assert again[-1].metrics == {"loss": 7.0}
+        assert all(a.metrics is b.metrics for a, b in zip(validations, reader.validations(), strict=True))
