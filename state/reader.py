@@ -82,6 +82,8 @@ class Reader:
         self.run = run
         self._decoded = lru_cache(maxsize=DECODED)(json.loads)
         """Metrics that were read before: a commit adds one row, and hundreds are read again. Nobody changes them."""
+        self._seen = lru_cache(maxsize=DECODED)(self._facts)
+        """The same of whole validations."""
         self._newest: tuple[int, History] | None = None
         """`PRAGMA data_version` and what was read at it: it changes with each commit of another connection."""
 
@@ -448,7 +450,7 @@ class Reader:
     def validations(self, limit: int = 2000) -> tuple[ValidationFacts, ...]:
         """The last `limit` validations of all suites, oldest first."""
         rows = self._rows(f"SELECT {_VALIDATION} FROM validations ORDER BY step DESC LIMIT ?", [limit])
-        return tuple(self._facts(row) for row in reversed(rows))
+        return tuple(self._seen(row) for row in reversed(rows))
 
     def events(self, limit: int = 50) -> tuple[EventFacts, ...]:
         """The newest events, oldest first. Text comes from workers: escape it for display."""

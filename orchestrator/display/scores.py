@@ -60,28 +60,25 @@ def task_scores(validations: Sequence[ValidationFacts], first: ValidationFacts |
 
     first: the run's first validation; prepended if `validations` holds only the newest ones.
     """
-    global _newest
-    kept = _newest
-    if kept is not None and kept[0] is validations and kept[1] == first:
-        return kept[2]  # called four times a second, but validations change once a cycle
-    rows = _task_scores(validations, first)
-    _newest = (validations, first, rows) if isinstance(validations, tuple) else None
-    return rows
-
-
-_newest: tuple[Sequence[ValidationFacts], ValidationFacts | None, tuple[TaskScores, ...]] | None = None
-"""Cache of the last call, kept only for an immutable argument."""
-
-
-def _task_scores(validations: Sequence[ValidationFacts], first: ValidationFacts | None) -> tuple[TaskScores, ...]:
+    global _known
     suite = first.suite if first else (validations[0].suite if validations else "")
     chosen = [facts for facts in validations if facts.suite == suite]
     if first is not None and (not chosen or chosen[0].step > first.step):
         chosen.insert(0, first)
-    others = sorted({task for facts in chosen for task in facts.metrics} - {*SHOWN, "mean"})
-    tasks = [*SHOWN, *others, "mean"] if chosen else []
-    rows = ((task, tuple(_score(facts, task) for facts in chosen if task in facts.metrics)) for task in tasks)
+    _known = {id(facts): _known.get(id(facts)) or (facts, _scores(facts)) for facts in chosen}
+    by_task = [_known[id(facts)][1] for facts in chosen]
+    others = sorted({task for scores in by_task for task in scores} - {*SHOWN, "mean"})
+    tasks = [*SHOWN, *others, "mean"]
+    rows = ((task, tuple(scores[task] for scores in by_task if task in scores)) for task in tasks)
     return tuple(TaskScores(task, scores) for task, scores in rows if scores)
+
+
+_known: dict[int, tuple[ValidationFacts, dict[str, Score]]] = {}
+"""What the last call judged, by identity: a display asks again after each commit, which adds one."""
+
+
+def _scores(facts: ValidationFacts) -> dict[str, Score]:
+    return {task: _score(facts, task) for task in facts.metrics}
 
 
 def _score(facts: ValidationFacts, task: str) -> Score:
