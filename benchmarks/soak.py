@@ -22,14 +22,18 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import psutil
 
 from profiles.errors import LonghaulError
+from state.history import WINDOW
 from state.layout import RunDir
 from state.reader import Reader
 
 LOOK_EVERY_S = 2.0
+FEWEST = 4
+"""Samples from which growth is judged."""
 FAKE = (
     "run.steps_per_cycle=1",
     "run.checkpoint_every=1",
@@ -39,6 +43,7 @@ FAKE = (
     "retention.keep_every=0",
     "retention.keep_cycles=100",
 )
+POCKET = ("run.max_cycles=0", "stagnation.on_plateau=continue", "retention.keep_every=0", "retention.keep_cycles=50")
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Limit:
-    """How much the last sample may exceed the first: a share of it, and so many more."""
+    """How much the end may exceed the begin: a share of it, and so many more."""
 
     share: float
     more: float
@@ -77,19 +82,27 @@ def cpu_ms(before: Sample, after: Sample) -> float:
     return 1e3 * (after.cpu_s - before.cpu_s) / max(1, after.cycles - before.cycles)
 
 
-def growing(samples: Sequence[Sample]) -> list[str]:
-    """What the end of a run has more of than its first windows, in words. (pure)
+def judged(samples: Sequence[Sample]) -> list[Sample]:
+    """Those after the begin of a run. (pure)"""
+    return [one for one in samples if one.cycles > WINDOW]
 
-    The first window is left out: files of its cycles are not yet old enough to go.
+
+def growing(samples: Sequence[Sample]) -> list[str]:
+    """What the last third of a run has more of than its first, in words: medians, as files go in batches. (pure)
+
+    Samples of the first cycles are left out: files are not yet old enough to go, and what a master remembers of a run
+    is not yet all there.
     """
-    if len(samples) < 4:
+    samples = judged(samples)
+    if len(samples) < FEWEST:
         return []
-    first, last = samples[1], samples[-1]
-    values = {name: (float(getattr(first, name)), float(getattr(last, name))) for name in LIMITS if name != "cpu_ms"}
-    values["cpu_ms"] = cpu_ms(samples[0], samples[1]), cpu_ms(samples[-2], samples[-1])
+    third = max(1, (len(samples) - 1) // 3)
+    values = {name: [float(getattr(one, name)) for one in samples[1:]] for name in LIMITS if name != "cpu_ms"}
+    values["cpu_ms"] = [cpu_ms(before, after) for before, after in pairwise(samples)]
+    ends = {name: (median(some[:third]), median(some[-third:])) for name, some in values.items()}
     return [
         f"{name} grew from {before:,.0f} to {after:,.0f}"
-        for name, (before, after) in values.items()
+        for name, (before, after) in ends.items()
         if after > before * (1 + LIMITS[name].share) + LIMITS[name].more
     ]
 
@@ -118,12 +131,14 @@ def main(arguments: list[str]) -> int:
             knobs: tuple[str, ...] = (*FAKE, f"run.max_cycles={args.cycles}")
             found["fake"] = list(soak("fake", knobs, Path(folder), args.every))
         if args.pocket_hours:
-            knobs = ("run.max_cycles=0", f"run.max_hours={args.pocket_hours}")
+            knobs = (*POCKET, f"run.max_hours={args.pocket_hours}")
             found["pocket"] = list(soak("pocket", knobs, Path(folder), args.pocket_every))
     grown = []
     for name, samples in found.items():
         print(f"== {name}\n{table(samples)}")
         grown += [f"{name}: {line}" for line in growing(samples)]
+        if len(judged(samples)) < FEWEST:
+            grown.append(f"{name}: too short to tell what grows")
     print("\n".join(["", *grown] if grown else ["", "nothing but the store grows"]))
     if args.json:
         args.json.write_text(json.dumps({name: [asdict(one) for one in some] for name, some in found.items()}) + "\n")

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.soak import Sample, cpu_ms, growing, table
 
-FLAT = [Sample(1000 * n + 1, 600.0 * n, 22.0 * n, 60 << 20, 30, 3, 1_000_000 * n, 900) for n in range(6)]
+FLAT = [Sample(1000 * n + 65, 600.0 * n, 22.0 * n, 60 << 20, 30, 3, 1_000_000 * n, 900) for n in range(6)]
 
 
 def changed(**last: float) -> list[Sample]:
@@ -25,6 +25,7 @@ def changed(**last: float) -> list[Sample]:
         pytest.param(changed(entries=8000), ["entries"], id="directory entries"),
         pytest.param(changed(cpu_s=22.0 * 4 + 40.0), ["cpu_ms"], id="CPU per cycle"),
         pytest.param(FLAT[:3], [], id="too few to say"),
+        pytest.param([*FLAT, *FLAT[1:], changed(entries=8000)[-1]], [], id="one sample amid a clean-up"),
     ],
 )
 def test_what_grows(samples: list[Sample], expected: list[str]) -> None:
