@@ -57,7 +57,7 @@ reliability: .venv/.ready  ## Run the tests of faults, EXHAUSTIVE=1 for all thei
 	@$(python) -m pytest -n $(JOBS) --dist worksteal $(if $(EXHAUSTIVE),-m "exhaustive or not exhaustive") --junitxml .venv/faults.xml $(if $(FAULTS),$(patsubst %,tests/faults/%.py,$(FAULTS)),tests/faults); \
 		failed=$$?; $(python) -m tests.faults.table .venv/faults.xml docs/reliability.md; exit $$failed
 
-soak: .venv/.ready  ## Look for what grows in a long run: 20,000 cycles and 2 hours of pocket, about half a day
+soak: .venv/.ready  ## Look for what grows in a long run: 20,000 cycles and 2 hours of pocket, about four hours
 	@exec $(python) -m benchmarks soak $(ARGS)
 
 test-as-user: .venv/.ready  ## As root: run the tests of sandbox, faults and permissions again, as an ordinary user

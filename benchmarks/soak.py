@@ -1,7 +1,7 @@
 """What grows in a master that runs for very long: memory, descriptors, threads, files, CPU per cycle.
 
     python -m benchmarks soak                                 20,000 cycles of the fake trainer, then 2 hours of pocket
-    python -m benchmarks soak --cycles 3000 --pocket-hours 0  one of them, shorter
+    python -m benchmarks soak --cycles 6000 --pocket-hours 0  one of them, shorter
 
 Everything but the store is to stay flat; the exit code is 1 if something grows. Cycles of the fake trainer have one
 step and start real processes, so the figures are those of the master in a run of as many cycles.
