@@ -342,6 +342,7 @@ NOT_OURS = {
     "grpo_utils.py",
     "code_utils.py",
     "zero_to_fp32.py",
+    "modeling_value_head.py",
 }
 """Files of examples, of other programs, and of attacks on the import path."""
 
