@@ -109,7 +109,7 @@ class WritingConnection:
                 exit_code=ExitCode.VERSION,
             )
         for pragma in PRAGMAS:
-            self.db.execute(f"PRAGMA {pragma}").fetchall()  # unread, a failing commit would not be raised
+            set_pragma(self.db, pragma)
         if 0 < version < SCHEMA_VERSION:
             self.backup(f"state.db.v{version}.bak")
         for number in range(version, SCHEMA_VERSION):
@@ -194,6 +194,11 @@ class WritingConnection:
         return target
 
 
+def set_pragma(db: Database | sqlite3.Connection, pragma: str) -> None:
+    """Set `name=value` and read the answer: unread, a change to WAL that SQLite could not commit is not raised."""
+    db.execute(f"PRAGMA {pragma}").fetchall()
+
+
 def enter_wal(path: Path) -> None:
     """Put a copy of a store into the mode in which stores live, durably, before it gets a store's name.
 
@@ -201,7 +206,7 @@ def enter_wal(path: Path) -> None:
     writer can roll that back.
     """
     with closing(sqlite3.connect(path, isolation_level=None, timeout=BUSY_S)) as connection:
-        connection.execute("PRAGMA journal_mode=WAL").fetchall()  # unread, a failing commit would not be raised
+        set_pragma(connection, "journal_mode=WAL")
     durable.fsync_file(path)
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from profiles.errors import ExitCode, LonghaulError
 from state import durable
 from state.crash import crash_point
+from state.database import set_pragma
 from state.layout import RunDir
 from state.opening import is_busy, read_only
 from state.tables import statements
@@ -173,7 +174,7 @@ class EvaluationStore:
             if version > SCHEMA_VERSION:
                 raise _newer(where, version)
             for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "trusted_schema=OFF"):
-                self.db.execute(f"PRAGMA {pragma}").fetchall()  # unread, a failing commit would not be raised
+                set_pragma(self.db, pragma)
             for number in range(version, SCHEMA_VERSION):
                 with self._transaction():
                     for statement in statements(MIGRATIONS[number]):
