@@ -19,7 +19,7 @@ from profiles.errors import ExitCode, LonghaulError
 from state import durable, row_digests
 from state.crash import crash_point
 from state.layout import RunDir
-from state.opening import BUSY_S, is_busy, store_error
+from state.opening import BUSY_S, is_busy, set_pragma, store_error
 from state.tables import APPLICATION_ID, MIGRATIONS, SCHEMA_VERSION, statements
 
 _ABSENT = [name for name in ("numpy", "pandas") if name not in sys.modules]
@@ -109,7 +109,7 @@ class WritingConnection:
                 exit_code=ExitCode.VERSION,
             )
         for pragma in PRAGMAS:
-            set_pragma(self.db, pragma)
+            set_pragma(self.db.conn, pragma)
         if 0 < version < SCHEMA_VERSION:
             self.backup(f"state.db.v{version}.bak")
         for number in range(version, SCHEMA_VERSION):
@@ -192,11 +192,6 @@ class WritingConnection:
         for old in sorted(self.run.backups.glob("cycle-*.db"))[:-BACKUPS_KEPT]:
             old.unlink(missing_ok=True)
         return target
-
-
-def set_pragma(db: Database | sqlite3.Connection, pragma: str) -> None:
-    """Set `name=value` and read the answer: unread, a change to WAL that SQLite could not commit is not raised."""
-    db.execute(f"PRAGMA {pragma}").fetchall()
 
 
 def enter_wal(path: Path) -> None:

@@ -19,9 +19,8 @@ from typing import Any
 from profiles.errors import ExitCode, LonghaulError
 from state import durable
 from state.crash import crash_point
-from state.database import set_pragma
 from state.layout import RunDir
-from state.opening import is_busy, read_only
+from state.opening import is_busy, read_only, set_pragma
 from state.tables import statements
 
 APPLICATION_ID = 0x4C4F4E45  # "LONE"

@@ -1,4 +1,4 @@
-"""Opens SQLite files for reading and explains SQLite's errors. Imports little, because `status` must start fast."""
+"""Opens SQLite files, sets pragmas and explains SQLite's errors. Imports little, because `status` must start fast."""
 
 from __future__ import annotations
 
@@ -35,6 +35,11 @@ def _never_changes(path: Path) -> bool:
         return bool(os.statvfs(path).f_flag & os.ST_RDONLY) and not path.with_name(f"{path.name}-wal").exists()
     except OSError:
         return False  # what is wrong with the path, SQLite says
+
+
+def set_pragma(connection: sqlite3.Connection, pragma: str) -> None:
+    """Set `name=value` and read the answer: unread, a change to WAL that SQLite could not commit is not raised."""
+    connection.execute(f"PRAGMA {pragma}").fetchall()
 
 
 def unsound(path: Path) -> str:
