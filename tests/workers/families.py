@@ -4,6 +4,7 @@ config scales are set away from their defaults: code that forgets one of them gi
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import torch
 
 from profiles.architecture import reason_against, refusal
 from profiles.families import LEFT_PADDED
+from workers.rollout.engine import Rollout
+from workers.rollout.probe import single_log_probs
 
 VOCABULARY = 272
 """As `random_init.byte_tokenizer` has, rounded up."""
@@ -213,6 +216,33 @@ def model_of(name: str, seed: int = 0) -> Any:
                 if parameter.ndim == 1:  # norms, biases, time steps
                     parameter.add_(0.3 * torch.randn_like(parameter))
     return model.eval()
+
+
+def exact(name: str) -> Any:
+    """The family in float64, by code that computes in it."""
+    model = model_of(name).double()
+    model.set_attn_implementation("eager")
+    model.set_experts_implementation("eager")
+    return model
+
+
+def bounds_of(name: str, rollouts: Sequence[Rollout]) -> list[torch.Tensor]:
+    """How far float32 may move each log-prob, [T] for each rollout.
+
+    A token's log-prob moves by more than others where a norm divides by something small. So models in float64 tell: of
+    each, all weights are off by float32's unit roundoff. Engines and trainer are off by up to 2.5 times that and 2e-6.
+    """
+    truth = exact(name)
+    found = [torch.zeros(len(one.completion_ids), dtype=torch.float64) for one in rollouts]
+    for seed in range(3):
+        moved, random = exact(name), torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for parameter in moved.parameters():
+                parameter.mul_(1 + 2**-24 * torch.randn(parameter.shape, generator=random, dtype=torch.float64))
+        for most, one in zip(found, rollouts, strict=True):
+            off = (single_log_probs(moved, one, 1.0) - single_log_probs(truth, one, 1.0)).abs()
+            most.copy_(torch.maximum(most, off))
+    return [8 * (most + 2e-6) for most in found]
 
 
 def write(name: str, directory: Path) -> None:

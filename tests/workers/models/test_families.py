@@ -2,7 +2,7 @@
 
 Bounds: weights are float32 with unit roundoff u = 6e-8, logits spread by s = 1 to 2.4, models have 2 to 4 layers of
 about ten roundings each on either side, so a log-prob is off by some s * u * sqrt(80) = 1e-6, and the largest of a few
-hundred by some times that. Recurrent layers sum over all positions, in another order when they decode: 1.4e-5 measured.
+hundred by some times that. Some tokens amplify roundings: `families.bounds_of` measures by how much.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from profiles.errors import ExitCode, LonghaulError
 from profiles.families import LEFT_PADDED, compared
 from profiles.schema import Adapter, Model, Profile, Sampling
 from tests import REPOSITORY
-from tests.workers.families import FAMILIES, WINDOW, model_of, with_table, write
+from tests.workers.families import FAMILIES, WINDOW, bounds_of, model_of, with_table, write
 from workers.models import attention, packing, plain
 from workers.models.adapters import adapter_of, linear_names
 from workers.models.log_probs import score
@@ -84,10 +84,10 @@ def test_rollouts_and_trainer_have_the_log_probs_of_plain_transformers(name: str
     other = model_of(name)  # nothing of ours has touched it
     if getattr(other.config, "attn_logit_softcapping", None):
         other.set_attn_implementation("eager")  # older transformers choose a kernel that drops it
-    for rollout, by_trainer in zip(rollouts, trained, strict=True):
+    for rollout, by_trainer, bound in zip(rollouts, trained, bounds_of(name, rollouts), strict=True):
         truth = single_log_probs(other, rollout, 1.0)
-        assert (torch.tensor(rollout.log_probs) - truth).abs().max() < LOOSE.get(name, BOUND)
-        assert (by_trainer - truth).abs().max() < BOUND
+        assert ((torch.tensor(rollout.log_probs) - truth).abs() < LOOSE.get(name, bound)).all()
+        assert ((by_trainer - truth).abs() < bound).all()
 
 
 @pytest.mark.parametrize("name", sorted(FAMILIES))
