@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -233,7 +234,7 @@ def hold(checkpoint: Path, identity: str, held: Path) -> Path:
 
 def _link(source: Path, names: list[str], held: Path) -> bool:
     """Link all files, then rename the folder, so that a crash leaves nothing that looks complete."""
-    half = held.with_name(f".{held.name}.half")
+    half = _half(held)
     durable.remove_tree(half, held.parent)
     half.mkdir(mode=0o700)
     try:
@@ -250,5 +251,14 @@ def _link(source: Path, names: list[str], held: Path) -> bool:
 
 
 def let_go(held: Path) -> None:
-    """Release the held checkpoint."""
-    durable.remove_tree(held, held.parent)
+    """Release the held checkpoint. Renamed first: a crash within leaves nothing that looks complete."""
+    half = _half(held)
+    durable.remove_tree(half, held.parent)
+    with suppress(FileNotFoundError):  # it could not be linked, or there was nothing to hold
+        held.rename(half)
+    durable.remove_tree(half, held.parent)
+
+
+def _half(held: Path) -> Path:
+    """Where a folder is made and removed. The next evaluation removes what is left there."""
+    return held.with_name(f".{held.name}.half")

@@ -20,7 +20,7 @@ from orchestrator.cli import main
 from orchestrator.commands import status
 from orchestrator.evaluation.progress import Progress
 from orchestrator.evaluation.render import how, scores
-from orchestrator.evaluation.target import choose_checkpoint
+from orchestrator.evaluation.target import choose_checkpoint, hold, let_go
 from orchestrator.report.page import write_report
 from profiles.errors import ExitCode, LonghaulError
 from profiles.load import profile_sha256, resolved_json
@@ -215,6 +215,27 @@ def test_a_checkpoint_that_was_pruned_is_told_with_those_that_are_there(command:
     with pytest.raises(LonghaulError, match=r"no longer has the files of step 60 \(pruned\)") as told:
         choose_checkpoint(run, "60", command)
     assert told.value.next_command == f"python -m orchestrator {command} --run night --checkpoint head"
+
+
+def test_links_that_were_only_partly_removed_are_not_taken_for_a_checkpoint(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = choose_checkpoint(RunDir(runs / "night"), "head")
+    held = chosen.where.model("one")
+    held.parent.mkdir(parents=True)
+    assert hold(chosen.directory, chosen.target.identity, held) == held
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(shutil, "rmtree", half_removed)
+        let_go(held)
+    assert hold(chosen.directory, chosen.target.identity, held) == held
+    let_go(held)
+    let_go(held)
+    assert not any(held.parent.iterdir())
+
+
+def half_removed(path: Path) -> None:
+    (path / checkpoint.MANIFEST).unlink()
+    raise KeyboardInterrupt
 
 
 def test_a_damaged_checkpoint_is_not_evaluated(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
