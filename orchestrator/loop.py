@@ -479,9 +479,10 @@ class Master:
         crash_point("cycle.committed")
         if now >= self.next_backup_at:
             self.store.backup(f"cycle-{cycle:06d}.db")
-            remove_old_cycles(self.attempts.run, self.profile.retention.keep_cycles)
             took = self.clock.monotonic() - now
             self.next_backup_at = now + took / BACKUP_SHARE
+            # Not part of `took`: the longer the pause, the more there would be to remove after the next.
+            remove_old_cycles(self.attempts.run, self.profile.retention.keep_cycles)
         self.history = self.reader.history()
         self.screen.reload(self.reader)
         if judgement.kind != "go":
