@@ -27,7 +27,7 @@ from tests.faults.invariants import check_invariants
 
 WRITING = ("write", "pwrite64", "ftruncate", "fallocate", "fsync", "fdatasync", "rename", "unlink", "rmdir", "mkdir")
 READING = ("openat", "read", "pread64", "newfstatat", "getdents64")
-SHARED = frozenset({*READING, "write"})
+SHARED = frozenset({*READING, "write", "fcntl"})
 """Calls that processes also make on other files than the run's."""
 FULL = frozenset({"write", "pwrite64", "ftruncate", "fallocate", "mkdir", "rename", "openat"})
 """Calls that a full disk refuses."""
