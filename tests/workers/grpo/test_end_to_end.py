@@ -119,7 +119,7 @@ def test_row_46_a_policy_that_is_paid_for_even_first_tokens_learns_to_write_them
         data=Data(tasks=str(problems)),
         sampling=Sampling(max_prompt_tokens=16, max_completion_tokens=4),
         grpo=Grpo(groups_per_step=4, group_size=8, truncated="keep"),
-        optimizer=Optimizer(learning_rate=1e-2, warmup_steps=0, row_tokens=64),
+        optimizer=Optimizer(learning_rate=5e-3, warmup_steps=0, row_tokens=64),
     )
     trained(tmp_path / "run", profile, 200)
     steps = metrics_of(tmp_path / "run")

@@ -77,7 +77,7 @@ def test_log_probs_and_gradients_are_those_of_the_modules(targets: tuple[str, ..
     knobs = replace(OWN, targets=targets)
     plain, fast = (model_of(knobs, recomputed=how, quantization=quantization) for how in (False, True))
     assert is_fast(fast) and not is_fast(plain)
-    tolerance = 1e-4
+    tolerance = 5e-4  # the modules are 1.2e-4 off float64 on processors without AVX-512, the written-out layers 1e-5
     if quantization == "none":
         plain, fast, tolerance = plain.double(), fast.double(), 1e-6  # the norms are in float32 still
     expected, found = learned(plain), learned(fast)
