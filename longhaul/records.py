@@ -18,8 +18,8 @@ class Step:
     step: int
     cycle: int
     seconds: float
-    reward: float
-    """Mean over the rollouts that were judged."""
+    reward: float | None
+    """Mean over the rollouts that were judged; None if none was."""
     metrics: Mapping[str, float]
     """All that the worker reported, by name."""
 

@@ -126,7 +126,10 @@ class Run:
         Of a million steps this takes a minute and gigabytes: `series` has a curve of them in a second.
         """
         with self._reader() as reader:
-            return [Step(*vars(one).values()) for one in reader.steps_between(first, last)]
+            return [
+                Step(one.step, one.cycle, one.seconds, one.metrics.get("reward"), one.metrics)
+                for one in reader.steps_between(first, last)
+            ]
 
     def series(
         self, metrics: Sequence[str] = ("reward",), *, points: int = 600, first: int = 1, last: int | None = None

@@ -75,8 +75,12 @@ class Compared:
 
     def median_of(self, name: str) -> float | None:
         """Over the newest steps that report it."""
-        found = [value for step in self.newest if (value := step.metrics.get(name)) is not None]
+        found = self.values_of(name)
         return median(found) if found else None
+
+    def values_of(self, name: str) -> list[float]:
+        """Of the newest steps that report it."""
+        return [value for step in self.newest if (value := step.metrics.get(name)) is not None]
 
 
 CURVES = (REWARD, ACCURACY, TOKENS_MEAN, TRUNCATED, ENTROPY, GRAD_NORM, KL, CLIP_FRACTION, MISMATCH_MEAN, SECONDS)
@@ -123,7 +127,7 @@ def table(runs: Sequence[Compared]) -> list[Row]:
         Row("tokens/answer", tuple(_figure(one.median_of(TOKENS_MEAN.name)) for one in runs)),
         Row("  p10 to p90", tuple(_quantiles(one, LENGTHS_AT, ",.0f") for one in runs)),
         Row("cut", tuple(percent(one.median_of(TRUNCATED.name)) for one in runs)),
-        Row("reward", tuple(_spread([step.reward for step in one.newest]) for one in runs)),
+        Row("reward", tuple(_spread(one.values_of(REWARD.name)) for one in runs)),
         Row("  p10 to p90", tuple(_quantiles(one, REWARDS_AT, "+.2f") for one in runs)),
     ]
     return [row for row in rows if set(row.cells) != {"?"} and any(cell not in ("", "?") for cell in row.cells)]

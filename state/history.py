@@ -189,7 +189,6 @@ class StepFacts:
     step: int
     cycle: int
     seconds: float
-    reward: float
     metrics: Mapping[str, float]
 
 

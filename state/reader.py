@@ -322,20 +322,20 @@ class Reader:
     def steps(self, limit: int = 2000) -> tuple[StepFacts, ...]:
         """The last `limit` trained steps, and those of the open attempt beyond the head, oldest first."""
         rows = self._rows(
-            "SELECT step, cycle, coalesce(seconds, 0), coalesce(reward, 0), metrics FROM steps"
+            "SELECT step, cycle, coalesce(seconds, 0), metrics FROM steps"
             f" WHERE {_THAT_COUNT} ORDER BY step DESC LIMIT ?",
             [limit],
         )
-        return tuple(StepFacts(r[0], r[1], r[2], r[3], self._decoded(r[4])) for r in reversed(rows))
+        return tuple(StepFacts(r[0], r[1], r[2], self._decoded(r[3])) for r in reversed(rows))
 
     def steps_between(self, first: int, last: int | None) -> Iterator[StepFacts]:
         """The same steps from `first` to `last`, oldest first; last: None for the newest."""
         sql = (
-            "SELECT step, cycle, coalesce(seconds, 0), coalesce(reward, 0), metrics FROM steps"
+            "SELECT step, cycle, coalesce(seconds, 0), metrics FROM steps"
             f" WHERE step BETWEEN ? AND ? AND ({_THAT_COUNT}) ORDER BY step"
         )
         for row in self._rows(sql, [first, _LAST if last is None else last]):
-            yield StepFacts(row[0], row[1], row[2], row[3], json.loads(row[4]))
+            yield StepFacts(row[0], row[1], row[2], json.loads(row[3]))
 
     def series(
         self, metrics: Sequence[str], points: int = POINTS, *, first: int = 1, last: int | None = None

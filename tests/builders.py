@@ -50,7 +50,7 @@ def step_metrics(step: int) -> dict[str, float]:
 
 def step_facts(step: int, cycle: int = 1, **metrics: float) -> StepFacts:
     values = metrics or step_metrics(step)
-    return StepFacts(step, cycle, values.get("seconds", 1.0), values.get("reward", 0.0), values)
+    return StepFacts(step, cycle, values.get("seconds", 1.0), values)
 
 
 def a_series(steps: Sequence[StepFacts]) -> Thinned:
@@ -61,10 +61,7 @@ def a_series(steps: Sequence[StepFacts]) -> Thinned:
         return None if value is None else Spread(value, value, value, 1)
 
     metrics = {name: tuple(spread(one.metrics.get(name)) for one in steps) for name in names}
-    metrics |= {
-        "seconds": tuple(spread(one.seconds) for one in steps),
-        "reward": tuple(spread(one.reward) for one in steps),
-    }
+    metrics |= {"seconds": tuple(spread(one.seconds) for one in steps)}
     seconds = accumulate(one.seconds for one in steps)
     tokens = accumulate(int(one.metrics.get("tokens", 0)) for one in steps)
     edges = tuple(range(steps[0].step, steps[-1].step + 2)) if steps else ()

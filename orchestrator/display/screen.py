@@ -14,7 +14,7 @@ from orchestrator.display.keys import KeyReader
 from orchestrator.display.terminal import Keyboard
 from orchestrator.display.view import Live, Memory, View, build_view
 from orchestrator.display.wording import harmless_lines
-from profiles.metrics import REWARD, SECONDS
+from profiles.metrics import SECONDS
 from profiles.schema import Profile
 from state import event_kinds
 from state.facts import Line
@@ -108,8 +108,7 @@ class Screen:
             self.dirty = True
             if line.type == event_kinds.STEP.name:
                 metrics = {k: v for k, v in line.data.items() if isinstance(v, int | float)}
-                seconds, reward = float(metrics.get(SECONDS.name, 0.0)), float(metrics.get(REWARD.name, 0.0))
-                self.steps.append(StepFacts(line.step, 0, seconds, reward, metrics))
+                self.steps.append(StepFacts(line.step, 0, float(metrics.get(SECONDS.name, 0.0)), metrics))
             elif line.type == event_kinds.EXAMPLES.name and line.data.get("tasks"):
                 self.newest = [{"step": line.step, **line.data["tasks"][-1]}]
             elif line.type in LOUD:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from orchestrator.display.reading import Reading, reading_of
 from orchestrator.display.scores import TaskScores, task_scores
 from orchestrator.display.wording import harmless, pairs
-from profiles.metrics import BUFFER, CELL_REWARD, NEW_EXAMPLES, TASK_TOKENS_MEAN, TASK_WORKED
+from profiles.metrics import BUFFER, CELL_REWARD, NEW_EXAMPLES, REWARD, TASK_TOKENS_MEAN, TASK_WORKED
 from profiles.schema import Profile
 from profiles.task_kinds import SHOWN
 from profiles.worker_kinds import WorkerKind, worker_kind_of
@@ -265,7 +265,7 @@ def _steps_view(steps: Sequence[StepFacts], kind: WorkerKind) -> StepsView:
     last, curves = steps[-1] if steps else None, _curves(steps[-CURVE_STEPS:], kind)
     return StepsView(
         last_seconds=last.seconds if last else None,
-        last_reward=last.reward if last else None,
+        last_reward=last.metrics.get(REWARD.name) if last else None,
         rewards=curves[CELL_REWARD.family],
         buffers=curves[BUFFER.family],
         worked=curves[TASK_WORKED.family],

@@ -47,7 +47,7 @@ def a_run(
     )  # fmt: skip
     metrics_of_step = {"seconds/rollout": 1.5, "seconds/update": 0.4, "tokens": 1000.0, "tokens_mean": 50.0}
     metrics_of_step |= {f"rewards/p{percent}": percent / 100 for percent in QUANTILES}
-    trained = [StepFacts(number, 1, 2.0, 0.1 * number, metrics_of_step) for number in range(1, steps + 1)]
+    trained = [StepFacts(number, 1, 2.0, metrics_of_step | {"reward": 0.1 * number}) for number in range(1, steps + 1)]
     return Compared(
         history, {"name": name, "optimizer": {"learning_rate": 1e-4}} | profile, trained, a_series(trained), scores
     )

@@ -63,7 +63,7 @@ def cycles_of(shares: Sequence[float], **more: Any) -> tuple[CycleFacts, ...]:
 
 
 def step(number: int, seconds: float = 2.0, **metrics: float) -> StepFacts:
-    return StepFacts(number, 8, seconds, 0.1, {name.replace("__", "/"): value for name, value in metrics.items()})
+    return StepFacts(number, 8, seconds, {name.replace("__", "/"): value for name, value in metrics.items()})
 
 
 def facts(*steps: StepFacts, profile: Profile = GRPO, pid: int | None = 42, **history: Any) -> Facts:

@@ -32,7 +32,7 @@ SKIPPED = {name: METRICS[name] for name in ("reward", "accuracy", "group_spread"
 
 def steps(last: int = 54, **more: float) -> list[StepFacts]:
     told = {step: SKIPPED if step in (3, 54) else METRICS for step in range(1, last + 1)}
-    return [StepFacts(step, 1, 1.0, 0.4, told[step] | {"problems_drawn": 40.0 * step} | more) for step in told]
+    return [StepFacts(step, 1, 1.0, told[step] | {"problems_drawn": 40.0 * step} | more) for step in told]
 
 
 def a_view(facts: list[StepFacts] | None = None) -> View:
@@ -54,7 +54,7 @@ def a_view(facts: list[StepFacts] | None = None) -> View:
     ],
 )
 def test_the_place_in_the_file_is_told_by_row_and_epoch_or_by_stage(more: dict[str, float], place: str) -> None:
-    found = reading_of([StepFacts(1, 1, 1.0, 0.4, METRICS | more)])
+    found = reading_of([StepFacts(1, 1, 1.0, METRICS | more)])
     assert found is not None and found.place == place
 
 
@@ -66,7 +66,7 @@ def test_accuracy_is_that_of_the_last_20_steps() -> None:
 
 @pytest.mark.parametrize("metrics", [{}, {"accuracy": 0.5}, {"accuracy": 0.5, "problems": 0.0}])
 def test_a_run_that_reads_no_file_has_no_place_in_one(metrics: dict[str, float]) -> None:
-    assert reading_of([StepFacts(1, 1, 1.0, 0.4, metrics)]) is None
+    assert reading_of([StepFacts(1, 1, 1.0, metrics)]) is None
 
 
 def test_lines_tell_accuracy_and_what_was_skipped_in_place_of_tasks_found() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from orchestrator.display.plain import step_line
 from orchestrator.display.view import build_view, in_order
 from state.history import CycleFacts, EventFacts
 from state.states import CycleState, RunState
@@ -86,6 +87,12 @@ def test_rewards_come_by_role_and_task() -> None:
     ]
     assert [curve.task for curve in view.buffers] == ["ded", "abd", "ind"]
     assert {curve.name for curve in view.signals} >= {"entropy", "loss", "accept_rate", "learning_rate"}
+
+
+def test_a_step_without_judged_rollouts_has_no_reward() -> None:
+    assert view_of(steps=[step_facts(1, reward=0.5)]).last_reward == 0.5
+    view = view_of(steps=[step_facts(1, reward=0.5), step_facts(2, tokens=500.0)])
+    assert view.last_reward is None and "reward" not in step_line(view)
 
 
 def test_a_part_of_the_reward_is_no_task() -> None:
