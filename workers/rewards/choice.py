@@ -83,8 +83,8 @@ class _Forms(NamedTuple):
     other: re.Pattern[str]
 
 
-_OPENERS = r"(?:[\s*_$(\[{\"'`]|\\(?:text|mathrm|mathbf)\s?(?=\{)){0,12}"
-_CLOSERS = r"[\s*_$)\]}\"'`]{0,12}"
+_OPENERS = r"(?:[\s*_$(\[{\"'`]|\\[(\[]|\\(?:text|mathrm|mathbf)\s?(?=\{)){0,12}"
+_CLOSERS = r"(?:[\s*_$)\]}\"'`]|\\[)\]]){0,12}"
 _NO_WORD = r"(?![\w'’-])"
 _WORDS = r"(?:(?:option|choice|letter|answer)\s{1,4})?"
 _ARTICLE = re.compile(r"[ \t]{1,4}(?!(?:because|since|as|is|due|based|given|for|with|from|which|and|or)\b)[a-z]")

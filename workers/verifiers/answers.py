@@ -22,7 +22,7 @@ LONGEST_COMPLETION = 1_000_000
 LONGEST_ANSWER = 256
 """Characters of an answer that are read; no right answer is longer."""
 MOST_DIGITS = 64
-VERSION = 5
+VERSION = 6
 """Version of these rules; verdicts under other versions are stale."""
 
 Rule = Literal["boxed", "answer tag", "mark", "phrase", "last number"]
@@ -40,8 +40,9 @@ def extract(completion: str, *, truncated: bool = False, lenient: bool = False) 
     """The answer of a completion. The first rule that matches decides, even if its content is not a number.
 
     1 the last `\\boxed{...}`; 2 the last `<answer>...</answer>`; 3 the last `####` to the end of its line; 4 the last
-    "answer is" or "answer:" before a number; 5 with `lenient` only, the last number. Two alternative answers count as
-    no answer (`\\boxed{5} or \\boxed{6}`), as does a number that its sentence changes (`the answer is 5 million`).
+    "answer is" or "answer:" before a number or a formula; 5 with `lenient` only, the last number. Two alternative
+    answers count as no answer (`\\boxed{5} or \\boxed{6}`), as does a number that its sentence changes (`the answer is
+    5 million`).
     Thoughts do not count: the search starts after the last `</think>`. A completion without one has no answer if it was
     truncated or opened a thought.
     """
@@ -154,11 +155,17 @@ _AMOUNT = (
 )
 _ENDS = rf"(?![\d/^]|\*{{1,2}}\d|{_SEPARATOR}\d|\.\d|\s{{1,4}}or\s)"
 _PHRASE = re.compile(
-    rf"\banswer(?:\s{{1,8}}is\b|\s{{0,8}}:)[\s:*]{{0,8}}\\?(?P<amount>{_AMOUNT})", re.ASCII | re.IGNORECASE
+    r"\banswer(?:\s{1,8}is\b|\s{0,8}:)[\s:*]{0,8}(?=[-+−]?(?:\.?\d|[$€£\\\"'`])|[a-z]\s?=)", re.ASCII | re.IGNORECASE
+)
+"""Before anything else, as in "the answer is clear", it announces no answer."""
+_ANNOUNCED = re.compile(
+    rf"(?:\\[(\[]\s{{0,4}}|\$(?=[\\$A-Za-z]))?(?:[A-Za-z]\s?=\s?)?"
+    rf"(?:\\?(?P<amount>{_AMOUNT})|(?P<fraction>-?\\[dt]?frac\{{\d{{1,64}}\}}\{{\d{{1,64}}\}}))",
+    re.ASCII,
 )
 _CLAUSE = re.compile(
     r"""
-    (?: [*_]{1,3}(?![\d*_]) | \$(?!\d) | \\[)\]] )?
+    (?: [*_]{1,3}(?![\d*_]) | \$(?!\d) | \s{0,4}\\[)\]] )?
     (?P<unit> (?: \\[,;!] | [^\n.!?;:,=<>()] ){0,80}? )
     (?:
       \s{0,99} [*_"'$)\]]{0,4} \s{0,99} \Z
@@ -170,24 +177,36 @@ _CLAUSE = re.compile(
     re.VERBOSE | re.ASCII,
 )
 """From a number to the end of its statement: its sentence, its line, or a reason."""
-_ANY_NUMBER = re.compile(rf"(?<![\w.,/])(?<!\\[;!])(?<!,\}})(?P<amount>{_AMOUNT}){_ENDS}", re.ASCII)
+_ANY_NUMBER = re.compile(rf"(?<![\w.,/])(?<!\\[;!])(?<!,\}})(?P<amount>{_AMOUNT})", re.ASCII)
+_NOT_WHOLE = re.compile(
+    rf"(?!{_ENDS})|\s{{0,4}}(?:\\(?:times|cdot|div|pm|sqrt|[dt]?frac|binom|leq?|geq?|lt|gt)(?![A-Za-z])|[\^/<>=×÷±])"
+    r"|\*(?=[\w(])|\s\*\s",
+    re.ASCII,
+)
+_WITHIN = re.compile(
+    r"(?:\\(?!approx|implies|therefore|[Rr]ightarrow)[A-Za-z]{2,16}|[\w)}\]]\s{0,4}[-+*/^<>×÷±]|[{^]|\bor)[\s$]{0,4}\Z"
+)
+"""What follows a number, or precedes it, that is a part of something larger."""
 
 
 def _phrased(region: str) -> Extracted | None:
     """The number of the last phrase; none where what follows it in its sentence is more than a unit."""
-    last = None
+    phrase = None
     for found in _PHRASE.finditer(region):
-        last = found
-    if last is None:
+        phrase = found
+    if phrase is None:
         return None
-    clause = _CLAUSE.match(region, last.end())
-    number = read_number(last["amount"])
-    if clause is None or number is None or read_number(last["amount"] + clause["unit"]) != number:
+    last = _ANNOUNCED.match(region, phrase.end())
+    if last is None:
+        return Extracted(None, "phrase", "what follows the phrase is not a plain number")
+    amount = last["amount"] or last["fraction"]
+    clause, number = _CLAUSE.match(region, last.end()), read_number(amount)
+    if clause is None or number is None or read_number(amount + clause["unit"]) != number:
         return Extracted(None, "phrase", "what follows the number makes it another answer")
-    return Extracted(last["amount"], "phrase")
+    return Extracted(amount, "phrase")
 
 
-_NEXT_WORD = re.compile(r"\s{0,4}([A-Za-z]{1,16})(?![A-Za-z])")
+_NEXT_WORD = re.compile(r"\s{0,4}\$?\s{0,4}([A-Za-z]{1,16})(?![A-Za-z])")
 
 
 def _last_number(region: str) -> Extracted | None:
@@ -197,7 +216,8 @@ def _last_number(region: str) -> Extracted | None:
     if last is None:
         return None
     word = _NEXT_WORD.match(region, last.end())
-    if word is not None and makes_another(word[1]):
+    is_part = _NOT_WHOLE.match(region, last.end()) or _WITHIN.search(region, max(0, last.start() - 32), last.start())
+    if is_part or (word is not None and makes_another(word[1])):
         return Extracted(None, "last number", "what follows the number makes it another answer")
     return Extracted(last["amount"], "last number")
 

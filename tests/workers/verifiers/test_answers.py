@@ -113,6 +113,17 @@ def test_the_first_mark_counts_where_a_base_model_goes_on_to_questions_of_its_ow
         pytest.param("I counted 3 then 10", None, None, id="no mark at all"),
         pytest.param("the answer is unknown", None, None, id="a phrase without a number"),
         pytest.param("the answer is 5 or 6", None, "phrase", id="a phrase with a choice"),
+        pytest.param(r"The answer is \(18\).", "18", "phrase", id="a phrase with a formula"),
+        pytest.param(r"The answer is \[ 18 \]", "18", "phrase", id="a phrase with a displayed formula"),
+        pytest.param(r"The answer is $\$18$.", "$18", "phrase", id="a phrase with a price as a formula"),
+        pytest.param("The answer is $x=18$.", "18", "phrase", id="a phrase with a name"),
+        pytest.param(r"The answer is $\frac{3}{4}$.", r"\frac{3}{4}", "phrase", id="a phrase with a fraction"),
+        pytest.param(
+            r"The answer is 3. No: the answer is \(4\).", "4", "phrase", id="a phrase taken back by a formula"
+        ),
+        pytest.param(r"The answer is 3. No: the answer is $\sqrt{2}$.", None, "phrase", id="a phrase taken back"),
+        pytest.param('The answer is 3. No: the answer is "four".', None, "phrase", id="a phrase taken back in words"),
+        pytest.param("The answer is 3. I hope the answer is clear.", "3", "phrase", id="a phrase that announces none"),
         pytest.param("the answer is 5*6", None, "phrase", id="a phrase with a product"),
         pytest.param(r"the answer is 1\,2", None, "phrase", id="a phrase with two numbers"),
         pytest.param("the answer is 1.2.3", None, "phrase", id="a phrase with a broken number"),
@@ -137,9 +148,18 @@ def test_a_cut_completion_has_an_answer_only_after_its_thoughts() -> None:
 
 def test_leniently_the_last_number_counts_but_no_part_of_one() -> None:
     assert extract("I counted 3 then 10", lenient=True).text == "10"
-    assert extract("from 3 to 1.2.3", lenient=True).text == "3"
-    assert extract(r"from 3 to 1\;20", lenient=True).text == "3"
+    assert extract("**So 10**", lenient=True).text == "10"
+    assert extract("3 + 7 = 10", lenient=True).text == "10"
     assert extract("none", lenient=True).text is None
+
+
+@pytest.mark.parametrize("text", [
+    "from 3 to 1.2.3", r"from 3 to 1\;20", "So x is 5^2", "we get 3*4", "we get 3 * x", "It is 5 or 6", r"\frac{2}{3}",
+    r"it is \sqrt{3}", "x^{3}", r"5\times10^{5}", r"5 \times 10", "10-5", "10 - 5", "about $5$ million", "x < 5",
+    r"x \leq 5", "5 = x",
+])  # fmt: skip
+def test_leniently_a_part_of_the_last_number_is_no_answer(text: str) -> None:
+    assert extract(text, lenient=True).text is None
 
 
 @pytest.mark.parametrize(
