@@ -85,7 +85,7 @@ def prepare(
     rollout = [torch.tensor(row.log_probs) for row in rows]
     by_row = [torch.tensor(row.entropies) for row in rows]
     scores: Scores | None = None
-    if source == "trainer" or (is_masked and any(not row.entropies for row in rows)):
+    if source == "trainer" or (is_masked and not have_entropies(rows)):
         scores = score_rows(model, rows, temperature, sizes, parallel)
     old, tis = rollout, None
     metrics: Metrics = {}
@@ -94,7 +94,7 @@ def prepare(
         old = scores.log_probs
         fresh = [row.num_fresh for row in rows]
         tis, metrics = corrected(old, rollout, weight_cap(profile), grpo.variants.tis_mode, fresh)
-    entropies = by_row if all(row.entropies for row in rows) else scores.entropies if scores else []
+    entropies = by_row if have_entropies(rows) else scores.entropies if scores else []
     ref = None
     if grpo.kl_coef or grpo.variants.low_entropy_kl:
         with disabled(model):
@@ -113,8 +113,13 @@ def is_one_pass(profile: Profile, rows: Sequence[Row]) -> bool:
     """Whether the update's own forward pass can supply the trainer's old log-probs: it is the step's only update, and
     nothing else needs all tokens before it. (pure)"""
     is_alone = len(shares(rows, profile.optimizer.updates_per_step)) == 1
-    has_entropies = profile.grpo.entropy_mask == "off" or all(row.entropies for row in rows)
-    return can_be_one_pass(profile) and is_alone and has_entropies
+    is_known = profile.grpo.entropy_mask == "off" or have_entropies(rows)
+    return can_be_one_pass(profile) and is_alone and is_known
+
+
+def have_entropies(rows: Sequence[Row]) -> bool:
+    """Whether the engine reported the entropy of each token."""
+    return all(len(row.entropies) == row.num_own for row in rows)
 
 
 def weight_cap(profile: Profile) -> float:

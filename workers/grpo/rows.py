@@ -78,11 +78,13 @@ class Part(Struct, frozen=True):
         return self.finish_reason == "length" and self.is_finite and len(self.completion_ids) < longest
 
     def followed_by(self, rollout: Rollout) -> Part:
-        """With its next segment. Numbers that are not finite end it: it is not trained on."""
+        """With its next segment. Numbers that are not finite end it: it is not trained on. Entropies are kept while
+        there is one for each token: another engine may report none."""
+        have_all = all(len(one.entropies) == len(one.completion_ids) for one in (self, rollout))
         return Part(
             self.completion_ids + rollout.completion_ids,
             self.log_probs + rollout.known_log_probs,
-            self.entropies + (rollout.entropies if rollout.is_finite else ()),
+            self.entropies + rollout.entropies if have_all and rollout.is_finite else (),
             rollout.finish_reason,
             (*self.segments, len(rollout.completion_ids)),
             rollout.is_finite,

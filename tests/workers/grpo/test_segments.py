@@ -175,6 +175,25 @@ def test_tokens_of_older_policies_are_weighed_and_the_ratio_is_to_the_trainer_s(
     assert len(advantages_of(rows, profile)) == len(rows)
 
 
+def test_an_engine_that_tells_no_entropies_may_go_on_where_one_did_that_tells_them() -> None:
+    one = Rollout((1,), (5, 6), (-1.0, -1.0), "length", (0.5, 0.5))
+    other = Rollout((1,), (7,), (-1.0,), "length")
+    assert Part().followed_by(one).followed_by(one).entropies == (0.5,) * 4
+    assert Part().followed_by(one).followed_by(other).entropies == ()
+    assert Part().followed_by(other).followed_by(one).entropies == ()
+
+
+def test_entropies_of_some_tokens_alone_are_computed_anew() -> None:
+    model = tiny_model()
+    profile = small_profile(entropy_mask="percentile")
+    rows = rows_of(model)
+    partly = [replace(rows[0], entropies=rows[0].entropies[:1]), *rows[1:]]
+    found, expected = (prepared_of(model, some, profile).minibatches for some in (partly, rows))
+    for one, other in zip(found, expected, strict=True):
+        assert one.keep is not None and other.keep is not None
+        assert torch.equal(torch.cat(one.keep), torch.cat(other.keep))
+
+
 def test_numbers_that_are_not_finite_end_a_rollout() -> None:
     part = Part().followed_by(Rollout((1,), (5, 6), (-1.0, float("nan")), "length"))
     assert not part.goes_on(8) and not part.rollout((1,)).is_finite
