@@ -116,6 +116,12 @@ def test_the_trainer_s_log_probs_replace_the_engine_s_and_weights_tell_the_diffe
     )
 
 
+@pytest.mark.parametrize("cap", [2.0, 5.0, 7.0, 8.0])
+def test_a_capped_weight_counts_as_capped_however_the_cap_rounds(cap: float) -> None:
+    far = [replace(row, log_probs=tuple(value - 9.0 for value in row.log_probs)) for row in drawn()]
+    assert correct(MODEL, far, 1.0, cap, micro_batch_size=2, row_tokens=64).metrics["tis_capped"] == 1.0
+
+
 def test_an_engine_with_the_trainer_s_numbers_gets_the_gradient_of_no_correction() -> None:
     given_rows, advantages = drawn(), [1.0, -1.0, 0.5, 1.0, -0.5]
     found = correct(MODEL, given_rows, 1.0, 2.0, micro_batch_size=2, row_tokens=64)

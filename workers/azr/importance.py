@@ -7,6 +7,7 @@ update. Truncated importance sampling corrects for the engine having sampled fro
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice
@@ -63,7 +64,7 @@ def correct(
         "mismatch_kl": float(k3(theirs, ours).mean()) if len(ours) else 0.0,
         "mismatch_tokens": float(len(ours)),
         "tis_weight": float(weights.mean()) if len(ours) else 1.0,
-        "tis_capped": float((weights >= cap).double().mean()) if len(ours) else 0.0,
+        "tis_capped": float((ours - theirs > math.log(cap)).double().mean()) if len(ours) else 0.0,
     }
     each = iter(weights.tolist())
     return Corrected(

@@ -213,9 +213,7 @@ class PolicyUpdate:
                 self._optimizer.step()
             self.parallel.changed()
             sums.grad_norms.append(float(norm))
-        else:
-            sums.loss = self._sums.loss  # a non-finite sum would skip every later minibatch of the step
-        self._sums = sums
+            self._sums = sums  # non-finite sums would skip every later minibatch of the step
         self.forget_gradients()
         return is_finite
 

@@ -134,9 +134,10 @@ class GroupUpdate:
         queue = self._prepared.minibatches * self._profile.grpo.inner_epochs
         is_finite = True
         while self._done < len(queue):
+            was_unmoved = not self._sums.grad_norms
             with self._phase("train"):
                 is_finite &= self._one(self._prepared, queue[self._done])
-            if self._done == 0:
+            if was_unmoved and self._sums.grad_norms:
                 self.source.look(*(self._sums.metrics()[f"mismatch_{name}"] for name in ("mean", "max")))
             self._done += 1
         metrics = self._sums.metrics(is_weighed=self._prepared.tis_cap > 0) | self._prepared.metrics
@@ -144,7 +145,8 @@ class GroupUpdate:
         return is_finite, metrics
 
     def _one(self, prepared: Prepared, minibatch: Minibatch) -> bool:
-        """One optimiser step. Its sums are added only once it is whole, so a repeated step counts once."""
+        """One optimiser step. Its sums are added only once it is applied: a repeated step counts once, and one with
+        non-finite numbers not at all."""
         if not minibatch.is_finite:  # every rank knows, because ranks exchange their scores
             return False
         self.forget_gradients()
@@ -160,10 +162,10 @@ class GroupUpdate:
                 self._optimizer.step()
             self.parallel.changed()
             self._sums.grad_norms.append(float(norm))
+            self._sums.loss += loss
+            self._sums.found += found
+            self._sums.compared += found if is_unmoved else []
         self.forget_gradients()
-        self._sums.loss += loss
-        self._sums.found += found
-        self._sums.compared += found if is_unmoved else []
         return is_finite
 
     def resize(self, rollouts: int, head_rows: int) -> None:

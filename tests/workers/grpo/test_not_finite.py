@@ -97,6 +97,19 @@ def test_a_minibatch_whose_entropies_cannot_be_compared_is_dropped_and_moves_no_
     assert all(bool(torch.isfinite(one).all()) for one in model.parameters())
 
 
+def test_a_minibatch_that_was_dropped_is_in_no_metric_and_the_next_one_tells_how_far_off_the_engine_is() -> None:
+    model = tiny_model(adapter=Adapter(rank=2))
+    profile = profile_of({"updates_per_step": 2}, old_source="rollout")
+    rows = rows_of(model, shift=0.5)
+    update = update_of(model, profile)
+    looked: list[tuple[float, float]] = []
+    update.source.look = lambda mean, largest: looked.append((mean, largest))  # type: ignore[method-assign]
+    advantages = [math.nan, *advantages_of(rows, profile)[1:]]
+    is_finite, metrics = update.apply(1, 1e-2, rows, advantages)
+    assert not is_finite and all(map(math.isfinite, metrics.values()))
+    assert looked == [(metrics["mismatch_mean"], metrics["mismatch_max"])] and metrics["mismatch_tokens"] > 0
+
+
 def test_a_trainer_whose_scores_are_nan_drops_the_step() -> None:
     model = tiny_model(adapter=Adapter(rank=2))
     profile = profile_of(entropy_mask="percentile", low_entropy_kl=0.1)
