@@ -102,7 +102,8 @@ class SelfPlay:
         coin = self._coin(step)
         rows = [self._proposer_row(one, rates, coin) for one in proposed]
         rows += [row for one in solved if one.wanted.is_trained for row in self._solver_rows(one, coin)]
-        found = [with_rate(one.wanted.entry, one) for one in solved if one.wanted.is_new]
+        new = [one for one in solved if one.wanted.is_new and one.wanted.entry.key not in retired]
+        found = [with_rate(one.wanted.entry, one) for one in new]
         found = [entry for entry in found if is_stored(entry.solve_rate, self._azr.variants.buffer_filter)]
         metrics = collected_metrics(rows, reasons, solved, self._tools.tasks)
         metrics |= run | {"fill_with_replacement": float(repeats)}

@@ -246,6 +246,23 @@ def test_a_task_that_is_known_is_never_stored_twice_and_paid_by_choice(
     assert collected.metrics["dup_rate"] == collected.metrics["dup_rate/ded"] == 1
 
 
+def test_a_task_whose_program_gave_another_output_within_the_step_is_not_stored(
+    tmp_path: Path, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = {"propose ded": lambda n: said(triplet(DOUBLE, "'u'")), "solve ded": right(2)}
+    play = Play(tmp_path, sandbox, answers, **ONE_TASK)
+    assert len(play.step().found) == 1
+    solve = SelfPlay.solve
+
+    def retiring(self: SelfPlay, *arguments: Any) -> Any:
+        solved, _, run = solve(self, *arguments)
+        return solved, {one.wanted.entry.key for one in solved}, run
+
+    monkeypatch.setattr(SelfPlay, "solve", retiring)
+    collected = play.step()
+    assert not collected.found and collected.retired
+
+
 def test_the_same_triplet_for_two_tasks_is_paid_by_each_task_s_own_solvers(tmp_path: Path, sandbox: Sandbox) -> None:
     answers = {
         "propose ded": lambda n: said(triplet(DOUBLE, "'u'")),
