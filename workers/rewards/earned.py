@@ -58,7 +58,7 @@ def case_of(
         rollout=rollout,
         verdict=verdict,
         is_well_formed=is_formatted(text, truncated=is_cut),
-        share=len(rollout.completion_ids) / longest,
+        share=rollout.num_own / longest,
         label=f"problem {problem.number}",
         earned=rollout.earned if isinstance(rollout, Played) else 0.0,
         messages=rollout.messages if isinstance(rollout, Played) else (),

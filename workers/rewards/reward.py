@@ -34,7 +34,7 @@ class Case(Generic[Asked, Found]):
     is_well_formed: bool
     """Whether it has the requested format, right or wrong."""
     share: float
-    """Its length in tokens, as a fraction of the maximum completion length."""
+    """The tokens that the model drew, as a fraction of the maximum completion length."""
     label: str
     """A short name of the problem, for messages."""
     earned: float = 0.0

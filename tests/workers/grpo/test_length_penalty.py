@@ -11,6 +11,7 @@ from profiles.schema import Grpo, Profile, Sampling
 from workers.grpo.collecting import Asker
 from workers.grpo.judging import Slow
 from workers.problems.problem import Problem
+from workers.rewards.earned import case_of
 from workers.rollout.engine import Rollout
 from workers.suites.answer_format import VerbatimFormat
 
@@ -45,3 +46,8 @@ def test_a_right_answer_pays_for_its_length(response: str, penalty: float, rewar
     assert row.reward == pytest.approx(reward)
     if penalty:
         assert -penalty * row.parts["length"] == pytest.approx(row.is_correct - row.reward)
+
+
+def test_what_an_environment_says_is_no_length_of_the_answer() -> None:
+    rollout = Rollout((1,), (5,) * 30, (-1.0,) * 10, "stop", is_own=(True,) * 10 + (False,) * 20)
+    assert case_of(Grpo(), Problem(0, 3, "?", "4"), "\\boxed{4}", rollout, 40, None).share == 0.25
