@@ -123,6 +123,9 @@ class Ledger:
         elif repair.kind == Kind.WALK_BACK:
             self.store.walk_back(repair.checkpoint_id, now)
             self.publish()
+            head = self.reader.history().head
+            whole = max(0, head.cycle - 1) if head is not None else 0  # of the head's own cycle a part may be missing
+            self.store.backup(f"cycle-{whole:06d}.db")
         elif repair.kind == Kind.QUARANTINE and repair.checkpoint_id:
             self.store.set_checkpoint_state(repair.checkpoint_id, "quarantined")
         recover.apply(self.run, repair)

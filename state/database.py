@@ -177,7 +177,8 @@ class WritingConnection:
             raise store_error(self.run, sqlite3.DatabaseError(said))
 
     def backup(self, name: str) -> Path:
-        """Write a consistent, durable copy to backups/. Keeps the last BACKUPS_KEPT numbered copies."""
+        """Write a consistent, durable copy to backups/. Keeps the last BACKUPS_KEPT numbered copies. Those of later
+        cycles go: a fall-back has undone them."""
         durable.make_dir(self.run.backups)
         target, temporary = self.run.backups / name, self.run.backups / f".{name}.tmp"
         with durable.explained("cannot write the back-up", target):
@@ -189,7 +190,9 @@ class WritingConnection:
             durable.fsync_file(temporary)
             temporary.replace(target)
             durable.fsync_dir(self.run.backups)
-        for old in sorted(self.run.backups.glob("cycle-*.db"))[:-BACKUPS_KEPT]:
+        numbered = sorted(self.run.backups.glob("cycle-*.db"))
+        undone = [path for path in numbered if path.name > target.name] if target in numbered else []
+        for old in [*undone, *[path for path in numbered if path not in undone][:-BACKUPS_KEPT]]:
             old.unlink(missing_ok=True)
         return target
 

@@ -15,6 +15,7 @@ import pytest
 
 from orchestrator.cycle_files import old_cycles
 from state import row_digests
+from state.reader import Reader
 from tests.faults.conftest import Clean
 from tests.faults.harness import Scene, scene
 from tests.faults.invariants import Ending, check_invariants, ending
@@ -263,6 +264,36 @@ def test_back_ups_of_the_last_cycles_are_whole_and_two_are_kept(tmp_path: Path) 
                 assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
                 last = db.execute("SELECT max(cycle) FROM cycles WHERE state='committed'").fetchone()
             assert last == (int(path.stem.removeprefix("cycle-")),)
+
+
+OLD_ONES = {"run__steps_per_cycle": 2, "run__checkpoint_every": 2, "run__max_cycles": 7, "fake__step_s": 0.2}
+
+
+def fallen_back(run: Scene) -> int:
+    """A run of seven cycles that fell back to the first and was stopped when it had done more. Returns its head."""
+    run.finish(retention__keep_ancestors=9)
+    for directory in run.run.checkpoints.glob("c000[2-9]-*"):
+        (directory / "weights.json").write_bytes(b"rotten")
+    master = run.start(retention__keep_ancestors=9)
+    master.wait_for(lambda: 6 <= run.head_step() < 10)
+    assert run.ask("stop").returncode == 0
+    assert master.end() == 0
+    return run.head_step()
+
+
+def test_a_store_that_is_lost_after_a_fall_back_comes_back_with_what_was_trained_since(tmp_path: Path) -> None:
+    with scene(tmp_path / "run", **OLD_ONES) as run:
+        head = fallen_back(run)
+        remove(run)
+        assert "began from the back-up" in mend(run)
+        assert run.head_step() == head
+
+
+def test_steps_that_a_fall_back_undid_are_not_the_run_s(tmp_path: Path) -> None:
+    with scene(tmp_path / "run", **OLD_ONES) as run:
+        head = fallen_back(run)
+        with closing(Reader.open(run.run)) as reader:
+            assert [step.step for step in reader.steps(100)] == list(range(1, head + 1))
 
 
 # --- files of old cycles ---------------------------------------------------------------------------------------------

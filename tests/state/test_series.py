@@ -91,6 +91,7 @@ def test_steps_beyond_the_head_count_and_those_of_an_abandoned_attempt_do_not(tm
         )
         db.execute(row, [3, 1, '{"own": 30.0}'])
         db.execute(row, [3, 0, '{"own": 99.0}'])
+        db.execute("UPDATE cycles SET state='training' WHERE cycle=1")
     found = thinned(run, ["own"], 1)
     assert found.edges == (1, 4) and found.metrics["own"] == ((11.0, 1.0, 30.0, 3),)
     assert found.seconds == (1.1 + 1.1 + 4,)
