@@ -7,6 +7,7 @@ kernel alone. The server never blocks, and drops idle clients so that they canno
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import errno
 import hashlib
@@ -24,9 +25,12 @@ from profiles.errors import ExitCode, LonghaulError
 from state.layout import RunDir
 
 COMMANDS = frozenset({"checkpoint", "stop", "abort", "status", "pause", "resume", "validate", "cycles"})
+ALWAYS_HEARD = frozenset({"stop", "abort", "status"})
 MAX_LINE = 4096
 MAX_CLIENTS = 16
-"""Connections at a time, including those that wait for an answer."""
+"""Connections without a whole line at a time, and as many requests in progress."""
+LONGEST_S = 1e8
+"""Three years; sockets know no longer time."""
 IDLE_S = 5.0
 """A client that has not sent a whole line by then is dropped."""
 REST_S = 1.0
@@ -77,6 +81,15 @@ class Client:
         else:
             self.close()
 
+    @property
+    def has_hung_up(self) -> bool:
+        try:
+            return self.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
     def close(self) -> None:
         self.is_open = False
         self.connection.close()
@@ -115,7 +128,9 @@ class Server:
         for client in list(self.waiting):
             if self._read(client):
                 self.waiting.remove(client)
-                if client.command in COMMANDS:
+                if client.command in COMMANDS and self._is_full(client.command):
+                    client.answer(ok=False, error=f"{MAX_CLIENTS} requests are in progress; try again later")
+                elif client.command in COMMANDS:
                     self._answering.append(client)
                     ready.append(client)
                 else:
@@ -142,14 +157,16 @@ class Server:
                 connection.close()
                 continue
             connection.setblocking(False)
-            self._answering = [client for client in self._answering if client.is_open]
-            client = Client(connection, now)
-            if len(self._answering) >= MAX_CLIENTS:
-                client.answer(ok=False, error=f"{MAX_CLIENTS} requests are in progress; try again later")
-                continue
-            if len(self.waiting) + len(self._answering) >= MAX_CLIENTS:
+            if len(self.waiting) >= MAX_CLIENTS:
                 self._let_go_of_the_oldest()
-            self.waiting.append(client)
+            self.waiting.append(Client(connection, now))
+
+    def _is_full(self, command: str) -> bool:
+        """Whether too many requests are in progress for one more. Those of clients that hung up do not count, and who
+        waits for a long step must not keep others from stopping the run."""
+        self._answering = [client for client in self._answering if client.is_open and not client.has_hung_up]
+        most = MAX_CLIENTS * 4 if command in ALWAYS_HEARD else MAX_CLIENTS
+        return len(self._answering) >= most
 
     def _let_go_of_the_oldest(self) -> None:
         """Drop the oldest client without a complete command."""
@@ -170,7 +187,7 @@ class Server:
             chunk = b""
         client.buffer += chunk
         if b"\n" in client.buffer:
-            with suppress(ValueError, AttributeError):
+            with suppress(ValueError, AttributeError, RecursionError):
                 asked = json.loads(client.buffer.split(b"\n")[0])
                 client.command, client.change = str(asked.get("command", "")), str(asked.get("change", ""))
             return True
@@ -259,6 +276,14 @@ class Call:
 
     def close(self) -> None:
         self._connection.close()
+
+
+def seconds(text: str) -> float:
+    """The value of `--timeout`. Raises ArgumentTypeError."""
+    with suppress(ValueError):
+        if 0 < (value := float(text)) <= LONGEST_S:
+            return value
+    raise argparse.ArgumentTypeError(f"a number of seconds above 0 and up to {LONGEST_S:,.0f} is needed, not {text!r}")
 
 
 def request(command: str, change: str = "") -> bytes:

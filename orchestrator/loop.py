@@ -37,6 +37,7 @@ from orchestrator.schedule import (
     Train,
     Validate,
     Wait,
+    ending_as_asked,
     may_be_followed,
     next_action,
 )
@@ -51,7 +52,7 @@ from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Profile
 from profiles.worker_kinds import worker_kind_of
 from state.crash import crash_point
-from state.history import History
+from state.history import AttemptFacts, History
 from state.layout import RunDir
 from state.reader import Reader
 from state.states import AttemptState, CycleState, RunState, WrongTransition
@@ -114,6 +115,8 @@ class Master:
         self.forgive_what_was_seen()
         self.stop_asked_at: float | None = None
         self.stop_at_once = False
+        self.unsaved: AttemptFacts | None = None
+        """The attempt that was asked to stop and failed, with steps that are in no checkpoint."""
         self.stop_clients: list[Client] = []
         self.waiting_until: float | None = None  # monotonic: the wall clock may be set back while we wait
         self.waiting_for = ""
@@ -371,8 +374,12 @@ class Master:
             self.screen.reload(self.reader)
             has_failed = bool(ended.failure) or ended.state == AttemptState.LOST
             self.checkpoint_request.worker_ended(active.worker.token, self.history.head, has_failed=has_failed)
+            failed = next((one for one in self.history.failures if one.token == active.worker.token), None)
+            if self.stop_asked_at is not None and failed is not None and failed.step_reached > self.history.step:
+                self.unsaved = failed
             is_asked = isinstance(active.action, Validate) and active.action.is_asked
             if is_asked and ended.failure not in ("", KILLED) and ended.state == AttemptState.FAILED:
+                self.store.forgive([failed] if failed is not None else [])
                 self.steering.validation_failed(ended.failure)
                 self.history = self.reader.history()
         reap_strangers(worker.handle.pid for worker in pool.workers())
@@ -434,7 +441,7 @@ class Master:
         if self.stop_asked_at is not None:
             if self.stop_at_once:
                 return Stop("stopped at once, as asked", RunState.STOPPED, ExitCode.ABORTED)
-            return Stop("asked to stop", RunState.STOPPED, ExitCode.OK)
+            return ending_as_asked(self.unsaved, self.history.step)
         if self.cancelled:
             what = f"somebody cancelled the job of {self.cancelled}"
             return Stop(what, RunState.FAILED, ExitCode.CLUSTER, "python -m orchestrator run   (goes on from the head)")
@@ -510,8 +517,10 @@ class Master:
             else:
                 active.worker.end()
                 self.pool.discard(active.worker)
+        is_saved = self.unsaved is None or self.stop_at_once
+        error = "" if is_saved else ending_as_asked(self.unsaved, self.history.step).reason
         for client in self.stop_clients:
-            client.answer(ok=True, step=self.history.step, until_exit=True)
+            client.answer(ok=is_saved, step=self.history.step, until_exit=True, **({"error": error} if error else {}))
         self.checkpoint_request.run_ended(self.history.head)
         self.steering.run_ended()
         self.server.close()

@@ -204,6 +204,19 @@ def may_be_followed(action: Train | Validate, history: History, profile: Profile
     return isinstance(action, Train) or current is None or limit_reached(history, current, profile) is None
 
 
+def ending_as_asked(unsaved: AttemptFacts | None, head_step: int) -> Stop:
+    """The end of a run that somebody stopped. unsaved: an attempt that failed when it was to save its steps. (pure)"""
+    if unsaved is None:
+        return Stop("asked to stop", RunState.STOPPED, ExitCode.OK)
+    known = {code.value for code in ExitCode}
+    code = ExitCode(unsaved.exit_code) if unsaved.exit_code in known - {ExitCode.OK} else ExitCode.INTERNAL
+    steps = f"steps {head_step + 1} to {unsaved.step_reached}"
+    why, _, advice = unsaved.message.partition("\n")
+    return Stop(
+        f"asked to stop, but {steps} could not be saved: {why or unsaved.failure}", RunState.FAILED, code, advice
+    )
+
+
 def goal_ending(last: CycleFacts, goal: Goal) -> Stop | None:
     """The stop if the goal is reached, or if no validation reports its score; otherwise None."""
     score = score_of(goal, last.validations)

@@ -9,12 +9,12 @@ import argparse
 import json
 import sys
 
-from orchestrator.control import ask
+from orchestrator.control import ask, seconds
 from orchestrator.runs import find_run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--timeout", type=float, default=900.0, metavar="S", help="seconds to wait (900)")
+    parser.add_argument("--timeout", type=seconds, default=900.0, metavar="S", help="seconds to wait (900)")
 
 
 def run(args: argparse.Namespace) -> int:

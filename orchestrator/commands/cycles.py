@@ -12,7 +12,7 @@ from contextlib import closing
 from typing import Any
 
 from orchestrator.alive import master_pid
-from orchestrator.control import ask
+from orchestrator.control import ask, seconds
 from orchestrator.display.answers import tell
 from orchestrator.display.wording import go_on
 from orchestrator.runs import find_run
@@ -23,7 +23,7 @@ from state.reader import Reader
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("change", nargs="?", default="", metavar="CHANGE", help="+N, -N, N, or none for no limit")
-    parser.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds to wait (60)")
+    parser.add_argument("--timeout", type=seconds, default=60.0, metavar="S", help="seconds to wait (60)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -50,9 +50,11 @@ def of_an_idle_run(run_dir: RunDir, change: str) -> dict[str, Any]:
     from state.lock import RunLock
     from state.store import Store
 
-    with closing(Reader.open(run_dir)) as reader:
-        history, profile = reader.history(), from_json(reader.profile_json())
-        if change:
+    lock = RunLock.acquire(run_dir) if change else None  # first: another change may be under way
+    try:
+        with closing(Reader.open(run_dir)) as reader:
+            history, profile = reader.history(), from_json(reader.profile_json())
+        if lock is not None:
             try:
                 cycle = history.current.cycle if history.current else 0
                 profile = with_cycles(profile, changed_cycles(change, profile.run.max_cycles, cycle))
@@ -63,11 +65,10 @@ def of_an_idle_run(run_dir: RunDir, change: str) -> dict[str, Any]:
                     next_command=f"python -m orchestrator cycles --run {run_dir.name}   (shows what it has)",
                     exit_code=ExitCode.INPUT,
                 ) from None
-            lock = RunLock.acquire(run_dir)
-            try:
-                with closing(Store.open(run_dir)) as store:
-                    store.guard = lock.guard
-                    store.set_profile(resolved_json(profile).decode(), profile_sha256(profile))
-            finally:
-                lock.release()
+            with closing(Store.open(run_dir)) as store:
+                store.guard = lock.guard
+                store.set_profile(resolved_json(profile).decode(), profile_sha256(profile))
         return {"ok": True, **cycle_facts(profile, history)}
+    finally:
+        if lock is not None:
+            lock.release()

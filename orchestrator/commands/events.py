@@ -16,6 +16,7 @@ from orchestrator.runs import find_run
 from state.reader import Reader
 
 SHOWN = 40
+MOST = 1_000_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     run_dir = find_run(args)
     with closing(Reader.open(run_dir)) as reader:
-        found = events_of(run_dir, reader, args.text, max(1, args.number))
+        found = events_of(run_dir, reader, args.text, min(max(1, args.number), MOST))
     if args.json:
         sys.stdout.write(json.dumps([asdict(one) for one in found], indent=2) + "\n")
     else:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import argparse
 
-from orchestrator.control import ask
+from orchestrator.control import ask, seconds
 from orchestrator.display.answers import tell
 from orchestrator.runs import find_run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--timeout", type=float, default=1800.0, metavar="S", help="seconds to wait (1800)")
+    parser.add_argument("--timeout", type=seconds, default=1800.0, metavar="S", help="seconds to wait (1800)")
 
 
 def run(args: argparse.Namespace) -> int:

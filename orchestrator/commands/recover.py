@@ -11,6 +11,7 @@ import argparse
 import os
 import sys
 
+from orchestrator.display.wording import among
 from orchestrator.rebuilding import finished, made_again, problem_of
 from orchestrator.run_directory import make_directory, named_run
 from profiles.errors import ExitCode
@@ -35,5 +36,7 @@ def run(args: argparse.Namespace) -> int:
             lines = [f"the store of run '{run_dir.name}' is whole; nothing was changed"]
     finally:
         lock.release()
-    sys.stdout.write("\n".join([*lines, f"next: python -m orchestrator run --run {run_dir.name}"]) + "\n")
+    sys.stdout.write(
+        "\n".join([*lines, f"next: {among(args.runs, f'python -m orchestrator run --run {run_dir.name}')}"]) + "\n"
+    )
     return int(ExitCode.OK)

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from orchestrator import backup
+from orchestrator.display.wording import among
 from profiles.errors import ExitCode
 
 
@@ -23,6 +24,6 @@ def run(args: argparse.Namespace) -> int:
     made, contents = backup.restore(args.source, args.runs, args.run)
     sys.stdout.write(
         f"{made.root}: step {contents.step}, {len(contents.files)} files as they were backed up\n"
-        f"next: python -m orchestrator run --run {made.name}\n"
+        f"next: {among(args.runs, f'python -m orchestrator run --run {made.name}')}\n"
     )
     return int(ExitCode.OK)

@@ -11,7 +11,7 @@ from contextlib import closing
 from typing import Any
 
 from orchestrator.alive import master_pid
-from orchestrator.control import ask
+from orchestrator.control import ask, seconds
 from orchestrator.display.answers import tell
 from orchestrator.display.wording import go_on
 from orchestrator.runs import find_run
@@ -21,7 +21,7 @@ from state.reader import Reader
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds to wait (60)")
+    parser.add_argument("--timeout", type=seconds, default=60.0, metavar="S", help="seconds to wait (60)")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -17,6 +17,7 @@ from profiles.load import from_json
 from state.reader import Reader
 
 SHOWN = 5
+MOST = 1_000_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    run_dir, number = find_run(args), max(1, args.number)
+    run_dir, number = find_run(args), min(max(1, args.number), MOST)
     with closing(Reader.open(run_dir)) as reader:
         tasks = tasks_of(reader.examples(number))
         rollouts = newest_rollouts(run_dir, reader.history(), from_json(reader.profile_json()), number)

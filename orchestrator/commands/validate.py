@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 
-from orchestrator.control import ask
+from orchestrator.control import ask, seconds
 from orchestrator.display.answers import tell
 from orchestrator.display.scores import task_scores
 from orchestrator.display.wording import TASK_NAMES, count, score
@@ -17,7 +17,7 @@ from state.history import ValidationFacts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--timeout", type=float, default=7200.0, metavar="S", help="seconds to wait (7200)")
+    parser.add_argument("--timeout", type=seconds, default=7200.0, metavar="S", help="seconds to wait (7200)")
 
 
 def run(args: argparse.Namespace) -> int:

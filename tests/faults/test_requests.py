@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from profiles.errors import ExitCode
 from tests import REPOSITORY
 from tests.faults.conftest import Clean
 from tests.faults.harness import Master, Scene, scene
@@ -31,6 +32,18 @@ def in_step(run: Scene, step: int, crash: str = "") -> Master:
 
 def checkpoints(run: Scene) -> list[int]:
     return [step for (step,) in run.rows("SELECT step FROM checkpoints WHERE cycle=1 ORDER BY step")]
+
+
+def test_a_stop_whose_checkpoint_fails_says_so_and_is_no_success(clean: Clean, tmp_path: Path) -> None:
+    with scene(tmp_path / "run", **QUIET) as run:
+        master = in_step(run, 2, crash="ckpt.files_written:2:eio")
+        stopped = run.ask("stop")
+        assert stopped.returncode == 1 and "could not be saved" in stopped.stdout
+        assert master.end() == ExitCode.DISK
+        assert "asked to stop, but steps 1 to" in master.text()
+        assert run.one("SELECT state FROM runs") == "failed"
+        run.finish()
+        check_invariants(run, clean.ending)
 
 
 def test_USR1_makes_a_durable_checkpoint_without_stopping(clean: Clean, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.cli import main
 from orchestrator.control import IDLE_S, MAX_CLIENTS, REST_S, Server
 from orchestrator.ready import wait_for_any
 from state.layout import RunDir
@@ -52,6 +53,7 @@ def is_closed(connection: socket.socket) -> bool:
 
 
 STATUS = b'{"command": "status"}\n'
+CHECKPOINT = b'{"command": "checkpoint"}\n'
 
 
 def test_idle_connections_are_let_go_and_a_late_command_is_heard(server: Server, stack: ExitStack) -> None:
@@ -82,15 +84,51 @@ def test_requests_under_way_are_bounded_and_kept(server: Server, stack: ExitStac
     asked = []
     clients = []
     for _ in range(MAX_CLIENTS):
-        asked.append(connect(server.path, stack, b'{"command": "checkpoint"}\n'))
+        asked.append(connect(server.path, stack, CHECKPOINT))
         clients += server.poll(100.0)
-    one_more = connect(server.path, stack, STATUS)
+    one_more = connect(server.path, stack, CHECKPOINT)
     assert server.poll(100.0) == []
     assert "try again later" in json.loads(one_more.recv(200))["error"]
     clients[0].answer(ok=True)
-    connect(server.path, stack, STATUS)
+    connect(server.path, stack, CHECKPOINT)
     assert len(server.poll(100.0)) == 1
     assert not any(map(is_closed, asked[1:]))
+
+
+def test_a_stop_is_heard_however_many_wait_for_the_end_of_a_step(server: Server, stack: ExitStack) -> None:
+    for _ in range(MAX_CLIENTS):
+        connect(server.path, stack, CHECKPOINT)
+        server.poll(100.0)
+    for command in (b"stop", b"abort", b"status"):
+        connect(server.path, stack, b'{"command": "' + command + b'"}\n')
+        assert [client.command for client in server.poll(100.0)] == [command.decode()]
+
+
+def test_who_hung_up_makes_room_for_others(server: Server, stack: ExitStack) -> None:
+    for _ in range(MAX_CLIENTS):
+        asked = connect(server.path, stack, CHECKPOINT)
+        server.poll(100.0)
+        asked.close()
+    connect(server.path, stack, CHECKPOINT)
+    assert len(server.poll(100.0)) == 1
+
+
+@pytest.mark.parametrize("line", [b"[" * 3000, b"nothing", b"[]", b"1", b'{"command": []}'])
+def test_a_line_without_a_command_is_refused(line: bytes, server: Server, stack: ExitStack) -> None:
+    asked = connect(server.path, stack, line + b"\n")
+    assert server.poll(100.0) == []
+    assert json.loads(asked.recv(200)) == {"ok": False, "error": "unknown command"}
+
+
+@pytest.mark.parametrize("command", ["checkpoint", "cycles", "pause", "resume", "stop", "validate"])
+@pytest.mark.parametrize("value", ["0", "-1", "nan", "1e30", "soon"])
+def test_a_time_that_nobody_can_wait_is_refused(
+    command: str, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--runs", str(tmp_path), "--timeout", value])
+    assert ended.value.code == 2
+    assert "a number of seconds above 0" in capsys.readouterr().err
 
 
 def test_without_a_free_descriptor_the_listener_rests_and_then_serves(server: Server, stack: ExitStack) -> None:
