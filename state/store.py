@@ -117,7 +117,9 @@ class Store(WritingConnection):
     def resume(self) -> None:
         with self.transaction():
             self.db.execute("DELETE FROM requests WHERE kind=?", [PAUSE])
-            self.db.execute("UPDATE runs SET state=?, stop_reason=''", [RunState.RUNNING])
+            self.db.execute(
+                "UPDATE runs SET state=?, stop_reason='' WHERE state=?", [RunState.RUNNING, RunState.PAUSED]
+            )
 
     def ask_for_validation(self, step: int, now: float) -> None:
         """Record that the first checkpoint of `step` or later is to be scored. An earlier request stays as it is."""

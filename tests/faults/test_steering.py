@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,10 @@ import pytest
 
 from orchestrator.control import ask
 from profiles.errors import LonghaulError
+from state.reader import Reader
+from state.states import RunState
+from state.store import Store
+from tests.builders import build_store
 from tests.faults.conftest import Clean
 from tests.faults.harness import Scene, scene
 from tests.faults.invariants import check_invariants, ending
@@ -180,6 +185,26 @@ def test_a_validation_whose_worker_is_killed_is_done_by_the_next(clean: Clean, t
         assert client.wait().answer["ok"]
         assert master.end() == 0
         check_invariants(run, clean.ending)
+
+
+def test_a_validation_that_was_asked_for_and_fails_is_no_failure_of_the_run(clean: Clean, tmp_path: Path) -> None:
+    with scene(tmp_path / "run", **STEPS_THAT_LAST) as run:
+        master = in_step(run, 3, "worker.after_started:4:eio")
+        answer = facts(run, "validate")
+        assert not answer["ok"] and "the validation failed" in answer["error"]
+        assert master.end() == 0
+        assert run.rows("SELECT role, forgiven FROM attempts WHERE state='failed'") == [("validate", 1)]
+        check_invariants(run, clean.ending)
+
+
+def test_a_resume_does_not_hide_that_the_run_has_failed(tmp_path: Path) -> None:
+    run = build_store(tmp_path / "night")
+    with closing(Store.open(run)) as store:
+        store.pause("asked to", 1.0)
+        store.set_run_state(RunState.FAILED, "three attempts failed", 2.0)
+        store.resume()
+    with closing(Reader.open(run)) as reader:
+        assert (reader.history().state, reader.history().paused_at) == (RunState.FAILED, None)
 
 
 def test_a_paused_run_validates_and_stays_paused(clean: Clean, tmp_path: Path) -> None:
