@@ -6,18 +6,24 @@ file with its sha256. It gets its name when everything is in it and on the disk.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
+import lzma
 import os
 import shutil
 import sqlite3
 import stat
 import tarfile
+import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from tempfile import mkdtemp
 
 import msgspec
 
+from orchestrator.display.wording import harmless
 from profiles.errors import ExitCode, LonghaulError
 from state import durable
 from state.checkpoint import MANIFEST as CHECKPOINT
@@ -71,20 +77,48 @@ def make(run: RunDir, into: Path) -> tuple[Path, Contents]:
         half = into / f"{HALF}{run.name}"
         with durable.explained("cannot write the back-up", half, KEPT):
             durable.create_dirs(half)
-        try:
-            contents = fill(run, half)
-        except Vanished:
-            continue
-        target = free_name(into / f"{run.name}-s{contents.step:06d}")
-        with durable.explained("cannot complete the back-up", target, KEPT):
-            durable.rename_dir(half, target)
-        return target, contents
+        with alone_in(half):
+            try:
+                contents = fill(run, half)
+            except Vanished:
+                continue
+            target = free_name(into / f"{run.name}-s{contents.step:06d}")
+            with durable.explained("cannot complete the back-up", target, KEPT):
+                durable.rename_dir(half, target)
+            return target, contents
     raise LonghaulError(
         f"run '{run.name}' pruned a checkpoint of each of {TRIES} snapshots before it was copied",
         kept=KEPT,
         next_command="the same command again, on a faster disk, or after: python -m orchestrator stop",
         exit_code=ExitCode.DISK,
     )
+
+
+@contextmanager
+def alone_in(half: Path) -> Iterator[None]:
+    """Holds the folder. Raises LonghaulError (LOCKED) if another back-up of the run fills it, or has completed it."""
+    with durable.explained("cannot write the back-up", half, KEPT):
+        folder = os.open(half, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        is_mine = True
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_mine = half.is_dir() and os.path.samestat(os.fstat(folder), half.stat())
+        except BlockingIOError:
+            is_mine = False
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EBADF):  # a file system without such locks
+                raise
+        if not is_mine:
+            raise LonghaulError(
+                f"another back-up of this run is being written into {half.parent}",
+                kept="the run, and that back-up",
+                next_command="the same command once that one has ended",
+                exit_code=ExitCode.LOCKED,
+            )
+        yield
+    finally:
+        os.close(folder)
 
 
 def refuse_folder(run: RunDir, into: Path) -> None:
@@ -243,6 +277,10 @@ def read(source: Path) -> Contents:
         what = f"{source} is no back-up that was completed: {error}"
         command = f"ls {source.parent}"
         raise LonghaulError(what, kept="nothing was changed", next_command=command, exit_code=ExitCode.INPUT) from error
+    if away := [name for name in contents.files if name.startswith("/") or ".." in name.split("/")]:
+        what = f"{source} names files outside a run: {harmless(away[0])}"
+        command = f"ls {source.parent}   (restore another back-up)"
+        raise LonghaulError(what, kept="nothing was changed", next_command=command, exit_code=ExitCode.INPUT)
     if contents.format_version > FORMAT_VERSION:
         what = f"{source} has format {contents.format_version}; this program knows {FORMAT_VERSION}"
         raise LonghaulError(what, kept="the back-up", next_command="git pull", exit_code=ExitCode.VERSION)
@@ -260,9 +298,9 @@ def restore(source: Path, runs: Path, name: str | None) -> tuple[RunDir, Content
         raise LonghaulError(
             f"there is no {source}", kept="nothing was changed", next_command=command, exit_code=ExitCode.INPUT
         )
-    half = runs / f"{HALF}{os.getpid()}"
-    with durable.explained("cannot restore into", half, KEPT):
-        durable.create_dirs(half)
+    with durable.explained("cannot restore into", runs, KEPT):
+        durable.create_dirs(runs)
+        half = Path(mkdtemp(prefix=HALF, dir=runs))
     try:
         with durable.explained("cannot restore into", half, KEPT):
             if source.is_dir():
@@ -271,6 +309,9 @@ def restore(source: Path, runs: Path, name: str | None) -> tuple[RunDir, Content
             else:
                 unpack(source, half)
                 contents = read(half)
+                for extra in list(half.rglob("*")):
+                    if not extra.is_dir() and str(extra.relative_to(half)) not in {MANIFEST, *contents.files}:
+                        extra.unlink()
                 found = {file: entry_if_there(half / file) for file in contents.files}
         check(source, contents.files, found)
         (half / MANIFEST).unlink(missing_ok=True)
@@ -331,7 +372,7 @@ def unpack(source: Path, into: Path) -> None:
     try:
         with tarfile.open(source, "r:*") as archive:
             archive.extractall(into, filter="data")
-    except (tarfile.TarError, EOFError) as error:
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
         what = f"{source} is no archive of a back-up: {error}"
         command = f"ls {source.parent}"
         raise LonghaulError(

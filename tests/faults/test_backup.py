@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
 
 from orchestrator import backup
+from orchestrator.backup import HALF, MANIFEST, alone_in
+from profiles.errors import ExitCode
 from tests.faults.conftest import Clean
 from tests.faults.harness import Scene, scene
 from tests.faults.invariants import check_invariants, ending
@@ -113,6 +117,42 @@ def test_what_cannot_be_backed_up_or_restored_is_refused(tmp_path: Path) -> None
         (tmp_path / "text").write_text("no archive")
         for source in (tmp_path / "text", tmp_path / "kept", tmp_path / "nothing"):
             assert run.ask("restore", str(source), "--run", "other").returncode == 66
+
+
+def test_two_back_ups_never_write_into_one_folder(tmp_path: Path) -> None:
+    with scene(tmp_path / "run") as run:
+        run.finish()
+        half = tmp_path / "kept" / f"{HALF}fake"
+        half.mkdir(parents=True)
+        with alone_in(half):
+            done = run.ask("backup", str(tmp_path / "kept"))
+            assert done.returncode == ExitCode.LOCKED and "another back-up of this run" in done.stderr
+        assert run.ask("backup", str(tmp_path / "kept")).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["../../victim", "/tmp/victim", "cycles/../../../victim"])
+def test_a_back_up_that_names_files_elsewhere_is_refused(name: str, tmp_path: Path) -> None:
+    with scene(tmp_path / "run") as run:
+        run.finish()
+        run.ask("backup", str(tmp_path / "kept"))
+        (one,) = made(tmp_path / "kept")
+        said = json.loads((one / MANIFEST).read_bytes())
+        said["files"][name] = said["files"]["state.db"]
+        (one / MANIFEST).write_text(json.dumps(said))
+        done = run.ask("restore", str(one), "--run", "other")
+        assert done.returncode == ExitCode.INPUT and "names files outside a run" in done.stderr
+        assert sorted(path.name for path in (run.root / "runs").iterdir()) == ["fake"]
+
+
+def test_what_an_archive_holds_beside_the_run_is_left_out(tmp_path: Path) -> None:
+    with scene(tmp_path / "run") as run:
+        run.finish()
+        run.ask("archive", str(tmp_path / "night.tar"))
+        (tmp_path / "more").write_text("more")
+        with tarfile.open(tmp_path / "night.tar", "a") as archive:
+            archive.add(tmp_path / "more", "cycles/0099/more")
+        assert run.ask("restore", str(tmp_path / "night.tar"), "--run", "other").returncode == 0
+        assert not list((run.root / "runs" / "other").rglob("more"))
 
 
 def test_a_run_that_is_there_is_not_replaced(tmp_path: Path) -> None:
