@@ -46,7 +46,7 @@ _CHECKPOINT = "checkpoint_id, parent, cycle, step, path, digest, bytes, verified
 _THAT_COUNT = (
     "trained=1 OR (step > (SELECT coalesce(max(step), 0) FROM steps WHERE trained=1) AND attempt ="
     " (SELECT max(attempt) FROM attempts a WHERE a.cycle=steps.cycle AND a.role='train')"
-    " AND cycle = (SELECT min(cycle) FROM cycles WHERE state<>'committed'))"
+    " AND cycle <= coalesce((SELECT min(cycle) FROM cycles WHERE state<>'committed'), cycle))"
 )
 """Trained steps, and those of the open attempt beyond the head. A fall-back leaves steps of later cycles."""
 _LAST = (1 << 63) - 1

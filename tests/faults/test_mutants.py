@@ -39,8 +39,8 @@ OF_POWER = {
     ),
     "a new folder of back-ups is not synced into its parent": Mutant(
         "orchestrator/backup.py",
-        "            durable.create_dirs(half)\n        try:\n            contents",
-        "            half.mkdir(mode=0o700, parents=True, exist_ok=True)\n        try:\n            contents",
+        "            durable.create_dirs(half)\n        with alone_in(half):\n",
+        "            half.mkdir(mode=0o700, parents=True, exist_ok=True)\n        with alone_in(half):\n",
     ),
     "the folder of a checkpoint is not synced before it gets its name": Mutant(
         "state/checkpoint.py",

@@ -53,5 +53,6 @@ def test_each_kind_of_fault_has_tests_and_stands_on_the_page(row: Row) -> None:
         for path in (REPOSITORY / "tests/faults").glob("test_*.py")
         for name in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE)
     ]
-    assert any(re.search(row.tests, name) for name in names)
+    function, _, _ = row.tests.partition(r".*\[")  # of parameters the files say nothing
+    assert any(re.search(function, name) for name in names)
     assert f"| {row.fault} |" in (REPOSITORY / "docs/reliability.md").read_text()

@@ -213,7 +213,9 @@ class PolicyUpdate:
                 self._optimizer.step()
             self.parallel.changed()
             sums.grad_norms.append(float(norm))
-            self._sums = sums  # non-finite sums would skip every later minibatch of the step
+        else:
+            sums.loss = self._sums.loss  # a non-finite sum would skip every later minibatch of the step
+        self._sums = sums
         self.forget_gradients()
         return is_finite
 
