@@ -31,6 +31,7 @@ def job_of(profile: Profile, shape: Shape, card_bytes: int, time: JobTime | None
         trained=trained_parameters(profile, shape),
         is_checkpointed=profile.model.gradient_checkpointing,
         has_reference=profile.grpo.kl_coef > 0 and profile.adapter.rank == 0,  # else the base without its adapter
+        has_entropy=profile.optimizer.entropy_coef > 0,
         offloads_optimizer=profile.optimizer.offload,
         rollout_bytes=int(share * card_bytes) if shares else 0,
     )

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from profiles.footprint import GIB
-from profiles.shapes import CLUSTER_ARCHITECTURES, shape_of
+from profiles.shapes import ARCHITECTURES, CLUSTER_ARCHITECTURES, shape_of
 from profiles.sharded import Sharding, cache_tokens, demand_of, divides_heads, state, total_state, training
 
 SMALL = shape_of(CLUSTER_ARCHITECTURES["olmo3-7b"])
@@ -68,6 +68,20 @@ def test_fsdp2_keeps_16_bytes_a_parameter_and_zero3_18() -> None:
     for engine, bytes_ in (("fsdp2", 16), ("zero3", 18)):
         held = state(LARGE, replace(on(32, 1), engine=engine))  # type: ignore[arg-type]
         assert sum(held.values()) == pytest.approx(bytes_ * LARGE.parameters / 32, rel=1e-6)
+
+
+def test_a_pass_with_entropy_is_within_a_tenth_of_what_two_gpus_measured() -> None:
+    job = Sharding("fsdp2", shards=2, tokens=5120, has_entropy=True)
+    planned = demand_of(shape_of(ARCHITECTURES["qwen2.5-0.5b"]), job).phases["train"]
+    assert planned / GIB == pytest.approx(21.85, rel=0.1)
+
+
+def test_verl_needs_as_much_for_logits_to_score_as_to_train_and_less_than_with_entropy() -> None:
+    plain, entropy = (
+        demand_of(LARGE, Sharding("fsdp2", 32, 10_240, has_entropy=has_entropy)).parts for has_entropy in (False, True)
+    )
+    assert plain["log-probs"]["logits"] == plain["train"]["logits"] < entropy["train"]["logits"]
+    assert entropy["log-probs"] == plain["log-probs"]
 
 
 def test_twice_as_many_gpus_hold_half_of_the_state_each() -> None:

@@ -52,6 +52,7 @@ OF_THE_CLUSTER = (
 )
 """Ends that have nothing to do with the program. A lost node also breaks NCCL, so it is looked for before that."""
 _ERROR = re.compile(r"^(?:.*\s)?((?:\w+\.)*\w*(?:Error|Exception|Mismatch)\b: .+)$", re.MULTILINE)
+_MISSING = re.compile(r"ModuleNotFoundError: No module named '(\w+)[\w.]*'")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m|^\([^)\n]* pid=\d+[^)\n]*\) ", re.MULTILINE)
 
 
@@ -83,4 +84,6 @@ def end_of(exit_code: int, log: str, endings: Sequence[Ending], advice: str) -> 
     errors = _ERROR.findall(text)
     how = f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
     last = harmless(errors[-1].strip())[:300] if errors else "its log names no error"
+    if missing := _MISSING.fullmatch(last):
+        return End(ExitCode.INPUT, last, f"pip install {missing[1]}   (or the package that has this module)")
     return End(ExitCode.ENGINE, f"{how}; {last}", advice)

@@ -187,7 +187,6 @@ def _actor(p: Profile, work: Work) -> Settings:
         f"{actor}.clip_ratio_high": optimizer.clip_ratio_high,
         f"{actor}.loss_agg_mode": AGGREGATION[p.grpo.norm],
         f"{actor}.entropy_coeff": optimizer.entropy_coef,
-        f"{actor}.calculate_entropy": True,
         f"{actor}.use_kl_loss": p.grpo.kl_coef > 0 and p.verl.kl_in == "loss",
         f"{actor}.kl_loss_coef": p.grpo.kl_coef,
         f"{actor}.use_torch_compile": p.run.device != "cpu",

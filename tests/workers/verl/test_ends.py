@@ -32,12 +32,18 @@ DIED = "ray.exceptions.ActorDiedError: The actor died unexpectedly before finish
         ("OSError: [Errno 28] No space left on device", ExitCode.DISK, "No space"),
         (f"{DIED}\n\tclass_name: WorkerDict", ExitCode.ENGINE, "exit code 1; ray.exceptions.ActorDiedError"),
         ("FileNotFoundError: model_world_size_4_rank_0.pt", ExitCode.ENGINE, "model_world_size_4"),
+        (f"{RAY}ModuleNotFoundError: No module named 'watchfiles.main'", ExitCode.INPUT, "No module named 'watchfiles"),
+        (f"{RAY}ModuleNotFoundError: No module named 'x'\n{DIED}", ExitCode.ENGINE, "ActorDiedError"),
         ("", ExitCode.ENGINE, "exit code 1; its log names no error"),
     ],
 )
 def test_the_cause_is_read_from_the_log(log: str, code: ExitCode, what: str) -> None:
     end = end_of(1, f"step:1 - loss: 0.1\n{log}\n")
     assert end.code == code and what in end.what and "\x1b" not in end.what and end.advice
+
+
+def test_a_missing_module_is_named_in_the_command() -> None:
+    assert end_of(1, "ModuleNotFoundError: No module named 'watchfiles.main'").advice.startswith("pip install watchfiles ")
 
 
 def test_a_driver_that_was_killed_says_its_signal() -> None:
