@@ -17,6 +17,7 @@ import msgspec
 
 from workers.sandbox.server.protocols import ProgramTests, call_for
 from workers.sandbox.server.tally import VERDICT
+from workers.tasks.prompts.response import last_program
 from workers.verifiers.symbolic import Symbolic
 from workers.verifiers.verify import judge
 from workers.verl import signals, verdicts
@@ -57,19 +58,12 @@ def compute_score(
     program_s: CPU seconds of each test. Raises NoVerdict where the code server gave none, after it told the worker.
     """
     if data_source == CODE:
-        right = _passes(signals.folder(), program_of(solution_str), json.loads(ground_truth), program_s)
+        right = _passes(signals.folder(), last_program(solution_str) or "", json.loads(ground_truth), program_s)
     else:
         symbolic = _symbolic() if verifier == "math-verify" else None
         with _one_at_a_time if symbolic else nullcontext():
             right = judge(ground_truth, solution_str, lenient=lenient, symbolic=symbolic).correct
     return {"score": float(right), "acc": float(right), "index": float((extra_info or {}).get("index", -1))}
-
-
-def program_of(text: str) -> str:
-    """The last fenced block of Python, or of no language; empty: there is none. (pure)"""
-    blocks = text.split("```")[1::2]
-    programs = [block.removeprefix("python") for block in blocks if block.startswith(("python\n", "\n"))]
-    return programs[-1].strip("\n") if programs else ""
 
 
 def _passes(control: Path, program: str, tests: list[Any], program_s: float) -> bool:

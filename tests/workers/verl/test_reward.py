@@ -13,7 +13,7 @@ import pytest
 
 from tests.workers.sandbox.server.served import served
 from workers.verl import reward, signals
-from workers.verl.reward import CODE, NoVerdict, compute_score, program_of
+from workers.verl.reward import CODE, NoVerdict, compute_score
 from workers.verl.verdicts import ADDRESS, Verdicts
 
 
@@ -26,12 +26,6 @@ def test_an_answer_is_judged_by_the_same_rules_as_everywhere(text: str, right: f
 
 def test_lenient_answers_are_as_the_profile_says() -> None:
     assert compute_score("problems", "it is 72", "72", None, lenient=True)["acc"] == 1.0
-
-
-def test_the_last_block_of_python_is_the_program() -> None:
-    text = "first ```python\nx = 1\n``` then ```text\nno\n``` and ```python\ndef f():\n    return 2\n``` done"
-    assert program_of(text) == "def f():\n    return 2"
-    assert program_of("no block") == ""
 
 
 PROGRAM = "```python\ndef f(): return 1\n```"
@@ -70,8 +64,40 @@ def test_the_code_server_judges_programs_by_statements_and_by_input_and_output(c
     assert lost(control) == {}
 
 
-def test_no_program_is_wrong_without_asking(control: Path) -> None:
-    assert score("I cannot", ASSERTS) == 0.0
+@pytest.mark.parametrize(
+    ("text", "program"),
+    [
+        (
+            "```python\nx = 1\n``` or ```text\nno\n``` or ```python\ndef f():\n    return 2\n``` done",
+            "def f():\n    return 2",
+        ),
+        ("```py\nx = 3\n```", "x = 3"),
+        ("```python\r\nx = 4\r\n```\r\n", "x = 4"),
+    ],
+    ids=["the last block of Python", "py", "CRLF"],
+)
+def test_the_program_is_the_one_that_our_own_worker_judges(
+    control: Path, monkeypatch: pytest.MonkeyPatch, text: str, program: str
+) -> None:
+    asked: list[str] = []
+    (control / ADDRESS).write_text("http://127.0.0.1:9/secret")
+    monkeypatch.setattr(reward, "_results", lambda _, call: [asked.append(call.program), 1])
+    score(text, ASSERTS)
+    assert asked == [program]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I cannot",
+        "so:\n```python\nx = 1\n",
+        "<think>\n```python\nx = 1\n```\n</think>\nI give up.",
+        "<think>\n```python\nx = 1\n```",
+    ],
+    ids=["no block", "a block that does not end", "a block in a thought", "a thought that does not end"],
+)
+def test_no_program_is_wrong_without_asking(control: Path, text: str) -> None:
+    assert score(text, ASSERTS) == 0.0
 
 
 @pytest.fixture
