@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -26,7 +27,7 @@ from orchestrator.launchers.slurm_array import SlurmArray, Watch
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Retry
 from state import durable
-from state.evaluation_array import ArrayDir, ShardDir, arrays_in, next_array
+from state.evaluation_array import ShardDir, arrays_in, next_array
 from state.line_file import LineReader
 from workers.line_contract import Answered, Done, Error, EvaluationSpec, Left, Note, Said, SuiteBegun, read_line
 
@@ -87,13 +88,17 @@ class OnCluster:
                 array = self._submitted(left)
             shards = self._followed(array)
             before, left = left, self._collect()
-            if _spec_of(array.directory) == replace(self._spec, fingerprints=self._fingerprints):
-                had = {number: before[number] for number in shards if before[number]}
-                tries = fruitless(tries, had, left)
-                self._give_up_or_wait(array, shards, tries)
+            had = {number: before[number] for number in shards if before[number]}
+            tries = fruitless(tries, had, left)
+            self._give_up_or_wait(array, shards, tries)
             array = None
 
     # --- arrays ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _asked(self) -> bytes:
+        """The spec of an array of this command."""
+        return msgspec.json.encode(replace(self._spec, fingerprints=self._fingerprints))
 
     def _submitted(self, left: list[int]) -> SlurmArray:
         """A new array for the shards that have questions left."""
@@ -101,7 +106,7 @@ class OnCluster:
         shards = unfinished(left)
         for number in shards:
             durable.make_dir(directory.shard(number).path)
-        durable.write_file(directory.spec, msgspec.json.encode(replace(self._spec, fingerprints=self._fingerprints)))
+        durable.write_file(directory.spec, self._asked)
         token = f"lh-{self._owner}-{directory.number}-{secrets.token_hex(3)}"
         array = SlurmArray(self._spec.profile, directory, Handle(LAUNCHER, self._owner, token), self._at_once)
         self._submit(array)
@@ -125,12 +130,14 @@ class OnCluster:
     def _earlier(self) -> SlurmArray | None:
         """The array of a command that was killed, if it is alive, or if the command died before it could submit it.
 
+        One that was asked other questions, or by another engine, is none.
         Raises LonghaulError (CLUSTER) if the scheduler does not answer: nothing may be asked twice.
         """
-        arrays = arrays_in(self._folder)
-        if not arrays or not arrays[-1].handle.exists():
+        asked = _questions(self._asked)
+        arrays = [one for one in arrays_in(self._folder) if one.handle.exists()]
+        directory = next((one for one in reversed(arrays) if _questions(one.spec.read_bytes()) == asked), None)
+        if directory is None:
             return None
-        directory = arrays[-1]
         handle = msgspec.json.decode(directory.handle.read_bytes(), type=Handle)
         array = SlurmArray(self._spec.profile, directory, handle, self._at_once)
         shards = self._shards_of(array)
@@ -262,8 +269,14 @@ def wait_before_repeat(tries: Mapping[int, int], retry: Retry) -> float:
     return float(min(retry.backoff_s * 2.0 ** (most - 1), retry.backoff_max_s)) if most else 0.0
 
 
-def _spec_of(directory: ArrayDir) -> EvaluationSpec:
-    return msgspec.json.decode(directory.spec.read_bytes(), type=EvaluationSpec)
+def _questions(spec: bytes) -> dict[str, Any]:
+    """What an array answers, and how: its spec without how its jobs are launched and repeated. (pure)
+
+    Read without a type, because another version of this program may have written it.
+    """
+    found: dict[str, Any] = msgspec.json.decode(spec)
+    profile = {name: section for name, section in found["profile"].items() if name not in ("launch", "retry")}
+    return found | {"profile": profile}
 
 
 def _queue_in_words(shards: Mapping[int, Shard], watch: Watch) -> str:
