@@ -16,6 +16,7 @@ from orchestrator.verl_job import job_of
 from profiles.errors import ExitCode, LonghaulError
 from profiles.footprint import GIB
 from profiles.schema import Profile
+from profiles.verl import OWN_SERVER
 from profiles.worker_kinds import worker_kind_of
 from workers.node_contract import EXCLUSIVE_FILES, Gpu, NodeFacts, RankFacts
 
@@ -346,13 +347,13 @@ def clocks(there: Sequence[NodeFacts], answers: Answers) -> Iterator[Finding]:
 
 
 def code_server(profile: Profile, there: Sequence[NodeFacts]) -> Iterator[Finding]:
-    if not (url := profile.verl.code_server):
+    if (url := profile.verl.code_server) in ("", OWN_SERVER):  # nodes try no server that the worker starts
         return
     wrong = [one for one in there if one.server_fault]
     for one in wrong:
         listen = "python -m workers.sandbox serve --host ADDRESS listens to other hosts"
         fix = on(one, f"curl {url.rstrip('/')}/health; {listen}")
-        yield Finding("code server", "fail", f"from {one.node}: {one.server_fault}", fix, ExitCode.INPUT)
+        yield Finding("code server", "fail", f"from {one.node}: {one.server_fault}", fix, ExitCode.CODE_SERVER)
     if not wrong:
         yield Finding("code server", "ok", f"{url} judges a right and a wrong test, from every node")
 

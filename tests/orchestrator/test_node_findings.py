@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from orchestrator.doctor import Finding
-from orchestrator.node_findings import Answers, judge
+from orchestrator.node_findings import Answers, code_server, judge
 from profiles.errors import ExitCode
 from profiles.load import load_profile
 from profiles.schema import Profile
@@ -242,8 +242,12 @@ def test_on_a_cpu_no_gpu_is_missed() -> None:
 def test_a_code_server_that_a_node_does_not_reach_is_named() -> None:
     with_server = profile_of(**{"verl.code_server": "http://10.0.0.1:8123/s"})
     (finding,) = found(with_node(2, server_fault="http://10.0.0.1:8123/s gives no verdict: timed out"), with_server)
-    assert (finding.check, finding.exit_code) == ("code server", ExitCode.INPUT)
+    assert (finding.check, finding.exit_code) == ("code server", ExitCode.CODE_SERVER)
     assert "n3" in finding.detail and "curl http://10.0.0.1:8123/s/health" in finding.fix
+
+
+def test_nothing_is_said_of_a_code_server_that_the_worker_starts_for_itself() -> None:
+    assert not list(code_server(profile_of(**{"verl.code_server": "start"}), [node(0)]))
 
 
 def test_the_planner_refuses_a_job_of_another_engine_on_the_cards_that_were_found() -> None:
