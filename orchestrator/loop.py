@@ -471,6 +471,7 @@ class Master:
                 self.commit_cycle(cycle, now)
             case Paused():
                 self.pool.dismiss_standby()
+                self.steering.tell_paused(self.history, self.clock.utc())
             case Wait(seconds, reason, failure):
                 self.waiting_until, self.waited = now + seconds, failure
                 self.waiting_for = reason

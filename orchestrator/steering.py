@@ -207,15 +207,21 @@ class Steering:
         active = self.pool.active
         if active is not None and isinstance(active.action, Train) and not active.stop_sent:
             self._direct(active, history, now)
-        if history.paused_at is not None and (where := self._where_paused(history)):
-            if where != self._told:
-                self._told = where
-                self.say(f"paused {where}")
-            for client in _taken(self._waiting.pause):
-                client.answer(ok=True, step=history.step, paused_s=max(0.0, utc - history.paused_at), note=where)
+        if active is not None:  # without a worker the run may be about to end: `Paused` says that it is not
+            self.tell_paused(history, utc)
         if history.validation_asked is None:
             for client in _taken(self._waiting.validate):
                 self._answer_validation(client, history)
+
+    def tell_paused(self, history: History, utc: float) -> None:
+        """Say that the pause has taken hold, and answer whoever asked for it, if it has."""
+        if history.paused_at is None or not (where := self._where_paused(history)):
+            return
+        if where != self._told:
+            self._told = where
+            self.say(f"paused {where}")
+        for client in _taken(self._waiting.pause):
+            client.answer(ok=True, step=history.step, paused_s=max(0.0, utc - history.paused_at), note=where)
 
     def _direct(self, active: Active, history: History, now: float) -> None:
         is_paused = history.paused_at is not None

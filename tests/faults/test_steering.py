@@ -96,6 +96,17 @@ def test_a_paused_run_whose_last_attempt_failed_can_be_started_again(clean: Clea
         check_invariants(run, clean.ending)
 
 
+def test_a_run_that_fails_before_it_pauses_is_not_said_to_be_paused(tmp_path: Path) -> None:
+    with scene(tmp_path / "run", **QUIET, retry__max_without_progress=1) as run:
+        master = in_step(run, 2, crash="worker.before_update:2:sleep")
+        pause = Asking(run, "pause")
+        master.wait_for(lambda: run.one("SELECT state FROM runs") == "paused")
+        os.kill(master.worker_pid(), signal.SIGABRT)
+        assert master.end() == 70
+        assert pause.wait().answer == {"ok": False, "error": "the run ended first"}
+        assert "paused after" not in master.text()
+
+
 @pytest.mark.parametrize("keeps_s", [300, 0.3])
 def test_a_paused_run_is_still_paused_after_a_kill_of_its_master(clean: Clean, tmp_path: Path, keeps_s: float) -> None:
     with scene(tmp_path / "run", **QUIET, timeouts__paused_s=keeps_s) as run:
