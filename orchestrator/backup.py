@@ -44,6 +44,8 @@ NOT_COPIED = frozenset(
 TRIES = 5
 """Snapshots of the store, if the run prunes a checkpoint of each while it is copied."""
 CHUNK = 1 << 20
+LONGEST_STEM = 200
+"""Bytes of a run's name that a back-up's name begins with; a file name may have 255, and the step follows."""
 
 
 class Contents(msgspec.Struct, frozen=True):
@@ -74,7 +76,7 @@ def make(run: RunDir, into: Path) -> tuple[Path, Contents]:
     """
     refuse_folder(run, into)
     for _ in range(TRIES):
-        half = into / f"{HALF}{run.name}"
+        half = into / f"{HALF}{stem_of(run.name)}"
         with durable.explained("cannot write the back-up", half, KEPT):
             durable.create_dirs(half)
         with alone_in(half):
@@ -82,7 +84,7 @@ def make(run: RunDir, into: Path) -> tuple[Path, Contents]:
                 contents = fill(run, half)
             except Vanished:
                 continue
-            target = free_name(into / f"{run.name}-s{contents.step:06d}")
+            target = free_name(into / f"{stem_of(run.name)}-s{contents.step:06d}")
             with durable.explained("cannot complete the back-up", target, KEPT):
                 durable.rename_dir(half, target)
             return target, contents
@@ -130,6 +132,14 @@ def refuse_folder(run: RunDir, into: Path) -> None:
         what = f"{into} is inside the run: its back-up would be lost with it"
         command = "the same command with a folder on another disk"
         raise LonghaulError(what, kept=KEPT, next_command=command, exit_code=ExitCode.INPUT)
+
+
+def stem_of(name: str) -> str:
+    """What names of the run's back-ups begin with: its name, of which a digest replaces a long end. (pure)"""
+    whole = os.fsencode(name)
+    if len(whole) <= LONGEST_STEM:
+        return name
+    return f"{whole[: LONGEST_STEM - 9].decode(errors='ignore')}-{hashlib.sha256(whole).hexdigest()[:8]}"
 
 
 def free_name(target: Path) -> Path:

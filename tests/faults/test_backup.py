@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator import backup
-from orchestrator.backup import HALF, MANIFEST, alone_in
+from orchestrator.backup import HALF, MANIFEST, alone_in, stem_of
 from profiles.errors import ExitCode
+from state.layout import LONGEST_NAME_BYTES
 from tests.faults.conftest import Clean
 from tests.faults.harness import Scene, scene
 from tests.faults.invariants import check_invariants, ending
@@ -128,6 +129,22 @@ def test_two_back_ups_never_write_into_one_folder(tmp_path: Path) -> None:
             done = run.ask("backup", str(tmp_path / "kept"))
             assert done.returncode == ExitCode.LOCKED and "another back-up of this run" in done.stderr
         assert run.ask("backup", str(tmp_path / "kept")).returncode == 0
+
+
+@pytest.mark.parametrize("letter", ["x", "ä"])
+def test_a_run_with_the_longest_name_is_backed_up_and_restored_under_it(letter: str, tmp_path: Path) -> None:
+    with scene(tmp_path / "run") as run:
+        run.name = letter * (LONGEST_NAME_BYTES // len(letter.encode()))
+        run.finish()
+        assert run.ask("backup", str(tmp_path / "kept")).returncode == 0
+        (one,) = made(tmp_path / "kept")
+        done = run.ask("restore", str(one), "--runs", str(tmp_path / "again"))
+        assert done.returncode == 0 and [path.name for path in (tmp_path / "again").iterdir()] == [run.name]
+
+
+def test_long_names_that_end_differently_have_back_ups_of_different_names() -> None:
+    assert stem_of("x" * 254 + "y") != stem_of("x" * 255)
+    assert stem_of("night") == "night"
 
 
 @pytest.mark.parametrize("name", ["../../victim", "/tmp/victim", "cycles/../../../victim"])
