@@ -24,6 +24,7 @@ from tempfile import mkdtemp
 import msgspec
 
 from orchestrator.display.wording import harmless
+from orchestrator.path_errors import writing
 from profiles.errors import ExitCode, LonghaulError
 from state import durable
 from state.checkpoint import MANIFEST as CHECKPOINT
@@ -71,13 +72,13 @@ def make(run: RunDir, into: Path) -> tuple[Path, Contents]:
     """A new back-up of the run in the folder `into`, and what is in it. A second call completes one that was cut off.
 
     Files of checkpoints never change: they are hard links where `into` is on the same file system. Raises
-    LonghaulError: INPUT for a folder inside the run or a run without a store, STORE for a damaged checkpoint, DISK,
-    PERMISSION.
+    LonghaulError: INPUT for a folder inside the run or one that cannot be made, or a run without a store, STORE for a
+    damaged checkpoint, DISK, PERMISSION.
     """
     refuse_folder(run, into)
     for _ in range(TRIES):
         half = into / f"{HALF}{stem_of(run.name)}"
-        with durable.explained("cannot write the back-up", half, KEPT):
+        with writing(into, KEPT):
             durable.create_dirs(half)
         with alone_in(half):
             try:
@@ -398,7 +399,11 @@ def archive(run: RunDir, target: Path) -> Contents:
     if os.path.lexists(target):
         command = "the same command with another FILE"
         raise LonghaulError(f"{target} is there already", kept="it", next_command=command, exit_code=ExitCode.INPUT)
-    made, contents = make(run, target.parent / f".{target.name}.parts")
+    parts = target.parent / f".{target.name}.parts"
+    refuse_folder(run, parts)
+    with writing(target, KEPT):
+        durable.create_dirs(parts)
+    made, contents = make(run, parts)
     pack(made, target)
     shutil.rmtree(made.parent, ignore_errors=True)
     return contents

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import backup
-from orchestrator.backup import HALF, MANIFEST, alone_in, stem_of
+from orchestrator.backup import HALF, KEPT, MANIFEST, alone_in, stem_of
 from profiles.errors import ExitCode
 from state.layout import LONGEST_NAME_BYTES
 from tests.faults.conftest import Clean
@@ -118,6 +118,19 @@ def test_what_cannot_be_backed_up_or_restored_is_refused(tmp_path: Path) -> None
         (tmp_path / "text").write_text("no archive")
         for source in (tmp_path / "text", tmp_path / "kept", tmp_path / "nothing"):
             assert run.ask("restore", str(source), "--run", "other").returncode == 66
+
+
+@pytest.mark.parametrize(("command", "place"), [("backup", "/proc/kept"), ("archive", "/proc/night.tar")])
+def test_a_place_where_nothing_can_be_made_is_named(command: str, place: str, tmp_path: Path) -> None:
+    with scene(tmp_path / "run") as run:
+        run.finish()
+        done = run.ask(command, place)
+        assert done.returncode == ExitCode.INPUT
+        assert done.stderr.splitlines() == [
+            f"error: {place} cannot be used: No such file or directory",
+            f"kept:  {KEPT}",
+            "next:  the same command with another path",
+        ]
 
 
 def test_two_back_ups_never_write_into_one_folder(tmp_path: Path) -> None:
