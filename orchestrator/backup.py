@@ -17,7 +17,7 @@ import stat
 import tarfile
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -30,13 +30,12 @@ from state import durable
 from state.checkpoint import MANIFEST as CHECKPOINT
 from state.checkpoint import Damaged, FileEntry, read_manifest
 from state.database import enter_wal
-from state.layout import RunDir
+from state.layout import HALF, RunDir
 from state.opening import read_only, store_error
 from state.reader import is_born
 
 MANIFEST = "BACKUP.json"
 FORMAT_VERSION = 1
-HALF = ".half-"
 KEPT = "the run, untouched, and every back-up that was complete"
 NOT_COPIED = frozenset(
     {"ballast", "lock", "control.sock", "workers", "readers", "standby", "backups", "quarantine", "checkpoints"}
@@ -100,18 +99,7 @@ def make(run: RunDir, into: Path) -> tuple[Path, Contents]:
 @contextmanager
 def alone_in(half: Path) -> Iterator[None]:
     """Holds the folder. Raises LonghaulError (LOCKED) if another back-up of the run fills it, or has completed it."""
-    with durable.explained("cannot write the back-up", half, KEPT):
-        folder = os.open(half, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        is_mine = True
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_mine = half.is_dir() and os.path.samestat(os.fstat(folder), half.stat())
-        except BlockingIOError:
-            is_mine = False
-        except OSError as error:
-            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EBADF):  # a file system without such locks
-                raise
+    with holding(half, without_locks=True) as is_mine:
         if not is_mine:
             raise LonghaulError(
                 f"another back-up of this run is being written into {half.parent}",
@@ -120,6 +108,27 @@ def alone_in(half: Path) -> Iterator[None]:
                 exit_code=ExitCode.LOCKED,
             )
         yield
+
+
+@contextmanager
+def holding(half: Path, *, without_locks: bool) -> Iterator[bool]:
+    """Holds the folder, if no other process does or has removed or renamed it: whether it does.
+
+    without_locks: the answer where the file system has no such locks.
+    """
+    with durable.explained("cannot open", half, KEPT):
+        folder = os.open(half, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_mine = half.is_dir() and os.path.samestat(os.fstat(folder), half.stat())
+        except BlockingIOError:
+            is_mine = False
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EBADF):
+                raise
+            is_mine = without_locks
+        yield is_mine
     finally:
         os.close(folder)
 
@@ -309,30 +318,11 @@ def restore(source: Path, runs: Path, name: str | None) -> tuple[RunDir, Content
         raise LonghaulError(
             f"there is no {source}", kept="nothing was changed", next_command=command, exit_code=ExitCode.INPUT
         )
-    with durable.explained("cannot restore into", runs, KEPT):
+    with writing(runs, KEPT):
         durable.create_dirs(runs)
-        half = Path(mkdtemp(prefix=HALF, dir=runs))
-    try:
-        with durable.explained("cannot restore into", half, KEPT):
-            if source.is_dir():
-                contents = read(source)
-                found = {file: copy_if_there(source / file, half / file) for file in contents.files}
-            else:
-                unpack(source, half)
-                contents = read(half)
-                for extra in list(half.rglob("*")):
-                    if not extra.is_dir() and str(extra.relative_to(half)) not in {MANIFEST, *contents.files}:
-                        extra.unlink()
-                found = {file: entry_if_there(half / file) for file in contents.files}
-        check(source, contents.files, found)
-        (half / MANIFEST).unlink(missing_ok=True)
-        with durable.explained("cannot restore into", half, KEPT):
-            try:
-                enter_wal(half / "state.db")
-            except sqlite3.Error as error:
-                raise store_error(RunDir(half), error) from error
-            for folder in (half, *(path for path in half.rglob("*") if path.is_dir())):
-                durable.fsync_dir(folder)
+    remove_abandoned(runs)
+    with new_half(runs) as half:
+        contents = fill_from(source, half)
         run = RunDir(runs / (name or contents.name))
         if os.path.lexists(run.root):
             what = f"there is a run '{run.name}' in {runs} already"
@@ -341,9 +331,56 @@ def restore(source: Path, runs: Path, name: str | None) -> tuple[RunDir, Content
         with durable.explained("cannot restore into", run.root, KEPT):
             durable.rename_dir(half, run.root)
         return run, contents
-    finally:
-        with suppress(OSError):
-            shutil.rmtree(half)
+
+
+def remove_abandoned(runs: Path) -> None:
+    """Remove what restores left that were killed. One that is at work holds its folder."""
+    for path in runs.glob(f"{HALF}*"):
+        with suppress(OSError, LonghaulError), holding(path, without_locks=False) as is_abandoned:
+            if is_abandoned:
+                durable.remove_tree(path, runs)
+
+
+@contextmanager
+def new_half(runs: Path) -> Iterator[Path]:
+    """A folder that nobody else fills or removes. It is removed at the end of the block unless it was renamed."""
+    with ExitStack() as stack:
+        is_mine = False
+        while not is_mine:  # another restore may take it for abandoned before it is held
+            with writing(runs, KEPT):
+                half = Path(mkdtemp(prefix=HALF, dir=runs))
+            with suppress(FileNotFoundError):
+                is_mine = stack.enter_context(holding(half, without_locks=True))
+        try:
+            yield half
+        finally:
+            with suppress(OSError):
+                shutil.rmtree(half)
+
+
+def fill_from(source: Path, half: Path) -> Contents:
+    """The files of a back-up or an archive in that folder, checked and synced, with the store ready for a master."""
+    with durable.explained("cannot restore into", half, KEPT):
+        if source.is_dir():
+            contents = read(source)
+            found = {file: copy_if_there(source / file, half / file) for file in contents.files}
+        else:
+            unpack(source, half)
+            contents = read(half)
+            for extra in list(half.rglob("*")):
+                if not extra.is_dir() and str(extra.relative_to(half)) not in {MANIFEST, *contents.files}:
+                    extra.unlink()
+            found = {file: entry_if_there(half / file) for file in contents.files}
+    check(source, contents.files, found)
+    (half / MANIFEST).unlink(missing_ok=True)
+    with durable.explained("cannot restore into", half, KEPT):
+        try:
+            enter_wal(half / "state.db")
+        except sqlite3.Error as error:
+            raise store_error(RunDir(half), error) from error
+        for folder in (half, *(path for path in half.rglob("*") if path.is_dir())):
+            durable.fsync_dir(folder)
+    return contents
 
 
 def check(source: Path, said: Mapping[str, FileEntry], found: Mapping[str, FileEntry | None]) -> None:

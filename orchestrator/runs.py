@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from profiles.errors import ExitCode, LonghaulError
-from state.layout import RunDir
+from state.layout import HALF, RunDir
 from state.opening import read_only
 from state.states import UNFINISHED
 
@@ -55,7 +55,8 @@ def all_runs(root: Path) -> list[Found]:
     """Every readable run, newest first, then by name."""
     if not root.is_dir():
         return []
-    found = [facts for path in sorted(root.iterdir()) if (facts := _look(RunDir(path))) is not None]
+    whole = [path for path in sorted(root.iterdir()) if not path.name.startswith(HALF)]
+    found = [facts for path in whole if (facts := _look(RunDir(path))) is not None]
     return sorted(found, key=lambda facts: facts.heartbeat_at, reverse=True)
 
 

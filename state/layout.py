@@ -253,6 +253,10 @@ LONGEST_NAME_BYTES = 255
 """Limit of a file name on common file systems."""
 
 
+HALF = ".half-"
+"""What names of folders begin with that a command still fills."""
+
+
 def name_problem(name: str) -> str:
     """Why this cannot be the name of a run and its directory; empty if it can. (pure)"""
     if not name:
@@ -263,6 +267,8 @@ def name_problem(name: str) -> str:
         return "it contains a '/': a run is a single directory in the folder of all runs (--runs)"
     if not name.isprintable():
         return "it contains unprintable characters"
+    if name.startswith(HALF):
+        return f"it begins with {HALF}, as a run does that is not restored yet"
     if len(name.encode(errors="replace")) > LONGEST_NAME_BYTES:
         return f"it has {len(name.encode(errors='replace'))} bytes; a file name may have {LONGEST_NAME_BYTES}"
     return ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import signal
@@ -13,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator import backup
-from orchestrator.backup import HALF, KEPT, MANIFEST, alone_in, stem_of
+from orchestrator.backup import KEPT, MANIFEST, alone_in, new_half, remove_abandoned, stem_of
+from orchestrator.runs import all_runs
 from profiles.errors import ExitCode
-from state.layout import LONGEST_NAME_BYTES
+from state.layout import HALF, LONGEST_NAME_BYTES
 from tests.faults.conftest import Clean
 from tests.faults.harness import Scene, scene
 from tests.faults.invariants import check_invariants, ending
@@ -93,6 +96,53 @@ def test_a_back_up_that_is_killed_is_no_back_up_and_the_next_call_completes_it(n
         other = restored(run, made(tmp_path / "kept")[-1], "other")
         assert ending(other) == ending(run)
         assert not list((tmp_path / "kept").glob(".*"))
+
+
+def killed_restore(run: Scene, source: Path) -> Path:
+    """What is left of a restore that was killed in the middle."""
+    command = [sys.executable, "-m", "orchestrator", "restore", str(source), "--run", "other"]
+    killing = ["strace", "-f", "-o", "/dev/null", "-e", "inject=fsync:signal=KILL:when=20"]
+    subprocess.run([*killing, *command, "--runs", str(run.root / "runs")], capture_output=True, check=False)
+    (left,) = (run.root / "runs").glob(f"{HALF}*")
+    return left
+
+
+def test_the_next_restore_removes_what_a_killed_one_left(tmp_path: Path) -> None:
+    with scene(tmp_path / "run") as run:
+        run.finish()
+        run.ask("backup", str(tmp_path / "kept"))
+        (one,) = made(tmp_path / "kept")
+        assert (killed_restore(run, one) / "state.db").exists()
+        restored(run, one, "other")
+        assert sorted(path.name for path in (run.root / "runs").iterdir()) == ["fake", "other"]
+
+
+def test_a_restore_leaves_the_folder_of_one_that_is_at_work(tmp_path: Path) -> None:
+    with scene(tmp_path / "run") as run:
+        run.finish()
+        run.ask("backup", str(tmp_path / "kept"))
+        with new_half(run.root / "runs") as half:
+            restored(run, made(tmp_path / "kept")[0], "other")
+            assert half.is_dir()
+
+
+def test_a_restore_leaves_every_unfinished_folder_where_nothing_can_be_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    (tmp_path / f"{HALF}x").mkdir()
+    remove_abandoned(tmp_path)
+    assert (tmp_path / f"{HALF}x").is_dir()
+
+
+def test_a_run_that_is_not_restored_yet_is_no_run(tmp_path: Path) -> None:
+    with scene(tmp_path / "run") as run:
+        run.finish()
+        run.run.root.rename(run.root / "runs" / f"{HALF}x")
+        assert all_runs(run.root / "runs") == []
 
 
 def test_a_byte_that_changed_is_found_before_anything_is_restored(tmp_path: Path) -> None:

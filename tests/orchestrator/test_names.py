@@ -17,6 +17,7 @@ from state.layout import RunDir, name_problem
 IMPOSSIBLE = [
     "", ".", "..", "a/b", "/", "/tmp/x", "../x", "a/", "a\0b", "a\nb", "a\rb", "\x1b[2J", "a\u202eb", "a\u2028b",
     "x" * 256, "ä" * 128,
+    ".half-x",
 ]  # fmt: skip
 
 
