@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from pathlib import Path
@@ -23,8 +24,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     os.umask(0o077)
     contents = backup.archive(find_run(args), args.file)
-    sys.stdout.write(
-        f"{args.file}: step {contents.step}, {len(contents.files)} files, {size(args.file.stat().st_size)}\n"
-        f"next: python -m orchestrator restore {args.file} --run NAME\n"
-    )
+    taken = args.file.stat().st_size
+    if args.json:
+        facts = {"path": str(args.file), "step": contents.step, "files": len(contents.files), "bytes": taken}
+        sys.stdout.write(json.dumps(facts) + "\n")
+    else:
+        sys.stdout.write(
+            f"{args.file}: step {contents.step}, {len(contents.files)} files, {size(taken)}\n"
+            f"next: python -m orchestrator restore {args.file} --run NAME\n"
+        )
     return int(ExitCode.OK)

@@ -7,6 +7,7 @@ verified.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from contextlib import closing
@@ -46,8 +47,12 @@ def run(args: argparse.Namespace) -> int:
                 ledger.prune()
     finally:
         lock.release()
+    total = sum(facts.bytes for facts in doomed)
+    if args.json:
+        gone = [{"path": facts.path, "step": facts.step, "bytes": facts.bytes} for facts in doomed]
+        sys.stdout.write(json.dumps({"dry_run": args.dry_run, "checkpoints": gone, "bytes": total}) + "\n")
+        return int(ExitCode.OK)
     for facts in doomed:
         sys.stdout.write(f"{'would delete' if args.dry_run else 'deleted'} {facts.path} ({size(facts.bytes)})\n")
-    total = size(sum(facts.bytes for facts in doomed))
-    sys.stdout.write(f"{len(doomed)} checkpoints, {total}{' would be' if args.dry_run else ''} free\n")
+    sys.stdout.write(f"{len(doomed)} checkpoints, {size(total)}{' would be' if args.dry_run else ''} free\n")
     return int(ExitCode.OK)

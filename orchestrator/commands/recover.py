@@ -8,6 +8,7 @@ checkpoints. Needs --run NAME.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 
@@ -29,14 +30,16 @@ def run(args: argparse.Namespace) -> int:
     lock = RunLock.acquire(run_dir)
     try:
         if problem := problem_of(run_dir):
-            lines = [problem, *made_again(run_dir)]
+            found, done = problem, made_again(run_dir)
         elif done := finished(run_dir):
-            lines = [f"the store of run '{run_dir.name}' is older than its checkpoints", *done]
+            found = f"the store of run '{run_dir.name}' is older than its checkpoints"
         else:
-            lines = [f"the store of run '{run_dir.name}' is whole; nothing was changed"]
+            found = f"the store of run '{run_dir.name}' is whole; nothing was changed"
     finally:
         lock.release()
-    sys.stdout.write(
-        "\n".join([*lines, f"next: {among(args.runs, f'python -m orchestrator run --run {run_dir.name}')}"]) + "\n"
-    )
+    if args.json:
+        sys.stdout.write(json.dumps({"run": run_dir.name, "found": found, "done": done}) + "\n")
+    else:
+        next_command = among(args.runs, f"python -m orchestrator run --run {run_dir.name}")
+        sys.stdout.write("\n".join([found, *done, f"next: {next_command}"]) + "\n")
     return int(ExitCode.OK)

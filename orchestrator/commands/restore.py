@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from pathlib import Path
@@ -22,8 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     os.umask(0o077)
     made, contents = backup.restore(args.source, args.runs, args.run)
-    sys.stdout.write(
-        f"{made.root}: step {contents.step}, {len(contents.files)} files as they were backed up\n"
-        f"next: {among(args.runs, f'python -m orchestrator run --run {made.name}')}\n"
-    )
+    if args.json:
+        facts = {"path": str(made.root), "step": contents.step, "files": len(contents.files), "bytes": contents.bytes}
+        sys.stdout.write(json.dumps(facts) + "\n")
+    else:
+        sys.stdout.write(
+            f"{made.root}: step {contents.step}, {len(contents.files)} files as they were backed up\n"
+            f"next: {among(args.runs, f'python -m orchestrator run --run {made.name}')}\n"
+        )
     return int(ExitCode.OK)

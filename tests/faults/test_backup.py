@@ -256,6 +256,35 @@ def test_prune_says_what_it_would_delete_and_deletes_it(tmp_path: Path) -> None:
         check_invariants(run)
 
 
+def test_back_ups_archives_and_restores_print_their_facts_as_one_object(tmp_path: Path) -> None:
+    with scene(tmp_path / "run") as run:
+        run.finish()
+        kept, packed = tmp_path / "kept", tmp_path / "night.tar"
+        backed_up = json.loads(run.ask("backup", str(kept), "--json").stdout)
+        facts = {"step": 6, "files": backed_up["files"], "bytes": backed_up["bytes"]}
+        assert backed_up == facts | {"path": str(kept / "fake-s000006")}
+        again = tmp_path / "again"
+        assert json.loads(
+            run.ask("restore", str(kept / "fake-s000006"), "--runs", str(again), "--json").stdout
+        ) == facts | {"path": str(again / "fake")}
+        assert json.loads(run.ask("archive", str(packed), "--json").stdout) == facts | {
+            "path": str(packed),
+            "bytes": packed.stat().st_size,
+        }
+
+
+def test_prune_prints_what_is_deleted_as_one_object(tmp_path: Path) -> None:
+    with scene(tmp_path / "run", retention__keep_ancestors=5) as run:
+        run.finish()
+        before = {path.name for path in run.run.checkpoints.iterdir()}
+        tried = json.loads(run.ask("prune", "--keep", "1", "--dry-run", "--json").stdout)
+        done = json.loads(run.ask("prune", "--keep", "1", "--json").stdout)
+        gone = before - {path.name for path in run.run.checkpoints.iterdir()}
+        assert {one["path"] for one in done["checkpoints"]} == {f"checkpoints/{name}" for name in gone} != set()
+        assert done["bytes"] == sum(one["bytes"] for one in done["checkpoints"]) > 0
+        assert (tried.pop("dry_run"), done.pop("dry_run")) == (True, False) and tried == done
+
+
 def test_prune_leaves_a_run_that_trains_alone(tmp_path: Path) -> None:
     with scene(tmp_path / "run", fake__step_s=60) as run:
         master = run.start()

@@ -143,6 +143,16 @@ def test_D6_typed_again_recover_finishes_what_it_was_killed_in(damage: Callable[
         assert "is whole; nothing was changed" in mend(run)
 
 
+def test_recover_prints_what_it_found_and_did_as_one_object(tmp_path: Path) -> None:
+    with scene(tmp_path / "run") as run:
+        run.finish()
+        whole = json.loads(run.ask("recover", "--json").stdout)
+        assert whole == {"run": "fake", "found": "the store of run 'fake' is whole; nothing was changed", "done": []}
+        remove(run)
+        rebuilt = json.loads(run.ask("recover", "--json").stdout)
+        assert rebuilt["run"] == "fake" and any("back-up" in line for line in rebuilt["done"])
+
+
 def test_D6_without_one_whole_spec_or_checkpoint_nothing_is_touched(tmp_path: Path) -> None:
     with scene(tmp_path / "run") as run:
         run.finish()
