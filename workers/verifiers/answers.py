@@ -22,7 +22,7 @@ LONGEST_COMPLETION = 1_000_000
 LONGEST_ANSWER = 256
 """Characters of an answer that are read; no right answer is longer."""
 MOST_DIGITS = 64
-VERSION = 6
+VERSION = 7
 """Version of these rules; verdicts under other versions are stale."""
 
 Rule = Literal["boxed", "answer tag", "mark", "phrase", "last number"]

@@ -70,13 +70,17 @@ def is_installed() -> bool:
 def is_askable(gold: str, answer: str) -> bool:
     """Whether both are short expressions without words; anything else is wrong without parsing. (pure)
 
-    If the right answer is a number, only computable expressions qualify, because math-verify guesses: it reads `5 m`
-    and `11_2` without their ends, `5 = 6` as 6, `0.5 1` as 0.5, and `12,3`, perhaps a broken number, as a set.
+    If the right answer has a value, as a number and `\\sqrt{2}` do, only computable expressions qualify, because
+    math-verify guesses: it reads `5 m` and `11_2` without their ends, `5 = 6` as 6, `0.5 1` as 0.5, and `12,3`, perhaps
+    a broken number, as a set.
     """
-    cleaned = plain(answer)
-    if cleaned is None or (read_number(gold) is not None and not _is_computable(cleaned)):
+    cleaned, wanted = plain(answer), plain(gold)
+    if cleaned is None or wanted is None:
         return False
-    return all(_is_expression(text) for text in (cleaned, plain(gold)))
+    has_value = read_number(gold) is not None or re.search("[A-Za-z,=<>]", _without_commands(wanted)) is None
+    if has_value and not _is_computable(cleaned):
+        return False
+    return _is_expression(cleaned) and _is_expression(wanted)
 
 
 _UNSOUND = re.compile(r"[,=<>|_°\[\]]|\\infty|\\circ|\\\{|[\d.}]\s+[\d.]|\}\d|\d\s*(?:\\[dt]?frac|\{)|\(\s*\)|\^[^{]\d")
@@ -87,8 +91,11 @@ def _is_computable(text: str) -> bool:
     """Whether it is one expression of digits, operators and commands, without anything that math-verify guesses at."""
     name, assigned, value = text.partition("=")
     text = re.sub(r"\\sqrt\s*\[\d+\]", r"\\sqrt", value if assigned and is_name(name.strip()) else text)
-    letters = re.sub(r"\\[A-Za-z]+", " ", text)
-    return _UNSOUND.search(text) is None and re.search("[A-Za-z]", letters) is None
+    return _UNSOUND.search(text) is None and re.search("[A-Za-z]", _without_commands(text)) is None
+
+
+def _without_commands(text: str) -> str:
+    return re.sub(r"\\[A-Za-z]+", " ", text)
 
 
 def _is_expression(text: str | None) -> bool:

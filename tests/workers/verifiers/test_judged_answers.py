@@ -121,6 +121,25 @@ def test_where_the_right_answer_is_a_number_only_what_can_be_computed_is_asked(a
     assert not is_askable("5", answer)
 
 
+@pytest.mark.parametrize("answer", [r"3=\sqrt{2}", r"x=3=\sqrt{2}", r"\sqrt{2} m", r"1,\sqrt{2}", r"3<\sqrt{2}"])
+def test_where_the_right_answer_has_a_value_only_what_can_be_computed_is_asked(answer: str) -> None:
+    assert not is_askable(r"\sqrt{2}", answer)
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [
+        (r"\sqrt{2}", r"x=\sqrt{2}"),
+        (r"\sqrt{2}", "2^{1/2}"),
+        (r"3\sqrt[3]{4}", r"3 \sqrt[3]{4}"),
+        ("x+1", "1+x"),
+        (r"(1,\pi)", r"( 1 , \pi )"),
+    ],
+)
+def test_other_forms_of_a_value_and_what_has_none_are_asked(gold: str, answer: str) -> None:
+    assert is_askable(gold, answer)
+
+
 @pytest.mark.parametrize(
     "answer", [r"\sqrt{25}", "2+3", r"10 \div 2", r"\sqrt[3]{125}", r"x = \sqrt{25}", "(5)", "2^{2}+1"]
 )

@@ -129,6 +129,7 @@ def test_edge_case_16_a_cut_thought_has_no_answer_and_19_one_is_found_leniently(
         ("2", r"\boxed{\sqrt{4}}", True),
         ("3", r"\boxed{\sqrt{4}}", False),
         (r"\frac{\sqrt{3}}{2}", r"\boxed{\sqrt{3}/2}", True),
+        (r"\sqrt{2}", r"\boxed{3=\sqrt{2}}", False),
         ("x^2+2x+1", r"\boxed{(x+1)^2}", True),
         ("x+1", "the answer is 5", False),
     ],
