@@ -7,6 +7,8 @@ arXiv 2505.22617), so they can get a larger weight, as in SENT (arXiv 2512.04359
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import torch
 from torch import Tensor
 
@@ -22,7 +24,7 @@ def kl_weights(
     """
     dropped = ~keep
     weights = torch.where(dropped, low, 0.0).float()
-    count = int(share * int(dropped.sum()))
+    count = int(Fraction(str(share)) * int(dropped.sum()))  # 0.29 * 100 is below 29 in floats
     if count:
         strays = [(one[dropped].double() - one[dropped].double().mean()).abs() for one in (log_probs, advantages)]
         largest = (strays[0] * strays[1]).sort(descending=True, stable=True).indices[:count]

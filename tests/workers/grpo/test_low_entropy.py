@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,6 +35,12 @@ def test_kept_tokens_do_not_move_the_means() -> None:
         assert torch.equal(kl_weights(KEEP, *others, low=0.5, high=2.0, share=share), expected)
 
 
+def test_a_share_is_a_decimal_number() -> None:
+    values = torch.arange(100.0)
+    held = kl_weights(torch.zeros(100, dtype=torch.bool), values, values, low=0.5, high=2.0, share=0.29)
+    assert int((held == 2.0).sum()) == 29
+
+
 @given(st.lists(st.tuples(st.booleans(), st.floats(-9, 0), st.floats(-3, 3))), st.floats(0, 1))
 def test_each_token_has_one_of_three_weights_and_the_share_is_kept(
     tokens: list[tuple[bool, float, float]], share: float
@@ -41,6 +49,7 @@ def test_each_token_has_one_of_three_weights_and_the_share_is_kept(
     log_probs, advantages = (torch.tensor([one[at] for one in tokens]) for at in (1, 2))
     found = kl_weights(keep, log_probs, advantages, low=0.25, high=0.75, share=share)
     dropped = int((~keep).sum())
-    assert int((found == 0.75).sum()) == int(share * dropped)
-    assert int((found == 0.25).sum()) == dropped - int(share * dropped)
+    asked = Fraction(str(share)) * dropped
+    assert asked - 1 < int((found == 0.75).sum()) <= asked
+    assert int((found == 0.25).sum()) == dropped - int((found == 0.75).sum())
     assert not found[keep].any()
