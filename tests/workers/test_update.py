@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import math
 from random import Random
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 from msgspec.structs import replace
 
-from profiles.schema import Optimizer
+from profiles.azr import Azr, AzrVariants
+from profiles.schema import Optimizer, Run
+from tests.builders import a_profile
+from workers.azr.replica import AzrReplica
 from workers.azr.rows import Collected, Row
 from workers.azr.update import PolicyUpdate, Sums, advantages_of, divisor_of, minibatches
+from workers.memory.phases import unmeasured
 from workers.models import optimizer, packing
 from workers.models.log_probs import score
+from workers.models.parallel import Single
+from workers.rng import stream
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 KNOBS = Optimizer(micro_batch_size=64, warmup_steps=0, learning_rate=1e-3)
+SHUFFLED = Azr(variants=AzrVariants(minibatch_order="shuffle"))
 
 
 @pytest.fixture
@@ -154,6 +162,27 @@ def test_a10_shuffled_minibatches_mix_the_tasks_and_are_the_same_when_asked_agai
     assert first == again and [len(batch) for batch in first] == [128] * 3
     assert sorted(number for batch in first for number in batch) == list(range(384))
     assert all({rows[i].task for i in batch} == {"abd", "ded", "ind"} for batch in first)
+
+
+@pytest.mark.parametrize("seed", [0, 4])
+def test_a10_the_seed_of_the_run_and_the_step_decide_the_shuffled_order(
+    model: Any, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, knobs = rows_for(model), replace(KNOBS, updates_per_step=3)
+    bare = AzrReplica.__new__(AzrReplica)
+    bare.profile = a_profile(run=Run(seed=seed), optimizer=knobs, azr=SHUFFLED)
+    bare.model, bare.optimizer, bare.parallel = model, optimizer.build(model, knobs), Single()
+    bare.memory = cast(Any, SimpleNamespace(phase=unmeasured))
+    update = bare.make_update()
+    found: list[list[int]] = []
+
+    def one(chosen: list[Row], *_: object) -> bool:
+        found.append([rows.index(row) for row in chosen])
+        return True
+
+    monkeypatch.setattr(update, "_one", one)
+    update.apply(7, rows, [0.0] * len(rows))
+    assert found == minibatches(rows, 3, stream(seed, 7, "minibatch order"))
 
 
 def test_fewer_rows_than_updates_make_fewer_updates_and_no_rows_none(model: Any) -> None:

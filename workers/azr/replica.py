@@ -36,7 +36,7 @@ class AzrReplica(Replica):
             phase=self.memory.phase,
             head_rows=head_rows_for(profile, self.model),
             tis_cap=tis_cap_of(profile),
-            shuffles=profile.azr.variants.minibatch_order == "shuffle",
+            shuffle_seed=profile.run.seed if profile.azr.variants.minibatch_order == "shuffle" else None,
             rollout_tokens=profile.azr.loss_constant if profile.azr.loss_divisor == "constant" else None,
         )
 

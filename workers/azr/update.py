@@ -128,18 +128,18 @@ class PolicyUpdate:
         phase: Measured = unmeasured,
         head_rows: int = 0,
         tis_cap: float = 0.0,
-        shuffles: bool = False,
+        shuffle_seed: int | None = None,
         rollout_tokens: float | None = None,
     ) -> None:
         """parallel: shares the update among GPUs; every rank calls `apply` with the same rows. phase: measures a part
         of the update. head_rows: positions per logits chunk of the output head; 0 means as many as MAX_LOGITS allows.
         tis_cap: cap on the importance weight of a token; 0 means that the engine's log_probs equal the trainer's and
-        need no correction. shuffles: mix tasks at random in minibatches instead of ordering by task. rollout_tokens:
-        see `divisor_of`.
+        need no correction. shuffle_seed: of the random mix of tasks in minibatches; None orders them by task.
+        rollout_tokens: see `divisor_of`.
         """
         self._model, self._optimizer, self._knobs, self._temperature = model, optimizer, knobs, temperature
         self.parallel, self._phase = parallel or Single(), phase
-        self._tis_cap, self._shuffles, self._rollout_tokens = tis_cap, shuffles, rollout_tokens
+        self._tis_cap, self._shuffle_seed, self._rollout_tokens = tis_cap, shuffle_seed, rollout_tokens
         self.micro_batch_size = knobs.micro_batch_size
         self.head_rows = head_rows or max(1, MAX_LOGITS // int(model.config.vocab_size))
         self._applied: tuple[int, int] = (0, 0)  # step, minibatches that are done
@@ -157,8 +157,8 @@ class PolicyUpdate:
         rate = learning_rate_at(step, self._knobs)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
-        # The order depends only on the step, so a retry after an out-of-memory error uses the same one.
-        mix = stream(0, step, "minibatch order") if self._shuffles else None
+        # The order depends only on seed and step, so a retry after an out-of-memory error uses the same one.
+        mix = stream(self._shuffle_seed, step, "minibatch order") if self._shuffle_seed is not None else None
         batches = minibatches(rows, min(self._knobs.updates_per_step, len(rows)), mix)
         is_finite = True
         for number in range(self._applied[1], len(batches)):
