@@ -30,7 +30,7 @@ from state import durable
 from state.checkpoint import MANIFEST as CHECKPOINT
 from state.checkpoint import Damaged, FileEntry, read_manifest
 from state.database import enter_wal
-from state.layout import HALF, RunDir
+from state.layout import HALF, RunDir, name_problem
 from state.opening import read_only, store_error
 from state.reader import is_born
 
@@ -300,6 +300,10 @@ def read(source: Path) -> Contents:
     if away := [name for name in contents.files if name.startswith("/") or ".." in name.split("/")]:
         what = f"{source} names files outside a run: {harmless(away[0])}"
         command = f"ls {source.parent}   (restore another back-up)"
+        raise LonghaulError(what, kept="nothing was changed", next_command=command, exit_code=ExitCode.INPUT)
+    if problem := name_problem(contents.name):
+        what = f"{source} names no run: {harmless(contents.name)}: {problem}"
+        command = "the same command with another back-up"
         raise LonghaulError(what, kept="nothing was changed", next_command=command, exit_code=ExitCode.INPUT)
     if contents.format_version > FORMAT_VERSION:
         what = f"{source} has format {contents.format_version}; this program knows {FORMAT_VERSION}"

@@ -210,6 +210,17 @@ def test_long_names_that_end_differently_have_back_ups_of_different_names() -> N
     assert stem_of("night") == "night"
 
 
+def test_a_back_up_of_a_run_with_an_impossible_name_is_refused(tmp_path: Path) -> None:
+    with scene(tmp_path / "run") as run:
+        run.finish()
+        run.ask("backup", str(tmp_path / "kept"))
+        (one,) = made(tmp_path / "kept")
+        said = json.loads((one / MANIFEST).read_bytes()) | {"name": "../escaped"}
+        (one / MANIFEST).write_text(json.dumps(said))
+        done = run.ask("restore", str(one), "--run", "other")
+        assert done.returncode == ExitCode.INPUT and "names no run" in done.stderr
+
+
 @pytest.mark.parametrize("name", ["../../victim", "/tmp/victim", "cycles/../../../victim"])
 def test_a_back_up_that_names_files_elsewhere_is_refused(name: str, tmp_path: Path) -> None:
     with scene(tmp_path / "run") as run:
