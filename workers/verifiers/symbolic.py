@@ -70,17 +70,18 @@ def is_installed() -> bool:
 def is_askable(gold: str, answer: str) -> bool:
     """Whether both are short expressions without words; anything else is wrong without parsing. (pure)
 
-    If the right answer has a value, as a number and `\\sqrt{2}` do, only computable expressions qualify, because
-    math-verify guesses: it reads `5 m` and `11_2` without their ends, `5 = 6` as 6, `0.5 1` as 0.5, and `12,3`, perhaps
-    a broken number, as a set.
+    If the right answer is a number, only computable expressions qualify, because math-verify guesses: it reads `5 m`
+    and `11_2` without their ends, `5 = 6` as 6, `0.5 1` as 0.5, and `12,3`, perhaps a broken number, as a set. If it is
+    another expression without letters, lists and relations, so must the answer be: `3 = \\sqrt{2}` is read as its end.
     """
     cleaned, wanted = plain(answer), plain(gold)
     if cleaned is None or wanted is None:
         return False
-    has_value = read_number(gold) is not None or re.search("[A-Za-z,=<>]", _without_commands(wanted)) is None
-    if has_value and not _is_computable(cleaned):
-        return False
-    return _is_expression(cleaned) and _is_expression(wanted)
+    if read_number(gold) is not None:
+        is_sound = _is_computable(cleaned)
+    else:
+        is_sound = _is_value(_without_name(cleaned)) or not _is_value(wanted)
+    return is_sound and _is_expression(cleaned) and _is_expression(wanted)
 
 
 _UNSOUND = re.compile(r"[,=<>|_°\[\]]|\\infty|\\circ|\\\{|[\d.}]\s+[\d.]|\}\d|\d\s*(?:\\[dt]?frac|\{)|\(\s*\)|\^[^{]\d")
@@ -89,13 +90,18 @@ _UNSOUND = re.compile(r"[,=<>|_°\[\]]|\\infty|\\circ|\\\{|[\d.}]\s+[\d.]|\}\d|\
 
 def _is_computable(text: str) -> bool:
     """Whether it is one expression of digits, operators and commands, without anything that math-verify guesses at."""
+    text = re.sub(r"\\sqrt\s*\[\d+\]", r"\\sqrt", _without_name(text))
+    return _UNSOUND.search(text) is None and _is_value(text)
+
+
+def _is_value(text: str) -> bool:
+    return re.search("[A-Za-z,=<>]", re.sub(r"\\[A-Za-z]+", " ", text)) is None
+
+
+def _without_name(text: str) -> str:
+    """`x = 5` without what the value is called."""
     name, assigned, value = text.partition("=")
-    text = re.sub(r"\\sqrt\s*\[\d+\]", r"\\sqrt", value if assigned and is_name(name.strip()) else text)
-    return _UNSOUND.search(text) is None and re.search("[A-Za-z]", _without_commands(text)) is None
-
-
-def _without_commands(text: str) -> str:
-    return re.sub(r"\\[A-Za-z]+", " ", text)
+    return value if assigned and is_name(name.strip()) else text
 
 
 def _is_expression(text: str | None) -> bool:
