@@ -24,7 +24,7 @@ REDUCE_BUCKET = 500_000_000
 BLOCK_SHARE = 1.5
 """Of one block's activations that exist at a time while it goes backward: they are computed again, then left."""
 ENTROPY_LOGIT_BYTES = 24
-"""Per logit of a pass whose loss has the entropy of verl 0.9.1: measured 23.2 on rows that are padded (docs/verl.md)."""
+"""Per logit of a pass whose loss has verl's entropy: measured 23.2 with rows that are padded (docs/verl.md)."""
 ENGINE_BYTES = 3 * GIB
 """What vLLM needs beside weights and cache: its profile run and workspace, the upper end."""
 

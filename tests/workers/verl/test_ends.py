@@ -43,7 +43,8 @@ def test_the_cause_is_read_from_the_log(log: str, code: ExitCode, what: str) -> 
 
 
 def test_a_missing_module_is_named_in_the_command() -> None:
-    assert end_of(1, "ModuleNotFoundError: No module named 'watchfiles.main'").advice.startswith("pip install watchfiles ")
+    end = end_of(1, "ModuleNotFoundError: No module named 'watchfiles.main'")
+    assert end.advice.startswith("pip install watchfiles ")
 
 
 def test_a_driver_that_was_killed_says_its_signal() -> None:
