@@ -24,6 +24,7 @@ from workers.contract import CONTRACT_VERSION, HEARTBEAT_EVERY_S, MAX_MESSAGE_BY
 STAGE_HEARTBEAT_S = 0.2
 """Minimum seconds between heartbeats that only report a new stage."""
 FLUSH_S = 2.0
+RETRY_S = 0.25
 
 
 @dataclass
@@ -75,7 +76,8 @@ class Link(Protocol):
         """Yield requests as they arrive, until the link ends. Called by one thread."""
 
     def send(self, line: bytes) -> None:
-        """Send a line that includes its newline. May block. Raises OSError if the other end is gone."""
+        """Send a line that includes its newline. May block. Raises ConnectionError if the other end is gone, and another
+        OSError if the line did not pass: sending it again completes it."""
 
     def fence(self) -> None:
         """End this process without touching anything if another copy of it has taken over its work."""
@@ -173,10 +175,22 @@ class Control:
             if message.type == "event_hint":
                 self._hint = False
             line = msgspec.json.encode(msgspec.structs.replace(message, attempt=self._token)) + b"\n"
+            if not self._is_sent(line):
+                return
+
+    def _is_sent(self, line: bytes) -> bool:
+        """Send a line, as often as its file system fails. False: the master closed the link; the lifeline detects
+        whether it is alive."""
+        assert self._link is not None
+        while True:
             try:
                 self._link.send(line)
+            except ConnectionError:
+                return False
             except OSError:
-                return  # the master closed the link; the lifeline detects whether the master is alive
+                time.sleep(RETRY_S)
+            else:
+                return True
 
     def _read(self) -> None:
         assert self._link is not None

@@ -51,11 +51,12 @@ class Mailbox:
 
     def lines(self) -> Iterator[bytes]:
         while True:
-            self.fence()
-            yield from self._reader.read()
-            if not self._is_told_to_stop and self._directory.stop.name in self._names():
-                self._is_told_to_stop = True
-                yield msgspec.json.encode(Message(type="stop", attempt=self._token))
+            with suppress(OSError):  # the shared file system failed once: look again
+                self.fence()
+                yield from self._reader.read()
+                if not self._is_told_to_stop and self._directory.stop.name in self._names():
+                    self._is_told_to_stop = True
+                    yield msgspec.json.encode(Message(type="stop", attempt=self._token))
             time.sleep(LOOK_EVERY_S)
 
     def send(self, line: bytes) -> None:

@@ -11,6 +11,7 @@ import os
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -39,6 +40,8 @@ class Relay:
         self._directory = directory
         self._replies = LineReader(directory.replies)
         self._earlier = [] if is_new else latest(self._replies)
+        self._requests: deque[bytes] = deque()
+        """Lines of the master that are not in the file yet."""
         self._wake_reader, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._beats = 0
         self.heard_at = time.monotonic()
@@ -66,9 +69,9 @@ class Relay:
         next_beat, half = 0.0, b""
         while True:
             if time.monotonic() >= next_beat:
-                self._beats += 1
-                self._directory.master.write_text(f"{os.getpid()} {self._beats}\n")
+                self._beat()
                 next_beat = time.monotonic() + BEAT_S
+            self._write_requests()
             lines = self._replies.read()
             if lines:
                 self.heard_at = time.monotonic()
@@ -84,12 +87,25 @@ class Relay:
                 if not chunk:
                     return
                 *lines, half = (half + chunk).split(b"\n")
-                for line in lines:
-                    append(self._directory.requests, line)
+                self._requests += lines
+
+    def _beat(self) -> None:
+        self._beats += 1
+        with suppress(OSError):
+            self._directory.master.write_text(f"{os.getpid()} {self._beats}\n")
+
+    def _write_requests(self) -> None:
+        """Append the master's lines. What the file system does not take is tried again at the next turn."""
+        with suppress(OSError):
+            while self._requests:
+                append(self._directory.requests, self._requests[0])
+                self._requests.popleft()
 
     def _has_ended(self) -> bool:
         """True exactly once, after the job script has written its exit code."""
-        before, self._is_over = self._is_over, self._is_over or self._directory.job_end.exists()
+        before = self._is_over
+        with suppress(OSError):
+            self._is_over = before or self._directory.job_end.exists()
         return self._is_over and not before
 
     def _on_change(self) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 from state.layout import AttemptDir
 from state.line_file import append
 from tests import REPOSITORY
+from workers import mailbox
 from workers.contract import Message, Outcome, Result
 from workers.control import Control
 from workers.mailbox import Mailbox, claim, ended_before, last_seq
@@ -116,3 +119,42 @@ def test_a_reply_is_a_line_of_the_other_file(directory: AttemptDir) -> None:
         control.send(Message(type="done", step=3))
     lines = [msgspec.json.decode(line, type=Message) for line in directory.replies.read_bytes().splitlines()]
     assert [(line.type, line.step, line.attempt) for line in lines if line.type == "done"] == [("done", 3, "t")]
+
+
+def test_a_reply_that_meets_a_full_disk_arrives_once_and_those_after_it_too(
+    directory: AttemptDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = 0
+
+    def with_a_full_disk_at_first(path: Path, line: bytes) -> None:
+        nonlocal tries
+        tries += 1
+        if tries <= 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        append(path, line)
+
+    monkeypatch.setattr(mailbox, "append", with_a_full_disk_at_first)
+    with closing(Control(Mailbox(directory, "t", 0), "t")) as control:
+        control.send(Message(type="checkpointed", step=1))
+        control.send(Message(type="checkpointed", step=2))
+    lines = [msgspec.json.decode(line, type=Message) for line in directory.replies.read_bytes().splitlines()]
+    assert [line.step for line in lines if line.type == "checkpointed"] == [1, 2]
+
+
+def test_requests_are_heard_after_the_directory_could_not_be_listed(
+    directory: AttemptDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_failed = threading.Event()
+    names = Mailbox._names
+
+    def once_stale(self: Mailbox) -> set[str]:
+        if self._directory == directory and not has_failed.is_set():
+            has_failed.set()
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return names(self)
+
+    monkeypatch.setattr(Mailbox, "_names", once_stale)
+    with closing(Control(Mailbox(directory, "t", 0), "t")) as control:
+        assert has_failed.wait(timeout=30)
+        request(directory, type="checkpoint", attempt="t", id=5)
+        assert control.requests.checkpoint_ids.get(timeout=30) == 5

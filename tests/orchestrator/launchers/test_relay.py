@@ -96,6 +96,32 @@ def test_the_master_counts_as_long_as_it_looks_after_the_job(
     assert directory.master.read_text() == last
 
 
+def test_a_full_disk_under_the_counter_ends_no_relay(directory: AttemptDir, relays: Callable[..., Relay]) -> None:
+    directory.master.symlink_to("/dev/full")
+    relay = relays(directory)
+    append(directory.replies, line("ready"))
+    assert heard(relay, 1) == ["ready"]
+    directory.master.unlink()
+    until(directory.master.exists)
+    append(directory.replies, line("heartbeat"))
+    assert heard(relay, 1) == ["heartbeat"]
+
+
+def test_requests_that_meet_a_full_disk_stand_in_the_file_once_there_is_space(
+    directory: AttemptDir, relays: Callable[..., Relay]
+) -> None:
+    directory.requests.symlink_to("/dev/full")
+    relay = relays(directory)
+    for number in (1, 2):
+        relay.control.send(line("checkpoint", id=number) + b"\n")
+    append(directory.replies, line("ready"))
+    assert heard(relay, 1) == ["ready"]
+    directory.requests.unlink()
+    relay.control.send(line("stop", id=3) + b"\n")
+    wanted = [line("checkpoint", id=1), line("checkpoint", id=2), line("stop", id=3)]
+    until(lambda: directory.requests.exists() and directory.requests.read_bytes().splitlines() == wanted)
+
+
 @pytest.mark.parametrize("sign", ["ready", "done", "exit"])
 def test_the_launcher_is_woken_where_a_job_begins_or_ends(
     sign: str, directory: AttemptDir, relays: Callable[..., Relay]
