@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -25,11 +26,24 @@ def tells_of_changes(path: Path) -> bool:
 
 
 def watch(folder: Path, names: Collection[str], on_change: Callable[[], None]) -> BaseObserver:
-    """Call `on_change` from a thread whenever one of these files is written. End it with `stop` and `join`."""
-    observer: BaseObserver = Observer() if tells_of_changes(folder) else PollingObserver(timeout=LOOK_EVERY_S)
-    paths = {str(folder / name) for name in names}
-    observer.schedule(_Handler(paths, on_change), str(folder), event_filter=[FileCreatedEvent, FileModifiedEvent])
-    observer.start()
+    """Call `on_change` from a thread whenever one of these files is written. End it with `stop` and `join`.
+
+    Raises OSError if the folder cannot be read.
+    """
+    handler = _Handler({str(folder / name) for name in names}, on_change)
+    if tells_of_changes(folder):
+        with suppress(OSError):  # this user has no inotify instance or watch left
+            return _started(Observer(), handler, folder)
+    return _started(PollingObserver(timeout=LOOK_EVERY_S), handler, folder)
+
+
+def _started(observer: BaseObserver, handler: FileSystemEventHandler, folder: Path) -> BaseObserver:
+    observer.schedule(handler, str(folder), event_filter=[FileCreatedEvent, FileModifiedEvent])
+    try:
+        observer.start()
+    except OSError:
+        observer.stop()
+        raise
     return observer
 
 

@@ -50,16 +50,18 @@ class Relay:
         threading.Thread(target=self._run, name=f"relay {directory.path.name}", daemon=True).start()
 
     def _run(self) -> None:
-        directory = self._directory
-        observer = watch(directory.path, (directory.replies.name, directory.job_end.name), self._on_change)
+        directory, observer = self._directory, None
         try:
+            with suppress(OSError):  # without an observer, this thread still looks every BEAT_S
+                observer = watch(directory.path, (directory.replies.name, directory.job_end.name), self._on_change)
             with suppress(OSError):
                 for line in self._earlier:
                     self._far.sendall(line + b"\n")
                 self._carry()
         finally:
-            observer.stop()
-            observer.join()
+            if observer is not None:
+                observer.stop()
+                observer.join()
             self._far.close()
             os.close(self._wake_reader)
             wake, self._wake = self._wake, -1

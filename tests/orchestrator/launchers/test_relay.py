@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +18,7 @@ from orchestrator.launchers.changes import watch
 from orchestrator.launchers.relay import Relay
 from state.layout import AttemptDir
 from state.line_file import append
+from tests import REPOSITORY
 from workers.contract import Message
 
 PATIENCE_S = 30.0
@@ -122,6 +127,17 @@ def test_requests_that_meet_a_full_disk_stand_in_the_file_once_there_is_space(
     until(lambda: directory.requests.exists() and directory.requests.read_bytes().splitlines() == wanted)
 
 
+def test_a_folder_that_cannot_be_watched_is_looked_at_all_the_same(
+    directory: AttemptDir, relays: Callable[..., Relay], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stale(*_: object) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr("orchestrator.launchers.relay.watch", stale)
+    append(directory.replies, line("ready"))
+    assert heard(relays(directory), 1) == ["ready"]
+
+
 @pytest.mark.parametrize("sign", ["ready", "done", "exit"])
 def test_the_launcher_is_woken_where_a_job_begins_or_ends(
     sign: str, directory: AttemptDir, relays: Callable[..., Relay]
@@ -148,3 +164,25 @@ def test_a_change_is_noticed(tells: bool, tmp_path: Path, monkeypatch: pytest.Mo
     finally:
         observer.stop()
         observer.join()
+
+
+NOTICED = """
+import sys, threading
+from pathlib import Path
+from orchestrator.launchers.changes import watch
+noticed = threading.Event()
+observer = watch(Path(sys.argv[1]), ["lines"], noticed.set)
+(Path(sys.argv[1]) / "lines").write_text("x")
+sys.exit(0 if noticed.wait(30) else "nothing was noticed")
+"""
+
+
+@pytest.mark.parametrize("limit", ["instances", "watches"])
+def test_a_change_is_noticed_where_inotify_has_nothing_left(limit: str, tmp_path: Path) -> None:
+    set_limit = f"echo 0 > /proc/sys/user/max_inotify_{limit}"
+    in_namespace = [shutil.which("unshare") or "false", "-Ur", "sh", "-c"]
+    if subprocess.run([*in_namespace, set_limit], capture_output=True, check=False).returncode:
+        pytest.skip("this host does not allow user namespaces")
+    command = [*in_namespace, f'{set_limit}; exec "$@"', "-", sys.executable, "-c", NOTICED, str(tmp_path)]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
