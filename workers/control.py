@@ -76,8 +76,10 @@ class Link(Protocol):
         """Yield requests as they arrive, until the link ends. Called by one thread."""
 
     def send(self, line: bytes) -> None:
-        """Send a line that includes its newline. May block. Raises ConnectionError if the other end is gone, and another
-        OSError if the line did not pass: sending it again completes it."""
+        """Send a line that includes its newline. May block.
+
+        Raises ConnectionError if the other end is gone, and another OSError if the line did not pass: send it again.
+        """
 
     def fence(self) -> None:
         """End this process without touching anything if another copy of it has taken over its work."""

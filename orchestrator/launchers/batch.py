@@ -237,22 +237,28 @@ class Batch:
     # --- polling the scheduler -----------------------------------------------------------------------------------
 
     def _ask(self) -> None:
-        """Body of the thread: query all jobs at once, then find out how each missing job ended."""
+        """Body of the thread."""
         while True:
-            while not self._errands.empty():
-                with suppress(Unanswered):
-                    self._errands.get()()
-            alive = [job for job in self._jobs.values() if job.life.exit_code is None]
-            for job in alive:
-                if job.killed_at is not None and time.monotonic() - job.asked_at > PATIENCE_S:
-                    self.signal(job.handle, signal.SIGKILL)  # the scheduler may not have heard it
+            pause = self._poll_s
             try:
-                if alive:
-                    self._look_at(alive)
+                pause = self._turn()
             except Exception:  # unexpected output must not end this thread: the master would hang
                 log.exception("the answers of %s were not understood", self.scheduler.name)
-            self._wake.wait(self._pause(alive))
+            self._wake.wait(pause)
             self._wake.clear()
+
+    def _turn(self) -> float:
+        """Run errands, query all jobs at once, then find out how each missing job ended. Returns seconds to wait."""
+        while not self._errands.empty():
+            with suppress(Unanswered):
+                self._errands.get()()
+        alive = [job for job in self._jobs.values() if job.life.exit_code is None]
+        for job in alive:
+            if job.killed_at is not None and time.monotonic() - job.asked_at > PATIENCE_S:
+                self.signal(job.handle, signal.SIGKILL)  # the scheduler may not have heard it
+        if alive:
+            self._look_at(alive)
+        return self._pause(alive)
 
     def _pause(self, alive: Sequence[Job]) -> float:
         """Seconds until the next poll: short if a job is about to end or was just submitted."""

@@ -227,7 +227,10 @@ class Slurm:
 def answer_of(command: Sequence[str]) -> str:
     """Run a Slurm command and return its output. Raises Unanswered if it is missing, times out or fails."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, stdin=subprocess.DEVNULL)
+        # Names and reasons are what somebody typed, in any encoding.
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=PATIENCE_S, stdin=subprocess.DEVNULL
+        )
     except FileNotFoundError as error:
         raise Unanswered(f"there is no program `{command[0]}` here") from error
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -131,6 +132,24 @@ def test_a_cancellation_that_was_not_heard_is_repeated(desk: Desk, job: tuple[Ba
     launcher.signal(started.handle, signal.SIGKILL)
     assert launcher.wait(started.handle, 30).exit_code == -signal.SIGKILL
     assert desk.state == "CANCELLED"
+
+
+def test_an_errand_that_fails_unexpectedly_does_not_end_the_thread(
+    desk: Desk, job: tuple[Batch, Started], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher, started = job
+    heard = threading.Event()
+
+    def fail(job: str, number: int) -> None:
+        heard.set()
+        raise UnicodeDecodeError("utf-8", b"\xfc", 0, 1, "invalid start byte")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(desk, "signal", fail)
+        launcher.signal(started.handle, signal.SIGUSR1)
+        assert heard.wait(30)
+    launcher.signal(started.handle, signal.SIGKILL)
+    assert launcher.wait(started.handle, 30).exit_code == -signal.SIGKILL
 
 
 def test_an_attempt_whose_job_is_not_found_is_fenced_against_one_that_comes_late(

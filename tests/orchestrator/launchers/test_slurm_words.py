@@ -90,6 +90,13 @@ def test_a_program_that_fails_is_no_answer_and_its_last_words_are_kept(tmp_path:
         slurm.answer_of([str(program)])
 
 
+def test_an_answer_may_hold_bytes_that_are_not_utf_8(tmp_path: Path) -> None:
+    program = tmp_path / "scontrol"
+    program.write_bytes(b"#!/bin/sh\necho 'NodeName=n1 State=IDLE Reason=L\xfcfter'\n")
+    program.chmod(0o700)
+    assert slurm.fields_of(slurm.answer_of([str(program)]))["State"] == "IDLE"
+
+
 @pytest.mark.parametrize(
     ("limit", "minutes"),
     [
