@@ -41,7 +41,7 @@ class Launch(Section, frozen=True):
     requeues: Annotated[Count, FREE] = 3
     """How often a job may put itself back into the queue while no orchestrator looks after the run."""
     setup: Annotated[tuple[str, ...], FREE] = ()
-    """Lines of shell that a job runs first, such as `module load cuda`."""
+    """Lines of shell that a job runs first, such as `module load cuda`. They may change variables of the worker."""
     options: Annotated[tuple[str, ...], FREE] = ()
     """More options for `sbatch`, one a string, such as `--reservation=rl`."""
     poll_s: Annotated[float, Meta(gt=0, le=600), FREE] = 10.0

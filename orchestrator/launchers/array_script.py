@@ -24,11 +24,11 @@ SINGLETON = "--dependency=singleton"
 SCRIPT = """\
 #!/bin/bash
 # Evaluation shards {token}, written by longhaul. Not `set -e`: the exit code must reach the end of this script.
-set -u
-export PATH={path}
+{site}set -u
+export {exported}
 cd {root} || exit {input}
 directory={array}/shard-$SLURM_ARRAY_TASK_ID
-export {restart}=${{SLURM_RESTART_COUNT:-0}} {mailbox}="$directory" {token_variable}={token}-$SLURM_ARRAY_TASK_ID
+export {restart}=${{SLURM_RESTART_COUNT:-0}}
 if [ "${restart}" -gt {requeues} ]; then echo {too_often} > "$directory/job.exit"; exit {too_often}; fi
 rm -f "$directory/job.exit"
 # Slurm says USR1 before the time limit: this task alone goes back into the queue. After TERM it works until the KILL.
@@ -37,7 +37,7 @@ task="${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID" # the SLURM_JOB_ID of one ta
 trap '[ "${restart}" -ge {requeues} ] || again=$(scontrol requeue "$task" && echo yes)' USR1
 trap : TERM
 {setup}srun --export=ALL --kill-on-bad-exit=1 --wait=60 --output="$directory/worker.log" --open-mode=append \\
-    env {unset} {environment} {command} &
+    env {unset} {fixed} {mailbox}="$directory" {token_variable}={token}-$SLURM_ARRAY_TASK_ID {command} &
 child=$!
 while :; do wait $child; code=$?; kill -0 $child 2>/dev/null || break; done # each signal ends a wait
 [ -z "$again" ] || sleep 60

@@ -138,6 +138,8 @@ SECRET_MARKS = ("TOKEN", "KEY", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "A
 OURS = "LONGHAUL_"
 OF_A_JOB = (MAILBOX_VARIABLE, RESTART_VARIABLE)
 """Variables of ours that belong to one job. A master or a command that runs inside a job must not hand them on."""
+MARKS = (ATTEMPT_VARIABLE, TOKEN_VARIABLE, MAILBOX_VARIABLE)
+"""Variables that say which worker a process is. Nothing that runs before it may change them."""
 _LOGIN_IN_URL = re.compile(r"//[^/?#\s]*@")
 """`http://user:word@proxy`. Such a variable is passed on only if LONGHAUL_PASS names it."""
 

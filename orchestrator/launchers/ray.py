@@ -35,10 +35,10 @@ MAX_REASON = 300
 SCRIPT = """\
 #!/bin/bash
 # Attempt {token}, written by longhaul. Not `set -e`: the exit code must reach the end of this script.
-set -u
-export PATH={path}
+{site}set -u
+export {exported}
 cd {root} || exit {input}
-{setup}env {environment} {command} >> {log} 2>&1
+{setup}env {fixed} {command} >> {log} 2>&1
 code=$?
 echo "$code" > {job_end}
 exit "$code"

@@ -32,8 +32,8 @@ UNSET = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 SCRIPT = """\
 #!/bin/bash
 # Attempt {token}, written by longhaul. Not `set -e`: the exit code must reach the end of this script.
-set -u
-export PATH={path}
+{site}set -u
+export {exported}
 cd {root} || exit {input}
 directory={directory}
 export {restart}=${{SLURM_RESTART_COUNT:-0}}
@@ -48,7 +48,7 @@ save_and_end() {{
 }}
 trap save_and_end USR1 TERM
 {setup}srun --export=ALL --kill-on-bad-exit=1 --wait=60 --output={log} --open-mode=append \\
-    env {unset} {environment} {command} &
+    env {unset} {fixed} {command} &
 child=$!
 while :; do wait $child; code=$?; kill -0 $child 2>/dev/null || break; done # each signal ends a wait
 # The limit ended it, and no master counts: this job goes on by itself where it stopped.
@@ -90,11 +90,9 @@ def script(
 ) -> str:
     """The text of the job script. environment: variables to add to the job's own. root: directory to start in.
     hosts: number of hosts for this attempt. is_on_each_host: see `Order`."""
-    started, setup = shlex.join(command), profile.launch.setup
+    started = shlex.join(command)
     if hosts > 1 or is_on_each_host:
         environment = {**environment, HOSTS_VARIABLE: str(hosts), INTERFACE_VARIABLE: profile.launch.interface}
-        # Use a new name at each start: an existing meeting file belongs to an earlier start.
-        setup = (*setup, f'export {MEETING_VARIABLE}="$directory/hosts-${RESTART_VARIABLE}.json"')
         on_each = (ON_EACH if is_on_each_host else ON_HOSTS).format(
             host=HOST_VARIABLE,
             node=NODE_VARIABLE,
@@ -102,9 +100,11 @@ def script(
             follower=shlex.join([*command[:-1], FOLLOWER]),
             directory=shlex.quote(str(directory.path)),
         )
-        started = f"bash -c {shlex.quote(on_each)}"
+        # Use a new name at each start: an existing meeting file belongs to an earlier start.
+        meeting = f'{MEETING_VARIABLE}="$directory/hosts-${RESTART_VARIABLE}.json"'
+        started = f"{meeting} bash -c {shlex.quote(on_each)}"
     return SCRIPT.format(
-        **common(token, environment, setup, root),
+        **common(token, environment, profile.launch.setup, root),
         **of_slurm(profile),
         directory=shlex.quote(str(directory.path)),
         log=shlex.quote(str(directory.log)),

@@ -29,6 +29,7 @@ from profiles.errors import ExitCode
 from profiles.launch import Launch
 from profiles.schema import Profile, Run
 from state.layout import AttemptDir
+from tests.orchestrator.launchers import jobs_in_bash as bash
 from workers.contract import Outcome, Result
 
 KILL, TERM = -signal.SIGKILL, -signal.SIGTERM
@@ -157,6 +158,13 @@ def test_the_script_runs_the_worker_and_keeps_its_exit_code(tmp_path: Path) -> N
     assert (folder / "job.exit").read_text() == "71\n"
     if shutil.which("shellcheck") is not None:
         subprocess.run(["shellcheck", "--severity=warning", folder / "job.bash"], check=True)
+
+
+def test_setup_changes_what_the_worker_gets_and_not_whose_attempt_it_has(tmp_path: Path) -> None:
+    profile = Profile(name="x", launch=Launch(setup=(bash.CHANGED,)))
+    text = script(profile, "t", bash.SHOWN, bash.environment(tmp_path), AttemptDir(tmp_path), "/")
+    assert bash.output(text, tmp_path) == ""
+    assert (tmp_path / "worker.log").read_text() == "/opt/cuda/bin /opt/cuda t\n"
 
 
 @pytest.mark.parametrize(

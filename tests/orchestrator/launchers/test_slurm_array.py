@@ -14,6 +14,7 @@ from orchestrator.launchers.slurm_array import seen_in_array
 from profiles.launch import Launch
 from profiles.schema import Profile, Run
 from state.evaluation_array import ArrayDir, arrays_in, next_array
+from tests.orchestrator.launchers import jobs_in_bash as bash
 
 PROFILE = Profile(name="t", run=Run(device="cuda", gpus=4), launch=Launch(partition="gpu", exclude=("n7",), requeues=2))
 
@@ -40,6 +41,15 @@ def test_the_script_is_bash_and_gives_each_task_its_own_directory_and_token(arra
     assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
     assert f"directory='{array.path}'/shard-$SLURM_ARRAY_TASK_ID" in text
     assert "LONGHAUL_TOKEN=lh-x-$SLURM_ARRAY_TASK_ID" in text and "-gt 2 ]" in text
+
+
+def test_setup_changes_what_a_task_gets_and_not_whose_shard_it_has(array: ArrayDir, tmp_path: Path) -> None:
+    profile = Profile(name="t", launch=Launch(setup=(bash.CHANGED, "export LONGHAUL_MAILBOX=other")))
+    shown = ("/bin/bash", "-c", 'echo "$CUDA_HOME $LONGHAUL_TOKEN $LONGHAUL_MAILBOX"')
+    text = array_script(profile, "lh-x", shown, bash.environment(tmp_path), array, "/")
+    assert bash.output(text, tmp_path, {"SLURM_ARRAY_TASK_ID": "2", "SLURM_ARRAY_JOB_ID": "12"}) == (
+        f"/opt/cuda lh-x-2 {array.shard(2).path}\n"
+    )
 
 
 def test_the_rows_of_an_array_are_read_by_their_numbers() -> None:

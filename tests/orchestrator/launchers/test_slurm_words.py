@@ -23,6 +23,7 @@ from profiles.errors import ExitCode, LonghaulError
 from profiles.launch import Launch
 from profiles.schema import Profile, Run
 from state.layout import AttemptDir
+from tests.orchestrator.launchers import jobs_in_bash as bash
 from workers.contract import HOSTS_VARIABLE
 
 DETAIL = (
@@ -157,9 +158,28 @@ def test_a_check_starts_the_same_command_on_each_host_and_no_output_needs_the_di
 
 def test_the_script_keeps_what_the_shell_would_take_apart(tmp_path: Path) -> None:
     text = rendered(tmp_path)
-    assert """'ODD=a '"'"'b'"'"' $c'""" in text
+    assert """ODD='a '"'"'b'"'"' $c'""" in text
     assert "'/py thon' -m workers" in text
     assert "cd '/our code' || exit 66" in text
+
+
+def test_setup_changes_what_the_worker_gets_and_not_whose_attempt_it_has(tmp_path: Path) -> None:
+    profile = Profile(name="x", launch=Launch(setup=(bash.CHANGED,)))
+    text = script(profile, "t", bash.SHOWN, bash.environment(tmp_path), AttemptDir(tmp_path), "/")
+    assert bash.output(text, tmp_path) == "/opt/cuda/bin /opt/cuda t\n"
+
+
+def test_setup_may_read_variables_that_are_not_set(tmp_path: Path) -> None:
+    profile = Profile(name="x", launch=Launch(setup=('echo "prompt: $PS1"',)))
+    text = script(profile, "t", ("echo", "done"), bash.environment(tmp_path), AttemptDir(tmp_path), "/")
+    assert bash.output(text, tmp_path) == "prompt: \ndone\n"
+
+
+def test_setup_finds_the_functions_of_the_site_s_profile(tmp_path: Path) -> None:
+    before = bash.with_site_profile(tmp_path, 'PATH=/site; unset_on_purpose="$PS1"; module() { echo "module $*"; }\n')
+    profile = Profile(name="x", launch=Launch(setup=("module load cuda/12.8",)))
+    text = script(profile, "t", ("echo", "done"), bash.environment(tmp_path), AttemptDir(tmp_path), "/")
+    assert bash.output(text, tmp_path, before=before) == "module load cuda/12.8\ndone\n"
 
 
 def test_the_options_name_the_job_so_that_it_is_found_again_and_runs_once(tmp_path: Path) -> None:
