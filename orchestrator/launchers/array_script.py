@@ -29,12 +29,11 @@ export {exported}
 cd {root} || exit {input}
 directory={array}/shard-$SLURM_ARRAY_TASK_ID
 export {restart}=${{SLURM_RESTART_COUNT:-0}}
-if [ "${restart}" -gt {requeues} ]; then echo {too_often} > "$directory/job.exit"; exit {too_often}; fi
 rm -f "$directory/job.exit"
+{requeue}again=
 # Slurm says USR1 before the time limit: this task alone goes back into the queue. After TERM it works until the KILL.
-again=
 task="${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID" # the SLURM_JOB_ID of one task is that of the whole array
-trap '[ "${restart}" -ge {requeues} ] || again=$(scontrol requeue "$task" && echo yes)' USR1
+trap 'requeue "$task" && again=yes' USR1
 trap : TERM
 {setup}srun --export=ALL --kill-on-bad-exit=1 --wait=60 --output="$directory/worker.log" --open-mode=append \\
     env {unset} {fixed} {mailbox}="$directory" {token_variable}={token}-$SLURM_ARRAY_TASK_ID {command} &

@@ -37,12 +37,11 @@ export {exported}
 cd {root} || exit {input}
 directory={directory}
 export {restart}=${{SLURM_RESTART_COUNT:-0}}
-if [ "${restart}" -gt {requeues} ]; then echo {too_often} > "$directory/job.exit"; exit {too_often}; fi
 rm -f "$directory/job.exit"
-asked_at=0 master=
+{requeue}asked_at='' master=''
 # Slurm says USR1 before the time limit and TERM where another job preempts this one: save after the step, then end.
 save_and_end() {{
-    [ "$asked_at" = 0 ] || return
+    [ -z "$asked_at" ] || return
     asked_at=$SECONDS master=$(cat "$directory/master" 2>/dev/null)
     touch "$directory/stop"
 }}
@@ -52,19 +51,30 @@ trap save_and_end USR1 TERM
 child=$!
 while :; do wait $child; code=$?; kill -0 $child 2>/dev/null || break; done # each signal ends a wait
 # The limit ended it, and no master counts: this job goes on by itself where it stopped.
-if [ "$asked_at" != 0 ] && [ "$code" = 0 ]; then
+if [ -n "$asked_at" ] && [ "$code" = 0 ]; then
     while [ $((SECONDS - asked_at)) -lt {master_s} ] && [ "$(cat "$directory/master" 2>/dev/null)" = "$master" ]; do
         sleep 0.5
     done
-    if [ "$(cat "$directory/master" 2>/dev/null)" = "$master" ] && [ "${restart}" -lt {requeues} ]; then
+    if [ "$(cat "$directory/master" 2>/dev/null)" = "$master" ]; then
         rm -f "$directory/stop"
-        scontrol requeue "$SLURM_JOB_ID" && sleep 60
+        requeue "$SLURM_JOB_ID" && sleep 60
+        [ $? != {too_often} ] || code={too_often}
     fi
 fi
 echo "$code" > "$directory/job.exit"
 exit "$code"
 """
 
+
+REQUEUE = """\
+# Put job $1 back into the queue, unless this was done {requeues} times. A start that does it leaves one file, however
+# many copies it has. Slurm's own restarts, as after a preemption, do not count.
+requeue() {{
+    local mine="$directory/requeued.${restart}"
+    [ "$(find "$directory" -maxdepth 1 -name 'requeued.*' | wc -l)" -lt {requeues} ] || return {too_often}
+    : > "$mine" && sync "$mine" "$directory" && scontrol requeue "$1"
+}}
+"""
 
 ON_HOSTS = """\
 export {host}="$SLURM_PROCID" {node}="$SLURMD_NODENAME"
@@ -114,11 +124,12 @@ def script(
 
 
 def of_slurm(profile: Profile) -> dict[str, str | int]:
-    """Values of the template of any script for Slurm: how it counts its starts, and what it unsets."""
+    """Values of the template of any script for Slurm: how it counts its starts, how it starts again, what it unsets."""
+    too_often = int(ExitCode.REQUEUES)
     return {
         "restart": RESTART_VARIABLE,
-        "requeues": profile.launch.requeues,
-        "too_often": int(ExitCode.REQUEUES),
+        "requeue": REQUEUE.format(requeues=profile.launch.requeues, restart=RESTART_VARIABLE, too_often=too_often),
+        "too_often": too_often,
         "unset": " ".join(f"-u {name}" for name in UNSET),
     }
 

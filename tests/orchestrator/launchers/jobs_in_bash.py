@@ -32,13 +32,16 @@ def environment(folder: Path) -> dict[str, str]:
     return {"PATH": f"{folder}:/usr/bin:/bin", **OF_A_MASTER}
 
 
-def output(text: str, folder: Path, variables: Mapping[str, str] | None = None, before: tuple[str, ...] = ()) -> str:
-    """What a job script prints. variables: the environment in which its scheduler starts it. before: words of a command
-    that starts bash."""
+def ran(
+    text: str, folder: Path, variables: Mapping[str, str] | None = None, before: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[str]:
+    """Run a job script. variables: the environment in which its scheduler starts it. before: words of a command that
+    starts bash."""
     (folder / "job.bash").write_text(text)
     command = [*before, "bash", str(folder / "job.bash")]
-    done = subprocess.run(command, env=variables or {}, capture_output=True, text=True, check=False, timeout=60)
-    return done.stdout + done.stderr
+    return subprocess.run(
+        command, env=variables or {}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60
+    )
 
 
 def with_site_profile(folder: Path, text: str) -> tuple[str, ...]:

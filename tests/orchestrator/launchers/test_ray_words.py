@@ -163,7 +163,7 @@ def test_the_script_runs_the_worker_and_keeps_its_exit_code(tmp_path: Path) -> N
 def test_setup_changes_what_the_worker_gets_and_not_whose_attempt_it_has(tmp_path: Path) -> None:
     profile = Profile(name="x", launch=Launch(setup=(bash.CHANGED,)))
     text = script(profile, "t", bash.SHOWN, bash.environment(tmp_path), AttemptDir(tmp_path), "/")
-    assert bash.output(text, tmp_path) == ""
+    assert bash.ran(text, tmp_path).stdout == ""
     assert (tmp_path / "worker.log").read_text() == "/opt/cuda/bin /opt/cuda t\n"
 
 

@@ -40,16 +40,29 @@ def test_the_script_is_bash_and_gives_each_task_its_own_directory_and_token(arra
     text = array_script(PROFILE, "lh-x", ["/bin/echo", "it's"], {"A": "b c", "PATH": "/bin"}, array, "/")
     assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
     assert f"directory='{array.path}'/shard-$SLURM_ARRAY_TASK_ID" in text
-    assert "LONGHAUL_TOKEN=lh-x-$SLURM_ARRAY_TASK_ID" in text and "-gt 2 ]" in text
+    assert "LONGHAUL_TOKEN=lh-x-$SLURM_ARRAY_TASK_ID" in text
 
 
 def test_setup_changes_what_a_task_gets_and_not_whose_shard_it_has(array: ArrayDir, tmp_path: Path) -> None:
     profile = Profile(name="t", launch=Launch(setup=(bash.CHANGED, "export LONGHAUL_MAILBOX=other")))
     shown = ("/bin/bash", "-c", 'echo "$CUDA_HOME $LONGHAUL_TOKEN $LONGHAUL_MAILBOX"')
     text = array_script(profile, "lh-x", shown, bash.environment(tmp_path), array, "/")
-    assert bash.output(text, tmp_path, {"SLURM_ARRAY_TASK_ID": "2", "SLURM_ARRAY_JOB_ID": "12"}) == (
+    assert bash.ran(text, tmp_path, {"SLURM_ARRAY_TASK_ID": "2", "SLURM_ARRAY_JOB_ID": "12"}).stdout == (
         f"/opt/cuda lh-x-2 {array.shard(2).path}\n"
     )
+
+
+def test_a_task_puts_itself_back_so_often_and_slurm_s_own_restarts_do_not_count(
+    array: ArrayDir, tmp_path: Path
+) -> None:
+    variables = bash.environment(tmp_path)
+    bash.program(tmp_path, "sleep", "#!/bin/sh\n")
+    bash.program(tmp_path, "scontrol", f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n')
+    text = array_script(PROFILE, "lh-x", ("/bin/bash", "-c", "kill -USR1 $PPID; /bin/sleep 0.5"), variables, array, "/")
+    for restart in (5, 8, 9):
+        task = {"SLURM_ARRAY_TASK_ID": "2", "SLURM_ARRAY_JOB_ID": "12", "SLURM_RESTART_COUNT": str(restart)}
+        bash.ran(text, tmp_path, task)
+    assert (tmp_path / "asked").read_text() == "requeue 12_2\n" * 2
 
 
 def test_the_rows_of_an_array_are_read_by_their_numbers() -> None:

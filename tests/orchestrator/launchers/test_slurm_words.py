@@ -6,6 +6,7 @@ import math
 import shutil
 import socket
 import subprocess
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.launchers import slurm
+from orchestrator.launchers import slurm, slurm_script
 from orchestrator.launchers.batch import Unanswered
 from orchestrator.launchers.job_end import Seen
 from orchestrator.launchers.slurm import Node, expanded, seen_in_accounts, seen_in_detail, seen_in_queue
@@ -166,20 +167,52 @@ def test_the_script_keeps_what_the_shell_would_take_apart(tmp_path: Path) -> Non
 def test_setup_changes_what_the_worker_gets_and_not_whose_attempt_it_has(tmp_path: Path) -> None:
     profile = Profile(name="x", launch=Launch(setup=(bash.CHANGED,)))
     text = script(profile, "t", bash.SHOWN, bash.environment(tmp_path), AttemptDir(tmp_path), "/")
-    assert bash.output(text, tmp_path) == "/opt/cuda/bin /opt/cuda t\n"
+    assert bash.ran(text, tmp_path).stdout == "/opt/cuda/bin /opt/cuda t\n"
 
 
 def test_setup_may_read_variables_that_are_not_set(tmp_path: Path) -> None:
     profile = Profile(name="x", launch=Launch(setup=('echo "prompt: $PS1"',)))
     text = script(profile, "t", ("echo", "done"), bash.environment(tmp_path), AttemptDir(tmp_path), "/")
-    assert bash.output(text, tmp_path) == "prompt: \ndone\n"
+    assert bash.ran(text, tmp_path).stdout == "prompt: \ndone\n"
 
 
 def test_setup_finds_the_functions_of_the_site_s_profile(tmp_path: Path) -> None:
     before = bash.with_site_profile(tmp_path, 'PATH=/site; unset_on_purpose="$PS1"; module() { echo "module $*"; }\n')
     profile = Profile(name="x", launch=Launch(setup=("module load cuda/12.8",)))
     text = script(profile, "t", ("echo", "done"), bash.environment(tmp_path), AttemptDir(tmp_path), "/")
-    assert bash.output(text, tmp_path, before=before) == "module load cuda/12.8\ndone\n"
+    assert bash.ran(text, tmp_path, before=before).stdout == "module load cuda/12.8\ndone\n"
+
+
+@pytest.fixture
+def at_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], int]:
+    """Runs, as its Nth restart, a job whose limit comes while no master is there. Returns its exit code."""
+    monkeypatch.setattr(slurm_script, "MASTER_S", 0)
+    variables = bash.environment(tmp_path)
+    bash.program(tmp_path, "sleep", "#!/bin/sh\n")
+    bash.program(tmp_path, "scontrol", f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n')
+    profile = Profile(name="x", launch=Launch(requeues=2))
+    saving = f"kill -USR1 $PPID; until [ -e {tmp_path}/stop ]; do /bin/sleep 0.1; done; /bin/sleep 0.5"
+    worker = ("/bin/bash", "-c", saving)
+    text = script(profile, "t", worker, variables, AttemptDir(tmp_path), "/")
+    started = {"SLURM_JOB_ID": "7"}
+    return lambda restart: bash.ran(text, tmp_path, {**started, "SLURM_RESTART_COUNT": str(restart)}).returncode
+
+
+def test_a_job_puts_itself_back_so_often_and_then_ends_with_84(
+    at_its_limit: Callable[[int], int], tmp_path: Path
+) -> None:
+    assert [at_its_limit(restart) for restart in range(3)] == [0, 0, ExitCode.REQUEUES]
+    assert (tmp_path / "asked").read_text() == "requeue 7\n" * 2
+    assert (tmp_path / "job.exit").read_text() == "84\n"
+
+
+def test_slurm_s_own_restarts_do_not_count_as_requeues(at_its_limit: Callable[[int], int], tmp_path: Path) -> None:
+    assert [at_its_limit(restart) for restart in (5, 9)] == [0, 0]
+    assert (tmp_path / "asked").read_text() == "requeue 7\n" * 2
+
+
+def test_two_copies_of_a_start_count_as_one_requeue(at_its_limit: Callable[[int], int]) -> None:
+    assert [at_its_limit(restart) for restart in (0, 0, 1, 2)] == [0, 0, 0, ExitCode.REQUEUES]
 
 
 def test_the_options_name_the_job_so_that_it_is_found_again_and_runs_once(tmp_path: Path) -> None:
