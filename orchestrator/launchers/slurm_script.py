@@ -37,7 +37,7 @@ export {exported}
 cd {root} || exit {input}
 directory={directory}
 export {restart}=${{SLURM_RESTART_COUNT:-0}}
-rm -f "$directory/job.exit"
+rm -f "$directory/job.exit" "$directory/stop" # of an earlier start, which may have been killed as it saved
 {requeue}asked_at='' master=''
 # Slurm says USR1 before the time limit and TERM where another job preempts this one: save after the step, then end.
 save_and_end() {{
@@ -56,7 +56,6 @@ if [ -n "$asked_at" ] && [ "$code" = 0 ]; then
         sleep 0.5
     done
     if [ "$(cat "$directory/master" 2>/dev/null)" = "$master" ]; then
-        rm -f "$directory/stop"
         requeue "$SLURM_JOB_ID" && sleep 60
         [ $? != {too_often} ] || code={too_often}
     fi

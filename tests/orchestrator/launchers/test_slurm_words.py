@@ -211,6 +211,13 @@ def test_slurm_s_own_restarts_do_not_count_as_requeues(at_its_limit: Callable[[i
     assert (tmp_path / "asked").read_text() == "requeue 7\n" * 2
 
 
+def test_a_restart_does_not_find_the_wish_of_a_start_that_was_killed_as_it_saved(tmp_path: Path) -> None:
+    directory = AttemptDir(tmp_path)
+    directory.stop.touch()
+    text = script(Profile(name="x"), "t", ("ls", str(tmp_path)), bash.environment(tmp_path), directory, "/")
+    assert directory.stop.name not in bash.ran(text, tmp_path, {"SLURM_RESTART_COUNT": "1"}).stdout.split()
+
+
 def test_two_copies_of_a_start_count_as_one_requeue(at_its_limit: Callable[[int], int]) -> None:
     assert [at_its_limit(restart) for restart in (0, 0, 1, 2)] == [0, 0, 0, ExitCode.REQUEUES]
 
