@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Iterable
 
 import msgspec
 
@@ -13,6 +14,7 @@ from orchestrator.launchers.registry import launcher_named
 from profiles.errors import LonghaulError
 from profiles.schema import Profile
 from state import durable
+from state.history import AttemptFacts
 from state.layout import RunDir
 
 EVERYWHERE = "local"
@@ -33,31 +35,45 @@ def forget(run: RunDir, token: str) -> None:
 
 
 def end_all(run: RunDir, owner: str, profile: Profile, running: str = "") -> int:
-    """Kill workers that an earlier master of this directory left running, through their launchers, and forget them.
+    """Kill workers that an earlier master of this directory left running, through their launchers. Forget those that
+    end; the next start finds the others by their handles.
 
-    running: token of a worker that this master keeps. Returns the number of processes or jobs killed. Raises
+    running: token of a worker that this master keeps. Returns the number of processes or jobs that ended. Raises
     LonghaulError (INPUT) if such a launcher cannot be loaded.
     """
     mine = [handle for handle in written(run) if handle.owner == owner and handle.token != running]
-    ended = 0
+    ended, kept = 0, {run.worker(running)}
     for name in sorted({EVERYWHERE, *(handle.launcher for handle in mine)}):
         theirs = [handle for handle in mine if handle.launcher == name]
-        ended += _end(launcher_of(name, run, theirs, profile), owner, theirs, running)
+        found, living = _end(launcher_of(name, run, theirs, profile), owner, theirs, running)
+        ended += found - len(living)
+        kept |= {run.worker(handle.token) for handle in living}
     for path in run.workers.glob("*"):
-        if path != run.worker(running):
+        if path not in kept:
             path.unlink(missing_ok=True)
     return ended
 
 
-def _end(launcher: Launcher, owner: str, handles: list[Handle], running: str) -> int:
-    """Kill one launcher's workers but `running`, whose processes may be found here if this machine is its node."""
+def _end(launcher: Launcher, owner: str, handles: list[Handle], running: str) -> tuple[int, list[Handle]]:
+    """Kill one launcher's workers but `running`, whose processes may be found here if this machine is its node. Returns
+    how many were found, and those that did not end in time."""
     found = [handle for handle in launcher.adopt(owner, handles) if handle.token != running]
     for handle in found:
         launcher.signal(handle, signal.SIGKILL)
     until = time.monotonic() + (STRAYS_S if not isinstance(launcher, BatchLauncher) else JOBS_S)
-    for handle in found:
-        launcher.wait(handle, max(0.0, until - time.monotonic()))
-    return len(found)
+    lives = [launcher.wait(handle, max(0.0, until - time.monotonic())) for handle in found]
+    return len(found), [handle for handle, life in zip(found, lives, strict=True) if life.exit_code is None]
+
+
+def fence_off(run: RunDir, attempts: Iterable[AttemptFacts]) -> list[AttemptFacts]:
+    """Keep workers that `end_all` could not end out of their attempts. Returns these attempts."""
+    found = [attempt for attempt in attempts if run.worker(attempt.token).exists()]
+    if found:
+        from orchestrator.launchers.batch import fence  # takes 15 ms
+
+        for attempt in found:
+            fence(run.attempt(attempt.cycle, attempt.attempt, attempt.role))
+    return found
 
 
 def written(run: RunDir) -> list[Handle]:

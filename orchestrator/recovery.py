@@ -32,6 +32,10 @@ def recover_run(run: RunDir, store: Store, reader: Reader, ledger: Ledger, now: 
     history = reader.history()
     if killed := handles.end_all(run, owner_of(run, history.run_id), from_json(reader.profile_json()), running):
         done.append(f"{killed} processes of an earlier master were still there; they are ended")
+    for attempt in handles.fence_off(run, (one for one in reader.open_attempts() if one.token != running)):
+        done.append(
+            f"cycle {attempt.cycle}: the worker of attempt {attempt.attempt} does not end; it may write no more"
+        )
     crash_point("recover.strays_killed")
     done += catch_up(ledger, now)
     done += ledger.recover_checkpoints(now) if not running else ledger.adopt(now, live_tokens=[running])
