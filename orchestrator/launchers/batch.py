@@ -347,22 +347,22 @@ class Batch:
 
 def submitted(scheduler: Scheduler, submit: Callable[[], str], token: str) -> str:
     """Submit and return the job id. After a timeout the job may be queued all the same, so look it up by token."""
-    said = ""
-    for tried in range(TRIES):
-        if tried:
-            time.sleep(random.uniform(0.5, 1.5) * tried)
-            with suppress(Unanswered):
-                if found := scheduler.find(token):
-                    return found
+    said, left = "", "if the job was submitted after all, the next command takes it up"
+    for tried in range(1, TRIES + 1):
         try:
             return submit()
         except Unanswered as error:
             said = str(error)
             if isinstance(error, Refused):
+                left = "no job was submitted"
                 break
+        time.sleep(random.uniform(0.5, 1.5) * tried)
+        with suppress(Unanswered):
+            if found := scheduler.find(token):
+                return found
     raise LonghaulError(
         f"{scheduler.name} does not take the job: {said}",
-        kept="the head and everything that was committed; no job was submitted",
+        kept=f"the head and everything that was committed; {left}",
         next_command=f"{scheduler.check}; correct [launch], then repeat the command",
         exit_code=ExitCode.CLUSTER,
     )

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator.launchers import batch
-from orchestrator.launchers.batch import Batch, Unanswered, fence
+from orchestrator.launchers.batch import Batch, Refused, Unanswered, fence, submitted
 from orchestrator.launchers.job_end import Seen
 from orchestrator.launchers.launcher import Handle, Order, Started
+from profiles.errors import LonghaulError
 from state.layout import AttemptDir
 
 
@@ -150,6 +151,37 @@ def test_an_errand_that_fails_unexpectedly_does_not_end_the_thread(
         assert heard.wait(30)
     launcher.signal(started.handle, signal.SIGKILL)
     assert launcher.wait(started.handle, 30).exit_code == -signal.SIGKILL
+
+
+def test_a_job_whose_last_submission_was_not_answered_is_found(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.launchers.batch.random.uniform", lambda low, high: 0.0)
+    tries = 0
+
+    def submit() -> str:
+        nonlocal tries
+        tries += 1
+        if tries == batch.TRIES:
+            desk.submitted.append("t")
+        raise Unanswered("no answer within 20 s")
+
+    assert submitted(desk, submit, "t") == "t"
+
+
+@pytest.mark.parametrize(
+    ("error", "kept"),
+    [(Unanswered("timed out"), "the next command takes it up"), (Refused("bad partition"), "no job was submitted")],
+)
+def test_whether_a_job_may_have_been_submitted_is_said(
+    error: Unanswered, kept: str, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.launchers.batch.random.uniform", lambda low, high: 0.0)
+
+    def submit() -> str:
+        raise error
+
+    with pytest.raises(LonghaulError) as caught:
+        submitted(desk, submit, "t")
+    assert kept in caught.value.kept
 
 
 def test_an_attempt_whose_job_is_not_found_is_fenced_against_one_that_comes_late(
