@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 from profiles.finding import Finding
 from profiles.schema import Profile
 
@@ -76,8 +78,16 @@ def ray_has_no_partitions(p: Profile) -> Finding | None:
     return Finding(keys, "is of Slurm, and a job of Ray has none: leave it out")
 
 
+def _is_url(text: str) -> bool:
+    try:
+        url = urlsplit(text)
+        return url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:  # such as an open bracket, or a port that is not a number
+        return False
+
+
 def an_address_is_a_url(p: Profile) -> Finding | None:
-    if not p.launch.address or p.launch.address.startswith(("http://", "https://")):
+    if not p.launch.address or _is_url(p.launch.address):
         return None
     return Finding(("launch.address",), "is the URL of Ray's dashboard, such as http://head:8265")
 

@@ -150,10 +150,10 @@ def auth_token() -> str:
 
 def answer_of(address: str, method: str, path: str, body: bytes, token: str) -> tuple[int, str]:
     """Status and text of one HTTP answer. Raises Unanswered if there is none within PATIENCE_S in all."""
-    url = urlsplit(address)
-    kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
     try:
+        url = urlsplit(address)
+        kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
         connection = kind(url.hostname or "", url.port, timeout=PATIENCE_S)
         connection.connect()
         # The timeout of a socket is one of each read, and a head may send a byte now and then.

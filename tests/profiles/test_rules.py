@@ -344,6 +344,12 @@ BASE: Knobs = {"model.prompt_style": "azr", "model.path": "models/base"}
                     {"launch.options": ()},
                 ),
                 ("an_address_is_a_url", {"launch.address": "head:8265"}, {"launch.address": "http://head:8265"}),
+                (
+                    "an_address_is_a_url",
+                    {"launch.address": "http://[head:8265"},
+                    {"launch.address": "http://[::1]:8265"},
+                ),
+                ("an_address_is_a_url", {"launch.address": "http://head:port"}, {"launch.address": "https://head/ray"}),
                 ("ranks_have_work", {**TWO, "run.worker": "fake", "validation.suites": ("fake",)}, {"run.gpus": 1}),
             )
         ),

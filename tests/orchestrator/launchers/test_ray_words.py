@@ -267,6 +267,12 @@ def test_nobody_at_the_address_is_no_answer() -> None:
         driver.final("t")
 
 
+def test_an_address_of_the_environment_that_is_no_url_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://[head:8265")
+    with pytest.raises(Unanswered, match=r"no answer from http://\[head:8265: "):
+        Ray(Profile(name="x")).final("t")
+
+
 def drip(end: socket.socket) -> None:
     end.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n")
     for _ in range(100):
