@@ -111,7 +111,7 @@ def vanished(run: str, run_id: str, look: Look, now: float) -> Event:
     """The master is gone without a word: killed, or the power failed for it alone."""
     run = harmless(run)
     text = f"the master ended without a word (killed?); step {look.step:,} is saved; `run --run {run}` goes on from it"
-    key = f"{run_id}:vanished:{look.changed_at}"
+    key = f"{run_id}:vanished:{now}"  # changed_at is 0 while it trains: the next crash is another one
     return Event(key, "crash", run, run_id, now, look.step, f"{run}: crashed", text, {"state": look.state})
 
 

@@ -88,6 +88,11 @@ def test_a_vanished_master_is_a_crash_that_names_the_command() -> None:
     assert (event.kind, event.step) == ("crash", 40) and "`run --run night` goes on from it" in event.text
 
 
+def test_a_second_vanished_master_is_another_message() -> None:
+    look = Look(state="running", step=40)  # the state of a run that trains has no time
+    assert vanished("night", "r0", look, now=7.0).id != vanished("night", "r0", look, now=900.0).id
+
+
 def test_control_characters_of_a_run_s_reason_do_not_pass() -> None:
     (event,) = told(Known(state="running"), Look(state="failed", changed_at=1.0, reason="bad \x1b[2J\x07 file"))
     assert event.text.isprintable()
