@@ -61,13 +61,13 @@ def all_runs(root: Path) -> list[Found]:
 
 
 def _look(run: RunDir) -> Found | None:
-    if not run.store.is_file():
-        return None
     try:
+        if not run.store.is_file():
+            return None
         with closing(read_only(run.store)) as connection:
             row = connection.execute("SELECT state, heartbeat_at FROM runs").fetchone()
-    except sqlite3.Error:
-        return None  # damaged or incomplete: skip it here; a command that names it reports the error
+    except (sqlite3.Error, OSError):
+        return None  # damaged, incomplete or another user's: skip it; a command that names it reports the error
     return Found(run, str(row[0]), float(row[1])) if row else None
 
 

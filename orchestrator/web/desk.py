@@ -21,7 +21,7 @@ from orchestrator.line_worker import started
 from orchestrator.web.facts import Watch, runs_of
 from profiles.errors import ExitCode, LonghaulError
 from state.layout import RunDir, name_problem
-from state.opening import damaged, store_error
+from state.opening import damaged, store_error, unexpected
 from workers.line_contract import RolloutsSpec, RolloutTexts
 
 KEPT_OPEN = 12
@@ -94,7 +94,11 @@ class Desk:
 
     def _run(self, name: str) -> RunDir:
         run = RunDir(self.folder / name)
-        if name_problem(name) or not run.store.is_file():
+        try:
+            is_there = not name_problem(name) and run.store.is_file()
+        except OSError as error:
+            raise unexpected(run, error) from error
+        if not is_there:
             self._forget(name)
             raise LonghaulError(
                 f"there is no run '{name}' in {self.folder}",

@@ -6,6 +6,7 @@ Text of a model, of workers and of file names passes through unescaped: the page
 from __future__ import annotations
 
 import json
+import sqlite3
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +28,8 @@ from profiles.errors import LonghaulError
 from state import event_kinds
 from state.evaluations import EvaluationDir, read_evaluations
 from state.history import CycleFacts, ValidationFacts
-from state.layout import RunDir
+from state.layout import RunDir, name_problem
+from state.opening import unexpected
 from state.reader import Reader
 from state.series import Spread
 from state.states import UNDER_A_MASTER
@@ -49,21 +51,26 @@ STEPS_LISTED = 300
 
 def runs_of(folder: Path, now: float) -> list[dict[str, Any]]:
     """Every run of the folder, newest first; one that cannot be read is there too, with the reason."""
-    readable = {found.run.name: found for found in all_runs(folder)}
-    rows = [_brief(found.run, now) for found in readable.values()]
+    runs = {found.run.name: found.run for found in all_runs(folder)}
     if folder.is_dir():
-        for path in sorted(folder.iterdir()):
-            run = RunDir(path)
-            if path.name not in readable and run.store.is_file():
-                rows.append(_brief(run, now))
-    return rows
+        runs |= {path.name: RunDir(path) for path in sorted(folder.iterdir()) if path.name not in runs}
+    rows = [_brief(run, now) for name, run in runs.items() if not name_problem(name)]
+    return [row for row in rows if row is not None]
 
 
-def _brief(run: RunDir, now: float) -> dict[str, Any]:
+def _brief(run: RunDir, now: float) -> dict[str, Any] | None:
+    """None for a directory without a store."""
     try:
-        reader = Reader.open(run)
+        return _read_brief(run, now) if run.store.is_file() else None
     except LonghaulError as error:
-        return {"run": run.name, "state": "unreadable", "why": error.what, "next": error.next_command}
+        failure = error
+    except (OSError, sqlite3.Error) as error:
+        failure = unexpected(run, error)
+    return {"run": run.name, "state": "unreadable", "why": failure.what, "next": failure.next_command}
+
+
+def _read_brief(run: RunDir, now: float) -> dict[str, Any]:
+    reader = Reader.open(run)
     try:
         state, heartbeat, created, step = reader.connection.execute(
             "SELECT r.state, heartbeat_at, r.created_at, coalesce(c.step, 0) FROM runs r"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import hashlib
 import json
 import math
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,6 +16,9 @@ from typing import Any
 
 import pytest
 
+from orchestrator.web.desk import Desk
+from orchestrator.web.facts import runs_of
+from profiles.errors import LonghaulError
 from state.layout import RunDir, web_token
 from state.tables import SCHEMA_VERSION
 from tests.builders import build_store
@@ -235,6 +241,38 @@ def test_a_damaged_store_is_told_with_the_command_that_mends_it(own: tuple[Serve
     assert "is damaged" in reply.json["what"] and "python -m orchestrator" in reply.json["next"]
     (listed,) = page.ask("runs").json["runs"]
     assert listed["state"] == "unreadable" and "damaged" in listed["why"]
+
+
+def test_one_run_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_store(tmp_path / "good", cycles=1, steps=20)
+    torn = build_store(tmp_path / "torn", cycles=2, steps=40)
+    theirs = build_store(tmp_path / "theirs", cycles=1, steps=20)
+    for name in (".half-0-good", "a\nb", "\udcff"):  # none that the page could open
+        build_store(tmp_path / "new", cycles=1, steps=20).root.rename(tmp_path / name)
+    with closing(sqlite3.connect(torn.store)) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        (page,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name='validations'").fetchone()
+        (size,) = db.execute("PRAGMA page_size").fetchone()
+    with torn.store.open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"U" * size)
+    looked_at = Path.is_file
+
+    def is_file(path: Path) -> bool:
+        if path == theirs.store:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return looked_at(path)
+
+    monkeypatch.setattr(Path, "is_file", is_file)
+    rows = {one["run"]: one for one in runs_of(tmp_path, time.time())}
+    assert {name: one["state"] for name, one in rows.items()} == {
+        "good": "stopped", "torn": "unreadable", "theirs": "unreadable"
+    }  # fmt: skip
+    assert "is damaged" in rows["torn"]["why"] and "Permission denied" in rows["theirs"]["why"]
+    desk = Desk(tmp_path)
+    with pytest.raises(LonghaulError, match="Permission denied"):
+        asyncio.run(desk.of("theirs", lambda watch: watch.overview()))
+    asyncio.run(desk.close())
 
 
 def test_a_store_that_vanishes_and_comes_back_is_shown_again(own: tuple[Served, RunDir]) -> None:
