@@ -41,7 +41,7 @@ class Target:
         """Try once; returns why it failed, empty if it did not."""
         given = json.dumps({"url": self.url, "title": event.title, "body": event.text}) if self.url else as_json(event)
         try:
-            error = _run(self.command, given.encode(), timeout_s, environment)
+            error = _run(self.command, given.encode(), timeout_s, environment, self.secrets)
         except OSError as failure:
             error = f"cannot be started: {failure.strerror}"
         return redacted(harmless(error), self.secrets)[:MOST_SAID]
@@ -51,7 +51,9 @@ def as_json(event: Event) -> str:
     return msgspec.json.encode(event).decode() + "\n"
 
 
-def _run(command: tuple[str, ...], given: bytes, timeout_s: float, environment: Mapping[str, str]) -> str:
+def _run(
+    command: tuple[str, ...], given: bytes, timeout_s: float, environment: Mapping[str, str], secrets: Iterable[str]
+) -> str:
     """Run a process in a session of its own, all of which ends with the time limit."""
     process = subprocess.Popen(
         command,
@@ -64,14 +66,17 @@ def _run(command: tuple[str, ...], given: bytes, timeout_s: float, environment: 
     try:
         said, _ = process.communicate(given, timeout_s)
     except subprocess.TimeoutExpired:
-        return f"took longer than {timeout_s:g} s"
+        if process.poll() is None:
+            return f"took longer than {timeout_s:g} s"
+        said = b""  # it has ended; a process that it left behind holds its output
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     if process.returncode == 0:
         return ""
-    last = " ".join(said.decode(errors="replace").split())[-MOST_SAID:]
+    # Redacted before it is cut or its white space changed: a part of a secret is not found any more.
+    last = " ".join(redacted(said.decode(errors="replace"), secrets).split())[-MOST_SAID:]
     return f"exit code {process.returncode}" + (f": {last}" if last else "")
 
 
@@ -80,8 +85,8 @@ def targets_of(notify: Notify, environment: Mapping[str, str]) -> tuple[list[Tar
     urls, problems = _urls_of(notify, environment)
     found = []
     if notify.command:
-        given = tuple(environment[name] for name in notify.pass_env if environment.get(name))
-        found.append(Target("command", notify.command, secrets=given))
+        given = sorted((environment[name] for name in notify.pass_env if environment.get(name)), key=len, reverse=True)
+        found.append(Target("command", notify.command, secrets=tuple(given)))
     for number, url in enumerate(urls, 1):
         scheme = re.match(r"[A-Za-z][A-Za-z0-9+.-]*(?=://)", url)
         name = f"url {number} ({scheme[0].lower()})" if scheme else f"url {number}"

@@ -155,6 +155,22 @@ def test_of_a_command_that_fails_its_last_words_are_said_without_what_it_was_tru
     assert target.send(EVENT, TIMEOUT_S, environment) == f"exit code 3: no: {HIDDEN}"
 
 
+@pytest.mark.parametrize("more", [150, 290, 300, 310])
+def test_a_secret_that_is_cut_or_spaced_out_is_not_said_in_part(more: int) -> None:
+    secret = "TOKEN-" + "s3cr3t" * 30 + "\n  end"
+    code = f"import os; print(os.environ['T'] + 'x' * {more}); raise SystemExit(3)"
+    ((target,), _) = targets_of(
+        Notify(command=(sys.executable, "-c", code), pass_env=("S", "T")), {"S": "TOKEN", "T": secret}
+    )
+    said = target.send(EVENT, TIMEOUT_S, {**ENVIRONMENT, "T": secret})
+    assert said.startswith("exit code 3: ") and "s3cr3t" not in said and "end" not in said
+
+
+def test_a_command_that_leaves_a_process_behind_has_taken_the_message() -> None:
+    ((target,), _) = targets_of(Notify(command=("sh", "-c", "cat > /dev/null; sleep 1000 &")), {})
+    assert target.send(EVENT, 1.0, ENVIRONMENT) == ""
+
+
 def test_a_command_that_hangs_ends_with_all_its_processes(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "alive")
     code = (
