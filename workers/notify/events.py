@@ -94,7 +94,7 @@ def events_of(run: str, run_id: str, known: Known, look: Look, now: float, best_
 
 def _bests(event: Any, known: Known, look: Look, now: float, best_every_s: float) -> Iterator[Event]:
     is_last = look.state not in (RunState.RUNNING, RunState.PAUSED)
-    is_soon = now - known.best_told_at < best_every_s and not is_last
+    is_soon = 0 <= now - known.best_told_at < best_every_s and not is_last  # below 0: the clock was set back
     for suite, best in look.bests.items():
         before = known.bests.get(suite)
         if before is not None and best.accuracy > before.accuracy:

@@ -53,12 +53,12 @@ class Outbox(Struct):
             self.messages.remove(old)
 
     def due(self, now: float) -> list[tuple[Message, str, Delivery]]:
-        """What is to be tried now, the oldest first."""
+        """What is to be tried now, the oldest first. A wait that is longer than any ends: the clock was set back."""
         return [
             (message, target, delivery)
             for message in self.messages
             for target, delivery in message.deliveries.items()
-            if delivery.state == "pending" and now >= delivery.next_at
+            if delivery.state == "pending" and not now < delivery.next_at <= now + LONGEST_WAIT_S
         ]
 
     def is_pending(self) -> bool:

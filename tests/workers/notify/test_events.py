@@ -68,6 +68,11 @@ def test_a_best_that_comes_too_soon_is_told_later_with_the_whole_rise() -> None:
     assert event.text == "pocket 0.700 of 900 at step 60, before 0.500"
 
 
+def test_a_best_is_not_held_back_when_the_clock_was_set_back() -> None:
+    known = Known(bests={"pocket": BEST}, best_told_at=90 * 24 * HOUR)
+    assert told(known, Look(state="running", bests={"pocket": BETTER}), now=HOUR, every_s=HOUR) != []
+
+
 def test_a_best_is_not_held_back_when_the_run_ends() -> None:
     known = Known(state="running", bests={"pocket": BEST}, best_told_at=0.0)
     look = Look(state="finished", changed_at=9.0, bests={"pocket": BETTER})

@@ -193,6 +193,13 @@ def test_tries_wait_longer_each_time_and_end() -> None:
     assert waits == [2, 4, 8, 16, 16] and (delivery.state, delivery.tries, delivery.error) == ("failed", 5, "no")
 
 
+def test_a_try_does_not_wait_for_a_clock_that_was_set_back() -> None:
+    outbox = Outbox()
+    outbox.add(EVENT, ["command"])
+    outbox.messages[0].deliveries["command"].next_at = 10_000.0
+    assert [len(outbox.due(now)) for now in (9_900.0, 10_000.0, 1_000.0)] == [0, 1, 1]
+
+
 def test_an_event_is_noted_once_and_old_ones_go_only_when_they_are_done() -> None:
     outbox = Outbox()
     for number in range(300):
