@@ -7,6 +7,7 @@ them, neighbours are merged, so that memory stays constant and a step is read on
 from __future__ import annotations
 
 import math
+import sys
 from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 MOST_BUCKETS = 512
 MOST_METRICS = 400
 """Names beyond are left out: a reward function of one's own may invent any number."""
+LARGEST = sys.float_info.max
 DIGITS = 5
 """Significant digits of what is sent."""
 
@@ -133,10 +135,12 @@ class Series:
 
 
 def is_number(value: object) -> bool:
-    """Whether it can be drawn: neither NaN nor infinite, and no truth value."""
-    return type(value) in (int, float) and -math.inf < value < math.inf  # type: ignore[operator]
+    """Whether it can be drawn: neither NaN nor infinite, no truth value, and no whole number beyond all floats."""
+    return type(value) in (int, float) and -LARGEST <= value <= LARGEST  # type: ignore[operator]
 
 
 def rounded(value: float) -> float:
-    """To DIGITS significant digits, whole where it is whole."""
+    """To DIGITS significant digits, whole where it is whole. A sum may be infinite, and stays so."""
+    if math.isinf(value):
+        return value
     return int(value) if value == int(value) and abs(value) < 1e15 else float(f"{value:.{DIGITS}g}")

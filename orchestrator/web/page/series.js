@@ -22,7 +22,7 @@ export class Series {
       const known = this.lines[name] || (this.lines[name] = { mean: [], low: [], high: [] });
       for (const part of ["mean", "low", "high"]) {
         known[part].length = Math.min(known[part].length, said.first);
-        while (known.mean === known[part] && known.mean.length < said.first) known.mean.push(null);
+        while (line[part] && known[part].length < said.first) known[part].push(null);
         known[part].push(...(line[part] || []));
       }
     }

@@ -300,6 +300,24 @@ def test_any_metric_is_drawn_by_its_name(seen: Browser, page: Served) -> None:
     seen.wait("[...document.querySelectorAll('.chart h3')].some(e => e.textContent === 'clip_fraction')")
 
 
+def test_a_metric_that_begins_late_has_its_band_where_its_line_is(seen: Browser) -> None:
+    late = {"mean": [10, 11], "low": [9, 10], "high": [11, 12]}
+    old = {"mean": [1, 2, 3], "low": [1, 2, 3], "high": [1, 2, 3]}
+    common = {"key": "1.4.0", "width": 4, "read": 1}
+    replies = [
+        {**common, "first": 0, "settled": 3, "last": 12, "lines": {"a": old}},
+        {**common, "first": 3, "settled": 5, "last": 20, "lines": {"a": late, "b": late}},
+    ]
+    lines = seen.run(
+        f"(async () => {{ const replies = {json.dumps(replies)}, ask = window.fetch; try {{"
+        " window.fetch = async () => new Response(JSON.stringify(replies.shift()));"
+        " const series = new (await import('./series.js')).Series('night'); await series.all(['a', 'b']);"
+        " return await series.all(['a', 'b']); } finally { window.fetch = ask; } })()"
+    )
+    assert lines["b"]["y"] == [None, None, None, 10, 11]
+    assert (lines["b"]["low"], lines["b"]["high"]) == ([None, None, None, 9, 10], [None, None, None, 11, 12])
+
+
 def test_a_run_without_rollouts_says_how_to_keep_some(seen: Browser, page: Served) -> None:
     seen.open(f"{page.base}/#/day/rollouts")
     seen.wait("document.body.textContent.includes('retention.keep_rollout_steps')")

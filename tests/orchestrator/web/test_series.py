@@ -61,12 +61,19 @@ def test_replacing_a_bucket_forgets_what_was_sampled_of_it() -> None:
     }
 
 
-@pytest.mark.parametrize("value", [None, "1", True, math.nan, math.inf, -math.inf, [1], {}])
+@pytest.mark.parametrize("value", [None, "1", True, math.nan, math.inf, -math.inf, 10**400, [1], {}])
 def test_what_is_no_finite_number_is_never_drawn(value: Any) -> None:
     assert not is_number(value)
     series = Series()
     series.add([(1, {"x": value})])
     assert series.points(["x"]) == {}
+
+
+def test_a_sum_that_no_number_holds_is_sent_all_the_same() -> None:
+    series = Series(2)
+    series.add([(step, {"x": 1.5e308, "y": 1.0}) for step in (1, 2, 3)])
+    assert series.points(["y"]) == {"y": {"mean": [1, 1], "low": [1, 1], "high": [1, 1]}}
+    assert series.points(["x"])["x"]["mean"][0] == math.inf
 
 
 def test_a_flood_of_names_is_cut() -> None:
