@@ -52,6 +52,8 @@ class Compared:
     """Of all steps, at least `compared_metrics`."""
     validations: Sequence[ValidationFacts]
     """Oldest first, of all suites, thinned out in long runs."""
+    greedy: Mapping[str, Sequence[Score]]
+    """Suite -> greedy accuracy, the mean over its tasks, of every validation, oldest first."""
 
     @property
     def name(self) -> str:
@@ -143,7 +145,8 @@ def _at_equal_cost(runs: Sequence[Compared]) -> list[Row]:
         end = min(one.clock.end(axis) for one in runs)
         cells = []
         for one in runs:
-            before = [score for score in one.scores(suites[0]) if one.clock.at(score.step, axis) <= end * (1 + 1e-9)]
+            # Of all validations: those that are left of a long run for its curve are the best and worst of a stretch.
+            before = [score for score in one.greedy[suites[0]] if one.clock.at(score.step, axis) <= end * (1 + 1e-9)]
             cells.append(f"{score(before[-1].greedy)}{_interval(before[-1])}" if before else "?")
         rows.append(Row(f"  at {place(end, axis)}", tuple(cells)))
     return rows

@@ -377,6 +377,15 @@ class Reader:
         found = [self._facts(self._rows(sql, [number])[0]) for number in kept]
         return tuple(sorted(found, key=lambda one: one.step))
 
+    def mean_scores(self, suite: str) -> list[tuple[int, float, float, float]]:
+        """(step, greedy accuracy, its interval's ends) of every validation of a suite, oldest first.
+
+        Both ends are the accuracy where no interval was stored.
+        """
+        rows = self._rows("SELECT step, accuracy, metrics FROM validations WHERE suite=? ORDER BY step", [suite])
+        means = ((step, accuracy, json.loads(metrics).get("mean", {})) for step, accuracy, metrics in rows)
+        return [(step, value, mean.get("low", value), mean.get("high", value)) for step, value, mean in means]
+
     def cycle_times(self, cycles: int = NEWEST_CYCLES, steps_read: int = STEPS_READ) -> list[CycleTime]:
         """What the time of the newest committed cycles with steps went into, oldest first.
 

@@ -12,6 +12,7 @@ from contextlib import closing
 
 from orchestrator.cli import refuse_name
 from orchestrator.comparing import NEWEST_STEPS, Compared, as_json, as_markdown, as_text, compared_metrics
+from orchestrator.display.scores import Score
 from orchestrator.runs import find_run
 from profiles.errors import ExitCode, LonghaulError
 from state.layout import RunDir
@@ -45,10 +46,16 @@ def run(args: argparse.Namespace) -> int:
 
 def read(run_dir: RunDir) -> Compared:
     with closing(Reader.open(run_dir)) as reader:
+        validations = reader.thinned_validations(POINTS)
         return Compared(
             history=reader.history(),
             profile=json.loads(reader.profile_json()),
             newest=reader.steps(NEWEST_STEPS),
             series=reader.series(compared_metrics(reader.metric_names()), POINTS),
-            validations=reader.thinned_validations(POINTS),
+            validations=validations,
+            greedy={suite: every_score(reader, suite) for suite in {one.suite for one in validations}},
         )
+
+
+def every_score(reader: Reader, suite: str) -> list[Score]:
+    return [Score(*row) for row in reader.mean_scores(suite)]

@@ -6,12 +6,14 @@ import argparse
 import json
 import random
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.commands import compare
+from orchestrator.commands.compare import read
 from orchestrator.comparing import (
     Compared,
     accuracy_difference,
@@ -21,6 +23,7 @@ from orchestrator.comparing import (
     profile_differences,
     table,
 )
+from orchestrator.display.scores import Score
 from profiles.errors import ExitCode, LonghaulError
 from profiles.metrics import QUANTILES
 from state.history import AnswerBits, CycleFacts, History, StepFacts, ValidationFacts
@@ -49,8 +52,9 @@ def a_run(
     metrics_of_step |= {f"rewards/p{percent}": percent / 100 for percent in QUANTILES}
     trained = [StepFacts(number, 1, 2.0, metrics_of_step | {"reward": 0.1 * number}) for number in range(1, steps + 1)]
     return Compared(
-        history, {"name": name, "optimizer": {"learning_rate": 1e-4}} | profile, trained, a_series(trained), scores
-    )
+        history, {"name": name, "optimizer": {"learning_rate": 1e-4}} | profile, trained, a_series(trained), scores,
+        {suite: [Score(one.step, one.accuracy, one.accuracy - 0.05, one.accuracy + 0.05) for one in scores]},
+    )  # fmt: skip
 
 
 def cells(runs: list[Compared], name: str) -> tuple[str, ...]:
@@ -75,6 +79,18 @@ def test_runs_are_also_compared_where_the_shorter_one_ended() -> None:
     same = [a_run("a", set(range(100))), a_run("b", set(range(200)))]
     for place in ("20 steps", "20k tokens", "40 s"):
         assert cells(same, f"at {place}") == ("0.250 [0.20, 0.30]", "0.500 [0.45, 0.55]")
+
+
+def test_what_is_compared_at_equal_cost_is_the_last_score_before_it_however_long_the_run(tmp_path: Path) -> None:
+    def validated(cycles: int) -> Iterator[tuple[Any, ...]]:
+        for cycle in range(1, cycles + 1):
+            share = cycle * 0.618 % 1  # no other step near it has the same
+            metrics = json.dumps({"mean": {"accuracy": share, "n": 100, "low": 0.0, "high": 1.0}})
+            yield (f"c{cycle:06d}", "words", cycle, 1, cycle, share, 0, 100, metrics, 0.0, 0)
+
+    long, short = (build_store(tmp_path / str(n), cycles=n, steps=n, validation_rows=validated(n)) for n in (1000, 505))
+    expected = f"{505 * 0.618 % 1:.3f} [0.00, 1.00]"
+    assert cells([read(long), read(short)], "at 505 steps") == (expected, expected)
 
 
 def test_curves_stand_over_steps_tokens_and_hours_on_one_scale() -> None:
