@@ -109,6 +109,8 @@ class Row:
 
     name: str
     cells: tuple[str, ...]
+    key: str = ""
+    """In JSON, if another row has the same name; empty: the name."""
 
 
 def table(runs: Sequence[Compared]) -> list[Row]:
@@ -127,10 +129,10 @@ def table(runs: Sequence[Compared]) -> list[Row]:
         *_where_time_goes(runs),
         Row("tokens/s", tuple(_figure(_rate(one)) for one in runs)),
         Row("tokens/answer", tuple(_figure(one.median_of(TOKENS_MEAN.name)) for one in runs)),
-        Row("  p10 to p90", tuple(_quantiles(one, LENGTHS_AT, ",.0f") for one in runs)),
+        Row("  p10 to p90", tuple(_quantiles(one, LENGTHS_AT, ",.0f") for one in runs), "tokens/answer p10 to p90"),
         Row("cut", tuple(percent(one.median_of(TRUNCATED.name)) for one in runs)),
         Row("reward", tuple(_spread(one.values_of(REWARD.name)) for one in runs)),
-        Row("  p10 to p90", tuple(_quantiles(one, REWARDS_AT, "+.2f") for one in runs)),
+        Row("  p10 to p90", tuple(_quantiles(one, REWARDS_AT, "+.2f") for one in runs), "reward p10 to p90"),
     ]
     return [row for row in rows if set(row.cells) != {"?"} and any(cell not in ("", "?") for cell in row.cells)]
 
@@ -330,7 +332,7 @@ def _escaped(text: str) -> str:
 
 def as_json(runs: Sequence[Compared]) -> dict[str, Any]:
     return {
-        "runs": {row.name.strip(): list(row.cells) for row in table(runs)},
+        "runs": {row.key or row.name.strip(): list(row.cells) for row in table(runs)},
         "differences": [accuracy_difference(runs[0], one) for one in runs[1:]],
         "profiles": {row.name: list(row.cells) for row in profile_differences(runs)},
     }

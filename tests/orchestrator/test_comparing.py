@@ -7,6 +7,7 @@ import json
 import random
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from orchestrator.commands.compare import read
 from orchestrator.comparing import (
     Compared,
     accuracy_difference,
+    as_json,
     as_markdown,
     as_text,
     curves,
@@ -79,6 +81,15 @@ def test_runs_are_also_compared_where_the_shorter_one_ended() -> None:
     same = [a_run("a", set(range(100))), a_run("b", set(range(200)))]
     for place in ("20 steps", "20k tokens", "40 s"):
         assert cells(same, f"at {place}") == ("0.250 [0.20, 0.30]", "0.500 [0.45, 0.55]")
+
+
+def test_json_has_the_quantiles_of_lengths_and_of_rewards() -> None:
+    run = a_run("a", {1})
+    step = run.newest[0]
+    lengths = {f"lengths/p{percent}": float(percent) for percent in QUANTILES}
+    found = as_json([replace(run, newest=[replace(step, metrics={**step.metrics, **lengths})])])["runs"]
+    assert found["tokens/answer p10 to p90"] == ["10 25 50 75 90"]
+    assert found["reward p10 to p90"] == ["+0.10 +0.25 +0.50 +0.75 +0.90"]
 
 
 def test_what_is_compared_at_equal_cost_is_the_last_score_before_it_however_long_the_run(tmp_path: Path) -> None:
