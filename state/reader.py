@@ -444,16 +444,20 @@ class Reader:
         )
         return [seconds for (seconds,) in reversed(rows)]
 
-    def trained_after(self, step: int) -> list[tuple[int, float, str]]:
-        """(step, UTC seconds, metrics as JSON) of committed steps after `step`, oldest first."""
-        return self._rows("SELECT step, t_wall, metrics FROM steps WHERE trained=1 AND step>? ORDER BY step", [step])
+    def trained_after(self, step: int, limit: int) -> list[tuple[int, float, str]]:
+        """(step, UTC seconds, metrics as JSON) of the first `limit` committed steps after `step`, oldest first."""
+        sql = "SELECT step, t_wall, metrics FROM steps WHERE trained=1 AND step>? ORDER BY step LIMIT ?"
+        return self._rows(sql, [step, limit])
 
-    def validated_after(self, step: int) -> list[tuple[int, float, dict[str, Any]]]:
-        """(step, UTC seconds, suite -> metrics) of each validated checkpoint after `step`, oldest first."""
+    def validated_after(self, step: int, last: int | None = None) -> list[tuple[int, float, dict[str, Any]]]:
+        """(step, UTC seconds, suite -> metrics) of each validated checkpoint after `step`, oldest first.
+
+        last: up to this step; None: to the newest.
+        """
         rows = self._rows(
             "SELECT step, max(created_at), json_group_object(suite, json(metrics)) FROM validations WHERE step>?"
-            " GROUP BY checkpoint_id ORDER BY step",
-            [step],
+            " AND step<=? GROUP BY checkpoint_id ORDER BY step",
+            [step, _LAST if last is None else last],
         )
         return [(at_step, at, json.loads(suites)) for at_step, at, suites in rows]
 

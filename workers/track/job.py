@@ -24,6 +24,8 @@ from workers.track.sinks import Sink, open_sink
 
 KINDS: tuple[Kind, ...] = ("train", "validation")
 CURSOR = "cursor.json"
+PIECE = 1000
+"""Steps that are held in memory at once."""
 
 
 class Tracking:
@@ -46,18 +48,19 @@ class Tracking:
                 self._send(name, self._sinks[name])
 
     def _send(self, name: str, sink: Sink) -> None:
-        written = self._written[name]
-        with closing(Reader.open(RunDir(Path(self._spec.run_dir)))) as reader:
-            points = list(new_points(reader, written))
-        if not points:
-            return
-        after = written | {point.kind: point.step for point in points}
-        if not sink.repeats:
+        while points := self._read(name):
+            after = self._written[name] | {point.kind: point.step for point in points}
+            if not sink.repeats:
+                self._remember(name, after)
+            for point in points:
+                sink.write(point)
+            sink.flush()
             self._remember(name, after)
-        for point in points:
-            sink.write(point)
-        sink.flush()
-        self._remember(name, after)
+
+    def _read(self, name: str) -> list[Point]:
+        """What comes next; a run that has long been without the sink takes many pieces."""
+        with closing(Reader.open(RunDir(Path(self._spec.run_dir)))) as reader:
+            return list(new_points(reader, self._written[name]))
 
     def _remember(self, name: str, written: dict[Kind, int]) -> None:
         self._written[name] = written
@@ -96,16 +99,16 @@ class _Failures:
 
 
 def new_points(reader: Reader, written: dict[Kind, int]) -> Iterator[Point]:
-    """Committed steps and validations after those already written, in order; a step comes before its validation."""
+    """Committed steps and validations after those already written, in order; a step comes before its validation.
+
+    At most PIECE steps, and the validations up to the last of them if there are more.
+    """
+    steps = reader.trained_after(written["train"], PIECE)
+    last = steps[-1][0] if len(steps) == PIECE else None
+    validations = reader.validated_after(written["validation"], last)
     found = [
-        *(
-            Point("train", step, at, flat(json.loads(metrics)))
-            for step, at, metrics in reader.trained_after(written["train"])
-        ),
-        *(
-            Point("validation", step, at, flat(suites))
-            for step, at, suites in reader.validated_after(written["validation"])
-        ),
+        *(Point("train", step, at, flat(json.loads(metrics))) for step, at, metrics in steps),
+        *(Point("validation", step, at, flat(suites)) for step, at, suites in validations),
     ]
     yield from sorted(found, key=lambda point: (point.step, point.kind))
 

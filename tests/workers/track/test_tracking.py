@@ -24,7 +24,7 @@ from state.states import CycleState
 from state.store import NewAttempt, NewRun, Store
 from tests.faults.harness import scene
 from workers.line_contract import TrackSpec
-from workers.track import sinks
+from workers.track import job, sinks
 from workers.track.job import CURSOR, Tracking
 from workers.track.points import flat
 
@@ -130,6 +130,33 @@ def test_tensorboard_gets_committed_steps_and_validations(made: Made) -> None:
     assert [event.wall_time for event in events(made.run.tensorboard / "train")][1:] == [1001.0, 1002.0, 1003.0]
     tracking.close()
     assert made.told == []
+
+
+def test_a_long_run_is_sent_in_pieces_in_the_same_order(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "PIECE", 4)
+    for first in (1, 4, 7, 10):
+        made.steps(first, first + 2)
+        made.validate(first + 2, 0.5)
+    held, sent = 0, []
+
+    class Log:
+        repeats = True
+
+        def write(self, point: Any) -> None:
+            nonlocal held
+            held += 1
+            sent.append((point.step, point.kind))
+
+        def flush(self) -> None:
+            nonlocal held
+            assert held <= 6  # four steps and the validations between them
+            held = 0
+
+    monkeypatch.setattr(job, "open_sink", lambda *_: Log())
+    made.tracking().catch_up()
+    assert sent == sorted([(step, "train") for step in range(1, 13)] + [(s, "validation") for s in (3, 6, 9, 12)])
+    made.tracking().catch_up()
+    assert len(sent) == 16
 
 
 def test_a_step_is_drawn_when_a_checkpoint_holds_it_and_never_again(made: Made) -> None:
