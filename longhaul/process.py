@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from profiles.errors import ExitCode, LonghaulError
+
+if TYPE_CHECKING:
+    from state.layout import RunDir
 
 ENDED_WELL = (ExitCode.OK, ExitCode.STAGNANT)
 """Stagnation is a result, not a failure."""
@@ -34,25 +40,39 @@ class Process:
         """Wait for the end of a master that has said that it ends. Raises subprocess.TimeoutExpired."""
         self._popen.wait(END_S)
 
-    def raise_if_failed(self, name: str) -> None:
+    def raise_if_failed(self, run: RunDir) -> None:
         """Raises LonghaulError with the exit code of an ended master and the three lines that it printed."""
         code = self._popen.poll()
         if code is None or code in ENDED_WELL:
             return
         self._errors.seek(0)
-        raise error_of(name, code, self._errors.read().decode(errors="replace"))
+        raise error_of(run, code, self._errors.read().decode(errors="replace"))
 
 
-def error_of(name: str, code: int, text: str) -> LonghaulError:
+@contextmanager
+def commands_among(folder: Path) -> Iterator[None]:
+    """Errors of the block end with a command that names the folder of all runs, unless it is ./runs."""
+    try:
+        yield
+    except LonghaulError as error:
+        from orchestrator.display.wording import among
+
+        error.next_command = among(folder, error.next_command)
+        raise
+
+
+def error_of(run: RunDir, code: int, text: str) -> LonghaulError:
     """The error of a master. code: as of subprocess, negative for a signal. text: its standard error. (pure)"""
+    from orchestrator.display.wording import among
+
     what, kept, next_command = three_lines(text)
     if not what:
         how = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
-        what = f"the master of run '{name}' {how}"
+        what = f"the master of run '{run.name}' {how}"
     return LonghaulError(
         what,
         kept=kept or "the head and everything that was committed",
-        next_command=next_command or f"python -m orchestrator run --run {name}",
+        next_command=next_command or among(run.folder, f"python -m orchestrator run --run {run.name}"),
         exit_code=ExitCode(code) if code in list(ExitCode) else ExitCode.INTERNAL,
     )
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longhaul.process import Process
+from longhaul.process import Process, commands_among
 from longhaul.records import Checkpoint, Cycle, Event, Point, Rollout, Status, Step, Task, Validation
 from profiles.errors import ExitCode, LonghaulError
 
@@ -49,9 +49,10 @@ def open_run(name: str | None = None, folder: str | Path = "runs") -> Run:
     from orchestrator.cli import refuse_name
     from orchestrator.runs import find_run
 
-    if name is not None:
-        refuse_name(name)
-    return Run(find_run(argparse.Namespace(runs=Path(folder), run=name)))
+    with commands_among(Path(folder)):
+        if name is not None:
+            refuse_name(name)
+        return Run(find_run(argparse.Namespace(runs=Path(folder), run=name)))
 
 
 class Run:
@@ -76,10 +77,12 @@ class Run:
         """The run's directory."""
         return self._dir.root
 
-    def _reader(self) -> closing[Reader]:
+    @contextmanager
+    def _reader(self) -> Iterator[Reader]:
         from state.reader import Reader
 
-        return closing(Reader.open(self._dir))
+        with commands_among(self._dir.folder), closing(Reader.open(self._dir)) as reader:
+            yield reader
 
     # --- read -----------------------------------------------------------------------------------------------------
 
@@ -87,7 +90,8 @@ class Run:
         """Where the run stands."""
         from orchestrator.commands.status import collect
 
-        facts = collect(self._dir, time.time())
+        with commands_among(self._dir.folder):
+            facts = collect(self._dir, time.time())
         head, scored = facts["head"], facts["validation"]
         return Status(
             run=facts["run"],
@@ -109,9 +113,11 @@ class Run:
     def explain(self) -> list[str]:
         """What the command `explain` says: at most ten sentences, the most important first."""
         from orchestrator.commands.explain import collect
+        from orchestrator.display.wording import among
         from orchestrator.explaining import explained
 
-        return [one.text for one in explained(collect(self._dir, time.time()))]
+        with commands_among(self._dir.folder):
+            return [among(self._dir.folder, one.text) for one in explained(collect(self._dir, time.time()))]
 
     def profile(self) -> dict[str, Any]:
         """The resolved profile: section -> knob -> value."""
@@ -217,8 +223,10 @@ class Run:
 
         with self._reader() as reader:
             history, profile = reader.history(), from_json(reader.profile_json())
+        with commands_among(self._dir.folder):
+            newest = newest_rollouts(self._dir, history, profile, number)
         found = []
-        for one in newest_rollouts(self._dir, history, profile, number):
+        for one in newest:
             texts = dict(one.texts)
             found.append(Rollout(one.step, one.task, texts["prompt"], texts["answer"], one.verdict, one.reward))
         return found
@@ -273,13 +281,15 @@ class Run:
                 raise TimeoutError(f"run '{self.name}' has not ended after {timeout_s:g} s")
             time.sleep(POLL_S)
         if self._process is not None:
-            self._process.raise_if_failed(self.name)
+            self._process.raise_if_failed(self._dir)
         status = self.status()
         if status.state in ("failed", "interrupted"):
+            from orchestrator.display.wording import among
+
             raise LonghaulError(
                 f"run '{self.name}' {status.state}: {status.stop_reason or 'its master died'}",
                 kept=f"checkpoint of step {status.head_step}" if status.head_step is not None else "no checkpoint yet",
-                next_command=f"python -m orchestrator run --run {self.name}",
+                next_command=among(self._dir.folder, f"python -m orchestrator run --run {self.name}"),
                 exit_code=ExitCode.INTERNAL,
             )
         return status
@@ -302,15 +312,16 @@ class Run:
     def _ask(self, command: str, timeout_s: float) -> dict[str, Any]:
         from orchestrator.control import ask
 
-        answer = ask(self._dir, command, timeout_s)
-        if not answer.get("ok"):
-            raise LonghaulError(
-                f"the master of '{self.name}' did not do '{command}': {answer.get('error', 'no reason given')}",
-                kept="everything that was committed",
-                next_command=f"python -m orchestrator status --run {self.name}",
-                exit_code=ExitCode.STORE,
-            )
-        return answer
+        with commands_among(self._dir.folder):
+            answer = ask(self._dir, command, timeout_s)
+            if not answer.get("ok"):
+                raise LonghaulError(
+                    f"the master of '{self.name}' did not do '{command}': {answer.get('error', 'no reason given')}",
+                    kept="everything that was committed",
+                    next_command=f"python -m orchestrator status --run {self.name}",
+                    exit_code=ExitCode.STORE,
+                )
+            return answer
 
     def _is_driven(self) -> bool:
         if self._process is not None:
@@ -328,7 +339,9 @@ class Run:
         """
         from longhaul.models import load
 
-        return load(self._dir, str(which), device, self.checkpoints())
+        checkpoints = self.checkpoints()
+        with commands_among(self._dir.folder):
+            return load(self._dir, str(which), device, checkpoints)
 
 
 EVERY = (1 << 63) - 1

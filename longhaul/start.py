@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from longhaul.process import Process
+from longhaul.process import Process, commands_among
 from longhaul.run import Run
 
 START_S = 300.0
@@ -35,7 +35,8 @@ def start(
     from profiles.load import load_profile
 
     overrides = overrides_of(settings or {})
-    name = name or load_profile(str(profile), overrides).profile.name
+    with commands_among(Path(folder)):
+        name = name or load_profile(str(profile), overrides).profile.name
     words = ["--profile", str(profile), *(word for one in overrides for word in ("--set", one)), *arguments]
     return _started(name, Path(folder), words, timeout_s)
 
@@ -80,5 +81,5 @@ def _started(name: str, folder: Path, words: Sequence[str], timeout_s: float) ->
         if time.monotonic() >= deadline:
             raise TimeoutError(f"run '{name}' has not begun after {timeout_s:g} s; its master is process {process.pid}")
         time.sleep(LOOK_S)
-    process.raise_if_failed(name)
+    process.raise_if_failed(directory)
     return Run(directory, process)

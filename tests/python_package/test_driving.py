@@ -14,6 +14,7 @@ import pytest
 import longhaul
 from longhaul.process import error_of, three_lines
 from longhaul.start import overrides_of
+from state.layout import RunDir
 from tests import REPOSITORY
 from tests.faults.harness import KNOBS
 from tests.python_package.conftest import Start
@@ -61,9 +62,10 @@ def test_a_master_that_was_killed_is_an_error_with_what_was_kept(endless: longha
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(longhaul.LonghaulError, match="was killed by signal 9") as told:
         endless.wait(60)
-    assert told.value.next_command == "python -m orchestrator run --run night"
-    with pytest.raises(longhaul.LonghaulError, match="interrupted: its master died"):
+    assert told.value.next_command == f"python -m orchestrator run --runs {tmp_path} --run night"
+    with pytest.raises(longhaul.LonghaulError, match="interrupted: its master died") as told:
         other.wait(60)
+    assert told.value.next_command == f"python -m orchestrator run --runs {tmp_path} --run night"
 
 
 def test_a_run_that_is_driven_already_is_refused_with_the_exit_code_and_three_lines(
@@ -117,6 +119,7 @@ def test_nobody_can_be_asked_when_nobody_drives_the_run(start: Start) -> None:
         with pytest.raises(longhaul.LonghaulError, match="no master is running") as told:
             ask()
         assert told.value.exit_code == longhaul.ExitCode.INPUT
+        assert told.value.next_command == f"python -m orchestrator run --runs {run.path.parent} --run night"
 
 
 def test_a_run_goes_on_when_the_python_that_started_it_ends(tmp_path: Path) -> None:
@@ -160,5 +163,5 @@ def test_the_three_lines_of_the_last_error_are_found() -> None:
 def test_an_error_has_the_code_and_the_lines_of_the_master(
     code: int, text: str, exit_code: longhaul.ExitCode, what: str
 ) -> None:
-    error = error_of("x", code, text)
+    error = error_of(RunDir(Path("runs/x")), code, text)
     assert (error.exit_code, error.what) == (exit_code, what) and error.kept and error.next_command

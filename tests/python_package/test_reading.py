@@ -83,12 +83,14 @@ def test_a_run_that_is_not_there_or_damaged_is_an_error_with_its_code(tmp_path: 
     with pytest.raises(longhaul.LonghaulError, match="there is no run") as told:
         longhaul.open_run("gone", tmp_path)
     assert told.value.exit_code == longhaul.ExitCode.INPUT
+    assert f" --runs {tmp_path}" in told.value.next_command
     run = build_store(tmp_path / "night")
     with closing(sqlite3.connect(run.store)) as db, db:
         db.execute("UPDATE runs SET profile='{}'")
     with pytest.raises(longhaul.LonghaulError, match="is damaged") as told:
         longhaul.open_run("night", tmp_path).status()
     assert told.value.exit_code == longhaul.ExitCode.STORE
+    assert told.value.next_command.startswith(f"python -m orchestrator recover --runs {tmp_path} --run night")
 
 
 # --- frames -----------------------------------------------------------------------------------------------------------
