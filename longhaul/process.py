@@ -14,8 +14,8 @@ from profiles.errors import ExitCode, LonghaulError
 if TYPE_CHECKING:
     from state.layout import RunDir
 
-ENDED_WELL = (ExitCode.OK, ExitCode.STAGNANT)
-"""Stagnation is a result, not a failure."""
+ENDED_WELL = (ExitCode.OK, ExitCode.STAGNANT, ExitCode.ABORTED)
+"""Stagnation is a result, and a run that was stopped at once did as it was told: neither is a failure."""
 END_S = 60.0
 """How long a master may take to leave after it answered `stop`."""
 

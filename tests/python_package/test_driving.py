@@ -45,6 +45,11 @@ def test_a_checkpoint_is_made_while_it_goes_on_and_stop_ends_it(endless: longhau
     assert endless.wait(60).state == "stopped"
 
 
+def test_a_run_that_was_stopped_at_once_has_not_failed(endless: longhaul.Run) -> None:
+    assert endless.stop(now=True).state == "stopped"
+    assert endless.wait(60).state == "stopped"
+
+
 def test_another_handle_sees_and_ends_the_run(endless: longhaul.Run, tmp_path: Path) -> None:
     (other,) = longhaul.runs(tmp_path)
     assert other.name == longhaul.open_run(folder=tmp_path).name == "night"
