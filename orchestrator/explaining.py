@@ -296,11 +296,12 @@ def would_be_lost(facts: Facts) -> Sentence:
     beyond = [step for step in facts.steps if step.step > head.step]
     if not beyond:
         return Sentence("lost", f"A crash now would cost nothing: step {count(head.step)} is a durable checkpoint.")
-    seconds = duration(sum(step.seconds for step in beyond))
+    lost = max(len(beyond), facts.newest_step - head.step)  # of many steps only the newest are known here
+    seconds = duration(sum(step.seconds for step in beyond) / len(beyond) * lost)
     return Sentence(
         "lost",
-        f"A crash now would cost the update{'s' * (len(beyond) > 1)} of {count(len(beyond))} "
-        f"step{'s' * (len(beyond) > 1)} ({seconds}) since the checkpoint of step "
+        f"A crash now would cost the update{'s' * (lost > 1)} of {count(lost)} "
+        f"step{'s' * (lost > 1)} ({seconds}) since the checkpoint of step "
         f"{count(head.step)}; finished rollouts are used again.",
     )
 

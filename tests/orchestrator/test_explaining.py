@@ -227,6 +227,8 @@ def test_what_a_crash_would_cost_is_counted_from_the_head() -> None:
     assert "cost nothing: step 80 is a durable" in said(facts(step(80)), "lost")
     assert "updates of 2 steps (4.0 s) since the checkpoint of step 80" in said(facts(step(81), step(82)), "lost")
     assert "no checkpoint yet" in said(facts(head=None), "lost")
+    newest = facts(*(step(number) for number in range(181, 381)))  # the steps that `explain` reads
+    assert "updates of 300 steps (10 m 00 s) since the checkpoint of step 80" in said(newest, "lost")
 
 
 def test_the_last_sentence_is_what_to_type() -> None:
