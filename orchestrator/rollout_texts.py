@@ -36,7 +36,9 @@ def newest_rollouts(run: RunDir, history: History, profile: Profile, limit: int)
 def newest_file(run: RunDir, cycle: int) -> Path | None:
     """Of the newest step of this cycle, or of those before; the last file may still be half written."""
     for number in range(cycle, max(-1, cycle - 3), -1):
-        for path in sorted(run.rollouts(number).glob("step-*.jsonl"), reverse=True):
+        # A longer name has a higher number: step 1000000 comes after step 999999.
+        paths = sorted(run.rollouts(number).glob("step-*.jsonl"), key=lambda path: (len(path.name), path.name))
+        for path in reversed(paths):
             with suppress(OSError):
                 if b'"sha256"' in path.read_bytes()[-100:]:
                     return path

@@ -261,10 +261,8 @@ class Watch:
     def rollout_steps(self) -> list[dict[str, int]]:
         """Steps whose rollouts are on disk, newest first: those since the head, and those that retention keeps."""
         found: list[dict[str, int]] = []
-        for folder in sorted(self.run.cycles.glob("[0-9]*"), reverse=True):
-            if not folder.name.isdigit():
-                continue
-            cycle = int(folder.name)
+        numbers = (int(path.name) for path in self.run.cycles.glob("[0-9]*") if path.name.isdigit())
+        for cycle in sorted(numbers, reverse=True):  # by number: cycle 10000 comes after cycle 9999
             steps = sorted(int(path.stem[5:]) for path in self.run.rollouts(cycle).glob("step-[0-9]*.jsonl"))
             found += [{"cycle": cycle, "step": step} for step in reversed(steps)]
             if len(found) >= STEPS_LISTED:

@@ -76,6 +76,14 @@ def test_only_a_whole_file_is_read(tmp_path: Path) -> None:
     assert newest_file(run, 3) == run.rollout_file(2, 5)
 
 
+def test_the_newest_file_is_that_of_the_highest_step_also_beyond_a_million(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    for step in (999_998, 999_999, 1_000_000):
+        run.rollout_file(2, step).parent.mkdir(parents=True, exist_ok=True)
+        run.rollout_file(2, step).write_text(json.dumps({"sha256": "0" * 64}))
+    assert newest_file(run, 2) == run.rollout_file(2, 1_000_000)
+
+
 def test_another_process_reads_them_meanwhile(tmp_path: Path) -> None:
     reader = SampleReader(build_store(tmp_path / "night"))
     assert reader.poll() is None, "nobody waits for it"

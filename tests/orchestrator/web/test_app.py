@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from orchestrator.web.desk import Desk
-from orchestrator.web.facts import runs_of
+from orchestrator.web.facts import Watch, runs_of
 from profiles.errors import LonghaulError
 from state.layout import RunDir, web_token
 from state.tables import SCHEMA_VERSION
@@ -154,6 +154,16 @@ def test_rollouts_are_told_side_by_side(page: Served) -> None:
     assert found["prompt"] == "What is 6 * 7?"
     assert [one["pieces"] for one in found["rollouts"]] == [[[True, HOSTILE]], [[True, "\\boxed{42}"]]]
     assert found["groups"][0]["low"] == 0.0 and found["groups"][0]["high"] == 1.0
+
+
+def test_steps_with_rollouts_are_listed_the_newest_first_also_in_very_long_runs(tmp_path: Path) -> None:
+    run = build_store(tmp_path / "night", cycles=1, steps=20)
+    places = [(10_000, 1_000_000), (10_000, 999_999), (9_999, 999_998)]
+    for cycle, step in places:
+        run.rollouts(cycle).mkdir(parents=True, exist_ok=True)
+        run.rollout_file(cycle, step).touch()
+    with closing(Watch(run)) as watch:
+        assert [(one["cycle"], one["step"]) for one in watch.rollout_steps()] == places
 
 
 def test_rollouts_that_are_gone_are_told_with_how_to_keep_more(page: Served) -> None:
