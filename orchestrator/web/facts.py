@@ -200,8 +200,8 @@ class Watch:
             "SELECT rowid, t_wall, cycle, role, step, type, payload FROM events WHERE rowid<=? AND rowid>?"
             f" AND {condition} AND (?='' OR instr(lower(payload), ?) OR instr(type, ?)) ORDER BY rowid DESC LIMIT ?"
         )
-        wanted = words.lower()
-        rows = self.reader.connection.execute(sql, [newest, oldest, given, wanted, wanted, wanted, EVENTS]).fetchall()
+        wanted, stored = words.lower(), json.dumps(words)[1:-1].lower()  # as it stands in the JSON of the payload
+        rows = self.reader.connection.execute(sql, [newest, oldest, given, wanted, stored, wanted, EVENTS]).fetchall()
         searched = rows[-1][0] if len(rows) == EVENTS else oldest + 1
         return {"events": [_event(row) for row in rows], "before": searched if searched > 1 else 0}
 

@@ -285,6 +285,16 @@ def test_one_run_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path, mo
     asyncio.run(desk.close())
 
 
+@pytest.mark.parametrize("words", ["größe", "Größe", 'it said "no"', "C:\\data"])
+def test_events_are_found_by_any_letters_in_their_text(own: tuple[Served, RunDir], words: str) -> None:
+    page, run = own
+    payload = json.dumps({"text": 'Größe: it said "no" in C:\\data'})  # as the store writes it
+    with closing(sqlite3.connect(run.store)) as db, db:
+        db.execute("INSERT INTO events VALUES (1, 'train', 1, 99999, 'warning', 1, 1.0, 1.0, ?)", [payload])
+    (found,) = page.ask("events", run="night", q=words).json["events"]
+    assert found["text"].startswith("Größe")
+
+
 def test_a_store_that_vanishes_and_comes_back_is_shown_again(own: tuple[Served, RunDir]) -> None:
     page, run = own
     assert page.ask("run", run="night").json["step"] == 60
