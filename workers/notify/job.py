@@ -11,6 +11,7 @@ import select
 import sqlite3
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -40,7 +41,7 @@ class Notifier:
         hidden = {spec.notify.urls_env}
         self._environment = {name: value for name, value in environment.items() if name not in hidden}
         for problem in problems:
-            say(Note(problem))
+            self._tell(problem)
         self._file = OutboxFile(Path(spec.folder))
         self._store = read_only(Path(spec.store))
         self._version, self._seen = -1, Look()
@@ -49,6 +50,21 @@ class Notifier:
     @property
     def outbox(self) -> Outbox:
         return self._file.outbox
+
+    @property
+    def seen(self) -> Look:
+        """What the last look saw."""
+        return self._seen
+
+    def _tell(self, text: str) -> None:
+        with suppress(OSError):  # the master that would show it is gone: the other targets get their messages
+            self._say(Note(text))
+
+    def _save(self) -> None:
+        try:
+            self._file.save()
+        except (OSError, LonghaulError):  # a full disk, of which somebody is to hear all the same
+            logging.exception("the outbox cannot be written")
 
     def close(self) -> None:
         self._store.close()
@@ -64,17 +80,17 @@ class Notifier:
         seen = self._seen
         if outbox.known is None:  # what was there before the first look is no news
             outbox.known = Known(spec.was_state, spec.was_changed_at, seen.newest_cycle, dict(seen.bests))
-            self._file.save()
+            self._save()
         before = msgspec.json.encode(outbox.known)
         for event in events_of(spec.name, spec.run_id, outbox.known, seen, now, spec.notify.best_every_minutes * 60):
             self._add(event)
         if msgspec.json.encode(outbox.known) != before:
-            self._file.save()
+            self._save()
         return seen
 
     def master_vanished(self, seen: Look) -> None:
         self._add(vanished(self._spec.name, self._spec.run_id, seen, time.time()))
-        self._file.save()
+        self._save()
 
     def _add(self, event: Event) -> None:
         if event.kind in self._spec.notify.on:
@@ -86,14 +102,14 @@ class Notifier:
         for message, name, delivery in self.outbox.due(now):
             again = delivery.tries > 0
             delivery.tries += 1
-            self._file.save()
+            self._save()
             target = targets.get(name)
             error = "no such target any more" if target is None else self._sent(target, message.event, again)
             tried(delivery, error, 0 if target is None else self._spec.notify.retries, time.time())
-            self._file.save()
+            self._save()
             if delivery.state == "failed" and name not in self._told:
                 self._told.add(name)
-                self._say(Note(f"{name} did not take a message: {error}"))
+                self._tell(f"{name} did not take a message: {error}")
 
     def _sent(self, target: Target, event: Event, again: bool) -> str:
         """Try once; returns why it failed."""
@@ -131,9 +147,8 @@ def serve_run(notifier: Notifier, stdin: int) -> None:
             said += got
             is_there = bool(got) and GOODBYE not in said
         _quietly(notifier)
-    seen = notifier.look()
-    if GOODBYE not in said and seen.state in UNDER_A_MASTER:
-        notifier.master_vanished(seen)
+    if GOODBYE not in said and notifier.seen.state in UNDER_A_MASTER:
+        notifier.master_vanished(notifier.seen)
     ends = time.monotonic() + LAST_WORDS_S
     notifier.send(time.time())
     while notifier.outbox.is_pending() and time.monotonic() < ends:

@@ -8,6 +8,7 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,18 @@ import pytest
 from orchestrator.cli import main
 from orchestrator.launchers.environment import clean_environment
 from orchestrator.notifying import environment_for
-from profiles.errors import ExitCode
+from profiles.errors import ExitCode, LonghaulError
 from profiles.notify import Notify
+from state import durable
 from state.layout import RunDir
 from tests import REPOSITORY
+from tests.builders import build_store
 from tests.workers.notify.test_targets import EVENT, Inbox
 from tests.workers.notify.test_targets import inbox as inbox
 from workers.line_contract import NotifySpec
-from workers.notify.job import Notifier
+from workers.notify.job import Notifier, serve_run
 from workers.notify.outbox import Delivery, Outbox, OutboxFile, tried
+from workers.notify.targets import Target
 
 PATIENCE_S = 100.0
 KEEP = "import sys; open(sys.argv[1], 'a').write(sys.stdin.read())"
@@ -181,6 +185,54 @@ def test_a_kill_between_a_try_and_its_note_repeats_the_message_and_says_so(tmp_p
     notifier.close()
     (again,) = events(file)
     assert again["again"] and again["id"] == EVENT.id
+
+
+def notifier_of(place: Path, say: Callable[[object], None]) -> tuple[Notifier, Path]:
+    """Of a run under a master, with a target that fails and one that keeps what it gets."""
+    run, file = build_store(place / "night", state="running"), place / "got"
+    notify = Notify(command=("false",), retries=0)
+    spec = NotifySpec(str(run.store), str(run.notify), "night", "r0", notify, was_state="running")
+    notifier = Notifier(spec, say, {**os.environ, "PYTHONPATH": str(REPOSITORY)})
+    notifier.targets = [*notifier.targets, Target("keeps", (sys.executable, "-c", KEEP, str(file)))]
+    return notifier, file
+
+
+def gone() -> int:
+    """The input from a master that was killed."""
+    read, write = os.pipe()
+    os.close(write)
+    return read
+
+
+def test_one_target_that_fails_when_nobody_listens_any_more_does_not_silence_the_others(tmp_path: Path) -> None:
+    def say(_: object) -> None:
+        raise BrokenPipeError
+
+    notifier, file = notifier_of(tmp_path, say)
+    serve_run(notifier, gone())
+    (crash,) = events(file)
+    assert crash["kind"] == "crash" and "the master ended without a word" in crash["text"]
+
+
+def test_a_message_goes_out_although_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notifier, file = notifier_of(tmp_path, lambda _: None)
+
+    def full(path: Path, data: bytes) -> None:
+        raise LonghaulError("the disk is full", kept="", next_command="", exit_code=ExitCode.DISK)
+
+    monkeypatch.setattr(durable, "write_file", full)
+    serve_run(notifier, gone())
+    notifier.send(time.time())
+    (crash,) = events(file)
+    assert crash["kind"] == "crash" and not crash["again"]
+
+
+def test_a_store_that_cannot_be_read_at_the_end_does_not_hide_a_crash(tmp_path: Path) -> None:
+    notifier, file = notifier_of(tmp_path, lambda _: None)
+    notifier.look()
+    notifier._store.close()
+    serve_run(notifier, gone())
+    assert [one["kind"] for one in events(file)] == ["crash"]
 
 
 def test_tries_wait_longer_each_time_and_end() -> None:
