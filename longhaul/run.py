@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 POLL_S = 0.5
 """How often a run of another process is looked at."""
+PIECE = 1000
+"""Steps that are read at once while a run is watched."""
 
 
 @dataclass(frozen=True)
@@ -261,12 +263,24 @@ class Run:
         expected = first
         while True:
             is_over = not self._is_driven()  # asked first: what it committed before its end is read below
-            for step in self.steps(first=expected):
-                yield step
-                expected = step.step + 1
+            newest = self._newest_step()
+            while expected <= newest:  # in pieces: all steps of a long run are gigabytes
+                last = min(newest, expected + PIECE - 1)
+                for step in self.steps(first=expected, last=last):
+                    yield step
+                    expected = step.step + 1
+                if last == newest:
+                    break  # what is missing, a crash undid meanwhile: it is done again
+                expected = max(expected, last + 1)
             if is_over:
                 return
             time.sleep(poll_s)
+
+    def _newest_step(self) -> int:
+        """The last finished step, whether or not a checkpoint holds it; 0 before the first."""
+        with self._reader() as reader:
+            newest = reader.steps(1)
+        return newest[-1].step if newest else 0
 
     # --- act ------------------------------------------------------------------------------------------------------
 

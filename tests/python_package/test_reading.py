@@ -30,6 +30,21 @@ def test_steps_have_all_their_metrics_and_can_be_read_in_part(run: longhaul.Run)
     assert [one.step for one in run.steps(first=59)] == [59, 60] and run.steps(first=61) == []
 
 
+def test_a_run_is_watched_a_piece_at_a_time(run: longhaul.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def steps(self: longhaul.Run, *, first: int = 1, last: int | None = None) -> list[longhaul.Step]:
+        found = read(self, first=first, last=last)
+        asked.append(len(found))
+        return found
+
+    read = longhaul.Run.steps
+    monkeypatch.setattr(longhaul.Run, "steps", steps)
+    monkeypatch.setattr("longhaul.run.PIECE", 25, raising=False)
+    assert [step.step for step in run.watch(first=2)] == list(range(2, 61))
+    assert asked == [25, 25, 9]
+
+
 def test_a_curve_has_points_with_mean_and_range(run: longhaul.Run) -> None:
     first, last = run.series(["reward", "buffer/ded", "gone"], points=2)
     assert (first.first, first.last, last.first, last.last) == (1, 30, 31, 60)
