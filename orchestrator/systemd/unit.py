@@ -113,7 +113,7 @@ def _quoted(word: str, doubled: str = "") -> str:
     """One word of an assignment, as systemd reads it. doubled: what it would replace in a command line."""
     if word and all(letter in PLAIN or letter in "/=+,@" for letter in word):
         return word
-    escaped = word.replace("\\", "\\\\").replace('"', '\\"')
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     for sign in f"%{doubled}":
         escaped = escaped.replace(sign, sign * 2)
     return f'"{escaped}"'

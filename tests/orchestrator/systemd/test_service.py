@@ -53,6 +53,13 @@ def test_systemd_accepts_the_unit_of_a_run_with_any_name(run: str, tmp_path: Pat
     assert verified(tmp_path, unit_name(run), text) == ""
 
 
+def test_a_value_of_several_lines_stays_one_word(tmp_path: Path) -> None:
+    words = [*COMMAND, "night", "--set", 'notify.on=["crash",\n  "end"]']
+    text = unit_text("night", Profile(name="p"), words, tmp_path, {"LONGHAUL_DATA": "/a\nb"})
+    assert '"notify.on=[\\"crash\\",\\n  \\"end\\"]"' in text and '"LONGHAUL_DATA=/a\\nb"' in text
+    assert verified(tmp_path, "night.service", text) == ""
+
+
 def test_systemd_would_refuse_a_unit_that_is_wrong(tmp_path: Path) -> None:
     text = unit_text("night", Profile(name="p"), [*COMMAND, "night"], tmp_path, {})
     assert "Failed to parse" in verified(tmp_path, "a.service", text.replace("OOMPolicy=continue", "OOMPolicy=often"))
