@@ -51,14 +51,19 @@ class Process:
 
 @contextmanager
 def commands_among(folder: Path) -> Iterator[None]:
-    """Errors of the block end with a command that names the folder of all runs, unless it is ./runs."""
+    """Errors of the block are those of the command line: of a store, a disk or a permission too, and with a command
+    that names the folder of all runs, unless it is ./runs."""
     try:
         yield
-    except LonghaulError as error:
+    except Exception as error:
         from orchestrator.display.wording import among
+        from orchestrator.path_errors import failure_of
 
-        error.next_command = among(folder, error.next_command)
-        raise
+        failure = error if isinstance(error, LonghaulError) else failure_of(error)
+        if failure is None:
+            raise
+        failure.next_command = among(folder, failure.next_command)
+        raise failure from error.__cause__ if failure is error else error
 
 
 def error_of(run: RunDir, code: int, text: str) -> LonghaulError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 import sys
 from contextlib import closing
@@ -31,7 +32,7 @@ def test_steps_have_all_their_metrics_and_can_be_read_in_part(run: longhaul.Run)
 
 
 def test_a_run_is_watched_a_piece_at_a_time(run: longhaul.Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    asked: list[int] = []
 
     def steps(self: longhaul.Run, *, first: int = 1, last: int | None = None) -> list[longhaul.Step]:
         found = read(self, first=first, last=last)
@@ -106,6 +107,32 @@ def test_a_run_that_is_not_there_or_damaged_is_an_error_with_its_code(tmp_path: 
         longhaul.open_run("night", tmp_path).status()
     assert told.value.exit_code == longhaul.ExitCode.STORE
     assert told.value.next_command.startswith(f"python -m orchestrator recover --runs {tmp_path} --run night")
+
+
+def test_a_store_that_is_damaged_within_or_another_user_s_is_an_error_with_its_code_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torn = build_store(tmp_path / "torn")
+    with closing(sqlite3.connect(torn.store)) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        (page,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name='validations'").fetchone()
+        (size,) = db.execute("PRAGMA page_size").fetchone()
+    with torn.store.open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"U" * size)
+    run = longhaul.open_run("torn", tmp_path)
+    for read in (run.status, run.explain, run.cycles, run.checkpoints):
+        with pytest.raises(longhaul.LonghaulError, match="malformed") as told:
+            read()
+        assert told.value.exit_code == longhaul.ExitCode.STORE and f"--runs {tmp_path}" in told.value.next_command
+
+    def refused(path: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "exists", refused)
+    with pytest.raises(longhaul.LonghaulError, match="Permission denied") as told:
+        longhaul.open_run("torn", tmp_path)
+    assert told.value.exit_code == longhaul.ExitCode.PERMISSION
 
 
 # --- frames -----------------------------------------------------------------------------------------------------------
