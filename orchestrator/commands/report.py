@@ -23,7 +23,7 @@ from state.durable import write_file
 from state.layout import RunDir
 
 LONGEST_NAME = 120
-"""Characters of the name of a page about several runs."""
+"""Bytes of the name of a page about several runs; a file's name may have 255."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,7 +73,8 @@ def chosen(args: argparse.Namespace) -> list[RunDir]:
 
 
 def default_name(runs: list[RunDir]) -> str:
-    return f"report-{'-'.join(one.name for one in runs)[:LONGEST_NAME]}.html"
+    names = "-".join(one.name for one in runs).encode()[:LONGEST_NAME].decode(errors="ignore")
+    return f"report-{names}.html"
 
 
 def written(path: Path, page: str) -> Path:

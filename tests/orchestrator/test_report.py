@@ -249,6 +249,16 @@ def test_several_runs_share_a_page_with_one_colour_each(tmp_path: Path, capsys: 
     assert not {"src", "href"} & {name for name, _ in Page(html).attributes}
 
 
+def test_the_page_of_runs_with_long_names_has_a_name_that_a_file_may_have(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["日" * 70, "月" * 70]
+    for name in names:
+        build_store(tmp_path / name, cycles=1, steps=20)
+    assert command.run(arguments(tmp_path, *names)) == 0
+    assert Path(capsys.readouterr().out.strip()) == tmp_path / f"report-{'日' * 40}.html"
+
+
 def test_hostile_names_stay_text_on_the_page_of_several_runs(tmp_path: Path) -> None:
     for number in range(2):
         run = build_store(tmp_path / f"run{number}")
