@@ -64,7 +64,7 @@ export class Curves {
     const charts = [...own, ...over.charts];
     const names = [...new Set(charts.flatMap((chart) => chart.lines.map((line) => line.metric)))];
     if (!names.length) return;
-    const found = this.range ? await this.series.newest(names.slice(0, 40), this.range, over.step, signal) : await this.series.all(names.slice(0, 40), signal);
+    const found = this.range ? await this.series.newest(names, this.range, over.step, signal) : await this.series.all(names, signal);
     this.reading.textContent = this.series.read < 1 ? `reading every step for its spikes: ${percent(this.series.read)}` : "";
     const shown = charts.map((chart) => [`step ${chart.title}`, chart, linesOf(chart, found)]);
     this.lay(this.stepGrid, shown.map(([key, chart, lines]) => this.chart(key, { title: chart.title, note: chart.note, unit: chart.unit, smooth: this.smooth }, lines)));

@@ -295,6 +295,16 @@ def test_events_are_found_by_any_letters_in_their_text(own: tuple[Served, RunDir
     assert found["text"].startswith("Größe")
 
 
+def test_the_curves_of_all_charts_and_of_chosen_metrics_fit_into_one_question(own: tuple[Served, RunDir]) -> None:
+    page, run = own
+    names = [f"seconds/part{number}" for number in range(60)]
+    with closing(sqlite3.connect(run.store)) as db, db:
+        db.execute("UPDATE steps SET metrics=?", [json.dumps(dict.fromkeys(names, 1.5))])
+    metrics = ",".join(names)
+    assert set(page.ask("series", run="night", metrics=metrics).json["lines"]) == set(names)
+    assert set(page.ask("window", run="night", metrics=metrics, **{"from": 1, "to": 60}).json["lines"]) == set(names)
+
+
 def test_a_store_that_vanishes_and_comes_back_is_shown_again(own: tuple[Served, RunDir]) -> None:
     page, run = own
     assert page.ask("run", run="night").json["step"] == 60
