@@ -75,6 +75,11 @@ def time_of(
     )
 
 
+def of_one_clock(cycles: Sequence[CycleTime]) -> list[CycleTime]:
+    """Without those in which the clock was set back: their parts are longer than the whole. (pure)"""
+    return [one for one in cycles if one.whole >= one.learning and one.validation >= 0.0]
+
+
 def learning_share(cycles: Sequence[CycleTime]) -> float:
     """Of rollouts and updates in the time of these cycles. (pure)"""
     whole = sum(one.whole for one in cycles)

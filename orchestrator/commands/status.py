@@ -25,7 +25,7 @@ from orchestrator.nodes import as_lines
 from orchestrator.runs import find_run
 from profiles.worker_kinds import kind_of_stored
 from state import event_kinds
-from state.cycle_times import CycleTime, learning_share
+from state.cycle_times import CycleTime, learning_share, of_one_clock
 from state.evaluations import EvaluationDir, read_evaluations
 from state.history import History, ValidationFacts
 from state.layout import RunDir
@@ -122,6 +122,7 @@ def jobs_of(run_dir: RunDir) -> list[str]:
 
 def time_of(cycles: Sequence[CycleTime]) -> dict[str, Any] | None:
     """Shares of the newest cycles' time; None before the first is committed. (pure)"""
+    cycles = of_one_clock(cycles)
     whole = sum(one.whole for one in cycles)
     if not whole:
         return None

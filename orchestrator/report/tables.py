@@ -12,7 +12,7 @@ from orchestrator.report.curves import seconds_of_parts
 from orchestrator.report.escaping import text
 from orchestrator.report.facts import Facts
 from profiles.metrics import MEAN_REWARD
-from state.cycle_times import CycleTime, learning_share
+from state.cycle_times import CycleTime, learning_share, of_one_clock
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -127,6 +127,7 @@ def time(facts: Facts) -> str:
 
 def _newest(times: Sequence[CycleTime]) -> str:
     """What the whole run cannot tell, since it includes the time in which the run was stopped."""
+    times = of_one_clock(times)
     if not times:
         return ""
     cycles = f"cycles {times[0].cycle} to {times[-1].cycle}"

@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -235,3 +236,12 @@ def test_suites_beyond_the_first_have_a_line_each(tmp_path: Path) -> None:
     text = status.render(facts)
     assert "accuracy    gsm8k      0.250 [0.10, 0.50]   (step 60)\n" in text
     assert text.index("deduction") < text.index("gsm8k")
+
+
+def test_a_clock_that_was_set_back_gives_no_share_of_the_time_below_zero(tmp_path: Path) -> None:
+    run = build_store(tmp_path / "night", cycles=3, steps=60)
+    with closing(sqlite3.connect(run.store)) as db, db:
+        db.execute("UPDATE cycles SET started_at=committed_at-30")
+        db.execute("UPDATE cycles SET started_at=committed_at+3600 WHERE cycle=3")
+    found = status.collect(run, NOW)["time"]
+    assert (found["first"], found["last"]) == (1, 2) and 0 < found["learning"] < 1

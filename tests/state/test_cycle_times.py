@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from state.cycle_times import PARTS, CycleTime, learning_share, parts_of, time_of
+from state.cycle_times import PARTS, CycleTime, learning_share, of_one_clock, parts_of, time_of
 from state.reader import Reader
 from tests.builders import build_store
 
@@ -46,6 +46,13 @@ def test_the_share_of_rollouts_and_updates_is_of_all_time() -> None:
     cycles = [time_of(7, (0.0, whole), [(65.0, 65.0, METRICS)], None) for whole in (100.0, 200.0)]
     assert learning_share(cycles) == pytest.approx(120 / 300)
     assert learning_share([]) == 0.0
+
+
+def test_a_cycle_in_which_the_clock_was_set_back_is_left_out_of_shares() -> None:
+    steps = [(65.0, 65.0, METRICS)]
+    good = time_of(7, (0.0, 100.0), steps, (70.0, 90.0))
+    back = [time_of(8, (0.0, -3500.0), steps, None), time_of(9, (0.0, 100.0), steps, (90.0, 70.0))]
+    assert of_one_clock([good, *back, time_of(10, (0.0, 30.0), steps, None)]) == [good]
 
 
 def test_a_part_that_was_not_measured_counts_as_nothing() -> None:
