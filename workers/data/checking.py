@@ -37,7 +37,7 @@ WORDS = {
     "output_size": "the output is too long",
     "output_literal": "the output is no literal, None, or not finite",
     "unanswerable": "the answer cannot be written in the form that is asked for",
-    "wall": "the machine was too busy to tell",
+    "wall": "the machine was too busy to tell, or its sandbox failed",
 }
 """The reasons of `validate_proposals` in words; kinds of task add their own."""
 

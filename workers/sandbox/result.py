@@ -41,6 +41,11 @@ class Result:
     is_lost: bool = False
     """True: the sandbox's own process died twice. This is no verdict on the program."""
 
+    @property
+    def is_undecided(self) -> bool:
+        """The machine ended the call, not the program."""
+        return self.from_wall or self.is_lost
+
 
 @dataclass(frozen=True)
 class Script:

@@ -109,7 +109,7 @@ def agree(first: Sequence[Result], second: Result) -> Result:
     once, again = first
     for result in (once, again, second):
         # A call that was cut off, or never made because an earlier one was, says nothing about determinism.
-        if result.from_wall or result.status is Status.TIMEOUT:
+        if result.is_undecided or result.status is Status.TIMEOUT:
             return result
     for other in (again, second):
         if other.status is not once.status or other.error_type != once.error_type:

@@ -117,7 +117,7 @@ class Judge:
         if not needed:
             return _of(0.0)
         found = [results[call] for call in needed]
-        if any(result.from_wall for result in found):
+        if any(result.is_undecided for result in found):
             return Judged(Correctness.UNKNOWN)
         expected = kind.expected(answer.entry, self.num_shown_of(answer.entry))
         passed = sum(
@@ -168,10 +168,10 @@ def _was_not_run(result: Result) -> bool:
 
 
 def _has_changed(entry: Entry, results: dict[tuple[str, str], Result]) -> bool:
-    """Whether a definite result differs from the stored one; a wall-clock timeout proves nothing."""
+    """Whether a definite result differs from the stored one; one that the machine ended proves nothing."""
     found = [results[entry.program, text] for text in entry.inputs]
     return any(
-        not result.from_wall and not same_value(result.value or "", value)
+        not result.is_undecided and not same_value(result.value or "", value)
         for result, value in zip(found, entry.outputs, strict=True)
     )
 

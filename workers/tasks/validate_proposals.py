@@ -20,6 +20,7 @@ MALFORMED = "malformed"
 REPEAT = "repeat"
 HELD_OUT = "held_out"
 WALL = "wall"
+"""The machine ended a call, not the program: by the wall clock, or because the sandbox itself failed."""
 TOO_LONG = "too_long"
 PARTS = "parts"
 """It does not build on the required earlier programs: one is not called, rebound, or merely wrapped."""
@@ -184,7 +185,7 @@ _FAILED = {Status.OUTPUT_TOO_LARGE: "output_size", Status.NOT_LITERAL: "output_l
 def _reason(results: Sequence[Result], rules: Rules) -> str:
     """The first failure among one program's calls; empty if all succeeded."""
     for result in results:
-        if result.from_wall:
+        if result.is_undecided:
             return WALL
         if result.status is Status.NONDETERMINISTIC:
             return "determinism"

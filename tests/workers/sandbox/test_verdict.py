@@ -106,6 +106,7 @@ OK_1, OK_TRUE = Result(Status.OK, "1"), Result(Status.OK, "True")
 FAILED, OTHER = Result(Status.ERROR, error_type="A", message="at 0x1"), Result(Status.ERROR, error_type="B")
 WALL, LATE = Result(Status.TIMEOUT, from_wall=True), Result(Status.TIMEOUT)
 LOST = Result(Status.KILLED, message="not run: call 1 ended the process")
+DIED = Result(Status.KILLED, is_lost=True)
 
 
 @pytest.mark.parametrize(
@@ -147,9 +148,10 @@ def test_of_two_runs_the_one_that_answered_more_counts(first: list[Result], seco
         pytest.param((FAILED, FAILED, FAILED), Status.ERROR, id="the same error"),
         pytest.param((OK_1, OK_1, WALL), Status.TIMEOUT, id="the wall clock decides nothing"),
         pytest.param((LATE, LOST, LATE), Status.TIMEOUT, id="the second call was never made"),
+        pytest.param((OK_1, OK_1, DIED), Status.KILLED, id="the sandbox died"),
     ],
 )
 def test_three_calls_must_agree(calls: tuple[Result, Result, Result], status: Status) -> None:
     result = agree(calls[:2], calls[2])
     assert result.status is status
-    assert result.from_wall is (WALL in calls)
+    assert (result.from_wall, result.is_lost) == (WALL in calls, DIED in calls)

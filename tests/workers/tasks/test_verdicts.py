@@ -11,6 +11,7 @@ from profiles.schema import Profile
 from workers.azr.buffers import Buffer
 from workers.pocket.evaluation import held_out_problems
 from workers.sandbox import Case, Limits, Result, Sandbox, Status
+from workers.sandbox.verdict import agree
 from workers.suites.held_out import held_out_of
 from workers.tasks.entry import Entry, make_entry
 from workers.tasks.items import Task
@@ -18,7 +19,7 @@ from workers.tasks.judge import Answer, Correctness, Judge
 from workers.tasks.kinds.registry import kind_of
 from workers.tasks.prompts.style import Proposal
 from workers.tasks.styles import output_rule_of
-from workers.tasks.validate_proposals import Candidate, Checked, Rules, check
+from workers.tasks.validate_proposals import UNFAIR, Candidate, Checked, Rules, check
 
 IDENTITY = "def f(a):\n    return a"
 ABS = "def f(a):\n    return abs(a)"
@@ -270,17 +271,40 @@ def test_r10_the_same_answer_runs_once_and_counts_each_time(sandbox: Sandbox) ->
     assert found == [Correctness.CORRECT] * 5 and judge.executions == 1
 
 
-class Slow:
-    """A sandbox on a machine so busy that the wall clock decides."""
+BY_THE_MACHINE = pytest.mark.parametrize(
+    "ended",
+    [
+        pytest.param(Result(Status.TIMEOUT, from_wall=True), id="by the wall clock"),
+        pytest.param(Result(Status.KILLED, is_lost=True), id="the sandbox itself failed"),
+    ],
+)
+
+
+class Ended:
+    """A sandbox whose machine ends every call."""
+
+    def __init__(self, ended: Result) -> None:
+        self._ended = ended
 
     def execute_many(self, cases: Sequence[Case]) -> list[list[Result]]:
-        return [[Result(Status.TIMEOUT, from_wall=True)] * len(case.inputs) for case in cases]
+        return [[self._ended] * len(case.inputs) for case in cases]
+
+    def check_deterministic_many(self, cases: Sequence[Case]) -> list[list[Result]]:
+        return [[agree((one, one), one) for one in results] for results in self.execute_many(cases)]
 
 
-def test_r8_what_the_machine_decided_is_unknown_and_not_wrong() -> None:
-    judge = Judge(Slow(), 3)  # type: ignore[arg-type]
+@BY_THE_MACHINE
+def test_r8_what_the_machine_decided_is_unknown_and_not_wrong(ended: Result) -> None:
+    judge = Judge(Ended(ended), 3)  # type: ignore[arg-type]
     found, retired = judge.judge([Answer(task("abd", ABS, ["3"], ["3"]), "-3")], [task("ded", ABS, ["1"], ["1"])])
     assert found == [Correctness.UNKNOWN] and not retired
+
+
+@BY_THE_MACHINE
+def test_r8_a_proposal_that_the_machine_ended_is_refused_for_a_reason_that_nobody_pays_for(ended: Result) -> None:
+    asked = Candidate("ded", Proposal(ABS, ("1",)))
+    (found,) = check([asked], Ended(ended), {"ded": ()}, step=1, rules=Rules())  # type: ignore[arg-type]
+    assert found.reason in UNFAIR
 
 
 class MostlySlow:
