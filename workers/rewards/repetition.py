@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, ClassVar, Literal
 
 from workers.rewards.reward import Case
@@ -22,14 +23,19 @@ class Repetition:
 
     def __call__(self, case: Case[object, object]) -> float:
         """From 0, if no n-gram stands twice or there is none, to nearly -1."""
-        units = self._units(case)
-        count = len(units) - self.size + 1
-        if count < 1:
-            return 0.0
-        different = {tuple(units[start : start + self.size]) for start in range(count)}
-        return len(different) / count - 1.0
+        grams = [
+            tuple(units[start : start + self.size])
+            for units in self._stretches(case)
+            for start in range(len(units) - self.size + 1)
+        ]
+        return len(set(grams)) / len(grams) - 1.0 if grams else 0.0
 
-    def _units(self, case: Case[object, object]) -> Sequence[Any]:
-        if self.unit == "token":
-            return case.rollout.completion_ids
-        return case.text if self.unit == "character" else case.text.lower().split()
+    def _stretches(self, case: Case[object, object]) -> list[Sequence[Any]]:
+        """The units of the text; of tokens, those of each reply."""
+        if self.unit != "token":
+            return [case.text if self.unit == "character" else case.text.lower().split()]
+        ids, is_own = case.rollout.completion_ids, case.rollout.is_own
+        if not is_own:
+            return [ids]
+        told = groupby(zip(is_own, ids, strict=True), key=lambda one: one[0])
+        return [[token for _, token in stretch] for own, stretch in told if own]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import cos, pi
 from typing import Any
 
 import pytest
 
-from tests.workers.rewards.cases import earned
+from tests.workers.rewards.cases import case_of, earned
+from workers.rewards.registry import part_of
 
 THOUGHT = "I wonder.</think>"
 
@@ -153,6 +155,21 @@ def test_repetition_is_the_share_of_n_grams_that_stood_before(
     options: dict[str, Any], text: str, expected: float
 ) -> None:
     assert earned("repetition", options, text) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("ids", "said", "expected"), [
+    ((1, 2, 9, 9, 9, 9, 3, 4), "..xxxx..", 0.0),
+    ((1, 2, 9, 9, 1, 2), "..xx..", -0.5),
+    ((1, 2, 9, 2, 1), "..x..", 0.0),
+    ((1, 9, 1), ".x.", 0.0),
+])  # fmt: skip
+def test_what_an_environment_says_is_no_repetition_of_the_model_and_joins_no_replies(
+    ids: tuple[int, ...], said: str, expected: float
+) -> None:
+    case = case_of("")
+    rollout = replace(case.rollout, completion_ids=ids, is_own=tuple(one == "." for one in said))
+    part = part_of("repetition", {"unit": "token", "size": 2})
+    assert part(replace(case, rollout=rollout)) == pytest.approx(expected)
 
 
 ENGLISH = "The cat sat on the mat and looked at the rain."
