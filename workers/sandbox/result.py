@@ -77,6 +77,11 @@ class ScriptResult:
     is_lost: bool = False
     """As of a `Result`."""
 
+    @property
+    def is_undecided(self) -> bool:
+        """As of a `Result`."""
+        return self.from_wall or self.is_lost
+
 
 @dataclass(frozen=True)
 class Case:

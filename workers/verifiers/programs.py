@@ -221,7 +221,7 @@ def with_function(program: str, name: str) -> str:
 
 
 def _of_call(result: Result, test: UnitTest, budget: Budget) -> _Outcome:
-    if result.from_wall or result.is_lost:
+    if result.is_undecided:
         return _Outcome(None, result.message)
     if result.status is not Status.OK:
         return _failed(result, result.error_type, result.message, budget)
@@ -234,7 +234,7 @@ def _of_call(result: Result, test: UnitTest, budget: Budget) -> _Outcome:
 
 def _of_script(result: ScriptResult, test: UnitTest, budget: Budget) -> _Outcome:
     assert isinstance(test, Pair)
-    if result.from_wall or result.is_lost:
+    if result.is_undecided:
         return _Outcome(None, result.message)
     if outcome_of_script(result, test.output)[0]:
         return _Outcome(True)

@@ -19,7 +19,7 @@ from tests.workers.sandbox.attack import (
 RESOURCES = [
     attack(1, "busy loop", "while True: pass", TIMEOUT),
     attack(2, "sleep", "time.sleep(1000)", ERROR),
-    attack(2, "deadlock", "import threading\nlock = threading.Lock()\nlock.acquire()\nlock.acquire()", TIMEOUT),
+    attack(2, "deadlock", "import threading\nlock = threading.Lock()\nlock.acquire()\nlock.acquire()", KILLED, TIMEOUT),
     attack(3, "huge string", "return len('a' * (1 << 40))", MEMORY),
     attack(4, "list growth", "x = [0]\nwhile True: x += x", MEMORY, TIMEOUT),
     attack(4, "many small objects", "x = []\nwhile True: x.append([len(x)])", MEMORY, TIMEOUT),

@@ -144,6 +144,9 @@ def decide(
         if operation == seccomp.LOAD:
             (accumulator,) = struct.unpack_from("=I", data, value)
             continue
+        if operation == seccomp.AND:
+            accumulator &= value
+            continue
         holds = {
             seccomp.JUMP_EQUAL: accumulator == value,
             seccomp.JUMP_AT_LEAST: accumulator >= value,
@@ -152,7 +155,8 @@ def decide(
         place += if_true if holds else if_false
 
 
-MMAP, MPROTECT, READ, GETPID, FORK, OPENAT, CLOCK = 9, 10, 0, 39, 57, 257, 228
+MMAP, MPROTECT, READ, GETPID, FORK, OPENAT, CLOCK, FUTEX = 9, 10, 0, 39, 57, 257, 228, 202
+WAIT, WAKE, WAIT_BITSET, PRIVATE, REAL_TIME = 0, 1, 9, 128, 256
 REFUSED, ZERO = seccomp.RET_ERRNO | seccomp.EPERM, seccomp.RET_ERRNO
 
 
@@ -170,6 +174,13 @@ REFUSED, ZERO = seccomp.RET_ERRNO | seccomp.EPERM, seccomp.RET_ERRNO
         pytest.param({"number": READ | seccomp.X32_BIT}, seccomp.RET_KILL, id="x32"),
         pytest.param({"number": READ, "arch": 0x4000_0003}, seccomp.RET_KILL, id="i386"),
         pytest.param({"number": CLOCK}, seccomp.RET_ALLOW, id="clock"),
+        pytest.param({"number": FUTEX, "arguments": (8, WAKE | PRIVATE, 1, 0, 0, 0)}, seccomp.RET_ALLOW, id="wake"),
+        pytest.param({"number": FUTEX, "arguments": (8, WAIT, 1, 0, 0, 0)}, seccomp.RET_KILL, id="wait"),
+        pytest.param(
+            {"number": FUTEX, "arguments": (8, WAIT_BITSET | PRIVATE | REAL_TIME, 0, 0, 0, 0)},
+            seccomp.RET_KILL,
+            id="wait for a time",
+        ),
     ],
 )
 def test_the_filter_decides_each_call(case: dict[str, Any], answer: int) -> None:

@@ -102,10 +102,23 @@ def test_what_was_written_before_the_end_is_kept(sandbox: Sandbox) -> None:
 
 
 def test_the_wall_clock_ends_who_waits_for_nothing(sandbox: Sandbox) -> None:
-    with Sandbox(Limits(scripts=True, modules=("_thread",), allow_weak=True), jobs=1) as box:
-        waiting = "import _thread\nlock = _thread.allocate_lock()\nlock.acquire()\nlock.acquire()"
-        result = run(box, waiting, budget=Budget(0.2, 0.5))
+    with Sandbox(Limits(scripts=True, without=("seccomp",), allow_weak=True), jobs=1) as box:
+        result = run(box, "import time\ntime.sleep(1000)", budget=Budget(0.2, 0.5))
     assert (result.status, result.from_wall) == (Status.TIMEOUT, True)
+
+
+LOCKED = "import dataclasses\nlock = dataclasses._thread.allocate_lock()\nlock.acquire()"
+
+
+@pytest.mark.parametrize("waiting", ["lock.acquire()", "lock.acquire(timeout=9)"])
+def test_a_program_that_waits_for_itself_is_wrong_and_not_without_a_verdict(sandbox: Sandbox, waiting: str) -> None:
+    if sandbox.layers["seccomp"] != OK:
+        pytest.skip("the filter ends it")
+    whole = run(sandbox, f"{LOCKED}\n{waiting}", budget=Budget(0.2, 5.0))
+    (called,) = sandbox.execute_many([Case(f"{LOCKED}\ndef f(x): {waiting}", ("1",))])[0]
+    assert (whole.status, called.status) == (Status.ERROR, Status.KILLED)
+    assert not whole.is_undecided and not called.is_undecided
+    assert run(sandbox, f"{LOCKED}\nlock.release()\nprint(lock.acquire())").stdout == b"True\n"
 
 
 def test_output_is_bounded(sandbox: Sandbox) -> None:

@@ -17,7 +17,7 @@ PROT_EXEC = 4
 OFFSET_NUMBER, OFFSET_ARCH = 0, 4
 OFFSET_ARGUMENTS = 16
 
-LOAD, JUMP_EQUAL, JUMP_AT_LEAST, JUMP_BITS, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+LOAD, AND, JUMP_EQUAL, JUMP_AT_LEAST, JUMP_BITS, RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
 
 ALLOWED = {
     "read": 0,
@@ -34,12 +34,17 @@ ALLOWED = {
     "madvise": 28,
     "exit": 60,
     "sigaltstack": 131,
-    "futex": 202,
     "exit_group": 231,
     "getrandom": 318,
     "restart_syscall": 219,
 }
 CLOCKS = {"clock_gettime": 228}
+FUTEX = 202
+FUTEX_COMMAND = 0x7F
+"""Without the flags for private locks and for the clock."""
+WAKES = {"wake": 1, "wake_op": 5, "wake_bitset": 10}
+"""What may be asked of `futex`. A process of one thread that waits for a lock would wait for ever, using no CPU: the
+wall clock would end it, which is no verdict."""
 NOT_EXECUTABLE = {"mmap": 9, "mprotect": 10}
 """Allowed unless the third argument requests executable memory."""
 ZERO = {"getpid": 39, "getppid": 110, "gettid": 186}
@@ -112,6 +117,7 @@ def assemble(*, allow_clock: bool = True) -> bytes:
         _Step(LOAD, OFFSET_NUMBER),
         _Step(JUMP_AT_LEAST, X32_BIT, if_true="kill"),
         *(_Step(JUMP_EQUAL, number, if_true="memory") for number in NOT_EXECUTABLE.values()),
+        _Step(JUMP_EQUAL, FUTEX, if_true="lock"),
         *(_Step(JUMP_EQUAL, number, if_true="allow") for number in allowed.values()),
         *(_Step(JUMP_EQUAL, number, if_true="zero") for number in ZERO.values()),
         *(_Step(JUMP_EQUAL, number, if_true="kill") for number in KILLED.values()),
@@ -121,6 +127,10 @@ def assemble(*, allow_clock: bool = True) -> bytes:
         ("memory", _Step(LOAD, OFFSET_ARGUMENTS + 2 * 8)),
         ("", _Step(JUMP_BITS, PROT_EXEC, if_true="refuse", if_false="allow")),
         ("refuse", _Step(RETURN, RET_ERRNO | EPERM)),
+        ("lock", _Step(LOAD, OFFSET_ARGUMENTS + 8)),
+        ("", _Step(AND, FUTEX_COMMAND)),
+        *(("", _Step(JUMP_EQUAL, command, if_true="allow")) for command in WAKES.values()),
+        ("", _Step(RETURN, RET_KILL)),
         ("allow", _Step(RETURN, RET_ALLOW)),
         ("zero", _Step(RETURN, RET_ERRNO)),
         ("kill", _Step(RETURN, RET_KILL)),
