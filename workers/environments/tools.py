@@ -13,6 +13,8 @@ from workers.user_code.imports import brief
 
 LONGEST = 20_000
 """Characters of a tool's result that the model sees."""
+NO_TEXT = "(no text)"
+"""What the model sees of a result that is empty."""
 
 
 class ToolEnvironment:
@@ -40,7 +42,7 @@ class ToolEnvironment:
         calls = tool_calls(reply)
         if not calls:
             return [], self.reward(self._row, reply, messages), True
-        return [{"role": "tool", "content": self._result(call)} for call in calls], 0.0, False
+        return [{"role": "tool", "content": readable(self._result(call))} for call in calls], 0.0, False
 
     def _result(self, call: ToolCall) -> str:
         if call.problem:
@@ -59,6 +61,11 @@ class ToolEnvironment:
         except Exception as error:  # the model may ask for anything; the user's tool says no
             return f"The tool {call.name} failed: {brief(error)}."
         return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text)} characters)"
+
+
+def readable(result: str) -> str:
+    """A result as a message: with some text, and without the lone surrogates that a model can write in JSON. (pure)"""
+    return result.encode("utf-8", "replace").decode() or NO_TEXT
 
 
 async def _awaited(found: Awaitable[Any]) -> Any:

@@ -20,6 +20,7 @@ from verifiers.types import Response, ResponseMessage, ToolCall
 
 from workers.environments.protocol import Message
 from workers.environments.tool_calls import tool_calls
+from workers.environments.tools import readable
 
 MODEL = "longhaul"
 _TAGGED = re.compile(r"<tool_call>.*?(?:</tool_call>|\Z)|\[TOOL_CALLS\].*", re.DOTALL)
@@ -164,6 +165,8 @@ def _plain(message: Any) -> Message:
     content = found.get("content")
     if isinstance(content, list):
         content = "".join(str(part.get("text", "")) for part in content)
+    if found["role"] == "tool":
+        content = readable(content or "")
     return {"role": str(found["role"]), "content": content or ""}
 
 

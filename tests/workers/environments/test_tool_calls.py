@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workers.environments.answers import step_of
 from workers.environments.tool_calls import LONGEST, ToolCall, tool_calls
+from workers.environments.tools import ToolEnvironment
 
 ADD = ToolCall("add", {"a": 1, "b": 2})
 BODY = '{"name": "add", "arguments": {"a": 1, "b": 2}}'
@@ -77,3 +79,31 @@ def test_any_text_has_calls_or_none_and_never_raises(reply: str) -> None:
 
 def test_only_the_end_of_a_long_reply_is_searched() -> None:
     assert tool_calls("x" * 2 * LONGEST + f"<tool_call>{BODY}</tool_call>") == [ADD]
+
+
+def echo(text: str) -> str:
+    """The same text."""
+    return text
+
+
+def fail(text: str) -> str:
+    """Nothing."""
+    raise ValueError(f"no {text}")
+
+
+class Echo(ToolEnvironment):
+    tools = (echo, fail)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("echo", "fine", "fine"),
+        ("echo", "", "(no text)"),
+        ("echo", r"\ud800", "?"),
+        ("fail", r"\ud800", "The tool fail failed: ValueError: no ?."),
+    ],
+)
+def test_whatever_a_tool_returns_is_a_message_and_ends_no_episode(name: str, text: str, said: str) -> None:
+    reply = f'<tool_call>{{"name": "{name}", "arguments": {{"text": "{text}"}}}}</tool_call>'
+    assert step_of(Echo().step([], reply)) == ([{"role": "tool", "content": said}], 0.0, False)

@@ -55,13 +55,21 @@ def double(x: int) -> int:
     """
     return 2 * x
 
+def echo(text: str) -> str:
+    """The same text.
+
+    Args:
+        text: any
+    """
+    return text
+
 def load_environment(kind="single", **options):
     data = Dataset.from_list(ROWS)
     rubric = vf.Rubric(funcs=[wrong if kind == "broken" else right])
     if kind in ("single", "broken"):
         return vf.SingleTurnEnv(dataset=data, rubric=rubric, system_prompt="Be brief.", **options)
     if kind == "tools":
-        return vf.ToolEnv(dataset=data, rubric=rubric, tools=[double], **options)
+        return vf.ToolEnv(dataset=data, rubric=rubric, tools=[double, echo], **options)
     return (Forgetful if kind == "forgetful" else Coach)(dataset=data, rubric=rubric, **options)
 '''
 
@@ -126,6 +134,9 @@ def test_tools_are_shown_and_called_and_a_call_that_is_no_json_is_said_so(own: P
         assert (said["role"], said["content"]) == ("tool", "8")
         (torn,) = runner.step(first.episode, "<tool_call>double(4)</tool_call>").result().messages
         assert torn["role"] == "tool" and torn["content"]
+        for text, shown in (("", "(no text)"), (r"\ud800", "?")):
+            odd = f'<tool_call>{{"name": "echo", "arguments": {{"text": "{text}"}}}}</tool_call>'
+            assert [one["content"] for one in runner.step(first.episode, odd).result().messages] == [shown]
         last = runner.step(first.episode, "8").result()
         assert (last.is_over, last.reward) == (True, 1.0)
 
