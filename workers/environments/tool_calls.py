@@ -52,9 +52,16 @@ def tool_calls(reply: str) -> list[ToolCall]:
 def _tagged(text: str) -> list[ToolCall]:
     if functions := _FUNCTION.findall(text):
         return [
-            ToolCall(name, {key: _value(value) for key, value in _PARAMETER.findall(body)}) for name, body in functions
+            ToolCall(name, {key: _value(value) for key, value in _PARAMETER.findall(_closed(body))})
+            for name, body in functions
         ]
     return _json(text)
+
+
+def _closed(body: str) -> str:
+    """The body up to its last closing mark: behind it, each opening mark would be searched for one to the end."""
+    before, mark, _ = body.rpartition("</parameter>")
+    return before + mark
 
 
 def _listed(text: str) -> list[ToolCall]:

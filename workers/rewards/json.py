@@ -18,6 +18,7 @@ LONGEST = 100_000
 MOST_BROKEN = 500
 """Beginnings of an object that are none; a text with more has no JSON. The decoder counts lines for each."""
 _FENCE = re.compile(r"^[ \t]{0,8}```[^\n]*\n(.*?)^[ \t]{0,8}```[ \t]*$", re.DOTALL | re.MULTILINE)
+_END = re.compile(r"^[ \t]{0,8}```[ \t]*$", re.MULTILINE)
 _START = re.compile(r"\{(?=\s{0,64}[\"}])")
 NO_JSON = object()
 
@@ -74,7 +75,9 @@ def last_json(text: str) -> Any:
     """The value of the last fenced block, else of the last object that is in no other; NO_JSON if it is none. (pure)"""
     if len(text) > LONGEST:
         return NO_JSON
-    fences = _FENCE.findall(text)
+    ends = [one.end() for one in _END.finditer(text)]
+    # Behind the last end of a block, each beginning would be searched for one to the end of the text.
+    fences = _FENCE.findall(text[: ends[-1]]) if ends else []
     try:
         return _DECODER.decode(fences[-1].strip()) if fences else _last_object(text)
     except (ValueError, RecursionError):
