@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from profiles.schema import Azr
+from workers.environments.tool_calls import tool_calls
+from workers.rewards.json import last_json
 from workers.rewards.of_profile import role_rewards_of
 from workers.rewards.reward import Case, score
 from workers.rollout.engine import Rollout
@@ -200,3 +203,20 @@ def test_special_tokens_are_taken_out_also_those_that_this_makes() -> None:
 def test_thinking_is_told_by_its_words() -> None:
     assert STYLE.is_worked("ded", "so</think><answer>1</answer>")
     assert not STYLE.is_worked("ded", " </think><answer>1</answer>")
+
+
+@pytest.mark.parametrize(
+    ("read", "opening"),
+    [
+        (response.read, "</think><answer>"),
+        (lambda text: response.element(text, "f"), "<f>"),
+        (lambda text: response.guessed(text, "f"), "f("),
+        (response.fences, "```a\n"),
+        (last_json, "```a\n"),
+        (tool_calls, "<tool_call><function=f><parameter=a>"),
+        (tool_calls, "<parameter=a>"),
+    ],
+)
+def test_openings_without_an_end_are_read_in_linear_time(read: Callable[[str], object], opening: str) -> None:
+    """Models that repeat themselves write them. In quadratic time this takes longer than a test may."""
+    read("<tool_call><function=f>" + opening * (2_000_000 // len(opening)))

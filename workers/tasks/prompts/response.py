@@ -46,6 +46,8 @@ def cut(text: str) -> str:
 
 def read(completion: str) -> Response:
     text = cut(completion)
+    if not text.endswith(END):  # else each opening would be searched for an end
+        return Response(text, "", False)
     if found := _WELL_FORMED.match(OPEN + text):
         return Response(text, found.group(1).strip(), True)
     loose = _ANSWER.search(text)
@@ -95,13 +97,21 @@ def after_comment(text: str, name: str) -> str | None:
 
 def element(text: str, name: str) -> str | None:
     """The content of the last `<name>` element."""
+    text = _up_to_last(rf"</{name}>", text)
     found = re.findall(rf"<{name}>(.*?)</{name}>", text, re.DOTALL | re.IGNORECASE)
     return found[-1].strip() if found else None
 
 
+def _up_to_last(end: str, text: str) -> str:
+    """The text up to the last match of `end`: behind it, each opening would be searched for one to the end."""
+    ends = [found.end() for found in re.finditer(end, text, re.IGNORECASE)]
+    return text[: ends[-1]] if ends else ""
+
+
 def guessed(text: str, name: str) -> str | None:
     """An answer outside any fence, found by other common notations, the most reliable first."""
-    call = re.findall(rf"\b{name}\((.*?)\)[ \t]*(?:\n|\Z)", text, re.DOTALL | re.IGNORECASE)
+    calls = _up_to_last(r"\)[ \t]*(?:\n|\Z)", text)
+    call = re.findall(rf"\b{name}\((.*?)\)[ \t]*(?:\n|\Z)", calls, re.DOTALL | re.IGNORECASE)
     answers = re.findall(rf"\bthe {name} is:?[ \t]*(.+?)\.?[ \t]*(?:\n|\Z)", text, re.IGNORECASE)
     ways = (
         after_comment(text, name),
