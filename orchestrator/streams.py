@@ -1,8 +1,11 @@
-"""Keeps a closed or broken standard stream from ending a run."""
+"""Standard streams: a closed or broken one ends no run, and a signal always ends the wait for a line."""
 
 from __future__ import annotations
 
 import os
+import select
+import signal
+import socket
 import sys
 from contextlib import suppress
 from typing import IO
@@ -29,6 +32,25 @@ def say(text: str) -> None:
         sys.stdout.flush()
     except OSError:
         silence(sys.stdout)
+
+
+def read_line() -> str:
+    """The next line of standard input; "" at its end. Call it in the main thread.
+
+    A signal that arrives between Python's last look and the system call would be seen only after the line. The byte
+    that it leaves in a socket ends `select` at once.
+    """
+    told, tell = socket.socketpair()
+    with told, tell:
+        told.setblocking(False)
+        tell.setblocking(False)
+        before = signal.set_wakeup_fd(tell.fileno(), warn_on_full_buffer=False)
+        try:
+            while sys.stdin not in select.select([sys.stdin, told], [], [])[0]:
+                told.recv(64)  # Python runs the handler between two instructions
+        finally:
+            signal.set_wakeup_fd(before)
+    return sys.stdin.readline()
 
 
 def settle() -> OSError | None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol, TextIO, TypeVar, cast
 
 from orchestrator.display.wording import harmless
+from orchestrator.streams import read_line
 from profiles.errors import LonghaulError
 
 Checked = TypeVar("Checked")
@@ -27,16 +28,23 @@ class Asker(Protocol):
     def tell(self, text: str) -> None: ...
 
 
+class Lines:
+    """Standard input, as rich reads answers from it."""
+
+    def readline(self) -> str:
+        """Raises EOFError at the end."""
+        if line := read_line():
+            return line
+        raise EOFError
+
+
 class Plain:
     """Lines on standard error and from standard input: standard output may be a pipe."""
 
     def ask(self, question: str, default: str, choices: Sequence[str] = ()) -> str:
         among = f" ({', '.join(choices)})" if choices else ""
         self.tell(f"{question}{among} [{default}]: ", end="")
-        line = sys.stdin.readline()
-        if not line:
-            raise EOFError
-        return line.strip() or default
+        return Lines().readline().strip() or default
 
     def confirm(self, question: str) -> bool:
         return self.ask(question, "no", ("yes", "no")).lower() in ("y", "yes")
@@ -60,14 +68,16 @@ class Rich:
 
         among = escape(f" ({', '.join(choices)})") if choices else ""
         asked = f"[bold]{escape(question)}[/bold]{among} [cyan]{escape(f'[{default}]')}[/cyan]"
-        answer = Prompt.ask(asked, console=self._console, default=default, show_default=False)
+        answer = Prompt.ask(
+            asked, console=self._console, default=default, show_default=False, stream=cast(TextIO, Lines())
+        )
         return str(answer).strip() or default
 
     def confirm(self, question: str) -> bool:
         from rich.markup import escape
         from rich.prompt import Confirm
 
-        return bool(Confirm.ask(escape(question), console=self._console, default=False))
+        return bool(Confirm.ask(escape(question), console=self._console, default=False, stream=cast(TextIO, Lines())))
 
     def tell(self, text: str) -> None:
         self._console.print(text, markup=False, soft_wrap=True)
