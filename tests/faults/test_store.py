@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import sqlite3
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -264,9 +265,32 @@ def test_an_attempt_s_directory_is_never_used_twice(clean: Clean, tmp_path: Path
         check_invariants(run, clean.ending)
 
 
+BACK_UPS_MAY_TAKE = """
+import sys
+from orchestrator import loop
+loop.BACKUP_SHARE = {share}
+from orchestrator.cli import main
+raise SystemExit(main(sys.argv[1:]))
+"""
+"""Of the time. A disk that is busy makes back-ups rarer; so it does not decide what a test sees."""
+EACH_CYCLE = "float('inf')"
+
+
+def finish_with_back_ups(run: Scene, share: str) -> None:
+    command = [sys.executable, "-c", BACK_UPS_MAY_TAKE.format(share=share), *run.command("--plain")[3:]]
+    master = run.launch(command)
+    assert master.end() == 0, master.text()
+
+
+def test_where_back_ups_would_take_too_much_of_the_time_cycles_have_none(tmp_path: Path) -> None:
+    with scene(tmp_path / "run", run__max_cycles=4, run__steps_per_cycle=2) as run:
+        finish_with_back_ups(run, "1e-9")
+        assert [path.name for path in run.run.backups.glob("*.db")] == ["cycle-000000.db"]
+
+
 def test_back_ups_of_the_last_cycles_are_whole_and_two_are_kept(tmp_path: Path) -> None:
-    with scene(tmp_path / "run", run__max_cycles=6, run__steps_per_cycle=2, fake__step_s=0.2) as run:
-        run.finish()
+    with scene(tmp_path / "run", run__max_cycles=6, run__steps_per_cycle=2) as run:
+        finish_with_back_ups(run, EACH_CYCLE)
         kept = sorted(run.run.backups.glob("*.db"))
         assert len(kept) == 2
         for path in kept:
@@ -323,8 +347,8 @@ def test_which_cycles_lose_their_files(backed_up: list[int], keep: int, expected
 
 
 def test_a_store_that_is_lost_comes_back_whole_although_files_of_old_cycles_are_gone(tmp_path: Path) -> None:
-    with scene(tmp_path / "run", **CYCLES, run__max_cycles=12, fake__step_s=0.15, retention__keep_cycles=2) as run:
-        run.finish()
+    with scene(tmp_path / "run", **CYCLES, run__max_cycles=12, retention__keep_cycles=2) as run:
+        finish_with_back_ups(run, EACH_CYCLE)
         there = {path.name for path in run.run.cycles.iterdir()}
         assert "0012" in there and "0001" not in there
         before = ending(run)
