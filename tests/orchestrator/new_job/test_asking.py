@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from pathlib import Path
 from collections.abc import Sequence
 
 import pytest
@@ -48,14 +49,17 @@ def test_a_wrong_answer_is_explained_and_asked_for_again() -> None:
 
 
 def test_plain_lines_are_asked_on_standard_error(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO("\n mine \nYes\nno\n"))
+    (tmp_path / "lines").write_text("\n mine \nYes\nno\n")
+    lines = (tmp_path / "lines").open()
+    monkeypatch.setattr(sys, "stdin", lines)
     plain = Plain()
     assert (plain.ask("Name", "a"), plain.ask("Name", "a", ("a", "b"))) == ("a", "mine")
     assert (plain.confirm("Sure?"), plain.confirm("Sure?")) == (True, False)
     with pytest.raises(EOFError):
         plain.ask("Name", "a")
+    lines.close()
     said = capsys.readouterr()
     assert said.out == "" and said.err.startswith("Name [a]: Name (a, b) [a]: Sure? (yes, no) [no]: ")
 
