@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import sys
-from pathlib import Path
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
