@@ -246,10 +246,13 @@ def rollout(profile: Profile, shape: Shape, work: Work) -> dict[str, int]:
     each = _itemsize(profile)
     cache = 2 * each * shape.cache_width
     reading = _reading_bytes(profile, shape)
-    prompts = max(work.prompt_tokens, min(work.prompts * work.prompt_tokens, READ_BYTES // reading))
+    overcommit = profile.sampling.overcommit
+    # A row that is set back is read again with all that it had drawn.
+    longest = work.prompt_tokens + (work.completion_tokens if overcommit > 1 else 0)
+    prompts = max(longest, min(work.prompts * work.prompt_tokens, READ_BYTES // reading))
     return {
         "cache": cache * work.rollout_rows * (work.prompt_tokens + work.completion_tokens),
-        "logits": DRAW_BYTES * work.rollout_rows * shape.vocab_size,
+        "logits": DRAW_BYTES * int(overcommit * work.rollout_rows) * shape.vocab_size,
         "prompts": reading * prompts,
         "graph": GRAPH_BYTES,
         "dequantised": _dequantised(profile, shape),

@@ -145,6 +145,9 @@ class Sampling(Section, frozen=True):
     """Engines that take over, in this order, if `engine` cannot start or go on; empty: the run stops and says why."""
     max_rows: Annotated[Positive, FREE] = 512
     """Rollouts that decode concurrently; their cache grows with this. `vllm` has its own knobs instead."""
+    overcommit: Annotated[float, Meta(ge=1, le=16), FREE] = 1.0
+    """Above 1, `native` on a GPU lets so many times `max_rows` rollouts share the cache of `max_rows`, in pages. For
+    answers that are mostly shorter than `max_completion_tokens`. docs/engines.md."""
     temperature: Annotated[float, Meta(gt=0, le=2)] = 1.0
     """Softmax temperature. log_probs are computed at the same temperature, or the ratio is biased."""
     max_prompt_tokens: Positive = 96

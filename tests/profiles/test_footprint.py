@@ -181,3 +181,11 @@ def test_logits_fill_what_a_block_takes_going_backward_and_cost_nothing(name: st
     assert head_rows_of(profile, sizes) == rows
     assert demand.phases["train"] == demand_of(profile, sizes, least).phases["train"]
     assert demand.phases.get("score", 0) <= demand.phases["train"]
+
+
+def test_rollouts_that_share_a_cache_need_logits_for_all_of_them_and_may_be_read_again_at_full_length() -> None:
+    profile = own()
+    shared = replace(profile, sampling=replace(profile.sampling, overcommit=3.0))
+    once, thrice = (demand_of(one, R1).parts["rollout"] for one in (profile, shared))
+    assert thrice["cache"] == once["cache"] and thrice["logits"] == 3 * once["logits"]
+    assert thrice["prompts"] >= once["prompts"]

@@ -46,7 +46,7 @@ def _longest_rollouts(model: Any, portions: Portions, profile: Profile, vocabula
     """
     azr, sampling = profile.azr, profile.sampling
     in_a_step = len(azr.tasks) * azr.proposals_per_task * azr.group_size
-    count = min(in_a_step, portions.max_rows)
+    count = min(in_a_step, int(portions.max_rows * sampling.overcommit))
     requests = [Request(_ids(sampling.max_prompt_tokens, vocabulary, draws), seed) for seed in range(count)]
     how = Sampling(temperature=sampling.temperature, max_new_tokens=sampling.max_completion_tokens, ignore_stop=True)
     if isinstance(portions.engine, NativeEngine) and model.device.type != "cuda":

@@ -39,7 +39,7 @@ def rehearse(model: Any, engine: Portions, update: GroupUpdate, profile: Profile
 
 
 def _longest_requests(engine: Portions, profile: Profile, vocabulary: int, draws: random.Random) -> list[Request]:
-    count = min(rollouts_held(profile), engine.max_rows)
+    count = min(rollouts_held(profile), int(engine.max_rows * profile.sampling.overcommit))
     longest = profile.sampling.max_prompt_tokens
     return [Request(_ids(longest, vocabulary, draws), seed) for seed in range(count)]
 

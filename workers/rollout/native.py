@@ -2,7 +2,7 @@
 
 Weights are never copied, so the next rollout sees an optimiser step at once. Equal prompts are read once, and finished
 rows leave the batch. On a CPU two threads each decode requests of their own: a token's tensors are so small that
-threads sharing one spend their time waiting for each other. Not done: paged caches, and caches that forget what a
+threads sharing one spend their time waiting for each other. Not done here: paged caches, and caches that forget what a
 window has left behind.
 """
 

@@ -281,7 +281,7 @@ def native_engine(model: Any, decode: Decode | None, profile: Profile | None = N
             if profile is None:
                 return GraphEngine(model, decode)
             room = room_beside_trainer(profile, shape_of(model.config.to_dict()), usable_bytes(model.device))
-            return GraphEngine(model, decode, keep_bytes=room)
+            return GraphEngine(model, decode, keep_bytes=room, overcommit=profile.sampling.overcommit)
         log.warning("decoding without CUDA graphs: %s", reason)
     return NativeEngine(model, decode)
 

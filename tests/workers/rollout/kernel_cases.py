@@ -20,6 +20,7 @@ from workers.models.adapters import linear_names
 from workers.rollout.decoder import Decoder
 from workers.rollout.engine import Sampling
 from workers.rollout.graph import kernels, triton_step
+from workers.rollout.graph.pages import PAGE
 from workers.rollout.graph.state import Shape, State
 from workers.rollout.graph.step import TorchOperations, decode_step
 from workers.rollout.graph.step_weights import Gate, Projection, Weights
@@ -73,9 +74,12 @@ def model_for(name: str) -> Any:
     return model
 
 
-def state_of(weights: Weights) -> State:
+def state_of(weights: Weights, *, is_paged: bool) -> State:
     draws = torch.Generator().manual_seed(0)
-    state = State(Shape(ROWS, LENGTH, 8), weights.caches, torch.float32, "cpu")
+    pages = ROWS * LENGTH // PAGE if is_paged else 0
+    state = State(Shape(ROWS, LENGTH, 8, pages), weights.caches, torch.float32, "cpu")
+    if is_paged:
+        state.set_pages((1 + torch.randperm(pages, generator=draws)).view(ROWS, -1).tolist())
     for cache in (*state.keys, *state.values):
         cache.normal_(generator=draws)
     state.set_sampling(Sampling(max_new_tokens=8, temperature=0.8, ignore_stop=True), [])
@@ -84,13 +88,13 @@ def state_of(weights: Weights) -> State:
     return state
 
 
-def differences(name: str) -> list[float]:
+def differences(name: str, *, is_paged: bool) -> list[float]:
     """Of logits, keys, values and log-probs, after a step of either."""
     model = model_for(name)
     weights, decoder = Weights(model), Decoder(model)
     weights.refresh()
     decoder.grow_rope(LENGTH)
-    states, logits = [state_of(weights), state_of(weights)], list[Tensor]()
+    states, logits = [state_of(weights, is_paged=is_paged) for _ in range(2)], list[Tensor]()
     for ops, state in zip((TorchOperations(), operations()), states, strict=True):
         draw = ops.draw
 

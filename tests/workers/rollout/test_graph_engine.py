@@ -125,8 +125,9 @@ import sys
 from tests.workers.rollout.kernel_cases import differences
 
 for name in sys.argv[1:]:
-    off = differences(name)
-    assert max(off) < 1e-5, (name, off)
+    for is_paged in (False, True):
+        off = differences(name, is_paged=is_paged)
+        assert max(off) < 1e-5, (name, is_paged, off)
 sys.stdout.write("same\\n")
 """
 

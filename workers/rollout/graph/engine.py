@@ -3,18 +3,23 @@
 A step costs only its memory traffic and kernels; Python adds nothing. Finished rows leave. Waiting requests take their
 slots; if none wait, the remaining rows move together into a smaller graph. The host checks every CHECK_EVERY steps, so
 a finished row may run on for up to that many steps; its extra tokens are dropped.
+
+A paged cache (`overcommit` above 1) has more slots than it has room for rows of full length. A row starts if there is
+room for its tokens so far and a page more for each row that runs. When the pages run out, the rows that started last
+are set back: they wait, and later read what they had drawn. The oldest is never set back, so all end.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from profiles import capture
 from profiles.shapes import shape_of
@@ -35,6 +40,7 @@ from workers.rollout.engine import (
 )
 from workers.rollout.graph import cuda
 from workers.rollout.graph.capture import Steps
+from workers.rollout.graph.pages import PAGE, Pages, pages_of, shared_pages
 from workers.rollout.graph.prompts import read_behind, read_prompts
 from workers.rollout.graph.state import MAX_STOPS, Shape, State
 from workers.rollout.graph.step import Operations, TorchOperations
@@ -52,12 +58,24 @@ ROUND_LENGTH = 128
 @dataclass
 class _Row:
     """The row in a slot. begun: its ids before the current reply. looked: how many of its ids have been searched for
-    stop texts. length: all its ids, while it waits for an answer; 0: it does not."""
+    stop texts. length: all its ids, while it waits for an answer; 0: it does not. drawn: its ids at the last check.
+    order: rows that started later have a higher one."""
 
     number: int
     begun: int = 0
     looked: int = 0
     length: int = 0
+    drawn: int = 0
+    order: int = 0
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """What a row that was set back has drawn so far. [T] each."""
+
+    ids: Tensor
+    log_probs: Tensor
+    entropies: Tensor
 
 
 @dataclass
@@ -75,6 +93,24 @@ class _Work:
     talks: Talks | None = None
     """For conversations."""
     done: dict[int, Rollout] = field(default_factory=dict)
+    pages: Pages | None = None
+    """If the cache is paged."""
+    set_back: dict[int, _Drawn] = field(default_factory=dict)
+    """By request number."""
+    started: int = 0
+    """Rows of a paged cache so far."""
+
+    def ids(self, number: int) -> tuple[int, ...]:
+        """The request's prompt, and what it had drawn when it was set back."""
+        drawn = self.set_back.get(number)
+        prompt = self.requests[number].prompt_ids
+        return prompt if drawn is None else (*prompt, *drawn.ids.tolist())
+
+    def soon(self, number: int, drawn: int) -> int:
+        """Tokens that the cache of a row which has drawn so many holds before the next check. A conversation, which is
+        never set back, counts whole."""
+        room = self.sampling.max_new_tokens
+        return len(self.requests[number].prompt_ids) + (room if self.talks else min(drawn + CHECK_EVERY, room))
 
 
 class GraphEngine:
@@ -86,14 +122,21 @@ class GraphEngine:
     has_queue = True
 
     def __init__(
-        self, model: Any, decode: Decode | None = None, max_rows: int = 64, keep_bytes: int = sys.maxsize
+        self,
+        model: Any,
+        decode: Decode | None = None,
+        max_rows: int = 64,
+        keep_bytes: int = sys.maxsize,
+        overcommit: float = 1.0,
     ) -> None:
-        """keep_bytes: a cache of up to this size, with its graphs, stays while the trainer works. After a larger one,
-        no cache stays. Raises EngineUnavailable, with the reason, for an unsupported model or GPU.
+        """max_rows: rows of full length that the cache holds. keep_bytes: a cache of up to this size, with its graphs,
+        stays while the trainer works. After a larger one, no cache stays. overcommit: slots for each of `max_rows`;
+        above 1 the cache is paged. Raises EngineUnavailable, with the reason, for an unsupported model or GPU.
         """
         if reason := reason_against(model):
             raise EngineUnavailable(reason)
         self.model, self.decode, self._max_rows, self._keep_bytes = model, decode, max_rows, keep_bytes
+        self._overcommit = overcommit
         self._decoder = Decoder(model)
         self._stop_ids = sorted(stop_ids_of(model))
         self._operations: Operations = operations_for(model.device)
@@ -101,10 +144,17 @@ class GraphEngine:
         self._state: State | None = None
         self._steps: Steps | None = None
         self._addresses: tuple[int, ...] = ()
+        self.set_back_rows = 0
+        """How often a row had to wait for pages and was read again."""
 
     def set_rows(self, rows: int) -> None:
-        """Decode at most so many requests side by side from now on."""
+        """The cache holds at most so many rows of full length from now on."""
         self._max_rows = rows
+
+    @property
+    def _most_rows(self) -> int:
+        """Most rows that decode side by side."""
+        return int(self._max_rows * self._overcommit)
 
     @property
     def keeps_cache(self) -> bool:
@@ -139,7 +189,11 @@ class GraphEngine:
     def _work(self, work: _Work) -> list[Rollout]:
         if not work.requests:
             return []
-        state, steps = self._prepared(work.requests, work.sampling)
+        needed = self._needed(work.requests, work.sampling)
+        state, steps = self._prepared(needed)
+        if needed.pages:
+            # Not all that a kept cache has: what is set back would depend on what was drawn before.
+            work.pages = Pages(needed.pages)
         state.set_sampling(work.sampling, () if work.sampling.ignore_stop else self._stop_ids)
         while work.waiting or work.rows:
             self._admit(work, state)
@@ -147,18 +201,23 @@ class GraphEngine:
                 self._resume(work, work.talks, state)
                 if not work.rows:
                     continue
+            self._make_room(work, state)
             step = steps(bucket_of(len(work.rows), state.shape.slots))
             for _ in range(min(CHECK_EVERY, work.sampling.max_new_tokens)):
                 step()
             self._look(work, state)
         return [work.done[number] for number in range(len(work.requests))]
 
-    def _prepared(self, requests: Sequence[Request], sampling: Sampling) -> tuple[State, Steps]:
-        """Tensors that are large enough, the current weights, and steps over both."""
+    def _needed(self, requests: Sequence[Request], sampling: Sampling) -> Shape:
         longest = max(len(request.prompt_ids) for request in requests) + sampling.max_new_tokens
-        needed = Shape(
-            min(self._max_rows, len(requests)), -(-longest // ROUND_LENGTH) * ROUND_LENGTH, sampling.max_new_tokens
-        )
+        length = -(-longest // ROUND_LENGTH) * ROUND_LENGTH
+        slots, pages = min(self._most_rows, len(requests)), 0
+        if self._overcommit > 1:
+            pages = min(self._max_rows, len(requests)) * pages_of(length)
+        return Shape(slots, length, sampling.max_new_tokens, pages)
+
+    def _prepared(self, needed: Shape) -> tuple[State, Steps]:
+        """Tensors that are large enough, the current weights, and steps over both."""
         if self._weights is None:
             self._weights = Weights(self.model)
         self._weights.refresh()
@@ -169,7 +228,7 @@ class GraphEngine:
             self._addresses = addresses
         if self._decoder.grow_rope(needed.cache_length):
             self._steps = None
-        if self._state is None or not self._state.shape.holds(needed) or self._max_rows < self._state.shape.slots:
+        if self._state is None or not self._state.shape.holds(needed) or self._most_rows < self._state.shape.slots:
             self._steps = self._state = None  # first, so that both are never there at one time
             self._state = State(needed, self._weights.caches, self._decoder.dtype, self.model.device)
         if self._steps is None:
@@ -178,23 +237,85 @@ class GraphEngine:
 
     def _admit(self, work: _Work, state: State) -> None:
         """Fill free slots. A pass over prompts stalls all rows, so wait until several can start together."""
-        free = min(state.shape.slots, self._max_rows) - len(work.rows)
-        few = len(work.rows) > 0 and free < max(1, state.shape.slots // 8)
-        if not work.waiting or few:
+        free = min(state.shape.slots, self._most_rows) - len(work.rows)
+        few = max(1, state.shape.slots // 8)
+        if not work.waiting or (work.rows and free < few):
             return
+        count = min(free, len(work.waiting))
+        if work.pages is not None:
+            count = fitting(work, work.pages, count)
+            if work.rows and count < min(few, len(work.waiting)):
+                return
         begin, device = len(work.rows), self.model.device
-        numbers = [work.waiting.pop() for _ in range(min(free, len(work.waiting)))]
+        numbers = [work.waiting.pop() for _ in range(count)]
         slots = list(range(begin, begin + len(numbers)))
-        chosen = [work.requests[number] for number in numbers]
-        read_prompts(self._decoder, state, [request.prompt_ids for request in chosen], slots)
-        uniforms = draw_uniforms([request.seed for request in chosen], work.sampling.max_new_tokens)
+        ids = [work.ids(number) for number in numbers]
+        rows = {slot: _Row(number) for slot, number in zip(slots, numbers, strict=True)}
+        read, shared, copies = self._take_pages(work, rows, state)
+        read_prompts(self._decoder, state, [ids[slot - begin] for slot in read], read, shared)
+        state.copy_pages(copies)
+        uniforms = draw_uniforms([work.requests[number].seed for number in numbers], work.sampling.max_new_tokens)
         state.begin(
             torch.tensor(slots, device=device),
-            torch.tensor([request.prompt_ids[-1] for request in chosen], device=device),
-            torch.tensor([len(request.prompt_ids) - 1 for request in chosen], device=device),
+            torch.tensor([one[-1] for one in ids], device=device),
+            torch.tensor([len(one) - 1 for one in ids], device=device),
             uniforms.to(device),
         )
-        work.rows |= {slot: _Row(number) for slot, number in zip(slots, numbers, strict=True)}
+        for slot, row in rows.items():
+            if (drawn := work.set_back.pop(row.number, None)) is not None:
+                state.restore(slot, drawn.ids, drawn.log_probs, drawn.entropies)
+                row.looked = row.drawn = len(drawn.ids)
+        work.rows |= rows
+
+    def _take_pages(
+        self, work: _Work, new: Mapping[int, _Row], state: State
+    ) -> tuple[list[int], dict[int, int], list[tuple[int, int]]]:
+        """Pages for rows that start. Returns the slots whose prompts are to be read, how many of their first tokens
+        other rows have read, and the pages to copy thereafter, (source, target)."""
+        read, shared, copies = list[int](), dict[int, int](), list[tuple[int, int]]()
+        if (pages := work.pages) is None:
+            return list(new), shared, copies
+        first = {work.requests[row.number].prompt_ids: slot for slot, row in work.rows.items()}
+        for slot, row in new.items():
+            row.order = work.started = work.started + 1
+            prompt, drawn = work.requests[row.number].prompt_ids, work.set_back.get(row.number)
+            other, whole = first.setdefault(prompt, slot), shared_pages(len(prompt))
+            pages.begin(slot, () if other == slot else pages.of(other)[:whole])
+            has_room = pages.grow(slot, work.soon(row.number, 0 if drawn is None else len(drawn.ids)))
+            assert has_room, "`fitting` has counted wrongly"
+            if other == slot or drawn is not None:
+                read.append(slot)
+                shared[slot] = 0 if other == slot else whole * PAGE
+            else:
+                copies.append((pages.of(other)[whole], pages.of(slot)[whole]))
+        _publish(work, state)
+        return read, shared, copies
+
+    def _make_room(self, work: _Work, state: State) -> None:
+        """Pages for the steps before the next check; sets rows back if there are too few."""
+        if (pages := work.pages) is None:
+            return
+        oldest_first = sorted(work.rows, key=lambda slot: work.rows[slot].order)
+        running = list(oldest_first)
+        for slot in oldest_first:
+            row = work.rows[slot]
+            while slot in running and not pages.grow(slot, work.soon(row.number, row.drawn)):
+                pages.end(running.pop())
+        self._set_back(work, state, oldest_first[len(running) :])
+        _publish(work, state)
+
+    def _set_back(self, work: _Work, state: State, slots: Sequence[int]) -> None:
+        """Let these rows, the oldest first, wait for pages."""
+        if not slots:
+            return
+        state.active[list(slots)] = 0
+        for slot in reversed(slots):
+            row = work.rows[slot]
+            outs = (state.out_ids, state.out_log_probs, state.out_entropies)
+            work.set_back[row.number] = _Drawn(*(out[slot, : row.drawn].clone() for out in outs))
+            work.waiting.append(row.number)
+        self.set_back_rows += len(slots)
+        self._free(work, state, slots)
 
     def _resume(self, work: _Work, talks: Talks, state: State) -> None:
         """Go on with conversations that have an answer. If none can decode, wait for one."""
@@ -223,6 +344,8 @@ class GraphEngine:
         """Take out finished rows."""
         count = len(work.rows)
         active, counts = torch.stack((state.active[:count], state.counts[:count])).tolist()
+        for slot, row in work.rows.items():
+            row.drawn = counts[slot]
         ended = {slot for slot, row in work.rows.items() if not active[slot] and not row.length}
         if work.stops:
             ended |= _with_stop_text(work, state.out_ids[:count].tolist(), counts)
@@ -236,12 +359,17 @@ class GraphEngine:
         """Take these rows out of their slots, and move the rest together."""
         for slot in ended:
             del work.rows[slot]
+            if work.pages is not None:
+                work.pages.end(slot)
         left = len(work.rows)
         sources = [slot for slot in sorted(work.rows) if slot >= left]
         targets = [slot for slot in range(left) if slot not in work.rows]
         state.move(sources, targets)
         for source, target in zip(sources, targets, strict=True):
             work.rows[target] = work.rows.pop(source)
+            if work.pages is not None:
+                work.pages.move(source, target)
+        _publish(work, state)
 
     def _collect(self, work: _Work, state: State, slots: Sequence[int], counts: Sequence[int]) -> None:
         longest = max(counts[slot] for slot in slots)
@@ -279,6 +407,28 @@ class GraphEngine:
     def close(self) -> None:
         self._steps = self._state = self._weights = None
         self._addresses = ()
+
+
+def _publish(work: _Work, state: State) -> None:
+    """Tell the device which pages the slots hold."""
+    if work.pages is not None and work.pages.have_changed():
+        state.set_pages(work.pages.by_slot())
+
+
+def fitting(work: _Work, pages: Pages, most: int) -> int:
+    """How many of the waiting rows, at most `most`, can start. Where none runs, one always can."""
+    prompts = {work.requests[row.number].prompt_ids for row in work.rows.values()}
+    free, running, count = pages.free, len(work.rows), 0
+    for number in reversed(work.waiting[-most:]):
+        prompt, drawn = work.requests[number].prompt_ids, work.set_back.get(number)
+        needed = pages_of(work.soon(number, 0 if drawn is None else len(drawn.ids)))
+        needed -= shared_pages(len(prompt)) if prompt in prompts else 0
+        growing = 0 if work.talks else running + count
+        if running + count and needed + growing > free:
+            break
+        prompts.add(prompt)
+        free, count = free - needed, count + 1
+    return count
 
 
 def _with_stop_text(work: _Work, ids: Sequence[Sequence[int]], counts: Sequence[int]) -> set[int]:

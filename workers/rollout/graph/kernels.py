@@ -236,6 +236,17 @@ def whole_norms(
 
 
 @triton.jit
+def _place_of(row, key_head, position, table, cache_length, KEY_HEADS: tl.constexpr, PAGE: tl.constexpr):
+    """Number of a token's vector in a cache. Only the host changes the table, between two steps."""
+    if PAGE > 0:
+        page = tl.load(table + row * (cache_length // PAGE) + position // PAGE)
+        found = (page * KEY_HEADS + key_head).to(tl.int64) * PAGE + position % PAGE
+    else:
+        found = (row * KEY_HEADS + key_head).to(tl.int64) * cache_length + position
+    return found
+
+
+@triton.jit
 def _norm_weight(q_norm, k_norm, head, lanes, inside, HEADS: tl.constexpr, IS_WHOLE: tl.constexpr, DIM, PLUS_ONE):
     """The norm's weights of a head of queries or keys."""
     at, of_keys = lanes, lanes
@@ -263,6 +274,7 @@ def rope_write(
     query,
     keys,
     values,
+    table,
     num_rows,
     N,
     R,
@@ -286,13 +298,14 @@ def rope_write(
     VALUES_ARE_KEYS: tl.constexpr,
     FUSED: tl.constexpr,
     GROWS: tl.constexpr,
+    PAGE: tl.constexpr,
     SPLITS: tl.constexpr,
     RANK: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     CHAINED: tl.constexpr,
 ):
     """Norms and rotates queries, [M, HEADS, DIM]; writes normed and rotated keys, and values, into the caches [slots,
-    KEY_HEADS, T, DIM].
+    KEY_HEADS, T, DIM], or if PAGE is not 0 [pages, KEY_HEADS, PAGE, DIM]. table: the pages of each slot.
 
     The first ROTATED dimensions of a head are rotated, in two parts of at most HALF lanes; the rest, at most REST
     lanes, is not. NORM: "", "head" or "whole", whose factors `whole_norms` made. FUSED: one matrix computes all.
@@ -365,11 +378,9 @@ def rope_write(
     if head < HEADS:
         place = query + (row * HEADS + head) * DIM
     elif head < HEADS + KEY_HEADS:
-        slot = (row * KEY_HEADS + head - HEADS).to(tl.int64)
-        place = keys + (slot * cache_length + position) * DIM
+        place = keys + _place_of(row, head - HEADS, position, table, cache_length, KEY_HEADS, PAGE) * DIM
     else:
-        slot = (row * KEY_HEADS + head - HEADS - KEY_HEADS).to(tl.int64)
-        place = values + (slot * cache_length + position) * DIM
+        place = values + _place_of(row, head - HEADS - KEY_HEADS, position, table, cache_length, KEY_HEADS, PAGE) * DIM
     tl.store(place + low, first.to(tl.bfloat16), mask=inside)
     tl.store(place + high, second.to(tl.bfloat16), mask=inside)
     if REST > 0:
@@ -387,6 +398,7 @@ def attend(
     query,
     keys,
     values,
+    table,
     positions,
     tops,
     sums,
@@ -403,10 +415,12 @@ def attend(
     HAS_CAP: tl.constexpr,
     SPLITS: tl.constexpr,
     BLOCK: tl.constexpr,
+    PAGE: tl.constexpr,
     CHAINED: tl.constexpr,
 ):
     """Attention of one token per row over the keys up to its position, or the last WINDOW of them; each split handles
-    its portion of them. WIDTH: lanes of a head, of which DIM are there."""
+    its portion of them. WIDTH: lanes of a head, of which DIM are there. PAGE: as for `rope_write`, a multiple of BLOCK.
+    """
     row, key_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     group: tl.constexpr = HEADS // KEY_HEADS
     members = tl.arange(0, GROUP)
@@ -426,6 +440,8 @@ def attend(
     begin = first + split * portion
     end = tl.minimum(begin + portion, length)
     base = (row * KEY_HEADS + key_head).to(tl.int64) * cache_length * DIM
+    if PAGE > 0:
+        base = base * 0
     top = tl.full((GROUP,), -1e30, tl.float32)
     total = tl.zeros((GROUP,), tl.float32)
     acc = tl.zeros((GROUP, WIDTH), tl.float32)
@@ -435,7 +451,15 @@ def attend(
         is_key, is_value = inside[None, :], inside[:, None]
         if DIM != WIDTH:
             is_key, is_value = is_key & is_dim[:, None], is_value & is_dim[None, :]
-        k = tl.load(keys + base + places[None, :] * DIM + dims[:, None], mask=is_key, other=0.0)
+        if PAGE == 0:
+            offset = places * DIM
+        elif WINDOW == 0:
+            base = _place_of(row, key_head, at, table, cache_length, KEY_HEADS, PAGE) * DIM
+            offset = tl.arange(0, BLOCK) * DIM
+        else:  # windows begin anywhere, so a block may lie in two pages
+            page = tl.load(table + row * (cache_length // PAGE) + places // PAGE, mask=inside, other=0)
+            offset = ((page * KEY_HEADS + key_head).to(tl.int64) * PAGE + places % PAGE) * DIM
+        k = tl.load(keys + base + offset[None, :] + dims[:, None], mask=is_key, other=0.0)
         scores = tl.dot(q, k) * scale
         if HAS_CAP:
             scores = _capped(scores, cap)
@@ -444,7 +468,7 @@ def attend(
         shrink = tl.exp(top - above)
         weights = tl.where(inside[None, :], tl.exp(scores - above[:, None]), 0.0)
         total = total * shrink + tl.sum(weights, 1)
-        v = tl.load(values + base + places[:, None] * DIM + dims[None, :], mask=is_value, other=0.0)
+        v = tl.load(values + base + offset[:, None] + dims[None, :], mask=is_value, other=0.0)
         acc = acc * shrink[:, None] + tl.dot(weights.to(tl.bfloat16), v)
         top = above
     place = (row * HEADS + heads) * SPLITS + split

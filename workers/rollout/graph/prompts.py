@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -14,18 +14,26 @@ from workers.rollout.graph.state import State
 Prompt = tuple[int, ...]
 
 
-def read_prompts(decoder: Decoder, state: State, prompts: Sequence[Prompt], slots: Sequence[int]) -> None:
+def read_prompts(
+    decoder: Decoder, state: State, prompts: Sequence[Prompt], slots: Sequence[int], shared: Mapping[int, int]
+) -> None:
     """Keys and values of each prompt's tokens except the last, which the first decode step reads like any other
-    token. Equal prompts are read once."""
+    token. Equal prompts are read once. shared: how many tokens at the begin of a slot other rows have read."""
     slots_of: dict[Prompt, list[int]] = {}
     for prompt, slot in zip(prompts, slots, strict=True):
         if len(prompt) > 1:
             slots_of.setdefault(prompt[:-1], []).append(slot)
     for part in parts(list(slots_of), decoder.readable_tokens()):
-        _read_part(decoder, state, part, [slots_of[prompt] for prompt in part])
+        _read_part(decoder, state, part, [slots_of[prompt] for prompt in part], shared)
 
 
-def _read_part(decoder: Decoder, state: State, prompts: Sequence[Prompt], slots: Sequence[Sequence[int]]) -> None:
+def _read_part(
+    decoder: Decoder,
+    state: State,
+    prompts: Sequence[Prompt],
+    slots: Sequence[Sequence[int]],
+    shared: Mapping[int, int],
+) -> None:
     device, longest = decoder.model.device, max(map(len, prompts))
     # Padded on the right. Under a causal mask no token sees the padding, and a decode step overwrites a position before
     # reading it.
@@ -33,21 +41,41 @@ def _read_part(decoder: Decoder, state: State, prompts: Sequence[Prompt], slots:
     positions = torch.arange(longest, device=device)[None]
     rows = torch.tensor([slot for each in slots for slot in each], device=device)
     which = torch.tensor([number for number, each in enumerate(slots) for _ in each], device=device)
-    layers = list(zip(state.keys, state.values, strict=True))
+    kept = _kept(state, prompts, slots, shared, rows)
     scale = decoder.architecture.attention_scale
     masks: dict[int | None, Tensor] = {}
     if any(layer.window is not None and layer.window < longest for layer in decoder.layers) or decoder.has_cap:
         masks = decoder.masks(positions <= positions.T, positions[0], positions[0])
 
     def attend(number: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        for cache, new in zip(layers[number], (key, value), strict=True):
-            cache[rows, :, :longest] = new[which]
+        if kept is None:
+            state.keys[number][rows, :, :longest], state.values[number][rows, :, :longest] = key[which], value[which]
+        else:
+            of_rows, places = kept
+            state.write(number, of_rows, places, key.transpose(1, 2)[which], value.transpose(1, 2)[which])
         if (masks and decoder.layers[number].window is not None) or decoder.has_cap:
             return decoder.attention(query, key, value, masks[decoder.layers[number].window])
         is_grouped = query.shape[1] != key.shape[1]
         return scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=is_grouped)
 
     decoder.run_layers(ids, positions, attend)
+
+
+def _kept(
+    state: State, prompts: Sequence[Prompt], slots: Sequence[Sequence[int]], shared: Mapping[int, int], rows: Tensor
+) -> tuple[Tensor, Tensor] | None:
+    """(slots, [R, 1]; which of its tokens each of them keeps, [R, T]). None: all, as the cache is not paged.
+
+    Padding and what others have read go to the place of the last token, which the first decode step overwrites before
+    it is read.
+    """
+    if state.table is None:
+        return None
+    device, places = rows.device, torch.arange(max(map(len, prompts)), device=rows.device)
+    lengths = torch.tensor([len(prompt) for prompt, each in zip(prompts, slots, strict=True) for _ in each])
+    firsts = torch.tensor([shared.get(slot, 0) for each in slots for slot in each])
+    lengths, firsts = lengths.to(device)[:, None], firsts.to(device)[:, None]
+    return rows[:, None], torch.where((places >= firsts) & (places < lengths), places, lengths)
 
 
 def read_behind(
@@ -72,14 +100,13 @@ def _read_behind(
     width = max(first + len(one) for first, one in zip(begins, new, strict=True))
     mask = (torch.arange(width, device=device) <= positions[..., None])[:, None]  # [R, 1, K, T]
     slots_of_new, places_of_new = rows[:, None].expand_as(positions)[is_new], positions[is_new]
-    layers = list(zip(state.keys, state.values, strict=True))
     near = positions[:, None, :, None] - torch.arange(width, device=device)  # [R, 1, K, T]
 
     def attend(number: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         window = decoder.layers[number].window
-        for cache, more in zip(layer := layers[number], (key, value), strict=True):
-            cache[slots_of_new, :, places_of_new] = more.transpose(1, 2)[is_new]
-        keys, values = (cache[rows, :, :width] for cache in layer)
+        new_keys, new_values = (more.transpose(1, 2)[is_new] for more in (key, value))
+        state.write(number, slots_of_new, places_of_new, new_keys, new_values)
+        keys, values = state.read(number, rows, width)
         return decoder.attention(query, keys, values, mask if window is None else mask & (near < window))
 
     decoder.run_layers(ids, positions, attend)

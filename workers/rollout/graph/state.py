@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from workers.rollout.engine import Sampling
+from workers.rollout.graph.pages import PAGE
 
 MAX_STOPS = 8
 """Most stop tokens that a step compares with."""
@@ -22,31 +23,36 @@ class Shape:
     slots: int
     """Most rows that decode side by side."""
     cache_length: int
-    """Most tokens of a row, including the prompt."""
+    """Most tokens of a row, including the prompt. In a paged cache a multiple of PAGE."""
     room: int
     """Most tokens that a row may draw."""
+    pages: int = 0
+    """Pages that rows share; 0: the cache is not paged, and each slot has room for `cache_length` tokens."""
 
     def holds(self, other: Shape) -> bool:
-        return all(getattr(self, name) >= getattr(other, name) for name in ("slots", "cache_length", "room"))
+        return (self.pages > 0) == (other.pages > 0) and all(
+            getattr(self, name) >= getattr(other, name) for name in ("slots", "cache_length", "room", "pages")
+        )
 
 
 class State:
-    """All on the device. keys, values: per layer [slots, key heads, cache_length, head_dim]."""
+    """All on the device. keys, values: per layer [slots, key heads, cache_length, head_dim], or if the cache is paged
+    [1 + pages, key heads, PAGE, head_dim]."""
 
     def __init__(self, shape: Shape, caches: Sequence[tuple[int, int]], dtype: torch.dtype, device: Any) -> None:
         """caches: key heads and head_dim of each layer."""
         self.shape = shape
+        places = (shape.pages + 1, PAGE) if shape.pages else (shape.slots, shape.cache_length)
         self.keys, self.values = (
-            [
-                torch.zeros(shape.slots, heads, shape.cache_length, dim, dtype=dtype, device=device)
-                for heads, dim in caches
-            ]
+            [torch.zeros(places[0], heads, places[1], dim, dtype=dtype, device=device) for heads, dim in caches]
             for _ in range(2)
         )
 
         def per_slot(dtype: torch.dtype = torch.int32, *more: int) -> Tensor:
             return torch.zeros(shape.slots, *more, dtype=dtype, device=device)
 
+        self.table = per_slot(torch.int32, shape.cache_length // PAGE) if shape.pages else None
+        """The pages of each slot, in order of its tokens; 0 where it has none. None: the cache is not paged."""
         self.tokens, self.positions, self.counts, self.active = (per_slot() for _ in range(4))
         self.out_ids = per_slot(torch.int32, shape.room)
         self.out_log_probs, self.out_entropies, self.uniforms = (per_slot(torch.float32, shape.room) for _ in range(3))
@@ -77,13 +83,56 @@ class State:
         self.uniforms[slot, count : count + len(uniforms)] = uniforms
         self.active[slot] = 1
 
+    def restore(self, slot: int, ids: Tensor, log_probs: Tensor, entropies: Tensor) -> None:
+        """Put back what a row that has just begun had drawn before. [<= room] each."""
+        count = len(ids)
+        self.counts[slot] = count
+        self.out_ids[slot, :count], self.out_log_probs[slot, :count] = ids, log_probs
+        self.out_entropies[slot, :count] = entropies
+
+    def set_pages(self, held: Sequence[Sequence[int]]) -> None:
+        """The pages of the first slots from now on; the others have none."""
+        assert self.table is not None
+        width = self.table.shape[1]
+        self.table.zero_()
+        if held:
+            table = [[*pages, *[0] * (width - len(pages))] for pages in held]
+            self.table[: len(held)] = torch.tensor(table, dtype=torch.int32, device=self.table.device)
+
+    def copy_pages(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy pages, (source, target) each. No target may be a source."""
+        if not pairs:
+            return
+        source, target = torch.tensor(pairs, device=self.tokens.device).T
+        for cache in (*self.keys, *self.values):
+            cache[target] = cache[source]
+
+    def write(self, layer: int, slots: Tensor, positions: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Store keys and values, [..., key heads, head_dim], at these places of these slots, [...] each."""
+        pages, places = slots, positions
+        if self.table is not None:
+            pages, places = self.table[slots, positions // PAGE].long(), positions % PAGE
+        self.keys[layer][pages, :, places], self.values[layer][pages, :, places] = keys, values
+
+    def read(self, layer: int, slots: Tensor, length: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of the first `length` places of these slots, [R, key heads, length, head_dim]."""
+        keys, values = self.keys[layer], self.values[layer]
+        if self.table is None:
+            return keys[slots, :, :length], values[slots, :, :length]
+        pages = self.table[slots, : -(-length // PAGE)].long()  # [R, P]
+        keys, values = (
+            cache[pages].transpose(1, 2).flatten(2, 3)[:, :, :length]  # from [R, P, key heads, PAGE, head_dim]
+            for cache in (keys, values)
+        )
+        return keys, values
+
     def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """Move rows to other slots. No target may be a source."""
+        """Move rows to other slots, without their pages. No target may be a source."""
         if not sources:
             return
         device = self.tokens.device
         source, target = torch.tensor(sources, device=device), torch.tensor(targets, device=device)
-        for cache in (*self.keys, *self.values):
+        for cache in (*self.keys, *self.values) if self.table is None else ():
             cache[target] = cache[source]
         for one in (
             self.tokens,

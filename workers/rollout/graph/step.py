@@ -129,16 +129,15 @@ class TorchOperations:
         growth, first = heads.growth
         if growth:
             query = query * (1 + growth * torch.log1p(torch.floor(positions / first)))[:, None, None].to(query.dtype)
-        keys, values = state.keys[layer], state.values[layer]
         everyone = torch.arange(rows, device=parts.device)
-        keys[everyone, :, positions], values[everyone, :, positions] = key, value
+        state.write(layer, everyone, positions, key, value)
         length = int(positions.max()) + 1
         places = torch.arange(length, device=parts.device)
         seen = places <= positions[:, None]  # [M, T]
         if heads.window:
             seen &= places > positions[:, None] - heads.window
         query = query.view(rows, heads.keys, -1, heads.width)
-        keys, values, mask = keys[:rows, :, :length], values[:rows, :, :length], seen[:, None, None]
+        (keys, values), mask = state.read(layer, everyone, length), seen[:, None, None]
         if not heads.cap:
             mixed = scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=heads.scale)
         else:

@@ -14,6 +14,7 @@ from workers.models.nf4 import levels
 from workers.rollout.graph import kernels, product_kernels
 from workers.rollout.graph.cuda import can_chain
 from workers.rollout.graph.cuts import KEY_BLOCK, blocks_of, key_splits, launch_for
+from workers.rollout.graph.pages import PAGE
 from workers.rollout.graph.state import State
 from workers.rollout.graph.step_weights import Adapters, Gate, Heads, Layer, Matrix, Projection, Sum, Weights
 
@@ -168,6 +169,7 @@ class TritonOperations:
             query,
             state.keys[layer],
             state.values[layer],
+            self.or_nothing(state.table),
             state.positions,
             tops,
             sums,
@@ -184,6 +186,7 @@ class TritonOperations:
             HAS_CAP=heads.cap != 0.0,
             SPLITS=splits,
             BLOCK=KEY_BLOCK if width <= 256 else KEY_BLOCK // 2,
+            PAGE=0 if state.table is None else PAGE,
             num_warps=4,
             **({} if width <= 128 else {"num_stages": 2}),
             **self.chain,
@@ -257,6 +260,7 @@ class TritonOperations:
             query,
             state.keys[layer],
             state.values[layer],
+            self.or_nothing(state.table),
             rows,
             parts.columns,
             extra,
@@ -279,6 +283,7 @@ class TritonOperations:
             HAS_VALUE_NORM=heads.has_value_norm,
             VALUES_ARE_KEYS=heads.values_are_keys,
             GROWS=growth != 0.0,
+            PAGE=0 if state.table is None else PAGE,
             num_warps=1,
             **common,
         )
