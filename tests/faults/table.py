@@ -186,6 +186,10 @@ TAIL = """
   each command).
 - After each, invariants are checked (`tests/faults/invariants.py`): one line of checkpoints from the head, every byte
   as hashed, nothing twice, nothing missing, no process left, a sound store.
+- **Very long runs**: `python -m benchmarks soak` watches what grows. In 20,000 cycles of the fake trainer (two busy
+  cores, 1.9 hours, 2026-11-26) entries of directories stayed at 1,148 to 1,157, descriptors at 12 to 15 and the threads
+  at 1; the master took 46 to 64 ms of a core for each cycle, as many at the end as at the begin, and its memory rose
+  ever more slowly, from 51 MiB to 62 MiB. The store grows by 5.4 kB a cycle.
 - **Mutants**: with one sync, order or check taken out of the code, a test must fail (`tests/faults/test_mutants.py`).
 
 Not tried: a disk that lies about fsync; NFS, SMB and Lustre themselves.
