@@ -236,7 +236,8 @@ class GraphEngine:
         return self._state, self._steps
 
     def _admit(self, work: _Work, state: State) -> None:
-        """Fill free slots. A pass over prompts stalls all rows, so wait until several can start together."""
+        """Fill free slots. A pass over prompts stalls all rows, so wait until several can start together, or until an
+        eighth of the pages is free."""
         free = min(state.shape.slots, self._most_rows) - len(work.rows)
         few = max(1, state.shape.slots // 8)
         if not work.waiting or (work.rows and free < few):
@@ -244,7 +245,9 @@ class GraphEngine:
         count = min(free, len(work.waiting))
         if work.pages is not None:
             count = fitting(work, work.pages, count)
-            if work.rows and count < min(few, len(work.waiting)):
+            if not count or (
+                count < min(few, len(work.waiting)) and work.rows and work.pages.free < work.pages.count / 8
+            ):
                 return
         begin, device = len(work.rows), self.model.device
         numbers = [work.waiting.pop() for _ in range(count)]

@@ -27,6 +27,7 @@ class Pages:
     """Hands out the pages 1 to `count`."""
 
     def __init__(self, count: int) -> None:
+        self.count = count
         self._free = list(range(count, 0, -1))
         self._users = [0] * (count + 1)
         self._held: dict[int, list[int]] = {}
