@@ -10,8 +10,8 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import fsum
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from orchestrator.display.browse import Entry
@@ -104,7 +104,8 @@ class Metric:
 
     @property
     def mean(self) -> float:
-        return fmean(self.values[-NEWEST_STEPS:])
+        newest = self.values[-NEWEST_STEPS:]
+        return fsum(value / len(newest) for value in newest)  # the sum of the largest floats would be none
 
     def as_json(self) -> dict[str, Any]:
         newest = self.values[-NEWEST_STEPS:]

@@ -49,11 +49,17 @@ class Chart:
     """What one value of the x axis is."""
 
 
+LARGEST = 1e300
+"""Axes end here: the difference of two larger numbers may be none."""
+
+
 def nice_ticks(low: float, high: float, most: int = 5) -> list[float]:
     """About `most` round numbers that span `low` to `high`."""
-    if not (math.isfinite(low) and math.isfinite(high)) or high <= low:
-        high = low + 1.0 if math.isfinite(low) else 1.0
-        low = low if math.isfinite(low) else 0.0
+    if not (math.isfinite(low) and math.isfinite(high)):
+        low = high = low if math.isfinite(low) else 0.0
+    low, high = (max(-LARGEST, min(one, LARGEST)) for one in (low, high))
+    if high <= low:
+        high = low + max(1.0, abs(low) / 1e6)
     rough = (high - low) / max(1, most - 1)
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough * (1 - 1e-9))

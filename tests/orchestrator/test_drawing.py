@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -158,3 +159,11 @@ def test_cells_are_cut_to_their_column() -> None:
 )
 def test_axes_have_round_numbers(low, high, ticks) -> None:
     assert nice_ticks(low, high) == ticks
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(1e17, 1e17), (-1.7e308, 1.7e308), (1.7e308, 1.7e308), (0.0, math.inf), (math.nan, 1.0)]
+)
+def test_the_largest_numbers_have_axes_too(low, high) -> None:
+    ticks = nice_ticks(low, high)
+    assert 2 <= len(ticks) <= 10 and all(math.isfinite(tick) for tick in ticks) and ticks[0] < ticks[-1]
