@@ -62,7 +62,7 @@ def run_all(jobs: Sequence[Job], lanes: Sequence[list[int]], minutes: float, roo
         time.sleep(0.5)
         for lane, (job, process) in list(running.items()):
             if process.poll() is not None:
-                curves[job.name] = _curve_or_why_not(root, job)
+                curves[job.name] = curve_or_why_not(root, job)
                 print(f"{job.name}: {curves[job.name]['state']}", file=sys.stderr, flush=True)
                 del running[lane]
     return curves
@@ -101,7 +101,7 @@ def run_to_its_end(job: Job) -> Path:
     return root / job.name
 
 
-def _curve_or_why_not(root: Path, job: Job) -> dict[str, Any]:
+def curve_or_why_not(root: Path, job: Job) -> dict[str, Any]:
     """The curve of a run, or why there is none, so that a failed run does not lose the others' curves."""
     try:
         return read_curve(root / job.name)

@@ -81,8 +81,8 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     args.contenders = args.contenders or (["native"] if args.profile_time or args.check else list(known))
     if unknown := sorted(set(args.contenders) - set(known)):
         parser.error(f"there is no contender {', '.join(unknown)}; known here: {', '.join(known)}")
-    if args.lengths == "real" and (args.decode or args.check or args.profile_time):
-        parser.error("--lengths real cannot be combined with --decode, --check or --profile-time")
+    if args.lengths == "real" and (args.check or args.profile_time):
+        parser.error("--lengths real cannot be combined with --check or --profile-time")
     if min(args.group_size) < 2:
         parser.error("--group-size must be at least 2: rewards of one completion cannot differ")
     return args

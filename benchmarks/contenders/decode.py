@@ -61,20 +61,18 @@ def run_vllm(work: Workload, model: Path, quantized: bool, share: float, meter: 
         write_adapter(work, Path(folder))
         llm = LLM(str(model), **settings)
         adapter = LoRARequest("adapter", 1, folder)
-        sampling = SamplingParams(
-            temperature=1.0,
-            max_tokens=work.completion,
-            ignore_eos=True,
-            logprobs=0,
-            detokenize=False,
-        )
 
         def rollout(step: int) -> None:
-            prompts = [{"prompt_token_ids": list(work.prompt_ids(step))} for _ in range(work.group_size)]
+            wanted = work.lengths(step)
+            prompts = [{"prompt_token_ids": list(work.prompt_ids(step))} for _ in wanted]
+            sampling = [
+                SamplingParams(temperature=1.0, max_tokens=length, ignore_eos=True, logprobs=0, detokenize=False)
+                for length in wanted
+            ]
             outputs = llm.generate(prompts, sampling, lora_request=adapter, use_tqdm=False)
-            lengths = {len(one.outputs[0].token_ids) for one in outputs}
-            if lengths != {work.completion}:
-                raise ValueError(f"completions have {sorted(lengths)} tokens, not {work.completion}")
+            lengths = tuple(len(one.outputs[0].token_ids) for one in outputs)
+            if lengths != wanted:
+                raise ValueError(f"completions have {lengths} tokens, not {wanted}")
 
         for_steps(work, rollout, meter, budget)
 

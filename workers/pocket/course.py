@@ -1,12 +1,14 @@
-"""Training courses: corpus, vocabulary and evaluation problems of each shipped pocket model."""
+"""Training courses: corpus, vocabulary and evaluation problems of each shipped pocket model, and of both together."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from random import Random
 
 from workers.pocket import corpus, evaluation
+from workers.pocket.example import Example
 from workers.pocket.gate import GateProblem
 from workers.pocket.shards import Draw
 from workers.pocket.tokenizer import PROGRAMS
@@ -14,6 +16,16 @@ from workers.pocket.vocabulary import Vocabulary
 from workers.pocket.word_problems.corpus import WordRecipe, held_out_stories
 from workers.pocket.word_problems.corpus import make_example as make_story
 from workers.pocket.word_problems.speech import WORD_PROBLEMS
+
+
+@dataclass(frozen=True)
+class BothRecipe:
+    """Composition of the corpus of both languages. words_share: share of word problems."""
+
+    programs: corpus.Recipe
+    word_problems: WordRecipe
+    worked_share: float
+    words_share: float = 0.35
 
 
 @dataclass(frozen=True)
@@ -26,7 +38,7 @@ class Course:
     """
 
     vocabulary: Vocabulary
-    recipe: corpus.Recipe | WordRecipe
+    recipe: corpus.Recipe | WordRecipe | BothRecipe
     draw: Draw
     problems: Callable[..., Sequence[GateProblem]]
     shown_share: float = 0.11
@@ -46,4 +58,22 @@ def word_problems(worked_share: float) -> Course:
     return Course(WORD_PROBLEMS, recipe, draw, held_out_stories, shown_share=0.15, direct_weight=0.5)
 
 
-COURSES: dict[str, Callable[[float], Course]] = {"programs": programs, "word_problems": word_problems}
+def both(worked_share: float) -> Course:
+    """Both languages in one model, which self-play and GRPO then train: `benchmarks gpu_learning`."""
+    recipe = BothRecipe(corpus.Recipe(worked_share=worked_share), WordRecipe(worked_share=worked_share), worked_share)
+    vocabulary = Vocabulary(tuple(dict.fromkeys((*PROGRAMS.tokens, *WORD_PROBLEMS.tokens))))
+    return Course(vocabulary, recipe, partial(draw_of_both, recipe=recipe), problems_of_both, shown_share=0.13)
+
+
+def draw_of_both(rng: Random, recipe: BothRecipe) -> Example:
+    """A random sequence of either language."""
+    if rng.random() < recipe.words_share:
+        return make_story(rng, recipe.word_problems)
+    return corpus.make_example(rng, recipe.programs)
+
+
+def problems_of_both(*args: int, **options: int) -> Sequence[GateProblem]:
+    return [*evaluation.held_out_problems(*args, **options), *held_out_stories(*args, **options)]
+
+
+COURSES: dict[str, Callable[[float], Course]] = {"programs": programs, "word_problems": word_problems, "both": both}

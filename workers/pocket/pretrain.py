@@ -2,6 +2,7 @@
 
     python -m workers.pocket.pretrain --out DIR --device cuda --minutes 6
     python -m workers.pocket.pretrain --course word_problems --out DIR --device cuda --minutes 3
+    python -m workers.pocket.pretrain --course both --family qwen3 --hidden 512 --layers 14 --out DIR --minutes 6
 
 The corpus is drawn by all cores, packed into bytes and kept on the device. How often the model works is set by weights
 on the first token of a completion, so that the corpus may be rich in worked steps while the model still rarely writes
@@ -18,15 +19,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from transformers import Qwen2ForCausalLM
+from transformers import PreTrainedModel
 
 from workers.pocket.course import COURSES, Course
 from workers.pocket.gate import as_json, failures, measure, table
-from workers.pocket.model import build_model, save_model, write_gate
+from workers.pocket.model import FAMILIES, build_model, save_model, write_gate
 from workers.pocket.muon import Muon
 from workers.pocket.shards import Corpus, make_corpus
 
-MUON_LEARNING_RATE, ADAM_LEARNING_RATE = 0.02, 3e-3
 WARMUP_STEPS = 50
 DECAY_FROM = 0.6
 """Fraction of training after which the learning rate decays linearly to 0."""
@@ -56,6 +56,11 @@ class Settings:
     layers: int
     heads: int
     feed_forward: int
+    family: str
+    kv_heads: int | None
+    head_dim: int | None
+    muon_rate: float
+    adam_rate: float
     worked_share: float
     shown_share: float | None
     direct_weight: float | None
@@ -69,7 +74,12 @@ def parse_arguments(argv: list[str]) -> Settings:
     """Parse the command line; `--help` explains the options."""
     parser = argparse.ArgumentParser(prog="python -m workers.pocket.pretrain", description=__doc__)
     add = parser.add_argument
-    add("--course", choices=COURSES, default="programs", help="what is taught: the little language, or word problems")
+    add(
+        "--course",
+        choices=COURSES,
+        default="programs",
+        help="what is taught: the little language, word problems, or both",
+    )
     add("--out", type=Path, required=True, help="folder for weights, configuration, tokenizer and gate.json")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     add("--minutes", type=float, default=60.0, help="training ends after so many minutes, corpus making excluded")
@@ -80,6 +90,11 @@ def parse_arguments(argv: list[str]) -> Settings:
     add("--layers", type=int, default=4)
     add("--heads", type=int, default=4)
     add("--feed-forward", type=int, default=288)
+    add("--family", choices=FAMILIES, default="qwen2")
+    add("--kv-heads", type=int, help="heads of keys and values, if there are fewer than of queries")
+    add("--head-dim", type=int, help="width of a head (hidden / heads); Qwen3 alone has one of its own")
+    add("--muon-rate", type=float, default=0.02, help="learning rate of the layers' matrices (%(default)s)")
+    add("--adam-rate", type=float, default=3e-3, help="learning rate of all else (%(default)s)")
     add("--worked-share", type=float, default=0.8, help="share of solve sequences in the corpus that are worked")
     add("--shown-share", type=float, help="how often the model shall work at temperature 1")
     add("--direct-weight", type=float, help="loss weight of direct answers after their first token")
@@ -112,7 +127,7 @@ def loss_weights(corpus: Corpus, rows: Tensor, width: int, course: Course) -> Te
     return torch.where(columns < ends, weights, 0.0)
 
 
-def sequence_loss(model: Qwen2ForCausalLM, corpus: Corpus, rows: Tensor, course: Course) -> Tensor:
+def sequence_loss(model: PreTrainedModel, corpus: Corpus, rows: Tensor, course: Course) -> Tensor:
     """Weighted sum of a batch's token losses, divided by the number of sequences and MEAN_WEIGHT."""
     ids = corpus.batch(rows)  # [B, T]
     weights = loss_weights(corpus, rows, ids.shape[1], course)[:, 1:]
@@ -122,13 +137,13 @@ def sequence_loss(model: Qwen2ForCausalLM, corpus: Corpus, rows: Tensor, course:
     return (losses * weights.flatten()).sum() / (len(rows) * MEAN_WEIGHT)
 
 
-def make_optimizers(model: Qwen2ForCausalLM) -> list[torch.optim.Optimizer]:
+def make_optimizers(model: PreTrainedModel, muon_rate: float, adam_rate: float) -> list[torch.optim.Optimizer]:
     """Muon for the layers' matrices, AdamW for all other parameters."""
     matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "layers" in name]
     others = [p for name, p in model.named_parameters() if p.ndim != 2 or "layers" not in name]
     return [
-        Muon(matrices, lr=MUON_LEARNING_RATE, momentum=0.95, weight_decay=0.02),
-        torch.optim.AdamW(others, lr=ADAM_LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.0),
+        Muon(matrices, lr=muon_rate, momentum=0.95, weight_decay=0.02),
+        torch.optim.AdamW(others, lr=adam_rate, betas=(0.9, 0.95), weight_decay=0.0),
     ]
 
 
@@ -145,16 +160,16 @@ def end_after_gate(end: float, progress: float, *, holds: bool) -> float:
     return min(end, progress / DECAY_FROM) if holds and progress / end < DECAY_FROM else end
 
 
-def gate_holds(model: Qwen2ForCausalLM, course: Course) -> bool:
+def gate_holds(model: PreTrainedModel, course: Course) -> bool:
     """Measure and print the gate, on different problems than the final gate uses."""
     measured = measure(model, course.problems(200, seed=1), course.vocabulary)
     print(table(measured), flush=True)
     return not failures(measured)
 
 
-def train(model: Qwen2ForCausalLM, corpus: Corpus, course: Course, settings: Settings) -> int:
+def train(model: PreTrainedModel, corpus: Corpus, course: Course, settings: Settings) -> int:
     """Train the model in place; returns the number of sequences used."""
-    optimizers = make_optimizers(model)
+    optimizers = make_optimizers(model, settings.muon_rate, settings.adam_rate)
     rates = [optimizer.param_groups[0]["lr"] for optimizer in optimizers]
     generator = torch.Generator().manual_seed(settings.seed)
     began, step, progress, end, next_print = time.monotonic(), 0, 0.0, 1.0, PRINT_S
@@ -196,7 +211,16 @@ def main(argv: list[str]) -> int:
         settings.corpus_sequences, course.draw, course.vocabulary, settings.seed, settings.device, settings.corpus
     )
     torch.manual_seed(settings.seed)
-    model = build_model(settings.hidden, settings.layers, settings.heads, settings.feed_forward, course.vocabulary)
+    model = build_model(
+        settings.hidden,
+        settings.layers,
+        settings.heads,
+        settings.feed_forward,
+        course.vocabulary,
+        family=settings.family,
+        kv_heads=settings.kv_heads,
+        head_dim=settings.head_dim,
+    )
     torch.nn.Module.to(model, settings.device)
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(corpus.lengths):,} sequences", flush=True)
     used = train(model, corpus, course, settings)
