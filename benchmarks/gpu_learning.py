@@ -37,8 +37,14 @@ from state.layout import RunDir
 from state.reader import Reader
 
 SHAPE = {
-    "family": "qwen3", "hidden": 512, "layers": 14, "heads": 8, "kv-heads": 4, "head-dim": 128, "feed-forward": 1536
-}  # fmt: skip
+    "family": "qwen3",
+    "hidden": 512,
+    "layers": 14,
+    "heads": 8,
+    "kv-heads": 4,
+    "head-dim": 128,
+    "feed-forward": 1536,
+}
 """Half of Qwen3-0.6B's width and depth."""
 PRETRAINING = {"course": "both", "batch-size": 512, "corpus-sequences": 4_000_000, "direct-weight": 0.03}
 POLL_S = 0.5

@@ -54,7 +54,7 @@ def build_model(
         bos_token_id=None,
         eos_token_id=EOS_ID,
         pad_token_id=PAD_ID,
-        **({"head_dim": head_dim or hidden // heads} if family == "qwen3" else {}),
+        head_dim=head_dim or hidden // heads,
     )
     made: PreTrainedModel = make_model(config)
     return made
