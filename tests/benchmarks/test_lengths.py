@@ -175,8 +175,12 @@ def test_figures_of_both_kinds_of_lengths_are_two_tables(capsys: pytest.CaptureF
     assert "completions of 64 to 512, mean 278, new in each step (real lengths)" in real and "| real |" in real
 
 
-@pytest.mark.parametrize("mode", ["--decode", "--check", "--profile-time"])
-def test_real_lengths_are_of_steps_only(capsys: pytest.CaptureFixture[str], mode: str) -> None:
+def test_rollouts_alone_take_real_lengths() -> None:
+    assert grpo.parsed(["--decode", "--lengths", "real"]).lengths == "real"
+
+
+@pytest.mark.parametrize("mode", ["--check", "--profile-time"])
+def test_real_lengths_are_not_checked_or_profiled(capsys: pytest.CaptureFixture[str], mode: str) -> None:
     with pytest.raises(SystemExit):
         grpo.parsed([mode, "--lengths", "real"])
     assert "cannot be combined" in capsys.readouterr().err
