@@ -31,7 +31,7 @@ from typing import IO, Any
 
 from benchmarks._runs import Job, command_of, curve_or_why_not
 from benchmarks.grpo import gpu_facts
-from benchmarks.grpo_learning import cell, is_risen
+from benchmarks.grpo_learning import Curves, cell, is_risen, runs_of, scores
 from profiles.errors import LonghaulError
 from state.layout import RunDir
 from state.reader import Reader
@@ -65,8 +65,6 @@ KINDS = {
     "grpo": Kind("pocket-grpo"),
     "grpo-random": Kind("pocket-grpo", ("grpo.variants.random_rewards=true",), control=True),
 }
-Curves = Mapping[str, Mapping[str, Mapping[str, Any]]]
-"""Name of `KINDS` -> seed -> curve."""
 
 
 def settings(model: Path, device: str) -> tuple[str, ...]:
@@ -110,16 +108,14 @@ def main(arguments: list[str]) -> int:
         for kind in args.kinds
     }
     with ThreadPoolExecutor(args.parallel) as pool:
-        found = dict(
-            zip(jobs, pool.map(lambda key: run(jobs[key], root, args.minutes, KINDS[key[0]]), jobs), strict=True)
-        )
-    curves = {kind: {str(seed): found[kind, seed] for seed in args.seeds} for kind in args.kinds}
+        running = {key: pool.submit(run, job, root, args.minutes, KINDS[key[0]]) for key, job in jobs.items()}
+    curves = {kind: {str(seed): running[kind, seed].result() for seed in args.seeds} for kind in args.kinds}
     shown.append(tables(curves))
     print(shown[-1])
     if args.json:
         args.json.write_text(json.dumps(curves, indent=1))
         args.json.with_suffix(".txt").write_text("\n".join(shown) + "\n")
-    return int(not all(is_as_wanted(kind, curve) for kind, seeds in curves.items() for curve in seeds.values()))
+    return int(not all(is_as_wanted(kind, curve) for kind, _, curve in runs_of(curves)))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -196,23 +192,13 @@ def tables(curves: Curves) -> str:
 def courses(curves: Curves) -> str:
     """Held-out greedy accuracy of each validation, with 95 % intervals. (pure)"""
     lines = []
-    for kind, seeds in curves.items():
-        for seed, curve in sorted(seeds.items()):
-            for place, point in enumerate(curve["points"]):
-                if not place:
-                    heads = "".join(f"{name:<20}" for name in in_order(point["metrics"]))
-                    lines.append(f"{'run':<16} seed  step  train s  {heads}T=1    worked  tokens")
-                lines.append(f"{kind:<16} {seed:>4} {line(point)}")
+    for kind, seed, curve in runs_of(curves):
+        if points := curve["points"]:
+            tasks = in_order(points[0]["metrics"])
+            heads = "".join(f"{name:<20}" for name in tasks)
+            lines.append(f"{'run':<16} seed  step  train s  {heads}T=1    worked  tokens")
+            lines += [f"{kind:<16} {seed:>4} {scores(point, tasks)}" for point in points]
     return "\n".join(lines)
-
-
-def line(point: Mapping[str, Any]) -> str:
-    metrics = point["metrics"]
-    parts = [score for name, score in metrics.items() if name != "mean"]
-    worked, tokens = (sum(one.get(key, 0) for one in parts) / len(parts) for key in ("worked_share", "mean_tokens"))
-    cells = "  ".join(cell(metrics[name]) for name in in_order(metrics))
-    sampled = metrics["mean"]["sampled_accuracy"]
-    return f"{point['step']:>5} {point['training_s']:>8.0f}  {cells}  {sampled:.3f}  {worked:>6.2f}  {tokens:>6.1f}"
 
 
 def in_order(metrics: Mapping[str, Any]) -> list[str]:
@@ -223,9 +209,8 @@ def in_order(metrics: Mapping[str, Any]) -> list[str]:
 def outcomes(curves: Curves) -> str:
     """Accuracy before and after, and whether the run did what it should. (pure)"""
     lines = [f"{'run':<16} seed  {'untrained':<18}  {'trained':<18}  risen  steps  s a step  killed after step"]
-    for kind, seeds in curves.items():
-        for seed, curve in sorted(seeds.items()):
-            lines.append(f"{kind:<16} {seed:>4}  {outcome(curve)}{'' if is_as_wanted(kind, curve) else '   WRONG'}")
+    for kind, seed, curve in runs_of(curves):
+        lines.append(f"{kind:<16} {seed:>4}  {outcome(curve)}{'' if is_as_wanted(kind, curve) else '   WRONG'}")
     return "\n".join(lines)
 
 

@@ -20,7 +20,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -112,23 +112,33 @@ def courses(curves: Curves) -> str:
     """Held-out greedy accuracy by number of operations, about once a minute. (pure)"""
     tasks = "".join(f"{name:<20}" for name in TASKS)
     lines = [f"{'variant':<11} seed  step  train s  {tasks}T=1    worked  tokens  kept  uniform"]
-    for variant, seeds in curves.items():
-        for seed, curve in sorted(seeds.items()):
-            lines += [f"{variant:<11} {seed:>4} {line(entry)}" for entry in chosen(curve["points"])]
+    for variant, seed, curve in runs_of(curves):
+        lines += [f"{variant:<11} {seed:>4} {line(entry)}" for entry in chosen(curve["points"])]
     return "\n".join(lines)
 
 
+def runs_of(curves: Curves) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """(variant, seed, curve) of each run. (pure)"""
+    for variant, seeds in curves.items():
+        for seed, curve in sorted(seeds.items()):
+            yield variant, seed, curve
+
+
 def line(entry: Mapping[str, Any]) -> str:
-    metrics, before = entry["metrics"], entry["before"]
-    cells = "  ".join(cell(metrics[task]) if task in metrics else f"{'-':<18}" for task in TASKS)
+    before = entry["before"]
+    means = f"  {before.get('kept_tokens', 1.0):.2f}  {before.get('uniform_share', 0.0):>6.2f}" if before else ""
+    return scores(entry, TASKS) + means
+
+
+def scores(entry: Mapping[str, Any], tasks: Sequence[str]) -> str:
+    """One validation: step, training time, greedy accuracy by task, and means over the tasks. (pure)"""
+    metrics = entry["metrics"]
+    cells = "  ".join(cell(metrics[task]) if task in metrics else f"{'-':<18}" for task in tasks)
     parts = [name for name in metrics if name != "mean"]
     worked = sum(metrics[name]["worked_share"] for name in parts) / len(parts)
     tokens = sum(metrics[name]["mean_tokens"] for name in parts) / len(parts)
-    means = f"  {before.get('kept_tokens', 1.0):.2f}  {before.get('uniform_share', 0.0):>6.2f}" if before else ""
     sampled = metrics["mean"]["sampled_accuracy"]
-    return (
-        f"{entry['step']:>5} {entry['training_s']:>8.0f}  {cells}  {sampled:.3f}  {worked:>6.2f}  {tokens:>6.1f}{means}"
-    )
+    return f"{entry['step']:>5} {entry['training_s']:>8.0f}  {cells}  {sampled:.3f}  {worked:>6.2f}  {tokens:>6.1f}"
 
 
 def cell(score: Mapping[str, float]) -> str:

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks.contenders.lengths import counted
 from benchmarks.contenders.report import Budget, Meter
 from benchmarks.contenders.workload import LORA_TARGETS, SHAPES, Workload
 
@@ -61,15 +62,12 @@ def run_vllm(work: Workload, model: Path, quantized: bool, share: float, meter: 
         write_adapter(work, Path(folder))
         llm = LLM(str(model), **settings)
         adapter = LoRARequest("adapter", 1, folder)
+        sampling = SamplingParams(temperature=1.0, logprobs=0, detokenize=False)
 
         def rollout(step: int) -> None:
             wanted = work.lengths(step)
             prompts = [{"prompt_token_ids": list(work.prompt_ids(step))} for _ in wanted]
-            sampling = [
-                SamplingParams(temperature=1.0, max_tokens=length, ignore_eos=True, logprobs=0, detokenize=False)
-                for length in wanted
-            ]
-            outputs = llm.generate(prompts, sampling, lora_request=adapter, use_tqdm=False)
+            outputs = counted(llm.generate, lambda: wanted)(prompts, sampling, lora_request=adapter, use_tqdm=False)
             lengths = tuple(len(one.outputs[0].token_ids) for one in outputs)
             if lengths != wanted:
                 raise ValueError(f"completions have {lengths} tokens, not {wanted}")

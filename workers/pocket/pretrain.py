@@ -27,6 +27,7 @@ from workers.pocket.model import FAMILIES, build_model, save_model, write_gate
 from workers.pocket.muon import Muon
 from workers.pocket.shards import Corpus, make_corpus
 
+MUON_LEARNING_RATE, ADAM_LEARNING_RATE = 0.02, 3e-3
 WARMUP_STEPS = 50
 DECAY_FROM = 0.6
 """Fraction of training after which the learning rate decays linearly to 0."""
@@ -59,8 +60,6 @@ class Settings:
     family: str
     kv_heads: int | None
     head_dim: int | None
-    muon_rate: float
-    adam_rate: float
     worked_share: float
     shown_share: float | None
     direct_weight: float | None
@@ -92,9 +91,7 @@ def parse_arguments(argv: list[str]) -> Settings:
     add("--feed-forward", type=int, default=288)
     add("--family", choices=FAMILIES, default="qwen2")
     add("--kv-heads", type=int, help="heads of keys and values, if there are fewer than of queries")
-    add("--head-dim", type=int, help="width of a head (hidden / heads); Qwen3 alone has one of its own")
-    add("--muon-rate", type=float, default=0.02, help="learning rate of the layers' matrices (%(default)s)")
-    add("--adam-rate", type=float, default=3e-3, help="learning rate of all else (%(default)s)")
+    add("--head-dim", type=int, help="width of a head (hidden / heads)")
     add("--worked-share", type=float, default=0.8, help="share of solve sequences in the corpus that are worked")
     add("--shown-share", type=float, help="how often the model shall work at temperature 1")
     add("--direct-weight", type=float, help="loss weight of direct answers after their first token")
@@ -137,13 +134,13 @@ def sequence_loss(model: PreTrainedModel, corpus: Corpus, rows: Tensor, course: 
     return (losses * weights.flatten()).sum() / (len(rows) * MEAN_WEIGHT)
 
 
-def make_optimizers(model: PreTrainedModel, muon_rate: float, adam_rate: float) -> list[torch.optim.Optimizer]:
+def make_optimizers(model: PreTrainedModel) -> list[torch.optim.Optimizer]:
     """Muon for the layers' matrices, AdamW for all other parameters."""
     matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "layers" in name]
     others = [p for name, p in model.named_parameters() if p.ndim != 2 or "layers" not in name]
     return [
-        Muon(matrices, lr=muon_rate, momentum=0.95, weight_decay=0.02),
-        torch.optim.AdamW(others, lr=adam_rate, betas=(0.9, 0.95), weight_decay=0.0),
+        Muon(matrices, lr=MUON_LEARNING_RATE, momentum=0.95, weight_decay=0.02),
+        torch.optim.AdamW(others, lr=ADAM_LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.0),
     ]
 
 
@@ -169,7 +166,7 @@ def gate_holds(model: PreTrainedModel, course: Course) -> bool:
 
 def train(model: PreTrainedModel, corpus: Corpus, course: Course, settings: Settings) -> int:
     """Train the model in place; returns the number of sequences used."""
-    optimizers = make_optimizers(model, settings.muon_rate, settings.adam_rate)
+    optimizers = make_optimizers(model)
     rates = [optimizer.param_groups[0]["lr"] for optimizer in optimizers]
     generator = torch.Generator().manual_seed(settings.seed)
     began, step, progress, end, next_print = time.monotonic(), 0, 0.0, 1.0, PRINT_S
