@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,14 +107,16 @@ def main(arguments: list[str]) -> int:
         for seed in args.seeds
         for kind in args.kinds
     }
+    curves: dict[str, dict[str, Any]] = {kind: {} for kind in args.kinds}
     with ThreadPoolExecutor(args.parallel) as pool:
-        running = {key: pool.submit(run, job, root, args.minutes, KINDS[key[0]]) for key, job in jobs.items()}
-    curves = {kind: {str(seed): running[kind, seed].result() for seed in args.seeds} for kind in args.kinds}
-    shown.append(tables(curves))
-    print(shown[-1])
-    if args.json:
-        args.json.write_text(json.dumps(curves, indent=1))
-        args.json.with_suffix(".txt").write_text("\n".join(shown) + "\n")
+        running = {pool.submit(run, job, root, args.minutes, KINDS[key[0]]): key for key, job in jobs.items()}
+        for done in as_completed(running):  # written at each end: a call that is cut off keeps what it has
+            kind, seed = running[done]
+            curves[kind][str(seed)] = done.result()
+            if args.json:
+                args.json.write_text(json.dumps(curves, indent=1))
+                args.json.with_suffix(".txt").write_text("\n".join([*shown, tables(curves)]) + "\n")
+    print(tables(curves))
     return int(not all(is_as_wanted(kind, curve) for kind, _, curve in runs_of(curves)))
 
 
