@@ -193,6 +193,11 @@ def _make(path: Path, holder: Holder) -> bool:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
     except FileExistsError:
         return False
+    except PermissionError:
+        # SFTP says only that it failed, which sshfs gives as EPERM, if another host makes the file at that moment.
+        if os.path.lexists(path):
+            return False
+        raise
     _write(path, holder)
     return True
 

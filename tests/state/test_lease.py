@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -206,3 +207,29 @@ def test_a_file_system_that_makes_files_twice_is_refused(tmp_path: Path, monkeyp
     with pytest.raises(LonghaulError) as told:
         Lease.take(tmp_path, "a", "boot", refuse)
     assert told.value.exit_code == ExitCode.DISK
+
+
+def test_a_host_that_loses_the_race_over_sftp_is_refused_as_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SFTP has no word for a file that another host makes at that moment: sshfs says EPERM."""
+    real, others = os.open, ExitStack()
+
+    def opened(path: Path, flags: int, *mode: int) -> int:
+        if flags & os.O_EXCL and not (tmp_path / "lease.1").exists():
+            assert others.enter_context(host(tmp_path, "b")).hear() == "held"
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        return real(path, flags, *mode)
+
+    monkeypatch.setattr(lease.os, "open", opened)
+    with others, pytest.raises(LonghaulError, match="held by b"):
+        Lease.take(tmp_path, "a", "boot", refuse)
+
+
+def test_a_directory_in_which_no_lease_can_be_made_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def opened(path: Path, flags: int, *mode: int) -> int:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(lease.os, "open", opened)
+    with pytest.raises(PermissionError):
+        Lease.take(tmp_path, "a", "boot", refuse)
