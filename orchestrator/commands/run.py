@@ -135,6 +135,8 @@ def hold_and_drive(chosen: Chosen, args: argparse.Namespace, prediction: Predict
     make_directory(chosen.run)
     lock = RunLock.acquire(chosen.run)
     try:
+        # Another master may have begun the run, and even finished it, since it was looked for.
+        chosen = replace(chosen, is_new=chosen.is_new and not is_born(chosen.run))
         if prediction is not None:
             keep(chosen.run, prediction)
         while (code := run_once(chosen, lock, args)) is None:

@@ -88,3 +88,30 @@ def test_a_lock_at_the_begin_of_a_transaction_is_an_error_for_a_person(
                 store.heartbeat(1.0)
         assert error.value.exit_code == ExitCode.LOCKED
         store.heartbeat(2.0)
+
+
+AFTER_ANOTHER = """
+import subprocess, sys
+from orchestrator.signals import SIGNALS
+SIGNALS.install()
+from orchestrator.commands import run
+looked = run.choose
+def choose(args):
+    found = looked(args)
+    assert found.is_new
+    subprocess.run([sys.executable, "-m", "orchestrator", *sys.argv[1:]], check=True)
+    return found
+run.choose = choose
+from orchestrator.cli import main
+raise SystemExit(main(sys.argv[1:]))
+"""
+"""A master that another one overtakes after it looked for the run, and before it has the lock."""
+
+
+@pytest.mark.slow
+def test_a_run_that_another_master_made_and_finished_meanwhile_is_resumed(clean: Clean, tmp_path: Path) -> None:
+    with scene(tmp_path / "run") as run:
+        command = [sys.executable, "-c", AFTER_ANOTHER, *run.command("--plain")[3:]]
+        second = run.launch_and_end(command, code=0)
+        assert "resumes from step 6" in second.text()
+        check_invariants(run, clean.ending)

@@ -154,5 +154,6 @@ def test_two_hosts_that_start_at_once_make_one_run(hosts: tuple[Scene, Scene, Sc
     one, two, disk = hosts
     masters = [on(one), on(two)]
     codes = sorted(master.end() for master in masters)
-    assert codes == [0, 69], [master.text() for master in masters]
+    # 0 twice: the second came to the lease when the first had finished, and found nothing left to do.
+    assert codes in ([0, 69], [0, 0]), "\n".join(master.text() for master in masters)
     check_invariants(disk, clean.ending)
