@@ -67,6 +67,7 @@ def overrides_of(settings: Mapping[str, Any]) -> list[str]:
 def _started(name: str, folder: Path, words: Sequence[str], timeout_s: float) -> Run:
     from orchestrator.alive import lock_text
     from orchestrator.cli import refuse_name
+    from orchestrator.control import is_listening
     from state.layout import RunDir
     from state.reader import is_born
 
@@ -76,7 +77,7 @@ def _started(name: str, folder: Path, words: Sequence[str], timeout_s: float) ->
     process = Process(command)
     deadline = time.monotonic() + timeout_s
     while process.is_alive():
-        if lock_text(directory).get("pid") == process.pid and is_born(directory):
+        if lock_text(directory).get("pid") == process.pid and is_born(directory) and is_listening(directory):
             return Run(directory, process)
         if time.monotonic() >= deadline:
             raise TimeoutError(f"run '{name}' has not begun after {timeout_s:g} s; its master is process {process.pid}")

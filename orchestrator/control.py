@@ -217,6 +217,15 @@ def _connect(connection: socket.socket, run: RunDir) -> None:
             raise PermissionError(errno.EPERM, "another user listens there") from None
 
 
+def is_listening(run: RunDir) -> bool:
+    """Whether the master of `run` takes commands yet: it holds the lock for a moment before it does."""
+    with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as connection, suppress(OSError):
+        connection.settimeout(1.0)
+        _connect(connection, run)
+        return True
+    return False
+
+
 def _connected(run: RunDir, timeout_s: float) -> socket.socket:
     """A connection to the master of `run`. Raises LonghaulError: INPUT if there is none, PERMISSION if it is another
     user's."""

@@ -1,9 +1,11 @@
 """What holds for all tests: hypothesis judges answers, not speed, since tests also run on busy machines."""
 
 import atexit
+import ctypes
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -23,6 +25,8 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("longhaul", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("longhaul")
 
+PR_SET_CHILD_SUBREAPER = 36
+
 # A shell starts what it puts into the background with SIGINT ignored, and so would everything be that a test starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -41,3 +45,12 @@ def _umask_stays() -> Iterator[None]:
     os.umask(before)
     yield
     os.umask(before)
+
+
+@pytest.fixture(autouse=True)
+def _orphans_are_not_ours() -> Iterator[None]:
+    """A master that runs in this process adopts orphans. Later tests would inherit workers whose command was killed,
+    and never reap them: dead, they would seem to live on."""
+    yield
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import main
-from orchestrator.control import IDLE_S, MAX_CLIENTS, REST_S, Server
+from orchestrator.control import IDLE_S, MAX_CLIENTS, REST_S, Server, is_listening
 from orchestrator.ready import wait_for_any
 from state.layout import RunDir
 from tests.faults.harness import Scene, scene
@@ -54,6 +54,15 @@ def is_closed(connection: socket.socket) -> bool:
 
 STATUS = b'{"command": "status"}\n'
 CHECKPOINT = b'{"command": "checkpoint"}\n'
+
+
+def test_a_master_can_be_asked_from_its_server_on_and_looking_takes_no_place(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    assert not is_listening(run)
+    with closing(Server(run)) as server:
+        assert all(is_listening(run) for _ in range(2 * MAX_CLIENTS))
+        assert server.poll(0.0) == [] and not server.waiting
+    assert not is_listening(run)
 
 
 def test_idle_connections_are_let_go_and_a_late_command_is_heard(server: Server, stack: ExitStack) -> None:
