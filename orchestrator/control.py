@@ -101,10 +101,12 @@ class Server:
     def __init__(self, run: RunDir) -> None:
         self.path = run.control_socket
         self.path.unlink(missing_ok=True)
+        self._inode = 0
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             with _short_path(self.path) as short:
                 self.listener.bind(short)
+            self._inode = self.path.stat().st_ino
             self.path.chmod(0o600)
         except OSError as error:
             if error.errno not in NO_SOCKETS:
@@ -198,7 +200,8 @@ class Server:
             client.close()
         self.listener.close()
         with suppress(OSError):
-            self.path.unlink(missing_ok=True)
+            if self.path.stat().st_ino == self._inode:  # not of a master on another host that took the run over
+                self.path.unlink(missing_ok=True)
 
 
 def _peer_uid(connection: socket.socket) -> int:

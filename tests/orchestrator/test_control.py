@@ -65,6 +65,15 @@ def test_a_master_can_be_asked_from_its_server_on_and_looking_takes_no_place(tmp
     assert not is_listening(run)
 
 
+def test_a_master_that_lost_its_run_leaves_the_socket_of_the_next_one(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    lost = Server(run)
+    with closing(Server(run)):
+        lost.close()
+        assert is_listening(run)
+    assert not run.control_socket.exists()
+
+
 def test_idle_connections_are_let_go_and_a_late_command_is_heard(server: Server, stack: ExitStack) -> None:
     idle = connect(server.path, stack)
     half = connect(server.path, stack, b'{"command": ')
