@@ -12,15 +12,18 @@ import contextlib
 import errno
 import hashlib
 import json
+import math
 import os
 import socket
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from orchestrator.alive import master_pid
 from profiles.errors import ExitCode, LonghaulError
 from state.layout import RunDir
 
@@ -31,6 +34,8 @@ MAX_CLIENTS = 16
 """Connections without a whole line at a time, and as many requests in progress."""
 LONGEST_S = 1e8
 """Three years; sockets know no longer time."""
+STARTING_S = 10.0
+"""How long `ask` waits for a master that holds the lock to listen: it recovers and opens the store first."""
 IDLE_S = 5.0
 """A client that has not sent a whole line by then is dropped."""
 REST_S = 1.0
@@ -229,30 +234,43 @@ def is_listening(run: RunDir) -> bool:
     return False
 
 
-def _connected(run: RunDir, timeout_s: float) -> socket.socket:
-    """A connection to the master of `run`. Raises LonghaulError: INPUT if there is none, PERMISSION if it is another
-    user's."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.settimeout(timeout_s)
-    try:
-        _connect(connection, run)
-    except PermissionError as error:
-        connection.close()
-        raise LonghaulError(
-            f"run '{run.name}' is another user's: only its owner may steer it",
-            kept="the run, unchanged",
-            next_command=f"python -m orchestrator status --run {run.name}",
-            exit_code=ExitCode.PERMISSION,
-        ) from error
-    except OSError as error:
-        connection.close()
-        raise LonghaulError(
-            f"no master is running on '{run.name}'",
-            kept="the run, unchanged",
-            next_command=f"python -m orchestrator run --run {run.name}",
-            exit_code=ExitCode.INPUT,
-        ) from error
-    return connection
+def _connected(run: RunDir, timeout_s: float, patience_s: float = 0.0) -> socket.socket:
+    """A connection to the master of `run`. patience_s: how long to wait for one that holds the lock and is silent.
+
+    Raises LonghaulError: INPUT if there is none, PERMISSION if it is another user's.
+    """
+    until = time.monotonic() + patience_s
+    while True:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(timeout_s)
+        try:
+            _connect(connection, run)
+        except PermissionError as error:
+            connection.close()
+            raise LonghaulError(
+                f"run '{run.name}' is another user's: only its owner may steer it",
+                kept="the run, unchanged",
+                next_command=f"python -m orchestrator status --run {run.name}",
+                exit_code=ExitCode.PERMISSION,
+            ) from error
+        except OSError as error:
+            connection.close()
+            pid = master_pid(run, heartbeat_age_s=math.inf)  # on this host: no other's master can be asked
+            if pid is None or time.monotonic() >= until:
+                raise _no_master(run, pid) from error
+        else:
+            return connection
+        time.sleep(0.05)
+
+
+def _no_master(run: RunDir, pid: int | None) -> LonghaulError:
+    starting = f"the process {pid} holds run '{run.name}' and takes no commands: it has just begun, or is about to end"
+    return LonghaulError(
+        f"no master is running on '{run.name}'" if pid is None else starting,
+        kept="the run, unchanged",
+        next_command=f"python -m orchestrator {'run' if pid is None else 'status'} --run {run.name}",
+        exit_code=ExitCode.INPUT,
+    )
 
 
 class Call:
@@ -306,9 +324,10 @@ def request(command: str, change: str = "") -> bytes:
 def ask(run: RunDir, command: str, timeout_s: float, *, change: str = "") -> dict[str, Any]:
     """Send a command to the master of `run` and wait for its answer. change: see `Client`.
 
-    Raises LonghaulError(INPUT) if no master is running, STORE if it does not answer within timeout_s seconds.
+    A master that has just begun is waited for. Raises LonghaulError(INPUT) if no master is running, STORE if it does
+    not answer within timeout_s seconds.
     """
-    with contextlib.closing(_connected(run, timeout_s)) as connection:
+    with contextlib.closing(_connected(run, timeout_s, min(timeout_s, STARTING_S))) as connection:
         try:
             connection.sendall(request(command, change))
             with connection.makefile("rb") as lines:

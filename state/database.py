@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Protocol
 
 from profiles.errors import ExitCode, LonghaulError
 from state import durable, row_digests
@@ -49,6 +50,16 @@ LOCK_PATIENCE_S = 60.0
 _ABANDONED: list[sqlite3.Connection] = []
 
 
+class Guard(Protocol):
+    """Raises LonghaulError if another host holds the run by now. anew: look, however short ago that was."""
+
+    def __call__(self, *, anew: bool = False) -> None: ...
+
+
+def unguarded(*, anew: bool = False) -> None:
+    """The run is on a local file system, where flock is enough."""
+
+
 def _to_stderr(text: str) -> None:
     sys.stderr.write(f"{text}\n")
 
@@ -66,8 +77,8 @@ class WritingConnection:
         """Reports that we wait for a lock."""
         self._is_durable: bool | None = None
         """What `synchronous` is set to; None: what PRAGMAS says."""
-        self.guard: Callable[[], None] = lambda: None
-        """Asked before each transaction; raises LonghaulError if another host holds the run by now."""
+        self.guard: Guard = unguarded
+        """Asked before each transaction."""
         self.incarnation = ""
         """Of the lock under which a master writes; empty: a command does."""
         if path is None and not run.store.exists():

@@ -83,20 +83,29 @@ class Lease:
                     older.unlink(missing_ok=True)
             return cls(root, number + 1, mine)
 
-    def guard(self) -> None:
-        """Raises LeaseLostError if another host holds the run, or may: if renewing failed for STALE_S."""
-        if self._lost is None and boottime() - self._renewed_at > 2 * RENEW_S:
+    def guard(self, *, anew: bool = False) -> None:
+        """Raises LeaseLostError if another host holds the run, or may: if renewing failed for STALE_S.
+
+        anew: look at the files now, however short ago that was.
+        """
+        if self._lost is None and (anew or boottime() - self._renewed_at > 2 * RENEW_S):
             self._renew()
         if self._lost is not None:
             raise self._lost
 
-    def release(self) -> None:
-        """Say that nobody holds the run. The file stays, so that an earlier holder still finds a later number."""
+    def release(self) -> bool:
+        """Say that nobody holds the run; False if another host holds it. Safe to repeat.
+
+        The file stays, so that an earlier holder still finds a later number.
+        """
+        with suppress(LeaseLostError):
+            self.guard(anew=True)
         self._ended.set()
         with self._renewing:
             if self._lost is None:
                 with suppress(OSError):
                     _write(self._path, Holder())
+            return self._lost is None
 
     @property
     def _path(self) -> Path:

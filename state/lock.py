@@ -90,18 +90,26 @@ class RunLock:
             raise
         return cls(fd, lease, incarnation)
 
-    def guard(self) -> None:
-        """Raises LeaseLostError if another host may hold the run by now; asked before each write."""
+    def guard(self, *, anew: bool = False) -> None:
+        """Raises LeaseLostError if another host may hold the run by now; asked before each write.
+
+        anew: look at the lease now, as after an error that the other host may have made.
+        """
         if self._lease is not None:
-            self._lease.guard()
+            self._lease.guard(anew=anew)
 
     def release(self) -> None:
-        """Clear the text and unlock. Keeps the file: unlinking it would let two masters in. Safe to repeat."""
+        """Clear the text and unlock. Keeps the file: unlinking it would let two masters in. Safe to repeat.
+
+        Where another host took the run over, the text is that host's, and stays.
+        """
+        is_ours = True
         if self._lease is not None:
-            self._lease.release()
+            is_ours = self._lease.release()
         if self._fd >= 0:
-            with suppress(OSError):  # the text is for people; the kernel unlocks in any case
-                os.ftruncate(self._fd, 0)
+            if is_ours:
+                with suppress(OSError):  # the text is for people; the kernel unlocks in any case
+                    os.ftruncate(self._fd, 0)
             with suppress(OSError):  # a file system without flock, or one that went away
                 fcntl.flock(self._fd, fcntl.LOCK_UN)  # a child forked just now may still have the file open
             self._close()

@@ -142,6 +142,9 @@ def hold_and_drive(chosen: Chosen, args: argparse.Namespace, prediction: Predict
         while (code := run_once(chosen, lock, args)) is None:
             chosen = Chosen(chosen.run, profile=None, is_new=False)
         return code
+    except (LonghaulError, OSError, sqlite3.Error):
+        lock.guard(anew=True)  # files that another host swept look like a failure of our own
+        raise
     finally:
         lock.release()
 
@@ -391,6 +394,7 @@ def leave_reason(run_dir: RunDir, store: Store, error: LonghaulError, clock: Clo
     if error.exit_code == ExitCode.DISK:
         give_up_ballast(run_dir)
     with suppress(LonghaulError, Exception):
+        store.guard(anew=True)
         store.set_run_state(RunState.FAILED, error.what, clock.utc())
 
 

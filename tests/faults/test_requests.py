@@ -227,6 +227,17 @@ def test_status_command_tells_of_the_live_master_and_its_worker(tmp_path: Path) 
         assert json.loads(run.ask("status", "--json").stdout)["state"] == "interrupted"
 
 
+def test_a_stop_before_the_master_listens_is_heard(tmp_path: Path) -> None:
+    with scene(tmp_path / "run", **QUIET) as run:
+        master = run.start("store.born:1:sleep:2")
+        master.wait_for(run.run.store.exists)
+        assert not run.run.control_socket.exists()
+        assert run.ask("stop").returncode == 0
+        assert master.end() == 0
+        run.finish()
+        check_invariants(run)
+
+
 def test_commands_without_a_master_say_so(tmp_path: Path) -> None:
     with scene(tmp_path / "run") as run:
         run.finish()

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.faults.conftest import Clean
@@ -32,8 +33,8 @@ raise SystemExit(main(sys.argv[2:]))
 """A program on a host of that name, with a network file system on which flock sees its own host alone."""
 
 
-def on_host(run: Scene, name: str, **knobs: object) -> Master:
-    return run.launch([sys.executable, "-c", ON_HOST, name, *run.command("--plain", **knobs)[3:]])
+def on_host(run: Scene, name: str, crash: str = "", **knobs: object) -> Master:
+    return run.launch([sys.executable, "-c", ON_HOST, name, *run.command("--plain", **knobs)[3:]], crash)
 
 
 def test_a_second_host_is_refused_while_the_first_trains(clean: Clean, tmp_path: Path) -> None:
@@ -80,6 +81,22 @@ def test_a_host_that_stood_still_and_wakes_up_writes_nothing_more(delay: float, 
         faults.append(f"host stopped, another takes over, the first wakes up ({delay} s)")
         second = on_host(run, "two")
         second.wait_for_line("resumes from step")
+        first.signal(signal.SIGCONT)
+        assert first.end() == 69, first.text()
+        told(first, "is no longer held by this process: another host took it over", "status")
+        assert second.end() == 0, second.text()
+        check_invariants(run, clean.ending)
+
+
+def test_a_host_whose_file_the_other_swept_says_who_did_it(clean: Clean, tmp_path: Path) -> None:
+    """It stood still in the middle of writing down a worker."""
+    with scene(tmp_path / "run", fake__step_s=0.1) as run:
+        first = on_host(run, "one", "durable.before_rename:11:stop")
+        me = psutil.Process(first.pid)
+        first.wait_for(lambda: me.status() == psutil.STATUS_STOPPED)
+        [swept] = run.run.workers.glob(".*.tmp")
+        second = on_host(run, "two")
+        second.wait_for(lambda: not swept.exists())
         first.signal(signal.SIGCONT)
         assert first.end() == 69, first.text()
         told(first, "is no longer held by this process: another host took it over", "status")

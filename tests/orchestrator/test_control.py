@@ -8,16 +8,20 @@ import os
 import resource
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
 from orchestrator.cli import main
-from orchestrator.control import IDLE_S, MAX_CLIENTS, REST_S, Server, is_listening
+from orchestrator.control import IDLE_S, MAX_CLIENTS, REST_S, Server, ask, is_listening
 from orchestrator.ready import wait_for_any
+from profiles.errors import ExitCode, LonghaulError
 from state.layout import RunDir
+from state.lock import RunLock
 from tests.faults.harness import Scene, scene
 from tests.faults.invariants import check_invariants
 
@@ -63,6 +67,32 @@ def test_a_master_can_be_asked_from_its_server_on_and_looking_takes_no_place(tmp
         assert all(is_listening(run) for _ in range(2 * MAX_CLIENTS))
         assert server.poll(0.0) == [] and not server.waiting
     assert not is_listening(run)
+
+
+def test_a_master_that_holds_the_lock_and_does_not_listen_yet_is_waited_for(tmp_path: Path, stack: ExitStack) -> None:
+    run = RunDir(tmp_path)
+    stack.callback(RunLock.acquire(run).release)
+
+    def begin() -> None:
+        time.sleep(0.3)
+        with closing(Server(run)) as server:
+            while not (clients := server.poll(time.monotonic())):
+                time.sleep(0.01)
+            clients[0].answer(ok=True, note=clients[0].command)
+
+    master = Thread(target=begin)
+    master.start()
+    assert ask(run, "checkpoint", 20.0) == {"ok": True, "note": "checkpoint"}
+    master.join()
+
+
+def test_a_process_that_holds_the_lock_and_never_listens_is_named(tmp_path: Path, stack: ExitStack) -> None:
+    run = RunDir(tmp_path)
+    stack.callback(RunLock.acquire(run).release)
+    with pytest.raises(LonghaulError) as told:
+        ask(run, "stop", 0.2)
+    assert f"the process {os.getpid()} holds run" in told.value.what
+    assert told.value.exit_code == ExitCode.INPUT
 
 
 def test_a_master_that_lost_its_run_leaves_the_socket_of_the_next_one(tmp_path: Path) -> None:

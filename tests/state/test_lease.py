@@ -170,6 +170,29 @@ def test_a_released_lease_and_one_of_a_process_of_this_boot_are_taken_at_once(tm
     third.release()
 
 
+def test_a_holder_that_looks_anew_learns_at_once_that_it_was_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "RENEW_S", 60.0)
+    first = Lease.take(tmp_path, "a", "boot", refuse)
+    second = Lease.take(tmp_path, "a", "boot", refuse)
+    first.guard()  # it renewed a moment ago
+    with pytest.raises(LeaseLostError, match="another host took it over"):
+        first.guard(anew=True)
+    second.guard(anew=True)
+
+
+def test_releasing_tells_whether_the_run_was_still_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "RENEW_S", 60.0)
+    first = Lease.take(tmp_path, "a", "boot", refuse)
+    second = Lease.take(tmp_path, "a", "boot", refuse)
+    assert not first.release()
+    assert newest(tmp_path)[1] == Holder("a", "boot", os.getpid())
+    assert second.release()
+    assert second.release()
+    assert newest(tmp_path)[1] == Holder()
+
+
 def test_a_host_of_the_same_name_that_booted_otherwise_is_another(tmp_path: Path) -> None:
     """Two machines may both be called `localhost`."""
     first = Lease.take(tmp_path, "localhost", "one", refuse)

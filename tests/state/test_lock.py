@@ -135,6 +135,18 @@ def test_on_a_network_disk_another_host_that_renews_its_lease_keeps_the_run(
     RunLock.acquire(run, on_network=lambda path: True).release()
 
 
+def test_a_holder_that_was_followed_leaves_the_text_of_the_one_after_it(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "_flock", lambda *_, **__: None)  # as where it does not reach other hosts
+    first = RunLock.acquire(run, on_network=lambda path: True)
+    second = RunLock.acquire(run, on_network=lambda path: True)
+    first.release()
+    assert lock_text(run)["incarnation"] == second.incarnation
+    second.release()
+    assert lock_text(run) == {}
+
+
 def test_a_network_disk_without_flock_is_held_by_its_lease_and_a_local_one_is_refused(
     run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
