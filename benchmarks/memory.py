@@ -36,6 +36,7 @@ CARDS: dict[str, tuple[str, int]] = {
     "azr-qwen3-4b-12gb": ("qwen3-4b", 12),
     "azr-7b-24gb": ("qwen2.5-7b", 24),
     "grpo-1.5b-8gb": ("r1-qwen-1.5b", 8),
+    "grpo-1.5b-12gb-long": ("r1-qwen-1.5b", 12),
     "grpo-qwen3-1.7b-8gb": ("qwen3-1.7b", 8),
     "grpo-qwen3-4b-12gb": ("qwen3-4b", 12),
     "grpo-llama3.2-3b-12gb": ("llama-3.2-3b", 12),

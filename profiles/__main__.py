@@ -53,6 +53,7 @@ PROFILE_PAGES = {
     ),
     "profiles-grpo.md": (
         "grpo-1.5b-8gb",
+        "grpo-1.5b-12gb-long",
         "grpo-qwen3-1.7b-8gb",
         "grpo-llama3.2-3b-12gb",
         "grpo-qwen3-4b-12gb",

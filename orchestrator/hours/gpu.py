@@ -56,6 +56,7 @@ class Row:
 def _grpo(prompt: int, group: int, micro: int, row_tokens: int) -> dict[str, Any]:
     return {
         "sampling.max_prompt_tokens": prompt,
+        "sampling.max_completion_tokens": 512,
         "sampling.max_rows": group,
         "grpo.groups_per_step": 1,
         "grpo.group_size": group,

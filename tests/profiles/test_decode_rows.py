@@ -36,7 +36,7 @@ def test_what_is_chosen_fits_and_a_tile_more_does_not(free: int, prompt_tokens: 
 @pytest.mark.parametrize(
     ("name", "shape", "usable_gib", "trains_with", "rows"),
     [
-        ("grpo-1.5b-8gb", "r1-qwen-1.5b", 7.6, 16, 144),
+        ("grpo-1.5b-8gb", "r1-qwen-1.5b", 7.6, 16, 64),
         ("azr-0.5b", "qwen2.5-0.5b", 11.4, 64, 112),
         ("azr-3b-qlora", "qwen2.5-3b", 15.2, 16, 64),
         ("azr-3b-qlora-8gb", "qwen2.5-3b", 7.6, 8, 32),

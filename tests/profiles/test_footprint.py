@@ -168,7 +168,7 @@ def test_vllm_is_counted_beside_the_trainer_and_mostly_gone_while_it_sleeps() ->
 @pytest.mark.parametrize(
     ("name", "shape", "rows"),
     [
-        ("grpo-1.5b-8gb", "r1-qwen-1.5b", 442),
+        ("grpo-1.5b-8gb", "r1-qwen-1.5b", MOST_HEAD_ROWS),
         ("azr-3b-qlora", "qwen2.5-3b", MOST_HEAD_ROWS),
         ("azr-3b-qlora-8gb", "qwen2.5-3b", 460),
         ("azr-0.5b", "qwen2.5-0.5b", 110),  # the head's own gradient takes more than a block: no more than it must

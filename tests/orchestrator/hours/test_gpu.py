@@ -50,7 +50,7 @@ def test_the_documented_error_of_each_row_is_the_one_that_it_has() -> None:
 @pytest.mark.parametrize(
     ("settings", "is_longer"),
     [
-        ({"sampling.max_completion_tokens": 1024}, True),
+        ({"sampling.max_completion_tokens": 4096}, True),
         ({"grpo.groups_per_step": 8}, True),
         ({"sampling.max_rows": 4}, True),
         ({"grpo.inner_epochs": 2}, True),

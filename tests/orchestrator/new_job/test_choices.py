@@ -266,7 +266,7 @@ def test_long_prompts_get_room(tmp_path: Path) -> None:
     table = written(
         job(tmp_path, model_at(tmp_path / "model"), "16gb", columns=(column("prompt", longest=3000), column("answer")))
     )
-    assert table["sampling"] == {"max_prompt_tokens": 1024} and table["optimizer"] == {"row_tokens": 1024 + 4 * 512}
+    assert table["sampling"] == {"max_prompt_tokens": 1024} and table["optimizer"] == {"row_tokens": 1024 + 4 * 2048}
 
 
 @pytest.mark.skipif(HELD_OUT not in knobs(), reason="no rows can be held out")

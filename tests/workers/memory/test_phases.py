@@ -180,8 +180,8 @@ def test_what_an_engine_keeps_while_the_trainer_works_is_expected_beside_the_tra
 @pytest.mark.parametrize(
     ("name", "shape", "cache_gib", "usable_gib", "stays"),
     [
-        ("grpo-1.5b-8gb", "r1-qwen-1.5b", 0.44, 7.1, True),
-        ("grpo-1.5b-8gb", "r1-qwen-1.5b", 0.44, 3.1, False),
+        ("grpo-1.5b-8gb", "r1-qwen-1.5b", 1.09, 7.1, True),
+        ("grpo-1.5b-8gb", "r1-qwen-1.5b", 1.09, 5.1, False),
         ("azr-0.5b", "qwen2.5-0.5b", 3.0, 10.8, False),
         ("azr-0.5b", "qwen2.5-0.5b", 3.0, 23.0, True),
     ],

@@ -36,8 +36,9 @@ def test_on_a_cpu_the_rows_stay() -> None:
 @pytest.mark.parametrize(
     ("free_gib", "prompt_tokens", "rows"),
     [
-        pytest.param(5.58, 0, 144, id="all that 8 GB leave"),
-        pytest.param(5.58, 128, 224, id="prompts that are shorter than they may be"),
+        pytest.param(5.58, 0, 64, id="all that 8 GB leave"),
+        pytest.param(5.0, 0, 48, id="half a gibibyte less"),
+        pytest.param(5.0, 128, 64, id="prompts that are shorter than they may be"),
         pytest.param(0.1, 0, 16, id="never fewer than in training"),
         pytest.param(80, 0, 256, id="never more than pay"),
     ],
