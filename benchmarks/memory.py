@@ -238,7 +238,8 @@ def rehearsal(profile: Profile, device: Any, report: Report) -> None:
     draws = random.Random(0)
     rows = rows_of(update.micro_batch_size, policy.model.config.vocab_size, profile, draws)
     how = Sampling(temperature=profile.sampling.temperature, max_new_tokens=profile.sampling.max_completion_tokens)
-    requests = requests_of(min(engine.max_rows, rollouts_of(profile)), policy.model.config.vocab_size, profile, draws)
+    side_by_side = min(int(engine.max_rows * profile.sampling.overcommit), rollouts_of(profile))
+    requests = requests_of(side_by_side, policy.model.config.vocab_size, profile, draws)
     with phase("rollout", report):
         engine.generate(requests, how)
     engine.rest()
