@@ -1,12 +1,18 @@
-"""Draws the README's picture: `learning --json curves.json`, then `picture curves.json OUT.svg`."""
+"""Draws the pictures of the documents from what a benchmark measured: `picture curves.json OUT.svg`.
+
+curves.json is written by `learning --json` or `gpu_learning --json`.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from orchestrator.report.svg import HEIGHT, WIDTH, Chart, Line, Points, draw
+from benchmarks.gpu_learning import KINDS
+from orchestrator.report.svg import HEIGHT, WIDTH, Area, Chart, Line, Points, draw
 from profiles.task_kinds import LOOKS, SHOWN
 
 STYLE = """
@@ -14,6 +20,8 @@ text { font: 11px system-ui, sans-serif; fill: #667; } .end { text-anchor: end; 
 .title { font-size: 13px; font-weight: 600; fill: #334; } .grid { stroke: #dde; }
 .line { fill: none; stroke-width: 2; stroke-linejoin: round; opacity: .85; }
 .greedy { stroke: #2563eb; } .sampled { stroke: #16a34a; } .worked { stroke: #d97706; stroke-dasharray: 2 3.5; }
+.rewarded { stroke: #2563eb; } .random { stroke: #889; stroke-dasharray: 2 3.5; }
+.band { stroke: none; opacity: .15; } .band.rewarded { fill: #2563eb; } .band.random { fill: #889; }
 rect { fill: #fff; }
 """ + "".join(f".{task} {{ stroke: {LOOKS[task].light}; }}\n" for task in SHOWN)
 
@@ -24,8 +32,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("out", type=Path)
     args = parser.parse_args(arguments)
     curves = json.loads(args.curves.read_text())
-    args.out.write_text(picture(curves))
-    print(f"wrote {args.out}: {len(curves)} runs")
+    is_with_controls = curves.keys() <= KINDS.keys()
+    args.out.write_text(beside_controls(curves) if is_with_controls else picture(curves))
+    print(f"wrote {args.out}: {len(curves)} {'kinds of run' if is_with_controls else 'runs'}")
     return 0
 
 
@@ -47,10 +56,31 @@ def picture(curves: dict[str, dict[str, list[dict[str, object]]]]) -> str:
         ("held-out, mean of the tasks, over training seconds", ("greedy", "sampled", "worked")),
         ("tokens of an answer at temperature 1, over training seconds", SHOWN),
     ]
-    width, height = 2 * WIDTH + 20, HEIGHT + 46
+    return side_by_side((left, right), titles)
+
+
+def beside_controls(curves: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
+    """A chart for each kind of training: held-out accuracy and its interval, beside that of random rewards. (pure)"""
+    charts, titles = [], []
+    for kind in (name for name in curves if not KINDS[name].control):
+        shown = [
+            (style, curve["points"])
+            for style, name in (("rewarded", kind), ("random", f"{kind}-random"))
+            for curve in curves.get(name, {}).values()
+            if curve["points"]
+        ]
+        lines = tuple(Line(style, style, means(points, "accuracy")) for style, points in shown)
+        areas = tuple(Area(style, means(points, "low"), means(points, "high")) for style, points in shown)
+        charts.append(Chart(f"held-out accuracy of {kind} over steps", "", lines, areas, y_range=(0.0, 1.0)))
+        titles.append((f"{kind}: held-out accuracy over steps, greedy, 95 %", ("rewarded", "random")))
+    return side_by_side(charts, titles)
+
+
+def side_by_side(charts: Sequence[Chart], titles: Sequence[tuple[str, tuple[str, ...]]]) -> str:
+    width, height = len(charts) * (WIDTH + 20) - 20, HEIGHT + 46
     body = "".join(
         header(n * (WIDTH + 20), title, names) + placed(draw(chart, str(n)), n * (WIDTH + 20))
-        for n, (chart, (title, names)) in enumerate(zip((left, right), titles, strict=True))
+        for n, (chart, (title, names)) in enumerate(zip(charts, titles, strict=True))
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}"><style>{STYLE}</style>'
@@ -69,6 +99,11 @@ def header(x: int, title: str, names: tuple[str, ...]) -> str:
         parts.append(f'<line class="line {name}" x1="{at}" x2="{at + 22}" y1="34" y2="34"/>')
         parts.append(f'<text x="{at + 28}" y="38">{name}</text>')
     return "".join(parts)
+
+
+def means(points: Sequence[Mapping[str, Any]], what: str) -> Points:
+    """(step, mean over the tasks) of one run. (pure)"""
+    return tuple((float(point["step"]), float(point["metrics"]["mean"][what])) for point in points)
 
 
 def series(points: list[dict[str, object]], name: str) -> Points:
