@@ -19,8 +19,8 @@ from workers.rollout.select import Portions
 
 
 def rehearse(model: Any, engine: Portions, update: PolicyUpdate, profile: Profile, memory: Memory) -> dict[str, Any]:
-    """Run a full rollout batch and the largest micro-batch at full length, on each rank. Leaves weights, optimiser and
-    random generators unchanged. Returns the measured memory."""
+    """Take the memory of a full rollout batch and of the largest micro-batch at full length, on each rank. Leaves
+    weights, optimiser and random generators unchanged. Returns the measured memory."""
     draws = random.Random(0)
     vocabulary = model.config.vocab_size
     devices = [model.device] if model.device.type == "cuda" else []
@@ -39,7 +39,7 @@ def rehearse(model: Any, engine: Portions, update: PolicyUpdate, profile: Profil
 
 
 def _longest_rollouts(model: Any, portions: Portions, profile: Profile, vocabulary: int, draws: random.Random) -> None:
-    """Decode as many rollouts side by side as a step does. On a GPU all run to the token limit.
+    """As many rollouts side by side as a step has, on a GPU up to the token limit, or what takes as much memory.
 
     On a CPU with the native engine all stop at the first token: the cache already has its full size then, and more
     tokens would only take time.
@@ -52,7 +52,7 @@ def _longest_rollouts(model: Any, portions: Portions, profile: Profile, vocabula
     if isinstance(portions.engine, NativeEngine) and model.device.type != "cuda":
         NativeEngine(model, stop_ids=range(vocabulary)).generate(requests, replace(how, ignore_stop=False))
     else:
-        portions.generate(requests, how)
+        portions.rehearse(requests, how)
 
 
 def _longest_rows(count: int, profile: Profile, vocabulary: int, draws: random.Random) -> list[Row]:

@@ -20,7 +20,8 @@ from workers.rollout.select import Portions
 
 
 def rehearse(model: Any, engine: Portions, update: GroupUpdate, profile: Profile, memory: Memory) -> dict[str, Any]:
-    """Full rollout batch, largest forward pass, full length. Leaves weights, optimiser and generators unchanged."""
+    """What a full rollout batch and the largest forward pass allocate, at full length. Leaves weights, optimiser and
+    generators unchanged."""
     draws = random.Random(0)
     vocabulary = model.config.vocab_size
     devices = [model.device] if model.device.type == "cuda" else []
@@ -28,7 +29,7 @@ def rehearse(model: Any, engine: Portions, update: GroupUpdate, profile: Profile
     with torch.random.fork_rng(devices=devices):
         requests = _longest_requests(engine, profile, vocabulary, draws)
         with memory.phase("rollout"), update.parallel.reading():
-            engine.generate(requests, _longest_sampling(profile, bool(devices)))
+            engine.rehearse(requests, _longest_sampling(profile, bool(devices)))
             engine.rest()
         prepared = _largest(update.sizes, profile, vocabulary, draws)
         with memory.phase("train"):

@@ -104,6 +104,23 @@ class Portions:
             self._on_change(self.engine)
         return [found[number] for number in range(len(requests))]
 
+    def rehearse(self, requests: Sequence[Request], sampling: Sampling) -> None:
+        """Take the memory that `generate` would. The engine `native` on a GPU needs no more than its first tokens for
+        that; the others draw everything."""
+        if isinstance(self.engine, GraphEngine):
+            self.engine.set_rows(self._max_rows)
+            try:
+                return self.engine.rehearse(requests, sampling)
+            except EngineUnavailable as error:
+                if not isinstance(self._engine, Fallback):
+                    raise
+                reason = str(error)
+            # Outside the handler: its traceback keeps alive the memory that the next engine needs.
+            self._engine.replace(reason)
+            self._on_change(self.engine)
+        self.generate(requests, sampling)
+        return None
+
     def converse(
         self, requests: Sequence[Request], sampling: Sampling, respond: Respond, on_end: OnEnd | None = None
     ) -> list[Rollout]:

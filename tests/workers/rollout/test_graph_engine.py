@@ -34,7 +34,7 @@ from workers.rollout.graph.cuts import (
     many_cut_of,
     tiles_of,
 )
-from workers.rollout.graph.engine import GraphEngine, bucket_of, in_turn
+from workers.rollout.graph.engine import CHECK_EVERY, GraphEngine, bucket_of, in_turn
 from workers.rollout.graph.state import Shape, State
 from workers.rollout.graph.step import TorchOperations
 from workers.rollout.native import NativeEngine
@@ -255,6 +255,53 @@ def test_a_cache_that_was_forgotten_for_lack_of_memory_is_not_kept_again() -> No
     portions.generate(REQUESTS, Sampling(max_new_tokens=4))
     portions.rest()
     assert portions.cache_bytes == 0
+
+
+@pytest.mark.parametrize("overcommit", [1.0, 3.0])
+def test_a_rehearsal_takes_the_cache_of_full_length_for_a_few_tokens_and_changes_no_draw(overcommit: float) -> None:
+    model, full = tiny_model(), Sampling(max_new_tokens=200, ignore_stop=True)
+    whole, short = (GraphEngine(model, decode, max_rows=4, overcommit=overcommit) for _ in range(2))
+    expected = whole.generate(MANY[:12], full)
+    steps = 0
+
+    def counted(needed: Shape, prepared: Callable[[Shape], Any] = short._prepared) -> Any:
+        state, made = prepared(needed)
+
+        def step(rows: int) -> Callable[[], None]:
+            one = made(rows)
+
+            def run() -> None:
+                nonlocal steps
+                steps += 1
+                one()
+
+            return run
+
+        return state, step
+
+    short._prepared = counted  # type: ignore[method-assign]
+    short.rehearse(MANY[:12], full)
+    assert 0 < steps <= 2 * CHECK_EVERY
+    assert short._state is not None and whole._state is not None
+    assert short._state.shape == whole._state.shape and short.cache_bytes == whole.cache_bytes
+    kept = short._state
+    assert short.generate(MANY[:12], full) == expected
+    assert short._state is kept
+
+
+def test_a_rehearsal_of_a_shared_cache_reads_a_row_of_full_length_as_one_that_is_set_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine, read = GraphEngine(tiny_model(), decode, max_rows=4, overcommit=2.0), list[int]()
+    run_layers = engine._decoder.run_layers
+
+    def noted(ids: Tensor, *rest: Any) -> Tensor:
+        read.append(ids.shape[-1])
+        return run_layers(ids, *rest)
+
+    monkeypatch.setattr(engine._decoder, "run_layers", noted)
+    engine.rehearse([Request((3,) * 40, seed) for seed in range(8)], Sampling(max_new_tokens=200))
+    assert sum(read) >= 39 + 40 + 200 - CHECK_EVERY - 1
 
 
 def test_fewer_rows_side_by_side_need_a_smaller_cache() -> None:

@@ -16,6 +16,7 @@ from workers.models.load import Tokenizer
 from workers.rollout import engine
 from workers.rollout.continuous import ContinuousEngine
 from workers.rollout.engine import EngineUnavailable, Request, Rollout
+from workers.rollout.graph.engine import GraphEngine
 from workers.rollout.hf import HfEngine
 from workers.rollout.native import NativeEngine
 from workers.rollout.select import Fallback, Portions, engine_of
@@ -108,6 +109,27 @@ def test_an_engine_that_fails_in_the_middle_is_closed_and_no_rollout_is_lost() -
     assert tired.is_closed
     assert isinstance(portions.engine, NativeEngine)
     assert told == ["rollouts now come from the engine native. Tired: it did not wake: out of memory"]
+
+
+def test_a_rehearsal_draws_everything_where_memory_grows_with_it_and_little_where_it_does_not() -> None:
+    portions = Portions(graph := GraphEngine(MODEL), 2)
+    portions.rehearse(REQUESTS, HOW)
+    assert portions.cache_bytes > 0 and graph.set_back_rows == 0
+    counting = Counting(has_queue=False)
+    Portions(counting, max_rows=2).rehearse(REQUESTS, HOW)
+    assert counting.sizes == [2, 2, 1]
+
+
+def test_an_engine_that_fails_in_the_rehearsal_is_replaced_and_the_next_one_rehearses() -> None:
+    class Broken(GraphEngine):
+        def rehearse(self, requests: Sequence[Request], sampling: engine.Sampling) -> None:
+            raise EngineUnavailable("its kernels do not compile")
+
+    told, counting = list[str](), Counting(has_queue=True)
+    portions = Portions(Fallback({"native": lambda: Broken(MODEL), "hf": lambda: counting}, told.append), 8)
+    portions.rehearse(REQUESTS, HOW)
+    assert portions.engine is counting and counting.sizes == [len(REQUESTS)]
+    assert told == ["rollouts now come from the engine hf. Broken: its kernels do not compile"]
 
 
 class Counting(NativeEngine):

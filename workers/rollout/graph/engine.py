@@ -15,7 +15,7 @@ import logging
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -186,27 +186,57 @@ class GraphEngine:
         talks = Talks(requests, sampling.max_new_tokens, respond, on_end)
         return self._work(_Work(requests, sampling, stops, in_turn(requests)[::-1], talks=talks, done=talks.done))
 
+    @torch.inference_mode()
+    def rehearse(self, requests: Sequence[Request], sampling: Sampling) -> None:
+        """Allocate what `generate` would, in a fraction of its time: cache and graphs depend on lengths alone, so the
+        prompts are read and one check's tokens are drawn.
+
+        A cache of pages also reads one row of full length, as after it was set back at its end.
+        """
+        self._begin_only(requests, sampling)
+        if self._overcommit > 1 and sampling.max_new_tokens > CHECK_EVERY:
+            longest = max((request.prompt_ids for request in requests), key=len)
+            drawn = longest[:1] * (sampling.max_new_tokens - CHECK_EVERY)
+            self._begin_only([Request((*longest, *drawn), 0)], replace(sampling, max_new_tokens=CHECK_EVERY))
+
+    def _begin_only(self, requests: Sequence[Request], sampling: Sampling) -> None:
+        stops = stops_of(sampling, self.decode, self._stop_ids)
+        work = _Work(requests, sampling, stops, in_turn(requests)[::-1])
+        state, steps = self._set_up(work)
+        self._round(work, state, steps)
+        if left := list(work.rows):
+            state.active[left] = 0
+            self._free(work, state, left)
+
     def _work(self, work: _Work) -> list[Rollout]:
         if not work.requests:
             return []
+        state, steps = self._set_up(work)
+        while work.waiting or work.rows:
+            self._round(work, state, steps)
+        return [work.done[number] for number in range(len(work.requests))]
+
+    def _set_up(self, work: _Work) -> tuple[State, Steps]:
         needed = self._needed(work.requests, work.sampling)
         state, steps = self._prepared(needed)
         if needed.pages:
             # Not all that a kept cache has: what is set back would depend on what was drawn before.
             work.pages = Pages(needed.pages)
         state.set_sampling(work.sampling, () if work.sampling.ignore_stop else self._stop_ids)
-        while work.waiting or work.rows:
-            self._admit(work, state)
-            if work.talks is not None:
-                self._resume(work, work.talks, state)
-                if not work.rows:
-                    continue
-            self._make_room(work, state)
-            step = steps(bucket_of(len(work.rows), state.shape.slots))
-            for _ in range(min(CHECK_EVERY, work.sampling.max_new_tokens)):
-                step()
-            self._look(work, state)
-        return [work.done[number] for number in range(len(work.requests))]
+        return state, steps
+
+    def _round(self, work: _Work, state: State, steps: Steps) -> None:
+        """From one check to the next."""
+        self._admit(work, state)
+        if work.talks is not None:
+            self._resume(work, work.talks, state)
+            if not work.rows:
+                return
+        self._make_room(work, state)
+        step = steps(bucket_of(len(work.rows), state.shape.slots))
+        for _ in range(min(CHECK_EVERY, work.sampling.max_new_tokens)):
+            step()
+        self._look(work, state)
 
     def _needed(self, requests: Sequence[Request], sampling: Sampling) -> Shape:
         longest = max(len(request.prompt_ids) for request in requests) + sampling.max_new_tokens
