@@ -237,7 +237,7 @@ def is_listening(run: RunDir) -> bool:
 def _connected(run: RunDir, timeout_s: float, patience_s: float = 0.0) -> socket.socket:
     """A connection to the master of `run`. patience_s: how long to wait for one that holds the lock and is silent.
 
-    Raises LonghaulError: INPUT if there is none, PERMISSION if it is another user's.
+    Raises LonghaulError: INPUT where no master runs, PERMISSION where another user owns the run.
     """
     until = time.monotonic() + patience_s
     while True:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from workers import import_structure
 from workers.contract import BY_BUS
 
 ENVIRONMENT = {
@@ -21,6 +22,7 @@ ENVIRONMENT = {
 
 
 def set_environment() -> None:
-    """Set ENVIRONMENT's defaults. Call it before tensor libraries are imported."""
+    """Set ENVIRONMENT's defaults, and spare transformers its search. Call it before tensor libraries are imported."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    import_structure.install()

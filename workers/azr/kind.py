@@ -10,7 +10,6 @@ from profiles.errors import LonghaulError
 from profiles.schema import Sandbox as SandboxKnobs
 from workers.contract import Result, WorkerSpec
 from workers.environment import set_environment
-from workers.models import import_structure
 from workers.sandbox import Sandbox
 from workers.sandbox.limits import limits_of
 
@@ -29,7 +28,6 @@ def warm_up() -> Sandbox | None:
     sandbox: Sandbox | None = None
     with suppress(LonghaulError):
         sandbox = Sandbox(limits_of(knobs), knobs.jobs)
-    import_structure.install()
     import transformers.models.qwen2.modeling_qwen2  # noqa: F401
 
     import workers.azr.trainer  # noqa: F401

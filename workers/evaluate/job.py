@@ -23,7 +23,6 @@ from workers.evaluate.shares import batches_of, share_of
 from workers.failures import is_out_of_memory
 from workers.line_contract import Answered, EvaluationSpec, Left, Loading, Note, Scores, SuiteBegun
 from workers.lines import Say
-from workers.models import import_structure
 from workers.models.files import ModelFileError
 from workers.sandbox import Sandbox
 from workers.sandbox.limits import limits_of
@@ -213,7 +212,6 @@ def _tell(paper: Paper, outcomes: Sequence[Outcome], say: Say) -> None:
 def _examinee(spec: EvaluationSpec, answer_format: AnswerFormat, suites: Sequence[Suite], say: Say) -> Examinee:
     say(Loading())
     set_environment()
-    import_structure.install()
     with _advising(spec):
         return _opened(spec, answer_format, suites, say)
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from workers.contract import Result, WorkerSpec
 from workers.environment import set_environment
-from workers.models import import_structure
 from workers.sandbox import Sandbox
 
 if TYPE_CHECKING:
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 def warm_up() -> None:
     """Do the imports that take seconds. GRPO runs no model-written program, so it needs no sandbox."""
     set_environment()
-    import_structure.install()
     import transformers.models.qwen2.modeling_qwen2  # noqa: F401
 
     import workers.grpo.trainer  # noqa: F401

@@ -110,7 +110,8 @@ class Portions:
         if isinstance(self.engine, GraphEngine):
             self.engine.set_rows(self._max_rows)
             try:
-                return self.engine.rehearse(requests, sampling)
+                self.engine.rehearse(requests, sampling)
+                return
             except EngineUnavailable as error:
                 if not isinstance(self._engine, Fallback):
                     raise
@@ -119,7 +120,6 @@ class Portions:
             self._engine.replace(reason)
             self._on_change(self.engine)
         self.generate(requests, sampling)
-        return None
 
     def converse(
         self, requests: Sequence[Request], sampling: Sampling, respond: Respond, on_end: OnEnd | None = None

@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from profiles.__main__ import PROFILE_PAGES
 from profiles.knobs import knobs, value_of
 from profiles.load import load_profile
 from profiles.schema import Profile
@@ -26,14 +27,7 @@ from workers.runtime import carry_out
 from workers.sandbox import Limits, Sandbox
 
 TWINS = ["azr-0.5b", "azr-3b-qlora", "azr-3b-qlora-8gb", "azr-qwen3-4b-12gb", "azr-7b-24gb", "azr-paper"]
-GRPO_TWINS = [
-    "grpo-1.5b-8gb",
-    "grpo-1.5b-12gb-long",
-    "grpo-qwen3-1.7b-8gb",
-    "grpo-llama3.2-3b-12gb",
-    "grpo-qwen3-4b-12gb",
-    "grpo-8b-24gb",
-]
+GRPO_TWINS = PROFILE_PAGES["profiles-grpo.md"]
 SIZES = {
     "run.max_cycles", "run.steps_per_cycle", "run.checkpoint_every", "run.device", "model.path", "model.random_init",
     "sampling.max_prompt_tokens", "sampling.max_completion_tokens", "sampling.max_rows", "azr.proposals_per_task",

@@ -12,14 +12,14 @@ import pytest
 from transformers.utils import import_utils
 
 from tests import REPOSITORY
-from workers.models.import_structure import FUNCTION, Structure, kept, place_of
+from workers.import_structure import FUNCTION, Structure, kept, place_of
 
 SOURCE = Path(import_utils.__file__)
 MODELS = SOURCE.parents[1] / "models"
 ORIGINAL = getattr(import_utils, FUNCTION)
 IN_A_WORKER = """
 import sys
-from workers.models import import_structure
+from workers import import_structure
 import_structure.install()
 import_structure.install()
 import transformers
