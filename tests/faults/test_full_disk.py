@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from state import durable
@@ -76,12 +77,15 @@ def test_a_paused_run_whose_master_is_killed_is_interrupted_and_resumes(clean: C
 def test_a_checkpoint_that_will_not_fit_is_not_begun(clean: Clean, tmp_path: Path) -> None:
     outside = Scene(tmp_path / "outside")
     with tiny_disk(tmp_path / "disk", 128), scene(tmp_path / "disk" / "run", **STOPS) as run:
-        run.knobs |= {"fake.state_bytes": 20 << 20, "fake.step_s": 0.3}
-        master = outside.launch(run.command("--plain"))
+        run.knobs |= {"fake.state_bytes": 20 << 20}
+        master = outside.launch(run.command("--plain"), "worker.before_update:4:stop")  # between two checkpoints
         master.wait_for_line("checkpoint of step 2 is durable")
+        worker = psutil.Process(master.worker_pid())
+        master.wait_for(lambda: worker.status() == psutil.STATUS_STOPPED)
         filler = tmp_path / "disk" / "filler"
         left = durable.free_bytes(tmp_path / "disk") - (10 << 20)
         filler.write_bytes(bytes(left))
+        worker.resume()
         assert master.end() == 73, master.text()
         told(master, "a checkpoint of 21 MB does not fit")
         assert not list(run.run.checkpoints.glob(".staging-*"))
