@@ -12,6 +12,7 @@ import subprocess
 import sys
 import termios
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ import pytest
 from orchestrator.alive import master_pid
 from tests import REPOSITORY
 from tests.faults.conftest import Clean
-from tests.faults.harness import Master, Scene, is_alive, scene
+from tests.faults.harness import PATIENCE_S, Master, Scene, is_alive, scene
 from tests.faults.invariants import check_invariants
 
 CTRL_X, CTRL_C = b"\x18", b"\x03"
@@ -46,6 +47,15 @@ class Terminal:
 
     def press(self, key: bytes) -> None:
         os.write(self.keyboard, key)
+
+    def has_shown(self, part: bytes, since: bytes = b"") -> bool:
+        """Whether it was shown after `since`. Waits for the thread that reads: who wrote it may have ended before."""
+        until = time.monotonic() + PATIENCE_S
+        while part not in self.shown.split(since)[-1] if since else part not in self.shown:
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.01)
+        return True
 
     def modes(self) -> list[Any]:
         return termios.tcgetattr(self.program)
@@ -93,7 +103,7 @@ def test_ctrl_x_saves_and_ctrl_c_stops_and_the_terminal_is_given_back(tmp_path: 
         before = screen.modes()
         master = start_on(run, screen)
         master.wait_for(run.run.rollout_file(1, 2).exists)
-        assert ALTERNATE_SCREEN in screen.shown
+        assert screen.has_shown(ALTERNATE_SCREEN)
         assert screen.modes() != before, "keys come one by one"
         screen.press(CTRL_X)
         step = master.wait_for(lambda: max(run.head_step(), 0))
@@ -103,7 +113,7 @@ def test_ctrl_x_saves_and_ctrl_c_stops_and_the_terminal_is_given_back(tmp_path: 
         assert run.one("SELECT stop_reason FROM runs") == "asked to stop"
         assert screen.modes() == before
         check_invariants(run)
-    assert NORMAL_SCREEN in screen.shown
+        assert screen.has_shown(NORMAL_SCREEN)
 
 
 def test_a_stop_at_once_gives_the_terminal_back_too(tmp_path: Path) -> None:
@@ -150,7 +160,7 @@ def test_q_leaves_the_terminal_and_the_run_goes_on_after_it_is_closed(clean: Cle
         screen.press(b"l")
         assert front.end() == 0, "the shell has its prompt"
         assert screen.modes() == before
-        assert b"goes on without this terminal" in screen.shown.split(NORMAL_SCREEN)[-1]
+        assert screen.has_shown(b"goes on without this terminal", since=NORMAL_SCREEN), screen.shown
         screen.close()
         watcher = run.launch(["sleep", "600"])
         watcher.wait_for(lambda: run.one("SELECT state FROM runs") == "finished")
