@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -29,6 +31,14 @@ from workers.mailbox import last_seq
 log = logging.getLogger("worker")
 
 
+@dataclass
+class Stage:
+    """A stage that has begun. inner_s: seconds of the stages inside it."""
+
+    name: str
+    inner_s: float = 0.0
+
+
 class Attempt:
     """A trainer's view of the outside: its spec, its directories, and how to report events and progress."""
 
@@ -42,8 +52,13 @@ class Attempt:
         self.saved: CheckpointRef | None = spec.head
         """The newest checkpoint known to be durable."""
         self.step = 0
+        self.drawn_step = 0
+        """Step whose rollouts are drawn, or were last: the next one, if they are drawn beside an update."""
         self._seq = last_seq(self.dir) if restart else 0
         self._seconds: dict[str, float] = {}
+        self._stages: list[Stage] = []
+        """Those that have begun and not ended; each is a part of the one before."""
+        self._telling = threading.Lock()
         self._events = Appender(self.dir.events)
         if restart:
             self.step = spec.first_step - 1
@@ -55,11 +70,12 @@ class Attempt:
         Raises ValueError if `data` does not match what the kind declares.
         """
         kind.check(data)
-        self._seq += 1
-        event = Event(
-            seq=self._seq, type=kind.name, step=self.step, t_wall=time.time(), t_mono=time.monotonic(), data=data
-        )
-        self._events.append(msgspec.json.encode(event))
+        with self._telling:  # a thread may draw rollouts meanwhile
+            self._seq += 1
+            event = Event(
+                seq=self._seq, type=kind.name, step=self.step, t_wall=time.time(), t_mono=time.monotonic(), data=data
+            )
+            self._events.append(msgspec.json.encode(event))
         self.control.hint()
 
     def sync(self) -> None:
@@ -73,18 +89,26 @@ class Attempt:
 
     def at(self, step: int, stage: str) -> None:
         """Report the current step and stage. The master measures its deadlines between these reports."""
-        self.step = step
+        self.step = self.drawn_step = step
         self.control.at(step, stage)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Report the stage `name`, and add the block's duration to the step's seconds of that stage."""
+        """Report the stage `name`, and add the block's duration, less that of stages inside it, to the step's seconds
+        of that stage. For the main thread."""
         self.control.at(self.step, name)
+        mine = Stage(name)
+        self._stages.append(mine)
         began = time.monotonic()
         try:
             yield
         finally:
-            self._seconds[name] = self._seconds.get(name, 0.0) + time.monotonic() - began
+            seconds = time.monotonic() - began
+            self._stages.pop()
+            self._seconds[name] = self._seconds.get(name, 0.0) + seconds - mine.inner_s
+            if self._stages:
+                self._stages[-1].inner_s += seconds
+                self.control.at(self.step, self._stages[-1].name)
 
     def seconds_of(self, name: str) -> float:
         """Seconds spent in the stage since the last `take_seconds`."""
