@@ -40,6 +40,10 @@ NCCL_BYTES = GIB // 2
 """Memory for communication with other GPUs, outside the allocator: about 0.4 to 0.8 GiB."""
 MASKED_QUERIES = 2048
 """PyTorch's attention gets a mask for this many queries at a time; for a whole row of 32,768 it would take 1 GiB."""
+BESIDE = "beside: "
+"""Begins the name of a part of the rollouts that are drawn beside an update (run.overlap)."""
+KEPT = (f"{BESIDE}cache", f"{BESIDE}graph")
+"""Those that stay from step to step."""
 FRAGMENTATION = 1.08
 CONTEXT_BYTES = int(0.45 * GIB)
 
@@ -173,6 +177,10 @@ def demand_of(profile: Profile, shape: Shape, work: Work | None = None, *, card_
         "score": held | scoring(profile, shape, work),
         "train": held | training(profile, shape, work),
     }
+    if profile.run.overlap:
+        drawing = {f"{BESIDE}{name}": size for name, size in rollout(profile, shape, work).items()}
+        parts["train"] |= drawing
+        parts["score"] |= {name: drawing[name] for name in KEPT if name in drawing}
     if not work.is_scored:
         del parts["score"]
     beside = dict.fromkeys(parts, NCCL_BYTES) if profile.run.ranks > 1 else _of_vllm(profile, card_bytes)

@@ -188,7 +188,11 @@ _COMMON = (
     Metric("tis_capped", Unit.SHARE, "importance weights that were cut"),
     Metric("groups_waiting", Unit.COUNT, "with grpo.segment_tokens: groups of which a rollout goes on in a later step"),
     Metric("tokens_drawn", Unit.TOKENS, "with grpo.segment_tokens: drawn in this step, also of groups that wait"),
-    Metric("older_share", Unit.SHARE, "with grpo.segment_tokens: tokens of ended groups that an older policy drew"),
+    Metric(
+        "older_share",
+        Unit.SHARE,
+        "with grpo.segment_tokens or run.overlap: tokens that an older policy drew",
+    ),
 )
 _SELF_PLAY = (
     CELL_REWARD,

@@ -21,6 +21,11 @@ def is_corrected(profile: Profile) -> bool:
     return cap > 0 or (cap < 0 and (is_rounded or bool(engines_of(profile) & OWN_NUMBERS)))
 
 
+def has_older_tokens(profile: Profile) -> bool:
+    """Whether GRPO trains on tokens that an older policy drew."""
+    return profile.grpo.segment_tokens > 0 or (profile.run.worker == "grpo" and profile.run.overlap > 0)
+
+
 def can_be_one_pass(profile: Profile) -> bool:
     """Whether a step's only GRPO update can take the old log-probs from its own forward pass.
 
@@ -29,7 +34,7 @@ def can_be_one_pass(profile: Profile) -> bool:
     grpo = profile.grpo
     # Without importance weights, the ratio needs the old log-probs first. So do tokens of older policies: how far off
     # the engine is, only the others tell.
-    if profile.optimizer.tis_cap == 0 or grpo.segment_tokens:
+    if profile.optimizer.tis_cap == 0 or has_older_tokens(profile):
         return False
     is_of_tokens = grpo.variants.ratio_level == "token" and grpo.variants.tis_mode != "sequence_mask"
     return grpo.inner_epochs == 1 and is_of_tokens and not grpo.variants.low_entropy_kl

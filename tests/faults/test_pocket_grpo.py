@@ -127,3 +127,23 @@ def test_rollouts_that_take_several_steps_outlive_kills_of_worker_and_master(tmp
         run.launch_and_end(command(run, SEGMENTED), code=0)
         assert (run.head_step(), digest(run)) == (4, whole)
         assert (run.head_dir() / "waiting.json").read_bytes().count(b"problem") > 2
+
+
+BESIDE = (*(one for one in SETTINGS if not one.startswith("grpo.sent")), "run.overlap=1")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_rollouts_drawn_beside_an_update_outlive_kills_of_worker_and_master(tmp_path: Path) -> None:
+    with scene(tmp_path / "unbroken") as run:
+        run.launch_and_end(command(run, BESIDE), code=0)
+        whole = digest(run)
+    with scene(tmp_path / "run") as run:
+        master = run.launch(command(run, BESIDE), "worker.before_update:3:kill")
+        master.wait_for(rollouts_of(run, 4))
+        master.kill()
+        run.wait_until_nobody_is_left()
+        run.launch_and_end(command(run, BESIDE), code=0)
+        assert (run.head_step(), digest(run)) == (4, whole)
+        shares = run.rows("SELECT json_extract(metrics, '$.older_share') FROM trained_steps ORDER BY step")
+        assert shares == [(None,), (1.0,), (1.0,), (1.0,)]

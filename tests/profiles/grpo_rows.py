@@ -13,6 +13,7 @@ WORD_PROBLEMS: Knobs = {
     "validation.suites": ("words",),
 }  # fmt: skip
 SEGMENTED: Knobs = {**WORD_PROBLEMS, "grpo.segment_tokens": 24}  # of 96
+BESIDE: Knobs = {**WORD_PROBLEMS, "run.overlap": 1}
 PLAYED: Knobs = {**WORD_PROBLEMS, "grpo.environment.name": "guess", "grpo.rewards": ("environment",)}
 
 GRPO_ROWS = [
@@ -110,6 +111,19 @@ GRPO_ROWS = [
             ("older_tokens_are_corrected", {"grpo.old_source": "rollout"}, {"grpo.old_source": "trainer"}),
             ("older_tokens_are_corrected", {"optimizer.tis_cap": 0.0}, {"optimizer.tis_cap": 3.0}),
         )
+    ),
+    *(
+        pytest.param(rule, {**BESIDE, **wrong}, {**BESIDE, **right}, id=f"overlap: {rule}, {wrong}")
+        for rule, wrong, right in (
+            ("older_tokens_are_corrected", {"grpo.old_source": "detach"}, {"grpo.old_source": "auto"}),
+            ("older_tokens_are_corrected", {"optimizer.tis_cap": 0.0}, {"optimizer.tis_cap": 3.0}),
+            ("overlap_has_one_engine", {"sampling.engine": "hf"}, {"sampling.engine": "native"}),
+            ("overlap_has_one_engine", {"sampling.fallback": ("hf",)}, {"sampling.fallback": ()}),
+            ("overlap_has_one_engine", {"run.gpus": 2}, {"run.gpus": 1}),
+        )
+    ),
+    pytest.param(
+        "overlap_has_a_worker", {"run.overlap": 1}, {**WORD_PROBLEMS, "run.overlap": 1}, id="overlap of self-play"
     ),
     pytest.param(
         "segments_have_a_worker",

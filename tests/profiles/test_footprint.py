@@ -189,3 +189,15 @@ def test_rollouts_that_share_a_cache_need_logits_for_all_of_them_and_may_be_read
     once, thrice = (demand_of(one, R1).parts["rollout"] for one in (profile, shared))
     assert thrice["cache"] == once["cache"] and thrice["logits"] == 3 * once["logits"]
     assert thrice["prompts"] >= once["prompts"]
+
+
+def test_rollouts_that_are_drawn_beside_an_update_need_their_memory_beside_its_own() -> None:
+    profile = own()
+    beside = replace(profile, run=replace(profile.run, worker="grpo", overlap=1))
+    apart = demand_of(replace(beside, run=replace(beside.run, overlap=0)), R1)
+    both = demand_of(beside, R1)
+    stays, drawing = apart.phases["load"], apart.phases["rollout"]
+    assert both.phases["train"] == apart.phases["train"] + drawing - stays
+    assert both.phases["rollout"] == drawing and both.worst == "train"
+    kept = sum(apart.parts["rollout"][name] for name in ("cache", "graph"))
+    assert sum(both.parts["score"].values()) >= stays + kept

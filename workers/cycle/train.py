@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from profiles.errors import ExitCode, LonghaulError
 from profiles.mismatch import bounds_of
@@ -21,6 +21,7 @@ from state.crash import crash_point
 from state.registry import Registry
 from workers.contract import PAUSED, Outcome, Result
 from workers.cycle import rollout_file
+from workers.cycle.ahead import Ahead
 from workers.cycle.cursor import Exhausted
 from workers.cycle.mismatch import warning_of
 from workers.cycle.progress import Progress
@@ -99,17 +100,32 @@ class Trainer(Protocol):
         """Write the files besides state with which other tools load a checkpoint: config, tokenizer."""
 
 
+@runtime_checkable
+class Overlapping(Protocol):
+    """A `Trainer` that can draw a step's rollouts beside the update of the step before."""
+
+    def draw_beside(self, ahead: Ahead) -> None:
+        """Called once, after `build`. From then on `update` calls `ahead.begin` when all but its gradient is computed,
+        and `ahead.finish` before any weight changes. Refuses if its rollouts cannot be drawn from a thread."""
+
+    def collect_after(self, step: int, records: Sequence[Record]) -> Callable[[], list[Record]]:
+        """A function that collects the rollouts of `step`, which follows the one with `records`, with the weights of
+        its time. Other threads may call it, while `update` computes a gradient. Changes no state. May raise
+        Exhausted."""
+
+
 def train(attempt: Attempt, trainer: Trainer) -> Result:
     """Run one cycle."""
     cycle = Cycle(attempt, trainer)
-    cycle.load()
-    cycle.rehearse()
-    try:
-        cycle.prepare_buffers()
-        outcome = cycle.run_steps()
-    except Interrupted:
-        outcome = Outcome.STOPPED
-    cycle.save_end(outcome)
+    with cycle.ahead:
+        cycle.load()
+        cycle.rehearse()
+        try:
+            cycle.prepare_buffers()
+            outcome = cycle.run_steps()
+        except Interrupted:
+            outcome = Outcome.STOPPED
+        cycle.save_end(outcome)
     return cycle.result(outcome)
 
 
@@ -120,6 +136,7 @@ class Cycle:
         self.attempt, self.trainer, self.spec = attempt, trainer, attempt.spec
         self.progress = Progress()
         self.requests = attempt.control.requests
+        self.ahead = Ahead(attempt.stage)
         self.is_seeded = False
         self.is_sound = True
         """Whether the current weights gave finite numbers. Never stored, because only such weights are saved."""
@@ -133,6 +150,10 @@ class Cycle:
             head = open_head(self.attempt.run, self.spec.run_id, self.spec.head)
             self.trainer.build(head[0] if head else None)
             registry = self.trainer.registry(self.progress)
+            if self.attempt.profile.run.overlap:
+                assert isinstance(self.trainer, Overlapping)  # a rule of the profile
+                self.trainer.draw_beside(self.ahead)
+                registry.register(self.ahead)
             if head is not None:
                 registry.load(head[0], head[1].files, static=self.trainer.static_files)
             self.saver = Saver(self.attempt, registry, self.trainer.write_static)
@@ -209,7 +230,9 @@ class Cycle:
         self.attempt.at(step, "propose")
         records = self.rollouts(step)
         crash_point("worker.before_update")
+        self.plan_ahead(step, records)
         report = self.with_less_memory(lambda: self.trainer.update(step, records), "update")
+        self.with_less_memory(self.ahead.complete, ROLLOUT)
         self.progress.step = step
         self.progress.tokens += report.tokens
         self.is_sound = report.sound
@@ -221,6 +244,27 @@ class Cycle:
         if message := warning_of(step, report.metrics, bounds_of(profile, profile.optimizer.mismatch_limit)):
             self.attempt.warn(message)
 
+    def plan_ahead(self, step: int, records: Sequence[Record]) -> None:
+        """With run.overlap: let the update of `step` draw the next step's rollouts, or read those of an earlier
+        attempt.
+
+        Not over the end of a cycle: each cycle's first rollouts are drawn with the weights that train on them, which
+        compares the engine with the trainer.
+        """
+        following = step + 1
+        if not self.attempt.profile.run.overlap or following >= self.spec.end_step:
+            return
+        assert isinstance(self.trainer, Overlapping)  # a rule of the profile
+        collect = self.trainer.collect_after(following, records)
+        path, header = self.attempt.run.rollout_file(self.spec.cycle, following), self.header(following)
+
+        def draw() -> list[Record]:
+            self.attempt.drawn_step = following
+            stored = rollout_file.read(path, header)
+            return collect() if stored is None else stored
+
+        self.ahead.plan(following, draw)
+
     def rollouts(self, step: int) -> list[Record]:
         """From an earlier attempt's file, or generated and made durable. Always returns what was read back."""
         path = self.attempt.run.rollout_file(self.spec.cycle, step)
@@ -230,19 +274,24 @@ class Cycle:
             shutil.copyfile(path, self.attempt.dir.evidence / path.name)
         return records
 
-    def reuse_or_collect(self, path: Path, step: int) -> list[Record]:
-        header = Header(
+    def header(self, step: int) -> Header:
+        """Of the file with the rollouts of `step`."""
+        return Header(
             run_id=self.spec.run_id,
             profile_sha256=self.spec.profile_sha256,
             step=step,
             reseeds=self.progress.reseeds,
             reductions=self.spec.reductions,
         )
+
+    def reuse_or_collect(self, path: Path, step: int) -> list[Record]:
+        header, collected = self.header(step), self.ahead.take(step)
         records = rollout_file.read(path, header)
         if records is not None:
             log.info("step %d: rollouts of an earlier attempt are reused", step)
             return records
-        collected = self.with_less_memory(lambda: self.trainer.collect(step), ROLLOUT)
+        if collected is None:
+            collected = self.with_less_memory(lambda: self.trainer.collect(step), ROLLOUT)
         rollout_file.write(path, header, collected)
         crash_point("worker.rollouts_done")
         stored = rollout_file.read(path, header)
@@ -266,6 +315,7 @@ class Cycle:
             self.take_less(marked or phase, text)
 
     def take_less(self, phase: str, text: str) -> None:
+        self.ahead.wait()  # it reads what a resize changes
         before = self.progress.backoff.now
         sizes = self.progress.backoff.halve(phase)
         if sizes is None:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 from profiles.task_kinds import NAMES
 from state.registry import Registry
 from workers.contract import TaskAnswers
+from workers.cycle.ahead import Ahead
 from workers.cycle.cursor import Exhausted
 from workers.cycle.progress import Progress
 from workers.cycle.rollout_file import Record
@@ -63,6 +64,7 @@ class FakeTrainer:
         self.buffer: list[str] = []
         self.micro_batch = SIZES.micro_batch
         self._memory_errors = 0
+        self._ahead = Ahead()
 
     def build(self, head: Path | None) -> None:
         if head is None:
@@ -102,16 +104,29 @@ class FakeTrainer:
     def collect(self, step: int) -> list[Record]:
         self._strike(step)
         draws = stream(self.attempt.profile.run.seed, step, "rollouts")
-        return [{"prompt": number, "noise": draws.gauss(0.0, 0.1)} for number in range(ROLLOUTS)]
+        records: list[Record] = [{"prompt": number, "noise": draws.gauss(0.0, 0.1)} for number in range(ROLLOUTS)]
+        if self.attempt.profile.run.overlap:
+            return [record | {"weight": self.weight} for record in records]
+        return records
+
+    def draw_beside(self, ahead: Ahead) -> None:
+        self._ahead = ahead
+
+    def collect_after(self, step: int, records: Sequence[Record]) -> Callable[[], list[Record]]:
+        return lambda: self.collect(step)
 
     def update(self, step: int, records: Sequence[Record]) -> StepReport:
+        self._ahead.begin()
         memory = [fault for fault in self._striking(step) if fault.name == "oom"]
         if memory and self._memory_errors < (memory[0].argument or 1):
             self._memory_errors += 1
             raise faults.OutOfMemoryError("CUDA out of memory (fake)")
         if any(fault.name == "nan" for fault in self._striking(step)):
             return StepReport(metrics={"loss": math.nan, "proposals": ROLLOUTS}, finite=False)
+        self._ahead.finish()
         noise = sum(record["noise"] for record in records) / len(records) + self.generator.gauss(0.0, 0.01)
+        if self.attempt.profile.run.overlap:  # rollouts of other weights teach something else
+            noise += sum(record["weight"] - self.weight for record in records) / len(records)
         self.momentum = 0.9 * self.momentum + (1.0 - self.weight + noise)
         self.weight += 0.02 * self.momentum
         program = f"def f(a):\n    return a + {step}"

@@ -36,7 +36,7 @@ def job(spec: WorkerSpec, warmed: Sandbox | None = None) -> Callable[[Attempt], 
 
     def run(attempt: Attempt) -> Result:
         with (
-            slow_rewards(attempt.profile, attempt.dir.path, lambda: attempt.step) as slow,
+            slow_rewards(attempt.profile, attempt.dir.path, lambda: attempt.drawn_step) as slow,
             environment_of(attempt.profile, attempt.dir.path) as environment,
         ):
             trainer = GrpoTrainer(attempt, slow_rewards=slow, environment=environment)

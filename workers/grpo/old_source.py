@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from profiles.mismatch import ROUNDED
+from profiles.passes import has_older_tokens
 from profiles.schema import Profile
 from workers.rollout.select import tis_cap_of
 
@@ -19,7 +20,7 @@ def old_source_of(profile: Profile) -> str:
     wanted = profile.grpo.old_source
     if wanted != "auto":
         return wanted
-    return "trainer" if tis_cap_of(profile) > 0 or profile.grpo.segment_tokens else "rollout"
+    return "trainer" if tis_cap_of(profile) > 0 or has_older_tokens(profile) else "rollout"
 
 
 def is_far_off(mean: float, largest: float) -> bool:

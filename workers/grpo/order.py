@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from pathlib import Path
 
 import msgspec
@@ -26,6 +27,10 @@ class Order:
     def __init__(self, inner: Cursor | Curriculum | None = None) -> None:
         """inner: None until the difficulties are measured; until then nothing can be drawn or saved."""
         self.inner = inner
+
+    def copy(self) -> Order:
+        """One that moves by itself."""
+        return Order(copy(self.inner))
 
     @property
     def _known(self) -> Cursor | Curriculum:

@@ -121,6 +121,13 @@ def judged(asker: Asker, groups: Sequence[WaitingGroup], step: int, stage: Stage
     return rows
 
 
+def of_older_policy(found: Collected) -> Collected:
+    """The step, all of whose tokens were drawn before the last update. (pure)"""
+    rows = [msgspec.structs.replace(row, segments=(*(row.segments or (row.num_own,)), 0)) for row in found.rows]
+    shares = {"older_share": older_share(rows)} if rows else {}
+    return msgspec.structs.replace(found, rows=rows, metrics=found.metrics | shares)
+
+
 def older_share(rows: Sequence[Row]) -> float:
     """Of tokens that an older policy drew. (pure)"""
     tokens = sum(len(row.completion_ids) for row in rows)

@@ -4,12 +4,14 @@ modules."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
+import torch
 from msgspec import Struct, field
 
 from profiles.errors import ExitCode, LonghaulError
@@ -17,25 +19,27 @@ from profiles.schema import Profile
 from state import event_kinds
 from state.registry import Registry
 from workers import rng
+from workers.cycle.ahead import Ahead
 from workers.cycle.cursor import Cursor
 from workers.cycle.progress import Progress
 from workers.cycle.rollout_file import Record
 from workers.cycle.train import StepReport, not_finite_warning
 from workers.environments.episodes import episodes_of
+from workers.failures import mark_phase
 from workers.grpo.advantages import group_advantages, rule_of
-from workers.grpo.collecting import Asker, collect
+from workers.grpo.collecting import Asker, Stages, TimedStages, collect
 from workers.grpo.curriculum import Curriculum
 from workers.grpo.measuring import SLICE, Measuring, slice_of
 from workers.grpo.metrics import Metrics, facts_of, groups_of
 from workers.grpo.mixture import Mixture
 from workers.grpo.order import Order, ProblemFile
 from workers.grpo.replica import Apply, GrpoReplica
-from workers.grpo.rows import Collected, Row
-from workers.grpo.segments import Waiting, collect_segments
+from workers.grpo.rows import Collected, Row, WaitingGroup
+from workers.grpo.segments import Waiting, collect_segments, of_older_policy
 from workers.grpo.token_weights import masked_rollouts
 from workers.grpo.uniformity import StepFacts, all_uniform
-from workers.memory.backoff import Sizes
-from workers.models import load
+from workers.memory.backoff import ROLLOUT, Sizes
+from workers.models import load, lora
 from workers.models.optimizer import learning_rate_at
 from workers.problems.of_profile import grpo_problems, sizes_of
 from workers.problems.problem import Problems
@@ -44,6 +48,8 @@ from workers.problems.split import training_part
 from workers.rank_group.calls import Probe, Rehearse, Resize, Rest, Widen
 from workers.rank_group.leader import RankGroup
 from workers.rewards.reward import ProblemCase, Reward, SlowReward
+from workers.rollout.graph.engine import GraphEngine
+from workers.rollout.native import NativeEngine
 from workers.runtime import Attempt
 from workers.suites.answer_format import VerbatimFormat
 from workers.suites.answer_formats import format_of_run
@@ -92,6 +98,10 @@ class GrpoTrainer:
         self._profile: Profile = attempt.profile
         self.rank_group = RankGroup(attempt)
         self._model: Any = None
+        self._stream: Any = None
+        """The CUDA stream that draws rollouts with run.overlap; None: that of everything."""
+        self._drawn_s: dict[int, float] = {}
+        """Step -> seconds in which its rollouts were drawn, beside an update or not."""
 
     def build(self, head: Path | None) -> None:
         profile = self._profile
@@ -229,12 +239,66 @@ class GrpoTrainer:
         self.rank_group.call(Resize(sizes))
 
     def collect(self, step: int) -> list[Record]:
-        with self._memory.phase("rollout"):
-            if self._profile.grpo.segment_tokens:
-                found = collect_segments(self._asker, self._order, self._waiting.groups, step, self._attempt.stage)
-            else:
-                found = collect(self._asker, self._order, step, self._attempt.stage)
-            return found.records()
+        self._follow()
+        with self._memory.phase("rollout"), self._drawing():
+            found = self._collected(step, self._order, self._waiting.groups, self._attempt.stage)
+        self._drawn_s[step] = self._attempt.seconds_of("rollout")
+        return found.records()
+
+    def _collected(self, step: int, order: Order, waiting: Sequence[WaitingGroup], stage: Stages) -> Collected:
+        if self._profile.grpo.segment_tokens:
+            return collect_segments(self._asker, order, waiting, step, stage)
+        return collect(self._asker, order, step, stage)
+
+    def draw_beside(self, ahead: Ahead) -> None:
+        """Raises LonghaulError (INPUT) where another engine than our own draws."""
+        engine = self._replica.engine.engine
+        if not isinstance(engine, NativeEngine | GraphEngine):
+            raise LonghaulError(
+                f"run.overlap needs our own rollout engine, and this model is drawn by {type(engine).__name__}",
+                kept="the run, unchanged",
+                next_command="python -m orchestrator run --run NEW-NAME --set run.overlap=0",
+                exit_code=ExitCode.INPUT,
+            )
+        self._update.beside = ahead
+        if self._model.device.type == "cuda":
+            self._stream = torch.cuda.Stream(self._model.device)  # type: ignore[no-untyped-call]
+
+    def collect_after(self, step: int, records: Sequence[Record]) -> Callable[[], list[Record]]:
+        before, order = Collected.of(records), self._order.copy()
+        moved(order, before)
+        self._follow()
+
+        def draw() -> list[Record]:
+            timed = TimedStages()
+            try:
+                with torch.no_grad(), self._drawing():
+                    found = self._collected(step, order, before.waiting, timed)
+            except Exception as error:
+                mark_phase(error, ROLLOUT)
+                raise
+            self._drawn_s[step] = timed.seconds["rollout"]
+            return of_older_policy(found).records()
+
+        return draw
+
+    def _follow(self) -> None:
+        """Let the stream of rollouts wait for what the trainer has asked for: it may still write the weights."""
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.current_stream())
+
+    @contextmanager
+    def _drawing(self) -> Iterator[None]:
+        """With run.overlap, rollouts are drawn on a CUDA stream of their own: all, as their engine keeps a cache."""
+        if self._stream is None:
+            yield
+            return
+        with lora.copies_apart():
+            try:
+                with torch.cuda.stream(self._stream):
+                    yield
+            finally:
+                self._stream.synchronize()
 
     def update(self, step: int, records: Sequence[Record]) -> StepReport:
         collected = Collected.of(records)
@@ -255,7 +319,7 @@ class GrpoTrainer:
             metrics["train_tokens_per_s"] = tokens_of(rows) / max(time.monotonic() - began, 1e-9)
         metrics |= {
             "update_skipped": float(not rows),
-            **self._speed(collected),
+            **self._speed(step, collected),
             **self._step_done(collected, bool(rows)),
             **self.rank_group.take_figures(),
         }
@@ -268,20 +332,18 @@ class GrpoTrainer:
         is_sound = not collected.rows or any(row.is_finite for row in collected.rows)
         return StepReport(metrics=metrics, tokens=tokens_of(rows), finite=is_finite, sound=is_sound, warnings=said)
 
-    def _speed(self, collected: Collected) -> Metrics:
+    def _speed(self, step: int, collected: Collected) -> Metrics:
         """Empty if the rollouts come from an earlier attempt."""
-        seconds = self._attempt.seconds_of("rollout")
+        seconds = self._drawn_s.pop(step, 0.0)
         drawn = collected.metrics.get("tokens_drawn", tokens_of(collected.rows))
         return {"tokens_per_s": drawn / seconds} if seconds else {}
 
     def _step_done(self, collected: Collected, is_updated: bool) -> Metrics:
         """The places after the step. Nothing before this changes them, so a step can be repeated."""
-        self._order.move(collected.cursor, collected.stage)
+        self._opened = moved(self._order, collected)
         self._waiting.groups = collected.waiting
-        self._opened = False
         self._tally.updates += is_updated
         if collected.rows:  # else all groups wait
-            self._opened = self._order.step_done(collected.metrics["accuracy"], collected.metrics["uniform_share"])
             facts = facts_of(collected.metrics)
             self._tally.silent = [] if facts.teaches else [*self._tally.silent, facts]
         counts = {"updates_done": float(self._tally.updates), "silent_steps": float(len(self._tally.silent))}
@@ -330,6 +392,14 @@ def chosen(collected: Collected, profile: Profile) -> tuple[list[Row], list[floa
     rows = [row for row, is_kept in zip(asked, found.kept, strict=True) if is_kept]
     values = [value for value, is_kept in zip(found.values, found.kept, strict=True) if is_kept]
     return rows, values, [row for row, is_kept in zip(asked, found.kept, strict=True) if not is_kept] + others
+
+
+def moved(order: Order, collected: Collected) -> bool:
+    """Move `order` to its place after the step; returns whether that opened the curriculum's next stage."""
+    order.move(collected.cursor, collected.stage)
+    if not collected.rows:  # all groups wait
+        return False
+    return order.step_done(collected.metrics["accuracy"], collected.metrics["uniform_share"])
 
 
 def tokens_of(rows: Sequence[Row]) -> int:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from profiles.schema import Profile
+from workers.cycle.ahead import Ahead
 from workers.grpo.entropy import EntropyMask
 from workers.grpo.metrics import Metrics
 from workers.grpo.old_source import OldSource
@@ -27,6 +28,9 @@ from workers.models.packing import Pack
 from workers.models.parallel import Single
 from workers.models.plain import row_tokens_for
 from workers.ranks.group import Group
+
+OF_FRESH = ("mismatch_mean", "mismatch_max", "mismatch_kl")
+"""Metrics that need tokens of the present weights."""
 
 
 @dataclass
@@ -105,6 +109,8 @@ class GroupUpdate:
         self._done = 0
         self._prepared: Prepared | None = None
         self._sums = Sums()
+        self.beside = Ahead()
+        """What is drawn while the gradient of a step's first update is computed."""
 
     def apply(
         self, step: int, rate: float, rows: Sequence[Row], advantages: Sequence[float], left_out: Sequence[Row] = ()
@@ -132,6 +138,7 @@ class GroupUpdate:
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         queue = self._prepared.minibatches * self._profile.grpo.inner_epochs
+        self.beside.begin()
         is_finite = True
         while self._done < len(queue):
             was_unmoved = not self._sums.grad_norms
@@ -142,7 +149,7 @@ class GroupUpdate:
             self._done += 1
         metrics = self._sums.metrics(is_weighed=self._prepared.tis_cap > 0) | self._prepared.metrics
         self._prepared = None
-        return is_finite, metrics
+        return is_finite, metrics if has_fresh(rows) else {k: v for k, v in metrics.items() if k not in OF_FRESH}
 
     def _one(self, prepared: Prepared, minibatch: Minibatch) -> bool:
         """One optimiser step. Its sums are added only once it is applied: a repeated step counts once, and one with
@@ -158,6 +165,7 @@ class GroupUpdate:
         is_unmoved = not self._sums.grad_norms  # after an update, differences say nothing about the engine
         is_finite = bool(torch.isfinite(norm)) and math.isfinite(loss)
         if is_finite:
+            self.beside.finish()
             with applied_once("the optimiser's step"):
                 self._optimizer.step()
             self.parallel.changed()
@@ -245,6 +253,11 @@ class GroupUpdate:
             cap=cap,
         )
         return loss, tokens
+
+
+def has_fresh(rows: Sequence[Row]) -> bool:
+    """Whether the present weights drew any of the tokens. (pure)"""
+    return any(row.num_fresh for row in rows)
 
 
 def merged(loss: float, found: Sequence[Diagnostics], group: Group) -> tuple[float, list[Diagnostics]]:

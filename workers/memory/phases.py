@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from profiles.errors import ExitCode, LonghaulError
-from profiles.footprint import FRAGMENTATION, GIB, GRAPH_BYTES, demand_of
+from profiles.footprint import BESIDE, FRAGMENTATION, GIB, GRAPH_BYTES, Demand, demand_of
 from profiles.schema import Profile
 from profiles.shapes import Shape, shape_of
 from workers.failures import is_out_of_memory, mark_phase
@@ -231,8 +231,13 @@ def memory_of(
         return Memory(HostGauge(), warn)
     expected: Mapping[str, int] = {}
     with suppress(KeyError, AttributeError):  # an architecture that names its sizes differently
-        expected = demand_of(profile, shape_of(model.config.to_dict())).phases
+        expected = expected_of(demand_of(profile, shape_of(model.config.to_dict())))
     return Memory(CudaGauge(held), warn, expected)
+
+
+def expected_of(demand: Demand) -> dict[str, int]:
+    """`Memory.expected`: bytes by phase, without a cache that is kept, which is measured. (pure)"""
+    return {phase: held - demand.parts[phase].get(f"{BESIDE}cache", 0) for phase, held in demand.phases.items()}
 
 
 def room_beside_trainer(profile: Profile, shape: Shape, usable_bytes: int) -> int:

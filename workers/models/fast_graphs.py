@@ -8,6 +8,7 @@ the same length, so results are the same either way.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 import weakref
 from collections import OrderedDict
@@ -279,6 +280,11 @@ def split(flat: Tensor, matrices: Sequence[Tensor]) -> list[Tensor]:
 # --- on a GPU ------------------------------------------------------------------------------------------------------
 
 
+CAPTURING = threading.Lock()
+"""Held while a graph is captured: the begin of another thread's capture, or its wait for the whole device, would end
+it."""
+
+
 class Recorder:
     """Captures CUDA graphs that share one memory pool. They may, because they never run at the same time."""
 
@@ -289,7 +295,7 @@ class Recorder:
         graph = torch.cuda.CUDAGraph()
         pool = next((other.pool() for other in self._made), None)  # of a live graph: a pool dies with its last graph
         # Only this thread: others may allocate meanwhile, and the backward pass runs in a thread of autograd's.
-        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+        with CAPTURING, torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             work()
         self._made.add(graph)
         return graph.replay
@@ -299,7 +305,8 @@ def measured(work: Callable[[], Any]) -> tuple[bool, Any]:
     """Whether `work` is launch-bound (launching takes about as long as it runs on the GPU), and its result."""
     event: Any = torch.cuda.Event
     begin, end = (event(enable_timing=True) for _ in range(2))
-    torch.cuda.synchronize()
+    with CAPTURING:
+        torch.cuda.synchronize()
     begin.record()
     began = time.perf_counter()
     found = work()

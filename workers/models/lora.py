@@ -8,6 +8,9 @@ engines, checkpoints and optimiser state work with either.
 from __future__ import annotations
 
 import math
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -62,7 +65,8 @@ class LoraLinear(nn.Module):
         self.lora_B = nn.ModuleDict({ADAPTER: Matrix(base.out_features, rank, device)})
         self.scaling = {ADAPTER: scale}
         self.is_enabled = True
-        self._copies: tuple[Any, Tensor, Tensor] | None = None
+        self._copies: dict[bool, tuple[Any, Tensor, Tensor]] = {}
+        """Whether they are those of `copies_apart` -> their key, A, B."""
         self._unseen = 0
         if device.type != "meta":
             bound = 1 / math.sqrt(base.in_features)  # Kaiming's bound for a = sqrt(5), as in peft
@@ -106,11 +110,12 @@ class LoraLinear(nn.Module):
         a, b = self.matrices
         if a.dtype == dtype:
             return a.detach(), b.detach()
-        key, kept = (dtype, *self.state), self._copies
+        is_apart = threading.get_ident() in _apart
+        key, kept = (dtype, *self.state), self._copies.get(is_apart)
         if kept is None or kept[0] != key:
             # A rollout may be the first caller, and autograd cannot use tensors made in inference mode.
             with torch.inference_mode(False), torch.no_grad():
-                kept = self._copies = (key, a.to(dtype), b.to(dtype))
+                kept = self._copies[is_apart] = (key, a.to(dtype), b.to(dtype))
         return kept[1], kept[2]
 
 
@@ -138,6 +143,22 @@ class _AddProduct(torch.autograd.Function):
         grad_a = (grad_inner.t() @ rows).to(ctx.dtypes[0]) if wants_a else None
         grad_b = (flat.t() @ inner).to(ctx.dtypes[1]) if wants_b else None
         return grad, grad_x, grad_a, grad_b, None, None, None
+
+
+_apart: set[int] = set()
+"""Threads inside `copies_apart`."""
+
+
+@contextmanager
+def copies_apart() -> Iterator[None]:
+    """Inside, this thread has cast copies of its own. Those of another CUDA stream may not hold their values yet, and
+    those that a graph captures never do."""
+    thread = threading.get_ident()
+    _apart.add(thread)
+    try:
+        yield
+    finally:
+        _apart.discard(thread)
 
 
 _watched: list[Any] = []

@@ -103,12 +103,20 @@ class NativeEngine:
 
     has_queue = False
 
-    def __init__(self, model: Any, decode: Decode | None = None, stop_ids: Iterable[int] | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        decode: Decode | None = None,
+        stop_ids: Iterable[int] | None = None,
+        max_shares: int = MAX_SHARES,
+    ) -> None:
         """decode: needed where a sampling has stop texts. stop_ids: tokens that end a completion; None: the model's.
+        max_shares: threads that decode on a CPU.
 
         Raises EngineUnavailable for a model that it cannot run."""
         self.model = model
         self.decode = decode
+        self._max_shares = max_shares
         self.decoder = Decoder(model)
         stops = stop_ids_of(model) if stop_ids is None else stop_ids
         self._stop_ids = torch.tensor(sorted(stops), device=model.device)
@@ -151,7 +159,7 @@ class NativeEngine:
             return []
         self.decoder.grow_rope(max(len(request.prompt_ids) for request in requests) + longest)
         threads = torch.get_num_threads() if self.model.device.type == "cpu" else 1
-        shares = share_out(requests, min(threads, MAX_SHARES))
+        shares = share_out(requests, min(threads, self._max_shares))
         if len(shares) == 1:
             return draw(range(len(requests)))
         try:

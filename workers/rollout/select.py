@@ -7,6 +7,7 @@ left, the run stops and reports every reason.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +35,7 @@ from workers.rollout.engine import (
     Sampling,
 )
 from workers.rollout.graph.engine import GraphEngine, reason_against
-from workers.rollout.native import NativeEngine
+from workers.rollout.native import MAX_SHARES, NativeEngine
 
 log = logging.getLogger("worker")
 
@@ -297,10 +298,13 @@ def native_engine(model: Any, decode: Decode | None, profile: Profile | None = N
         if not (reason := reason_against(model)):
             if profile is None:
                 return GraphEngine(model, decode)
-            room = room_beside_trainer(profile, shape_of(model.config.to_dict()), usable_bytes(model.device))
+            room = sys.maxsize  # with run.overlap, the trainer works beside the cache
+            if not profile.run.overlap:
+                room = room_beside_trainer(profile, shape_of(model.config.to_dict()), usable_bytes(model.device))
             return GraphEngine(model, decode, keep_bytes=room, overcommit=profile.sampling.overcommit)
         log.warning("decoding without CUDA graphs: %s", reason)
-    return NativeEngine(model, decode)
+    # Shares change the number of threads of the whole process, on which the rounding of an update beside them depends.
+    return NativeEngine(model, decode, max_shares=1 if profile is not None and profile.run.overlap else MAX_SHARES)
 
 
 def tis_cap_of(profile: Profile) -> float:

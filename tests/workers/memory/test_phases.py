@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from profiles.errors import ExitCode, LonghaulError
-from profiles.footprint import GIB
+from profiles.footprint import GIB, demand_of
 from profiles.load import load_profile
 from profiles.shapes import ARCHITECTURES, shape_of
 from workers.failures import phase_of
@@ -192,6 +193,15 @@ def test_a_cache_stays_beside_the_trainer_where_the_plan_leaves_room_for_it(
     profile = load_profile(name).profile
     room = phases.room_beside_trainer(profile, shape_of(ARCHITECTURES[shape]), int(usable_gib * GIB))
     assert (cache_gib * GIB <= room) is stays
+
+
+def test_a_cache_that_is_planned_beside_the_trainer_is_not_expected_twice() -> None:
+    found = load_profile("grpo-1.5b-8gb").profile
+    shape = shape_of(ARCHITECTURES["r1-qwen-1.5b"])
+    demand = demand_of(replace(found, run=replace(found.run, overlap=1)), shape)
+    expected = phases.expected_of(demand)
+    assert expected["train"] == demand.phases["train"] - demand.parts["rollout"]["cache"]
+    assert expected["rollout"] == demand.phases["rollout"]
 
 
 def test_without_a_gpu_the_host_s_memory_is_measured() -> None:

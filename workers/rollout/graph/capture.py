@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from workers.models.fast_graphs import CAPTURING
 from workers.rollout.graph.state import State
 from workers.rollout.graph.step import Operations, decode_step
 from workers.rollout.graph.step_weights import Weights
@@ -44,7 +45,7 @@ class Steps:
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         # Only this thread: another may query an exchange with other GPUs meanwhile.
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        with CAPTURING, torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             step()
         self._pool = graph.pool()
         self._state.active.copy_(active)
