@@ -37,9 +37,13 @@ def write(name: str, seed: int, dtype: str, directory: Path) -> None:
     chosen = copy.deepcopy({**usual, **ARCHITECTURES[name]})
     config = describe(**chosen, bos_token_id=None, eos_token_id=eos, pad_token_id=eos)
     make: Any = AutoModelForCausalLM.from_config
+    # Without memory at first: torch's layers would draw weights, and transformers all of them again.
+    with torch.device("meta"):
+        model = make(config, dtype=getattr(torch, dtype))
+    model.to_empty(device=torch.get_default_device())
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(seed, 0, f"random_init {name}"))
-        model = make(config, dtype=getattr(torch, dtype))
+        model.init_weights()
     model.save_pretrained(directory)
     tokenizer.save(str(directory / "tokenizer.json"))
     tokenizer_config = {
