@@ -5,6 +5,12 @@ the store. `start`: until the first step begins (worker, imports, weights, probe
 (checkpoints, and what was repeated after a failure); `leave`: from the last step to validation; `commit`: from there to
 the commit. Hand-over is all of these but `between`. Times are compared across processes, so a run on several hosts
 shows only how far their clocks agree.
+
+What a profile of a large model loses between cycles, without its weights and problems:
+
+    python -m benchmarks cycles --profile grpo-1.5b-8gb --shape r1-qwen-1.5b --set data.tasks=pocket-words \\
+        --set grpo.variants.random_rewards=true --set grpo.sent.enabled=false --set grpo.truncated=keep \\
+        --set 'validation.suites=["words"]'
 """
 
 from __future__ import annotations
@@ -12,12 +18,15 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
+import tempfile
 from collections.abc import Sequence
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
 from benchmarks._runs import Job, run_to_its_end
+from benchmarks.ranks import made_once
+from profiles.named_shapes import ARCHITECTURES
 from state.cycle_times import PARTS, CycleTime, learning_share
 from state.layout import RunDir
 from state.reader import Reader
@@ -33,6 +42,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--profile", default="pocket")
     parser.add_argument("--cycles", type=int, default=6)
     parser.add_argument("--steps", type=int, default=8, help="steps a cycle (8)")
+    parser.add_argument("--shape", choices=ARCHITECTURES, help="train a model of this shape with random weights")
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE")
     args = parser.parse_args(arguments)
     directory = args.of or make_run(args)
@@ -45,7 +55,10 @@ def main(arguments: list[str]) -> int:
 
 def make_run(args: argparse.Namespace) -> Path:
     settings = (f"run.max_cycles={args.cycles}", f"run.steps_per_cycle={args.steps}", *args.overrides)
-    return run_to_its_end(Job("cycles", args.profile, settings))
+    with tempfile.TemporaryDirectory(prefix="longhaul-cycles-model-") as folder:
+        if args.shape:
+            settings = (f"model.path={made_once(args.shape, folder)}", *settings)
+        return run_to_its_end(Job("cycles", args.profile, settings))
 
 
 def seconds_of(one: CycleTime) -> dict[str, float]:
