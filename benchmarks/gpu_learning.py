@@ -59,11 +59,14 @@ class Kind:
     control: bool = False
 
 
+SELF_PLAY = ("run.steps_per_cycle=20",)
+GRPO = ("run.steps_per_cycle=40", "run.max_cycles=8")
+"""GRPO solves every held-out problem after 40 steps; with an end it leaves the GPU to self-play."""
 KINDS = {
-    "self-play": Kind("pocket"),
-    "self-play-random": Kind("pocket", ("azr.variants.random_rewards=true",), control=True),
-    "grpo": Kind("pocket-grpo"),
-    "grpo-random": Kind("pocket-grpo", ("grpo.variants.random_rewards=true",), control=True),
+    "self-play": Kind("pocket", SELF_PLAY),
+    "self-play-random": Kind("pocket", (*SELF_PLAY, "azr.variants.random_rewards=true"), control=True),
+    "grpo": Kind("pocket-grpo", GRPO),
+    "grpo-random": Kind("pocket-grpo", (*GRPO, "grpo.variants.random_rewards=true"), control=True),
 }
 
 
@@ -77,7 +80,6 @@ def settings(model: Path, device: str) -> tuple[str, ...]:
         "adapter.rank=32",
         "adapter.alpha=64.0",
         f"run.device={device}",
-        "run.steps_per_cycle=40",
         "run.checkpoint_every=10",
         "sampling.engine=native",
         "optimizer.learning_rate=3e-4",

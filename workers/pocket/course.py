@@ -17,6 +17,9 @@ from workers.pocket.word_problems.corpus import WordRecipe, held_out_stories
 from workers.pocket.word_problems.corpus import make_example as make_story
 from workers.pocket.word_problems.speech import WORD_PROBLEMS
 
+INDUCTION_FIRST = (1.0, 1.0, 2.5, 0.15, 0.15, 0.15)
+"""Cell weights of the course of both languages, which lasts minutes: induction takes longest to learn."""
+
 
 @dataclass(frozen=True)
 class BothRecipe:
@@ -25,7 +28,7 @@ class BothRecipe:
     programs: corpus.Recipe
     word_problems: WordRecipe
     worked_share: float
-    words_share: float = 0.35
+    words_share: float = 0.2
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,8 @@ def word_problems(worked_share: float) -> Course:
 
 def both(worked_share: float) -> Course:
     """Both languages in one model, which self-play and GRPO then train: `benchmarks gpu_learning`."""
-    recipe = BothRecipe(corpus.Recipe(worked_share=worked_share), WordRecipe(worked_share=worked_share), worked_share)
+    little_language = corpus.Recipe(cell_weights=INDUCTION_FIRST, worked_share=worked_share)
+    recipe = BothRecipe(little_language, WordRecipe(worked_share=worked_share), worked_share)
     vocabulary = Vocabulary(tuple(dict.fromkeys((*PROGRAMS.tokens, *WORD_PROBLEMS.tokens))))
     return Course(vocabulary, recipe, partial(draw_of_both, recipe=recipe), problems_of_both, shown_share=0.13)
 
