@@ -24,7 +24,7 @@ from orchestrator.nodes import SLOW_STEPS, NodeSteps, avoided, slow_reason
 from orchestrator.records import new_attempt
 from orchestrator.schedule import Train, Validate, asks_all_problems
 from orchestrator.supervise import Worker, failure_class
-from orchestrator.worker_pool import Active, WorkerPool
+from orchestrator.worker_pool import Active, Prepared, WorkerPool
 from profiles.errors import ExitCode
 from profiles.load import profile_sha256
 from profiles.schema import Profile
@@ -33,7 +33,7 @@ from state.checkpoint import Damaged
 from state.crash import crash_point
 from state.facts import Line
 from state.history import AttemptFacts, CheckpointFacts, History
-from state.layout import RunDir
+from state.layout import AttemptDir, RunDir
 from state.states import AttemptState
 from state.store import Store
 from workers.contract import CheckpointRef, Message, WorkerSpec
@@ -67,15 +67,16 @@ class Attempts:
         """Plan the attempt, take a worker and start it."""
         self.doubtful = []
         role = "train" if isinstance(action, Train) else "validate"
-        action = replace(action, attempt=self.run.free_attempt(action.cycle, action.attempt, role))
+        ahead = self.pool.take_prepared(lambda one: self.is_as_prepared(one, action, history))
+        if ahead is not None:
+            action = ahead.action
+        else:
+            action = replace(action, attempt=self.run.free_attempt(action.cycle, action.attempt, role))
         if isinstance(action, Train):
             self.store.plan_cycle(action.cycle, action.phase, action.first_step, action.end_step, action.reseed, utc)
-        worker = self.pool.take_standby()
+        worker = ahead.worker if ahead is not None else self.pool.take_standby()
         token = worker.token if worker is not None else self.pool.new_token()
-        directory = self.run.attempt(action.cycle, action.attempt, role)
-        durable.make_dir(directory.path)
-        spec = self.spec(action, history, token, directory.path)
-        durable.write_file(directory.spec, msgspec.json.encode(spec))
+        directory, spec = self.ordered(action, history, token)
         self.store.plan_attempt(new_attempt(spec, utc))
         crash_point("attempt.planned")
         avoid = avoided(self.ledger.reader.node_failures(), utc)
@@ -84,7 +85,10 @@ class Attempts:
         # Store this before telling it to start: a row that says PLANNED must not have done any work.
         self.store.set_attempt_process(worker.token, worker.handle.pid, worker.handle.started)
         self.store.set_attempt_state(worker.token, AttemptState.STARTING)
-        self.pool.assign(worker, spec, directory, now)
+        if ahead is not None:
+            self.pool.release(ahead, now)
+        else:
+            self.pool.assign(worker, spec, directory, now)
         crash_point("attempt.started")
         facts = AttemptFacts(
             action.cycle,
@@ -101,6 +105,34 @@ class Attempts:
         self.pool.active = Active(worker, facts, action, spec.end_step, directory, worker_pool.oom_kills())
         what = f"from step {spec.first_step}" if role == "train" else f"of step {spec.first_step - 1}"
         self.screen.say(f"cycle {action.cycle}: {role} attempt {action.attempt} {what} ({worker.handle})")
+        if ahead is not None:  # it said that it started when nobody listened
+            self.set_state(self.pool.active, AttemptState.RUNNING)
+            self.take(ingest_all(self.store, token, directory.events))
+
+    def ordered(self, action: Train | Validate, history: History, token: str) -> tuple[AttemptDir, WorkerSpec]:
+        """The attempt's directory with its spec, made durable."""
+        role = "train" if isinstance(action, Train) else "validate"
+        directory = self.run.attempt(action.cycle, action.attempt, role)
+        durable.make_dir(directory.path)
+        spec = self.spec(action, history, token, directory.path)
+        durable.write_file(directory.spec, msgspec.json.encode(spec))
+        return directory, spec
+
+    def prepare(self, action: Train, history: History, now: float) -> None:
+        """Let the standby begin an attempt ahead, while a cycle is validated."""
+        worker = self.pool.take_standby()
+        if worker is None:
+            return
+        action = replace(action, attempt=self.run.free_attempt(action.cycle, action.attempt, "train"))
+        directory, spec = self.ordered(action, history, worker.token)
+        self.pool.prepare(Prepared(worker, action, spec, directory), now)
+        self.screen.say(f"cycle {action.cycle}: begun ahead ({worker.handle})")
+
+    def is_as_prepared(self, ahead: Prepared, action: Train | Validate, history: History) -> bool:
+        """Whether `action` is the attempt that was started ahead, with the same spec."""
+        if not isinstance(action, Train) or replace(action, attempt=ahead.action.attempt) != ahead.action:
+            return False
+        return self.spec(ahead.action, history, ahead.worker.token, ahead.directory.path) == ahead.spec
 
     def ending_s(self, history: History) -> float:
         """Seconds that the longest of the last steps and a checkpoint on a slow disk take; 0: no step is known."""

@@ -14,7 +14,7 @@ from profiles.metrics import SECONDS
 from profiles.schema import Timeouts
 from state import event_kinds
 from state.facts import Line
-from workers.contract import PAUSED
+from workers.contract import HELD, PAUSED
 
 FIRST_STEP_FACTOR = 4
 """The first step of an attempt gets this many times longer, because it may compile."""
@@ -44,6 +44,8 @@ class Watch:
     is_to_pause: bool | None = False
     """Whether it was last asked to wait between two steps or to go on; None: an earlier master may have asked."""
     stop_asked_at: float | None = None
+    is_held: bool = False
+    """Whether it was started ahead, and may not save yet."""
 
     def asked_to_pause(self, is_to_pause: bool, now: float) -> Watch:
         """The master asks it to wait between two steps, or to go on: a worker that waits now owes progress."""
@@ -111,7 +113,7 @@ def overdue(
         return "startup" if now - watch.spawned_at > timeouts.startup_s + head_bytes / BYTES_PER_S_START else ""
     if now - watch.heard_at > timeouts.heartbeat_s:
         return "heartbeat"
-    if watch.started_at is None:
+    if watch.started_at is None or (watch.is_held and watch.stage == HELD):
         return ""
     if watch.stage == "checkpoint":
         return "checkpoint" if now - watch.progress_at > checkpoint_s else ""

@@ -26,7 +26,7 @@ class LiveFacts:
 
     def at(self, now: float, pool: WorkerPool, *, waiting_until: float | None, note: str) -> Live:
         """now and waiting_until are monotonic. note: a short message to the user."""
-        active, standby = pool.active, pool.standby
+        active, standby = pool.active, next(iter(pool.standbys), None)
         self._measure_memory(active, now)
         if active is not None and active.worker.step != self._step_began[0]:
             self._step_began = (active.worker.step, active.worker.watch.progress_at)

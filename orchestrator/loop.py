@@ -38,6 +38,7 @@ from orchestrator.schedule import (
     Validate,
     Wait,
     ending_as_asked,
+    expected_after,
     may_be_followed,
     next_action,
 )
@@ -47,7 +48,7 @@ from orchestrator.steering import Steering
 from orchestrator.supervise import Worker
 from orchestrator.systemd.manager import MANAGER
 from orchestrator.verifying import Verifier
-from orchestrator.worker_pool import WorkerPool, reap_strangers, rotate_log, standby_is_due
+from orchestrator.worker_pool import Active, WorkerPool, reap_strangers, rotate_log, standby_is_due
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Profile
 from profiles.worker_kinds import worker_kind_of
@@ -124,6 +125,8 @@ class Master:
         self.waited = ""  # token of the failure behind the current or last wait
         self.cancelled = ""
         """The job that someone cancelled, in words. The master then stops: only a user may start another."""
+        self.prepared_beside = ""
+        """Token of the validation beside which a worker was last started ahead: once for each."""
         self.next_backup_at = -math.inf
         self.last_turn = clock.monotonic()
         self.last_heartbeat_row = self.last_turn
@@ -335,6 +338,7 @@ class Master:
         if first is not None and now - first < SAME_PRESS_S and not at_once:
             return
         self.stop_asked_at = now
+        self.pool.dismiss_prepared()
         MANAGER.stopping(f"stopping {self.stops_where}")
         if at_once or (first is not None and now - first <= SECOND_PRESS_S):
             self.stop_at_once = True
@@ -359,11 +363,12 @@ class Master:
 
     def reap(self, now: float) -> None:
         pool, active = self.pool, self.pool.active
-        if pool.standby is not None and pool.standby.reap():
-            self.screen.say(f"the warm worker ended (exit {pool.standby.exit_code}); another follows")
-            pool.discard(pool.standby)
-            pool.standby = None
-            pool.next_standby_at = now + self.profile.retry.backoff_s
+        for standby in pool.reap_standbys(now + self.profile.retry.backoff_s):
+            self.screen.say(f"the warm worker ended (exit {standby.exit_code}); another follows")
+        if pool.prepared is not None and pool.prepared.worker.reap():
+            what = f"the worker that was started ahead ended (exit {pool.prepared.worker.exit_code})"
+            self.screen.say(f"{what}; its cycle begins after the validation")
+            pool.dismiss_prepared()
         if active is not None and not active.worker.reap():
             self.attempts.note_failed_nodes(active, self.clock.utc())
         elif active is not None:
@@ -436,7 +441,7 @@ class Master:
         if active is not None:
             is_due = self.stop_asked_at is None and self.history.paused_at is None and standby_is_due(active)
             if is_due and may_be_followed(active.action, self.history, self.profile):
-                self.pool.warm_up(now)
+                self.follow(active, now)
             return None
         if self.stop_asked_at is not None:
             if self.stop_at_once:
@@ -457,6 +462,21 @@ class Master:
                 break
         return ending
 
+    def follow(self, active: Active, now: float) -> None:
+        """Start the worker that comes next. With validation.overlap it is two: one validates a cycle, and the other
+        begins the next one meanwhile."""
+        pool, token = self.pool, active.worker.token
+        if not self.profile.validation.overlap or (isinstance(active.action, Validate) and active.action.is_asked):
+            pool.warm_up(now)
+        elif isinstance(active.action, Train):
+            pool.warm_up(now, wanted=2)
+        elif self.prepared_beside != token and pool.standbys and pool.standbys[0].watch.ready:
+            self.prepared_beside = token
+            if (following := expected_after(self.history, self.profile)) is not None:
+                self.attempts.prepare(following, self.history, now)
+        elif pool.prepared is None:
+            pool.warm_up(now)
+
     def perform(self, action: Action, now: float) -> Stop | None:
         self.waiting_until = None
         match action:
@@ -470,7 +490,8 @@ class Master:
             case Commit(cycle):
                 self.commit_cycle(cycle, now)
             case Paused():
-                self.pool.dismiss_standby()
+                self.pool.dismiss_prepared()
+                self.pool.dismiss_standbys()
                 self.steering.tell_paused(self.history, self.clock.utc())
             case Wait(seconds, reason, failure):
                 self.waiting_until, self.waited = now + seconds, failure
@@ -510,7 +531,8 @@ class Master:
         keep_jobs: leave a scheduler's job running, for the next master to take over.
         """
         self.verifier.close()
-        self.pool.dismiss_standby()
+        self.pool.dismiss_prepared()
+        self.pool.dismiss_standbys()
         active = self.pool.active
         if active is not None:
             if keep_jobs and isinstance(active.worker.launcher, BatchLauncher):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.display.wording import duration
 from orchestrator.goal import names_of, score_of
@@ -202,6 +202,14 @@ def may_be_followed(action: Train | Validate, history: History, profile: Profile
     """Whether another worker may follow this attempt, so that a standby is worth starting."""
     current = history.current
     return isinstance(action, Train) or current is None or limit_reached(history, current, profile) is None
+
+
+def expected_after(history: History, profile: Profile) -> Train | None:
+    """The attempt that follows the cycle under validation if its result changes nothing. None: the run ends. (pure)"""
+    if history.current is None:
+        return None
+    following = after_cycle(history, replace(history.current, verdict="", validations=()), profile)
+    return following if isinstance(following, Train) else None
 
 
 def ending_as_asked(unsaved: AttemptFacts | None, head_step: int) -> Stop:

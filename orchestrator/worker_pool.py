@@ -1,10 +1,11 @@
-"""Manages a master's workers: at most one active worker and one warm standby."""
+"""Manages a master's workers: at most one active worker, one or two warm standbys, and one that was started ahead."""
 
 from __future__ import annotations
 
 import errno
 import os
 import secrets
+import shutil
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -51,6 +52,17 @@ class Active:
     """checkpoint_id of its newest checkpoint."""
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """An attempt that was started ahead: while a cycle is validated, its worker trains as far as the first
+    checkpoint. No row tells of it, and nothing that it did counts, unless the attempt is started."""
+
+    worker: Worker
+    action: Train
+    spec: WorkerSpec
+    directory: AttemptDir
+
+
 class WorkerPool:
     """Starts, assigns and replaces workers through the launcher named in `launch.launcher`."""
 
@@ -62,13 +74,16 @@ class WorkerPool:
         self.launcher_name = profile.launch.launcher
         self.launcher = launcher_named(self.launcher_name, profile)
         self.active: Active | None = None
-        self.standby: Worker | None = None
+        self.standbys: list[Worker] = []
+        """The next to be taken first."""
+        self.prepared: Prepared | None = None
         self.next_standby_at = 0.0
         """Earliest time to start another standby after one died (monotonic)."""
 
     def workers(self) -> list[Worker]:
         active = self.active.worker if self.active is not None else None
-        return [worker for worker in (active, self.standby) if worker is not None]
+        prepared = self.prepared.worker if self.prepared is not None else None
+        return [worker for worker in (active, *self.standbys, prepared) if worker is not None]
 
     @property
     def train_worker(self) -> Worker | None:
@@ -83,10 +98,15 @@ class WorkerPool:
         """
         return f"{self._incarnation}{secrets.token_hex(6)}"
 
-    def warm_up(self, now: float) -> None:
-        """Start a standby if there is none, unless one just died or the launcher starts workers only with a task."""
-        if self.standby is None and now >= self.next_standby_at and not isinstance(self.launcher, BatchLauncher):
-            self.standby = self.spawn(self.new_token(), now)
+    def warm_up(self, now: float, wanted: int = 1) -> None:
+        """Start a standby if there are fewer than wanted, one after another, because they load their libraries.
+
+        Not if one just died or the launcher starts workers only with a task."""
+        is_loading = any(not one.watch.ready for one in self.standbys)
+        if len(self.standbys) >= wanted or is_loading or now < self.next_standby_at:
+            return
+        if not isinstance(self.launcher, BatchLauncher):
+            self.standbys.append(self.spawn(self.new_token(), now))
 
     def spawn(
         self,
@@ -122,22 +142,56 @@ class WorkerPool:
         return worker
 
     def take_standby(self) -> Worker | None:
-        """Take the standby if it is alive and not being killed; otherwise discard it and return None."""
-        worker, self.standby = self.standby, None
-        if worker is not None and not worker.reap() and worker.kill is None:
-            return worker
-        if worker is not None:
+        """Take the next standby that is alive and not being killed, discard those that are not; None: there is none."""
+        while self.standbys:
+            worker = self.standbys.pop(0)
+            if not worker.reap() and worker.kill is None:
+                return worker
             self.discard(worker)
         return None
 
-    def assign(self, worker: Worker, spec: WorkerSpec, directory: AttemptDir, now: float) -> None:
+    def take_prepared(self, is_wanted: Callable[[Prepared], bool]) -> Prepared | None:
+        """Take the attempt that was started ahead if it is wanted and alive; otherwise discard it and return None."""
+        found = self.prepared
+        if found is None:
+            return None
+        if found.worker.reap() or found.worker.kill is not None or not is_wanted(found):
+            self.dismiss_prepared()
+            return None
+        self.prepared = None
+        return found
+
+    def dismiss_prepared(self) -> None:
+        """Kill the worker that was started ahead, and remove its attempt: its rollouts stay, for whoever repeats it."""
+        if self.prepared is None:
+            return
+        prepared, self.prepared = self.prepared, None
+        prepared.worker.end()
+        self.discard(prepared.worker)
+        shutil.rmtree(prepared.directory.path, ignore_errors=True)
+
+    def prepare(self, prepared: Prepared, now: float) -> None:
+        """Let the worker begin its attempt, as far as the first checkpoint."""
+        self.prepared = prepared
+        self.assign(prepared.worker, prepared.spec, prepared.directory, now, message="prepare")
+        prepared.worker.watch = replace(prepared.worker.watch, is_held=True)
+
+    def release(self, prepared: Prepared, now: float) -> None:
+        """Let it go on."""
+        worker = prepared.worker
+        worker.watch = replace(worker.watch, is_held=False, progress_at=now)
+        worker.send(Message(type="start", path=str(prepared.directory.spec), step=prepared.spec.first_step))
+
+    def assign(
+        self, worker: Worker, spec: WorkerSpec, directory: AttemptDir, now: float, message: str = "start"
+    ) -> None:
         """Move the worker's log into its attempt's directory, and tell it to start."""
         if worker.log != directory.log:
             with durable.explained("cannot move the worker's log to", directory.log), suppress(FileNotFoundError):
                 worker.log.replace(directory.log)
                 worker.log = directory.log
         worker.watch = replace(worker.watch, started_at=now, progress_at=now, first_step=spec.first_step)
-        worker.send(Message(type="start", path=str(directory.spec), step=spec.first_step))
+        worker.send(Message(type=message, path=str(directory.spec), step=spec.first_step))
 
     def discard(self, worker: Worker) -> None:
         """Close a worker; forget its handle if it has ended; delete its log if it never had an attempt."""
@@ -147,12 +201,21 @@ class WorkerPool:
         if worker.log.parent == self.run.standby_logs:
             worker.log.unlink(missing_ok=True)
 
-    def dismiss_standby(self) -> None:
-        """Kill the standby at once; it has no work to lose."""
-        if self.standby is not None:
-            self.standby.end()
-            self.discard(self.standby)
-            self.standby = None
+    def reap_standbys(self, next_at: float) -> list[Worker]:
+        """Discard and return those that have ended. next_at: earliest time to start another then (monotonic)."""
+        ended = [one for one in self.standbys if one.reap()]
+        for one in ended:
+            self.standbys.remove(one)
+            self.discard(one)
+            self.next_standby_at = next_at
+        return ended
+
+    def dismiss_standbys(self) -> None:
+        """Kill all standbys at once; they have no work to lose."""
+        while self.standbys:
+            worker = self.standbys.pop()
+            worker.end()
+            self.discard(worker)
 
 
 LIMITS = {

@@ -184,6 +184,8 @@ def demand_of(profile: Profile, shape: Shape, work: Work | None = None, *, card_
     if not work.is_scored:
         del parts["score"]
     beside = dict.fromkeys(parts, NCCL_BYTES) if profile.run.ranks > 1 else _of_vllm(profile, card_bytes)
+    if profile.validation.overlap:
+        beside = dict.fromkeys(parts, _of_validation(profile, shape, work))
     return Demand(parts, beside)
 
 
@@ -307,6 +309,12 @@ def _exchange(profile: Profile, shape: Shape) -> dict[str, int]:
     if profile.run.ranks == 1 or profile.adapter.rank:
         return {}
     return {"exchange": 4 * max(shape.embedding_parameters, shape.linear_parameters // shape.num_hidden_layers)}
+
+
+def _of_validation(profile: Profile, shape: Shape, work: Work) -> int:
+    """Bytes of the process that validates a cycle, which trains nothing."""
+    held = {**resident(profile, shape), "moments": 0, **rollout(profile, shape, work)}
+    return int(FRAGMENTATION * sum(held.values())) + CONTEXT_BYTES
 
 
 def _of_vllm(profile: Profile, card_bytes: int) -> dict[str, int]:

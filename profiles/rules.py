@@ -147,6 +147,22 @@ def the_built_in_model_has_its_own_style(p: Profile) -> Finding | None:
     )
 
 
+def overlapped_validation_has_a_worker(p: Profile) -> Finding | None:
+    if p.validation.overlap == 0:
+        return None
+    asks = {
+        "run.worker": p.run.worker not in ("azr", "grpo", "fake"),
+        "launch.launcher": p.launch.launcher != "local",
+        "sampling.engine": p.sampling.engine == "vllm",
+        "run.gpus": p.run.gpus > 1,
+        "run.hosts": p.run.hosts > 1,
+    }
+    if used := [name for name, is_on in asks.items() if is_on]:
+        what = "needs a local worker azr or grpo on one GPU, and another engine than vLLM; or use 0"
+        return Finding(("validation.overlap", *used), what)
+    return None
+
+
 def thinking_needs_a_template(p: Profile) -> Finding | None:
     if p.model.thinking == "template" or p.run.worker == "fake":
         return None
@@ -355,6 +371,7 @@ RULES = (
     random_weights_need_no_path,
     solve_batch_is_used,
     the_built_in_model_has_its_own_style,
+    overlapped_validation_has_a_worker,
     thinking_needs_a_template,
     self_play_has_words,
     proposer_share_is_used,

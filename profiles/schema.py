@@ -259,6 +259,9 @@ class Validation(Section, frozen=True):
     sampled: bool = True
     """Also sample one answer per problem at temperature 1. Its accuracy moves long before the greedy one, a step
     function."""
+    overlap: Annotated[Literal[0, 1], FREE] = 0
+    """1: meanwhile the next cycle's worker loads the model and trains, but saves nothing until the result is there.
+    Needs the memory of both; docs/operations.md."""
 
 
 class Stagnation(Section, frozen=True):

@@ -65,6 +65,7 @@ POINTS = frozenset(
         "worker.rollouts_done",
         "worker.before_update",
         "worker.after_update",
+        "worker.validating",
         "worker.after_done",
         # state.evaluations and workers/evaluate
         "evaluate.before_commit",

@@ -22,7 +22,9 @@ STEPS_READ = 1000
 
 @dataclass(frozen=True)
 class CycleTime:
-    """Seconds of a committed cycle. They add up to `whole` as long as its workers and its master read one clock."""
+    """Seconds of a committed cycle. They add up to `whole` as long as its workers and its master read one clock.
+
+    Unless a cycle began beside the validation before it: `whole` does not count that time, but `parts` do."""
 
     cycle: int
     whole: float

@@ -27,6 +27,12 @@ FLUSH_S = 2.0
 RETRY_S = 0.25
 
 
+def _set() -> threading.Event:
+    event = threading.Event()
+    event.set()
+    return event
+
+
 @dataclass
 class Requests:
     """Requests from the master, kept until the current step ends. The reader thread adds them; the main thread takes
@@ -36,7 +42,10 @@ class Requests:
     stop_ids: queue.SimpleQueue[int] = field(default_factory=queue.SimpleQueue)
     stop: threading.Event = field(default_factory=threading.Event)
     start: queue.SimpleQueue[Message | None] = field(default_factory=queue.SimpleQueue)
-    """The `start` message; its path is that of spec.json. None: stopped before starting, or the link ended."""
+    """The `start` or `prepare` message; its path is that of spec.json. None: stopped before starting, or the link
+    ended."""
+    may_save: threading.Event = field(default_factory=_set)
+    """Not set from `prepare` to `start`: nothing that a worker does in between may last, unless it is started."""
     is_paused: bool = False
     news: queue.SimpleQueue[None] = field(default_factory=queue.SimpleQueue)
     """An entry for each request, so that a paused worker wakes up."""
@@ -219,6 +228,11 @@ class Control:
             return
         if message.type == "abort":
             os._exit(ExitCode.ABORTED)
+        elif message.type == "prepare":
+            self.requests.may_save.clear()
+            self.requests.start.put(message)
+        elif message.type == "start" and not self.requests.may_save.is_set():
+            self.requests.may_save.set()
         elif message.type == "start":
             self.requests.start.put(message)
         elif message.type == "checkpoint":

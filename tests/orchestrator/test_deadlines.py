@@ -9,7 +9,7 @@ import pytest
 from orchestrator.deadlines import StepTimes, Watch, overdue, step_deadline_s
 from profiles.schema import Timeouts
 from state.facts import Line
-from workers.contract import PAUSED
+from workers.contract import HELD, PAUSED
 
 RULE = Timeouts(startup_s=10, heartbeat_s=20, step_min_s=100, step_factor=8, checkpoint_s=30, paused_s=300)
 BUSY = Watch(spawned_at=0, ready=True, started_at=0, heard_at=1000, progress_at=1000, steps_done=3, stage="solve")
@@ -36,6 +36,18 @@ BUSY = Watch(spawned_at=0, ready=True, started_at=0, heard_at=1000, progress_at=
         ),
         pytest.param(
             Watch(0, True, None, heard_at=1000, progress_at=0), 1001, "", id="a standby only has to breathe",
+        ),
+        pytest.param(
+            Watch(0, True, 0, heard_at=9000, progress_at=0, stage=HELD, is_held=True), 9001, "",
+            id="a worker that was started ahead waits as long as the validation takes",
+        ),
+        pytest.param(
+            Watch(0, True, 0, heard_at=9000, progress_at=0, stage=HELD), 9001, "stage held",
+            id="and no longer once it may save",
+        ),
+        pytest.param(
+            Watch(0, True, 0, heard_at=9000, progress_at=0, steps_done=3, stage="update", is_held=True), 9001,
+            "stage update", id="its steps have the deadline of steps",
         ),
     ],
 )  # fmt: skip

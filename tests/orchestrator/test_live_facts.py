@@ -29,7 +29,7 @@ def pool(worker: Worker | None = None, action: Train | Validate | None = None, s
     action = action or Train(1, 1, "train", 1, 7)
     role = "train" if isinstance(action, Train) else "validate"
     active = SimpleNamespace(worker=worker, action=action, attempt=SimpleNamespace(role=role)) if worker else None
-    return SimpleNamespace(active=active, standby=standby)
+    return SimpleNamespace(active=active, standbys=[standby] if standby is not None else [])
 
 
 def told(facts: LiveFacts, now: float, workers: SimpleNamespace) -> Live:

@@ -16,6 +16,7 @@ from orchestrator.schedule import (
     Validate,
     Wait,
     backoff_left,
+    expected_after,
     may_be_followed,
     next_action,
 )
@@ -238,6 +239,26 @@ def test_a_worker_is_made_ready_only_where_one_can_be_needed(
 ) -> None:
     past = history(cycle(9, CycleState.VALIDATING), 180, training_s=7200.0)
     assert may_be_followed(action, past, Profile(name="test", run=run)) is is_followed
+
+
+@pytest.mark.parametrize(
+    ("validated", "run", "expected"),
+    [
+        pytest.param(cycle(0, CycleState.VALIDATING), Run(), Train(1, 1, "train", 1, 21), id="after the seed"),
+        pytest.param(cycle(1, CycleState.VALIDATING), Run(), Train(2, 1, "train", 21, 41), id="after a cycle"),
+        pytest.param(
+            cycle(1, CycleState.VALIDATING, verdict="plateau:stop"), Run(), Train(2, 1, "train", 21, 41),
+            id="the verdict is not known yet",
+        ),
+        pytest.param(cycle(9, CycleState.VALIDATING), Run(max_cycles=9), None, id="the last cycle"),
+        pytest.param(None, Run(), None, id="there is no cycle"),
+    ],
+)  # fmt: skip
+def test_what_follows_a_validation_is_known_before_its_result_if_that_changes_nothing(
+    validated: CycleFacts | None, run: Run, expected: Train | None
+) -> None:
+    step = validated.end_step - 1 if validated is not None else 0
+    assert expected_after(history(validated, step), Profile(name="test", run=run)) == expected
 
 
 def test_a_failure_waits_for_the_backoff() -> None:

@@ -191,6 +191,16 @@ def test_rollouts_that_share_a_cache_need_logits_for_all_of_them_and_may_be_read
     assert thrice["prompts"] >= once["prompts"]
 
 
+def test_a_validation_beside_the_next_cycle_needs_the_memory_of_a_second_process() -> None:
+    profile = own()
+    beside = replace(profile, validation=replace(profile.validation, overlap=1))
+    alone, both = demand_of(profile, R1), demand_of(beside, R1)
+    assert both.phases == alone.phases  # of each process's own allocator
+    second = {both.devices[phase] - alone.devices[phase] for phase in alone.devices}
+    assert len(second) == 1
+    assert alone.devices["rollout"] - second.pop() == int(1.08 * alone.parts["load"]["moments"])
+
+
 def test_rollouts_that_are_drawn_beside_an_update_need_their_memory_beside_its_own() -> None:
     profile = own()
     beside = replace(profile, run=replace(profile.run, worker="grpo", overlap=1))

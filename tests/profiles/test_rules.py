@@ -52,6 +52,15 @@ BASE: Knobs = {"model.prompt_style": "azr", "model.path": "models/base"}
         pytest.param(
             "a_run_begins_with_seeding", {"run.phases": ("train",)}, {"run.phases": ("seed",)}, id="training alone"
         ),
+        *(
+            pytest.param(
+                "overlapped_validation_has_a_worker",
+                {**BASE, "validation.overlap": 1, **wrong},
+                {**BASE, "validation.overlap": 1},
+                id=f"validation beside a worker with {wrong}",
+            )
+            for wrong in ({"launch.launcher": "slurm"}, TWO)
+        ),
         pytest.param(
             "rollouts_fill_the_updates",
             # One task, no proposer: a step may have no more than one group of 8 solver rollouts.

@@ -19,7 +19,7 @@ from profiles.mismatch import bounds_of
 from state import event_kinds
 from state.crash import crash_point
 from state.registry import Registry
-from workers.contract import PAUSED, Outcome, Result
+from workers.contract import HELD, PAUSED, Outcome, Result
 from workers.cycle import rollout_file
 from workers.cycle.ahead import Ahead
 from workers.cycle.cursor import Exhausted
@@ -308,7 +308,7 @@ class Cycle:
             try:
                 return work()
             except Exception as error:
-                if not is_out_of_memory(error):
+                if not is_out_of_memory(error) or not self.requests.may_save.is_set():  # alone it may have room
                     raise
                 text, marked = str(error), phase_of(error)
             # Outside the handler: its traceback keeps alive the memory that the retry needs.
@@ -373,7 +373,14 @@ class Cycle:
         """Raises LonghaulError (NOT_FINITE) for weights known to give non-finite numbers: they would ruin the head."""
         if not self.is_sound:
             raise self.not_finite("log-probs of all rollouts were not finite, and such a policy is never saved")
+        self.wait_for_validation()
         self.saver.save(step)
+
+    def wait_for_validation(self) -> None:
+        """If this worker was started ahead: wait until the validation of its head has decided that it goes on."""
+        if not self.requests.may_save.is_set():
+            self.attempt.at(self.progress.step, HELD)
+            self.requests.may_save.wait()
 
     def edge(self) -> None:
         """Between two steps: save if due or requested, and answer all requests with that checkpoint."""
@@ -391,6 +398,7 @@ class Cycle:
         self.saver.answer(asked)
 
     def save_end(self, outcome: Outcome) -> None:
+        self.wait_for_validation()
         if self.is_seeded and self.saver.step != self.progress.step:
             self.save(self.progress.step)
         self.saver.answer(self.requests.checkpoints_wanted() + self.requests.stops_wanted())

@@ -10,6 +10,7 @@ from pathlib import Path
 from profiles.errors import ExitCode, LonghaulError
 from profiles.metrics import MEAN_REWARD, SAMPLED_REWARD
 from state import event_kinds
+from state.crash import crash_point
 from workers.contract import Outcome, Result, TaskAnswers
 from workers.cycle.saving import open_head, versions
 from workers.intervals import wilson
@@ -53,6 +54,7 @@ def validate(attempt: Attempt, suites: Mapping[str, Suite]) -> Result:
     opened = open_head(attempt.run, spec.run_id, spec.head)
     assert opened is not None
     head, _ = opened
+    crash_point("worker.validating")
     scores: dict[str, Metrics] = {}
     answers: dict[str, dict[str, TaskAnswers]] = {}
     for name in attempt.profile.validation.suites:

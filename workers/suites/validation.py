@@ -66,7 +66,8 @@ def suites_of(attempt: Attempt, sandbox: Sandbox | None) -> dict[str, Suite]:
             longest = max((length_of(one, question) for suite in found for question in suite.questions), default=0)
             if profile.grpo.environment.name:  # which says itself what the prompts are
                 longest = max(longest, profile.sampling.max_prompt_tokens)
-            widen(engine, policy.model, profile, prompt_tokens=longest)
+            if not profile.validation.overlap:  # else the next cycle's worker needs that memory
+                widen(engine, policy.model, profile, prompt_tokens=longest)
         return one
 
     def evaluate(suite: Questions, head: Path) -> Scored:
