@@ -69,6 +69,12 @@ class Master:
             os.close(pidfd)
         raise TimeoutError(f"waited for something that did not come\n{self.text()}")
 
+    def wait_until_stopped(self, pid: int = 0) -> psutil.Process:
+        """Wait until a crash point has stopped the whole process by a signal. pid: the master's own by default."""
+        process = psutil.Process(pid or self.pid)
+        self.wait_for(lambda: process.status() == psutil.STATUS_STOPPED)
+        return process
+
     def wait_for_line(self, part: str) -> str:
         return self.wait_for(lambda: next((line for line in self.out.read_text().splitlines() if part in line), ""))
 

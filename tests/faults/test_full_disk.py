@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 
 from state import durable
@@ -80,8 +79,7 @@ def test_a_checkpoint_that_will_not_fit_is_not_begun(clean: Clean, tmp_path: Pat
         run.knobs |= {"fake.state_bytes": 20 << 20}
         master = outside.launch(run.command("--plain"), "worker.before_update:4:stop")  # between two checkpoints
         master.wait_for_line("checkpoint of step 2 is durable")
-        worker = psutil.Process(master.worker_pid())
-        master.wait_for(lambda: worker.status() == psutil.STATUS_STOPPED)
+        worker = master.wait_until_stopped(master.worker_pid())
         filler = tmp_path / "disk" / "filler"
         left = durable.free_bytes(tmp_path / "disk") - (10 << 20)
         filler.write_bytes(bytes(left))

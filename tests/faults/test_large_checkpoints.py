@@ -57,12 +57,6 @@ def flip_a_byte(directory: Path) -> None:
     path.write_bytes(bytes(content))
 
 
-def wait_until_stopped(master: Master) -> None:
-    """A crash point has stopped the whole process by a signal."""
-    process = psutil.Process(master.pid)
-    master.wait_for(lambda: process.status() == psutil.STATUS_STOPPED)
-
-
 # --- what stays on disk ----------------------------------------------------------------------------------------------
 
 
@@ -145,7 +139,7 @@ def test_a_damaged_head_is_replaced_by_the_next_checkpoint_of_the_worker_that_wr
 ) -> None:
     with scene(tmp_path / "run", fake__step_s=1) as run:
         master = large(run, "hash.begun:2:stop")  # the first one is step 0
-        wait_until_stopped(master)
+        master.wait_until_stopped()
         worker = master.worker_pid()
         os.kill(worker, signal.SIGSTOP)
         assert run.head_step() == 2
@@ -164,8 +158,7 @@ def test_a_checkpoint_that_is_damaged_when_it_is_reported_costs_nothing(clean: C
     with scene(tmp_path / "run") as run:
         master = run.start("ckpt.after_rename:2:stop")  # stops the worker before it reports step 2
         (path,) = master.wait_for(lambda: list(run.run.checkpoints.glob("c0001-s000002-*")))
-        worker = psutil.Process(master.worker_pid())
-        master.wait_for(lambda: worker.status() == psutil.STATUS_STOPPED)
+        worker = master.wait_until_stopped(master.worker_pid())
         flip_a_byte(path)
         worker.send_signal(signal.SIGCONT)
         assert master.end() == 0, master.text()
@@ -180,7 +173,7 @@ def test_a_damaged_head_that_no_worker_can_replace_sends_the_run_back_to_the_one
 ) -> None:
     with scene(tmp_path / "run") as run:
         master = large(run, "hash.begun:4:stop")
-        wait_until_stopped(master)
+        master.wait_until_stopped()
         flip_a_byte(next(run.run.checkpoints.glob("c0001-s000006-*")))
         master.signal(signal.SIGCONT)
         master.wait_for_line("DAMAGED HEAD, going on from")
@@ -192,7 +185,7 @@ def test_a_damaged_head_that_no_worker_can_replace_sends_the_run_back_to_the_one
 def test_a_worker_that_refuses_a_damaged_head_does_not_end_the_run(clean: Clean, tmp_path: Path) -> None:
     with scene(tmp_path / "run") as run:
         master = run.start("commit.after:4:stop")  # a small one: it was hashed a moment before
-        wait_until_stopped(master)
+        master.wait_until_stopped()
         flip_a_byte(next(run.run.checkpoints.glob("c0001-s000006-*")))
         master.signal(signal.SIGCONT)
         assert master.end() == 0, master.text()
@@ -204,7 +197,7 @@ def test_a_worker_that_refuses_a_damaged_head_does_not_end_the_run(clean: Clean,
 def test_without_any_checkpoint_that_verifies_the_run_ends_and_touches_nothing(tmp_path: Path) -> None:
     with scene(tmp_path / "run") as run:
         master = large(run, "hash.begun:1:stop")  # step 0, before the first cycle
-        wait_until_stopped(master)
+        master.wait_until_stopped()
         (only,) = run.run.checkpoints.glob("c0000-s000000-*")
         flip_a_byte(only)
         for child in psutil.Process(master.pid).children():

@@ -7,7 +7,6 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.faults.conftest import Clean
@@ -92,8 +91,7 @@ def test_a_host_whose_file_the_other_swept_says_who_did_it(clean: Clean, tmp_pat
     """It stood still in the middle of writing down a worker."""
     with scene(tmp_path / "run", fake__step_s=0.1) as run:
         first = on_host(run, "one", "durable.before_rename:11:stop")
-        me = psutil.Process(first.pid)
-        first.wait_for(lambda: me.status() == psutil.STATUS_STOPPED)
+        first.wait_until_stopped()
         [swept] = run.run.workers.glob(".*.tmp")
         second = on_host(run, "two")
         second.wait_for(lambda: not swept.exists())

@@ -41,7 +41,7 @@ def held(run: Scene) -> tuple[Master, int, int]:
     validation = master.wait_for(lambda: pid_of(master, "cycle 0: validate attempt 1"))
     ahead = master.wait_for(lambda: pid_of(master, "cycle 1: begun ahead"))
     log = run.run.attempt(1, 1).events
-    master.wait_for(lambda: psutil.Process(validation).status() == psutil.STATUS_STOPPED)
+    master.wait_until_stopped(validation)
     master.wait_for(lambda: log.exists() and log.read_text().count('"type":"step"') == 3)
     return master, validation, ahead
 
@@ -144,7 +144,7 @@ def test_without_overlap_nothing_is_begun_ahead(tmp_path: Path) -> None:
     with scene(tmp_path / "run", **KNOBS) as run:
         master = run.start(VALIDATION_STANDS_STILL)
         validation = master.wait_for(lambda: pid_of(master, "cycle 0: validate attempt 1"))
-        master.wait_for(lambda: psutil.Process(validation).status() == psutil.STATUS_STOPPED)
+        master.wait_until_stopped(validation)
         assert not run.run.attempt(1, 1).path.exists()
         go_on(master, validation)
         assert "begun ahead" not in master.text()
