@@ -265,10 +265,12 @@ def test_without_its_adapter_the_model_is_the_base() -> None:
 def test_where_a_graph_cannot_be_made_kernels_are_launched(
     error: Exception, stage: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In bfloat16, where the adapter's matrices are rounded: what was made during a capture was never written."""
+    """In bfloat16, where the adapter's matrices are rounded: what was made during a capture was never written. What is
+    launched then is as near to double precision as what the modules give."""
     model = model_of(ALL, recomputed=True, dtype="bfloat16")
     modules = [module for module in model.modules() if isinstance(module, LoraLinear)]
-    expected, made = learned(model), []
+    exact = learned(model_of(ALL, recomputed=False, dtype="bfloat16").double())
+    rounded, made = learned(model_of(ALL, recomputed=False, dtype="bfloat16")), []
 
     def fail(work: Any) -> Any:
         work()
@@ -283,7 +285,8 @@ def test_where_a_graph_cannot_be_made_kernels_are_launched(
     for _ in range(4):
         found = learned(model)
         assert all(torch.isfinite(value).all() for value in found.values())
-        assert_same(found, expected, 0.02)
+        for name, value in exact.items():
+            assert float((found[name] - value).norm()) <= 2 * float((rounded[name] - value).norm()), name
     assert str(error).splitlines()[0] in caplog.text and len(made) == stage
 
 
