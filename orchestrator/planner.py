@@ -135,16 +135,17 @@ def nearest(
 ) -> Changes | None:
     """The settings that fit at the least cost in speed; None if none do.
 
-    Tries in this order: gradient checkpointing, smaller micro-batches, fewer parallel rollouts, vLLM asleep, smaller or
-    replaced, moments in 8 bits, moments in host memory. is_new: allow knobs that an existing run cannot change.
+    Tries in this order: no validation.overlap, no run.overlap, gradient checkpointing, smaller micro-batches,
+    fewer parallel rollouts, vLLM asleep, smaller or replaced, moments in 8 bits, moments in host memory. is_new: allow
+    knobs that an existing run cannot change.
     """
-    for fixed, engine in product(_homes_of_moments(profile), _engines(profile)):
-        base = with_values(profile, fixed | engine)
+    for alone, fixed, engine in product(_one_at_a_time(profile), _homes_of_moments(profile), _engines(profile)):
+        base = with_values(profile, alone | fixed | engine)
         update = _first_that_fits(base, _updates(base), shape, usable_bytes, card_bytes, "update")
         rows = _first_that_fits(base, _rows(base), shape, usable_bytes, card_bytes, "rollout")
         if update is None or rows is None:
             continue
-        wanted = fixed | engine | update | rows
+        wanted = alone | fixed | engine | update | rows
         found = {name: value for name, value in wanted.items() if value_of(profile, name) != value}
         is_allowed = is_new or all(knobs()[name].kind != "fixed" for name in found)
         if is_allowed and not check(with_values(profile, found)):
@@ -155,7 +156,8 @@ def nearest(
 def least(profile: Profile, shape: Shape, usable_bytes: int, card_bytes: int = 0) -> Demand:
     """The demand with short sequences and the settings of `nearest` that need the least memory."""
     lengths = ("sampling.max_prompt_tokens", "sampling.max_completion_tokens")
-    short = with_values(profile, {name: min(SHORT, value_of(profile, name)) for name in lengths})
+    *_, alone = _one_at_a_time(profile)
+    short = with_values(profile, alone | {name: min(SHORT, value_of(profile, name)) for name in lengths})
     demands = []
     for fixed, engine in product(_homes_of_moments(short), _engines(short)):
         base = with_values(short, fixed | engine)
@@ -174,6 +176,14 @@ def _first_that_fits(
         if max(mine) <= usable_bytes:
             return changes
     return None
+
+
+def _one_at_a_time(profile: Profile) -> Iterator[Changes]:
+    """Without what overlaps, which costs the least speed. At first without a validation beside training."""
+    off: Changes = {"validation.overlap": 0} if profile.validation.overlap else {}
+    yield off
+    if profile.run.overlap:
+        yield off | {"run.overlap": 0}
 
 
 def _homes_of_moments(profile: Profile) -> Iterator[Changes]:

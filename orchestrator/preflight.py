@@ -13,7 +13,7 @@ from orchestrator.judging import ProfileVerdict, judge, shape_for
 from orchestrator.machine import Card, Machine, this_machine
 from orchestrator.planner import Plan
 from profiles.errors import ExitCode, LonghaulError
-from profiles.footprint import GIB
+from profiles.footprint import GIB, beside_of
 from profiles.knobs import knobs, with_values
 from profiles.load import load_profile, shipped_profiles
 from profiles.schema import Profile
@@ -233,7 +233,7 @@ def table(plan: Plan) -> str:
     for phase, parts in plan.demand.parts.items():
         named: dict[str, int] = dict(parts)
         if beside := plan.demand.beside.get(phase):
-            named["nccl" if plan.profile.run.ranks > 1 else "vllm"] = beside
+            named[beside_of(plan.profile)] = beside
         largest = sorted(named.items(), key=lambda part: -part[1])
         details = ", ".join(f"{name} {gib(size)}" for name, size in largest if size >= GIB / 200)
         lines.append(f"{phase:<8}  {gib(sum(parts.values())):>9}   {gib(devices[phase]):>11}   {details}")

@@ -189,6 +189,13 @@ def demand_of(profile: Profile, shape: Shape, work: Work | None = None, *, card_
     return Demand(parts, beside)
 
 
+def beside_of(profile: Profile) -> str:
+    """What `Demand.beside` is. (pure)"""
+    if profile.run.ranks > 1:
+        return "nccl"
+    return "validation" if profile.validation.overlap else "vllm"
+
+
 def head_rows_of(profile: Profile, shape: Shape) -> int:
     """Rows of logits that the output head computes at a time: as many as fit into a block's backward memory.
 

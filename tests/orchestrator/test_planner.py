@@ -74,6 +74,7 @@ def test_a_shipped_profile_fits_the_card_that_it_is_for(name: str) -> None:
         pytest.param(
             {"model__gradient_checkpointing": False}, 12, {"model.gradient_checkpointing": True}, id="layers twice"
         ),
+        pytest.param({"validation__overlap": 1}, 12, {"validation.overlap": 0}, id="no validation beside training"),
         pytest.param({"optimizer__micro_batch_size": 16}, 12, {"optimizer.micro_batch_size": 8}, id="half of it"),
         pytest.param({"sampling__max_rows": 256}, 12, {"sampling.max_rows": 128}, id="fewer rollouts side by side"),
         pytest.param(
