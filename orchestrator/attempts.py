@@ -8,6 +8,7 @@ from __future__ import annotations
 import signal
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -36,7 +37,9 @@ from state.history import AttemptFacts, CheckpointFacts, History
 from state.layout import AttemptDir, RunDir
 from state.states import AttemptState
 from state.store import Store
-from workers.contract import CheckpointRef, Message, WorkerSpec
+from workers.contract import CheckpointRef, Message, Role, WorkerSpec
+
+Planned = TypeVar("Planned", bound=Train | Validate)
 
 
 class Attempts:
@@ -66,17 +69,14 @@ class Attempts:
     def start(self, action: Train | Validate, history: History, now: float, utc: float) -> None:
         """Plan the attempt, take a worker and start it."""
         self.doubtful = []
-        role = "train" if isinstance(action, Train) else "validate"
         ahead = self.pool.take_prepared(lambda one: self.is_as_prepared(one, action, history))
-        if ahead is not None:
-            action = ahead.action
-        else:
-            action = replace(action, attempt=self.run.free_attempt(action.cycle, action.attempt, role))
+        action, role = ahead.action if ahead is not None else self.numbered(action), role_of(action)
         if isinstance(action, Train):
             self.store.plan_cycle(action.cycle, action.phase, action.first_step, action.end_step, action.reseed, utc)
         worker = ahead.worker if ahead is not None else self.pool.take_standby()
         token = worker.token if worker is not None else self.pool.new_token()
-        directory, spec = self.ordered(action, history, token)
+        ordered = (ahead.directory, ahead.spec) if ahead is not None else self.ordered(action, history, token)
+        directory, spec = ordered
         self.store.plan_attempt(new_attempt(spec, utc))
         crash_point("attempt.planned")
         avoid = avoided(self.ledger.reader.node_failures(), utc)
@@ -109,10 +109,13 @@ class Attempts:
             self.set_state(self.pool.active, AttemptState.RUNNING)
             self.take(ingest_all(self.store, token, directory.events))
 
+    def numbered(self, action: Planned) -> Planned:
+        """With the number of an attempt whose directory does not exist yet."""
+        return replace(action, attempt=self.run.free_attempt(action.cycle, action.attempt, role_of(action)))
+
     def ordered(self, action: Train | Validate, history: History, token: str) -> tuple[AttemptDir, WorkerSpec]:
         """The attempt's directory with its spec, made durable."""
-        role = "train" if isinstance(action, Train) else "validate"
-        directory = self.run.attempt(action.cycle, action.attempt, role)
+        directory = self.run.attempt(action.cycle, action.attempt, role_of(action))
         durable.make_dir(directory.path)
         spec = self.spec(action, history, token, directory.path)
         durable.write_file(directory.spec, msgspec.json.encode(spec))
@@ -123,7 +126,7 @@ class Attempts:
         worker = self.pool.take_standby()
         if worker is None:
             return
-        action = replace(action, attempt=self.run.free_attempt(action.cycle, action.attempt, "train"))
+        action = self.numbered(action)
         directory, spec = self.ordered(action, history, worker.token)
         self.pool.prepare(Prepared(worker, action, spec, directory), now)
         self.screen.say(f"cycle {action.cycle}: begun ahead ({worker.handle})")
@@ -181,7 +184,7 @@ class Attempts:
         return WorkerSpec(
             run_id=history.run_id,
             run_dir=str(self.run.root.resolve()),
-            role="train" if train else "validate",
+            role=role_of(action),
             cycle=action.cycle,
             attempt=action.attempt,
             token=token,
@@ -321,6 +324,11 @@ class Attempts:
             self.screen.say(line)
         self.screen.say(end_line(active, ended, code))
         return ended
+
+
+def role_of(action: Train | Validate) -> Role:
+    """(pure)"""
+    return "train" if isinstance(action, Train) else "validate"
 
 
 def end_line(active: Active, ended: Ended, code: int) -> str:

@@ -142,7 +142,7 @@ class WorkerPool:
         return worker
 
     def take_standby(self) -> Worker | None:
-        """Take the next standby that is alive and not being killed, discard those that are not; None: there is none."""
+        """Take the first standby that is alive and not being killed, or None. Discards those before it."""
         while self.standbys:
             worker = self.standbys.pop(0)
             if not worker.reap() and worker.kill is None:

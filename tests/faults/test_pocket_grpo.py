@@ -113,18 +113,28 @@ SEGMENTED = (
 )
 
 
+def end_of(root: Path, settings: Sequence[str]) -> str:
+    """The digest of an unbroken run."""
+    with scene(root) as run:
+        run.launch_and_end(command(run, settings), code=0)
+        return digest(run)
+
+
+def kill_worker_and_master(run: Scene, settings: Sequence[str]) -> None:
+    """The worker before the update of step 3, the master once the rollouts of step 4 are there; then go on."""
+    master = run.launch(command(run, settings), "worker.before_update:3:kill")
+    master.wait_for(rollouts_of(run, 4))
+    master.kill()
+    run.wait_until_nobody_is_left()
+    run.launch_and_end(command(run, settings), code=0)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_rollouts_that_take_several_steps_outlive_kills_of_worker_and_master(tmp_path: Path) -> None:
-    with scene(tmp_path / "unbroken") as run:
-        run.launch_and_end(command(run, SEGMENTED), code=0)
-        whole = digest(run)
+    whole = end_of(tmp_path / "unbroken", SEGMENTED)
     with scene(tmp_path / "run") as run:
-        master = run.launch(command(run, SEGMENTED), "worker.before_update:3:kill")
-        master.wait_for(rollouts_of(run, 4))
-        master.kill()
-        run.wait_until_nobody_is_left()
-        run.launch_and_end(command(run, SEGMENTED), code=0)
+        kill_worker_and_master(run, SEGMENTED)
         assert (run.head_step(), digest(run)) == (4, whole)
         assert (run.head_dir() / "waiting.json").read_bytes().count(b"problem") > 2
 
@@ -135,15 +145,9 @@ BESIDE = (*(one for one in SETTINGS if not one.startswith("grpo.sent")), "run.ov
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_rollouts_drawn_beside_an_update_outlive_kills_of_worker_and_master(tmp_path: Path) -> None:
-    with scene(tmp_path / "unbroken") as run:
-        run.launch_and_end(command(run, BESIDE), code=0)
-        whole = digest(run)
+    whole = end_of(tmp_path / "unbroken", BESIDE)
     with scene(tmp_path / "run") as run:
-        master = run.launch(command(run, BESIDE), "worker.before_update:3:kill")
-        master.wait_for(rollouts_of(run, 4))
-        master.kill()
-        run.wait_until_nobody_is_left()
-        run.launch_and_end(command(run, BESIDE), code=0)
+        kill_worker_and_master(run, BESIDE)
         assert (run.head_step(), digest(run)) == (4, whole)
         shares = run.rows("SELECT json_extract(metrics, '$.older_share') FROM trained_steps ORDER BY step")
         assert shares == [(None,), (1.0,), (1.0,), (1.0,)]
