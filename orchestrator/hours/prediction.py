@@ -124,18 +124,19 @@ def _on_cpu(profile: Profile) -> Step:
 def ram_of(verdict: ProfileVerdict) -> int:
     """Bytes of host memory of all processes, at the highest."""
     profile = verdict.profile
-    kind, ranks = worker_kind_of(profile), max(1, profile.run.gpus)
+    kind = worker_kind_of(profile)
+    workers = max(1, profile.run.gpus) + profile.validation.overlap  # one validates while the next cycle trains
     beside = STANDBY_BYTES + SANDBOX_BYTES + MASTER_BYTES
     if not kind.uses_model:
         return 100_000_000 + MASTER_BYTES
     shape = shape_for(profile.model)
     if profile.run.device == "cpu" or verdict.machine.card is None or shape is None:
-        return CPU_WORKER_BYTES * ranks + beside
+        return CPU_WORKER_BYTES * workers + beside
     trained = trained_parameters(profile, shape)
     state = (12 if profile.adapter.rank else 8) * trained  # read back from a checkpoint
     if profile.optimizer.offload:
         state += 12 * trained
-    return int((WORKER_BYTES + 2 * shape.parameters + state) * ranks) + beside
+    return int((WORKER_BYTES + 2 * shape.parameters + state) * workers) + beside
 
 
 # --- as text ---------------------------------------------------------------------------------------------------------

@@ -197,3 +197,15 @@ def test_host_memory_is_at_least_what_a_worker_took_and_at_most_half_more(
     shaped = with_values(load_profile(profile).profile, {"model.path": "pocket", "model.random_init": architecture})
     verdict = judge(shaped, Machine((Card("NVIDIA H200", 139 * GIB),)))
     assert measured_gib <= ram_of(verdict) / GIB <= 1.5 * measured_gib
+
+
+@pytest.mark.parametrize("machine", [Machine(()), Machine((Card("NVIDIA H200", 139 * GIB),))], ids=["CPU", "GPU"])
+def test_a_validation_beside_training_needs_the_host_memory_of_one_more_worker(machine: Machine) -> None:
+    from orchestrator.hours.prediction import ram_of
+
+    shaped = {"model.path": "pocket", "model.random_init": "r1-qwen-1.5b"}
+    alone, both, two = (
+        ram_of(judge(with_values(load_profile("grpo-1.5b-8gb").profile, shaped | more), machine))
+        for more in ({}, {"validation.overlap": 1}, {"run.gpus": 2})
+    )
+    assert both == two > alone
