@@ -46,7 +46,7 @@ SHAPE = {
     "feed-forward": 1536,
 }
 """Half of Qwen3-0.6B's width and depth."""
-PRETRAINING = {"course": "both", "batch-size": 512, "corpus-sequences": 4_000_000, "direct-weight": 0.03}
+PRETRAINING = {"course": "both", "batch-size": 512, "corpus-sequences": 1_500_000, "direct-weight": 0.03}
 POLL_S = 0.5
 
 
