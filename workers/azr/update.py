@@ -21,7 +21,7 @@ from workers.loss.policy import clipped_token_loss, k3
 from workers.memory.phases import Measured, applied_once, unmeasured
 from workers.models import packing
 from workers.models.log_probs import score
-from workers.models.optimizer import AnyOptimizer, learning_rate_at
+from workers.models.optimizer import AnyOptimizer, learning_rate_at, moments_to_come
 from workers.models.parallel import Single
 from workers.models.plain import row_tokens_for
 from workers.ranks.group import Group
@@ -145,6 +145,10 @@ class PolicyUpdate:
         self._applied: tuple[int, int] = (0, 0)  # step, minibatches that are done
         self._sums = Sums()
         self._corrected: Corrected | None = None
+
+    def moments_to_come(self) -> int:
+        """Bytes that this rank's first update adds on the device; 0 after it."""
+        return moments_to_come(self._optimizer, self._model, self._knobs, self.parallel.state_ranks)
 
     def apply(self, step: int, rows: Sequence[Row], advantages: Sequence[float]) -> tuple[bool, dict[str, float]]:
         """Returns whether all numbers were finite, and the step's metrics. Skips a minibatch with a non-finite number.

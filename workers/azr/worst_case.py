@@ -12,7 +12,6 @@ from profiles.schema import Profile
 from workers.azr.rows import Row
 from workers.azr.update import PolicyUpdate, Sums
 from workers.memory.phases import Memory
-from workers.models.optimizer import moment_bytes
 from workers.rollout.engine import Request, Sampling
 from workers.rollout.native import NativeEngine
 from workers.rollout.select import Portions
@@ -35,7 +34,7 @@ def rehearse(model: Any, engine: Portions, update: PolicyUpdate, profile: Profil
             with update.parallel.passes():
                 update.accumulate(rows, [1.0] * len(rows), Sums())
             update.forget_gradients()
-    return memory.rehearsed(moment_bytes(model, profile.optimizer, update.parallel.state_ranks))
+    return memory.rehearsed(update.moments_to_come())
 
 
 def _longest_rollouts(model: Any, portions: Portions, profile: Profile, vocabulary: int, draws: random.Random) -> None:

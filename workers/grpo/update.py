@@ -23,7 +23,7 @@ from workers.grpo.sequence_loss import sequence_policy_loss
 from workers.loss.fused_loss import Diagnostics, PolicyLoss, Terms, Tokens, diagnostics, fused_policy_loss
 from workers.memory.phases import Measured, applied_once, unmeasured
 from workers.models.log_probs import head_rows_for, read
-from workers.models.optimizer import AnyOptimizer
+from workers.models.optimizer import AnyOptimizer, moments_to_come
 from workers.models.packing import Pack
 from workers.models.parallel import Single
 from workers.models.plain import row_tokens_for
@@ -111,6 +111,10 @@ class GroupUpdate:
         self._sums = Sums()
         self.beside = Ahead()
         """What is drawn while the gradient of a step's first update is computed."""
+
+    def moments_to_come(self) -> int:
+        """Bytes that this rank's first update adds on the device; 0 after it."""
+        return moments_to_come(self._optimizer, self._model, self._profile.optimizer, self.parallel.state_ranks)
 
     def apply(
         self, step: int, rate: float, rows: Sequence[Row], advantages: Sequence[float], left_out: Sequence[Row] = ()

@@ -14,7 +14,6 @@ from workers.grpo.rows import Row
 from workers.grpo.scoring import Sizes, batches, packed, units_of
 from workers.grpo.update import GroupUpdate
 from workers.memory.phases import Memory
-from workers.models.optimizer import moment_bytes
 from workers.rollout.engine import Request, Sampling
 from workers.rollout.select import Portions
 
@@ -36,7 +35,7 @@ def rehearse(model: Any, engine: Portions, update: GroupUpdate, profile: Profile
             with update.parallel.passes():
                 update.accumulate(prepared, prepared.minibatches[0], is_partitioned=False)
             update.forget_gradients()
-    return memory.rehearsed(moment_bytes(model, profile.optimizer, update.parallel.state_ranks))
+    return memory.rehearsed(update.moments_to_come())
 
 
 def _longest_requests(engine: Portions, profile: Profile, vocabulary: int, draws: random.Random) -> list[Request]:

@@ -154,7 +154,7 @@ def test_what_the_first_update_adds_is_known_before() -> None:
     model = network()
     numbers = sum(parameter.numel() for parameter in model.parameters())
     found = [
-        optimizer.moment_bytes(model, knobs)
+        optimizer.moments_to_come(optimizer.build(model, STEP), model, knobs)
         for knobs in (
             Optimizer(),
             Optimizer(kind="adamw8bit"),
@@ -173,3 +173,12 @@ def test_a_gradient_that_a_broken_backward_pass_left_behind_is_forgotten_too() -
     first.grad = torch.ones_like(first)
     how.zero_grad()
     assert first.grad is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_after_an_update_no_moments_are_to_come(dtype: torch.dtype) -> None:
+    model = network(dtype)
+    how = optimizer.build(model, STEP)
+    assert optimizer.moments_to_come(how, model, STEP) > 0
+    learn(model, how, range(1), STEP)
+    assert optimizer.moments_to_come(how, model, STEP) == 0
