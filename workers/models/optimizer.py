@@ -75,7 +75,9 @@ def clip(optimizer: AnyOptimizer, model: nn.Module, max_norm: float) -> Tensor:
 def moments_to_come(optimizer: AnyOptimizer, model: nn.Module, knobs: Knobs, ranks: int = 1) -> int:
     """Bytes that the first update adds to the model's device, on one of `ranks` that share the moments; 0 after it."""
     each = {"adamw": 8, "adamw8bit": 2, "paged_adamw8bit": 0}[knobs.kind]
-    return 0 if knobs.offload or optimizer.state else each * sum(parameter.numel() for parameter in trainable(model).values()) // ranks
+    if knobs.offload or optimizer.state:
+        return 0
+    return each * sum(parameter.numel() for parameter in trainable(model).values()) // ranks
 
 
 class Parts(Protocol):

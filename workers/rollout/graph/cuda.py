@@ -1,15 +1,18 @@
-"""CUDA C++ kernels, compiled on first use by the compiler library (NVRTC) that comes with PyTorch."""
+"""CUDA C++ kernels, compiled on their first use on a machine by the compiler library (NVRTC) of PyTorch."""
 
 from __future__ import annotations
 
 import ctypes
 import importlib.util
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from workers.rollout.graph.compiled import Compiled, kept
 
 
 def reason_against() -> str:
@@ -37,11 +40,11 @@ class Kernels:
 
         torch.zeros(1, device=device)  # the device's context must exist and be current
         major, minor = torch.cuda.get_device_capability(device)
-        image, symbols = compiled(source.read_text(), names, f"sm_{major}{minor}")
+        found = compiled(source.read_text(), names, f"sm_{major}{minor}")
         self._attributes = [chained()] if can_chain(device) else []
-        self._module = checked(driver.cuModuleLoadData(image))
+        self._module = checked(driver.cuModuleLoadData(found.image))
         self._functions = {
-            name: checked(driver.cuModuleGetFunction(self._module, symbol)) for name, symbol in symbols.items()
+            name: checked(driver.cuModuleGetFunction(self._module, symbol)) for name, symbol in found.symbols.items()
         }
         for function in self._functions.values():
             largest = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -84,31 +87,46 @@ def chained() -> Any:
 
 
 @cache
-def compiled(source: str, names: tuple[str, ...], architecture: str) -> tuple[bytes, dict[str, bytes]]:
-    """(machine code, name -> symbol). The source may include the headers of this folder."""
+def compiled(source: str, names: tuple[str, ...], architecture: str) -> Compiled:
+    """The code of these kernels, from the disk if it was compiled before. The source may include the headers of this
+    folder."""
     from cuda.bindings import nvrtc
 
-    headers = sorted(Path(__file__).parent.glob("*.cuh"))
+    headers = {one.name: one.read_text() for one in sorted(Path(__file__).parent.glob("*.cuh"))}
+    options = (f"--gpu-architecture={architecture}", "--std=c++17")
+    facts = {
+        "source": source,
+        "headers": headers,
+        "names": names,
+        "options": options,
+        "compiler": [int(part) for part in checked(nvrtc.nvrtcVersion())],
+    }
+    return kept(facts, lambda: _compile(source, headers, names, options))
+
+
+def _compile(source: str, headers: Mapping[str, str], names: tuple[str, ...], options: tuple[str, ...]) -> Compiled:
+    """Raises RuntimeError with the compiler's message."""
+    from cuda.bindings import nvrtc
+
     program = checked(
         nvrtc.nvrtcCreateProgram(
             source.encode(),
             b"kernels.cu",
             len(headers),
-            [one.read_bytes() for one in headers],
-            [one.name.encode() for one in headers],
+            [text.encode() for text in headers.values()],
+            [name.encode() for name in headers],
         )
     )
     for name in names:
         checked(nvrtc.nvrtcAddNameExpression(program, name.encode()))
-    options = [f"--gpu-architecture={architecture}".encode(), b"--std=c++17"]
-    (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+    (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
     if int(status):
         log = b" " * checked(nvrtc.nvrtcGetProgramLogSize(program))
         checked(nvrtc.nvrtcGetProgramLog(program, log))
         raise RuntimeError(log.decode(errors="replace"))
     image = b" " * checked(nvrtc.nvrtcGetCUBINSize(program))
     checked(nvrtc.nvrtcGetCUBIN(program, image))
-    return image, {name: checked(nvrtc.nvrtcGetLoweredName(program, name.encode())) for name in names}
+    return Compiled(image, {name: checked(nvrtc.nvrtcGetLoweredName(program, name.encode())) for name in names})
 
 
 def checked(result: tuple[Any, ...]) -> Any:
