@@ -39,7 +39,7 @@ from orchestrator.schedule import (
     Wait,
     ending_as_asked,
     expected_after,
-    may_be_followed,
+    followers_of,
     next_action,
 )
 from orchestrator.signals import Signals
@@ -48,7 +48,7 @@ from orchestrator.steering import Steering
 from orchestrator.supervise import Worker
 from orchestrator.systemd.manager import MANAGER
 from orchestrator.verifying import Verifier
-from orchestrator.worker_pool import Active, WorkerPool, reap_strangers, rotate_log, standby_is_due
+from orchestrator.worker_pool import Active, WorkerPool, may_wait_besides, reap_strangers, rotate_log, standby_is_due
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Profile
 from profiles.worker_kinds import worker_kind_of
@@ -440,8 +440,8 @@ class Master:
         active = self.pool.active
         if active is not None:
             is_due = self.stop_asked_at is None and self.history.paused_at is None and standby_is_due(active)
-            if is_due and may_be_followed(active.action, self.history, self.profile):
-                self.follow(active, now)
+            if is_due and (followers := followers_of(active.action, self.history, self.profile)):
+                self.follow(active, followers, now)
             return None
         if self.stop_asked_at is not None:
             if self.stop_at_once:
@@ -462,12 +462,12 @@ class Master:
                 break
         return ending
 
-    def follow(self, active: Active, now: float) -> None:
-        """Start the worker that comes next. With validation.overlap it is two: one validates a cycle, and the other
-        begins the next one meanwhile."""
+    def follow(self, active: Active, followers: int, now: float) -> None:
+        """Start the workers that come next. With validation.overlap one validates a cycle, and another begins the next
+        one meanwhile. followers: how many are of use; without memory to spare, one."""
         pool, token = self.pool, active.worker.token
         if not self.profile.validation.overlap or (isinstance(active.action, Validate) and active.action.is_asked):
-            pool.warm_up(now)
+            pool.warm_up(now, wanted=followers if may_wait_besides() else 1)
         elif isinstance(active.action, Train):
             pool.warm_up(now, wanted=2)
         elif self.prepared_beside != token and pool.standbys and pool.standbys[0].watch.ready:

@@ -198,10 +198,16 @@ def limit_reached(history: History, last: CycleFacts, profile: Profile) -> Stop 
     return None
 
 
-def may_be_followed(action: Train | Validate, history: History, profile: Profile) -> bool:
-    """Whether another worker may follow this attempt, so that a standby is worth starting."""
+def followers_of(action: Train | Validate, history: History, profile: Profile) -> int:
+    """How many workers may follow this attempt, so that standbys are worth starting: after training one that validates,
+    or goes on if the active one dies, and one for the next cycle. (pure)"""
     current = history.current
-    return isinstance(action, Train) or current is None or limit_reached(history, current, profile) is None
+    if current is None:
+        return 1
+    goes_on = limit_reached(history, current, profile) is None
+    if isinstance(action, Validate):
+        return int(goes_on)
+    return max(1, validation_is_due(current, profile) + goes_on)
 
 
 def expected_after(history: History, profile: Profile) -> Train | None:

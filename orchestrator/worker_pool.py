@@ -11,6 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import psutil
+
 from orchestrator import handles
 from orchestrator.copies import owner_of
 from orchestrator.launchers.environment import clean_environment
@@ -26,10 +28,11 @@ from state.crash import crash_point
 from state.history import AttemptFacts
 from state.layout import AttemptDir, RunDir
 from state.states import AttemptState
-from workers.contract import Message, WorkerSpec
+from workers.contract import Message, WorkerSpec, needs_of
 
 COMMAND = tuple(python.command("workers"))
 LOG_BYTES_KEPT = 20 << 20
+SPARE_BYTES = 4 << 30
 
 
 @dataclass
@@ -70,7 +73,7 @@ class WorkerPool:
         self.run = run
         self._incarnation = incarnation
         self.owner = owner_of(run, run_id)
-        self.kind = profile.run.worker
+        self.kind, self._needs = profile.run.worker, needs_of(profile)
         self.launcher_name = profile.launch.launcher
         self.launcher = launcher_named(self.launcher_name, profile)
         self.active: Active | None = None
@@ -122,8 +125,7 @@ class WorkerPool:
         """
         log = self.run.standby_logs / f"{token}.log" if directory is None else directory.log
         handle = Handle(self.launcher_name, self.owner, token)
-        # `kind` decides what the worker imports before it has a task.
-        environment = clean_environment(self.owner, token, self.kind)
+        environment = clean_environment(self.owner, token, self.kind, self._needs)
         handles.write(self.run, handle)  # if we die during the start, the next master knows the launcher
         try:
             started = self.launcher.start(
@@ -274,10 +276,16 @@ def oom_kills() -> int:
     return total
 
 
-def standby_is_due(active: Active) -> bool:
-    """Whether to start a standby. While training only after a step, because both would load their libraries at once.
+def may_wait_besides() -> bool:
+    """Whether there is memory to spare for a second standby. Without it, a cycle whose validation is short waits for
+    the imports of its worker."""
+    return bool(psutil.virtual_memory().available >= SPARE_BYTES)
 
-    The standby takes the next cycle, and the rest of this one if the active worker dies.
+
+def standby_is_due(active: Active) -> bool:
+    """Whether to start standbys. While training only after a step, because both would load their libraries at once.
+
+    They take the validation and the next cycle, and the rest of this one if the active worker dies.
     """
     if isinstance(active.action, Validate) or active.action.phase == "seed":
         return True

@@ -26,6 +26,7 @@ from workers.contract import (
     MAILBOX_VARIABLE,
     RESTART_VARIABLE,
     TOKEN_VARIABLE,
+    WARM_VARIABLE,
     Message,
     WorkerSpec,
 )
@@ -35,9 +36,6 @@ from workers.runtime import SpecError, carry_out, read_spec
 
 if TYPE_CHECKING:
     from workers.sandbox import Sandbox
-
-WARM_VARIABLE = "LONGHAUL_WARM"
-"""The expected kind of worker, whose imports are done before a spec is known."""
 
 log = logging.getLogger("worker")
 

@@ -44,6 +44,10 @@ INTERFACE_VARIABLE = "LONGHAUL_INTERFACE"
 """Network interface between the hosts; nothing listens on any other."""
 HOSTS_WAIT_VARIABLE = "LONGHAUL_HOSTS_WAIT_S"
 """Seconds that hosts wait for each other at the start of an attempt; unset: 600."""
+WARM_VARIABLE = "LONGHAUL_WARM"
+"""The kind of worker to expect, whose imports are done before a task is known."""
+NEEDS_VARIABLE = "LONGHAUL_WARM_NEEDS"
+"""What else is imported then: values of `Need`, with commas between."""
 BY_BUS = "PCI_BUS_ID"
 """Default CUDA_DEVICE_ORDER of workers. It numbers GPUs as nvidia-smi does, which the planner and the power caps query;
 CUDA's own default puts the fastest first."""
@@ -55,6 +59,20 @@ HELD = "held"
 """Stage of a worker that was started ahead and waits until it may save."""
 
 Role = Literal["train", "validate"]
+
+
+class Need(StrEnum):
+    """What the workers of some profiles import, and others do not."""
+
+    BITSANDBYTES = "bitsandbytes"
+    GPU = "gpu"
+
+
+def needs_of(profile: Profile) -> list[Need]:
+    """(pure)"""
+    needs_bitsandbytes = profile.model.quantization == "nf4" or profile.optimizer.kind != "adamw"
+    found = {Need.BITSANDBYTES: needs_bitsandbytes, Need.GPU: profile.run.device != "cpu"}
+    return [need for need in Need if found[need]]
 
 
 class Message(Struct, omit_defaults=True):

@@ -19,8 +19,11 @@ from workers.contract import (
     LIFELINE_FD,
     LIFELINE_FD_VARIABLE,
     MAILBOX_VARIABLE,
+    NEEDS_VARIABLE,
     RESTART_VARIABLE,
     TOKEN_VARIABLE,
+    WARM_VARIABLE,
+    Need,
 )
 
 MORE_VARIABLE = "LONGHAUL_PASS"
@@ -162,8 +165,9 @@ def _is_named(name: str) -> bool:
     return name.startswith(PREFIXES) and not any(mark in name for mark in SECRET_MARKS)
 
 
-def clean_environment(owner: str, token: str, warm: str) -> dict[str, str]:
-    """A worker's environment: the filtered variables of ours, plus its marks. warm: kind of worker to import first."""
+def clean_environment(owner: str, token: str, warm: str, needs: Iterable[Need] = ()) -> dict[str, str]:
+    """A worker's environment: the filtered variables of ours, plus its marks. warm: kind of worker to import first.
+    needs: what that imports besides."""
     return {
         "CUDA_DEVICE_ORDER": BY_BUS,
         **python.finding_us(passed_on(os.environ)),
@@ -173,7 +177,8 @@ def clean_environment(owner: str, token: str, warm: str) -> dict[str, str]:
         TOKEN_VARIABLE: token,
         CONTROL_FD_VARIABLE: str(CONTROL_FD),
         LIFELINE_FD_VARIABLE: str(LIFELINE_FD),
-        "LONGHAUL_WARM": warm,
+        WARM_VARIABLE: warm,
+        NEEDS_VARIABLE: ",".join(needs),
     }
 
 

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import msgspec
 import psutil
+import pytest
 
 from orchestrator.commit import read_result
 from orchestrator.launchers.launcher import Handle, Started
 from orchestrator.launchers.local import Local
 from orchestrator.supervise import Worker
+from orchestrator.worker_pool import may_wait_besides
 from profiles.schema import Profile
 from state.layout import AttemptDir
 from tests.faults.conftest import Clean
@@ -67,13 +69,27 @@ def test_W1_warm_worker_killed_is_replaced(clean: Clean, tmp_path: Path) -> None
         check_invariants(run, clean.ending)
 
 
+@pytest.mark.skipif(not may_wait_besides(), reason="needs memory to spare")
+def test_while_a_cycle_trains_the_worker_that_validates_it_and_that_of_the_next_cycle_wait(tmp_path: Path) -> None:
+    with scene(tmp_path / "run", run__max_cycles=2, fake__fault="no_progress:6", **PATIENT) as run:
+        master = run.start()
+        both = master.wait_for(lambda: found if len(found := all_warm(run, master)) == 2 else [])
+        assert master.worker_pid() not in both
+        master.kill()
+
+
 def warm(run: Scene, master: Master) -> int:
-    """Pid of the standby while the first cycle trains; 0: there is none."""
+    """Pid of a standby while the first cycle trains; 0: there is none."""
+    return next(iter(all_warm(run, master)), 0)
+
+
+def all_warm(run: Scene, master: Master) -> list[int]:
+    """Pids of the standbys while the first cycle trains."""
     if not run.attempts("train", 1) or "cycle 1: train" not in master.out.read_text():
-        return 0
+        return []
     active = master.worker_pid()
     logs = {path.stem for path in run.run.standby_logs.glob("*.log")}
-    return next((p.pid for p in run.processes() if p.pid != active and token(p) in logs), 0)
+    return [p.pid for p in run.processes() if p.pid != active and token(p) in logs]
 
 
 def token(process: psutil.Process) -> str:

@@ -17,7 +17,7 @@ from orchestrator.schedule import (
     Wait,
     backoff_left,
     expected_after,
-    may_be_followed,
+    followers_of,
     next_action,
 )
 from profiles.errors import ExitCode
@@ -223,22 +223,26 @@ TRAINING, VALIDATING = Train(9, 1, "train", 161, 181), Validate(9, 1)
 
 
 @pytest.mark.parametrize(
-    ("action", "run", "is_followed"),
+    ("action", "run", "every", "expected"),
     [
-        pytest.param(TRAINING, Run(max_cycles=9), True, id="the last cycle is validated"),
-        pytest.param(VALIDATING, Run(max_cycles=9), False, id="and then there is nothing more to do"),
-        pytest.param(VALIDATING, Run(max_cycles=10), True, id="a cycle is left"),
-        pytest.param(VALIDATING, Run(), True, id="no limit"),
-        pytest.param(VALIDATING, Run(max_hours=1), False, id="the hours are over"),
-        pytest.param(VALIDATING, Run(max_hours=3), True, id="an hour is left"),
-        pytest.param(VALIDATING, Run(phases=("seed",)), False, id="seeding was all"),
+        pytest.param(TRAINING, Run(), 1, 2, id="one that validates, and one for the next cycle"),
+        pytest.param(TRAINING, Run(max_cycles=9), 1, 1, id="the last cycle is validated"),
+        pytest.param(TRAINING, Run(), 2, 1, id="a cycle that is not validated"),
+        pytest.param(TRAINING, Run(max_hours=1), 2, 1, id="one that goes on if it dies"),
+        pytest.param(VALIDATING, Run(max_cycles=9), 1, 0, id="and then there is nothing more to do"),
+        pytest.param(VALIDATING, Run(max_cycles=10), 1, 1, id="a cycle is left"),
+        pytest.param(VALIDATING, Run(), 1, 1, id="no limit"),
+        pytest.param(VALIDATING, Run(max_hours=1), 1, 0, id="the hours are over"),
+        pytest.param(VALIDATING, Run(max_hours=3), 1, 1, id="an hour is left"),
+        pytest.param(VALIDATING, Run(phases=("seed",)), 1, 0, id="seeding was all"),
     ],
 )
-def test_a_worker_is_made_ready_only_where_one_can_be_needed(
-    action: Train | Validate, run: Run, is_followed: bool
+def test_only_as_many_workers_are_made_ready_as_can_be_needed(
+    action: Train | Validate, run: Run, every: int, expected: int
 ) -> None:
     past = history(cycle(9, CycleState.VALIDATING), 180, training_s=7200.0)
-    assert may_be_followed(action, past, Profile(name="test", run=run)) is is_followed
+    profile = Profile(name="test", run=run, validation=Validation(every=every))
+    assert followers_of(action, past, profile) == expected
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,9 @@ def warm_up() -> Sandbox | None:
     import transformers.models.qwen2.modeling_qwen2  # noqa: F401
 
     import workers.azr.trainer  # noqa: F401
+    from workers.early_imports import import_early
+
+    import_early()
 
     return sandbox
 

@@ -20,6 +20,9 @@ def warm_up() -> None:
     import transformers.models.qwen2.modeling_qwen2  # noqa: F401
 
     import workers.grpo.trainer  # noqa: F401
+    from workers.early_imports import import_early
+
+    import_early()
 
 
 def job(spec: WorkerSpec, warmed: Sandbox | None = None) -> Callable[[Attempt], Result]:
