@@ -1,7 +1,8 @@
 """Where the time of a run goes: seconds of each cycle, from its begin until it is committed.
 
 Runs a profile for some cycles through the real daemon (or reads an existing run, with --of) and takes the times from
-the store. `start`: until the first step begins (worker, imports, weights, probe); `between`: between steps
+the store. `start`: until the first step begins (worker, imports, weights, probe), whose parts a second table has for
+training and validation; `between`: between steps
 (checkpoints, and what was repeated after a failure); `leave`: from the last step to validation; `commit`: from there to
 the commit. Hand-over is all of these but `between`. Times are compared across processes, so a run on several hosts
 shows only how far their clocks agree.
@@ -27,7 +28,7 @@ from pathlib import Path
 from benchmarks._runs import Job, run_to_its_end
 from benchmarks.ranks import made_once
 from profiles.named_shapes import ARCHITECTURES
-from state.cycle_times import PARTS, CycleTime, learning_share
+from state.cycle_times import PARTS, STARTS, CycleTime, StartTime, learning_share
 from state.layout import RunDir
 from state.reader import Reader
 
@@ -48,8 +49,9 @@ def main(arguments: list[str]) -> int:
     directory = args.of or make_run(args)
     with closing(Reader.open(RunDir(directory))) as reader:
         found = reader.cycle_times(sys.maxsize, sys.maxsize)
+        starts = reader.start_times(sys.maxsize)
     print(f"reproduce: python -m benchmarks cycles {' '.join(arguments)}\n")
-    print(table(found) if found else "no committed cycle with a step")
+    print(f"{table(found)}\n\n{starts_table(starts)}" if found else "no committed cycle with a step")
     return 0
 
 
@@ -86,6 +88,17 @@ def table(cycles: Sequence[CycleTime]) -> str:
     if len(cycles) > 1:
         overs = [handover_of(*pair) for pair in pairwise(cycles)]
         lines.append(f"hand-over: median {statistics.median(overs):.2f} s, longest {max(overs):.2f} s")
+    return "\n".join(lines)
+
+
+def starts_table(starts: Sequence[StartTime]) -> str:
+    """Medians by role, without those of cycle 0, which find empty caches. (pure)"""
+    lines = [f"{'start of':<12}" + "".join(f"{name:>11}" for name in STARTS)]
+    for role in sorted({one.role for one in starts}):
+        later = [one.seconds for one in starts if one.role == role and one.cycle > 0]
+        if later:
+            medians = (statistics.median(one[name] for one in later) for name in STARTS)
+            lines.append(f"{role:<12}" + "".join(f"{seconds:>11.2f}" for seconds in medians))
     return "\n".join(lines)
 
 

@@ -46,6 +46,29 @@ class CycleTime:
         return self.parts["generation"] + self.parts["update"]
 
 
+STARTS = ("worker", "load", "compare", "rehearse")
+
+
+@dataclass(frozen=True)
+class StartTime:
+    """Seconds of the start of an attempt. worker: until a process works on it; load: files, weights, state; compare:
+    with plain transformers; rehearse: the largest shapes, which only training does. A part that was not told is 0."""
+
+    cycle: int
+    role: str
+    seconds: Mapping[str, float]
+
+
+def start_of(
+    cycle: int, role: str, ordered: float, events: Mapping[str, tuple[float, Mapping[str, float]]]
+) -> StartTime:
+    """ordered: when the master started the attempt, UTC. events: kind -> (UTC, data). (pure)"""
+    started, (compared, told) = events["started"][0], events.get("path", (0.0, {}))
+    rehearsed = events["memory"][0] - compared if "memory" in events and compared else 0.0
+    found = (started - ordered, told.get("load_s", 0.0), told.get("compare_s", 0.0), rehearsed)
+    return StartTime(cycle, role, dict(zip(STARTS, (max(0.0, one) for one in found), strict=True)))
+
+
 def parts_of(metrics: Mapping[str, float | None], seconds: float) -> dict[str, float]:
     """Seconds of one step by part; time that no part accounts for is `rest`. (pure)"""
     told = {part: [metrics.get(f"{SECONDS.name}/{stage}") or 0.0 for stage in stages] for part, stages in PARTS.items()}

@@ -14,7 +14,7 @@ from profiles.errors import ExitCode, LonghaulError
 from state import event_kinds
 from state.answers import answers_of
 from state.cycle_times import NEWEST as NEWEST_CYCLES
-from state.cycle_times import STEPS_READ, CycleTime, time_of
+from state.cycle_times import STEPS_READ, CycleTime, StartTime, start_of, time_of
 from state.history import (
     WINDOW,
     AnswerBits,
@@ -414,6 +414,19 @@ class Reader:
                 timed = [(end, seconds, json.loads(metrics)) for end, seconds, metrics in steps]
                 found.append(time_of(cycle, (begun, committed), timed, validated if all(validated) else None))
         return found[::-1]
+
+    def start_times(self, cycles: int = NEWEST_CYCLES) -> list[StartTime]:
+        """What the starts of the attempts that succeeded took, in the newest committed cycles, oldest first."""
+        kinds = (event_kinds.STARTED.name, event_kinds.PATH.name, event_kinds.MEMORY.name)
+        rows = self._rows(
+            "SELECT a.cycle, a.role, a.started_at, json_group_object(e.type, json_array(e.t_wall, json(e.payload)))"
+            " FROM attempts a JOIN events e USING (cycle, role, attempt)"
+            " WHERE a.state='succeeded' AND e.type IN (?, ?, ?)"
+            " AND a.cycle IN (SELECT cycle FROM cycles WHERE state='committed' ORDER BY cycle DESC LIMIT ?)"
+            " GROUP BY a.cycle, a.role, a.attempt HAVING max(e.type=?) ORDER BY a.started_at",
+            [*kinds, cycles, event_kinds.STARTED.name],
+        )
+        return [start_of(cycle, role, ordered, json.loads(events)) for cycle, role, ordered, events in rows]
 
     def last_trained(self) -> int:
         """The newest committed step; 0 without any."""

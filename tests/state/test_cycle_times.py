@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from state.cycle_times import PARTS, CycleTime, learning_share, of_one_clock, parts_of, time_of
+from state.cycle_times import PARTS, STARTS, CycleTime, learning_share, of_one_clock, parts_of, start_of, time_of
 from state.reader import Reader
 from tests.builders import build_store
 
@@ -97,3 +97,35 @@ def test_a_run_without_a_committed_cycle_has_none(tmp_path: Path) -> None:
         db.execute("UPDATE cycles SET state='training' WHERE cycle=1")
     with closing(Reader.open(run)) as reader:
         assert reader.cycle_times() == []
+
+
+def test_a_start_is_told_by_the_events_of_its_attempt() -> None:
+    told = {"load_s": 1.5, "compare_s": 0.5}
+    one = start_of(3, "train", 100.0, {"started": (100.2, {}), "path": (102.2, told), "memory": (103.0, {})})
+    assert tuple(one.seconds) == STARTS
+    assert list(one.seconds.values()) == pytest.approx([0.2, 1.5, 0.5, 0.8])
+
+
+def test_what_a_start_did_not_tell_is_nothing() -> None:
+    one = start_of(3, "validate", 100.0, {"started": (99.0, {})})
+    assert list(one.seconds.values()) == [0.0, 0.0, 0.0, 0.0]
+
+
+def test_the_store_tells_the_starts_of_attempts_that_succeeded(tmp_path: Path) -> None:
+    run = build_store(tmp_path / "night", cycles=2, steps=4)
+    with closing(sqlite3.connect(run.store)) as db, db:
+        db.execute("DELETE FROM events")
+        db.execute("UPDATE attempts SET started_at=1000*cycle")
+        db.execute("UPDATE attempts SET state='failed' WHERE cycle=2 AND role='validate'")
+        for seq, (kind, at, data) in enumerate((("started", 1.0, {}), ("path", 4.0, {"load_s": 2.0})), 1):
+            db.execute(
+                "INSERT INTO events SELECT cycle, role, attempt, ?, ?, 0, 1000*cycle+?, 0, ? FROM attempts",
+                [seq, kind, at, json.dumps(data)],
+            )
+        wanted = db.execute(
+            "SELECT cycle, role FROM attempts WHERE state='succeeded' AND cycle>0 ORDER BY started_at"
+        ).fetchall()
+    with closing(Reader.open(run)) as reader:
+        found = [one for one in reader.start_times() if one.cycle > 0]
+    assert [(one.cycle, one.role) for one in found] == wanted and wanted
+    assert all(list(one.seconds.values()) == [1.0, 2.0, 0.0, 0.0] for one in found)
