@@ -18,9 +18,7 @@ from types import ModuleType
 
 import msgspec
 
-from profiles.errors import LonghaulError
-from state import durable
-from state.cache import cache_root
+from state.cache import cache_root, keep
 
 MODULE = "transformers.utils.import_utils"
 FUNCTION = "define_import_structure"
@@ -82,9 +80,7 @@ def _read_or_make(make: Callable[[], Structure], models: Path, source: Path) -> 
         return {frozenset(needed): {one: set(names) for one, names in by.items()} for needed, by in found}
     structure = make()
     text = [(sorted(needed), {one: sorted(names) for one, names in by.items()}) for needed, by in structure.items()]
-    with suppress(OSError, LonghaulError):
-        durable.make_dir(path.parent)
-        durable.write_file(path, msgspec.json.encode(text))
+    keep(path, msgspec.json.encode(text))
     return structure
 
 

@@ -7,14 +7,13 @@ again. Where nothing can be written, every process compiles for itself.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
-from state.cache import cache_root
+from state.cache import cache_root, keep
 
 
 class Compiled(msgspec.Struct, frozen=True):
@@ -34,7 +33,8 @@ def kept(facts: Mapping[str, object], make: Callable[[], Compiled]) -> Compiled:
     if (found := _read(path)) is not None:
         return found
     made = make()
-    _write(path, made)
+    data = msgspec.msgpack.encode(made)
+    keep(path, hashlib.sha256(data).digest() + data)
     return made
 
 
@@ -46,16 +46,3 @@ def _read(path: Path) -> Compiled | None:
         if hashlib.sha256(data[size:]).digest() == data[:size]:
             return msgspec.msgpack.decode(data[size:], type=Compiled)
     return None
-
-
-def _write(path: Path, made: Compiled) -> None:
-    """Not made durable: what a power cut leaves is damaged, and is made again."""
-    data = msgspec.msgpack.encode(made)
-    own = path.with_name(f".{path.name}.{os.getpid()}")  # several workers may compile at once
-    with suppress(OSError):
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        try:
-            own.write_bytes(hashlib.sha256(data).digest() + data)
-            own.rename(path)
-        finally:
-            own.unlink(missing_ok=True)
