@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from profiles.finding import Finding
 from profiles.knobs import value_of
-from profiles.passes import has_older_tokens
 from profiles.rewards import BUILT_IN, ENVIRONMENT, ENVIRONMENTS, LIBRARY, ON_ANSWERS, is_function, part_name
 from profiles.schema import Profile
 from profiles.suites import FOR_PROBLEMS
@@ -148,39 +147,6 @@ def segments_are_drawn_in_order(p: Profile) -> Finding | None:
     return None
 
 
-def older_tokens_are_corrected(p: Profile) -> Finding | None:
-    if not has_older_tokens(p) or (p.grpo.old_source in ("auto", "trainer") and p.optimizer.tis_cap != 0):
-        return None
-    return Finding(
-        ("grpo.segment_tokens" if p.grpo.segment_tokens else "run.overlap", "grpo.old_source", "optimizer.tis_cap"),
-        "trains on tokens of older policies, which importance weights correct: "
-        'use old_source = "auto" and a tis_cap other than 0',
-    )
-
-
-def overlap_has_a_worker(p: Profile) -> Finding | None:
-    if p.run.overlap == 0 or p.run.worker in ("grpo", "fake"):
-        return None
-    return Finding(("run.overlap", "run.worker"), "is for the worker grpo alone; use 0")
-
-
-def overlap_has_one_engine(p: Profile) -> Finding | None:
-    """Which reads the trainer's own weights, in the trainer's process."""
-    if p.run.overlap == 0 or p.run.worker != "grpo":
-        return None
-    asks = {
-        "sampling.engine": p.sampling.engine != "native",
-        "sampling.fallback": bool(p.sampling.fallback),
-        "run.gpus": p.run.gpus > 1,
-        "run.hosts": p.run.hosts > 1,
-    }
-    if used := [name for name, is_on in asks.items() if is_on]:
-        return Finding(
-            ("run.overlap", *used), 'needs one GPU and sampling.engine = "native" without a fallback; or use 0'
-        )
-    return None
-
-
 def stages_can_end(p: Profile) -> Finding | None:
     if p.grpo.sent.min_steps <= p.grpo.sent.max_steps:
         return None
@@ -293,7 +259,4 @@ RULES = (
     segments_fill_a_completion,
     segments_have_a_worker,
     segments_are_drawn_in_order,
-    older_tokens_are_corrected,
-    overlap_has_a_worker,
-    overlap_has_one_engine,
 )

@@ -18,12 +18,13 @@ def is_corrected(profile: Profile) -> bool:
     cap = profile.optimizer.tis_cap
     # Below float32, the same modules round a decoded token differently from one in a whole row.
     is_rounded = profile.model.dtype != "float32" or profile.model.quantization != "none"
-    return cap > 0 or (cap < 0 and (is_rounded or bool(engines_of(profile) & OWN_NUMBERS)))
+    is_other = is_rounded or bool(engines_of(profile) & OWN_NUMBERS) or has_older_tokens(profile)
+    return cap > 0 or (cap < 0 and is_other)
 
 
 def has_older_tokens(profile: Profile) -> bool:
-    """Whether GRPO trains on tokens that an older policy drew."""
-    return profile.grpo.segment_tokens > 0 or (profile.run.worker == "grpo" and profile.run.overlap > 0)
+    """Whether a step may train on tokens that an older policy drew."""
+    return profile.grpo.segment_tokens > 0 or (profile.run.worker in ("grpo", "azr") and profile.run.overlap > 0)
 
 
 def can_be_one_pass(profile: Profile) -> bool:

@@ -13,6 +13,7 @@ from profiles.built_in import BUILT_IN
 from profiles.finding import Finding
 from profiles.goal import parse_goal, why_never
 from profiles.launchers import LAUNCHERS
+from profiles.passes import has_older_tokens
 from profiles.schema import Profile
 from profiles.suites import FOR_PROBLEMS, SuiteRecord, UnknownSuite, record_of, shipped_suites
 
@@ -144,6 +145,41 @@ def the_built_in_model_has_its_own_style(p: Profile) -> Finding | None:
     return Finding(
         ("model.prompt_style", "model.path"),
         f'is for other models; the built-in one (path = "{p.model.path}") only knows "{known.prompt_style}"',
+    )
+
+
+def overlap_has_a_worker(p: Profile) -> Finding | None:
+    if p.run.overlap == 0 or p.run.worker in ("grpo", "azr", "fake"):
+        return None
+    return Finding(("run.overlap", "run.worker"), "is for the workers azr and grpo; use 0")
+
+
+def overlap_has_one_engine(p: Profile) -> Finding | None:
+    """Which reads the trainer's own weights, in the trainer's process."""
+    if p.run.overlap == 0 or p.run.worker not in ("grpo", "azr"):
+        return None
+    asks = {
+        "sampling.engine": p.sampling.engine != "native",
+        "sampling.fallback": bool(p.sampling.fallback),
+        "run.gpus": p.run.gpus > 1,
+        "run.hosts": p.run.hosts > 1,
+    }
+    if used := [name for name, is_on in asks.items() if is_on]:
+        return Finding(
+            ("run.overlap", *used), 'needs one GPU and sampling.engine = "native" without a fallback; or use 0'
+        )
+    return None
+
+
+def older_tokens_are_corrected(p: Profile) -> Finding | None:
+    is_weighed = p.optimizer.tis_cap != 0
+    needs_source = p.run.worker == "grpo" and p.grpo.old_source not in ("auto", "trainer")
+    if not has_older_tokens(p) or (is_weighed and not needs_source):
+        return None
+    return Finding(
+        ("grpo.segment_tokens" if p.grpo.segment_tokens else "run.overlap", "grpo.old_source", "optimizer.tis_cap"),
+        "trains on tokens of older policies, which importance weights correct: "
+        'use old_source = "auto" and a tis_cap other than 0',
     )
 
 
@@ -371,6 +407,9 @@ RULES = (
     random_weights_need_no_path,
     solve_batch_is_used,
     the_built_in_model_has_its_own_style,
+    overlap_has_a_worker,
+    overlap_has_one_engine,
+    older_tokens_are_corrected,
     overlapped_validation_has_a_worker,
     thinking_needs_a_template,
     self_play_has_words,

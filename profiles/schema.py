@@ -54,7 +54,7 @@ class Run(Section, frozen=True):
     """GPUs of a host that train together; on a CPU, the number of processes. docs/models.md says what is divided."""
     overlap: Annotated[Literal[0, 1], FIXED] = 0
     """1: a step's rollouts are drawn beside the update before it, with the weights before that update, and importance
-    weights correct them. For `grpo` on one GPU; docs/grpo.md."""
+    weights correct them. For `azr` and `grpo` on one GPU; docs/grpo.md."""
     hosts: Annotated[Positive, FREE] = 1
     """Hosts that train together, with `gpus` each; more than one needs a launcher that gives them, such as `slurm`."""
 

@@ -15,6 +15,7 @@ from profiles.errors import ExitCode
 from tests import REPOSITORY
 from tests.faults import harness
 from tests.faults.harness import Scene, scene
+from tests.faults.test_pocket_grpo import rollouts_of
 
 SETTINGS = (
     "run.max_cycles=1",
@@ -26,8 +27,8 @@ SETTINGS = (
 )
 
 
-def command(pocket: Scene) -> list[str]:
-    options = [part for setting in SETTINGS for part in ("--set", setting)]
+def command(pocket: Scene, *more: str) -> list[str]:
+    options = [part for setting in (*SETTINGS, *more) for part in ("--set", setting)]
     runs = str(pocket.root / "runs")
     return [sys.executable, "-m", "orchestrator", "run", "--plain", "--profile", "pocket-debug", "--run", pocket.name,
             "--runs", runs, *options]  # fmt: skip
@@ -110,3 +111,20 @@ def test_an_engine_that_goes_wrong_amid_a_cycle_ends_the_run_with_80_and_the_hea
         assert "sampling.engine=hf" in error and "Traceback" not in error
         assert [(code, failure) for _, code, failure in run.attempts()] == [(80, "MISMATCH")], "no second attempt"
         assert run.head_step() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_self_play_drawn_beside_an_update_outlives_kills_of_worker_and_master(tmp_path: Path) -> None:
+    """The worker before the update of step 3, the master once the rollouts of step 4 are there."""
+    with scene(tmp_path / "unbroken") as unbroken, scene(tmp_path / "killed") as killed:
+        unbroken.launch_and_end(command(unbroken, "run.overlap=1"), code=0)
+        master = killed.launch(command(killed, "run.overlap=1"), "worker.before_update:3:kill")
+        master.wait_for(rollouts_of(killed, 4))
+        master.kill()
+        killed.wait_until_nobody_is_left()
+        killed.launch_and_end(command(killed, "run.overlap=1"), code=0)
+        assert killed.attempts()[0][0] == "failed"
+        assert (killed.head_step(), digest(killed)) == (4, digest(unbroken))
+        shares = killed.rows("SELECT json_extract(metrics, '$.older_share') FROM trained_steps ORDER BY step")
+        assert shares == [(None,), (1.0,), (1.0,), (1.0,)]

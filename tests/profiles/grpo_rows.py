@@ -123,9 +123,6 @@ GRPO_ROWS = [
         )
     ),
     pytest.param(
-        "overlap_has_a_worker", {"run.overlap": 1}, {**WORD_PROBLEMS, "run.overlap": 1}, id="overlap of self-play"
-    ),
-    pytest.param(
         "segments_have_a_worker",
         {"grpo.segment_tokens": 24},
         {**WORD_PROBLEMS, "grpo.segment_tokens": 24},

@@ -201,9 +201,10 @@ def test_a_validation_beside_the_next_cycle_needs_the_memory_of_a_second_process
     assert alone.devices["rollout"] - second.pop() == int(1.08 * alone.parts["load"]["moments"])
 
 
-def test_rollouts_that_are_drawn_beside_an_update_need_their_memory_beside_its_own() -> None:
+@pytest.mark.parametrize("worker", ["grpo", "azr"])
+def test_rollouts_that_are_drawn_beside_an_update_need_their_memory_beside_its_own(worker: str) -> None:
     profile = own()
-    beside = replace(profile, run=replace(profile.run, worker="grpo", overlap=1))
+    beside = replace(profile, run=replace(profile.run, worker=worker, overlap=1))
     apart = demand_of(replace(beside, run=replace(beside.run, overlap=0)), R1)
     both = demand_of(beside, R1)
     stays, drawing = apart.phases["load"], apart.phases["rollout"]

@@ -54,6 +54,15 @@ BASE: Knobs = {"model.prompt_style": "azr", "model.path": "models/base"}
         ),
         *(
             pytest.param(
+                rule, {"run.overlap": 1, **wrong}, {"run.overlap": 1, **right}, id=f"overlap of self-play: {rule}"
+            )
+            for rule, wrong, right in (
+                ("overlap_has_one_engine", {"sampling.engine": "hf"}, {"sampling.engine": "native"}),
+                ("older_tokens_are_corrected", {"optimizer.tis_cap": 0.0}, {"optimizer.tis_cap": -1.0}),
+            )
+        ),
+        *(
+            pytest.param(
                 "overlapped_validation_has_a_worker",
                 {**BASE, "validation.overlap": 1, **wrong},
                 {**BASE, "validation.overlap": 1},

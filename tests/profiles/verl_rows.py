@@ -21,6 +21,7 @@ def row(rule: str, wrong: Knobs, right: Knobs, base: Knobs = VERL) -> Any:
 
 
 VERL_ROWS = [
+    row("overlap_has_a_worker", {"run.overlap": 1}, {"run.overlap": 0}),
     row("verl_computes_it", {"grpo.truncated": "mask"}, {"grpo.advantage": "mean_only"}),
     row("verl_leaves_out_uniform_groups_by_drawing_others", {"grpo.uniform": "skip"},
         {"grpo.uniform": "skip", "grpo.dynamic_sampling": True}),

@@ -6,7 +6,7 @@ A buffer never holds a task twice. Two tasks are equal if their syntax trees and
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from random import Random
 from typing import TypeVar
@@ -30,6 +30,12 @@ class Buffer:
         self._keys: set[str] = set()
         self.forms: Counter[str] = Counter()
         """How many tasks share each identity (`known_by`)."""
+
+    def copy(self) -> Buffer:
+        """One that changes by itself."""
+        found = Buffer(self.cap, self.novelty)
+        found.entries, found._keys, found.forms = list(self.entries), set(self._keys), Counter(self.forms)
+        return found
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -75,6 +81,20 @@ class Buffers:
 
     def __init__(self, tasks: Sequence[Task], cap: int, novelty: Novelty = "tree") -> None:
         self.of: dict[Task, Buffer] = {task: Buffer(cap, novelty) for task in tasks}
+
+    def copy(self) -> Buffers:
+        """Buffers that change by themselves."""
+        found = Buffers((), 0)
+        found.of = {task: buffer.copy() for task, buffer in self.of.items()}
+        return found
+
+    def store(self, found: Iterable[Entry], retired: Collection[str] = ()) -> None:
+        """Add a step's new tasks, without those that are no longer valid."""
+        if retired:
+            for buffer in self.of.values():
+                buffer.remove(frozenset(retired))
+        for entry in found:
+            self.of[entry.task].add(entry)
 
     def save(self, path: Path) -> None:
         rows = (entry for buffer in self.of.values() for entry in buffer.entries)

@@ -45,6 +45,8 @@ class Collected(Struct, frozen=True, kw_only=True):
     metrics: dict[str, float] = {}
     place: Place | None = None
     """The next position in the finite source, if there is one."""
+    is_older: bool = False
+    """Drawn beside the update before it (run.overlap), with the weights before that update."""
 
     def records(self) -> list[dict[str, Any]]:
         """JSON records, one per line of the rollout file."""

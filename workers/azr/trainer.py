@@ -9,6 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
+from msgspec.structs import replace
+
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Profile
 from state import event_kinds
@@ -22,9 +24,10 @@ from workers.azr.proposing import Tools, check_lengths, rules_of
 from workers.azr.replica import Apply, AzrReplica
 from workers.azr.rows import Collected
 from workers.azr.seeding import BatchFiles, grow
-from workers.azr.selfplay import SelfPlay
+from workers.azr.selfplay import SelfPlay, Stage
 from workers.azr.update import advantages_of
-from workers.cycle.cursor import Cursor
+from workers.cycle.ahead import Ahead, TimedStages
+from workers.cycle.cursor import Cursor, Place
 from workers.cycle.progress import Progress
 from workers.cycle.rollout_file import Record
 from workers.cycle.train import Interrupted, StepReport, not_finite_warning
@@ -37,6 +40,7 @@ from workers.models.torch_setup import set_up_torch as set_up_torch
 from workers.rank_group.calls import Probe, Rehearse, Resize, Rest
 from workers.rank_group.leader import RankGroup
 from workers.rewards.of_profile import NO_PARTS, RoleRewards
+from workers.rollout.beside import RolloutStream
 from workers.runtime import Attempt
 from workers.sandbox import Sandbox
 from workers.sandbox.limits import OK
@@ -47,6 +51,7 @@ from workers.tasks.kinds.registry import tasks_of
 from workers.tasks.seeds import seed_entries
 from workers.tasks.styles import output_rule_of, style_of
 
+MISMATCH = ("mismatch_mean", "mismatch_max", "mismatch_kl")
 KEEP_SHARE = 0.5
 """Share of the learnable tasks that a reseed keeps, newest first: old tasks were made for a weaker model."""
 
@@ -64,6 +69,7 @@ class AzrTrainer:
         self.rank_group = RankGroup(attempt)
         self._model: Any = None
         self._cursor: Cursor | None = None
+        self._stream = RolloutStream()
 
     def build(self, head: Path | None) -> None:
         profile = self._profile
@@ -89,7 +95,6 @@ class AzrTrainer:
             is_output_allowed=output_rule_of(style.name),
         )
         check_lengths(self._tools, getattr(self._model.config, "max_position_embeddings", None))
-        self._selfplay = SelfPlay(self._tools, self._buffers, self._attempt.stage, self._own_rewards)
         if profile.data.tasks:
             self._source = read_tasks(Path(profile.data.names[0]), self._sandbox, tasks, rules_of(self._tools))
             self._cursor = Cursor(len(self._source), profile.run.seed, profile.data.on_exhausted)
@@ -177,11 +182,34 @@ class AzrTrainer:
         self.rank_group.call(Resize(sizes))
 
     def collect(self, step: int) -> list[Record]:
-        with self._memory.phase("rollout"):
-            if self._cursor is None:
-                return self._selfplay.collect(step).records()
-            peeked = self._cursor.peek(self._profile.azr.solve_batch or self._profile.azr.proposals_per_task)
-            return self._selfplay.collect_from(step, [self._source[one] for one in peeked[0]], peeked[1]).records()
+        self._stream.follow()
+        with self._memory.phase("rollout"), self._stream.drawing():
+            return self._collected(step, self._buffers, None, self._attempt.stage).records()
+
+    def _collected(self, step: int, buffers: Buffers, place: Place | None, stage: Stage) -> Collected:
+        """place: in the finite source; None: where it is."""
+        selfplay = SelfPlay(self._tools, buffers, stage, self._own_rewards)
+        if self._cursor is None:
+            return selfplay.collect(step)
+        azr = self._profile.azr
+        numbers, following = self._cursor.peek(azr.solve_batch or azr.proposals_per_task, place)
+        return selfplay.collect_from(step, [self._source[one] for one in numbers], following)
+
+    def draw_beside(self, ahead: Ahead) -> None:
+        self._stream.open(self._replica.engine.engine, self._model.device)
+        self._update.beside = ahead
+
+    def collect_after(self, step: int, records: Sequence[Record]) -> Callable[[], list[Record]]:
+        before, buffers = Collected.of(records), self._buffers.copy()
+        buffers.store(before.found, before.retired)
+        self._stream.follow()
+
+        def draw() -> list[Record]:
+            with self._stream.beside():
+                found = self._collected(step, buffers, before.place, TimedStages())
+            return replace(found, is_older=True).records()
+
+        return draw
 
     def update(self, step: int, records: Sequence[Record]) -> StepReport:
         collected = Collected.of(records)
@@ -195,9 +223,14 @@ class AzrTrainer:
         self.rank_group.call(Rest())
         with self._attempt.stage("update"), self._memory.phase("train"):
             is_finite, learned = self.rank_group.call(Apply(step, rows, pushes))[0]
-        self._store(collected)
+        self._buffers.store(collected.found, collected.retired)
+        if self._cursor is not None and collected.place is not None:
+            self._cursor.place = collected.place
         metrics = collected.metrics | learned | self._buffers.sizes() | self.rank_group.take_figures()
         metrics |= advantage_metrics(rows, advantages.values) | push_metrics(rows, pushes)
+        if collected.is_older:  # its log-probs are those of another policy, and say nothing of the engine
+            metrics = {name: value for name, value in metrics.items() if name not in MISMATCH}
+            metrics |= {"older_share": 1.0, "mismatch_tokens": 0.0}
         metrics["cell_degenerate"] = float(advantages.degenerate)
         metrics["update_skipped"] = float(not rows)
         return StepReport(
@@ -211,16 +244,6 @@ class AzrTrainer:
 
     def write_static(self, directory: Path) -> None:
         self._policy.static.write(directory)
-
-    def _store(self, collected: Collected) -> None:
-        """Add the step's tasks to the buffers. Nothing changes them earlier, so a step can be repeated."""
-        if collected.retired:
-            for buffer in self._buffers.of.values():
-                buffer.remove(frozenset(collected.retired))
-        for entry in collected.found:
-            self._buffers.of[entry.task].add(entry)
-        if self._cursor is not None and collected.place is not None:
-            self._cursor.place = collected.place
 
 
 def warnings_of(collected: Collected, metrics: dict[str, float]) -> list[str]:

@@ -17,6 +17,7 @@ from profiles.schema import Optimizer as Knobs
 from workers.azr.advantages import Advantages, cell_advantages, group_advantages
 from workers.azr.importance import Corrected, correct
 from workers.azr.rows import Row
+from workers.cycle.ahead import Ahead
 from workers.loss.policy import clipped_token_loss, k3
 from workers.memory.phases import Measured, applied_once, unmeasured
 from workers.models import packing
@@ -145,6 +146,8 @@ class PolicyUpdate:
         self._applied: tuple[int, int] = (0, 0)  # step, minibatches that are done
         self._sums = Sums()
         self._corrected: Corrected | None = None
+        self.beside = Ahead()
+        """What is drawn while the gradient of a step's first update is computed."""
 
     def moments_to_come(self) -> int:
         """Bytes that this rank's first update adds on the device; 0 after it."""
@@ -164,6 +167,7 @@ class PolicyUpdate:
         # The order depends only on seed and step, so a retry after an out-of-memory error uses the same one.
         mix = stream(self._shuffle_seed, step, "minibatch order") if self._shuffle_seed is not None else None
         batches = minibatches(rows, min(self._knobs.updates_per_step, len(rows)), mix)
+        self.beside.begin()
         is_finite = True
         for number in range(self._applied[1], len(batches)):
             chosen = batches[number]
@@ -213,6 +217,7 @@ class PolicyUpdate:
         norm = self.parallel.clip(self._optimizer, self._model, self._knobs.max_grad_norm)
         is_finite = bool(torch.isfinite(norm)) and math.isfinite(sums.loss)
         if is_finite:
+            self.beside.finish()
             with applied_once("the optimiser's step"):
                 self._optimizer.step()
             self.parallel.changed()

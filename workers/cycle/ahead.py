@@ -7,9 +7,10 @@ an unbroken one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Self
 
@@ -20,6 +21,19 @@ from workers.cycle.cursor import Exhausted
 from workers.cycle.rollout_file import Record
 
 Draw = Callable[[], list[Record]]
+
+
+class TimedStages:
+    """Stages that are timed and not reported: those of a thread beside the main one."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - began
 
 
 class _Saved(Struct):

@@ -43,13 +43,13 @@ class Cursor:
         state = msgspec.json.decode(path.read_bytes())
         self.place = Place(state["epoch"], state["position"])
 
-    def peek(self, count: int) -> tuple[list[int], Place]:
+    def peek(self, count: int, after: Place | None = None) -> tuple[list[int], Place]:
         """Numbers of the next `count` tasks, and the place after them. Nothing moves until `place` is set.
 
-        A batch may reach into the next epoch. With at_end "stop" the last batch may be smaller, and then Exhausted is
-        raised.
+        after: another place than where the source is. A batch may reach into the next epoch. With at_end "stop" the
+        last batch may be smaller, and then Exhausted is raised.
         """
-        place = self.place
+        place = after or self.place
         numbers: list[int] = []
         while len(numbers) < count:
             if place.position == self.size:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from random import Random
@@ -45,19 +44,6 @@ class Streamer(Converser, Protocol):
 
 class Stages(Protocol):
     def __call__(self, name: str) -> AbstractContextManager[None]: ...
-
-
-class TimedStages:
-    """Stages that are timed and not reported: those of a thread beside the main one."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
-        began = time.monotonic()
-        yield
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - began
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,12 @@ modules."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
-import torch
 from msgspec import Struct, field
 
 from profiles.errors import ExitCode, LonghaulError
@@ -19,15 +17,14 @@ from profiles.schema import Profile
 from state import event_kinds
 from state.registry import Registry
 from workers import rng
-from workers.cycle.ahead import Ahead
+from workers.cycle.ahead import Ahead, TimedStages
 from workers.cycle.cursor import Cursor
 from workers.cycle.progress import Progress
 from workers.cycle.rollout_file import Record
 from workers.cycle.train import StepReport, not_finite_warning
 from workers.environments.episodes import episodes_of
-from workers.failures import mark_phase
 from workers.grpo.advantages import group_advantages, rule_of
-from workers.grpo.collecting import Asker, Stages, TimedStages, collect
+from workers.grpo.collecting import Asker, Stages, collect
 from workers.grpo.curriculum import Curriculum
 from workers.grpo.measuring import SLICE, Measuring, slice_of
 from workers.grpo.metrics import Metrics, facts_of, groups_of
@@ -38,8 +35,8 @@ from workers.grpo.rows import Collected, Row, WaitingGroup
 from workers.grpo.segments import Waiting, collect_segments, of_older_policy
 from workers.grpo.token_weights import masked_rollouts
 from workers.grpo.uniformity import StepFacts, all_uniform
-from workers.memory.backoff import ROLLOUT, Sizes
-from workers.models import load, lora
+from workers.memory.backoff import Sizes
+from workers.models import load
 from workers.models.optimizer import learning_rate_at
 from workers.problems.of_profile import grpo_problems, sizes_of
 from workers.problems.problem import Problems
@@ -48,8 +45,7 @@ from workers.problems.split import training_part
 from workers.rank_group.calls import Probe, Rehearse, Resize, Rest, Widen
 from workers.rank_group.leader import RankGroup
 from workers.rewards.reward import ProblemCase, Reward, SlowReward
-from workers.rollout.graph.engine import GraphEngine
-from workers.rollout.native import NativeEngine
+from workers.rollout.beside import RolloutStream
 from workers.runtime import Attempt
 from workers.suites.answer_format import VerbatimFormat
 from workers.suites.answer_formats import format_of_run
@@ -98,8 +94,7 @@ class GrpoTrainer:
         self._profile: Profile = attempt.profile
         self.rank_group = RankGroup(attempt)
         self._model: Any = None
-        self._stream: Any = None
-        """The CUDA stream that draws rollouts with run.overlap; None: that of everything."""
+        self._stream = RolloutStream()
         self._drawn_s: dict[int, float] = {}
         """Step -> seconds in which its rollouts were drawn, beside an update or not."""
 
@@ -239,8 +234,8 @@ class GrpoTrainer:
         self.rank_group.call(Resize(sizes))
 
     def collect(self, step: int) -> list[Record]:
-        self._follow()
-        with self._memory.phase("rollout"), self._drawing():
+        self._stream.follow()
+        with self._memory.phase("rollout"), self._stream.drawing():
             found = self._collected(step, self._order, self._waiting.groups, self._attempt.stage)
         self._drawn_s[step] = self._attempt.seconds_of("rollout")
         return found.records()
@@ -251,54 +246,22 @@ class GrpoTrainer:
         return collect(self._asker, order, step, stage)
 
     def draw_beside(self, ahead: Ahead) -> None:
-        """Raises LonghaulError (INPUT) where another engine than our own draws."""
-        engine = self._replica.engine.engine
-        if not isinstance(engine, NativeEngine | GraphEngine):
-            raise LonghaulError(
-                f"run.overlap needs our own rollout engine, and this model is drawn by {type(engine).__name__}",
-                kept="the run, unchanged",
-                next_command="python -m orchestrator run --run NEW-NAME --set run.overlap=0",
-                exit_code=ExitCode.INPUT,
-            )
+        self._stream.open(self._replica.engine.engine, self._model.device)
         self._update.beside = ahead
-        if self._model.device.type == "cuda":
-            self._stream = torch.cuda.Stream(self._model.device)  # type: ignore[no-untyped-call]
 
     def collect_after(self, step: int, records: Sequence[Record]) -> Callable[[], list[Record]]:
         before, order = Collected.of(records), self._order.copy()
         moved(order, before)
-        self._follow()
+        self._stream.follow()
 
         def draw() -> list[Record]:
             timed = TimedStages()
-            try:
-                with torch.no_grad(), self._drawing():
-                    found = self._collected(step, order, before.waiting, timed)
-            except Exception as error:
-                mark_phase(error, ROLLOUT)
-                raise
+            with self._stream.beside():
+                found = self._collected(step, order, before.waiting, timed)
             self._drawn_s[step] = timed.seconds["rollout"]
             return of_older_policy(found).records()
 
         return draw
-
-    def _follow(self) -> None:
-        """Let the stream of rollouts wait for what the trainer has asked for: it may still write the weights."""
-        if self._stream is not None:
-            self._stream.wait_stream(torch.cuda.current_stream())
-
-    @contextmanager
-    def _drawing(self) -> Iterator[None]:
-        """With run.overlap, rollouts are drawn on a CUDA stream of their own: all, as their engine keeps a cache."""
-        if self._stream is None:
-            yield
-            return
-        with lora.copies_apart():
-            try:
-                with torch.cuda.stream(self._stream):
-                    yield
-            finally:
-                self._stream.synchronize()
 
     def update(self, step: int, records: Sequence[Record]) -> StepReport:
         collected = Collected.of(records)
