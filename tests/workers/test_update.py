@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from profiles.azr import Azr, AzrVariants
 from profiles.schema import Optimizer, Run
 from tests.builders import a_profile
+from tests.workers.reads import Reads
 from workers.azr.replica import AzrReplica
 from workers.azr.rows import Collected, Row
 from workers.azr.update import PolicyUpdate, Sums, advantages_of, divisor_of, minibatches
@@ -327,3 +328,16 @@ def test_the_update_through_the_chunked_head_is_that_of_all_logits_at_once(
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-4, atol=1e-6)
     assert found.entropy == pytest.approx(sums.entropy, rel=1e-5)
+
+
+def test_no_pass_waits_for_the_numbers_of_the_pass_before_it(model: Any) -> None:
+    rows = rows_for(model)
+    advantages = advantages_of(rows, "cell").values
+    found = []
+    for passes in (1, 8):
+        knobs = replace(KNOBS, micro_batch_size=len(rows) // passes)
+        update = PolicyUpdate(model, optimizer.build(model, knobs), knobs, 1.0)
+        with Reads() as reads:
+            update.accumulate(rows, advantages, Sums())
+        found.append(reads.count)
+    assert found[0] == found[1]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from random import Random
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -63,6 +63,19 @@ def minibatches(rows: Sequence[Row], count: int, mix: Random | None = None) -> l
 TokenWeights = tuple[float, ...]
 
 
+class Pass(NamedTuple):
+    """Sums over the tokens of a forward and backward pass, and a maximum. mismatch: |engine log_prob - trainer
+    log_prob|; kl: their k3 estimate."""
+
+    loss: float
+    entropy: float
+    clipped: float
+    mismatch: float
+    kl: float
+    mismatch_max: float
+    tokens: int
+
+
 @dataclass
 class Sums:
     """Sums over the tokens of a step. `metrics` computes the means once, at the end."""
@@ -78,17 +91,16 @@ class Sums:
     kl: float = 0.0
     grad_norms: list[float] = field(default_factory=list)
 
-    def add(self, entropy: Tensor, clipped: Tensor) -> None:
-        self.tokens += len(entropy)
-        self.entropy += float(entropy.sum())
-        self.clipped += float(clipped.sum())
-
-    def compare(self, delta: Tensor, kl: Tensor) -> None:
-        """delta: [T], |engine log_prob - trainer log_prob| under the same weights. kl: [T], their k3 estimate."""
-        self.compared += len(delta)
-        self.mismatch += float(delta.sum())
-        self.mismatch_max = max(self.mismatch_max, float(delta.max()))
-        self.kl += float(kl.sum())
+    def add(self, one: Pass, *, is_unmoved: bool) -> None:
+        """is_unmoved: no weight has changed in this step, so differences are those of the engine."""
+        self.tokens += one.tokens
+        self.entropy += one.entropy
+        self.clipped += one.clipped
+        if is_unmoved:
+            self.compared += one.tokens
+            self.mismatch += one.mismatch
+            self.mismatch_max = max(self.mismatch_max, one.mismatch_max)
+            self.kl += one.kl
 
     def merge(self, other: Sums, group: Group) -> None:
         """Add `other`, summed over all ranks of `group`; each rank passes the sums of its own part."""
@@ -247,10 +259,18 @@ class PolicyUpdate:
         divisor = divisor_of(rows, self._rollout_tokens)
         row_tokens = self._row_tokens
         units = packing.units_of([row.prompt_ids for row in rows], [row.completion_ids for row in rows], row_tokens)
-        total = 0.0
+        told: list[Tensor] = []  # on the device: the next pass is asked for while this one is computed
+        tokens: list[int] = []
         for batch, counts in self.parallel.partition(units, self.micro_batch_size, row_tokens):
-            loss = self._micro_batch(batch, rows, advantages, weights, divisor, sums if counts else None)
-            total += loss if counts else 0.0
+            found = self._micro_batch(batch, rows, advantages, weights, divisor, counts=counts)
+            if counts:
+                told.append(found)
+                tokens.append(sum(len(rows[i].completion_ids) for row in batch for unit in row for i in unit.members))
+        total = 0.0
+        for values, count in zip(torch.stack(told).tolist() if told else [], tokens, strict=True):
+            one = Pass._make((*values, count))
+            sums.add(one, is_unmoved=not self._sums.grad_norms)
+            total += one.loss
         return total
 
     def _micro_batch(
@@ -260,9 +280,11 @@ class PolicyUpdate:
         advantages: Sequence[float],
         weights: Sequence[TokenWeights],
         divisor: float,
-        sums: Sums | None,
-    ) -> float:
-        """sums: None for a padding pass that only keeps this rank in step with the others; its gradient is zero."""
+        *,
+        counts: bool,
+    ) -> Tensor:
+        """The fields of `Pass` but `tokens`, on the device. counts: False for a padding pass that only keeps this rank
+        in step with the others; its gradient is zero."""
         knobs = self._knobs
         device = self._model.device
         members = [member for row in batch for unit in row for member in unit.members]
@@ -291,13 +313,11 @@ class PolicyUpdate:
             return loss, scored.log_probs.detach(), scored.entropy.detach(), is_clipped
 
         loss, now, entropy, is_clipped = self.parallel.run(forward)
-        (loss if sums is not None else 0.0 * loss).backward()  # type: ignore[no-untyped-call]
+        (loss if counts else 0.0 * loss).backward()  # type: ignore[no-untyped-call]
         self.parallel.passed()
-        if sums is not None:
-            sums.add(entropy, is_clipped.float())
-            if not self._sums.grad_norms:  # after an update the weights differ from the engine's
-                sums.compare((now - old).abs(), k3(old, now))
-        return float(loss.detach())
+        delta = (now - old).abs()
+        sums = (one.sum() for one in (entropy, is_clipped.float(), delta, k3(old, now)))
+        return torch.stack([loss.detach(), *sums, delta.max()])
 
 
 def divisor_of(rows: Sequence[Row], rollout_tokens: float | None = None) -> float:

@@ -20,7 +20,7 @@ from workers.grpo.prepare import Minibatch, Prepared, prepare
 from workers.grpo.rows import Row
 from workers.grpo.scoring import Sizes, packed, units_of
 from workers.grpo.sequence_loss import sequence_policy_loss
-from workers.loss.fused_loss import Diagnostics, PolicyLoss, Terms, Tokens, diagnostics, fused_policy_loss
+from workers.loss.fused_loss import Diagnostics, PolicyLoss, Terms, Tokens, fused_policy_loss, measured
 from workers.memory.phases import Measured, applied_once, unmeasured
 from workers.models.log_probs import head_rows_for, read
 from workers.models.optimizer import AnyOptimizer, moments_to_come
@@ -200,7 +200,7 @@ class GroupUpdate:
         """
         units = units_of([prepared.rows[i] for i in minibatch.rows], self.sizes)
         parallel = self.parallel if is_partitioned else Single()
-        total, found = 0.0, []
+        losses, told = [], []  # on the device: the next pass is asked for while this one is computed
         for batch, counts in parallel.partition(units, self.sizes.rollouts, self.sizes.row_tokens):
             pack, members = packed(batch)
             forward = partial(self._micro_batch, prepared, minibatch, pack.to(self._model.device), members)
@@ -208,9 +208,12 @@ class GroupUpdate:
             (loss.loss if counts else 0.0 * loss.loss).backward()  # type: ignore[no-untyped-call]
             self.parallel.passed()
             if counts:
-                total += float(loss.loss.detach())
-                found.append(diagnostics(loss, tokens))
-        return total, found
+                losses.append(loss.loss.detach())
+                told.append(measured(loss, tokens))
+        if not told:
+            return 0.0, []
+        found = [Diagnostics(*one) for one in torch.stack(told).tolist()]
+        return sum(torch.stack(losses).tolist(), 0.0), found
 
     def _micro_batch(
         self, prepared: Prepared, minibatch: Minibatch, pack: Pack, members: Sequence[int]

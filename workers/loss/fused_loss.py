@@ -194,7 +194,12 @@ class Diagnostics(NamedTuple):
 
 
 def diagnostics(found: PolicyLoss, tokens: Tokens) -> Diagnostics:
-    """Diagnostics from values that the loss computed anyway; synchronises once. tokens: the N passed to the loss."""
+    """Diagnostics from values that the loss computed anyway; synchronises. tokens: the N passed to the loss."""
+    return Diagnostics(*measured(found, tokens).tolist())
+
+
+def measured(found: PolicyLoss, tokens: Tokens) -> Tensor:
+    """The fields of `Diagnostics`, still on the device: a pass that waits for them lets a GPU run dry."""
     if found.read is not None:
         tokens = tokens[found.read]
     log_ratio = found.log_probs - tokens.old_log_probs
@@ -220,4 +225,4 @@ def diagnostics(found: PolicyLoss, tokens: Tokens) -> Diagnostics:
         cut,
     )
     largest = (torch.cat([one, none]).max() for one in (log_ratio.abs(), ratio))
-    return Diagnostics(*torch.stack([*(one.sum().to(ratio.dtype) for one in summed), *largest]).tolist())
+    return torch.stack([*(one.sum().to(ratio.dtype) for one in summed), *largest])

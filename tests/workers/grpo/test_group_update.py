@@ -24,6 +24,7 @@ from tests.workers.grpo.small import (
     whole,
 )  # fmt: skip
 from tests.workers.loss.fused_cases import Allocations
+from tests.workers.reads import Reads
 from workers.grpo.entropy import EntropyMask
 from workers.grpo.prepare import Prepared, importance_weights, prepare
 from workers.grpo.rows import Row
@@ -358,3 +359,17 @@ def test_scores_are_those_of_separate_sequences() -> None:
     with torch.no_grad():
         for row, log_probs in zip(rows, scores.log_probs, strict=True):
             torch.testing.assert_close(log_probs, plain_log_probs(model, row), rtol=0, atol=1e-5)
+
+
+def test_no_pass_waits_for_the_numbers_of_the_pass_before_it() -> None:
+    model, profile = tiny_model(adapter=LORA), profile_of()
+    rows = rows_of(model)
+    found = []
+    for rollouts in (len(rows), 1):
+        sizes = Sizes(rollouts, 64, 512)
+        prepared = prepared_of(model, rows, profile, sizes)
+        update = update_of(model, profile, sizes)
+        with Reads() as reads:
+            update.accumulate(prepared, whole(prepared))
+        found.append(reads.count)
+    assert found[0] == found[1]
