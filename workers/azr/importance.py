@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from msgspec.structs import replace
+from torch import Tensor
 
 from profiles.footprint import MAX_LOGITS
 from workers.azr.rows import Row
@@ -94,12 +95,16 @@ def rescore(
     starts = [0, *accumulate(lengths)]
     found = torch.zeros(starts[-1], dtype=torch.float64)  # [tokens of all rows]
     units = packing.units_of([row.prompt_ids for row in rows], [row.completion_ids for row in rows], row_tokens)
+    scores: list[Tensor] = []  # on the device, so that no pass waits for the one before it
+    order: list[int] = []
     with parallel.reading():
         for batch in packing.micro_batches(parallel.mine(units), micro_batch_size, row_tokens):
-            members = [member for row in batch for unit in row for member in unit.members]
             scored = score(model, packing.pack(batch).to(model.device), temperature, max_logits=max_logits)
-            parts = torch.split(scored.log_probs.double().cpu(), [lengths[member] for member in members])
-            for member, part in zip(members, parts, strict=True):
+            scores.append(scored.log_probs.double())
+            order += [member for row in batch for unit in row for member in unit.members]
+        if scores:
+            parts = torch.split(torch.cat(scores).cpu(), [lengths[member] for member in order])
+            for member, part in zip(order, parts, strict=True):
                 found[starts[member] : starts[member + 1]] = part
     each = iter(parallel.group.exchange(found).tolist())
     return [tuple(islice(each, length)) for length in lengths]

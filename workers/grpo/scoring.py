@@ -57,14 +57,19 @@ def score_rows(
     lengths = [row.num_own for row in rows]
     found = torch.zeros(2, sum(lengths))
     log_probs, entropies = (list(torch.split(values, lengths)) for values in found)  # views
+    scores: list[Tensor] = []  # [2, tokens of a pass]; on the device, so that no pass waits for the one before it
+    order: list[int] = []
     with parallel.reading():
         limit = sizes.head_rows * model.config.vocab_size
         for batch in batches(parallel.mine(units_of(rows, sizes)), sizes):
             pack, members = packed(batch)
             scored = score(model, pack.to(model.device), temperature, max_logits=limit)
-            of_members = [lengths[member] for member in members]
-            for into, values in ((log_probs, scored.log_probs), (entropies, scored.entropy)):
-                for member, part in zip(members, torch.split(values.float().cpu(), of_members), strict=True):
+            scores.append(torch.stack((scored.log_probs.float(), scored.entropy.float())))
+            order += members
+        if scores:
+            of_members = [lengths[member] for member in order]
+            for into, values in zip((log_probs, entropies), torch.cat(scores, 1).cpu(), strict=True):
+                for member, part in zip(order, torch.split(values, of_members), strict=True):
                     into[member].copy_(part)
     parallel.group.exchange(found)
     return Scores(log_probs, entropies)

@@ -208,7 +208,7 @@ class GroupUpdate:
             (loss.loss if counts else 0.0 * loss.loss).backward()  # type: ignore[no-untyped-call]
             self.parallel.passed()
             if counts:
-                losses.append(loss.loss.detach())
+                losses.append(loss.loss.detach().clone())  # a graph may write the next one to the same place
                 told.append(measured(loss, tokens))
         if not told:
             return 0.0, []
