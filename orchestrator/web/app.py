@@ -43,9 +43,10 @@ Endpoint = Callable[[Mapping[str, str]], Awaitable[Any]]
 
 @dataclass(frozen=True)
 class Access:
-    """port: where it is served. names: of hosts, beside addresses and localhost, in lower case."""
+    """token: tells the one that holds now. port: where it is served. names: of hosts, beside addresses and localhost,
+    in lower case."""
 
-    token: str
+    token: Callable[[], str]
     port: int
     names: frozenset[str] = frozenset()
 
@@ -108,7 +109,7 @@ class Page:
             return self._enter(request.query_params["token"])
         if name and name in self._assets and name not in (INDEX, ENTER):
             return self._file(name, request)
-        may_read = is_same(request.cookies.get(cookie_name(self._access.port), ""), cookie_of(self._access.token))
+        may_read = is_same(request.cookies.get(cookie_name(self._access.port), ""), cookie_of(self._access.token()))
         if name.startswith("api/"):
             return await self._answer(name[4:], request) if may_read else _json(403, {"what": "no link"})
         if name != "":
@@ -118,7 +119,7 @@ class Page:
     def _enter(self, token: str) -> Response:
         """Exchange the token of the link for a cookie. A page of ours follows, because a browser that comes from
         elsewhere does not send a strict cookie along with a redirect; it also drops the link from the history."""
-        if not is_same(token, self._access.token):
+        if not is_same(token, self._access.token()):
             return _no_link()
         response = Response(self._assets[ENTER].body, media_type=self._assets[ENTER].type)
         response.set_cookie(

@@ -54,6 +54,31 @@ def token_of(path: Path, *, is_new: bool = False) -> str:
     return text
 
 
+class Token:
+    """The token in a file, as it is now: `--new-token` of another page voids the links of this one too."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises LonghaulError as `token_of` does."""
+        self._path, self._seen = path, _version(path)
+        self._text = token_of(path)
+
+    def __call__(self) -> str:
+        """The last one that could be read, where the file is gone or no token."""
+        if (seen := _version(self._path)) not in (self._seen, None):
+            with contextlib.suppress(LonghaulError):
+                self._text = token_of(self._path)
+            self._seen = seen
+        return self._text
+
+
+def _version(path: Path) -> tuple[int, int] | None:
+    """Differs when the file was replaced; None: there is none."""
+    with contextlib.suppress(OSError):
+        found = path.stat()
+        return found.st_ino, found.st_mtime_ns
+    return None
+
+
 def listen(host: str, port: int) -> socket.socket:
     """A listening socket. Raises LonghaulError if it cannot be opened, with another port to try."""
     try:
@@ -119,13 +144,13 @@ def own_names() -> frozenset[str]:
     return frozenset({name, f"{name}.local"})
 
 
-def serve(listener: socket.socket, folder: Path, token: str, names: frozenset[str], ready: Callable[[], None]) -> int:
+def serve(listener: socket.socket, folder: Path, token: Token, names: frozenset[str], ready: Callable[[], None]) -> int:
     """Serve until SIGINT or SIGTERM. ready: called once connections are accepted. Returns the exit code."""
     return asyncio.run(_serve(listener, folder, token, names, ready))
 
 
 async def _serve(
-    listener: socket.socket, folder: Path, token: str, names: frozenset[str], ready: Callable[[], None]
+    listener: socket.socket, folder: Path, token: Token, names: frozenset[str], ready: Callable[[], None]
 ) -> int:
     import uvicorn
 

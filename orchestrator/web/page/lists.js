@@ -87,7 +87,9 @@ export class Events {
   }
 
   async further() {
+    const asked = JSON.stringify(this.question);
     const said = await ask("events", { ...this.question, before: this.before });
+    if (asked !== JSON.stringify(this.question)) return; // another filter was chosen meanwhile
     // What was among the newest until now stays, should it leave them before the next answer.
     const known = new Set();
     this.older = [...this.newest, ...this.older, ...said.events].filter((one) => !known.has(one.number) && known.add(one.number));

@@ -185,3 +185,19 @@ def test_json_has_the_links_for_scripts(tmp_path: Path) -> None:
 )
 def test_only_a_loopback_address_is_this_machine_alone(host: str, alone: bool) -> None:
     assert serving.is_loopback(host) is alone
+
+
+def test_a_new_token_shuts_out_browsers_of_a_page_that_is_served_already(tmp_path: Path) -> None:
+    with served(tmp_path) as page:
+        old = page.cookie
+        assert page.get("/api/runs", Cookie=old).status == 200
+        with served(tmp_path, "--new-token"):
+            assert page.get("/api/runs", Cookie=old).status == 403
+            assert page.ask("runs").status == 200  # with the new one
+
+
+def test_a_page_goes_on_with_its_token_when_the_file_is_gone(tmp_path: Path) -> None:
+    with served(tmp_path) as page:
+        cookie = page.cookie
+        web_token(tmp_path).unlink()
+        assert page.get("/api/runs", Cookie=cookie).status == 200
