@@ -7,11 +7,13 @@ training and validation; `between`: between steps
 the commit. Hand-over is all of these but `between`. Times are compared across processes, so a run on several hosts
 shows only how far their clocks agree.
 
-What a profile of a large model loses between cycles, without its weights and problems:
+What a profile of a large model loses between cycles of 20 steps that validate 60 problems, without its weights and
+problems:
 
-    python -m benchmarks cycles --profile grpo-1.5b-8gb --shape r1-qwen-1.5b --set data.tasks=pocket-words \\
-        --set grpo.variants.random_rewards=true --set grpo.sent.enabled=false --set grpo.truncated=keep \\
-        --set 'validation.suites=["words"]'
+    python -m benchmarks cycles --profile grpo-1.5b-8gb --shape r1-qwen-1.5b --cycles 4 --steps 20 \\
+        --set data.tasks=pocket-words --set grpo.variants.random_rewards=true --set grpo.sent.enabled=false \\
+        --set grpo.truncated=keep --set 'validation.suites=["words"]' --set validation.examples_per_task=20 \\
+        --set validation.all_within=0 --set sampling.max_completion_tokens=512   (and with validation.overlap=1)
 """
 
 from __future__ import annotations
