@@ -11,14 +11,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import psutil
-
 from orchestrator import handles
 from orchestrator.copies import owner_of
 from orchestrator.launchers.environment import clean_environment
 from orchestrator.launchers.launcher import BatchLauncher, Handle, Order
 from orchestrator.launchers.registry import launcher_named
 from orchestrator.nodes import NOBODY, Avoid
+from orchestrator.ram import ram_available
 from orchestrator.schedule import Train, Validate
 from orchestrator.supervise import Worker
 from profiles.errors import ExitCode, LonghaulError
@@ -279,7 +278,7 @@ def oom_kills() -> int:
 def may_wait_besides() -> bool:
     """Whether there is memory to spare for a second standby. Without it, a cycle whose validation is short waits for
     the imports of its worker."""
-    return bool(psutil.virtual_memory().available >= SPARE_BYTES)
+    return ram_available() >= SPARE_BYTES
 
 
 def standby_is_due(active: Active) -> bool:

@@ -25,12 +25,13 @@ from orchestrator.hours.history import history_facts, history_text
 from orchestrator.hours.prediction import Prediction, facts_of, growth, predict
 from orchestrator.hours.prediction import time_line as step_line
 from orchestrator.hours.records import known_step, outcomes
-from orchestrator.hours.room import is_out_of_memory, ram_total
+from orchestrator.hours.room import is_out_of_memory
 from orchestrator.job_time import SLOWEST_DISK, JobTime, asked_time, in_jobs, time_facts
 from orchestrator.judging import ProfileVerdict
 from orchestrator.open_instruct.render import stops_after
 from orchestrator.preflight import command_of, examined, gigabytes, plan_facts
 from orchestrator.preflight import plan_text as plan_here
+from orchestrator.ram import ram_total
 from orchestrator.resume_profile import has_begun
 from profiles.errors import ExitCode, LonghaulError
 from profiles.footprint import GIB

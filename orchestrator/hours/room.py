@@ -3,30 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from orchestrator.display.wording import size
 from orchestrator.hours.prediction import Prediction
 from orchestrator.judging import ProfileVerdict
 from orchestrator.preflight import command_of, memory_line
+from orchestrator.ram import ram_total
 from profiles.errors import ExitCode, LonghaulError
-
-LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-
-
-def ram_total() -> int:
-    """Bytes of memory of this machine, or of the limit of our control group if that is less."""
-    import psutil
-
-    total = int(psutil.virtual_memory().total)
-    for file in LIMITS:
-        try:
-            text = file.read_text().strip()
-        except OSError:
-            continue
-        if text.isdigit():
-            total = min(total, int(text))
-    return total
 
 
 def memory_lines(verdict: ProfileVerdict, prediction: Prediction) -> str:
