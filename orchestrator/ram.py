@@ -21,9 +21,9 @@ ROOT = Path("/sys/fs/cgroup")
 GROUPS = (
     Group(ROOT / "memory.max", ROOT / "memory.current", ROOT / "memory.stat", "inactive_file"),
     Group(
-        ROOT / "memory/memory.limit_in_bytes",
-        ROOT / "memory/memory.usage_in_bytes",
-        ROOT / "memory/memory.stat",
+        ROOT / "memory" / "memory.limit_in_bytes",
+        ROOT / "memory" / "memory.usage_in_bytes",
+        ROOT / "memory" / "memory.stat",
         "total_inactive_file",
     ),
 )
