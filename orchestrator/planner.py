@@ -135,9 +135,9 @@ def nearest(
 ) -> Changes | None:
     """The settings that fit at the least cost in speed; None if none do.
 
-    Tries in this order: no validation.overlap, no run.overlap, gradient checkpointing, smaller micro-batches,
-    fewer parallel rollouts, vLLM asleep, smaller or replaced, moments in 8 bits, moments in host memory. is_new: allow
-    knobs that an existing run cannot change.
+    Tries in this order: no validation.overlap, no run.overlap, gradient checkpointing, smaller micro-batches, layers'
+    inputs in host memory, fewer parallel rollouts, vLLM asleep, smaller or replaced, moments in 8 bits, moments in host
+    memory. is_new: allow knobs that an existing run cannot change.
     """
     for alone, fixed, engine in product(_one_at_a_time(profile), _homes_of_moments(profile), _engines(profile)):
         base = with_values(profile, alone | fixed | engine)
@@ -229,6 +229,8 @@ def _updates(profile: Profile) -> Iterator[Changes]:
         yield recomputed | {"optimizer.micro_batch_size": size}
     if profile.optimizer.row_tokens > sequence:
         yield recomputed | {"optimizer.micro_batch_size": 1, "optimizer.row_tokens": sequence}
+    shortest = {"optimizer.row_tokens": min(profile.optimizer.row_tokens, sequence)}
+    yield recomputed | {"optimizer.micro_batch_size": 1, "model.offload_inputs": True} | shortest
 
 
 def _rows(profile: Profile) -> Iterator[Changes]:

@@ -40,6 +40,8 @@ NCCL_BYTES = GIB // 2
 """Memory for communication with other GPUs, outside the allocator: about 0.4 to 0.8 GiB."""
 MASKED_QUERIES = 2048
 """PyTorch's attention gets a mask for this many queries at a time; for a whole row of 32,768 it would take 1 GiB."""
+ON_CARD = 2
+"""Inputs of layers that are on the card with model.offload_inputs: one that is used, one that is fetched."""
 BESIDE = "beside: "
 """Begins the name of a part of the rollouts that are drawn beside an update (run.overlap)."""
 KEPT = (f"{BESIDE}cache", f"{BESIDE}graph")
@@ -219,7 +221,15 @@ def _kept_bytes(profile: Profile, shape: Shape, tokens: int) -> int:
     """What all blocks keep for the backward pass: only inputs with gradient checkpointing, else all saved tensors."""
     input_bytes = _itemsize(profile) * shape.hidden_size
     saved = input_bytes if profile.model.gradient_checkpointing else _saved_bytes(profile, shape)
-    return shape.num_hidden_layers * saved * tokens
+    layers = shape.num_hidden_layers
+    return (min(ON_CARD, layers) if profile.model.offload_inputs else layers) * saved * tokens
+
+
+def offloaded_bytes(profile: Profile, shape: Shape) -> int:
+    """Inputs of layers that wait in host memory during a pass."""
+    if not profile.model.offload_inputs:
+        return 0
+    return shape.num_hidden_layers * _itemsize(profile) * shape.hidden_size * work_of(profile, shape).tokens
 
 
 def resident(profile: Profile, shape: Shape) -> dict[str, int]:

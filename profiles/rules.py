@@ -148,6 +148,13 @@ def the_built_in_model_has_its_own_style(p: Profile) -> Finding | None:
     )
 
 
+def inputs_are_kept_alone(p: Profile) -> Finding | None:
+    if not p.model.offload_inputs or (p.model.gradient_checkpointing and p.run.worker in ("azr", "grpo", "fake")):
+        return None
+    what = "needs gradient_checkpointing, without which a layer keeps more than its input, and the worker azr or grpo"
+    return Finding(("model.offload_inputs", "model.gradient_checkpointing", "run.worker"), what)
+
+
 def overlap_has_a_worker(p: Profile) -> Finding | None:
     if p.run.overlap == 0 or p.run.worker in ("grpo", "azr", "fake"):
         return None
@@ -407,6 +414,7 @@ RULES = (
     random_weights_need_no_path,
     solve_batch_is_used,
     the_built_in_model_has_its_own_style,
+    inputs_are_kept_alone,
     overlap_has_a_worker,
     overlap_has_one_engine,
     older_tokens_are_corrected,

@@ -112,6 +112,8 @@ class Model(Section, frozen=True):
     """Disk for bases in 4 bits, kept for later starts in $LONGHAUL_CACHE (~/.cache/longhaul). 0: quantise each time."""
     gradient_checkpointing: Annotated[bool, FREE] = False
     """Recompute a layer's activations in the backward pass: a third slower, memory of one layer instead of all."""
+    offload_inputs: Annotated[bool, FREE] = False
+    """With `gradient_checkpointing`: the layers' inputs wait in host memory for the backward pass. For long rows."""
 
 
 class Adapter(Section, frozen=True):

@@ -16,7 +16,7 @@ from orchestrator.display.wording import count, duration, size
 from orchestrator.hours import cpu, gpu
 from orchestrator.hours.cards import speed_of
 from orchestrator.judging import ProfileVerdict, shape_for
-from profiles.footprint import GIB, trained_parameters
+from profiles.footprint import GIB, offloaded_bytes, trained_parameters
 from profiles.schema import Profile
 from profiles.shapes import Shape
 from profiles.worker_kinds import worker_kind_of
@@ -136,6 +136,7 @@ def ram_of(verdict: ProfileVerdict) -> int:
     state = (12 if profile.adapter.rank else 8) * trained  # read back from a checkpoint
     if profile.optimizer.offload:
         state += 12 * trained
+    state += offloaded_bytes(profile, shape)
     return int((WORKER_BYTES + 2 * shape.parameters + state) * workers) + beside
 
 

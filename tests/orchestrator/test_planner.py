@@ -97,6 +97,19 @@ def test_the_nearest_settings_that_fit(changes: dict[str, Any], gigabytes: float
     assert plan_of(with_values(mine, found), HALF, usable(gigabytes), int(gigabytes * GIB)).fits
 
 
+def test_long_rows_that_fit_in_no_other_way_leave_their_layers_inputs_in_host_memory() -> None:
+    shape = SHAPES["r1-qwen-1.5b"]
+    mine = profile("grpo-1.5b-12gb-long", sampling__max_completion_tokens=16_384, sampling__max_rows=1,
+                   optimizer__micro_batch_size=1)  # fmt: skip
+    kept, offloaded = (
+        plan_of(with_values(mine, {"model.offload_inputs": choice}), shape, None).demand for choice in (False, True)
+    )
+    assert kept.parts["train"]["block inputs"] == 14 * offloaded.parts["train"]["block inputs"]  # 28 layers, or 2
+    middle = (kept.devices["train"] + offloaded.devices["train"]) // 2
+    assert nearest(mine, shape, middle) == {"model.offload_inputs": True}
+    assert nearest(mine, shape, kept.device) == {}
+
+
 def test_nothing_fits_a_card_that_does_not_hold_the_weights() -> None:
     assert nearest(profile("azr-3b-qlora-8gb"), SHAPES["qwen2.5-3b"], usable(2)) is None
 

@@ -52,6 +52,12 @@ BASE: Knobs = {"model.prompt_style": "azr", "model.path": "models/base"}
         pytest.param(
             "a_run_begins_with_seeding", {"run.phases": ("train",)}, {"run.phases": ("seed",)}, id="training alone"
         ),
+        pytest.param(
+            "inputs_are_kept_alone",
+            {"model.offload_inputs": True},
+            {"model.offload_inputs": True, "model.gradient_checkpointing": True},
+            id="inputs of layers that keep all",
+        ),
         *(
             pytest.param(
                 rule, {"run.overlap": 1, **wrong}, {"run.overlap": 1, **right}, id=f"overlap of self-play: {rule}"

@@ -37,12 +37,15 @@ WAITING = 1.3
 """A pass is launch-bound if its GPU time is below this multiple of the CPU time for launching it."""
 
 
-def enable(model: Any, *, with_graphs: bool) -> None:
-    """Run passes of `model` through a stack if its layers allow. Call it once the model is on its device."""
+def enable(model: Any, *, with_graphs: bool, offloads_inputs: bool = False) -> None:
+    """Run passes of `model` through a stack if its layers allow. Call it once the model is on its device.
+
+    offloads_inputs: the inputs of layers wait in host memory, but for passes that are graphs: those are short."""
     if (layers := fast_layers(model)) is not None:
         stack = Stack(layers)
         is_captured = with_graphs and model.device.type == "cuda"
-        model.fast_runner = Captured(stack, model, Recorder(), measured) if is_captured else Plain(stack)
+        plain = Plain(stack, offloads_inputs=offloads_inputs)
+        model.fast_runner = Captured(plain, model, Recorder(), measured) if is_captured else plain
 
 
 def may_capture(model: Any) -> bool:
@@ -90,15 +93,15 @@ class Captured:
 
     def __init__(
         self,
-        stack: Stack,
+        plain: Plain,
         model: nn.Module,
         record: Callable[[Callable[[], Any]], Replay],
         measured: Callable[[Callable[[], Any]], tuple[bool, Any]],
     ) -> None:
         """record: captures what a function launches as a graph. measured: calls a function and returns whether it was
         launch-bound, and its result."""
-        self.stack, self._record, self._measured = stack, record, measured
-        self.plain, self.may_capture = Plain(stack), True
+        self.plain, self.stack, self._record, self._measured = plain, plain.stack, record, measured
+        self.may_capture = True
         self._adapted = [module for module in model.modules() if isinstance(module, LoraLinear)]
         self._count: dict[tuple[int, ...], int] = {}
         self._is_waiting: dict[tuple[int, ...], bool] = {}

@@ -15,7 +15,17 @@ from torch.autograd.function import once_differentiable
 from profiles.description import Architecture
 from workers.models.fast_layers import Given, LeanLayer, normed
 from workers.models.fused_layers import stream_dtype
+from workers.models.host_inputs import HostInputs
 from workers.models.plain import described
+
+
+class Inputs(Protocol):
+    """A stack of the layers' inputs."""
+
+    def append(self, one: Tensor, /) -> None: ...
+
+    def pop(self) -> Tensor: ...
+
 
 Learnt = Callable[[Tensor], Sequence[Tensor]]
 """Maps the gradient of a pass's result to the gradients of `Stack.matrices`. Call it once at most."""
@@ -80,7 +90,7 @@ class Stack:
         """The trained matrices, layer by layer; empty while the adapter is disabled."""
         return [matrix for layer in self._layers for matrix in layer.matrices()]
 
-    def forward(self, given: Given, hidden: Tensor, inputs: list[Tensor] | None = None) -> Tensor:
+    def forward(self, given: Given, hidden: Tensor, inputs: Inputs | None = None) -> Tensor:
         """[R, T, H] to [R, T, H]. inputs: collects each layer's input for `backward`, rounded to the dtype of `hidden`.
         That rounding affects only the gradient of the layer itself."""
         stream = hidden.to(stream_dtype(hidden.dtype))
@@ -90,7 +100,7 @@ class Stack:
             stream = layer.run(given, stream)
         return stream
 
-    def backward(self, grad: Tensor, given: Given, inputs: list[Tensor]) -> list[Tensor]:
+    def backward(self, grad: Tensor, given: Given, inputs: Inputs) -> list[Tensor]:
         """Gradients of `matrices`, given the gradient of the result. Empties `inputs`."""
         found: list[list[Tensor]] = []
         for number in reversed(range(len(self._layers))):
@@ -110,14 +120,15 @@ class Stack:
 class Plain:
     """Launches kernels one by one."""
 
-    def __init__(self, stack: Stack) -> None:
-        self.stack = stack
+    def __init__(self, stack: Stack, *, offloads_inputs: bool = False) -> None:
+        """offloads_inputs: the layers' inputs wait in host memory."""
+        self.stack, self._offloads = stack, offloads_inputs
 
     def score(self, given: Given, hidden: Tensor) -> Tensor:
         return self.stack.forward(given, hidden)
 
     def learn(self, given: Given, hidden: Tensor) -> tuple[Learnt, Tensor]:
-        inputs: list[Tensor] = []
+        inputs: Inputs = HostInputs(hidden.device) if self._offloads else list[Tensor]()
         out = self.stack.forward(given, hidden, inputs)
         return lambda grad: self.stack.backward(grad, given, inputs), out
 

@@ -51,9 +51,13 @@ def open_policy(profile: Profile, head: Path | None, device: torch.device) -> Po
         attention.enable(policy.model)
         fused_layers.enable(policy.model)
     if profile.model.gradient_checkpointing:
-        recompute.enable(policy.model)
+        recompute.enable(policy.model, offloads_inputs=profile.model.offload_inputs)
     if profile.model.gradient_checkpointing and not is_plain:
-        fast_graphs.enable(policy.model, with_graphs=profile.optimizer.cuda_graphs)
+        fast_graphs.enable(
+            policy.model,
+            with_graphs=profile.optimizer.cuda_graphs,
+            offloads_inputs=profile.model.offload_inputs,
+        )
     return policy
 
 

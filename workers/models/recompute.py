@@ -6,22 +6,24 @@ which also works if the layer's input needs no gradient, as over frozen embeddin
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from profiles.errors import ExitCode, LonghaulError
 
 
-def enable(model: Any) -> None:
+def enable(model: Any, *, offloads_inputs: bool = False) -> None:
     """Let `while_learning` take effect on `model`, a decoder of transformers.
 
-    Raises LonghaulError (INPUT) if its layers cannot be recomputed.
+    offloads_inputs: the inputs of layers wait in host memory. Raises LonghaulError (INPUT) if its layers cannot be
+    recomputed.
     """
     layers: list[Any] = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     if not layers:
@@ -32,10 +34,18 @@ def enable(model: Any) -> None:
             exit_code=ExitCode.INPUT,
         )
     model.recomputed_layers = tuple(layers)
+    again = offloaded if offloads_inputs else checkpoint
     for layer in layers:
         layer.gradient_checkpointing = True
         # There is no dropout, so recomputing needs no random state.
-        layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+        layer._gradient_checkpointing_func = partial(again, use_reentrant=False, preserve_rng_state=False)
+
+
+def offloaded(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """`checkpoint` whose inputs wait in host memory."""
+    is_gpu = any(isinstance(one, Tensor) and one.is_cuda for one in arguments)
+    with torch.autograd.graph.save_on_cpu(pin_memory=is_gpu):
+        return checkpoint(function, *arguments, **options)
 
 
 @contextmanager

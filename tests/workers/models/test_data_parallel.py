@@ -18,6 +18,7 @@ from torch import nn
 from tests import REPOSITORY
 from workers.models import fast_graphs
 from workers.models.data_parallel import BUCKET, DataParallel, buckets
+from workers.models.fast_stack import Plain
 from workers.models.parallel import Single, parallel_of
 from workers.ranks.group import ALONE, Group
 
@@ -62,7 +63,8 @@ def tiny() -> Any:
     """A frozen layer beside a trained one, whose passes may be captured."""
     model: Any = nn.Sequential(nn.Linear(2, 2).requires_grad_(False), nn.Linear(2, 2))
     stack: Any = SimpleNamespace(matrices=list)
-    model.fast_runner = fast_graphs.Captured(stack, model, lambda work: lambda: None, lambda work: (True, work()))
+    plain = Plain(stack)
+    model.fast_runner = fast_graphs.Captured(plain, model, lambda work: lambda: None, lambda work: (True, work()))
     return model
 
 

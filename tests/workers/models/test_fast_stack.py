@@ -48,7 +48,7 @@ class Recorder:
 
 def captured(model: Any, *, is_waiting: bool = True) -> tuple[Captured, Recorder]:
     record = Recorder()
-    runner = Captured(model.fast_runner.stack, model, record, lambda work: (is_waiting, work()))
+    runner = Captured(Plain(model.fast_runner.stack), model, record, lambda work: (is_waiting, work()))
     model.fast_runner = runner
     return runner, record
 
@@ -281,7 +281,7 @@ def test_where_a_graph_cannot_be_made_kernels_are_launched(
             raise error
         return work
 
-    model.fast_runner = Captured(model.fast_runner.stack, model, fail, lambda work: (True, work()))
+    model.fast_runner = Captured(Plain(model.fast_runner.stack), model, fail, lambda work: (True, work()))
     for _ in range(4):
         found = learned(model)
         assert all(torch.isfinite(value).all() for value in found.values())
