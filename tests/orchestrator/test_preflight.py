@@ -162,10 +162,10 @@ def test_where_even_short_sequences_do_not_fit_no_setting_is_promised(
 
 
 def test_where_shorter_sequences_would_fit_it_is_said(tmp_path: Path) -> None:
-    cli = Plan(tmp_path, None, "--profile", "azr-3b-qlora-8gb", "--card", "4")
+    cli = Plan(tmp_path, None, "--profile", "azr-3b-qlora-8gb", "--card", "3.8")
     assert cli.code == ExitCode.CUDA_OOM and "(this one may fit with shorter sequences; these fit: " in cli.out
     short = ["--set", "sampling.max_prompt_tokens=64", "--set", "sampling.max_completion_tokens=64"]
-    fitting = Plan(tmp_path, None, "--profile", "azr-3b-qlora-8gb", *short, "--card", "4")
+    fitting = Plan(tmp_path, None, "--profile", "azr-3b-qlora-8gb", *short, "--card", "3.8")
     assert "\nfits" in fitting.out or "run --profile azr-3b-qlora-8gb " in fitting.out
 
 

@@ -183,11 +183,11 @@ class Member:
             return
         whole, calls = self.update._micro_batch, []
 
-        def fails(*args: Any) -> float:
+        def fails(*args: Any, **options: Any) -> Any:
             calls.append(1)
             if len(calls) == number:
                 raise RuntimeError("CUDA out of memory")
-            return whole(*args)
+            return whole(*args, **options)
 
         self.update._micro_batch = fails
 
