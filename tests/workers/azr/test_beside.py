@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,42 +13,25 @@ from msgspec.structs import replace
 
 from profiles.schema import Azr, Data, Profile
 from tests.workers import harness as h
-from tests.workers.azr.test_finite_source import PROGRAMS
+from tests.workers.azr.test_finite_source import PROGRAMS, done
 from tests.workers.data.given import line, write
 from tests.workers.grpo.test_beside import Failing
 from tests.workers.grpo.test_segments import log_probs_of, model_before
 from workers.azr.rows import Collected
 from workers.azr.trainer import AzrTrainer
-from workers.contract import CheckpointRef, Outcome, WorkerSpec
+from workers.contract import CheckpointRef
 from workers.control import Control
 from workers.cycle.progress import Progress
-from workers.cycle.train import train
-from workers.runtime import Attempt, carry_out
-from workers.sandbox import Limits, Sandbox
+from workers.runtime import Attempt
+from workers.sandbox import Sandbox
 
 STEPS = 4
-
-
-@pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
-    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    with Sandbox(Limits(allow_weak=True), jobs=1) as box:
-        yield box
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(deterministic)
 
 
 def beside(**changes: Any) -> Profile:
     """A checkpoint after each step."""
     found = h.tiny_profile(every=1, **changes)
     return replace(found, run=replace(found.run, overlap=1))
-
-
-def done(spec: WorkerSpec, sandbox: Sandbox) -> CheckpointRef:
-    carry_out(spec, Control(None, spec.token), lambda attempt: train(attempt, AzrTrainer(attempt, sandbox)))
-    result = h.result_of(spec)
-    assert result.outcome is Outcome.DONE and result.checkpoint is not None, result.error
-    return result.checkpoint
 
 
 def trained(root: Path, profile: Profile, sandbox: Sandbox) -> CheckpointRef:

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import pytest
-import torch
 
 from profiles.schema import Azr, Data
 from tests.workers import harness as h
@@ -19,22 +15,13 @@ from workers.control import Control
 from workers.cycle.train import train
 from workers.pocket import language
 from workers.runtime import carry_out
-from workers.sandbox import Limits, Sandbox
+from workers.sandbox import Sandbox
 
 PROGRAMS = [
     program
     for letters in ("uv", "vw", "wx", "xy", "yu", "uw", "vx")
     if not language.is_held_out(program := f"def f(a):\n    b = a + '{letters[0]}{letters[1].upper()}'\n    return b")
 ][:4]
-
-
-@pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
-    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    with Sandbox(Limits(allow_weak=True), jobs=1) as box:
-        yield box
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(deterministic)
 
 
 def done(spec: WorkerSpec, sandbox: Sandbox) -> CheckpointRef:

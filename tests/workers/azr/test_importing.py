@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from profiles.errors import ExitCode
 from profiles.rules import check
@@ -22,7 +20,7 @@ from workers.control import Control
 from workers.cycle.train import train
 from workers.pocket import language
 from workers.runtime import carry_out
-from workers.sandbox import Limits, Sandbox
+from workers.sandbox import Sandbox
 
 HALVES = "def f(a):\n    b = a[::2]\n    return b"
 TURNED = "def f(a):\n    b = a[1:] + a[:1]\n    return b"
@@ -54,15 +52,6 @@ def seeding(root: Path, source: Path, attempt: int = 1, **azr: Any) -> WorkerSpe
     knobs = {"tasks": ("abd", "ded"), "proposals_per_task": 4, "group_size": 2, **azr}
     profile = h.tiny_profile(azr=Azr(**knobs), data=Data(sources=(str(source),)))
     return h.make_spec(root, profile, head=None, end_step=1, cycle=0, attempt=attempt)
-
-
-@pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
-    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    with Sandbox(Limits(allow_weak=True), jobs=1) as box:
-        yield box
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(deterministic)
 
 
 def begun(spec: WorkerSpec, sandbox: Sandbox) -> WorkerSpec:
