@@ -1,11 +1,10 @@
 """Where the time of a run goes: seconds of each cycle, from its begin until it is committed.
 
 Runs a profile for some cycles through the real daemon (or reads an existing run, with --of) and takes the times from
-the store. `start`: until the first step begins (worker, imports, weights, probe), whose parts a second table has for
-training and validation; `between`: between steps
+the store. `start`: until the first step begins (worker, imports, weights, probe); `between`: between steps
 (checkpoints, and what was repeated after a failure); `leave`: from the last step to validation; `commit`: from there to
-the commit. Hand-over is all of these but `between`. Times are compared across processes, so a run on several hosts
-shows only how far their clocks agree.
+the commit. Hand-over is all of these but `between`. A second table has the parts of a start, of training and of
+validation. Times are compared across processes, so a run on several hosts shows only how far their clocks agree.
 
 What a profile of a large model loses between cycles of 20 steps that validate 60 problems, without its weights and
 problems:

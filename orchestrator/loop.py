@@ -467,7 +467,8 @@ class Master:
         one meanwhile. followers: how many are of use; without memory to spare, one."""
         pool, token = self.pool, active.worker.token
         if not self.profile.validation.overlap or (isinstance(active.action, Validate) and active.action.is_asked):
-            pool.warm_up(now, wanted=followers if may_wait_besides() else 1)
+            is_short = len(pool.standbys) < followers
+            pool.warm_up(now, wanted=followers if is_short and may_wait_besides() else 1)
         elif isinstance(active.action, Train):
             pool.warm_up(now, wanted=2)
         elif self.prepared_beside != token and pool.standbys and pool.standbys[0].watch.ready:

@@ -227,10 +227,10 @@ def _updates(profile: Profile) -> Iterator[Changes]:
     sequence = profile.sampling.max_prompt_tokens + profile.sampling.max_completion_tokens
     for size in sizes:
         yield recomputed | {"optimizer.micro_batch_size": size}
-    if profile.optimizer.row_tokens > sequence:
-        yield recomputed | {"optimizer.micro_batch_size": 1, "optimizer.row_tokens": sequence}
-    shortest = {"optimizer.row_tokens": min(profile.optimizer.row_tokens, sequence)}
-    yield recomputed | {"optimizer.micro_batch_size": 1, "model.offload_inputs": True} | shortest
+    row_tokens = min(profile.optimizer.row_tokens, sequence)
+    smallest = recomputed | {"optimizer.micro_batch_size": 1, "optimizer.row_tokens": row_tokens}
+    yield smallest
+    yield smallest | {"model.offload_inputs": True}
 
 
 def _rows(profile: Profile) -> Iterator[Changes]:

@@ -63,9 +63,11 @@ def start_of(
     cycle: int, role: str, ordered: float, events: Mapping[str, tuple[float, Mapping[str, float]]]
 ) -> StartTime:
     """ordered: when the master started the attempt, UTC. events: kind -> (UTC, data). (pure)"""
-    started, (compared, told) = events["started"][0], events.get("path", (0.0, {}))
-    rehearsed = events["memory"][0] - compared if "memory" in events and compared else 0.0
-    found = (started - ordered, told.get("load_s", 0.0), told.get("compare_s", 0.0), rehearsed)
+    started = events["started"][0]
+    compared, told = events.get("path", (started, {}))
+    rehearsed, _ = events.get("memory", (compared, {}))
+    comparing = told.get("compare_s", 0.0)
+    found = (started - ordered, compared - started - comparing, comparing, rehearsed - compared)
     return StartTime(cycle, role, dict(zip(STARTS, (max(0.0, one) for one in found), strict=True)))
 
 

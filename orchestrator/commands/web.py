@@ -50,11 +50,10 @@ def run(args: argparse.Namespace) -> int:
     if args.run is not None:
         find_run(args)  # an unknown name is refused with those that there are
     with contextlib.closing(serving.listen(args.host, args.port)) as listener:
-        text = serving.token_of(web_token(args.runs), is_new=args.new_token)
+        token = serving.Token(web_token(args.runs), is_new=args.new_token)
         where = serving.where(args.host, listener)
         names = serving.own_names() | {name.lower() for name in args.names}
-        token = serving.Token(web_token(args.runs))
-        return serving.serve(listener, args.runs, token, names, lambda: announce(args, where, text))
+        return serving.serve(listener, args.runs, token, names, lambda: announce(args, where, token()))
 
 
 def refuse_missing() -> None:

@@ -57,10 +57,10 @@ def token_of(path: Path, *, is_new: bool = False) -> str:
 class Token:
     """The token in a file, as it is now: `--new-token` of another page voids the links of this one too."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises LonghaulError as `token_of` does."""
-        self._path, self._seen = path, _version(path)
-        self._text = token_of(path)
+    def __init__(self, path: Path, *, is_new: bool = False) -> None:
+        """As `token_of`, and raises what it does."""
+        self._path, self._text = path, token_of(path, is_new=is_new)
+        self._seen: tuple[int, int] | None = None
 
     def __call__(self) -> str:
         """The last one that could be read, where the file is gone or no token."""
@@ -72,7 +72,7 @@ class Token:
 
 
 def _version(path: Path) -> tuple[int, int] | None:
-    """Differs when the file was replaced; None: there is none."""
+    """Changes when the file is replaced. None if there is no file."""
     with contextlib.suppress(OSError):
         found = path.stat()
         return found.st_ino, found.st_mtime_ns

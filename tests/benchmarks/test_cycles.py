@@ -22,9 +22,7 @@ def test_the_table_tells_shares_and_the_hand_over() -> None:
 
 def test_the_table_of_starts_leaves_out_those_that_find_empty_caches() -> None:
     starts = [
-        start_of(
-            cycle, role, 0.0, {"started": (0.5, {}), "path": (9.0, {"load_s": float(9 - cycle), "compare_s": 1.0})}
-        )
+        start_of(cycle, role, 0.0, {"started": (0.5, {}), "path": (10.5 - cycle, {"compare_s": 1.0})})
         for cycle in (0, 1, 2, 3)
         for role in ("train", "validate")
     ]

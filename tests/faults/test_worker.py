@@ -79,7 +79,7 @@ def test_while_a_cycle_trains_the_worker_that_validates_it_and_that_of_the_next_
 
 
 def warm(run: Scene, master: Master) -> int:
-    """Pid of a standby while the first cycle trains; 0: there is none."""
+    """Pid of a standby while the first cycle trains, or 0."""
     return next(iter(all_warm(run, master)), 0)
 
 

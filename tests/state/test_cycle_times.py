@@ -100,7 +100,7 @@ def test_a_run_without_a_committed_cycle_has_none(tmp_path: Path) -> None:
 
 
 def test_a_start_is_told_by_the_events_of_its_attempt() -> None:
-    told = {"load_s": 1.5, "compare_s": 0.5}
+    told = {"compare_s": 0.5}
     one = start_of(3, "train", 100.0, {"started": (100.2, {}), "path": (102.2, told), "memory": (103.0, {})})
     assert tuple(one.seconds) == STARTS
     assert list(one.seconds.values()) == pytest.approx([0.2, 1.5, 0.5, 0.8])
@@ -117,7 +117,7 @@ def test_the_store_tells_the_starts_of_attempts_that_succeeded(tmp_path: Path) -
         db.execute("DELETE FROM events")
         db.execute("UPDATE attempts SET started_at=1000*cycle")
         db.execute("UPDATE attempts SET state='failed' WHERE cycle=2 AND role='validate'")
-        for seq, (kind, at, data) in enumerate((("started", 1.0, {}), ("path", 4.0, {"load_s": 2.0})), 1):
+        for seq, (kind, at, data) in enumerate((("started", 1.0, {}), ("path", 3.0, {})), 1):
             db.execute(
                 "INSERT INTO events SELECT cycle, role, attempt, ?, ?, 0, 1000*cycle+?, 0, ? FROM attempts",
                 [seq, kind, at, json.dumps(data)],

@@ -28,6 +28,7 @@ from workers.azr.selfplay import SelfPlay, Stage
 from workers.azr.update import advantages_of
 from workers.cycle.ahead import Ahead, TimedStages
 from workers.cycle.cursor import Cursor, Place
+from workers.cycle.mismatch import OF_FRESH
 from workers.cycle.progress import Progress
 from workers.cycle.rollout_file import Record
 from workers.cycle.train import Interrupted, StepReport, not_finite_warning
@@ -51,7 +52,6 @@ from workers.tasks.kinds.registry import tasks_of
 from workers.tasks.seeds import seed_entries
 from workers.tasks.styles import output_rule_of, style_of
 
-MISMATCH = ("mismatch_mean", "mismatch_max", "mismatch_kl")
 KEEP_SHARE = 0.5
 """Share of the learnable tasks that a reseed keeps, newest first: old tasks were made for a weaker model."""
 
@@ -229,7 +229,7 @@ class AzrTrainer:
         metrics = collected.metrics | learned | self._buffers.sizes() | self.rank_group.take_figures()
         metrics |= advantage_metrics(rows, advantages.values) | push_metrics(rows, pushes)
         if collected.is_older:  # its log-probs are those of another policy, and say nothing of the engine
-            metrics = {name: value for name, value in metrics.items() if name not in MISMATCH}
+            metrics = {name: value for name, value in metrics.items() if name not in OF_FRESH}
             metrics |= {"older_share": 1.0, "mismatch_tokens": 0.0}
         metrics["cell_degenerate"] = float(advantages.degenerate)
         metrics["update_skipped"] = float(not rows)

@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from profiles.errors import ExitCode, LonghaulError
 from profiles.mismatch import CAUSES, Bounds, judged_mean
 
+OF_FRESH = ("mismatch_mean", "mismatch_max", "mismatch_kl")
+"""Metrics that compare engine and trainer, which tokens of an older policy cannot."""
+
 
 def warning_of(step: int, metrics: Mapping[str, float], bounds: Bounds) -> str:
     """A warning for the user; empty if rounding explains the mismatch. (pure)

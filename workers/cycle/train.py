@@ -146,7 +146,6 @@ class Cycle:
         """Verify the head, build the trainer, restore every registered object, and probe the result."""
         self.attempt.at(self.spec.first_step - 1, "loading")
         self.attempt.event(event_kinds.STARTED, versions=versions())
-        began = time.monotonic()
         with self.attempt.stage("loading"):
             head = open_head(self.attempt.run, self.spec.run_id, self.spec.head)
             self.trainer.build(head[0] if head else None)
@@ -159,10 +158,8 @@ class Cycle:
                 registry.load(head[0], head[1].files, static=self.trainer.static_files)
             self.saver = Saver(self.attempt, registry, self.trainer.write_static)
             self.trainer.resize(self.progress.backoff.begin(self.trainer.sizes))
-            loaded = time.monotonic()
             if path := self.with_less_memory(self.trainer.probe, ROLLOUT):
-                seconds = {"load_s": loaded - began, "compare_s": time.monotonic() - loaded}
-                self.attempt.event(event_kinds.PATH, **path, **seconds)
+                self.attempt.event(event_kinds.PATH, **path)
         if self.progress.step != self.spec.first_step - 1:
             raise LonghaulError(
                 f"the head holds step {self.progress.step}, but the cycle begins at step {self.spec.first_step}",

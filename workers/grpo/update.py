@@ -13,6 +13,7 @@ from torch import Tensor
 
 from profiles.schema import Profile
 from workers.cycle.ahead import Ahead
+from workers.cycle.mismatch import OF_FRESH
 from workers.grpo.entropy import EntropyMask
 from workers.grpo.metrics import Metrics
 from workers.grpo.old_source import OldSource
@@ -29,7 +30,6 @@ from workers.models.parallel import Single
 from workers.models.plain import row_tokens_for
 from workers.ranks.group import Group
 
-OF_FRESH = ("mismatch_mean", "mismatch_max", "mismatch_kl")
 """Metrics that need tokens of the present weights."""
 
 

@@ -7,6 +7,7 @@ compared with one pass over each single sequence: transformers' modules, its own
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -68,6 +69,7 @@ def probe(
     Leaves weights and random generators as they are. Raises LonghaulError (INPUT) if either is off by more than
     rounding explains. An engine that takes over later is checked too.
     """
+    began = time.monotonic()
     devices = [model.device] if model.device.type == "cuda" else []
     engine.on_change(lambda now: _engine_is_right(model, now, profile, advice))
     with torch.random.fork_rng(devices=devices):
@@ -77,7 +79,7 @@ def probe(
         if row_tokens is not None:
             facts["trainer_off"] = _trainer_is_right(model, rollouts, truth, profile, row_tokens, advice).off
     name = NAMES.get(type(engine.engine).__name__, type(engine.engine).__name__)
-    return {"text": path_of(model.config.to_dict(), name)} | facts
+    return {"text": path_of(model.config.to_dict(), name), "compare_s": time.monotonic() - began} | facts
 
 
 NAMES = {

@@ -54,7 +54,6 @@ def suites_of(attempt: Attempt, sandbox: Sandbox | None) -> dict[str, Suite]:
 
     @cache
     def examinee(head: Path) -> Examinee:
-        began = time.monotonic()
         set_up_torch(profile, isolate=attempt.spec.isolate)
         with attempt.stage("loading"):
             assert attempt.spec.head is not None
@@ -62,10 +61,7 @@ def suites_of(attempt: Attempt, sandbox: Sandbox | None) -> dict[str, Suite]:
             engine = engine_of(policy.model, profile, policy.tokenizer, warn=attempt.warn)
             positions = getattr(policy.model.config, "max_position_embeddings", 0) or 0
             one = Examinee(engine, policy.tokenizer, format_of_run(profile, head), positions)
-            loaded = time.monotonic()
-            path = probe(policy.model, engine, profile)
-            seconds = {"load_s": loaded - began, "compare_s": time.monotonic() - loaded}
-            attempt.event(event_kinds.PATH, **path, **seconds)
+            attempt.event(event_kinds.PATH, **probe(policy.model, engine, profile))
             # No trainer shares the GPU, so its planned rows do not apply.
             longest = max((length_of(one, question) for suite in found for question in suite.questions), default=0)
             if profile.grpo.environment.name:  # which says itself what the prompts are
