@@ -81,16 +81,18 @@ def write_adapter(work: Workload, folder: Path) -> None:
     from safetensors.torch import save_file
 
     shape = SHAPES[work.shape]
-    hidden, head = shape["hidden_size"], shape["hidden_size"] // shape["num_attention_heads"]
+    hidden, heads = shape["hidden_size"], shape["num_attention_heads"]
+    head = shape.get("head_dim") or hidden // heads
     keys = head * shape["num_key_value_heads"]
-    width = {"q_proj": hidden, "k_proj": keys, "v_proj": keys, "o_proj": hidden}
+    outs = {"q_proj": head * heads, "k_proj": keys, "v_proj": keys, "o_proj": hidden}
+    ins = {"o_proj": head * heads}
     generator = torch.Generator().manual_seed(1)
     tensors: dict[str, torch.Tensor] = {}
     for layer in range(shape["num_hidden_layers"]):
         for name in LORA_TARGETS:
             prefix = f"base_model.model.model.layers.{layer}.self_attn.{name}"
-            a = torch.randn(work.lora_rank, hidden, generator=generator) * 0.02
-            b = torch.randn(width[name], work.lora_rank, generator=generator) * 0.01
+            a = torch.randn(work.lora_rank, ins.get(name, hidden), generator=generator) * 0.02
+            b = torch.randn(outs[name], work.lora_rank, generator=generator) * 0.01
             tensors |= {f"{prefix}.lora_A.weight": a.bfloat16(), f"{prefix}.lora_B.weight": b.bfloat16()}
     save_file(tensors, folder / "adapter_model.safetensors", {"format": "pt"})
     config = {

@@ -68,8 +68,9 @@ def test_of_layers_that_transformers_computes_the_inputs_alone_leave_the_card(mo
     monkeypatch.setattr(torch.autograd.graph, "save_on_cpu", Seen)
     model = model_of(PEFT, recomputed=True, offload_inputs=True)
     learned(model, 1)
-    assert len(shapes) == len(model.model.layers)
-    assert {shape[-1] for shape in shapes} == {model.config.hidden_size}
+    kept = [shape for shape in shapes if shape.numel()]  # PyTorch 2.11 also keeps an empty tensor for each layer
+    assert len(kept) == len(model.model.layers)
+    assert {shape[-1] for shape in kept} == {model.config.hidden_size}
 
 
 def test_what_came_last_is_given_first() -> None:
