@@ -31,7 +31,8 @@ from workers.models.adapters import adapter_of, inject
 from workers.models.load import Tokenizer
 from workers.rollout.engine import EngineUnavailable, Request, Rollout, RolloutEngine, Sampling
 
-ENGINES = ("native", "hf", "continuous", "vllm")
+ENGINES = ("native", "hf", "hf-graphs", "continuous", "vllm")
+"""`hf` without CUDA graphs is what runs where transformers cannot compile a model as one graph."""
 GIB = 2**30
 SHAPES = random_init.ARCHITECTURES
 
@@ -69,14 +70,7 @@ def main(arguments: list[str]) -> int:
 
 def make_model(args: argparse.Namespace) -> tuple[Any, Tokenizer]:
     backend = random_init.byte_tokenizer()
-    eos = backend.token_to_id(random_init.EOS)
-    config = transformers.Qwen2Config(
-        **{"tie_word_embeddings": True, **SHAPES[args.shape]},
-        bos_token_id=None,
-        eos_token_id=eos,
-        pad_token_id=eos,
-        rope_parameters={"rope_theta": 1_000_000.0, "rope_type": "default"},
-    )
+    config = random_init.config_of(args.shape, backend.token_to_id(random_init.EOS))
     torch.manual_seed(0)
     with torch.device(args.device):
         make: Any = transformers.AutoModelForCausalLM.from_config
@@ -109,6 +103,10 @@ def start(name: str, model: Any, tokenizer: Tokenizer, args: argparse.Namespace)
         from workers.rollout.hf import HfEngine
 
         return HfEngine(model)
+    if name == "hf-graphs":
+        from workers.rollout.hf_graphs import HfGraphEngine
+
+        return HfGraphEngine(model, longest=args.prompt_tokens + args.completion_tokens, keep_bytes=sys.maxsize)
     if name == "continuous":
         from workers.rollout.continuous import ContinuousEngine
 

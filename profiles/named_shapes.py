@@ -33,6 +33,16 @@ _GEMMA3: dict[str, Any] = {
         "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
     },
 }
+_QWEN3_5: dict[str, Any] = {
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 16,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+    "layer_types": ["linear_attention", "linear_attention", "linear_attention", "full_attention"] * 6,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10_000_000.0, "partial_rotary_factor": 0.25},
+}
+"""Three of four layers are gated delta nets."""
 _SMOLLM3: dict[str, Any] = {"rope_parameters": {"rope_type": "default", "rope_theta": 5_000_000.0}}
 
 ARCHITECTURES: dict[str, dict[str, Any]] = {
@@ -55,6 +65,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "gemma3_text", 262_144, 32_768, 1152, 6912, 26, 4, 1, head_dim=256, sliding_window=512, **_GEMMA3
     ),
     "smollm3-3b": _config("smollm3", 128_256, 65_536, 2048, 11_008, 36, 16, 4, **_SMOLLM3),
+    "qwen3.5-0.8b": _config("qwen3_5_text", 248_320, 262_144, 1024, 3584, 24, 8, 2, head_dim=256, **_QWEN3_5),
 }
 """Published config.json values, the same for Qwen2.5 and Qwen2.5-Coder. Embedding and head are tied by default."""
 
@@ -90,6 +101,8 @@ PUBLISHED = {
     "gemma-3-1b-it": "gemma-3-1b",
     "smollm3-3b": "smollm3-3b",
     "smollm3-3b-base": "smollm3-3b",
+    "qwen3.5-0.8b": "qwen3.5-0.8b",
+    "qwen3.5-0.8b-base": "qwen3.5-0.8b",
     "olmo-3-1025-7b": "olmo3-7b",
     "olmo-3-1125-32b": "olmo3-32b",
 }

@@ -102,6 +102,7 @@ class Model(Section, frozen=True):
             "gemma3-tiny",
             "gemma-3-1b",
             "smollm3-3b",
+            "qwen3.5-0.8b",
         ],
         FIXED,
     ] = "off"

@@ -25,17 +25,12 @@ CHAT_TEMPLATE = (
 def write(name: str, seed: int, dtype: str, directory: Path) -> None:
     """Fill `directory` with the model `name`: config, weights drawn from `seed`, and a tokenizer of single bytes."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()  # type: ignore[no-untyped-call]
     tokenizer = byte_tokenizer()
-    eos = tokenizer.token_to_id(EOS)
-    describe: Any = AutoConfig.for_model
-    usual = {"tie_word_embeddings": True, "rope_parameters": {"rope_theta": 1_000_000.0, "rope_type": "default"}}
-    # A config writes into the parameters that it is given.
-    chosen = copy.deepcopy({**usual, **ARCHITECTURES[name]})
-    config = describe(**chosen, bos_token_id=None, eos_token_id=eos, pad_token_id=eos)
+    config = config_of(name, tokenizer.token_to_id(EOS))
     make: Any = AutoModelForCausalLM.from_config
     # Without memory at first: torch's layers would draw weights, and transformers all of them again.
     with torch.device("meta"):
@@ -53,6 +48,17 @@ def write(name: str, seed: int, dtype: str, directory: Path) -> None:
         "chat_template": CHAT_TEMPLATE,
     }
     (directory / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))
+
+
+def config_of(name: str, eos: int) -> Any:
+    """transformers' config of the model `name`, whose text ends with the token `eos`."""
+    from transformers import AutoConfig
+
+    describe: Any = AutoConfig.for_model
+    usual = {"tie_word_embeddings": True, "rope_parameters": {"rope_theta": 1_000_000.0, "rope_type": "default"}}
+    # A config writes into the parameters that it is given.
+    chosen = copy.deepcopy({**usual, **ARCHITECTURES[name]})
+    return describe(**chosen, bos_token_id=None, eos_token_id=eos, pad_token_id=eos)
 
 
 def byte_tokenizer() -> Any:

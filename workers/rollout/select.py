@@ -61,6 +61,12 @@ class Portions:
         """The engine now in use."""
         return self._engine.engine if isinstance(self._engine, Fallback) else self._engine
 
+    def replace(self, reason: str) -> None:
+        """Go on with the next engine. Raises LonghaulError (INTERNAL) if there is none."""
+        if not isinstance(self._engine, Fallback):
+            raise EngineUnavailable(reason)
+        self._engine.replace(reason)
+
     @property
     def max_rows(self) -> int:
         """Rollouts that decode side by side, at most."""
@@ -261,7 +267,11 @@ def engine_of(
         if profile.sampling.engine != PLAIN_ENGINE:
             log.info("rollouts by %s instead of %s: %s", PLAIN_ENGINE, profile.sampling.engine, reason)
         names = (PLAIN_ENGINE,)
-    starts: dict[str, Start] = {name: _start_of(name, model, profile, tokenizer) for name in names}
+    starts: dict[str, Start] = {}
+    for name in names:
+        if name == "hf" and model.device.type == "cuda":
+            starts |= _captured_hf(model, profile, tokenizer)
+        starts[name] = _start_of(name, model, profile, tokenizer)
     return Portions(Fallback(starts, warn, remedy), max(1, profile.sampling.max_rows >> reductions))
 
 
@@ -289,6 +299,28 @@ def _start_of(name: str, model: Any, profile: Profile, tokenizer: Tokenizer) -> 
     return start
 
 
+def _captured_hf(model: Any, profile: Profile, tokenizer: Tokenizer) -> dict[str, Start]:
+    """What is tried before `hf`; empty for a model that transformers does not compile as one graph."""
+    from workers.rollout import hf_graphs
+
+    if reason := hf_graphs.reason_against(model):
+        log.info("decoding by hf without CUDA graphs: %s", reason)
+        return {}
+    longest = profile.sampling.max_prompt_tokens + profile.sampling.max_completion_tokens
+
+    def start() -> RolloutEngine:
+        return hf_graphs.HfGraphEngine(model, tokenizer.decode, longest=longest, keep_bytes=_room(model, profile))
+
+    return {"hf with CUDA graphs": start}
+
+
+def _room(model: Any, profile: Profile) -> int:
+    """Bytes that an engine may keep while the trainer works."""
+    if profile.run.overlap:
+        return sys.maxsize  # the trainer works beside it
+    return room_beside_trainer(profile, shape_of(model.config.to_dict()), usable_bytes(model.device))
+
+
 def native_engine(model: Any, decode: Decode | None, profile: Profile | None = None) -> RolloutEngine:
     """Our own decoder in the form that this model and machine support: on a GPU captured steps over a static cache.
 
@@ -298,9 +330,7 @@ def native_engine(model: Any, decode: Decode | None, profile: Profile | None = N
         if not (reason := reason_against(model)):
             if profile is None:
                 return GraphEngine(model, decode)
-            room = sys.maxsize  # with run.overlap, the trainer works beside the cache
-            if not profile.run.overlap:
-                room = room_beside_trainer(profile, shape_of(model.config.to_dict()), usable_bytes(model.device))
+            room = _room(model, profile)
             return GraphEngine(model, decode, keep_bytes=room, overcommit=profile.sampling.overcommit)
         log.warning("decoding without CUDA graphs: %s", reason)
     # Shares change the number of threads of the whole process, on which the rounding of an update beside them depends.

@@ -15,6 +15,7 @@ from workers.rollout.continuous import ContinuousEngine
 from workers.rollout.engine import Request, RolloutEngine, Sampling, cumulated_sum, doubled_sum
 from workers.rollout.graph.engine import GraphEngine
 from workers.rollout.hf import HfEngine
+from workers.rollout.hf_graphs import HfGraphEngine
 from workers.rollout.native import NativeEngine
 
 Make = Callable[..., RolloutEngine]
@@ -22,7 +23,8 @@ MODEL = tiny_model()
 
 
 @pytest.fixture(
-    params=[NativeEngine, GraphEngine, HfEngine, ContinuousEngine], ids=["native", "graph", "hf", "continuous"]
+    params=[NativeEngine, GraphEngine, HfEngine, HfGraphEngine, ContinuousEngine],
+    ids=["native", "graph", "hf", "hf graphs", "continuous"],
 )
 def engine(request: pytest.FixtureRequest) -> RolloutEngine:
     made: Any = request.param
@@ -87,7 +89,7 @@ def test_nothing_ends_a_completion_that_ignores_its_stops(engine: RolloutEngine)
 
 
 def test_entropies_are_those_of_the_distributions_drawn_from() -> None:
-    for made in (NativeEngine(MODEL), GraphEngine(MODEL), HfEngine(MODEL)):
+    for made in (NativeEngine(MODEL), GraphEngine(MODEL), HfEngine(MODEL), HfGraphEngine(MODEL)):
         for rollout in made.generate(REQUESTS, Sampling(temperature=0.7, max_new_tokens=9, entropies=True)):
             ids = torch.tensor([rollout.prompt_ids + rollout.completion_ids])
             with torch.inference_mode():

@@ -38,7 +38,7 @@ class Steps:
         step, active = self._plain(rows), self._state.active.clone()
         # With no active row nothing is drawn, and the next step overwrites whatever this writes into the caches.
         self._state.active.zero_()
-        stream = _warming(self._device)
+        stream = warming_stream(self._device)
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             step()  # compiles kernels and lets libraries allocate their workspaces
@@ -53,7 +53,7 @@ class Steps:
 
 
 @cache
-def _warming(device: torch.device) -> Any:
+def warming_stream(device: torch.device) -> Any:
     """The stream for trial steps, one per process. cuBLAS keeps a workspace (32 MiB on Hopper) for each stream it has
     seen, and PyTorch hands out 32 streams in turn."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
