@@ -14,6 +14,8 @@ OLDEST = (8, 0)
 """Compute capability of the RTX 30 series, the first that supports bfloat16."""
 WIDEST = 256
 """The largest width of a head for which a block of keys and values fits into a multiprocessor."""
+LOOKUP_ROWS = 16
+"""Rows beyond which a step reads no guesses (`sampling.prompt_lookup_tokens`): they would cost more than they save."""
 
 
 def supports(architecture: Architecture | None) -> str:

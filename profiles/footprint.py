@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from profiles.capture import LOOKUP_ROWS
 from profiles.description import ATTENTION
 from profiles.passes import is_scored
 from profiles.schema import Profile
@@ -277,9 +278,11 @@ def rollout(profile: Profile, shape: Shape, work: Work) -> dict[str, int]:
     # A row that is set back is read again with all that it had drawn.
     longest = work.prompt_tokens + (work.completion_tokens if overcommit > 1 else 0)
     prompts = max(longest, min(work.prompts * work.prompt_tokens, READ_BYTES // reading))
+    most_rows = int(overcommit * work.rollout_rows)
+    drawing = max(most_rows, min(most_rows, LOOKUP_ROWS) * (1 + profile.sampling.prompt_lookup_tokens))
     return {
         "cache": cache * work.rollout_rows * (work.prompt_tokens + work.completion_tokens),
-        "logits": DRAW_BYTES * int(overcommit * work.rollout_rows) * shape.vocab_size,
+        "logits": DRAW_BYTES * drawing * shape.vocab_size,
         "prompts": reading * prompts,
         "graph": GRAPH_BYTES,
         "dequantised": _dequantised(profile, shape),

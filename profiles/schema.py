@@ -154,6 +154,9 @@ class Sampling(Section, frozen=True):
     overcommit: Annotated[float, Meta(ge=1, le=16), FREE] = 1.0
     """Above 1, `native` on a GPU lets so many times `max_rows` rollouts share the cache of `max_rows`, in pages. For
     answers that are mostly shorter than `max_completion_tokens`. docs/engines.md."""
+    prompt_lookup_tokens: Annotated[int, Meta(ge=0, le=7), FREE] = 0
+    """Above 0, a captured step of at most 16 rows also reads so many guesses behind each row's last token, looked up in
+    what it has read, and keeps those that it would have drawn; the tokens stay the same. docs/engines.md."""
     temperature: Annotated[float, Meta(gt=0, le=2)] = 1.0
     """Softmax temperature. log_probs are computed at the same temperature, or the ratio is biased."""
     max_prompt_tokens: Positive = 96

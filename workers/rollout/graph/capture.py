@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from workers.models.fast_graphs import CAPTURING
+from workers.rollout.graph.lookup import Lanes
 from workers.rollout.graph.state import State
-from workers.rollout.graph.step import Operations, decode_step
+from workers.rollout.graph.step import Operations, decode_step, lookup_step
 from workers.rollout.graph.step_weights import Weights
 
 Step = Callable[[], None]
@@ -20,24 +21,52 @@ Step = Callable[[], None]
 class Steps:
     """`steps(rows)` is one decode step of the first `rows` slots. All graphs share one pool of memory."""
 
-    def __init__(self, weights: Weights, state: State, ropes: Mapping[str, Tensor], ops: Operations) -> None:
+    def __init__(
+        self,
+        weights: Weights,
+        state: State,
+        ropes: Mapping[str, Tensor],
+        ops: Operations,
+        guesses: int = 0,
+    ) -> None:
+        """guesses: of each row, in a step that reads guesses."""
         self._weights, self._state, self._ropes, self._ops = weights, state, ropes, ops
         self._device = weights.embedding.device
-        self._made: dict[int, Step] = {}
+        self._lanes = Lanes(state, guesses + 1) if guesses else None
+        self._made: dict[tuple[int, bool], Step] = {}
         self._pool: Any = None
 
     def __call__(self, rows: int) -> Step:
-        if rows not in self._made:
-            self._made[rows] = self._captured(rows) if self._device.type == "cuda" else self._plain(rows)
-        return self._made[rows]
+        return self._step(rows, False)
 
-    def _plain(self, rows: int) -> Step:
-        return lambda: decode_step(self._weights, self._state, self._ropes, rows, self._ops)
+    def guessing(self, rows: int) -> Step:
+        """A step of the first `rows` slots with guesses, once they are made from what the rows hold now."""
+        assert self._lanes is not None
+        step = self._step(rows, True)
+        self._state.note_drawn(rows)
+        self._ops.guess(self._lanes, self._state, rows)
+        return step
 
-    def _captured(self, rows: int) -> Step:
-        step, active = self._plain(rows), self._state.active.clone()
+    def _step(self, rows: int, has_guesses: bool) -> Step:
+        key = rows, has_guesses
+        if key not in self._made:
+            plain = self._plain(rows, has_guesses)
+            self._made[key] = self._captured(plain) if self._device.type == "cuda" else plain
+        return self._made[key]
+
+    def _plain(self, rows: int, has_guesses: bool) -> Step:
+        if not has_guesses:
+            return lambda: decode_step(self._weights, self._state, self._ropes, rows, self._ops)
+        lanes = self._lanes
+        assert lanes is not None
+        return lambda: lookup_step(self._weights, lanes, self._state, self._ropes, rows, self._ops)
+
+    def _captured(self, step: Step) -> Step:
+        active = self._state.active.clone()
         # With no active row nothing is drawn, and the next step overwrites whatever this writes into the caches.
         self._state.active.zero_()
+        if self._lanes is not None:
+            self._ops.guess(self._lanes, self._state, self._state.shape.slots)  # no lane is active either
         stream = warming_stream(self._device)
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):

@@ -40,6 +40,7 @@ from workers.rollout.engine import (
 )
 from workers.rollout.graph import cuda
 from workers.rollout.graph.capture import Steps
+from workers.rollout.graph.lookup import Guessing
 from workers.rollout.graph.pages import PAGE, Pages, pages_of, shared_pages
 from workers.rollout.graph.prompts import read_behind, read_prompts
 from workers.rollout.graph.state import MAX_STOPS, Shape, State
@@ -99,6 +100,9 @@ class _Work:
     """By request number."""
     started: int = 0
     """Rows of a paged cache so far."""
+    guessing: Guessing = field(default_factory=lambda: Guessing(is_wanted=False))
+    a_check: int = CHECK_EVERY
+    """Most tokens that a row draws between two checks."""
 
     def ids(self, number: int) -> tuple[int, ...]:
         """The request's prompt, and what it had drawn when it was set back."""
@@ -110,7 +114,7 @@ class _Work:
         """Tokens that the cache of a row which has drawn so many holds before the next check. A conversation, which is
         never set back, counts whole."""
         room = self.sampling.max_new_tokens
-        return len(self.requests[number].prompt_ids) + (room if self.talks else min(drawn + CHECK_EVERY, room))
+        return len(self.requests[number].prompt_ids) + (room if self.talks else min(drawn + self.a_check, room))
 
 
 class GraphEngine:
@@ -128,15 +132,18 @@ class GraphEngine:
         max_rows: int = 64,
         keep_bytes: int = sys.maxsize,
         overcommit: float = 1.0,
+        guesses: int = 0,
     ) -> None:
         """max_rows: rows of full length that the cache holds. keep_bytes: a cache of up to this size, with its graphs,
         stays while the trainer works. After a larger one, no cache stays. overcommit: slots for each of `max_rows`;
-        above 1 the cache is paged. Raises EngineUnavailable, with the reason, for an unsupported model or GPU.
+        above 1 the cache is paged. guesses: tokens that a step reads behind a row's last one, while few rows decode and
+        it pays; above 0 the cache is paged too. Raises EngineUnavailable, with the reason, for an unsupported model or
+        GPU.
         """
         if reason := reason_against(model):
             raise EngineUnavailable(reason)
         self.model, self.decode, self._max_rows, self._keep_bytes = model, decode, max_rows, keep_bytes
-        self._overcommit = overcommit
+        self._overcommit, self._guesses = overcommit, guesses
         self._decoder = Decoder(model)
         self._stop_ids = sorted(stop_ids_of(model))
         self._operations: Operations = operations_for(model.device)
@@ -146,6 +153,8 @@ class GraphEngine:
         self._addresses: tuple[int, ...] = ()
         self.set_back_rows = 0
         """How often a row had to wait for pages and was read again."""
+        self.guessed_steps = self.guessed_tokens = 0
+        """Steps of all rows that read guesses, and the tokens that they drew."""
 
     def set_rows(self, rows: int) -> None:
         """The cache holds at most so many rows of full length from now on."""
@@ -173,8 +182,15 @@ class GraphEngine:
     @torch.inference_mode()
     def stream(self, requests: Sequence[Request], sampling: Sampling, on_end: OnEnd | None) -> list[Rollout]:
         """The same; calls `on_end` for each rollout at the first check after its end."""
+        return self._work(self._begun(requests, sampling, on_end))
+
+    def _begun(self, requests: Sequence[Request], sampling: Sampling, on_end: OnEnd | None = None) -> _Work:
         stops = stops_of(sampling, self.decode, self._stop_ids)
-        return self._work(_Work(requests, sampling, stops, in_turn(requests)[::-1], on_end=on_end))
+        work = _Work(requests, sampling, stops, in_turn(requests)[::-1], on_end=on_end)
+        if self._guesses:
+            work.guessing = Guessing(is_wanted=True)
+            work.a_check = CHECK_EVERY * (1 + self._guesses)
+        return work
 
     @torch.inference_mode()
     def converse(
@@ -200,8 +216,7 @@ class GraphEngine:
             self._begin_only([Request((*longest, *drawn), 0)], replace(sampling, max_new_tokens=CHECK_EVERY))
 
     def _begin_only(self, requests: Sequence[Request], sampling: Sampling) -> None:
-        stops = stops_of(sampling, self.decode, self._stop_ids)
-        work = _Work(requests, sampling, stops, in_turn(requests)[::-1])
+        work = self._begun(requests, sampling)
         state, steps = self._set_up(work)
         self._round(work, state, steps)
         if left := list(work.rows):
@@ -233,18 +248,21 @@ class GraphEngine:
             if not work.rows:
                 return
         self._make_room(work, state)
-        step = steps(bucket_of(len(work.rows), state.shape.slots))
-        for _ in range(min(CHECK_EVERY, work.sampling.max_new_tokens)):
+        bucket = bucket_of(len(work.rows), state.shape.slots)
+        has_guesses = work.guessing.is_on(bucket)
+        step = steps.guessing(bucket) if has_guesses else steps(bucket)
+        count = min(CHECK_EVERY, work.sampling.max_new_tokens)
+        for _ in range(count):
             step()
-        self._look(work, state)
+        self._look(work, state, guessed=count if has_guesses else 0)
 
     def _needed(self, requests: Sequence[Request], sampling: Sampling) -> Shape:
-        longest = max(len(request.prompt_ids) for request in requests) + sampling.max_new_tokens
+        longest = max(len(request.prompt_ids) for request in requests) + sampling.max_new_tokens + self._guesses
         length = -(-longest // ROUND_LENGTH) * ROUND_LENGTH
         slots, pages = min(self._most_rows, len(requests)), 0
-        if self._overcommit > 1:
+        if self._overcommit > 1 or self._guesses:
             pages = min(self._max_rows, len(requests)) * pages_of(length)
-        return Shape(slots, length, sampling.max_new_tokens, pages)
+        return Shape(slots, length, sampling.max_new_tokens, pages, has_context=self._guesses > 0)
 
     def _prepared(self, needed: Shape) -> tuple[State, Steps]:
         """Tensors that are large enough, the current weights, and steps over both."""
@@ -262,7 +280,7 @@ class GraphEngine:
             self._steps = self._state = None  # first, so that both are never there at one time
             self._state = State(needed, self._weights.caches, self._decoder.dtype, self.model.device)
         if self._steps is None:
-            self._steps = Steps(self._weights, self._state, self._decoder.ropes, self._operations)
+            self._steps = Steps(self._weights, self._state, self._decoder.ropes, self._operations, self._guesses)
         return self._state, self._steps
 
     def _admit(self, work: _Work, state: State) -> None:
@@ -294,6 +312,7 @@ class GraphEngine:
             torch.tensor([len(one) - 1 for one in ids], device=device),
             uniforms.to(device),
         )
+        state.note_prompts(torch.tensor(slots, device=device), ids)
         for slot, row in rows.items():
             if (drawn := work.set_back.pop(row.number, None)) is not None:
                 state.restore(slot, drawn.ids, drawn.log_probs, drawn.entropies)
@@ -373,10 +392,18 @@ class GraphEngine:
                 row.length = 0
         self._free(work, state, over)
 
-    def _look(self, work: _Work, state: State) -> None:
-        """Take out finished rows."""
+    def _look(self, work: _Work, state: State, guessed: int = 0) -> None:
+        """Take out finished rows. guessed: steps since the last check, if they read guesses."""
         count = len(work.rows)
         active, counts = torch.stack((state.active[:count], state.counts[:count])).tolist()
+        if guessed:
+            drawn = {slot: counts[slot] - row.drawn for slot, row in work.rows.items()}
+            going = [count for slot, count in drawn.items() if active[slot]]  # the others ended somewhere in between
+            work.guessing.note(sum(going), guessed * len(going))
+            self.guessed_steps += guessed * len(drawn)
+            self.guessed_tokens += sum(drawn.values())
+        else:
+            work.guessing.wait()
         for slot, row in work.rows.items():
             row.drawn = counts[slot]
         ended = {slot for slot, row in work.rows.items() if not active[slot] and not row.length}

@@ -28,9 +28,12 @@ class Shape:
     """Most tokens that a row may draw."""
     pages: int = 0
     """Pages that rows share; 0: the cache is not paged, and each slot has room for `cache_length` tokens."""
+    has_context: bool = False
+    """Whether each slot keeps its row's tokens, in which guesses are looked up."""
 
     def holds(self, other: Shape) -> bool:
-        return (self.pages > 0) == (other.pages > 0) and all(
+        is_alike = (self.pages > 0, self.has_context) == (other.pages > 0, other.has_context)
+        return is_alike and all(
             getattr(self, name) >= getattr(other, name) for name in ("slots", "cache_length", "room", "pages")
         )
 
@@ -53,6 +56,8 @@ class State:
 
         self.table = per_slot(torch.int32, shape.cache_length // PAGE) if shape.pages else None
         """The pages of each slot, in order of its tokens; 0 where it has none. None: the cache is not paged."""
+        self.context = per_slot(torch.int32, shape.cache_length) if shape.has_context else None
+        """The row's tokens by their place, up to `positions`; later ones are old."""
         self.tokens, self.positions, self.counts, self.active = (per_slot() for _ in range(4))
         self.out_ids = per_slot(torch.int32, shape.room)
         self.out_log_probs, self.out_entropies, self.uniforms = (per_slot(torch.float32, shape.room) for _ in range(3))
@@ -89,6 +94,24 @@ class State:
         self.counts[slot] = count
         self.out_ids[slot, :count], self.out_log_probs[slot, :count] = ids, log_probs
         self.out_entropies[slot, :count] = entropies
+
+    def note_prompts(self, slots: Tensor, prompts: Sequence[Sequence[int]]) -> None:
+        """The tokens of rows that begin in these slots. slots: [R]"""
+        if self.context is None:
+            return
+        width = max(map(len, prompts))
+        padded = torch.tensor([[*ids, *[0] * (width - len(ids))] for ids in prompts], dtype=torch.int32)
+        self.context[slots, :width] = padded.to(self.context.device)
+
+    def note_drawn(self, rows: int) -> None:
+        """Put what the first slots' rows have drawn behind their prompts; steps without guesses do not."""
+        assert self.context is not None
+        places = torch.arange(self.shape.cache_length, device=self.context.device)
+        begin = self.positions[:rows] - self.counts[:rows] + 1  # [rows]
+        drawn = places - begin[:, None]
+        ids = self.out_ids[:rows].gather(1, drawn.clamp(0, self.shape.room - 1).long())
+        is_drawn = (drawn >= 0) & (drawn < self.counts[:rows, None])
+        self.context[:rows] = torch.where(is_drawn, ids, self.context[:rows])
 
     def set_pages(self, held: Sequence[Sequence[int]]) -> None:
         """The pages of the first slots from now on; the others have none."""
@@ -143,6 +166,7 @@ class State:
             self.out_log_probs,
             self.out_entropies,
             self.uniforms,
+            *(() if self.context is None else (self.context,)),
         ):
             one[target] = one[source]
         self.active[source] = 0

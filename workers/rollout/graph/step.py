@@ -13,6 +13,7 @@ from workers.head_products import times_head
 from workers.models.fused_layers import rotate
 from workers.models.head import capped
 from workers.rollout.engine import cumulated_sum
+from workers.rollout.graph.lookup import Lanes, accept, guess
 from workers.rollout.graph.state import State
 from workers.rollout.graph.step_weights import Gate, Heads, Layer, Projection, Sum, Weights
 
@@ -56,6 +57,12 @@ class Operations(Protocol):
         """The next token of each active row among the first M. logits: [M, V], in rows of any stride,
         which become cap(scale * logits)."""
 
+    def guess(self, lanes: Lanes, state: State, rows: int) -> None:
+        """As `lookup.guess`."""
+
+    def accept(self, lanes: Lanes, state: State, rows: int) -> None:
+        """As `lookup.accept`."""
+
 
 def decode_step(weights: Weights, state: State, ropes: Mapping[str, Tensor], rows: int, ops: Operations) -> None:
     """One more token for each of the first `rows` slots. ropes: tables by the layers' `rope_name`."""
@@ -76,8 +83,24 @@ def decode_step(weights: Weights, state: State, ropes: Mapping[str, Tensor], row
     ops.draw(times_head(x, weights.head), state, weights.described.logit_scale, weights.described.logit_cap)
 
 
+def lookup_step(
+    weights: Weights, lanes: Lanes, state: State, ropes: Mapping[str, Tensor], rows: int, ops: Operations
+) -> None:
+    """At least one more token for each active row of the first `rows` slots, whose lanes hold guesses, and new
+    guesses."""
+    decode_step(weights, lanes, ropes, rows * lanes.count, ops)
+    ops.accept(lanes, state, rows)
+    ops.guess(lanes, state, rows)
+
+
 class TorchOperations:
     """Plain PyTorch: the reference for the kernels, and the fallback without a GPU."""
+
+    def guess(self, lanes: Lanes, state: State, rows: int) -> None:
+        guess(lanes, state, rows)
+
+    def accept(self, lanes: Lanes, state: State, rows: int) -> None:
+        accept(lanes, state, rows)
 
     def embed(self, tokens: Tensor, weights: Weights) -> Tensor:
         found = weights.embedding[tokens]

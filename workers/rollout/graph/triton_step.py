@@ -11,9 +11,10 @@ import triton
 from torch import Tensor
 
 from workers.models.nf4 import levels
-from workers.rollout.graph import kernels, product_kernels
+from workers.rollout.graph import kernels, lookup_kernels, product_kernels
 from workers.rollout.graph.cuda import can_chain
 from workers.rollout.graph.cuts import KEY_BLOCK, blocks_of, key_splits, launch_for
+from workers.rollout.graph.lookup import Lanes
 from workers.rollout.graph.pages import PAGE
 from workers.rollout.graph.state import State
 from workers.rollout.graph.step_weights import Adapters, Gate, Heads, Layer, Matrix, Projection, Sum, Weights
@@ -395,6 +396,57 @@ class TritonOperations:
             TILES=max(2, triton.next_power_of_2(tiles)),
             STOPS=len(state.stop_ids),
             **shaping,
+        )
+
+    def guess(self, lanes: Lanes, state: State, rows: int) -> None:
+        assert state.table is not None and state.context is not None
+        pages = state.table.shape[1]
+        lookup_kernels.guess[(rows,)](
+            lanes.tokens,
+            lanes.read_tokens,
+            lanes.positions,
+            lanes.counts,
+            lanes.active,
+            lanes.uniforms,
+            lanes.table,
+            state.positions,
+            state.counts,
+            state.active,
+            state.uniforms,
+            state.table,
+            state.context,
+            state.shape.cache_length,
+            state.shape.room,
+            pages,
+            LANES=lanes.count,
+            LANES_2=triton.next_power_of_2(lanes.count),
+            PAGES_2=triton.next_power_of_2(pages),
+            BLOCK=1024,
+            num_warps=4,
+        )
+
+    def accept(self, lanes: Lanes, state: State, rows: int) -> None:
+        assert state.context is not None
+        lookup_kernels.accept[(rows,)](
+            lanes.read_tokens,
+            lanes.out_ids,
+            lanes.out_log_probs,
+            lanes.out_entropies,
+            state.tokens,
+            state.positions,
+            state.counts,
+            state.active,
+            state.out_ids,
+            state.out_log_probs,
+            state.out_entropies,
+            state.context,
+            state.limit,
+            state.stop_ids,
+            state.shape.cache_length,
+            state.shape.room,
+            LANES=lanes.count,
+            STOPS=len(state.stop_ids),
+            num_warps=1,
         )
 
 
