@@ -56,7 +56,7 @@ def test_rows_of_full_length_end_although_most_are_set_back_and_their_entropies_
     assert engine.set_back_rows > 4
     for one, other in zip(found, NativeEngine(MODEL).generate(requests, sampling), strict=True):
         assert one.completion_ids == other.completion_ids and len(one.entropies) == 200
-        torch.testing.assert_close(torch.tensor(one.entropies), torch.tensor(other.entropies), atol=1e-5, rtol=0)
+        torch.testing.assert_close(torch.tensor(one.entropies), torch.tensor(other.entropies), atol=1e-4, rtol=0)
 
 
 def test_short_rows_decode_side_by_side_in_the_cache_of_a_few_of_full_length() -> None:
