@@ -331,9 +331,12 @@ def native_engine(model: Any, decode: Decode | None, profile: Profile | None = N
             if profile is None:
                 return GraphEngine(model, decode)
             room = _room(model, profile)
-            knobs = profile.sampling
             return GraphEngine(
-                model, decode, keep_bytes=room, overcommit=knobs.overcommit, guesses=knobs.prompt_lookup_tokens
+                model,
+                decode,
+                keep_bytes=room,
+                overcommit=profile.sampling.overcommit,
+                guesses=profile.sampling.prompt_lookup_tokens,
             )
         log.warning("decoding without CUDA graphs: %s", reason)
     # Shares change the number of threads of the whole process, on which the rounding of an update beside them depends.
