@@ -8,7 +8,7 @@ engines, checkpoints and optimisers are unaffected.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -25,7 +25,7 @@ from profiles.written_out import supports
 from workers.models import fused_layers, quantized
 from workers.models.attention import OWN, attend
 from workers.models.fused_layers import ROUNDED, FusedNorm, rotate
-from workers.models.lora import LoraLinear
+from workers.models.lora import LoraLinear, are_copies_apart
 from workers.models.plain import described, reason_of
 
 
@@ -63,6 +63,13 @@ class Given:
     growth: Tensor | None = None
 
 
+Kept = Callable[[Tensor, Tensor], None]
+
+
+def _drop(key: Tensor, value: Tensor) -> None:
+    """Training has no cache."""
+
+
 class LeanLayer:
     """A decoder layer's computation over whole sequences. Rollouts with a cache still call the layer itself."""
 
@@ -85,11 +92,13 @@ class LeanLayer:
         joints = (self._qkv, self._out, self._gate_up, self._down)
         return [one for joint in joints for number in joint.adapted for one in joint.modules[number].matrices]
 
-    def run(self, given: Given, hidden: Tensor, leaves: Sequence[Tensor] = ()) -> Tensor:
+    def run(self, given: Given, hidden: Tensor, leaves: Sequence[Tensor] = (), keep: Kept = _drop) -> Tensor:
         """hidden: the residual stream, [R, T, H] in its `stream_dtype`; returns the same. leaves: stand-ins for
-        `matrices` that receive the gradients; their values are not read."""
+        `matrices` that receive the gradients; their values are not read. keep: gets keys and values, [R, key heads, T,
+        D], as a cache holds them."""
         names, of = self._described.norm.names, iter(leaves)
         query, key, value = self._prepared(self._qkv(self._normed(names.before_attention, hidden), of), given)
+        keep(key, value)
         attention = self.layer.self_attn
         seen, _ = attend(attention, query, key, value, given.segments, dropout=0.0, scaling=self._scale)
         hidden = self._added(hidden, self._out(seen.flatten(-2), of)[0], names.after_attention)
@@ -215,7 +224,8 @@ class Joint:
         self.modules = modules
         self.bases = [getattr(module, "base_layer", module) for module in modules]
         self._adapted = [number for number, module in enumerate(modules) if isinstance(module, LoraLinear)]
-        self._kept: tuple[Any, Tensor] | None = None
+        self._kept: dict[bool, tuple[Any, Tensor]] = {}
+        """Whether they are those of `copies_apart` -> the adapters' state, their A matrices stacked."""
 
     def __call__(self, x: Tensor, leaves: Iterator[Tensor]) -> Sequence[Tensor]:
         """leaves: starts with the stand-ins for the matrices of the adapted modules, which are consumed."""
@@ -256,12 +266,13 @@ class Joint:
         if len(adapted) == 1:
             alone: Tensor = adapted[0].cast(dtype)[0]
             return alone
-        state = dtype, [module.state for module in adapted]
-        if self._kept is None or self._kept[0] != state:
+        state, is_apart = (dtype, [module.state for module in adapted]), are_copies_apart()
+        kept = self._kept.get(is_apart)
+        if kept is None or kept[0] != state:
             # A rollout may be the first caller, and autograd cannot use tensors made in inference mode.
             with torch.inference_mode(False), torch.no_grad():
-                self._kept = state, torch.cat([module.cast(dtype)[0] for module in adapted])
-        return self._kept[1]
+                kept = self._kept[is_apart] = state, torch.cat([module.cast(dtype)[0] for module in adapted])
+        return kept[1]
 
     @property
     def ranks(self) -> list[int]:

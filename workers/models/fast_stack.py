@@ -6,6 +6,7 @@ It takes the place of the model's own pass, with gradient checkpointing, where a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -48,21 +49,44 @@ def hidden_of(model: Any, ids: Tensor, positions: Tensor, segments: Tensor) -> T
     runner: Runner | None = getattr(model, "fast_runner", None)
     if runner is None:
         return None
-    decoder = model.model
-    hidden = decoder.embed_tokens(ids)
-    if hidden.requires_grad:
-        return None
     architecture = described(model)
     assert architecture is not None
-    if architecture.embedding_scale != 1.0 and not architecture.embedding_is_scaled:
-        hidden = hidden * architecture.embedding_scale
+    hidden = embedded(model, architecture, ids)
+    if hidden.requires_grad:
+        return None
     given = given_of(model, architecture, hidden, positions, segments)
     if torch.is_grad_enabled():
         apply: Any = _Pass.apply
         out = apply(runner, given, hidden, *runner.stack.matrices())
     else:
         out = runner.score(given, hidden)
-    return normed(decoder.norm, out, architecture)
+    return normed(model.model.norm, out, architecture)
+
+
+Keep = Callable[[int, Tensor, Tensor], None]
+"""Gets the number of a layer, and its keys and values, [R, key heads, T, D], as a cache holds them."""
+
+
+def read(model: Any, ids: Tensor, positions: Tensor, segments: Tensor, keep: Keep) -> bool:
+    """Pass ids through all layers for the sake of their keys and values. False: `model` has no stack.
+
+    ids, positions: [R, T]; segments: [R, 1, T, 2]."""
+    runner: Runner | None = getattr(model, "fast_runner", None)
+    if runner is None:
+        return False
+    architecture = described(model)
+    assert architecture is not None
+    hidden = embedded(model, architecture, ids)
+    runner.stack.forward(given_of(model, architecture, hidden, positions, segments), hidden, keep=keep)
+    return True
+
+
+def embedded(model: Any, architecture: Architecture, ids: Tensor) -> Tensor:
+    """What the first layer reads, [R, T, H] in the dtype of the model."""
+    hidden: Tensor = model.model.embed_tokens(ids)
+    if architecture.embedding_scale != 1.0 and not architecture.embedding_is_scaled:
+        hidden = hidden * architecture.embedding_scale
+    return hidden
 
 
 def given_of(model: Any, architecture: Architecture, like: Tensor, positions: Tensor, segments: Tensor) -> Given:
@@ -90,14 +114,14 @@ class Stack:
         """The trained matrices, layer by layer; empty while the adapter is disabled."""
         return [matrix for layer in self._layers for matrix in layer.matrices()]
 
-    def forward(self, given: Given, hidden: Tensor, inputs: Inputs | None = None) -> Tensor:
+    def forward(self, given: Given, hidden: Tensor, inputs: Inputs | None = None, keep: Keep | None = None) -> Tensor:
         """[R, T, H] to [R, T, H]. inputs: collects each layer's input for `backward`, rounded to the dtype of `hidden`.
         That rounding affects only the gradient of the layer itself."""
         stream = hidden.to(stream_dtype(hidden.dtype))
-        for layer in self._layers:
+        for number, layer in enumerate(self._layers):
             if inputs is not None:
                 inputs.append(stream.to(hidden.dtype))
-            stream = layer.run(given, stream)
+            stream = layer.run(given, stream) if keep is None else layer.run(given, stream, keep=partial(keep, number))
         return stream
 
     def backward(self, grad: Tensor, given: Given, inputs: Inputs) -> list[Tensor]:

@@ -110,7 +110,7 @@ class LoraLinear(nn.Module):
         a, b = self.matrices
         if a.dtype == dtype:
             return a.detach(), b.detach()
-        is_apart = threading.get_ident() in _apart
+        is_apart = are_copies_apart()
         key, kept = (dtype, *self.state), self._copies.get(is_apart)
         if kept is None or kept[0] != key:
             # A rollout may be the first caller, and autograd cannot use tensors made in inference mode.
@@ -147,6 +147,11 @@ class _AddProduct(torch.autograd.Function):
 
 _apart: set[int] = set()
 """Threads inside `copies_apart`."""
+
+
+def are_copies_apart() -> bool:
+    """Whether this thread is inside `copies_apart`."""
+    return threading.get_ident() in _apart
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from profiles.description import Layer, Rope
 from profiles.shapes import shape_of
-from workers.models.attention import masked
+from workers.models.attention import has_kernels, masked
 from workers.models.fused_layers import normed, rotate, stream_of
 from workers.models.head import logits_of
 from workers.models.plain import described, reason_of
@@ -65,6 +65,11 @@ class Decoder:
     @property
     def has_cap(self) -> bool:
         return self.architecture.attention_cap is not None
+
+    @property
+    def has_attention_kernels(self) -> bool:
+        """Whether our own kernels compute the attention of every layer on the model's GPU."""
+        return all(has_kernels(self.model.device, width) for width in self._shape.head_dims)
 
     def attention(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
         """softmax(cap(scale * q k^T) under the mask) v, where query heads share key heads. query: [B, heads, T, D]."""

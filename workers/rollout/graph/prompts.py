@@ -1,14 +1,21 @@
-"""Reads prompts, and what follows in a conversation, into slots of the static cache with the model's own modules."""
+"""Reads prompts, and what follows in a conversation, into slots of the static cache.
+
+Prompts are read by the trainer's written-out layers where it has some, which wait less for the processor; else by the
+model's own modules, as what follows in a conversation always is.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from workers.rollout.decoder import Decoder, parts
+from workers.models.fast_stack import read
+from workers.models.fused_layers import ROUNDED
+from workers.rollout.decoder import Attend, Decoder, parts
 from workers.rollout.graph.state import State
 
 Prompt = tuple[int, ...]
@@ -42,23 +49,57 @@ def _read_part(
     rows = torch.tensor([slot for each in slots for slot in each], device=device)
     which = torch.tensor([number for number, each in enumerate(slots) for _ in each], device=device)
     kept = _kept(state, prompts, slots, shared, rows)
-    scale = decoder.architecture.attention_scale
-    masks: dict[int | None, Tensor] = {}
-    if any(layer.window is not None and layer.window < longest for layer in decoder.layers) or decoder.has_cap:
-        masks = decoder.masks(positions <= positions.T, positions[0], positions[0])
 
-    def attend(number: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def keep(number: int, key: Tensor, value: Tensor) -> None:
         if kept is None:
             state.keys[number][rows, :, :longest], state.values[number][rows, :, :longest] = key[which], value[which]
         else:
             of_rows, places = kept
             state.write(number, of_rows, places, key.transpose(1, 2)[which], value.transpose(1, 2)[which])
-        if (masks and decoder.layers[number].window is not None) or decoder.has_cap:
-            return decoder.attention(query, key, value, masks[decoder.layers[number].window])
-        is_grouped = query.shape[1] != key.shape[1]
-        return scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=is_grouped)
+
+    # All tokens of one segment: each sees those up to its own place.
+    segments = torch.zeros(*ids.shape, 2, dtype=torch.int32, device=device)[:, None]
+    if read(decoder.model, ids, positions.expand_as(ids), segments, keep):
+        return
+    mixed = _over_whole_rows(decoder, positions, len(prompts))
+
+    def attend(number: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        keep(number, key, value)
+        return mixed(number, query, key, value)
 
     decoder.run_layers(ids, positions, attend)
+
+
+def _over_whole_rows(decoder: Decoder, positions: Tensor, count: int) -> Attend:
+    """Attention of `count` rows that begin at the first position, each token to those before it. positions: [1, T]."""
+    one, longest = decoder.architecture, positions.shape[1]
+    if decoder.model.device.type == "cuda" and decoder.dtype in ROUNDED and decoder.has_attention_kernels:
+        from workers.models.attention_kernels import Attention
+
+        # All tokens of one segment: each sees those up to its own place, and of a window those near it.
+        segments = torch.zeros(count, 1, longest, 2, dtype=torch.int32, device=positions.device)
+        near = torch.cat((segments, positions.int()[..., None].expand(count, 1, -1, 1)), dim=-1)
+        apply: Any = Attention.apply
+
+        def by_kernels(number: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            window = decoder.layers[number].window
+            scale = query.shape[-1] ** -0.5 if one.attention_scale is None else one.attention_scale
+            seen = segments if window is None else near
+            found: Tensor = apply(query, key, value, seen, scale, window or 0, one.attention_cap or 0.0)
+            return found.transpose(1, 2)
+
+        return by_kernels
+    masks: dict[int | None, Tensor] = {}
+    if any(layer.window is not None and layer.window < longest for layer in decoder.layers) or decoder.has_cap:
+        masks = decoder.masks(positions <= positions.T, positions[0], positions[0])
+
+    def by_torch(number: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        if (masks and decoder.layers[number].window is not None) or decoder.has_cap:
+            return decoder.attention(query, key, value, masks[decoder.layers[number].window])
+        is_grouped, scale = query.shape[1] != key.shape[1], one.attention_scale
+        return scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=is_grouped)
+
+    return by_torch
 
 
 def _kept(
