@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -66,6 +68,15 @@ def _cache_of(model: Any, tokens: int) -> Any:
         elif isinstance(layer, StaticSlidingWindowLayer):
             layer.is_compileable = False  # a hybrid with a window
     return cache
+
+
+def _own_kernels(model: Any) -> AbstractContextManager[None]:
+    """Inside, layers run by our own kernels where we have some."""
+    if find_spec("triton") is None:
+        return nullcontext()
+    from workers.rollout.gated_delta import steps_by_kernel
+
+    return steps_by_kernel(model)
 
 
 class HfGraphEngine(HfEngine):
@@ -219,7 +230,7 @@ class _Steps:
 
     def _captured(self) -> Callable[[], None]:
         device = self._last.device
-        with CAPTURING, torch.cuda.device(device):
+        with CAPTURING, torch.cuda.device(device), _own_kernels(self._model):
             stream = warming_stream(device)
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +21,7 @@ from workers.rollout import hf_graphs
 from workers.rollout.engine import EngineUnavailable, Request, Rollout, Sampling
 from workers.rollout.hf import HfEngine
 from workers.rollout.hf_graphs import LOOK_EVERY, HfGraphEngine
-from workers.rollout.probe import probe
+from workers.rollout.probe import BOUNDS, probe, single_log_probs
 from workers.rollout.select import Fallback, Portions
 
 __all__ = ["one_thread"]
@@ -59,6 +63,27 @@ def test_a_model_that_fails_over_a_static_cache_is_left_to_the_next_engine() -> 
     assert engine.generate(REQUESTS, HOW) == HfEngine(model).generate(REQUESTS, HOW)
     (told,) = warned
     assert "rollouts now come from the engine b" in told and "its steps cannot be captured (RuntimeError" in told
+
+
+KERNEL = """
+import sys, torch
+from workers.rollout.gated_delta import distance
+print(max(distance(torch.device("cpu"), *map(int, one.split("x"))) for one in sys.argv[1:]))
+"""
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+def test_in_tritons_interpreter_the_kernel_of_gated_delta_layers_is_equation_10() -> None:
+    environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-c", KERNEL, "16x32", "64x64", "128x16"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert float(done.stdout or "nan") < 1e-5, done.stderr
+
+
+def distance_of_gated_delta(device: str, width: int, columns: int) -> float:
+    from workers.rollout.gated_delta import distance
+
+    return distance(torch.device(device), width, columns)
 
 
 class Wrong(HfGraphEngine):
@@ -130,7 +155,7 @@ def test_caches_are_made_once_for_the_longest_sequence_of_the_run(monkeypatch: p
 
 
 @needs_gpu
-@pytest.mark.parametrize("name", ["qwen3_5_text", "qwen3_next", "lfm2", "gpt_oss", "qwen3_moe", "mamba2", "cohere2"])
+@pytest.mark.parametrize("name", ["qwen3_5_text", "lfm2", "mamba2", "cohere2"])
 def test_graphs_draw_what_generate_draws_on_a_gpu(name: str) -> None:
     """Most of the time. Where two words are as likely but for rounding, one of a few hundred draws may differ."""
     model = model_of(name).cuda()
@@ -142,6 +167,22 @@ def test_graphs_draw_what_generate_draws_on_a_gpu(name: str) -> None:
         for one, other, is_same in zip(found, expected, same, strict=True):
             if is_same:
                 assert (torch.tensor(one.log_probs) - torch.tensor(other.log_probs)).abs().max() < 5e-3
+
+
+@needs_gpu
+@pytest.mark.parametrize("name", ["qwen3_5_text", "qwen3_next", "qwen3_moe", "mixtral"])
+def test_graphs_have_the_log_probs_of_plain_transformers_in_16_bits(name: str) -> None:
+    """Experts are grouped on the GPU in bfloat16 alone; gated delta layers run by our own kernel."""
+    model = model_of(name).cuda().bfloat16()
+    for rollout in HfGraphEngine(model, longest=5 * WINDOW).generate(REQUESTS, HOW):
+        off = (torch.tensor(rollout.log_probs) - single_log_probs(model, rollout, 1.0)).abs()
+        assert float(off.mean()) < BOUNDS[torch.bfloat16]
+
+
+@needs_gpu
+@pytest.mark.parametrize(("width", "columns"), [(16, 32), (64, 64), (128, 128), (256, 128)])
+def test_the_kernel_of_gated_delta_layers_is_equation_10_on_a_gpu(width: int, columns: int) -> None:
+    assert distance_of_gated_delta("cuda", width, columns) < 1e-5
 
 
 class Waits(torch.nn.Module):
