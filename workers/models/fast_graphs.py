@@ -14,6 +14,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -45,7 +46,7 @@ def enable(model: Any, *, with_graphs: bool, offloads_inputs: bool = False) -> N
         stack = Stack(layers)
         is_captured = with_graphs and model.device.type == "cuda"
         plain = Plain(stack, offloads_inputs=offloads_inputs)
-        model.fast_runner = Captured(plain, model, Recorder(), measured) if is_captured else plain
+        model.fast_runner = Captured(plain, model, Recorder(model.device), measured) if is_captured else plain
 
 
 def may_capture(model: Any) -> bool:
@@ -288,17 +289,25 @@ CAPTURING = threading.Lock()
 it."""
 
 
+@cache
+def capture_stream(device: torch.device) -> Any:
+    """The stream on which graphs of a device are captured: PyTorch's own belongs to the device of the first capture."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
 class Recorder:
     """Captures CUDA graphs that share one memory pool. They may, because they never run at the same time."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._made: weakref.WeakSet[torch.cuda.CUDAGraph] = weakref.WeakSet()
 
     def __call__(self, work: Callable[[], Any]) -> Replay:
         graph = torch.cuda.CUDAGraph()
         pool = next((other.pool() for other in self._made), None)  # of a live graph: a pool dies with its last graph
         # Only this thread: others may allocate meanwhile, and the backward pass runs in a thread of autograd's.
-        with CAPTURING, torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+        stream = capture_stream(self._device)
+        with CAPTURING, torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
             work()
         self._made.add(graph)
         return graph.replay

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 
@@ -21,6 +23,11 @@ def device_of(profile: Profile) -> torch.device:
     if wanted == "auto":
         wanted = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(wanted)
+
+
+def on_device(device: torch.device) -> AbstractContextManager[Any]:
+    """Inside, `device` is the current GPU of this thread: kernels are launched and captured there. Nothing on a CPU."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def set_up_torch(profile: Profile, *, isolate: bool) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers import StaticCache
 from transformers.cache_utils import StaticLayer, StaticSlidingWindowLayer
 
-from workers.models.fast_graphs import CAPTURING
+from workers.models.fast_graphs import CAPTURING, capture_stream
 from workers.rollout.engine import Decode, EngineUnavailable, Request, Rollout, Sampling, choose, draw_uniforms
 from workers.rollout.graph.capture import warming_stream
 from workers.rollout.hf import HfEngine
@@ -239,6 +239,6 @@ class _Steps:
                 self._step()  # lets libraries allocate their workspaces
             torch.cuda.current_stream().wait_stream(stream)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, stream=capture_stream(device), capture_error_mode="thread_local"):
                 self._step()
         return graph.replay

@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -44,6 +46,25 @@ class Recorder:
                 work()
 
         return replay
+
+
+def test_a_graph_is_captured_on_a_stream_of_its_own_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's default one is that of whichever device captured first; another device's graph would hold nothing."""
+    streams: list[Any] = []
+
+    def graph(*_: object, stream: Any, **__: object) -> AbstractContextManager[None]:
+        streams.append(stream)
+        return nullcontext()
+
+    fast_graphs.capture_stream.cache_clear()
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: (device, object()))
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", MagicMock)
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    devices = [torch.device("cuda", index) for index in (1, 0, 1)]
+    for device in devices:
+        fast_graphs.Recorder(device)(lambda: None)
+    fast_graphs.capture_stream.cache_clear()
+    assert [device for device, _ in streams] == devices and streams[0] is streams[2]
 
 
 def captured(model: Any, *, is_waiting: bool = True) -> tuple[Captured, Recorder]:

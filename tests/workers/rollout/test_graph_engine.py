@@ -7,7 +7,9 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -55,6 +57,46 @@ def test_row_41_rows_that_leave_and_enter_get_what_they_would_get_alone(max_rows
     found = engine.generate(MANY, sampling)
     assert ids(found) == ids(NativeEngine(model).generate(MANY, sampling))
     assert len({len(one.completion_ids) for one in found}) > 5
+
+
+def test_each_operation_runs_while_the_engine_s_device_is_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are launched and graphs captured on the current device, which may be the trainer's."""
+    inside: list[torch.device] = []
+
+    @contextmanager
+    def on_device(device: torch.device) -> Iterator[None]:
+        inside.append(device)
+        yield
+        inside.pop()
+
+    class Watched(TorchOperations):
+        calls = 0
+
+        def project(self, *arguments: Any) -> Any:
+            assert inside
+            Watched.calls += 1
+            return super().project(*arguments)
+
+    def operations_for(device: torch.device) -> Watched:
+        assert inside
+        return Watched()
+
+    monkeypatch.setattr("workers.rollout.graph.engine.on_device", on_device)
+    monkeypatch.setattr("workers.rollout.graph.engine.operations_for", operations_for)
+    engine = GraphEngine(tiny_model(), decode)
+    sampling, over = Sampling(max_new_tokens=4), Future[tuple[int, ...]]()
+    over.set_result(())
+    counts = []
+    for call in (
+        lambda: engine.generate(REQUESTS, sampling),
+        lambda: engine.stream(REQUESTS, sampling, None),
+        lambda: engine.converse(REQUESTS, sampling, lambda number, reply: over),
+        lambda: engine.rehearse(REQUESTS, sampling),
+    ):
+        call()
+        counts.append(Watched.calls)
+        assert not inside
+    assert counts == sorted(set(counts)) and counts[0] > 0
 
 
 def test_row_40_log_probs_are_the_trainer_s_and_greedy_ids_are_those_of_the_model() -> None:

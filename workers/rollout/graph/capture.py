@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from workers.models.fast_graphs import CAPTURING
+from workers.models.fast_graphs import CAPTURING, capture_stream
 from workers.rollout.graph.lookup import Lanes
 from workers.rollout.graph.state import State
 from workers.rollout.graph.step import Operations, decode_step, lookup_step
@@ -74,7 +74,8 @@ class Steps:
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         # Only this thread: another may query an exchange with other GPUs meanwhile.
-        with CAPTURING, torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        on = capture_stream(self._device)
+        with CAPTURING, torch.cuda.graph(graph, pool=self._pool, stream=on, capture_error_mode="thread_local"):
             step()
         self._pool = graph.pool()
         self._state.active.copy_(active)
@@ -83,6 +84,6 @@ class Steps:
 
 @cache
 def warming_stream(device: torch.device) -> Any:
-    """The stream for trial steps, one per process. cuBLAS keeps a workspace (32 MiB on Hopper) for each stream it has
+    """The stream for trial steps, one per device. cuBLAS keeps a workspace (32 MiB on Hopper) for each stream it has
     seen, and PyTorch hands out 32 streams in turn."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

@@ -25,6 +25,7 @@ from profiles import capture
 from profiles.shapes import shape_of
 from workers.failures import is_out_of_memory
 from workers.models.plain import described, reason_of
+from workers.models.torch_setup import on_device
 from workers.rollout.conversation import Talks
 from workers.rollout.decoder import Decoder
 from workers.rollout.engine import (
@@ -146,7 +147,8 @@ class GraphEngine:
         self._overcommit, self._guesses = overcommit, guesses
         self._decoder = Decoder(model)
         self._stop_ids = sorted(stop_ids_of(model))
-        self._operations: Operations = operations_for(model.device)
+        with on_device(model.device):  # another may be the current one: the engine's is not always the trainer's
+            self._operations: Operations = operations_for(model.device)
         self._weights: Weights | None = None
         self._state: State | None = None
         self._steps: Steps | None = None
@@ -182,7 +184,8 @@ class GraphEngine:
     @torch.inference_mode()
     def stream(self, requests: Sequence[Request], sampling: Sampling, on_end: OnEnd | None) -> list[Rollout]:
         """The same; calls `on_end` for each rollout at the first check after its end."""
-        return self._work(self._begun(requests, sampling, on_end))
+        with on_device(self.model.device):
+            return self._work(self._begun(requests, sampling, on_end))
 
     def _begun(self, requests: Sequence[Request], sampling: Sampling, on_end: OnEnd | None = None) -> _Work:
         stops = stops_of(sampling, self.decode, self._stop_ids)
@@ -200,7 +203,8 @@ class GraphEngine:
         is new is read. The others decode meanwhile."""
         stops = stops_of(sampling, self.decode, self._stop_ids)
         talks = Talks(requests, sampling.max_new_tokens, respond, on_end)
-        return self._work(_Work(requests, sampling, stops, in_turn(requests)[::-1], talks=talks, done=talks.done))
+        with on_device(self.model.device):
+            return self._work(_Work(requests, sampling, stops, in_turn(requests)[::-1], talks=talks, done=talks.done))
 
     @torch.inference_mode()
     def rehearse(self, requests: Sequence[Request], sampling: Sampling) -> None:
@@ -217,11 +221,12 @@ class GraphEngine:
 
     def _begin_only(self, requests: Sequence[Request], sampling: Sampling) -> None:
         work = self._begun(requests, sampling)
-        state, steps = self._set_up(work)
-        self._round(work, state, steps)
-        if left := list(work.rows):
-            state.active[left] = 0
-            self._free(work, state, left)
+        with on_device(self.model.device):
+            state, steps = self._set_up(work)
+            self._round(work, state, steps)
+            if left := list(work.rows):
+                state.active[left] = 0
+                self._free(work, state, left)
 
     def _work(self, work: _Work) -> list[Rollout]:
         if not work.requests:
