@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 import msgspec
+import pytest
 import torch
 from torch import Tensor
 
@@ -21,7 +22,7 @@ from workers.grpo.prepare import Minibatch, Prepared, prepare
 from workers.grpo.rows import Row
 from workers.grpo.scoring import Sizes, score_rows
 from workers.grpo.update import GroupUpdate
-from workers.models import adapters, optimizer
+from workers.models import adapters, optimizer, random_init
 
 VOCABULARY = 97
 SIZES = Sizes(64, 64, 64)
@@ -109,6 +110,17 @@ def digest_of(tensors: dict[str, Tensor]) -> str:
     for name, tensor in sorted(tensors.items()):
         found.update(name.encode() + tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return found.hexdigest()
+
+
+def write_model(folder: Path) -> Path:
+    """A model of few layers and tokens with the widths of Qwen 2.5 0.5B, whose kernels a GPU compiles; written in a
+    second, where a whole one takes minutes to draw."""
+    shape = {**random_init.ARCHITECTURES["qwen2.5-0.5b"], "num_hidden_layers": 3, "vocab_size": 512}
+    folder.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(random_init.ARCHITECTURES, "few layers", shape)
+        random_init.write("few layers", 0, "bfloat16", folder)
+    return folder
 
 
 class Hook:

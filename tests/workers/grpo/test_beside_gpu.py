@@ -9,7 +9,7 @@ import torch
 from msgspec.structs import replace
 
 from profiles.schema import Adapter, Model, Optimizer, Profile, Sampling
-from tests.workers.grpo.small import sums, write_problems
+from tests.workers.grpo.small import sums, write_model, write_problems
 from tests.workers.grpo.test_beside import beside, coins
 from tests.workers.grpo.test_grpo_worker import checkpoint_of, leave_torch_as_it_was, metrics_of, trained
 from workers.cycle.ahead import Ahead
@@ -19,7 +19,7 @@ __all__ = ["leave_torch_as_it_was"]
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
-    pytest.mark.timeout(400),  # the first of the two runs compiles every kernel
+    pytest.mark.timeout(150),  # the first of the two runs compiles every kernel
 ]
 
 STEPS = 6
@@ -27,10 +27,12 @@ STEPS = 6
 
 
 def profile_of(folder: Path) -> Profile:
+    """Of files that it writes to `folder`."""
     found = beside(coins(write_problems(folder / "sums.jsonl", sums(40))), checkpoint_every=100)
+    path = str(write_model(folder / "model"))
     return replace(
         found,
-        model=Model(prompt_style="verbatim", random_init="qwen2.5-0.5b", dtype="bfloat16", quantization="nf4"),
+        model=Model(path=path, prompt_style="verbatim", dtype="bfloat16", quantization="nf4"),
         adapter=Adapter(rank=16, alpha=32.0, targets=("q_proj", "v_proj"), implementation="own"),
         sampling=Sampling(max_prompt_tokens=32, max_completion_tokens=128),
         grpo=replace(found.grpo, groups_per_step=4, group_size=8),
@@ -57,7 +59,8 @@ def test_two_runs_end_in_the_same_bits_and_both_draw_beside_their_updates(
 
     monkeypatch.setattr(GraphEngine, "stream", draw)
     monkeypatch.setattr(Ahead, "begin", count)
-    ends = [checkpoint_of(trained(tmp_path / name, profile_of(tmp_path), STEPS)) for name in ("one", "two")]
+    profile = profile_of(tmp_path)
+    ends = [checkpoint_of(trained(tmp_path / name, profile, STEPS)) for name in ("one", "two")]
     assert ends[0].digest == ends[1].digest
     assert metrics_of(tmp_path / "one") == metrics_of(tmp_path / "two")
     default = torch.cuda.default_stream().cuda_stream  # the first step of a run has nothing to draw beside
