@@ -194,11 +194,12 @@ def card(profile: Profile, machine: Machine) -> Iterator[Finding]:
 
     Yields nothing if that cannot be determined.
     """
-    gpus = profile.run.gpus
+    gpus = profile.run.cards
     if gpus > 1 and machine.lacks(gpus) and not preflight.on_cpu(profile, machine) and profile.run.device != "cpu":
         there = len(machine.cards or ())
-        fix = f"python -m orchestrator run --profile {profile.name} --set run.gpus={max(1, there)}"
-        yield Finding("gpus", "fail", f"{there} of {gpus} required by run.gpus", fix, ExitCode.GPU)
+        knob, fewer = preflight.fewer_cards(profile, there)
+        fix = f"python -m orchestrator run --profile {profile.name} --set {fewer}"
+        yield Finding("gpus", "fail", f"{there} of {gpus} required by {knob}", fix, ExitCode.GPU)
     verdict = judging.judge(profile, machine)
     plan = verdict.plan
     if plan is None or machine.card is None or plan.usable_bytes is None:

@@ -94,7 +94,7 @@ def judge(profile: Profile, machine: Machine, *, is_new: bool = True) -> Profile
 
 
 def _judged(profile: Profile, machine: Machine, *, is_new: bool) -> ProfileVerdict:
-    card, shape = machine.card_for(profile.run.gpus), shape_for(profile.model)
+    card, shape = machine.card_for(profile.run.cards), shape_for(profile.model)
     usable = card.usable_bytes if card else None
     cap = int(profile.memory.cap_gib * GIB)
     available = min(usable, cap) if usable and cap else usable

@@ -183,7 +183,7 @@ def _one_at_a_time(profile: Profile) -> Iterator[Changes]:
     off: Changes = {"validation.overlap": 0} if profile.validation.overlap else {}
     yield off
     if profile.run.overlap:
-        yield off | {"run.overlap": 0}
+        yield off | {"run.overlap": 0, "run.sampler_device": ""}
 
 
 def _homes_of_moments(profile: Profile) -> Iterator[Changes]:

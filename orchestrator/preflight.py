@@ -50,7 +50,7 @@ def examined(
     if (error := planner.refused_targets(profile, shape_for(profile.model))) is not None:
         raise error
     if card:
-        return judge(profile, a_card_of(card, this_machine().has_vllm, profile.run.gpus), is_new=is_new)
+        return judge(profile, a_card_of(card, this_machine().has_vllm, profile.run.cards), is_new=is_new)
     kind, is_here = worker_kind_of(profile), profile.launch.launcher == "local"
     matters = is_here and profile.run.device != "cpu" and kind.uses_model and not kind.has_own_engine
     if not matters or not (is_only_planned or profile.run.device == "cuda" or shape_for(profile.model) is not None):
@@ -59,8 +59,8 @@ def examined(
     if profile.run.device == "cuda" and machine.has_no_gpu and not is_only_planned:
         raise no_gpu(profile, machine)
     if (
-        profile.run.gpus > 1
-        and machine.lacks(profile.run.gpus)
+        profile.run.cards > 1
+        and machine.lacks(profile.run.cards)
         and not is_only_planned
         and not on_cpu(profile, machine)
     ):
@@ -133,12 +133,20 @@ def no_gpu(profile: Profile, machine: Machine) -> LonghaulError:
 
 def too_few(profile: Profile, machine: Machine, args: argparse.Namespace) -> LonghaulError:
     there = len(machine.cards or ())
+    knob, fewer = fewer_cards(profile, there)
     return LonghaulError(
-        f"profile {profile.name!r} needs {profile.run.gpus} GPUs (run.gpus), but this machine has {there}",
+        f"profile {profile.name!r} needs {profile.run.cards} GPUs ({knob}), but this machine has {there}",
         kept="nothing was started",
-        next_command=f"{command_of(args, ['run.gpus'])} --set run.gpus={max(1, there)}",
+        next_command=f"{command_of(args, [knob])} --set {fewer}",
         exit_code=ExitCode.GPU,
     )
+
+
+def fewer_cards(profile: Profile, there: int) -> tuple[str, str]:
+    """The knob that asks for more GPUs than there are, and the setting that does not. (pure)"""
+    if profile.run.sampler_device:
+        return "run.sampler_device", "run.sampler_device="
+    return "run.gpus", f"run.gpus={max(1, there)}"
 
 
 def too_small(verdict: ProfileVerdict, args: argparse.Namespace) -> LonghaulError:
@@ -251,6 +259,12 @@ def plan_text(verdict: ProfileVerdict, args: argparse.Namespace) -> str:
     if profile.run.ranks > 1:
         lines.insert(1, division(profile))
         if verdict.machine.lacks(profile.run.gpus):
+            lines.append(f"this machine has {len(verdict.machine.cards or ())} GPUs: a run would be refused here")
+    if profile.run.sampler_device:
+        lines.insert(
+            1, f"two cards: rollout is all that {profile.run.sampler_device} holds, the others train on cuda:0"
+        )
+        if verdict.machine.lacks(profile.run.cards):
             lines.append(f"this machine has {len(verdict.machine.cards or ())} GPUs: a run would be refused here")
     if plan.usable_bytes is None:
         lines.append(f"needs {gib(plan.demand.device)} GiB; no card is known here ({harmless(verdict.machine.why)})")

@@ -171,7 +171,10 @@ def rollouts_held(profile: Profile) -> int:
 
 
 def demand_of(profile: Profile, shape: Shape, work: Work | None = None, *, card_bytes: int = 0) -> Demand:
-    """The demand by phase. card_bytes: total memory of the card, of which vLLM takes a share; 0 ignores the share."""
+    """The demand by phase. card_bytes: total memory of the card, of which vLLM takes a share; 0 ignores the share.
+
+    With run.sampler_device the phase `rollout` is all that the second card holds, and the others are the first's.
+    """
     work = work or work_of(profile, shape)
     held = resident(profile, shape)
     parts = {
@@ -180,7 +183,9 @@ def demand_of(profile: Profile, shape: Shape, work: Work | None = None, *, card_
         "score": held | scoring(profile, shape, work),
         "train": held | training(profile, shape, work),
     }
-    if profile.run.overlap:
+    if profile.run.sampler_device:
+        parts["rollout"] = sampler(profile, shape) | rollout(profile, shape, work)
+    elif profile.run.overlap:
         drawing = {f"{BESIDE}{name}": size for name, size in rollout(profile, shape, work).items()}
         parts["train"] |= drawing
         parts["score"] |= {name: drawing[name] for name in KEPT if name in drawing}
@@ -259,6 +264,16 @@ def resident(profile: Profile, shape: Shape) -> dict[str, int]:
     has_copy = each == 2 and not profile.optimizer.offload
     held["copies"] = 4 * trained // ranks if has_copy else 0
     return held | ({"shards": each * trained // ranks} if ranks > 1 else {})
+
+
+def sampler(profile: Profile, shape: Shape) -> dict[str, int]:
+    """The copy of the policy from which a second card draws rollouts (run.sampler_device): nothing that only an update
+    needs."""
+    held = {"weights": resident(profile, shape)["weights"]}
+    if profile.adapter.rank:
+        # Float32 weights, the values that arrive for them, and a 16-bit copy for the engine.
+        held["adapter"] = 10 * trained_parameters(profile, shape)
+    return held
 
 
 def trained_parameters(profile: Profile, shape: Shape) -> int:

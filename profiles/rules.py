@@ -20,6 +20,7 @@ from profiles.suites import FOR_PROBLEMS, SuiteRecord, UnknownSuite, record_of, 
 MAX_POSITIONS = 32_768
 """Longest sequence of any supported model. Catches a typo in a token limit at once instead of after an hour."""
 LONGEST_NAME = 64
+SAMPLER_DEVICES = re.compile(r"cpu|cuda:[1-9][0-9]{0,2}")
 
 
 def name_is_a_file_name(p: Profile) -> Finding | None:
@@ -175,6 +176,22 @@ def overlap_has_one_engine(p: Profile) -> Finding | None:
         return Finding(
             ("run.overlap", *used), 'needs one GPU and sampling.engine = "native" without a fallback; or use 0'
         )
+    return None
+
+
+def sampler_is_a_second_device(p: Profile) -> Finding | None:
+    """Of the trainer's kind: rounding differs between a CPU and a GPU."""
+    run, knob = p.run, "run.sampler_device"
+    if not run.sampler_device:
+        return None
+    if not SAMPLER_DEVICES.fullmatch(run.sampler_device):
+        return Finding(
+            (knob,), 'is "cuda:1" or a later GPU, as the trainer has "cuda:0"; or "cpu" beside run.device=cpu'
+        )
+    if run.overlap == 0 or run.worker not in ("grpo", "azr"):
+        return Finding((knob, "run.overlap", "run.worker"), "needs run.overlap = 1 and the worker azr or grpo")
+    if run.device != "auto" and not run.sampler_device.startswith(run.device):
+        return Finding((knob, "run.device"), "is of another kind than the device that trains")
     return None
 
 
@@ -417,6 +434,7 @@ RULES = (
     inputs_are_kept_alone,
     overlap_has_a_worker,
     overlap_has_one_engine,
+    sampler_is_a_second_device,
     older_tokens_are_corrected,
     overlapped_validation_has_a_worker,
     thinking_needs_a_template,

@@ -55,6 +55,9 @@ class Run(Section, frozen=True):
     overlap: Annotated[Literal[0, 1], FIXED] = 0
     """1: a step's rollouts are drawn beside the update before it, with the weights before that update, and importance
     weights correct them. For `azr` and `grpo` on one GPU; docs/grpo.md."""
+    sampler_device: Annotated[str, FREE] = ""
+    """With `overlap`: a second GPU, such as `cuda:1`, that holds a copy of the policy and draws all rollouts; `cpu`
+    beside a trainer on the CPU. Empty: the trainer's own device draws them."""
     hosts: Annotated[Positive, FREE] = 1
     """Hosts that train together, with `gpus` each; more than one needs a launcher that gives them, such as `slurm`."""
 
@@ -62,6 +65,12 @@ class Run(Section, frozen=True):
     def ranks(self) -> int:
         """Processes that train together, one for each GPU of each host."""
         return self.hosts * self.gpus
+
+    @property
+    def cards(self) -> int:
+        """GPUs that a host needs: those that train, and all up to the one that draws rollouts."""
+        kind, _, number = self.sampler_device.partition(":")
+        return max(self.gpus, int(number) + 1) if kind == "cuda" and number.isdecimal() else self.gpus
 
 
 class Model(Section, frozen=True):

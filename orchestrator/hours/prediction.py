@@ -55,7 +55,8 @@ class Prediction(Struct, frozen=True):
 def key_of(profile: Profile, card: str) -> str:
     """Names the work of a step and the machine, in a few letters."""
     run = profile.run
-    parts = [run.worker, run.device, run.gpus, run.hosts, run.threads, run.deterministic]
+    parts: list[object] = [run.worker, run.device, run.gpus, run.hosts, run.threads, run.deterministic]
+    parts += [run.overlap, run.sampler_device] if run.overlap else []
     sections = (profile.model, profile.adapter, profile.sampling, profile.azr, profile.grpo, profile.data.names)
     sizes = (profile.optimizer.micro_batch_size, profile.optimizer.row_tokens, profile.optimizer.updates_per_step)
     text = msgspec.json.encode([parts, sections, sizes, card, os.uname().nodename, os.cpu_count()])

@@ -183,7 +183,7 @@ def request(profile: Profile, token: str, directory: AttemptDir) -> dict[str, An
     """Body of a job's submission."""
     launch, run = profile.launch, profile.run
     # An engine such as verl asks Ray for its GPUs itself. A job that asks for nothing at all is placed on the head.
-    gpus = 0 if run.device == "cpu" or worker_kind_of(profile).has_own_engine else run.gpus
+    gpus = 0 if run.device == "cpu" or worker_kind_of(profile).has_own_engine else run.cards
     found: dict[str, Any] = {
         "entrypoint": f"exec bash {shlex.quote(str(directory.job_script.resolve()))}",
         "submission_id": token,

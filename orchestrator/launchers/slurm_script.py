@@ -153,7 +153,7 @@ def options(
         f"--signal=B:USR1@{margin_s}",
     ]
     if run.device != "cpu":
-        found.append(f"--gpus-per-node={run.gpus}")
+        found.append(f"--gpus-per-node={run.cards}")
     if launch.time_limit_minutes:
         found.append(f"--time={launch.time_limit_minutes}")
     found.append(f"--cpus-per-task={launch.cpus_per_node}" if launch.cpus_per_node else "--exclusive")

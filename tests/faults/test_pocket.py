@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -115,15 +116,25 @@ def test_an_engine_that_goes_wrong_amid_a_cycle_ends_the_run_with_80_and_the_hea
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_self_play_drawn_beside_an_update_outlives_kills_of_worker_and_master(tmp_path: Path) -> None:
-    """The worker before the update of step 3, the master once the rollouts of step 4 are there."""
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param(("run.overlap=1",), id="one device"),
+        pytest.param(("run.overlap=1", "run.device=cpu", "run.sampler_device=cpu"), id="two devices"),
+    ],
+)
+def test_self_play_drawn_beside_an_update_outlives_kills_of_worker_and_master(
+    settings: Sequence[str], tmp_path: Path
+) -> None:
+    """The worker before the update of step 3, the master once the rollouts of step 4 are there. On a second device too,
+    with the bytes of a run on one."""
     with scene(tmp_path / "unbroken") as unbroken, scene(tmp_path / "killed") as killed:
         unbroken.launch_and_end(command(unbroken, "run.overlap=1"), code=0)
-        master = killed.launch(command(killed, "run.overlap=1"), "worker.before_update:3:kill")
+        master = killed.launch(command(killed, *settings), "worker.before_update:3:kill")
         master.wait_for(rollouts_of(killed, 4))
         master.kill()
         killed.wait_until_nobody_is_left()
-        killed.launch_and_end(command(killed, "run.overlap=1"), code=0)
+        killed.launch_and_end(command(killed, *settings), code=0)
         assert killed.attempts()[0][0] == "failed"
         assert (killed.head_step(), digest(killed)) == (4, digest(unbroken))
         shares = killed.rows("SELECT json_extract(metrics, '$.older_share') FROM trained_steps ORDER BY step")

@@ -142,12 +142,19 @@ def test_rollouts_that_take_several_steps_outlive_kills_of_worker_and_master(tmp
 BESIDE = (*(one for one in SETTINGS if not one.startswith("grpo.sent")), "run.overlap=1")
 
 
+SAMPLED = (*BESIDE, "run.device=cpu", "run.sampler_device=cpu")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_rollouts_drawn_beside_an_update_outlive_kills_of_worker_and_master(tmp_path: Path) -> None:
+@pytest.mark.parametrize("settings", [pytest.param(BESIDE, id="one device"), pytest.param(SAMPLED, id="two devices")])
+def test_rollouts_drawn_beside_an_update_outlive_kills_of_worker_and_master(
+    settings: Sequence[str], tmp_path: Path
+) -> None:
+    """Of a second device too, and with the bytes of a run on one."""
     whole = end_of(tmp_path / "unbroken", BESIDE)
     with scene(tmp_path / "run") as run:
-        kill_worker_and_master(run, BESIDE)
+        kill_worker_and_master(run, settings)
         assert (run.head_step(), digest(run)) == (4, whole)
         shares = run.rows("SELECT json_extract(metrics, '$.older_share') FROM trained_steps ORDER BY step")
         assert shares == [(None,), (1.0,), (1.0,), (1.0,)]

@@ -115,6 +115,9 @@ def test_fewer_gpus_than_the_profile_asks_for_are_a_failure() -> None:
     machine = Machine((Card("one", 24 * GIB),))
     findings = list(doctor.card(load_profile("azr-3b-qlora", ["run.gpus=2"]).profile, machine))
     assert [(one.check, one.state, one.exit_code) for one in findings[:1]] == [("gpus", "fail", ExitCode.GPU)]
+    sampled = load_profile("azr-3b-qlora", ["run.overlap=1", "run.sampler_device=cuda:1"]).profile
+    (two, *_) = doctor.card(sampled, machine)
+    assert two.detail == "1 of 2 required by run.sampler_device" and two.fix.endswith("--set run.sampler_device=")
     on_cpu = load_profile("azr-3b-qlora-debug", ["run.gpus=2"]).profile
     assert not list(doctor.card(on_cpu, Machine(())))
 

@@ -56,6 +56,9 @@ def test_gpus_of_other_hosts_count_like_those_of_one() -> None:
     assert one == two
 
 
+TWO_CARDS = {"run__overlap": 1, "run__sampler_device": "cuda:1", "sampling__engine": "native", "sampling__fallback": ()}
+
+
 def usable(gigabytes: float) -> int:
     return int((gigabytes - 0.3) * GIB)
 
@@ -76,6 +79,14 @@ def test_a_shipped_profile_fits_the_card_that_it_is_for(name: str) -> None:
         ),
         pytest.param({"validation__overlap": 1}, 12, {"validation.overlap": 0}, id="no validation beside training"),
         pytest.param({"optimizer__micro_batch_size": 16}, 12, {"optimizer.micro_batch_size": 8}, id="half of it"),
+        pytest.param(
+            {**TWO_CARDS, "optimizer__micro_batch_size": 16}, 12,
+            {"optimizer.micro_batch_size": 8}, id="half of it on the card that trains",
+        ),
+        pytest.param(
+            {**TWO_CARDS, "sampling__max_rows": 256}, 12,
+            {"sampling.max_rows": 128}, id="fewer rollouts on the card that draws",
+        ),
         pytest.param({"sampling__max_rows": 256}, 12, {"sampling.max_rows": 128}, id="fewer rollouts side by side"),
         pytest.param(
             {"optimizer__kind": "adamw"}, 8, {"optimizer.micro_batch_size": 1, "sampling.max_rows": 16,

@@ -187,11 +187,25 @@ def test_more_gpus_than_the_machine_has_are_refused_with_what_to_type(tmp_path: 
     assert "this machine has 1 GPUs: a run would be refused here" in plan.out
 
 
+def test_a_card_that_draws_rollouts_is_planned_on_its_own_and_must_be_there(tmp_path: Path) -> None:
+    words = ["--profile", "azr-3b-qlora", "--set", "run.overlap=1", "--set", "run.sampler_device=cuda:1"]
+    cli = Cli(tmp_path, 24000, *words)
+    assert cli.code == ExitCode.GPU and not cli.began
+    assert "needs 2 GPUs (run.sampler_device), but this machine has 1" in cli.err
+    assert cli.err.rstrip().endswith("run --profile azr-3b-qlora --set run.overlap=1 --set run.sampler_device=")
+    plan = Plan(tmp_path, 24000, *words)
+    assert plan.code == 0 and "two cards: rollout is all that cuda:1 holds, the others train on cuda:0" in plan.out
+    assert "this machine has 1 GPUs: a run would be refused here" in plan.out
+
+
 def test_of_several_cards_the_one_with_least_room_decides() -> None:
     machine = Machine((Card("large", 24 * GIB), Card("small", 12 * GIB), Card("smaller", 4 * GIB)))
     profile = load_profile("azr-3b-qlora", ["run.gpus=2"]).profile
     verdict = judge(profile, machine)
     assert verdict.plan is not None and verdict.plan.usable_bytes == machine.cards[1].usable_bytes  # type: ignore[index]
+    sampled = load_profile("azr-3b-qlora", ["run.overlap=1", "run.sampler_device=cuda:2"]).profile
+    plan = judge(sampled, machine).plan
+    assert plan is not None and plan.usable_bytes == machine.cards[2].usable_bytes  # type: ignore[index]
     assert not machine.lacks(3) and machine.lacks(4) and not Machine(None).lacks(4)
 
 

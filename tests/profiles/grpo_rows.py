@@ -14,6 +14,7 @@ WORD_PROBLEMS: Knobs = {
 }  # fmt: skip
 SEGMENTED: Knobs = {**WORD_PROBLEMS, "grpo.segment_tokens": 24}  # of 96
 BESIDE: Knobs = {**WORD_PROBLEMS, "run.overlap": 1}
+ON_A_SECOND: Knobs = {"run.sampler_device": "cuda:1"}
 PLAYED: Knobs = {**WORD_PROBLEMS, "grpo.environment.name": "guess", "grpo.rewards": ("environment",)}
 
 GRPO_ROWS = [
@@ -120,6 +121,13 @@ GRPO_ROWS = [
             ("overlap_has_one_engine", {"sampling.engine": "hf"}, {"sampling.engine": "native"}),
             ("overlap_has_one_engine", {"sampling.fallback": ("hf",)}, {"sampling.fallback": ()}),
             ("overlap_has_one_engine", {"run.gpus": 2}, {"run.gpus": 1}),
+            ("sampler_is_a_second_device", {"run.sampler_device": "gpu"}, {"run.sampler_device": "cuda:1"}),
+            ("sampler_is_a_second_device", {"run.sampler_device": "cuda"}, {"run.sampler_device": "cuda:2"}),
+            ("sampler_is_a_second_device", {"run.sampler_device": "cuda:0"}, {"run.sampler_device": "cuda:10"}),
+            ("sampler_is_a_second_device", {"run.sampler_device": "cuda:1\n"}, {"run.sampler_device": "cpu"}),
+            ("sampler_is_a_second_device", {**ON_A_SECOND, "run.overlap": 0}, ON_A_SECOND),
+            ("overlap_has_one_engine", {**ON_A_SECOND, "run.gpus": 2}, ON_A_SECOND),
+            ("sampler_is_a_second_device", {**ON_A_SECOND, "run.device": "cpu"}, {**ON_A_SECOND, "run.device": "cuda"}),
         )
     ),
     pytest.param(

@@ -213,3 +213,26 @@ def test_rollouts_that_are_drawn_beside_an_update_need_their_memory_beside_its_o
     assert both.phases["rollout"] == drawing and both.worst == "train"
     kept = sum(apart.parts["rollout"][name] for name in ("cache", "graph"))
     assert sum(both.parts["score"].values()) >= stays + kept
+
+
+@pytest.mark.parametrize("worker", ["grpo", "azr"])
+def test_a_card_that_draws_holds_the_weights_and_the_rollouts_and_the_other_trains_as_if_alone(worker: str) -> None:
+    profile = own(adapter=Adapter(rank=16, targets=("q_proj", "v_proj")))
+    one = replace(profile, run=replace(profile.run, worker=worker))
+    two = replace(one, run=replace(one.run, overlap=1, sampler_device="cuda:1"))
+    alone, both = demand_of(one, R1), demand_of(two, R1)
+    assert {name: both.parts[name] for name in ("load", "train")} == {
+        name: alone.parts[name] for name in ("load", "train")
+    }
+    assert both.parts["score"].keys() == {"weights", "moments", "adapter", "activations", "logits", "mask"}
+    assert both.parts["rollout"] == {name: size for name, size in alone.parts["rollout"].items() if name != "moments"}
+    assert both.devices["rollout"] - int(1.08 * both.phases["rollout"]) == both.context  # its own
+
+
+def test_a_second_card_holds_weights_that_are_all_trained_once_and_nothing_of_the_optimiser() -> None:
+    profile = own()
+    full = replace(profile, adapter=replace(profile.adapter, rank=0), run=replace(profile.run, overlap=1))
+    two = replace(full, run=replace(full.run, sampler_device="cuda:1"))
+    found = demand_of(two, R1).parts["rollout"]
+    assert found["weights"] == demand_of(full, R1).parts["load"]["weights"]
+    assert not {"moments", "copies", "adapter"} & found.keys()

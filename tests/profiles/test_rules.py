@@ -17,6 +17,7 @@ from tests.profiles.verl_rows import VERL_ROWS
 
 Knobs = dict[str, Any]
 TWO: Knobs = {"run.gpus": 2}
+FAKE: Knobs = {"run.worker": "fake", "validation.suites": ("fake",)}
 BASE: Knobs = {"model.prompt_style": "azr", "model.path": "models/base"}
 
 
@@ -65,6 +66,11 @@ BASE: Knobs = {"model.prompt_style": "azr", "model.path": "models/base"}
             for rule, wrong, right in (
                 ("overlap_has_one_engine", {"sampling.engine": "hf"}, {"sampling.engine": "native"}),
                 ("older_tokens_are_corrected", {"optimizer.tis_cap": 0.0}, {"optimizer.tis_cap": -1.0}),
+                (
+                    "sampler_is_a_second_device",
+                    {"run.sampler_device": "cuda:1", "run.overlap": 0},
+                    {"run.sampler_device": "cuda:1"},
+                ),
             )
         ),
         *(
@@ -75,6 +81,12 @@ BASE: Knobs = {"model.prompt_style": "azr", "model.path": "models/base"}
                 id=f"validation beside a worker with {wrong}",
             )
             for wrong in ({"launch.launcher": "slurm"}, TWO)
+        ),
+        pytest.param(
+            "sampler_is_a_second_device",
+            {**FAKE, "run.overlap": 1, "run.sampler_device": "cuda:1"},
+            {**FAKE, "run.overlap": 1},
+            id="a sampler of two floats",
         ),
         pytest.param(
             "rollouts_fill_the_updates",

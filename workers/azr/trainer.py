@@ -196,7 +196,8 @@ class AzrTrainer:
         return selfplay.collect_from(step, [self._source[one] for one in numbers], following)
 
     def draw_beside(self, ahead: Ahead) -> None:
-        self._stream.open(self._replica.engine.engine, self._model.device)
+        ahead.reads_copy = self._replica.sampler is not None
+        self._stream.open(self._replica.engine.engine, self._replica.drawn_model.device, self._replica.renew_sampler)
         self._update.beside = ahead
 
     def collect_after(self, step: int, records: Sequence[Record]) -> Callable[[], list[Record]]:

@@ -229,7 +229,7 @@ class PolicyUpdate:
         norm = self.parallel.clip(self._optimizer, self._model, self._knobs.max_grad_norm)
         is_finite = bool(torch.isfinite(norm)) and math.isfinite(sums.loss)
         if is_finite:
-            self.beside.finish()
+            self.beside.before_change()
             with applied_once("the optimiser's step"):
                 self._optimizer.step()
             self.parallel.changed()

@@ -1,8 +1,8 @@
 """Draws a step's rollouts in a thread, while the update of the step before computes its gradient.
 
-`begin` comes when that update needs nothing but its gradient, `finish` before a weight changes: both read the same
-weights, so none is copied. What was drawn is a file of each checkpoint, so a resumed run trains on the same rollouts as
-an unbroken one.
+`begin` comes when that update needs nothing but its gradient, `before_change` before a weight changes: both read the
+same weights, so none is copied. From a copy of them, rollouts are drawn beside all of the update. What was drawn is a
+file of each checkpoint, so a resumed run trains on the same rollouts as an unbroken one.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ class Ahead:
         self._now = _Saved()
         self._draw: Draw | None = None
         """The plan, until it has been carried out."""
+        self.reads_copy = False
+        """Whether rollouts are drawn from a copy of the weights, which no update changes."""
         self._under_way: Future[list[Record]] | None = None
         self._thread = ThreadPoolExecutor(1, "ahead")
         """One for the life of the worker: processes that it starts may end with the thread that started them."""
@@ -71,6 +73,8 @@ class Ahead:
         """`draw` gives the rollouts of `step`. It runs in another thread, and may run again if it fails."""
         self.clear()
         self._now, self._draw = _Saved(step), draw
+        if self.reads_copy:
+            self.begin()
 
     def begin(self) -> None:
         """Start what is planned, unless it is under way or was drawn."""
@@ -93,13 +97,18 @@ class Ahead:
             del under_way  # an error holds this frame, and must not hold itself
         self._draw = None
 
+    def before_change(self) -> None:
+        """Call it before the weights of an update change. As `finish`, unless rollouts are drawn from a copy."""
+        if not self.reads_copy:
+            self.finish()
+
     def wait(self) -> None:
         """The same after an error of the update, which will be repeated: one of the thread comes again then."""
         with suppress(Exception):
             self.finish()
 
     def complete(self) -> None:
-        """Draw what is planned and was not drawn: the update changed no weight."""
+        """Wait for what is planned; draw it if nothing has begun it, as where the update changed no weight."""
         self.begin()
         self.finish()
 

@@ -106,12 +106,12 @@ class Overlapping(Protocol):
 
     def draw_beside(self, ahead: Ahead) -> None:
         """Called once, after `build`. From then on `update` calls `ahead.begin` when all but its gradient is computed,
-        and `ahead.finish` before any weight changes. Refuses if its rollouts cannot be drawn from a thread."""
+        and `ahead.before_change` before any weight changes. Refuses if its rollouts cannot be drawn from a thread."""
 
     def collect_after(self, step: int, records: Sequence[Record]) -> Callable[[], list[Record]]:
         """A function that collects the rollouts of `step`, which follows the one with `records`, with the weights of
-        its time. Other threads may call it, while `update` computes a gradient. Changes no state. May raise
-        Exhausted."""
+        its time. Other threads may call it, while `update` computes a gradient, and after that where
+        `ahead.reads_copy`. Changes no state. May raise Exhausted."""
 
 
 def train(attempt: Attempt, trainer: Trainer) -> Result:

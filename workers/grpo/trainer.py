@@ -246,7 +246,8 @@ class GrpoTrainer:
         return collect(self._asker, order, step, stage)
 
     def draw_beside(self, ahead: Ahead) -> None:
-        self._stream.open(self._replica.engine.engine, self._model.device)
+        ahead.reads_copy = self._replica.sampler is not None
+        self._stream.open(self._replica.engine.engine, self._replica.drawn_model.device, self._replica.renew_sampler)
         self._update.beside = ahead
 
     def collect_after(self, step: int, records: Sequence[Record]) -> Callable[[], list[Record]]:

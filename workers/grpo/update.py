@@ -169,7 +169,7 @@ class GroupUpdate:
         is_unmoved = not self._sums.grad_norms  # after an update, differences say nothing about the engine
         is_finite = bool(torch.isfinite(norm)) and math.isfinite(loss)
         if is_finite:
-            self.beside.finish()
+            self.beside.before_change()
             with applied_once("the optimiser's step"):
                 self._optimizer.step()
             self.parallel.changed()

@@ -62,20 +62,20 @@ class CudaGauge:
 
     unit = "allocated"
 
-    def __init__(self, held: Callable[[], int] = lambda: 0) -> None:
-        """held: permanent bytes, whose growth is not a leak."""
-        self._held = held
+    def __init__(self, held: Callable[[], int] = lambda: 0, device: torch.device | None = None) -> None:
+        """held: permanent bytes, whose growth is not a leak. device: None: the current one."""
+        self._held, self._device = held, device
 
     def reset(self) -> None:
-        torch.cuda.reset_peak_memory_stats()
+        torch.cuda.reset_peak_memory_stats(self._device)
 
     def read(self) -> Reading:
-        free, total = torch.cuda.mem_get_info()
+        free, total = torch.cuda.mem_get_info(self._device)
         held = self._held()
         return Reading(
-            torch.cuda.memory_allocated() - held,
-            torch.cuda.max_memory_allocated(),
-            torch.cuda.max_memory_reserved(),
+            torch.cuda.memory_allocated(self._device) - held,
+            torch.cuda.max_memory_allocated(self._device),
+            torch.cuda.max_memory_reserved(self._device),
             total - free,
             held,
         )
@@ -112,11 +112,13 @@ class Peak:
 
 @dataclass
 class Memory:
-    """Peaks of a step's phases. expected: the planner's bytes for a phase's largest shapes."""
+    """Peaks of a step's phases. expected: the planner's bytes for a phase's largest shapes. elsewhere: gauges of phases
+    that another device computes."""
 
     gauge: Gauge
     warn: Callable[[str], None] = log.warning
     expected: Mapping[str, int] = field(default_factory=dict)
+    elsewhere: Mapping[str, Gauge] = field(default_factory=dict)
     _open: list[Peak] = field(default_factory=list)
     _peaks: dict[str, Peak] = field(default_factory=dict)
     _settled: dict[str, int] = field(default_factory=dict)
@@ -127,6 +129,10 @@ class Memory:
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Measure the block, and mark an error that leaves it with `name`. Phases may be nested."""
+        if (gauge := self.elsewhere.get(name)) is not None:
+            with self._phase_elsewhere(name, gauge):
+                yield
+            return
         if self._open:
             self._open[-1].add(self.gauge.read())
         mine = Peak()
@@ -146,6 +152,18 @@ class Memory:
             if self._open:
                 self.gauge.reset()
             cap.tighten()
+
+    @contextmanager
+    def _phase_elsewhere(self, name: str, gauge: Gauge) -> Iterator[None]:
+        """It counts in no phase around it."""
+        gauge.reset()
+        try:
+            yield
+        except Exception as error:
+            mark_phase(error, name)
+            raise
+        finally:
+            self._peaks.setdefault(name, Peak()).add(gauge.read())
 
     def peaks(self) -> dict[str, Peak]:
         """Peaks of the phases since the last `take` or `forget`."""
@@ -224,15 +242,23 @@ class Memory:
 
 
 def memory_of(
-    profile: Profile, model: Any, warn: Callable[[str], None] = log.warning, held: Callable[[], int] = lambda: 0
+    profile: Profile,
+    model: Any,
+    warn: Callable[[str], None] = log.warning,
+    held: Callable[[], int] = lambda: 0,
+    held_by_sampler: Callable[[], int] = lambda: 0,
 ) -> Memory:
-    """Measures a trainer of `model` under `profile`. held: as in `CudaGauge`."""
+    """Measures a trainer of `model` under `profile`, and rollouts on their own GPU. held, held_by_sampler: as in
+    `CudaGauge`, of the trainer's device and of the other."""
     if model.device.type != "cuda":
         return Memory(HostGauge(), warn)
     expected: Mapping[str, int] = {}
     with suppress(KeyError, AttributeError):  # an architecture that names its sizes differently
         expected = expected_of(demand_of(profile, shape_of(model.config.to_dict())))
-    return Memory(CudaGauge(held), warn, expected)
+    elsewhere: Mapping[str, Gauge] = {}
+    if profile.run.sampler_device:
+        elsewhere = {ROLLOUT: CudaGauge(held_by_sampler, torch.device(profile.run.sampler_device))}
+    return Memory(CudaGauge(held), warn, expected, elsewhere)
 
 
 def expected_of(demand: Demand) -> dict[str, int]:

@@ -34,6 +34,7 @@ from workers.ranks.own_work import OwnWork
 from workers.rollout.engine import OnEnd, Rollout
 from workers.rollout.free_rows import widen
 from workers.rollout.probe import probe
+from workers.rollout.sampler import sampler_of
 from workers.rollout.select import Warn, engine_of
 
 log = logging.getLogger("worker")
@@ -75,7 +76,7 @@ class Replica:
         if setting.isolate:  # fault isolation reads every number, which a CUDA graph does not allow
             fast_graphs.allow(self.model, with_graphs=False)
         self._may_capture = fast_graphs.may_capture(self.model)
-        self.memory = memory_of(profile, self.model, setting.warn, self._held_bytes)
+        self.memory = memory_of(profile, self.model, setting.warn, self._held_bytes, lambda: self.engine.cache_bytes)
         self._reductions = setting.reductions
         self.group = setting.join(device)
         if self.group.size > 1:
@@ -83,8 +84,9 @@ class Replica:
         self.parallel = parallel_of(self.model, self.group)
         self.optimizer = optimizer.build(self.model, profile.optimizer, self.parallel.parameters)
         self.state = optimizer.OptimizerState(self.optimizer, self.model, self.parallel.parts)
+        self.sampler = sampler_of(profile, setting.head, self.model)
         self.engine = engine_of(
-            self.model, profile, self.policy.tokenizer, reductions=setting.reductions, warn=setting.warn
+            self.drawn_model, profile, self.policy.tokenizer, reductions=setting.reductions, warn=setting.warn
         )
         self._on_end: OnEnd | None = None
         self.update: Any = self.make_update()
@@ -95,7 +97,7 @@ class Replica:
         """Call type -> its handler. A follower understands only these calls."""
         return {
             calls.Generate: self.generate,
-            calls.Rest: lambda _: self.engine.rest(),
+            calls.Rest: lambda _: self.rest(),
             calls.Resize: lambda asked: self.resize(asked.sizes),
             calls.Widen: self.widen,
             calls.SetRows: lambda asked: self.engine.set_rows(asked.rows),
@@ -107,6 +109,23 @@ class Replica:
             calls.TakeFigures: lambda _: self.take_figures(),
         }
 
+    @property
+    def drawn_model(self) -> Any:
+        """The model that the engine reads."""
+        return self.model if self.sampler is None else self.sampler.model
+
+    def rest(self) -> None:
+        """Free what the engine may not keep while the trainer works. On a device of its own, `renew_sampler` does: it
+        may be drawing now."""
+        if self.sampler is None:
+            self.engine.rest()
+
+    def renew_sampler(self) -> None:
+        """Copy the present weights to the sampler, if there is one. Nothing may be drawn meanwhile."""
+        if self.sampler is not None:
+            self.engine.rest()
+            self.sampler.copy_weights()
+
     def do(self, asked: Call[Found]) -> Found:
         """Raises KeyError for a call without a handler."""
         found: Found = self.handlers[type(asked)](asked)
@@ -114,7 +133,7 @@ class Replica:
 
     def _held_bytes(self) -> int:
         """Bytes held across phases: CUDA graphs of passes, and a cache that is kept."""
-        return fast_graphs.held_bytes(self.model) + self.engine.cache_bytes
+        return fast_graphs.held_bytes(self.model) + (self.engine.cache_bytes if self.sampler is None else 0)
 
     def make_update(self) -> Any:
         """The `Update` of the worker's kind."""
@@ -171,7 +190,7 @@ class Replica:
         """Decode as many rollouts side by side as fit into this rank's memory while nothing trains."""
         widen(
             self.engine,
-            self.model,
+            self.drawn_model,
             self.profile,
             prompt_tokens=asked.prompt_tokens,
             answers=asked.answers,
@@ -193,6 +212,7 @@ class Replica:
     def probe(self) -> dict[str, Any]:
         """Run `workers.rollout.probe.probe` on this rank's engine and trainer."""
         row_tokens = row_tokens_for(self.model, self.profile.optimizer.row_tokens)
+        self.renew_sampler()
         with self.parallel.reading():
             return probe(self.model, self.engine, self.profile, row_tokens=row_tokens)
 

@@ -1,8 +1,11 @@
-"""Rollouts beside an update (run.overlap): the engine that can draw them, and the CUDA stream on which it does."""
+"""Rollouts beside an update (run.overlap): the engine that can draw them, and the CUDA stream on which it does.
+
+Of the trainer's own device, or of the one that holds a copy of the policy (`sampler.py`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,10 +26,13 @@ class RolloutStream:
 
     def __init__(self) -> None:
         self._stream: Any = None
+        self._renew: Callable[[], None] = lambda: None
 
-    def open(self, engine: RolloutEngine, device: torch.device) -> None:
-        """Raises LonghaulError (INPUT) where another engine than our own draws: only ours reads the trainer's weights
-        without changing them."""
+    def open(self, engine: RolloutEngine, device: torch.device, renew: Callable[[], None] = lambda: None) -> None:
+        """device: of the weights that the engine reads. renew: brings them up to date, if they are a copy.
+
+        Raises LonghaulError (INPUT) where another engine than our own draws: only ours reads weights without changing
+        them."""
         if not isinstance(engine, NativeEngine | GraphEngine):
             raise LonghaulError(
                 f"run.overlap needs our own rollout engine, and this model is drawn by {type(engine).__name__}",
@@ -34,17 +40,20 @@ class RolloutStream:
                 next_command="python -m orchestrator run --run NEW-NAME --set run.overlap=0",
                 exit_code=ExitCode.INPUT,
             )
+        self._renew, self._device = renew, device
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def follow(self) -> None:
-        """Let rollouts wait for what the trainer has asked for: it may still write the weights."""
+        """Let rollouts read the present weights: renew a copy, and wait for what was asked for, which may write them.
+        Call it while nothing is drawn."""
+        self._renew()
         if self._stream is not None:
-            self._stream.wait_stream(torch.cuda.current_stream())
+            self._stream.wait_stream(torch.cuda.current_stream(self._device))
 
     @contextmanager
     def drawing(self) -> Iterator[None]:
-        """Inside, this thread draws on the stream."""
+        """Inside, this thread draws on the stream, and the stream's device is the current one."""
         if self._stream is None:
             yield
             return

@@ -157,6 +157,9 @@ def test_other_work_and_another_card_are_not_the_same() -> None:
     other = with_values(profile, {"azr.group_size": 4})
     assert key_of(profile, "") == key_of(same, "")
     assert len({key_of(profile, ""), key_of(other, ""), key_of(profile, "NVIDIA H100")}) == 3
+    beside = with_values(profile, {"run.overlap": 1})
+    sampled = with_values(beside, {"run.sampler_device": "cpu"})
+    assert len({key_of(one, "") for one in (profile, beside, sampled)}) == 3
 
 
 def test_nothing_and_damage_are_no_history(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -130,6 +130,8 @@ def test_a_job_asks_for_what_the_profile_says(tmp_path: Path) -> None:
         "entrypoint": f"exec bash {tmp_path}/job.bash", "submission_id": "t",
         "entrypoint_num_cpus": 8, "entrypoint_num_gpus": 4, "entrypoint_memory": 64 * 2**30,
     }  # fmt: skip
+    sampled = Run(device="cuda", worker="grpo", overlap=1, sampler_device="cuda:1")
+    assert request(Profile(name="x", run=sampled), "t", AttemptDir(tmp_path))["entrypoint_num_gpus"] == 2
 
 
 def test_a_job_without_wishes_still_asks_for_a_cpu_so_that_it_need_not_run_on_the_head(tmp_path: Path) -> None:

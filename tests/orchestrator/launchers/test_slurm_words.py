@@ -230,6 +230,11 @@ def test_the_options_name_the_job_so_that_it_is_found_again_and_runs_once(tmp_pa
         assert wanted in given_options
 
 
+def test_the_gpu_that_draws_rollouts_is_asked_for_too(tmp_path: Path) -> None:
+    run = Run(device="cuda", worker="grpo", overlap=1, sampler_device="cuda:1")
+    assert "--gpus-per-node=2" in options(Profile(name="x", run=run), "t", AttemptDir(tmp_path), [], 120)
+
+
 def test_the_master_s_own_environment_does_not_enter_the_job_by_itself(tmp_path: Path) -> None:
     assert "--export=NIL" in options(Profile(name="x"), "t", AttemptDir(tmp_path), [], 120)
 

@@ -124,6 +124,20 @@ def test_a_run_ends_in_the_same_bits_from_each_of_its_checkpoints(tmp_path: Path
     assert_same_bits_from_each_checkpoint(tmp_path / "run", several, sandbox)
 
 
+def test_a_run_that_draws_from_a_copy_ends_in_the_bits_of_one_that_does_not(tmp_path: Path, sandbox: Sandbox) -> None:
+    """Also from each of its checkpoints."""
+    found = beside()
+    profile = replace(found, optimizer=replace(found.optimizer, updates_per_step=2))
+    sampled = replace(profile, run=replace(profile.run, sampler_device="cpu"))
+    assert_same_bits_from_each_checkpoint(tmp_path / "sampled", sampled, sandbox)
+    trained(tmp_path / "alone", profile, sandbox)
+    ours, theirs = (
+        [event.data["digest"] for event in h.events_at(tmp_path / name / "cycles/0001/attempt-1", "checkpoint")]
+        for name in ("sampled", "alone")
+    )
+    assert ours == theirs and len(ours) == STEPS
+
+
 def test_so_does_a_run_on_a_file_of_tasks_which_come_in_its_order(tmp_path: Path, sandbox: Sandbox) -> None:
     source = write(tmp_path / "t.jsonl", *(line(program, "'uvw'") for program in PROGRAMS))
     profile = beside(azr=Azr(proposals_per_task=2, group_size=2, seed_tasks=50), data=Data(tasks=str(source)))

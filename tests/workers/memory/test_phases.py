@@ -77,6 +77,22 @@ def test_a_phase_inside_another_counts_for_both() -> None:
     assert mib(memory.take())["train/allocated"] == 400
 
 
+def test_a_phase_of_another_card_is_measured_there_and_counts_in_no_phase_around_it() -> None:
+    here, there = Script(), Script()
+    memory = Memory(here, elsewhere={"rollout": there})
+    there.be(900, 20)
+    with memory.phase("train"):
+        here.be(70)
+        with memory.phase("rollout"):
+            there.be(500, 20)
+            here.be(80)
+    found = mib(memory.take())
+    assert (found["rollout/allocated"], found["train/allocated"]) == (500, 80)
+    with pytest.raises(torch.OutOfMemoryError) as caught, memory.phase("rollout"):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    assert phase_of(caught.value) == "rollout"
+
+
 def test_a_phase_that_comes_twice_in_a_step_has_its_highest_peak() -> None:
     memory, gauge, _ = measured()
     for peak in (300, 200):
