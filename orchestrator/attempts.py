@@ -69,7 +69,11 @@ class Attempts:
     def start(self, action: Train | Validate, history: History, now: float, utc: float) -> None:
         """Plan the attempt, take a worker and start it."""
         self.doubtful = []
-        ahead = self.pool.take_prepared(lambda one: self.is_as_prepared(one, action, history))
+        if isinstance(action, Train):
+            self.name_head(action, history)
+        ahead = None
+        if self.pool.loading is None:  # else it is for the cycle that follows this validation
+            ahead = self.pool.take_prepared(lambda one: self.is_as_prepared(one, action, history))
         action, role = ahead.action if ahead is not None else self.numbered(action), role_of(action)
         if isinstance(action, Train):
             self.store.plan_cycle(action.cycle, action.phase, action.first_step, action.end_step, action.reseed, utc)
@@ -121,15 +125,43 @@ class Attempts:
         durable.write_file(directory.spec, msgspec.json.encode(spec))
         return directory, spec
 
+    def load(self, action: Train, history: History, now: float) -> None:
+        """Let a standby load the model for an attempt, while the cycle before trains."""
+        self.begin(action, history, now, waits_for_head=True)
+        if (loading := self.pool.loading) is not None:
+            self.screen.say(f"cycle {action.cycle}: loads ahead ({loading.worker.handle})")
+
     def prepare(self, action: Train, history: History, now: float) -> None:
-        """Let the standby begin an attempt ahead, while a cycle is validated."""
+        """Let an attempt begin ahead, while a cycle is validated: by the worker that has loaded the model for it, else
+        by the standby."""
+        self.name_head(action, history)
+        if self.pool.prepared is None:
+            self.begin(action, history, now)
+        if (begun := self.pool.prepared) is not None:
+            self.screen.say(f"cycle {action.cycle}: begun ahead ({begun.worker.handle})")
+
+    def begin(self, action: Train, history: History, now: float, *, waits_for_head: bool = False) -> None:
         worker = self.pool.take_standby()
         if worker is None:
             return
         action = self.numbered(action)
         directory, spec = self.ordered(action, history, worker.token)
-        self.pool.prepare(Prepared(worker, action, spec, directory), now)
-        self.screen.say(f"cycle {action.cycle}: begun ahead ({worker.handle})")
+        self.pool.prepare(Prepared(worker, action, spec, directory, waits_for_head), now)
+
+    def name_head(self, action: Train, history: History) -> None:
+        """Tell the worker that loads ahead which checkpoint it trains from; without effect if none does. Dismisses it
+        if it loads for another attempt than `action`."""
+        loading = self.pool.loading
+        if loading is None:
+            return
+        action = replace(action, attempt=loading.action.attempt)
+        spec = self.spec(action, history, loading.worker.token, loading.directory.path)
+        if action != loading.action or msgspec.structs.replace(spec, head=loading.spec.head) != loading.spec:
+            self.pool.dismiss_prepared()
+            return
+        durable.write_file(loading.directory.spec, msgspec.json.encode(spec))
+        crash_point("ahead.named")
+        self.pool.name_head(spec)
 
     def is_as_prepared(self, ahead: Prepared, action: Train | Validate, history: History) -> bool:
         """Whether `action` is the attempt that was started ahead, with the same spec."""
@@ -239,7 +271,8 @@ class Attempts:
         if facts.checkpoint_id != active.newest:
             active.newest = facts.checkpoint_id
             self.screen.say(f"checkpoint of step {facts.step} is durable ({facts.digest[:12]})")
-            for pruned in self.ledger.prune():
+            loading = self.pool.loading
+            for pruned in self.ledger.prune(loading.spec.head if loading is not None else None):
                 self.screen.note_pruned(pruned)
         if message.id:
             self.checkpoint_request.committed(facts)
@@ -318,6 +351,8 @@ class Attempts:
         )
         self.pool.active = None
         self.pool.discard(worker)
+        if failure:
+            self.pool.dismiss_prepared()  # what follows has the memory for itself
         self.note_failed_nodes(active, utc)
         self.read_steps()
         for line in ended.repairs:

@@ -27,7 +27,7 @@ from state.reader import Reader
 from state.recover import Kind, Repair
 from state.states import AttemptState, CycleState
 from state.store import Store
-from workers.contract import Outcome, Result, TaskAnswers
+from workers.contract import CheckpointRef, Outcome, Result, TaskAnswers
 
 STOPPED = "stopped"
 """Failure class of a worker that we ended on request. It does not count as a failure."""
@@ -137,16 +137,16 @@ class Ledger:
         if token:
             ingest_all(self.store, token, self.run.attempt(cycle, attempt).events)
 
-    def prune(self) -> list[str]:
+    def prune(self, read: CheckpointRef | None = None) -> list[str]:
         """Delete the checkpoints that retention does not keep, and rollouts of committed steps.
 
-        Returns the checkpoints' paths.
+        read: one that a worker reads right now, which stays. Returns the checkpoints' paths.
         """
         history = self.reader.history()
         head = history.head
         if head is None:
             return []
-        doomed = self.doomed()
+        doomed = [facts for facts in self.doomed() if read is None or facts.checkpoint_id != read.checkpoint_id]
         for facts in doomed:
             self._delete(facts, head)
         trash.empty(self.run)

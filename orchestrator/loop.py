@@ -39,6 +39,7 @@ from orchestrator.schedule import (
     Wait,
     ending_as_asked,
     expected_after,
+    expected_after_training,
     followers_of,
     next_action,
 )
@@ -127,6 +128,8 @@ class Master:
         """The job that someone cancelled, in words. The master then stops: only a user may start another."""
         self.prepared_beside = ""
         """Token of the validation beside which a worker was last started ahead: once for each."""
+        self.loaded_beside = ""
+        """Token of the training beside which a worker last loaded ahead: once for each."""
         self.next_backup_at = -math.inf
         self.last_turn = clock.monotonic()
         self.last_heartbeat_row = self.last_turn
@@ -470,13 +473,26 @@ class Master:
             is_short = len(pool.standbys) < followers
             pool.warm_up(now, wanted=followers if is_short and may_wait_besides() else 1)
         elif isinstance(active.action, Train):
-            pool.warm_up(now, wanted=2)
-        elif self.prepared_beside != token and pool.standbys and pool.standbys[0].watch.ready:
+            self.load_ahead(active.action, token, now)
+        elif self.prepared_beside != token and (pool.loading or (pool.standbys and pool.standbys[0].watch.ready)):
             self.prepared_beside = token
             if (following := expected_after(self.history, self.profile)) is not None:
                 self.attempts.prepare(following, self.history, now)
         elif pool.prepared is None:
             pool.warm_up(now)
+
+    def load_ahead(self, action: Train, token: str, now: float) -> None:
+        """While a cycle trains: one worker waits to validate it, and another loads the model for the next cycle.
+
+        It takes the memory that the validation will take, and is given up if the training fails."""
+        pool = self.pool
+        pool.warm_up(now, wanted=1 if pool.prepared is not None else 2)
+        if self.loaded_beside == token or len(pool.standbys) < 2 or not all(one.watch.ready for one in pool.standbys):
+            return
+        self.loaded_beside = token
+        following = expected_after_training(action, self.history, self.profile)
+        if following is not None and may_wait_besides():
+            self.attempts.load(following, self.history, now)
 
     def perform(self, action: Action, now: float) -> Stop | None:
         self.waiting_until = None

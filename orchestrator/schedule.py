@@ -218,6 +218,15 @@ def expected_after(history: History, profile: Profile) -> Train | None:
     return following if isinstance(following, Train) else None
 
 
+def expected_after_training(action: Train, history: History, profile: Profile) -> Train | None:
+    """The attempt that follows the cycle in training if that comes to its end and its result changes nothing. None: the
+    run ends, or there is no checkpoint yet with which to load. (pure)"""
+    following = expected_after(history, profile)
+    if following is None or history.head is None:
+        return None
+    return replace(following, first_step=action.end_step, end_step=action.end_step + profile.run.steps_per_cycle)
+
+
 def ending_as_asked(unsaved: AttemptFacts | None, head_step: int) -> Stop:
     """The end of a run that somebody stopped. unsaved: an attempt that failed when it was to save its steps. (pure)"""
     if unsaved is None:

@@ -56,13 +56,16 @@ class Active:
 
 @dataclass(frozen=True)
 class Prepared:
-    """An attempt that was started ahead: while a cycle is validated, its worker trains as far as the first
-    checkpoint. No row tells of it, and nothing that it did counts, unless the attempt is started."""
+    """An attempt that was started ahead: while a cycle trains, its worker loads the model; while that cycle is
+    validated, it trains as far as the first checkpoint. No row tells of it, and nothing that it did counts, unless the
+    attempt is started."""
 
     worker: Worker
     action: Train
     spec: WorkerSpec
     directory: AttemptDir
+    waits_for_head: bool = False
+    """Whether its spec names the head with which it loads, and not yet that from which it trains."""
 
 
 class WorkerPool:
@@ -171,11 +174,24 @@ class WorkerPool:
         self.discard(prepared.worker)
         shutil.rmtree(prepared.directory.path, ignore_errors=True)
 
+    @property
+    def loading(self) -> Prepared | None:
+        """The attempt that was started ahead, while its worker waits for its head."""
+        return self.prepared if self.prepared is not None and self.prepared.waits_for_head else None
+
     def prepare(self, prepared: Prepared, now: float) -> None:
-        """Let the worker begin its attempt, as far as the first checkpoint."""
+        """Let the worker begin its attempt: load the model, or also train as far as the first checkpoint."""
         self.prepared = prepared
-        self.assign(prepared.worker, prepared.spec, prepared.directory, now, message="prepare")
+        message = "load" if prepared.waits_for_head else "prepare"
+        self.assign(prepared.worker, prepared.spec, prepared.directory, now, message)
         prepared.worker.watch = replace(prepared.worker.watch, is_held=True)
+
+    def name_head(self, spec: WorkerSpec) -> None:
+        """Let the worker that loads ahead train, as far as the first checkpoint. spec: its own, with its head, as it is
+        on disk."""
+        assert self.loading is not None
+        self.prepared = replace(self.loading, spec=spec, waits_for_head=False)
+        self.prepared.worker.send(Message(type="prepare", path=str(self.prepared.directory.spec), step=spec.first_step))
 
     def release(self, prepared: Prepared, now: float) -> None:
         """Let it go on."""

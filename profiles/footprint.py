@@ -193,7 +193,7 @@ def demand_of(profile: Profile, shape: Shape, work: Work | None = None, *, card_
         del parts["score"]
     beside = dict.fromkeys(parts, NCCL_BYTES) if profile.run.ranks > 1 else _of_vllm(profile, card_bytes)
     if profile.validation.overlap:
-        beside = dict.fromkeys(parts, _of_validation(profile, shape, work))
+        beside = dict.fromkeys(parts, max(_of_validation(profile, shape, work), _of_loading(profile, shape)))
     return Demand(parts, beside)
 
 
@@ -349,6 +349,13 @@ def _exchange(profile: Profile, shape: Shape) -> dict[str, int]:
 def _of_validation(profile: Profile, shape: Shape, work: Work) -> int:
     """Bytes of the process that validates a cycle, which trains nothing."""
     held = {**resident(profile, shape), "moments": 0, **rollout(profile, shape, work)}
+    return int(FRAGMENTATION * sum(held.values())) + CONTEXT_BYTES
+
+
+def _of_loading(profile: Profile, shape: Shape) -> int:
+    """Bytes of the process that loads for the next cycle while one trains: never beside one that validates. It has
+    compared its model with plain transformers, on some tokens, and waits."""
+    held = {**resident(profile, shape), "dequantised": _dequantised(profile, shape), "graph": GRAPH_BYTES}
     return int(FRAGMENTATION * sum(held.values())) + CONTEXT_BYTES
 
 

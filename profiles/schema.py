@@ -275,8 +275,8 @@ class Validation(Section, frozen=True):
     """Also sample one answer per problem at temperature 1. Its accuracy moves long before the greedy one, a step
     function."""
     overlap: Annotated[Literal[0, 1], FREE] = 0
-    """1: meanwhile the next cycle's worker loads the model and trains, but saves nothing until the result is there.
-    Needs the memory of both; docs/operations.md."""
+    """1: meanwhile the next cycle's worker trains, but saves nothing until the result is there. It has loaded the model
+    before, beside training. Needs the memory of two processes; docs/operations.md."""
 
 
 class Stagnation(Section, frozen=True):

@@ -49,6 +49,7 @@ POINTS = frozenset(
         "recover.after_quarantine",
         "master.ready",
         "attempt.planned",
+        "ahead.named",
         "worker.launched",
         "attempt.spawned",
         "attempt.started",
@@ -61,6 +62,7 @@ POINTS = frozenset(
         # workers/
         "worker.before_ready",
         "worker.after_started",
+        "worker.loaded",
         "worker.rollouts_half",
         "worker.rollouts_done",
         "worker.before_update",

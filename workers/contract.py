@@ -56,7 +56,7 @@ HEARTBEAT_EVERY_S = 2.0
 PAUSED = "paused"
 """Stage of a worker that waits between two steps until somebody resumes the run."""
 HELD = "held"
-"""Stage of a worker that was started ahead and waits until it may save."""
+"""Stage of a worker that was started ahead and waits until it may save, or for the head that it trains from."""
 
 Role = Literal["train", "validate"]
 
@@ -78,8 +78,9 @@ def needs_of(profile: Profile) -> list[Need]:
 class Message(Struct, omit_defaults=True):
     """One line on the control socket, in either direction.
 
-    To the worker: `start` (path: spec.json), `prepare` (the same, but no checkpoint before a `start`), `checkpoint`,
-    `pause` (after the step, until `resume`), `resume`, `stop` (after the step), `abort` (now).
+    To the worker: `start` (path: spec.json), `prepare` (the same, but no checkpoint before a `start`), `load` (the
+    same, but no step before a `prepare`, whose spec.json differs in its head alone), `checkpoint`, `pause` (after the
+    step, until `resume`), `resume`, `stop` (after the step), `abort` (now).
     From it: `ready`, `started`, `heartbeat` (step, stage), `checkpointed` (path, step, digest),
     `event_hint`, `done`, `unsupported`.
     `attempt` is the token that the process was started with: a message with another one is counted and dropped.

@@ -42,10 +42,15 @@ class Requests:
     stop_ids: queue.SimpleQueue[int] = field(default_factory=queue.SimpleQueue)
     stop: threading.Event = field(default_factory=threading.Event)
     start: queue.SimpleQueue[Message | None] = field(default_factory=queue.SimpleQueue)
-    """The `start` or `prepare` message; its path is that of spec.json. None: stopped before starting, or the link
-    ended."""
+    """The `start`, `prepare` or `load` message; its path is that of spec.json. None: stopped before starting, or the
+    link ended."""
+    head: queue.SimpleQueue[Message | None] = field(default_factory=queue.SimpleQueue)
+    """After `load`: the `prepare` message. None as above."""
+    waits_for_head: bool = False
+    """Whether the spec to start with names no more than what to load: the head to train from is still to come."""
     may_save: threading.Event = field(default_factory=_set)
-    """Not set from `prepare` to `start`: nothing that a worker does in between may last, unless it is started."""
+    """Not set from `load` or `prepare` to `start`: nothing that a worker does in between may last, unless it is
+    started."""
     is_paused: bool = False
     news: queue.SimpleQueue[None] = field(default_factory=queue.SimpleQueue)
     """An entry for each request, so that a paused worker wakes up."""
@@ -208,6 +213,7 @@ class Control:
         for line in self._link.lines():
             self._take(line)
         self.requests.start.put(None)
+        self.requests.head.put(None)
 
     def _take(self, line: bytes) -> None:
         try:
@@ -228,7 +234,10 @@ class Control:
             return
         if message.type == "abort":
             os._exit(ExitCode.ABORTED)
-        elif message.type == "prepare":
+        elif message.type == "prepare" and self.requests.waits_for_head:
+            self.requests.head.put(message)
+        elif message.type in ("prepare", "load"):
+            self.requests.waits_for_head = message.type == "load"
             self.requests.may_save.clear()
             self.requests.start.put(message)
         elif message.type == "start" and not self.requests.may_save.is_set():
@@ -243,6 +252,7 @@ class Control:
             self.requests.stop_ids.put(message.id)
             self.requests.stop.set()
             self.requests.start.put(None)  # a standby that waits for its spec ends at once
+            self.requests.head.put(None)
         else:
             self.send(Message(type="unsupported", id=message.id, reason=message.type))
         self.requests.news.put(None)

@@ -7,6 +7,7 @@ entropy mask, the count of updates.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -158,3 +159,26 @@ def test_rollouts_drawn_beside_an_update_outlive_kills_of_worker_and_master(
         assert (run.head_step(), digest(run)) == (4, whole)
         shares = run.rows("SELECT json_extract(metrics, '$.older_share') FROM trained_steps ORDER BY step")
         assert shares == [(None,), (1.0,), (1.0,), (1.0,)]
+
+
+def test_a_worker_that_loads_while_a_cycle_trains_gives_the_bytes_of_one_after_another(tmp_path: Path) -> None:
+    """Its model, its curriculum and all else was restored once before, from another checkpoint."""
+    settings = (*SETTINGS, "run.max_cycles=2", "run.steps_per_cycle=3")
+    with scene(tmp_path / "apart") as run:
+        run.launch_and_end(command(run, settings), code=0)
+        expected = digest(run)
+    with scene(tmp_path / "run") as run:
+        hits = run.root / "hits"
+        master = run.launch(
+            command(run, (*settings, "validation.overlap=1")),
+            "worker.after_update:2:stop",
+            env={"LONGHAUL_CRASHPOINT_LOG": str(hits)},
+        )
+        training = master.wait_for(lambda: re.search(r"cycle 1: train attempt 1.*\(pid (\d+)\)", master.text()))
+        master.wait_until_stopped(int(training[1]))
+        master.wait_for(lambda: "worker.loaded" in hits.read_text())
+        os.kill(int(training[1]), signal.SIGCONT)
+        assert master.end() == 0, master.text()
+        began = re.findall(r"cycle 2: .*\(pid (\d+)\)", master.text())  # loads ahead, begun ahead, train attempt 1
+        assert len(began) > 2 and len(set(began[:3])) == 1
+        assert digest(run) == expected

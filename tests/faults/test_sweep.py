@@ -30,6 +30,10 @@ IN_HASHING = frozenset(name for name in POINTS if name.startswith("hash."))
 """Large checkpoints alone: test_large_checkpoints kills there."""
 
 
+IN_OVERLAP = frozenset({"ahead.named", "worker.loaded"})
+"""With validation.overlap alone: test_validation_overlap kills there."""
+
+
 BETWEEN = 24
 """More hits of a point that are tried when all cases are."""
 
@@ -58,7 +62,7 @@ def some_between(hits: int) -> set[int]:
     [in_the_middle, *(pytest.param(one, marks=pytest.mark.exhaustive) for one in (first_and_last, some_between))],
     ids=["middle", "ends", "between"],
 )
-@pytest.mark.parametrize("name", sorted(POINTS - IN_RECOVERY - IN_EVALUATION - IN_HASHING))
+@pytest.mark.parametrize("name", sorted(POINTS - IN_RECOVERY - IN_EVALUATION - IN_HASHING - IN_OVERLAP))
 def test_a_kill_at_any_point_changes_nothing_in_the_end(
     name: str, chosen: Callable[[int], set[int]], clean: Clean, tmp_path: Path
 ) -> None:
@@ -103,4 +107,4 @@ def killed_somewhere(run: Scene, draw: Random) -> bool:
 
 def test_every_point_is_reached(clean: Clean) -> None:
     """By the sweep above, or by the one through recovery, which checks that it reaches all of its points."""
-    assert set(clean.hits) | set(POINTS_OF_RECOVERY) | IN_EVALUATION | IN_HASHING | {TELLING} == POINTS
+    assert set(clean.hits) | set(POINTS_OF_RECOVERY) | IN_EVALUATION | IN_HASHING | IN_OVERLAP | {TELLING} == POINTS

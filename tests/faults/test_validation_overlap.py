@@ -1,16 +1,20 @@
-"""validation.overlap: the next cycle trains beside a validation, and whatever happens then changes nothing."""
+"""validation.overlap: the next cycle's worker loads beside training, and trains beside a validation. Whatever happens
+then changes nothing."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+from profiles.errors import ExitCode
 from tests.faults.harness import Master, Scene, scene
 from tests.faults.invariants import Ending, check_invariants, ending
 
@@ -18,6 +22,9 @@ PATIENT = {"timeouts__heartbeat_s": 600, "timeouts__step_min_s": 600, "timeouts_
 KNOBS = {"run__max_cycles": 2, "run__steps_per_cycle": 4, "run__checkpoint_every": 3, **PATIENT}
 OVERLAP = {"validation__overlap": 1, **KNOBS}
 VALIDATION_STANDS_STILL = "worker.validating:1:stop"
+TRAINING_STANDS_STILL = "worker.after_update:3:stop"
+SLOW = {"fake__step_s": 0.3, **OVERLAP}
+"""The master is told of a finished step before the next one stands still."""
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +53,20 @@ def held(run: Scene) -> tuple[Master, int, int]:
     return master, validation, ahead
 
 
-def go_on(master: Master, validation: int) -> None:
-    os.kill(validation, signal.SIGCONT)
-    assert master.end() == 0, master.text()
+def loading(run: Scene, **knobs: Any) -> tuple[Master, int, int]:
+    """A master, the process of cycle 1's training, which stands still in step 3, and that which has loaded for cycle
+    2."""
+    master = run.start(TRAINING_STANDS_STILL, env={"LONGHAUL_CRASHPOINT_LOG": str(run.root / "hits")}, **knobs)
+    ahead = master.wait_for(lambda: pid_of(master, "cycle 2: loads ahead"))
+    training = master.wait_for(lambda: pid_of(master, "cycle 1: train attempt 1"))
+    master.wait_until_stopped(training)
+    master.wait_for(lambda: "worker.loaded" in (run.root / "hits").read_text())
+    return master, training, ahead
+
+
+def go_on(master: Master, still: int, code: int = 0) -> None:
+    os.kill(still, signal.SIGCONT)
+    assert master.end() == code, master.text()
 
 
 def wait_until_gone(master: Master, pid: int) -> None:
@@ -147,4 +165,134 @@ def test_without_overlap_nothing_is_begun_ahead(tmp_path: Path) -> None:
         master.wait_until_stopped(validation)
         assert not run.run.attempt(1, 1).path.exists()
         go_on(master, validation)
-        assert "begun ahead" not in master.text()
+        assert not re.search("begun ahead|loads ahead", master.text())
+
+
+def test_the_worker_of_the_next_cycle_loads_beside_training_and_trains_once_its_head_is_there(
+    apart: Ending, tmp_path: Path
+) -> None:
+    with scene(tmp_path / "run", **SLOW) as run:
+        master, training, ahead = loading(run)
+        events = run.run.attempt(2, 1).events.read_text()
+        assert '"type":"started"' in events and '"type":"step"' not in events
+        assert len(run.rows("SELECT 1 FROM attempts WHERE cycle=2")) == 0
+        go_on(master, training)
+        assert pid_of(master, "cycle 2: begun ahead") == pid_of(master, "cycle 2: train attempt 1") == ahead
+        head = run.one("SELECT checkpoint_id FROM checkpoints WHERE cycle=1 AND step=4")
+        assert json.loads(run.run.attempt(2, 1).spec.read_bytes())["head"]["checkpoint_id"] == head
+        assert [state for state, _, _ in run.attempts(cycle=2)] == ["succeeded"]
+        check_invariants(run, apart)
+
+
+def test_a_worker_that_has_loaded_takes_a_cycle_that_follows_without_a_validation(tmp_path: Path) -> None:
+    knobs = {**SLOW, "validation__every": 2}
+    with scene(tmp_path / "apart", **{**knobs, "validation__overlap": 0}) as run:
+        run.finish()
+        expected = ending(run)
+    with scene(tmp_path / "run", **knobs) as run:
+        master, training, ahead = loading(run)
+        go_on(master, training)
+        assert run.rows("SELECT step FROM validations WHERE cycle=1") == []
+        assert pid_of(master, "cycle 2: train attempt 1") == ahead
+        check_invariants(run, expected)
+
+
+def test_a_worker_that_is_killed_after_it_has_loaded_costs_nothing_but_time(apart: Ending, tmp_path: Path) -> None:
+    with scene(tmp_path / "run", **SLOW) as run:
+        master, training, ahead = loading(run)
+        os.kill(ahead, signal.SIGKILL)
+        master.wait_for_line("the worker that was started ahead ended")
+        assert not run.run.attempt(2, 1).path.exists()
+        go_on(master, training)
+        assert pid_of(master, "cycle 2: train attempt 1") not in (0, ahead)
+        check_invariants(run, apart)
+
+
+def test_training_that_is_killed_is_repeated_without_a_worker_that_has_loaded_beside_it(
+    apart: Ending, tmp_path: Path
+) -> None:
+    with scene(tmp_path / "run", **SLOW) as run:
+        master, training, ahead = loading(run)
+        os.kill(training, signal.SIGKILL)
+        wait_until_gone(master, ahead)
+        assert master.end() == 0, master.text()
+        assert [state for state, _, _ in run.attempts(cycle=1)] == ["failed", "succeeded"]
+        check_invariants(run, apart)
+
+
+def test_a_master_that_is_killed_beside_a_worker_that_has_loaded_takes_up_the_cycle(
+    apart: Ending, tmp_path: Path
+) -> None:
+    with scene(tmp_path / "run", **SLOW) as run:
+        master, training, _ = loading(run)
+        master.kill()
+        os.kill(training, signal.SIGCONT)
+        run.wait_until_nobody_is_left()
+        run.finish()
+        check_invariants(run, apart)
+
+
+def test_a_stop_ends_a_worker_that_has_loaded(apart: Ending, tmp_path: Path) -> None:
+    with scene(tmp_path / "run", **SLOW) as run:
+        master, training, ahead = loading(run)
+        master.signal(signal.SIGINT)
+        wait_until_gone(master, ahead)
+        go_on(master, training)
+        run.wait_until_nobody_is_left()
+        assert run.head_step() == 3
+        run.finish()
+        check_invariants(run, apart)
+
+
+def test_a_worker_that_has_loaded_for_another_profile_is_not_used(tmp_path: Path) -> None:
+    with scene(tmp_path / "run", **SLOW) as run:
+        master, training, ahead = loading(run)
+        assert run.ask("cycles", "+1").returncode == 0
+        go_on(master, training)
+        assert pid_of(master, "cycle 2: train attempt 1") not in (0, ahead)
+        check_invariants(run)
+
+
+def test_a_cycle_whose_problems_end_early_is_not_followed_by_the_worker_that_has_loaded(tmp_path: Path) -> None:
+    with scene(tmp_path / "run", **SLOW) as run:
+        master, training, ahead = loading(run, fake__fault="exhausted:4")
+        go_on(master, training, ExitCode.STAGNANT)
+        assert not psutil.pid_exists(ahead) and run.head_step() == 3
+        check_invariants(run)
+
+
+@pytest.mark.parametrize("point", ["worker.loaded", "ahead.named"])
+def test_a_kill_when_a_worker_has_loaded_and_when_it_is_told_its_head_changes_nothing(
+    point: str, apart: Ending, tmp_path: Path
+) -> None:
+    with scene(tmp_path / "run", **SLOW) as run:
+        hits = run.root / "hits"
+        master = run.start(f"{point}:1", env={"LONGHAUL_CRASHPOINT_LOG": str(hits)})
+        code = master.end()
+        assert point in hits.read_text() and code == (0 if point.startswith("worker.") else -signal.SIGKILL)
+        run.wait_until_nobody_is_left()
+        run.finish()
+        check_invariants(run, apart)
+
+
+def test_a_run_s_last_cycle_has_no_worker_that_loads_beside_it(tmp_path: Path) -> None:
+    with scene(tmp_path / "run", **{**SLOW, "run__max_cycles": 1}) as run:
+        assert "loads ahead" not in run.finish().text()
+
+
+def test_the_checkpoint_with_which_a_worker_loads_is_not_pruned(tmp_path: Path) -> None:
+    """Every step has a checkpoint, and the third one is the oldest that stays."""
+    knobs = {**SLOW, "run__checkpoint_every": 1, "run__steps_per_cycle": 8, "run__max_cycles": 3}
+    with scene(tmp_path / "run", **knobs) as run:
+        master = run.start("worker.after_started:6:stop")  # of cycle 3, which loads while cycle 2 trains
+        ahead = master.wait_for(lambda: pid_of(master, "cycle 3: loads ahead"))
+        master.wait_until_stopped(ahead)
+        loads_with = json.loads(run.run.attempt(3, 1).spec.read_bytes())["head"]
+        directory = run.run.root / loads_with["path"]
+        assert loads_with["step"] < 14
+        master.wait_for(lambda: run.head_step() == 15)
+        assert directory.exists()
+        go_on(master, ahead)
+        assert pid_of(master, "cycle 3: train attempt 1") == ahead
+        assert not directory.exists()
+        check_invariants(run)

@@ -17,6 +17,7 @@ from orchestrator.schedule import (
     Wait,
     backoff_left,
     expected_after,
+    expected_after_training,
     followers_of,
     next_action,
 )
@@ -263,6 +264,23 @@ def test_what_follows_a_validation_is_known_before_its_result_if_that_changes_no
 ) -> None:
     step = validated.end_step - 1 if validated is not None else 0
     assert expected_after(history(validated, step), Profile(name="test", run=run)) == expected
+
+
+@pytest.mark.parametrize(
+    ("training", "step", "run", "expected"),
+    [
+        pytest.param(Train(1, 1, "train", 1, 21), 5, Run(), Train(2, 1, "train", 21, 41), id="the next cycle"),
+        pytest.param(Train(1, 2, "train", 6, 21), 5, Run(), Train(2, 1, "train", 21, 41), id="after a resume too"),
+        pytest.param(Train(1, 1, "train", 1, 21), 5, Run(max_cycles=1), None, id="it is the last cycle"),
+        pytest.param(Train(0, 1, "seed", 1, 1), None, Run(), None, id="there is no checkpoint to load with"),
+    ],
+)
+def test_what_follows_a_cycle_in_training_is_known_before_its_end(
+    training: Train, step: int | None, run: Run, expected: Train | None
+) -> None:
+    current = cycle(training.cycle, CycleState.TRAINING)
+    past = history(current, step) if step is not None else replace(history(current, 0), head=None)
+    assert expected_after_training(training, past, Profile(name="test", run=run)) == expected
 
 
 def test_a_failure_waits_for_the_backoff() -> None:

@@ -10,7 +10,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from profiles.footprint import GIB, MAX_LOGITS, MOST_HEAD_ROWS, Work, demand_of, head_rows_of, work_of
+from profiles.footprint import (
+    CONTEXT_BYTES,
+    GIB,
+    GRAPH_BYTES,
+    MAX_LOGITS,
+    MOST_HEAD_ROWS,
+    Work,
+    demand_of,
+    head_rows_of,
+    work_of,
+)
 from profiles.load import load_profile
 from profiles.schema import Adapter, Azr, Model, Optimizer, Profile, Sampling
 from profiles.shapes import ARCHITECTURES, shape_of
@@ -193,13 +203,21 @@ def test_rollouts_that_share_a_cache_need_logits_for_all_of_them_and_may_be_read
 
 
 def test_a_validation_beside_the_next_cycle_needs_the_memory_of_a_second_process() -> None:
-    profile = own()
-    beside = replace(profile, validation=replace(profile.validation, overlap=1))
-    alone, both = demand_of(profile, R1), demand_of(beside, R1)
-    assert both.phases == alone.phases  # of each process's own allocator
-    second = {both.devices[phase] - alone.devices[phase] for phase in alone.devices}
-    assert len(second) == 1
-    assert alone.devices["rollout"] - second.pop() == int(1.08 * alone.parts["load"]["moments"])
+    both, moments = demand_of(beside(QLORA), R1), demand_of(QLORA, R1).parts["load"]["moments"]
+    assert both.phases == demand_of(QLORA, R1).phases  # of each process's own allocator
+    rollout = demand_of(QLORA, R1).devices["rollout"]
+    assert both.beside == dict.fromkeys(both.parts, rollout - int(1.08 * moments))
+
+
+def test_a_worker_that_loads_beside_training_counts_where_it_needs_more_than_a_validation() -> None:
+    """With the moments of all weights, it does: it has restored a checkpoint."""
+    both = demand_of(beside(own()), R1)
+    held = sum(both.parts["load"].values())
+    assert both.beside == dict.fromkeys(both.parts, int(1.08 * (held + GRAPH_BYTES)) + CONTEXT_BYTES)
+
+
+def beside(profile: Profile) -> Profile:
+    return replace(profile, validation=replace(profile.validation, overlap=1))
 
 
 @pytest.mark.parametrize("worker", ["grpo", "azr"])

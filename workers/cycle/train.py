@@ -14,12 +14,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
+from msgspec.structs import replace
+
 from profiles.errors import ExitCode, LonghaulError
 from profiles.mismatch import bounds_of
 from state import event_kinds
+from state.checkpoint import Manifest
 from state.crash import crash_point
 from state.registry import Registry
-from workers.contract import HELD, PAUSED, Outcome, Result
+from workers.contract import HELD, PAUSED, Outcome, Result, WorkerSpec
 from workers.cycle import rollout_file
 from workers.cycle.ahead import Ahead
 from workers.cycle.cursor import Exhausted
@@ -30,7 +33,7 @@ from workers.cycle.saving import Saver, open_head, versions
 from workers.failures import is_out_of_memory, phase_of
 from workers.memory.backoff import ROLLOUT, Sizes
 from workers.memory.host import highest
-from workers.runtime import Attempt
+from workers.runtime import Attempt, read_spec
 
 log = logging.getLogger("worker")
 
@@ -137,29 +140,32 @@ class Cycle:
         self.progress = Progress()
         self.requests = attempt.control.requests
         self.ahead = Ahead(attempt.stage)
+        self.asked: Sizes | None = None
+        """The sizes that the profile asks for."""
         self.is_seeded = False
         self.is_sound = True
         """Whether the current weights gave finite numbers. Never stored, because only such weights are saved."""
+        self.registry: Registry
         self.saver: Saver
 
     def load(self) -> None:
-        """Verify the head, build the trainer, restore every registered object, and probe the result."""
+        """Verify the head, build the trainer, restore every registered object, and probe the result. A worker that
+        loads ahead does so with the head of that moment, and later restores the one that it trains from."""
         self.attempt.at(self.spec.first_step - 1, "loading")
         self.attempt.event(event_kinds.STARTED, versions=versions())
         with self.attempt.stage("loading"):
             head = open_head(self.attempt.run, self.spec.run_id, self.spec.head)
             self.trainer.build(head[0] if head else None)
-            registry = self.trainer.registry(self.progress)
+            self.registry = self.trainer.registry(self.progress)
             if self.attempt.profile.run.overlap:
                 assert isinstance(self.trainer, Overlapping)  # a rule of the profile
                 self.trainer.draw_beside(self.ahead)
-                registry.register(self.ahead)
-            if head is not None:
-                registry.load(head[0], head[1].files, static=self.trainer.static_files)
-            self.saver = Saver(self.attempt, registry, self.trainer.write_static)
-            self.trainer.resize(self.progress.backoff.begin(self.trainer.sizes))
+                self.registry.register(self.ahead)
+            self.restore(head)
             if path := self.with_less_memory(self.trainer.probe, ROLLOUT):
                 self.attempt.event(event_kinds.PATH, **path)
+        if self.requests.waits_for_head:
+            self.take_head()
         if self.progress.step != self.spec.first_step - 1:
             raise LonghaulError(
                 f"the head holds step {self.progress.step}, but the cycle begins at step {self.spec.first_step}",
@@ -167,6 +173,42 @@ class Cycle:
                 next_command="python -m orchestrator status",
                 exit_code=ExitCode.SPEC,
             )
+
+    def restore(self, head: tuple[Path, Manifest] | None) -> None:
+        """All state as it is in `head`, whatever it was before."""
+        if head is not None:
+            self.registry.load(head[0], head[1].files, static=self.trainer.static_files)
+        self.saver = Saver(self.attempt, self.registry, self.trainer.write_static)
+        if self.asked is None:
+            self.asked = self.trainer.sizes
+        self.trainer.resize(self.progress.backoff.begin(self.asked))
+
+    def take_head(self) -> None:
+        """Loaded while the cycle before trains: wait until it has ended, and restore its last checkpoint."""
+        assert self.progress.backoff.now is not None
+        self.trainer.resize(self.progress.backoff.now)  # frees what the probe took
+        self.attempt.at(self.spec.first_step - 1, HELD)
+        crash_point("worker.loaded")
+        self.spec = self.attempt.spec = self.named_spec()
+        self.attempt.saved = self.spec.head
+        self.requests.waits_for_head = False
+        self.attempt.at(self.spec.first_step - 1, "loading")
+        with self.attempt.stage("loading"):
+            self.restore(open_head(self.attempt.run, self.spec.run_id, self.spec.head))
+
+    def named_spec(self) -> WorkerSpec:
+        """The spec with the head to train from. Raises LonghaulError (SPEC) if it differs in anything else: the model
+        was loaded for another attempt."""
+        named = self.requests.head.get()
+        spec = read_spec(Path(named.path), self.spec.token) if named is not None else None
+        if spec is None or replace(spec, head=self.spec.head) != self.spec:
+            raise LonghaulError(
+                "the model was loaded for an attempt that is not asked for",
+                kept="everything; the attempt has not begun",
+                next_command="python -m orchestrator run",
+                exit_code=ExitCode.SPEC,
+            )
+        return spec
 
     def rehearse(self) -> None:
         """Run the largest shapes first, so that an out-of-memory error shows in the first minute."""
