@@ -6,11 +6,12 @@ from typing import Any
 
 from workers.azr.rows import Row
 from workers.azr.update import PolicyUpdate
-from workers.azr.worst_case import rehearse
+from workers.azr.worst_case import longest, rehearse
 from workers.memory.backoff import Sizes
 from workers.models.log_probs import head_rows_for
 from workers.rank_group.replica import Handlers, Replica
 from workers.rank_group.wire import Call
+from workers.rollout.engine import Request, Sampling
 from workers.rollout.select import tis_cap_of
 from workers.tasks.kinds.registry import tasks_of
 
@@ -62,6 +63,9 @@ class AzrReplica(Replica):
     def resize(self, sizes: Sizes) -> None:
         self.update.resize(sizes.micro_batch, sizes.head_rows)
         super().resize(sizes)
+
+    def longest(self) -> tuple[list[Request], Sampling]:
+        return longest(self.engine, self.profile)
 
     def rehearse(self) -> dict[str, Any]:
         return rehearse(self.model, self.engine, self.update, self.profile, self.memory)

@@ -38,7 +38,8 @@ from workers.memory.backoff import Sizes
 from workers.models import load
 from workers.models.torch_setup import device_of as device_of
 from workers.models.torch_setup import set_up_torch as set_up_torch
-from workers.rank_group.calls import Probe, Rehearse, Resize, Rest
+from workers.rank_group import rehearsal
+from workers.rank_group.calls import Probe, Resize, Rest
 from workers.rank_group.leader import RankGroup
 from workers.rewards.of_profile import NO_PARTS, RoleRewards
 from workers.rollout.beside import RolloutStream
@@ -172,7 +173,7 @@ class AzrTrainer:
     def worst_case(self, *, first_attempt: bool) -> dict[str, Any]:
         if not first_attempt and self._model.device.type != "cuda":
             return {}
-        return self.rank_group.call(Rehearse())[0]
+        return rehearsal.rehearse(self.rank_group, self._attempt.spec, self.sizes, is_first=first_attempt)
 
     @property
     def sizes(self) -> Sizes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -43,15 +44,23 @@ def _longest_rollouts(model: Any, portions: Portions, profile: Profile, vocabula
     On a CPU with the native engine all stop at the first token: the cache already has its full size then, and more
     tokens would only take time.
     """
-    azr, sampling = profile.azr, profile.sampling
-    in_a_step = len(azr.tasks) * azr.proposals_per_task * azr.group_size
-    count = min(in_a_step, int(portions.max_rows * sampling.overcommit))
-    requests = [Request(_ids(sampling.max_prompt_tokens, vocabulary, draws), seed) for seed in range(count)]
-    how = Sampling(temperature=sampling.temperature, max_new_tokens=sampling.max_completion_tokens, ignore_stop=True)
+    requests, how = longest(portions, profile, lambda length: _ids(length, vocabulary, draws))
     if isinstance(portions.engine, NativeEngine) and model.device.type != "cuda":
         NativeEngine(model, stop_ids=range(vocabulary)).generate(requests, replace(how, ignore_stop=False))
     else:
         portions.rehearse(requests, how)
+
+
+def longest(
+    portions: Portions, profile: Profile, prompt: Callable[[int], tuple[int, ...]] = lambda length: (0,) * length
+) -> tuple[list[Request], Sampling]:
+    """A full rollout batch. prompt: its tokens, where not only lengths matter."""
+    azr, sampling = profile.azr, profile.sampling
+    in_a_step = len(azr.tasks) * azr.proposals_per_task * azr.group_size
+    count = min(in_a_step, int(portions.max_rows * sampling.overcommit))
+    requests = [Request(prompt(sampling.max_prompt_tokens), seed) for seed in range(count)]
+    how = Sampling(temperature=sampling.temperature, max_new_tokens=sampling.max_completion_tokens, ignore_stop=True)
+    return requests, how
 
 
 def _longest_rows(count: int, profile: Profile, vocabulary: int, draws: random.Random) -> list[Row]:

@@ -7,10 +7,11 @@ from typing import Any
 from workers.grpo.entropy import EntropyMask
 from workers.grpo.rows import Row
 from workers.grpo.update import GroupUpdate
-from workers.grpo.worst_case import rehearse
+from workers.grpo.worst_case import longest, rehearse
 from workers.memory.backoff import Sizes
 from workers.rank_group.replica import Handlers, Replica, Setting
 from workers.rank_group.wire import Call
+from workers.rollout.engine import Request, Sampling
 
 
 class Apply(Call[tuple[bool, dict[str, float]]]):
@@ -57,6 +58,9 @@ class GrpoReplica(Replica):
     def resize(self, sizes: Sizes) -> None:
         self.update.resize(sizes.micro_batch, sizes.head_rows)
         super().resize(sizes)
+
+    def longest(self) -> tuple[list[Request], Sampling]:
+        return longest(self.engine, self.profile, self.model)
 
     def rehearse(self) -> dict[str, Any]:
         return rehearse(self.model, self.engine, self.update, self.profile, self.memory)

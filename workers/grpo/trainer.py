@@ -42,6 +42,7 @@ from workers.problems.of_profile import grpo_problems, sizes_of
 from workers.problems.problem import Problems
 from workers.problems.reader import drop_long, first, summary
 from workers.problems.split import training_part
+from workers.rank_group import rehearsal
 from workers.rank_group.calls import Probe, Rehearse, Resize, Rest, Widen
 from workers.rank_group.leader import RankGroup
 from workers.rewards.reward import ProblemCase, Reward, SlowReward
@@ -224,7 +225,7 @@ class GrpoTrainer:
     def worst_case(self, *, first_attempt: bool) -> dict[str, Any]:
         if not first_attempt and self._model.device.type != "cuda":
             return {}
-        return self.rank_group.call(Rehearse())[0]
+        return rehearsal.rehearse(self.rank_group, self._attempt.spec, self.sizes, is_first=first_attempt)
 
     @property
     def sizes(self) -> Sizes:

@@ -26,9 +26,9 @@ def rehearse(model: Any, engine: Portions, update: GroupUpdate, profile: Profile
     devices = [model.device] if model.device.type == "cuda" else []
     memory.forget()
     with torch.random.fork_rng(devices=devices):
-        requests = _longest_requests(engine, profile, vocabulary, draws)
+        requests, sampling = longest(engine, profile, model, draws)
         with memory.phase("rollout"), update.parallel.reading():
-            engine.rehearse(requests, _longest_sampling(profile, bool(devices)))
+            engine.rehearse(requests, sampling)
             engine.rest()
         prepared = _largest(update.sizes, profile, vocabulary, draws)
         with memory.phase("train"):
@@ -38,10 +38,15 @@ def rehearse(model: Any, engine: Portions, update: GroupUpdate, profile: Profile
     return memory.rehearsed(update.moments_to_come())
 
 
-def _longest_requests(engine: Portions, profile: Profile, vocabulary: int, draws: random.Random) -> list[Request]:
+def longest(
+    engine: Portions, profile: Profile, model: Any, draws: random.Random | None = None
+) -> tuple[list[Request], Sampling]:
+    """A full rollout batch. draws: the prompts' tokens; None where only lengths matter."""
     count = min(rollouts_held(profile), int(engine.max_rows * profile.sampling.overcommit))
-    longest = profile.sampling.max_prompt_tokens
-    return [Request(_ids(longest, vocabulary, draws), seed) for seed in range(count)]
+    length, vocabulary = profile.sampling.max_prompt_tokens, model.config.vocab_size
+    prompts = (_ids(length, vocabulary, draws) if draws is not None else (0,) * length for _ in range(count))
+    requests = [Request(prompt, seed) for seed, prompt in enumerate(prompts)]
+    return requests, _longest_sampling(profile, model.device.type == "cuda")
 
 
 def _longest_sampling(profile: Profile, is_gpu: bool) -> Sampling:

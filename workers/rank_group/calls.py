@@ -74,6 +74,10 @@ class Rehearse(Call[dict[str, Any]]):
     """Run the largest shapes of a step, without changing any state."""
 
 
+class Reserve(Call[None]):
+    """Allocate what `Rehearse` would leave behind, the engine's cache, without running anything."""
+
+
 class Figures(Struct):
     """What a rank measured in a step. memory: metrics of its memory."""
 

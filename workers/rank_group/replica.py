@@ -31,7 +31,7 @@ from workers.rank_group import calls
 from workers.rank_group.wire import Call, Found
 from workers.ranks.group import ALONE, Group
 from workers.ranks.own_work import OwnWork
-from workers.rollout.engine import OnEnd, Rollout
+from workers.rollout.engine import OnEnd, Request, Rollout, Sampling
 from workers.rollout.free_rows import widen
 from workers.rollout.probe import probe
 from workers.rollout.sampler import sampler_of
@@ -106,6 +106,7 @@ class Replica:
             calls.Save: self.save,
             calls.Probe: lambda _: self.probe(),
             calls.Rehearse: lambda _: self.rehearse(),
+            calls.Reserve: lambda _: self.reserve(),
             calls.TakeFigures: lambda _: self.take_figures(),
         }
 
@@ -208,6 +209,17 @@ class Replica:
     def rehearse(self) -> dict[str, Any]:
         """Run the largest shapes of a step, without changing any state."""
         raise NotImplementedError
+
+    def longest(self) -> tuple[list[Request], Sampling]:
+        """A full rollout batch: prompts of the most tokens, and how many are drawn after them."""
+        raise NotImplementedError
+
+    def reserve(self) -> None:
+        """Allocate the cache for a full rollout batch, as rehearsing it does."""
+        with self.memory.phase("rollout"), self.parallel.reading():
+            self.engine.reserve(*self.longest())
+            self.engine.rest()
+        self.memory.forget()
 
     def probe(self) -> dict[str, Any]:
         """Run `workers.rollout.probe.probe` on this rank's engine and trainer."""

@@ -114,11 +114,21 @@ class Portions:
     def rehearse(self, requests: Sequence[Request], sampling: Sampling) -> None:
         """Take the memory that `generate` would. The engine `native` on a GPU needs no more than its first tokens for
         that; the others draw everything."""
+        if not self._takes(lambda engine: engine.rehearse(requests, sampling)):
+            self.generate(requests, sampling)
+
+    def reserve(self, requests: Sequence[Request], sampling: Sampling) -> None:
+        """Allocate the cache for these requests, as `rehearse` does, if the engine is one that keeps a cache."""
+        self._takes(lambda engine: engine.reserve(requests, sampling))
+
+    def _takes(self, take: Callable[[GraphEngine], None]) -> bool:
+        """Whether the engine is `native` on a GPU, and has taken memory by `take`. If it fails, another one replaces
+        it."""
         if isinstance(self.engine, GraphEngine):
             self.engine.set_rows(self._max_rows)
             try:
-                self.engine.rehearse(requests, sampling)
-                return
+                take(self.engine)
+                return True
             except EngineUnavailable as error:
                 if not isinstance(self._engine, Fallback):
                     raise
@@ -126,7 +136,7 @@ class Portions:
             # Outside the handler: its traceback keeps alive the memory that the next engine needs.
             self._engine.replace(reason)
             self._on_change(self.engine)
-        self.generate(requests, sampling)
+        return False
 
     def converse(
         self, requests: Sequence[Request], sampling: Sampling, respond: Respond, on_end: OnEnd | None = None

@@ -331,6 +331,28 @@ def test_a_rehearsal_takes_the_cache_of_full_length_for_a_few_tokens_and_changes
     assert short._state is kept
 
 
+@pytest.mark.parametrize("overcommit", [1.0, 3.0])
+@pytest.mark.parametrize("keep_bytes", [sys.maxsize, 1])
+def test_a_cache_that_is_only_reserved_is_the_rehearsed_one_and_changes_no_number(
+    overcommit: float, keep_bytes: int
+) -> None:
+    """Whatever the step after it asks for, and whether or not the cache stays while the trainer works."""
+    longest = ([Request((3,) * 40, seed) for seed in range(12)], Sampling(max_new_tokens=200, ignore_stop=True))
+    rehearsed, reserved = (
+        GraphEngine(tiny_model(), decode, max_rows=4, keep_bytes=keep_bytes, overcommit=overcommit) for _ in range(2)
+    )
+    rehearsed.rehearse(*longest)
+    reserved.reserve(*longest)
+    shapes = [one._state.shape for one in (rehearsed, reserved) if one._state is not None]
+    assert len(shapes) == 2 and shapes[0] == shapes[1]
+    for engine in (rehearsed, reserved):
+        engine.rest()
+    assert rehearsed.cache_bytes == reserved.cache_bytes and rehearsed.keeps_cache == reserved.keeps_cache
+    assert rehearsed.generate(MANY[:5], Sampling(max_new_tokens=9)) == reserved.generate(
+        MANY[:5], Sampling(max_new_tokens=9)
+    )
+
+
 def test_a_rehearsal_of_a_shared_cache_reads_a_row_of_full_length_as_one_that_is_set_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

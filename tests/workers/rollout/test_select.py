@@ -120,6 +120,15 @@ def test_a_rehearsal_draws_everything_where_memory_grows_with_it_and_little_wher
     assert counting.sizes == [2, 2, 1]
 
 
+def test_only_an_engine_that_keeps_a_cache_reserves_one() -> None:
+    portions = Portions(GraphEngine(MODEL), 2)
+    portions.reserve(REQUESTS, HOW)
+    assert portions.cache_bytes > 0
+    counting = Counting(has_queue=False)
+    Portions(counting, max_rows=2).reserve(REQUESTS, HOW)
+    assert counting.sizes == []
+
+
 def test_an_engine_that_fails_in_the_rehearsal_is_replaced_and_the_next_one_rehearses() -> None:
     class Broken(GraphEngine):
         def rehearse(self, requests: Sequence[Request], sampling: engine.Sampling) -> None:

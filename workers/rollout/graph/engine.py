@@ -219,6 +219,11 @@ class GraphEngine:
             drawn = longest[:1] * (sampling.max_new_tokens - CHECK_EVERY)
             self._begin_only([Request((*longest, *drawn), 0)], replace(sampling, max_new_tokens=CHECK_EVERY))
 
+    @torch.inference_mode()
+    def reserve(self, requests: Sequence[Request], sampling: Sampling) -> None:
+        """Allocate the cache that `rehearse` would, and run nothing."""
+        self._prepared(self._needed(requests, sampling))
+
     def _begin_only(self, requests: Sequence[Request], sampling: Sampling) -> None:
         work = self._begun(requests, sampling)
         with on_device(self.model.device):
