@@ -222,7 +222,8 @@ class GraphEngine:
     @torch.inference_mode()
     def reserve(self, requests: Sequence[Request], sampling: Sampling) -> None:
         """Allocate the cache that `rehearse` would, and run nothing."""
-        self._prepared(self._needed(requests, sampling))
+        with on_device(self.model.device):
+            self._prepared(self._needed(requests, sampling))
 
     def _begin_only(self, requests: Sequence[Request], sampling: Sampling) -> None:
         work = self._begun(requests, sampling)
