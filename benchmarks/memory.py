@@ -3,8 +3,8 @@
 Each profile runs in its own process: load, rollouts at full length, one micro-batch at full length (scored if the
 profile needs that, then trained on), an optimiser step, a checkpoint, and loading that checkpoint. On a GPU the
 allocator is limited to what such a card has left beside a context (`set_per_process_memory_fraction`), so what fits
-here fits there; times are those of this GPU. Seconds per step are computed as if every rollout had full length, an
-upper bound.
+here fits there; times are those of this GPU. A step of self-play is then made with every rollout at full length; of
+one whose rows are alike, a part, from which the seconds of a step are computed. Both are upper bounds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -236,9 +236,13 @@ def rehearsal(profile: Profile, device: Any, report: Report) -> None:
         head_rows=head_rows_for(profile, policy.model),
     )
     draws = random.Random(0)
-    rows = rows_of(update.micro_batch_size, policy.model.config.vocab_size, profile, draws)
+    vocabulary = policy.model.config.vocab_size
+    own = [ids(profile.sampling.max_prompt_tokens, vocabulary, draws) for _ in range(update.micro_batch_size)]
+    rows = rows_of(own, vocabulary, profile, draws)
     how = Sampling(temperature=profile.sampling.temperature, max_new_tokens=profile.sampling.max_completion_tokens)
-    side_by_side = min(int(engine.max_rows * profile.sampling.overcommit), rollouts_of(profile))
+    # Of self-play, whose rollouts have prompts of their own here, no more than the cache holds at full length.
+    overcommit = 1.0 if is_self_play(profile) else profile.sampling.overcommit
+    side_by_side = min(int(engine.max_rows * overcommit), rollouts_of(profile))
     requests = requests_of(side_by_side, policy.model.config.vocab_size, profile, draws)
     with phase("rollout", report):
         engine.generate(requests, how)
@@ -271,14 +275,66 @@ def rehearsal(profile: Profile, device: Any, report: Report) -> None:
         with phase("restore", report):
             for item in state:
                 item.load(Path(directory) / item.filename)
+    if is_self_play(profile):
+        play(profile, policy.model, engine, update, report)
     report.step_s = step_seconds(profile, report, len(requests), len(rows))
 
 
+def is_self_play(profile: Profile) -> bool:
+    """Whether a step is one of proposals and of the answers to them, all trained on."""
+    return not is_grpo(profile) and profile.azr.train_on_estimates
+
+
+def play(profile: Profile, model: Any, engine: Any, update: Any, report: Report) -> None:
+    """A step of self-play at full length, as the worker makes it: proposals, each with a prompt of its own, then the
+    answers to each task, which share one; and the rows of one of its updates."""
+    from workers.azr.importance import rescore
+    from workers.azr.update import Sums
+    from workers.rollout.engine import Request, Sampling
+
+    draws, vocabulary, azr = random.Random(1), model.config.vocab_size, profile.azr
+    count, longest = len(azr.tasks) * azr.proposals_per_task, profile.sampling.max_prompt_tokens
+    how = Sampling(
+        temperature=profile.sampling.temperature,
+        max_new_tokens=profile.sampling.max_completion_tokens,
+        ignore_stop=True,
+    )
+    proposing, solving = ([ids(longest, vocabulary, draws) for _ in range(count)] for _ in range(2))
+    answered = [prompt for prompt in solving for _ in range(azr.group_size)]
+    for name, prompts in (("proposals", proposing), ("answers", answered)):
+        with phase(name, report):
+            engine.generate([Request(prompt, seed) for seed, prompt in enumerate(prompts)], how)
+    engine.rest()
+    share = count // profile.optimizer.updates_per_step
+    rows = rows_of([*proposing[:share], *answered[: share * azr.group_size]], vocabulary, profile, draws)
+    few = [*rows[: update.micro_batch_size], *rows[share : share + azr.group_size]]
+    update.accumulate(few, [1.0, -1.0] * len(few), Sums())  # rows of these lengths compile kernels once
+    if is_scored(profile):
+        with phase("scored rows", report):
+            rescore(
+                model,
+                rows,
+                profile.sampling.temperature,
+                micro_batch_size=update.micro_batch_size,
+                row_tokens=profile.optimizer.row_tokens,
+                max_logits=update.head_rows * vocabulary,
+            )
+    with phase("update", report):
+        update.accumulate(rows, [1.0, -1.0] * len(rows), Sums())
+    update.forget_gradients()
+
+
 def step_seconds(profile: Profile, report: Report, side_by_side: int, in_micro_batch: int) -> float:
-    """Seconds of a step if each rollout had full length and its own prompt: generated, scored if needed, trained on."""
+    """Seconds of a step in which each rollout has full length: generated, scored if needed, trained on.
+
+    Of GRPO computed from one batch of rollouts, and from one micro-batch in which each has a prompt of its own.
+    """
     seconds = {one.name: one.seconds for one in report.phases}
     count = rollouts_of(profile)
     updates = profile.optimizer.updates_per_step
+    if is_self_play(profile):
+        of_update = seconds.get("scored rows", 0.0) + seconds["update"] + seconds["optimiser"]
+        return seconds["proposals"] + seconds["answers"] + updates * of_update
     return (
         count / side_by_side * seconds["rollout 2"]
         + count / in_micro_batch * (seconds.get("score 2", 0.0) + seconds["micro-batch 2"])
@@ -295,7 +351,7 @@ def requests_of(count: int, vocabulary: int, profile: Profile, draws: random.Ran
     return [Request(prompts[seed // group], seed) for seed in range(count)]
 
 
-def rows_of(count: int, vocabulary: int, profile: Profile, draws: random.Random) -> list[Any]:
+def rows_of(prompts: Sequence[tuple[int, ...]], vocabulary: int, profile: Profile, draws: random.Random) -> list[Any]:
     from workers.azr.rows import Row
 
     length = profile.sampling.max_completion_tokens
@@ -306,11 +362,11 @@ def rows_of(count: int, vocabulary: int, profile: Profile, draws: random.Random)
             group=number,
             finish_reason="length",
             reward=0.0,
-            prompt_ids=ids(profile.sampling.max_prompt_tokens, vocabulary, draws),
+            prompt_ids=prompt,
             completion_ids=ids(length, vocabulary, draws),
             log_probs=(-12.0,) * length,
         )
-        for number in range(count)
+        for number, prompt in enumerate(prompts)
     ]
 
 

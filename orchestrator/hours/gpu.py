@@ -71,12 +71,10 @@ MEASURED = (
     Row("H200", "grpo-1.5b-8gb", "r1-qwen-1.5b", _grpo(128, 4, 4, 2176), 0.97, A_STEP),
     Row("H200", "grpo-1.5b-8gb", "r1-qwen-1.5b", _grpo(512, 8, 2, 1536), 1.10, A_STEP),
     Row("H200", "grpo-1.5b-8gb", "r1-qwen-1.5b", _grpo(128, 64, 8, 4224), 2.13, A_STEP),
-    Row("H200", "azr-0.5b", "qwen2.5-0.5b", {}, 70.0, SELF_PLAY),
-    Row("H200", "azr-3b-qlora", "qwen2.5-3b", {}, 158.0, SELF_PLAY),
-    Row("H200", "azr-3b-qlora-8gb", "qwen2.5-3b", {}, 233.0, SELF_PLAY),
+    Row("H200", "azr-0.5b", "qwen2.5-0.5b", {}, 41.0, SELF_PLAY),
+    Row("H200", "azr-3b-qlora", "qwen2.5-3b", {}, 105.0, SELF_PLAY),
     Row("H100", "grpo-1.5b-8gb", "r1-qwen-1.5b", _grpo(128, 8, 4, 2176), 1.12, A_STEP),
     Row("H100", "grpo-1.5b-8gb", "r1-qwen-1.5b", _grpo(128, 64, 4, 2176), 3.32, A_STEP),
-    Row("H100", "azr-0.5b", "qwen2.5-0.5b", {}, 80.0, SELF_PLAY),
 )
 
 
@@ -104,35 +102,75 @@ def step_of(profile: Profile, shape: Shape, card: CardSpeed) -> StepParts:
     """The parts of a step; several GPUs divide its rollouts and passes."""
     work, layers = work_of(profile, shape), shape.num_hidden_layers
     head = shape.vocab_size * shape.hidden_size
-    rollouts = math.ceil(rollouts_of(profile) / profile.run.ranks)
-    rows, completion = work.rollout_rows, work.completion_tokens
-    cache = 2 * _itemsize(profile) * layers * shape.key_width * rows * (work.prompt_tokens + completion / 2)
-    decode = (
-        LAYER_S * layers
-        + (weights_read(profile, shape) + cache) / (READ_SHARE * card.bandwidth)
-        + 2 * rows * (shape.linear_parameters + head) / (DECODE_SHARE * card.flops)
-    )
-    reading = 2 * work.prompts * work.prompt_tokens * shape.linear_parameters / (PROMPT_SHARE * card.flops)
-    batches = math.ceil(rollouts / rows)
-    micro = min(profile.optimizer.micro_batch_size, rollouts)
-    passes = math.ceil(rollouts / micro)
-    tokens = tokens_of_pass(profile, micro, work.prompt_tokens, completion)
-    # Forward 2, backward 2 for inputs and 2 for weights that are trained, 2 again where layers are recomputed.
-    body = 4 + 2 * (profile.adapter.rank == 0) + 2 * profile.model.gradient_checkpointing
-    update = PASS_LAYER_S * layers + tokens * (body * shape.linear_parameters + 6 * head) / (UPDATE_SHARE * card.flops)
-    score = SCORE_LAYER_S * layers + 2 * tokens * (shape.linear_parameters + head) / (SCORE_SHARE * card.flops)
+    prompt, completion = work.prompt_tokens, work.completion_tokens
+
+    def drawing(lot: Lot) -> float:
+        rows = rows_of(profile, lot, work.rollout_rows, prompt, completion)
+        cache = 2 * _itemsize(profile) * layers * shape.key_width * rows * (prompt + completion / 2)
+        decode = (
+            LAYER_S * layers
+            + (weights_read(profile, shape) + cache) / (READ_SHARE * card.bandwidth)
+            + 2 * rows * (shape.linear_parameters + head) / (DECODE_SHARE * card.flops)
+        )
+        reading = 2 * lot.prompts * prompt * shape.linear_parameters / (PROMPT_SHARE * card.flops)
+        return math.ceil(lot.rollouts / rows) * completion * decode + reading
+
+    def passing(lot: Lot) -> tuple[float, float]:
+        """Seconds of the update, and of scoring."""
+        passes, tokens = passes_of(profile, lot, prompt, completion)
+        # Forward 2, backward 2 for inputs and 2 for weights that are trained, 2 again where layers are recomputed.
+        body = 4 + 2 * (profile.adapter.rank == 0) + 2 * profile.model.gradient_checkpointing
+        each = tokens * (body * shape.linear_parameters + 6 * head) / (UPDATE_SHARE * card.flops)
+        score = 2 * tokens * (shape.linear_parameters + head) / (SCORE_SHARE * card.flops)
+        return passes * (PASS_LAYER_S * layers + each), passes * (SCORE_LAYER_S * layers + score)
+
+    lots = lots_of(profile)
+    update, score = (sum(each) for each in zip(*map(passing, lots), strict=True))
+    if not is_scored(profile) or (is_grpo(profile) and can_be_one_pass(profile)):
+        score = 0.0
     epochs = profile.grpo.inner_epochs if is_grpo(profile) else 1
-    return StepParts(
-        batches * (completion * decode + reading),
-        0.0 if not is_scored(profile) or (is_grpo(profile) and can_be_one_pass(profile)) else passes * score,
-        epochs * passes * update,
-    )
+    return StepParts(sum(map(drawing, lots)), score, epochs * update)
 
 
-def tokens_of_pass(profile: Profile, micro: int, prompt: int, completion: int) -> int:
-    """Tokens of one pass: completions of one prompt that fit a row share it."""
-    shared = max(1, min(micro, group_of(profile), (profile.optimizer.row_tokens - prompt) // completion))
-    return math.ceil(micro / shared) * prompt + micro * completion
+@dataclass(frozen=True)
+class Lot:
+    """Rollouts that are drawn together: `shared` of one prompt."""
+
+    rollouts: int
+    shared: int
+
+    @property
+    def prompts(self) -> int:
+        return math.ceil(self.rollouts / self.shared)
+
+
+def lots_of(profile: Profile) -> list[Lot]:
+    """Of one GPU in a step: those of GRPO, or proposals and then answers."""
+    count, ranks = rollouts_of(profile), profile.run.ranks
+    if is_grpo(profile):
+        return [Lot(math.ceil(count / ranks), group_of(profile))]
+    proposals = len(profile.azr.tasks) * profile.azr.proposals_per_task
+    return [
+        Lot(math.ceil(proposals / ranks), 1),
+        Lot(math.ceil((count - proposals) / ranks), group_of(profile)),
+    ]
+
+
+def rows_of(profile: Profile, lot: Lot, rows: int, prompt: int, completion: int) -> int:
+    """Rollouts side by side. rows: of full length that the cache holds; in pages, those of one prompt share it."""
+    overcommit = profile.sampling.overcommit
+    if overcommit > 1:
+        each = prompt / lot.shared + completion
+        rows = max(1, min(int(overcommit * rows), int(rows * (prompt + completion) / each)))
+    return min(rows, lot.rollouts)
+
+
+def passes_of(profile: Profile, lot: Lot, prompt: int, completion: int) -> tuple[int, int]:
+    """(passes, tokens of each). Completions of one prompt that fit a row share it, even more than a micro-batch has."""
+    fitting = max(1, (profile.optimizer.row_tokens - prompt) // completion)
+    unit = min(lot.shared, fitting, lot.rollouts)
+    units = max(1, min(profile.optimizer.micro_batch_size, lot.rollouts) // unit)
+    return math.ceil(lot.rollouts / (units * unit)), units * (prompt + unit * completion)
 
 
 def _itemsize(profile: Profile) -> int:

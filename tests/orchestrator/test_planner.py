@@ -90,10 +90,11 @@ def test_a_shipped_profile_fits_the_card_that_it_is_for(name: str) -> None:
         pytest.param({"sampling__max_rows": 256}, 12, {"sampling.max_rows": 128}, id="fewer rollouts side by side"),
         pytest.param(
             {"optimizer__kind": "adamw"}, 8, {"optimizer.micro_batch_size": 1, "sampling.max_rows": 16,
-             "optimizer.kind": "adamw8bit"}, id="moments in 8 bits",
+             "optimizer.row_tokens": 4096, "optimizer.kind": "adamw8bit"}, id="moments in 8 bits",
         ),
         pytest.param({}, 5, {"optimizer.kind": "adamw", "optimizer.offload": True,
-                             "optimizer.micro_batch_size": 1, "sampling.max_rows": 32}, id="moments in host memory"),
+                             "optimizer.row_tokens": 4096, "optimizer.micro_batch_size": 1,
+                             "sampling.max_rows": 32}, id="moments in host memory"),
         pytest.param(
             {"sampling__engine": "vllm", "vllm__sleep": False}, 12, {"vllm.sleep": True}, id="vLLM asleep in an update"
         ),

@@ -38,8 +38,8 @@ def test_what_is_chosen_fits_and_a_tile_more_does_not(free: int, prompt_tokens: 
     [
         ("grpo-1.5b-8gb", "r1-qwen-1.5b", 7.6, 16, 64),
         ("azr-0.5b", "qwen2.5-0.5b", 11.4, 64, 112),
-        ("azr-3b-qlora", "qwen2.5-3b", 15.2, 16, 64),
-        ("azr-3b-qlora-8gb", "qwen2.5-3b", 7.6, 8, 32),
+        ("azr-3b-qlora", "qwen2.5-3b", 15.2, 32, 64),
+        ("azr-3b-qlora-8gb", "qwen2.5-3b", 7.6, 16, 32),
     ],
 )
 def test_shipped_profiles_validate_with_more_rows_than_they_train_with(
