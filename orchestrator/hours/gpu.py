@@ -2,8 +2,8 @@
 
 A decode step takes a time for each layer (launches, and kernels that wait for one another), reads the weights and half
 of the full cache, and computes. A pass of the update, or of scoring, takes a time for each layer and computes. The
-five constants are a least-squares fit of logarithms to MEASURED; `python -m benchmarks grpo` and `memory` measure such
-rows. docs/performance.md has the error of each.
+five constants are a least-squares fit of logarithms to such steps as MEASURED; `benchmarks grpo` and `memory` measure
+them. docs/performance.md has the error of each.
 """
 
 from __future__ import annotations
