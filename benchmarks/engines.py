@@ -56,13 +56,16 @@ def main(arguments: list[str]) -> int:
     args = parser.parse_args(arguments)
     model, tokenizer = make_model(args)
     requests = make_requests(args, model.config.vocab_size)
-    found = [{"engine": name} | measure(name, model, tokenizer, requests, args) for name in args.engines]
     facts = {"model": describe(model, args), "machine": machine(), "options": {**vars(args), "json": None}}
     print(
         f"{facts['model']}\n{facts['machine']}\n{len(requests)} rollouts of {args.prompt_tokens} + "
         f"{args.completion_tokens} tokens, {args.prompts} prompts\n"
     )
-    print(table(found))
+    print("\n".join(head()), flush=True)
+    found: list[dict[str, Any]] = []
+    for name in args.engines:  # each as soon as it is there: a call that is cut off keeps what it has
+        found.append({"engine": name} | measure(name, model, tokenizer, requests, args))
+        print(line(found[-1]), flush=True)
     if args.json:
         args.json.write_text(json.dumps(facts | {"engines": found}, indent=1))
     return 0
@@ -225,25 +228,26 @@ HEADS = (
 )
 
 
-def table(found: Sequence[dict[str, Any]]) -> str:
-    lines = [f"| {' | '.join(HEADS)} |", f"|{' --- |' * len(HEADS)}"]
-    for one in found:
-        if "reason" in one:
-            lines.append(f"| {one['engine']} | {one['reason']} |{' |' * (len(HEADS) - 2)}")
-            continue
-        low, high = min(one["tokens_per_s"]), max(one["tokens_per_s"])
-        cells = [one["engine"], f"{low:,.0f} to {high:,.0f}", f"{one['start_s']:.1f}", f"{one['first_s']:.1f}"]
-        for key, form in (
-            ("sleep_s", ".2f"),
-            ("wake_s", ".2f"),
-            ("sync_s", ".2f"),
-            ("gib", ".1f"),
-            ("gib_asleep", ".1f"),
-        ):
-            cells.append(format(one[key], form) if key in one else "-")
-        cells += [f"{one['max_difference']:.4f}", f"{one['mean_difference']:.5f}"]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+def head() -> list[str]:
+    return [f"| {' | '.join(HEADS)} |", f"|{' --- |' * len(HEADS)}"]
+
+
+def line(one: dict[str, Any]) -> str:
+    """The figures of one engine. (pure)"""
+    if "reason" in one:
+        return f"| {one['engine']} | {one['reason']} |{' |' * (len(HEADS) - 2)}"
+    low, high = min(one["tokens_per_s"]), max(one["tokens_per_s"])
+    cells = [one["engine"], f"{low:,.0f} to {high:,.0f}", f"{one['start_s']:.1f}", f"{one['first_s']:.1f}"]
+    for key, form in (
+        ("sleep_s", ".2f"),
+        ("wake_s", ".2f"),
+        ("sync_s", ".2f"),
+        ("gib", ".1f"),
+        ("gib_asleep", ".1f"),
+    ):
+        cells.append(format(one[key], form) if key in one else "-")
+    cells += [f"{one['max_difference']:.4f}", f"{one['mean_difference']:.5f}"]
+    return f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":
