@@ -13,7 +13,7 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -117,50 +117,19 @@ def stage(
     If a valid checkpoint with this token and step exists, returns it. Raises what `write` raises, and LonghaulError
     (DISK, PERMISSION); in both cases the staging directory is removed.
     """
-    return begin(
-        run,
-        run_id=run_id,
-        parent=parent,
-        cycle=cycle,
-        attempt=attempt,
-        token=token,
-        step=step,
-        profile_sha256=profile_sha256,
-        versions=versions,
-        write=write,
-    )()
-
-
-def begin(
-    run: RunDir,
-    *,
-    run_id: str,
-    parent: str | None,
-    cycle: int,
-    attempt: int,
-    token: str,
-    step: int,
-    profile_sha256: str,
-    versions: Mapping[str, str],
-    write: Callable[[Path], None],
-) -> Callable[[], Saved]:
-    """The same in two parts: `write` has been called on return. The function that is returned does the rest, in any
-    thread and once; until then there is no checkpoint. Both raise like `stage`."""
     if not _TOKEN.fullmatch(token):
         raise ValueError(f"token {token!r} cannot be part of a file name")
     durable.make_dir(run.checkpoints)
     target = _free_name(run.checkpoints / directory_name(cycle, step, token))
     if target.exists():
-        return lambda: _saved(run, target)
+        return _saved(run, target)
     staging = run.checkpoints / f"{STAGING_PREFIX}{token}"
     durable.remove_tree(staging, run.checkpoints)
-    with _removed_on_error(staging, run):
-        staging.mkdir(mode=0o700)
-        crash_point("ckpt.staging_created")
-        write(staging)
-
-    def finish() -> Saved:
-        with _removed_on_error(staging, run):
+    try:
+        with durable.explained("cannot save checkpoint", staging, KEPT):
+            staging.mkdir(mode=0o700)
+            crash_point("ckpt.staging_created")
+            write(staging)
             files = _seal_files(staging)
             crash_point("ckpt.files_written")
             manifest = Manifest(
@@ -183,17 +152,6 @@ def begin(
             crash_point("ckpt.before_rename")
             durable.rename_dir(staging, target)
             crash_point("ckpt.after_rename")
-        return _saved(run, target)
-
-    return finish
-
-
-@contextmanager
-def _removed_on_error(staging: Path, run: RunDir) -> Iterator[None]:
-    """An error inside removes `staging`, and leaves as `_explained` says."""
-    try:
-        with durable.explained("cannot save checkpoint", staging, KEPT):
-            yield
     except Exception as error:
         with suppress(OSError, LonghaulError):
             durable.remove_tree(staging, run.checkpoints)
@@ -201,6 +159,7 @@ def _removed_on_error(staging: Path, run: RunDir) -> Iterator[None]:
         if failure is error:
             raise
         raise failure from error
+    return _saved(run, target)
 
 
 def directory_name(cycle: int, step: int, token: str) -> str:

@@ -69,15 +69,11 @@ class Attempt:
 
         Raises ValueError if `data` does not match what the kind declares.
         """
-        self.event_of(kind, self.step, **data)
-
-    def event_of(self, kind: EventKind, step: int, /, **data: Any) -> None:
-        """The same for a step that may have passed."""
         kind.check(data)
-        with self._telling:  # a thread may draw rollouts meanwhile, or save
+        with self._telling:  # a thread may draw rollouts meanwhile
             self._seq += 1
             event = Event(
-                seq=self._seq, type=kind.name, step=step, t_wall=time.time(), t_mono=time.monotonic(), data=data
+                seq=self._seq, type=kind.name, step=self.step, t_wall=time.time(), t_mono=time.monotonic(), data=data
             )
             self._events.append(msgspec.json.encode(event))
         self.control.hint()

@@ -76,8 +76,7 @@ def test_a_paused_run_whose_master_is_killed_is_interrupted_and_resumes(clean: C
 def test_a_checkpoint_that_will_not_fit_is_not_begun(clean: Clean, tmp_path: Path) -> None:
     outside = Scene(tmp_path / "outside")
     with tiny_disk(tmp_path / "disk", 128), scene(tmp_path / "disk" / "run", **STOPS) as run:
-        # Slow enough to report the checkpoint of step 2 before it stands still.
-        run.knobs |= {"fake.state_bytes": 20 << 20, "fake.step_s": 0.1}
+        run.knobs |= {"fake.state_bytes": 20 << 20}
         master = outside.launch(run.command("--plain"), "worker.before_update:4:stop")  # between two checkpoints
         master.wait_for_line("checkpoint of step 2 is durable")
         worker = master.wait_until_stopped(master.worker_pid())

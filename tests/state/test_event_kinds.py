@@ -15,12 +15,10 @@ DECLARED = {name: kind for name, kind in vars(event_kinds).items() if isinstance
 
 
 def emitted() -> Iterator[str]:
-    """What stands first in every call of `Attempt.event` and `Attempt.event_of`."""
+    """What stands first in every call of `Attempt.event`."""
     for path in sources("workers"):
         for node in ast.walk(tree_of(path)):
-            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
-                continue
-            if node.func.attr in ("event", "event_of") and ast.unparse(node.args[0]) != "kind":
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "event":
                 yield ast.unparse(node.args[0])
 
 

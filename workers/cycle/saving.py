@@ -5,14 +5,13 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from pathlib import Path
 
 from profiles.disk import INLINE_BYTES, MOST_UNHASHED
 from profiles.errors import ExitCode, LonghaulError
 from state import checkpoint, durable, event_kinds
-from state.checkpoint import Manifest, Saved
+from state.checkpoint import Manifest
 from state.history import num_unhashed
 from state.layout import RunDir
 from state.reader import Reader
@@ -66,11 +65,7 @@ def open_head(run: RunDir, run_id: str, head: CheckpointRef | None) -> tuple[Pat
 
 
 class Saver:
-    """Writes the checkpoints of one attempt, and answers requests for one.
-
-    What a checkpoint holds is written before `begin` returns. To hash it and to make it durable takes no GPU and no
-    state, so a thread does that while rollouts are drawn; `finish` comes before the next update.
-    """
+    """Writes the checkpoints of one attempt, and answers requests for one."""
 
     def __init__(self, attempt: Attempt, registry: Registry, write_static: Callable[[Path], None]) -> None:
         self._attempt = attempt
@@ -78,8 +73,6 @@ class Saver:
         self._write_static = write_static
         self._num_bytes = 0
         """Size of the newest checkpoint that this attempt wrote."""
-        self._thread = ThreadPoolExecutor(1, "saver")
-        self._under_way: Future[None] | None = None
 
     @property
     def step(self) -> int:
@@ -88,19 +81,13 @@ class Saver:
 
     def save(self, step: int) -> None:
         """Stage, make durable, report. A power failure after it returns loses nothing."""
-        self.begin(step)
-        self.finish()
-
-    def begin(self, step: int) -> None:
-        """Stage, and leave it to a thread to make it durable and to report it."""
-        self.finish()
         spec, parent = self._attempt.spec, self._attempt.saved
         with self._attempt.stage("checkpoint"):
             self._attempt.control.fence()
             self._attempt.sync()
             self._wait_for_hashes()
             self._check_room()
-            finish = checkpoint.begin(
+            saved = checkpoint.stage(
                 self._attempt.run,
                 run_id=spec.run_id,
                 parent=parent.checkpoint_id if parent else None,
@@ -112,32 +99,12 @@ class Saver:
                 versions=versions(),
                 write=self._write,
             )
-        self._under_way = self._thread.submit(self._finished, finish, step)
-
-    def finish(self) -> None:
-        """Wait for what is under way. Raises what the thread raised."""
-        under_way, self._under_way = self._under_way, None
-        if under_way is None:
-            return
-        if not under_way.done():
-            with self._attempt.stage("checkpoint"):
-                wait([under_way])
-        under_way.result()
-
-    def wait(self) -> None:
-        """The same without an error, which `finish` will raise."""
-        if self._under_way is not None:
-            wait([self._under_way])
-
-    def _finished(self, finish: Callable[[], Saved], step: int) -> None:
-        self._attempt.control.fence()
-        saved = finish()
         self._num_bytes = saved.manifest.bytes
         self._attempt.saved = CheckpointRef(
             path=saved.path, step=step, checkpoint_id=saved.checkpoint_id, digest=saved.digest
         )
-        self._attempt.event_of(
-            event_kinds.CHECKPOINT, step, path=saved.path, checkpoint_id=saved.checkpoint_id, digest=saved.digest
+        self._attempt.event(
+            event_kinds.CHECKPOINT, path=saved.path, checkpoint_id=saved.checkpoint_id, digest=saved.digest
         )
         self._attempt.control.send(self._message(0))
 

@@ -236,12 +236,6 @@ class Cycle:
 
     def run_steps(self) -> Outcome:
         """The cycle's remaining steps, unless stopped or out of data."""
-        try:
-            return self.steps()
-        finally:
-            self.saver.wait()
-
-    def steps(self) -> Outcome:
         self.edge()
         while self.progress.step + 1 < self.spec.end_step:
             self.hold()
@@ -277,7 +271,6 @@ class Cycle:
         began = time.monotonic()
         self.attempt.at(step, "propose")
         records = self.rollouts(step)
-        self.saver.finish()  # so that a kill never costs more steps than lie between two checkpoints
         crash_point("worker.before_update")
         self.plan_ahead(step, records)
         report = self.with_less_memory(lambda: self.trainer.update(step, records), "update")
@@ -418,16 +411,12 @@ class Cycle:
             exit_code=ExitCode.NOT_FINITE,
         )
 
-    def save(self, step: int, *, beside: bool = False) -> None:
-        """beside: it becomes durable while the next step's rollouts are drawn. Raises LonghaulError (NOT_FINITE) for
-        weights known to give non-finite numbers: they would ruin the head."""
+    def save(self, step: int) -> None:
+        """Raises LonghaulError (NOT_FINITE) for weights known to give non-finite numbers: they would ruin the head."""
         if not self.is_sound:
             raise self.not_finite("log-probs of all rollouts were not finite, and such a policy is never saved")
         self.wait_for_validation()
-        if beside:
-            self.saver.begin(step)
-        else:
-            self.saver.save(step)
+        self.saver.save(step)
 
     def wait_for_validation(self) -> None:
         """If this worker was started ahead: wait until the validation of its head has decided that it goes on."""
@@ -437,24 +426,21 @@ class Cycle:
 
     def edge(self) -> None:
         """Between two steps: save if due or requested, and answer all requests with that checkpoint."""
-        self.saver.finish()
-        step, last = self.progress.step, self.spec.end_step - 1
+        step = self.progress.step
         asked = self.requests.checkpoints_wanted()
-        is_asked = bool(asked) or self.requests.stop.is_set()
         due = checkpoint_is_due(
             step,
             saved=self.saver.step,
-            last=last,
+            last=self.spec.end_step - 1,
             every=self.attempt.profile.run.checkpoint_every,
-            asked=is_asked,
+            asked=bool(asked) or self.requests.stop.is_set(),
         )
         if due:
-            self.save(step, beside=not is_asked and step < last)
+            self.save(step)
         self.saver.answer(asked)
 
     def save_end(self, outcome: Outcome) -> None:
         self.wait_for_validation()
-        self.saver.finish()
         if self.is_seeded and self.saver.step != self.progress.step:
             self.save(self.progress.step)
         self.saver.answer(self.requests.checkpoints_wanted() + self.requests.stops_wanted())
