@@ -370,8 +370,8 @@ class Master:
             self.screen.say(f"the warm worker ended (exit {standby.exit_code}); another follows")
         if pool.prepared is not None and pool.prepared.worker.reap():
             what = f"the worker that was started ahead ended (exit {pool.prepared.worker.exit_code})"
-            self.screen.say(f"{what}; its cycle begins after the validation")
             pool.dismiss_prepared()
+            self.screen.say(f"{what}; its cycle begins after the validation")
         if active is not None and not active.worker.reap():
             self.attempts.note_failed_nodes(active, self.clock.utc())
         elif active is not None:
@@ -489,9 +489,9 @@ class Master:
         pool.warm_up(now, wanted=1 if pool.prepared is not None else 2)
         if self.loaded_beside == token or len(pool.standbys) < 2 or not all(one.watch.ready for one in pool.standbys):
             return
-        self.loaded_beside = token
         following = expected_after_training(action, self.history, self.profile)
         if following is not None and may_wait_besides():
+            self.loaded_beside = token
             self.attempts.load(following, self.history, now)
 
     def perform(self, action: Action, now: float) -> Stop | None:

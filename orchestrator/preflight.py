@@ -134,8 +134,11 @@ def no_gpu(profile: Profile, machine: Machine) -> LonghaulError:
 def too_few(profile: Profile, machine: Machine, args: argparse.Namespace) -> LonghaulError:
     there = len(machine.cards or ())
     knob, fewer = fewer_cards(profile, there)
+    wanted = f"profile {profile.name!r} needs {profile.run.cards}"
     return LonghaulError(
-        f"profile {profile.name!r} needs {profile.run.cards} GPUs ({knob}), but this machine has {there}",
+        f"{wanted} GPUs (run.gpus), but this machine has {there}"
+        if knob == "run.gpus"
+        else f"{wanted} GPUs (run.sampler_device), but this machine has {there}",
         kept="nothing was started",
         next_command=f"{command_of(args, [knob])} --set {fewer}",
         exit_code=ExitCode.GPU,

@@ -161,6 +161,7 @@ def test_rollouts_drawn_beside_an_update_outlive_kills_of_worker_and_master(
         assert shares == [(None,), (1.0,), (1.0,), (1.0,)]
 
 
+@pytest.mark.timeout(600)
 def test_a_worker_that_loads_while_a_cycle_trains_gives_the_bytes_of_one_after_another(tmp_path: Path) -> None:
     """Its model, its curriculum and all else was restored once before, from another checkpoint."""
     settings = (*SETTINGS, "run.max_cycles=2", "run.steps_per_cycle=3")
