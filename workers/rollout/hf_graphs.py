@@ -46,7 +46,7 @@ def reason_against(model: Any) -> str:
 
 
 def _cache_name(model: Any) -> str:
-    """The argument of `forward` that is the cache; empty if there is none."""
+    """The name of the argument by which `forward` takes its cache; empty if it takes none."""
     accepted = inspect.signature(model.forward).parameters
     return next((name for name in ("past_key_values", "cache_params") if name in accepted), "")
 

@@ -62,7 +62,7 @@ class Portions:
         return self._engine.engine if isinstance(self._engine, Fallback) else self._engine
 
     def replace(self, reason: str) -> None:
-        """Go on with the next engine. Raises LonghaulError (INTERNAL) if there is none."""
+        """Go on with the next engine. Raises LonghaulError (INTERNAL) if no engine is left."""
         if not isinstance(self._engine, Fallback):
             raise EngineUnavailable(reason)
         self._engine.replace(reason)

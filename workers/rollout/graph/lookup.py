@@ -87,8 +87,8 @@ def guess(lanes: Lanes, state: State, rows: int) -> None:
 
 
 def found_before(context: Tensor, positions: Tensor) -> Tensor:
-    """The newest place before `positions` that has the token there, and before it the token before that one; the place
-    before `positions` if there is none. context: [R, T]; positions: [R]; returns [R]."""
+    """Where the two tokens that end at `positions` stood last before: the place of the second. If they never did, the
+    place before `positions`. context: [R, T]; positions: [R]; returns [R]."""
     places = torch.arange(context.shape[1], device=context.device)
     last = context.gather(1, positions[:, None])
     first = context.gather(1, (positions[:, None] - 1).clamp(min=0))

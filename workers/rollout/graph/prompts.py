@@ -61,7 +61,7 @@ def _read_part(
     segments = torch.zeros(*ids.shape, 2, dtype=torch.int32, device=device)[:, None]
     if read(decoder.model, ids, positions.expand_as(ids), segments, keep):
         return
-    mixed = _over_whole_rows(decoder, positions, len(prompts))
+    mixed = _over_whole_rows(decoder, positions, segments)
 
     def attend(number: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         keep(number, key, value)
@@ -70,15 +70,15 @@ def _read_part(
     decoder.run_layers(ids, positions, attend)
 
 
-def _over_whole_rows(decoder: Decoder, positions: Tensor, count: int) -> Attend:
-    """Attention of `count` rows that begin at the first position, each token to those before it. positions: [1, T]."""
+def _over_whole_rows(decoder: Decoder, positions: Tensor, segments: Tensor) -> Attend:
+    """Attention of rows that begin at the first position, each token to those before it. positions: [1, T]; segments:
+    [R, 1, T, 2], all of one."""
     one, longest = decoder.architecture, positions.shape[1]
     if decoder.model.device.type == "cuda" and decoder.dtype in ROUNDED and decoder.has_attention_kernels:
         from workers.models.attention_kernels import Attention
 
-        # All tokens of one segment: each sees those up to its own place, and of a window those near it.
-        segments = torch.zeros(count, 1, longest, 2, dtype=torch.int32, device=positions.device)
-        near = torch.cat((segments, positions.int()[..., None].expand(count, 1, -1, 1)), dim=-1)
+        # With positions behind, of which a window reads those near a token.
+        near = torch.cat((segments, positions.int()[..., None].expand(len(segments), 1, -1, 1)), dim=-1)
         apply: Any = Attention.apply
 
         def by_kernels(number: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
