@@ -21,6 +21,7 @@ from workers.cycle.ahead import Ahead
 from workers.loss.policy import clipped_token_loss, k3
 from workers.memory.phases import Measured, applied_once, unmeasured
 from workers.models import packing
+from workers.models.host_copies import sent
 from workers.models.log_probs import score
 from workers.models.optimizer import AnyOptimizer, learning_rate_at, moments_to_come
 from workers.models.parallel import Single
@@ -288,11 +289,11 @@ class PolicyUpdate:
         knobs = self._knobs
         device = self._model.device
         members = [member for row in batch for unit in row for member in unit.members]
-        old = torch.tensor([value for i in members for value in rows[i].log_probs]).to(device)  # [N]
+        old = sent(torch.tensor([value for i in members for value in rows[i].log_probs]), device)  # [N]
         pack = packing.pack(batch).to(device)
-        pushes = torch.tensor(advantages, dtype=torch.float32, device=device)[pack.owners]  # [N]
+        pushes = sent(torch.tensor(advantages, dtype=torch.float32), device)[pack.owners]  # [N]
         if weights:  # a token's loss is linear in its advantage and no weight is negative
-            pushes = pushes * torch.tensor([value for i in members for value in weights[i]]).to(device)
+            pushes = pushes * sent(torch.tensor([value for i in members for value in weights[i]]), device)
         limit = self.head_rows * self._model.config.vocab_size
         tokens = sum(len(row.completion_ids) for row in rows)
 

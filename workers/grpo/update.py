@@ -23,6 +23,7 @@ from workers.grpo.scoring import Sizes, packed, units_of
 from workers.grpo.sequence_loss import sequence_policy_loss
 from workers.loss.fused_loss import Diagnostics, PolicyLoss, Terms, Tokens, fused_policy_loss, measured
 from workers.memory.phases import Measured, applied_once, unmeasured
+from workers.models.host_copies import sent
 from workers.models.log_probs import head_rows_for, read
 from workers.models.optimizer import AnyOptimizer, moments_to_come
 from workers.models.packing import Pack
@@ -221,13 +222,14 @@ class GroupUpdate:
         """members: indices into the minibatch, in the order of their tokens in `pack`."""
         device = self._model.device
         places = [minibatch.rows[member] for member in members]
-        lengths = torch.tensor([prepared.rows[place].num_own for place in places])
+        owned = [prepared.rows[place].num_own for place in places]
+        lengths = sent(torch.tensor(owned), device)
 
         def joined(values: Sequence[Tensor] | None, at: Sequence[int]) -> Tensor | None:
-            return None if values is None else torch.cat([values[i] for i in at]).to(device)
+            return None if values is None else sent(torch.cat([values[i] for i in at]), device)
 
         def spread(values: list[float]) -> Tensor:
-            return torch.tensor(values).repeat_interleave(lengths).to(device)
+            return sent(torch.tensor(values), device).repeat_interleave(lengths, output_size=sum(owned))
 
         old = joined(prepared.old, places)
         assert old is not None
@@ -245,7 +247,7 @@ class GroupUpdate:
             terms = replace(
                 terms, is_detached=True, tis_cap=prepared.tis_cap, tis_mode=self._profile.grpo.variants.tis_mode
             )
-        make = partial(sequence_policy_loss, lengths=lengths.to(device)) if of_sequences else fused_policy_loss
+        make = partial(sequence_policy_loss, lengths=lengths) if of_sequences else fused_policy_loss
         states, head, bias, scale, cap = read(self._model, pack)
         loss = make(
             states,

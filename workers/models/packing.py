@@ -14,6 +14,7 @@ from itertools import compress
 import torch
 from torch import Tensor
 
+from workers.models.host_copies import sent
 from workers.ranks.partition import share_out
 
 Flags = tuple[bool, ...]
@@ -58,7 +59,7 @@ class Pack:
     owners: Tensor  # [N] index of the rollout that the token belongs to
 
     def to(self, device: torch.device) -> Pack:
-        return Pack(*(getattr(self, name).to(device) for name in self.__dataclass_fields__))
+        return Pack(*(sent(getattr(self, name), device) for name in self.__dataclass_fields__))
 
 
 def units_of(
