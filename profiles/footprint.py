@@ -213,13 +213,12 @@ def head_rows_of(profile: Profile, shape: Shape) -> int:
 
 
 def _head_rows(profile: Profile, shape: Shape, tokens: int, places: int) -> int:
-    each, row = _itemsize(profile), LOGIT_BYTES * shape.vocab_size
-    fitting = 0
-    if profile.adapter.rank:  # a trained head needs more than a block anyway
-        body = _block_bytes(profile, shape) * tokens + 2 * _dequantised(profile, shape)
-        learning = (body - (each + 4) * shape.hidden_size * places) // row
-        scoring = (body + _kept_bytes(profile, shape, tokens) - _reading_bytes(profile, shape) * tokens) // row
-        fitting = min(learning, scoring, MOST_HEAD_ROWS)
+    each, row, is_full = _itemsize(profile), LOGIT_BYTES * shape.vocab_size, profile.adapter.rank == 0
+    body = _block_bytes(profile, shape) * tokens + 2 * _dequantised(profile, shape)
+    # A trained head sums its gradient in float32 while the logits are there.
+    own = (each + 4) * shape.hidden_size * places + 4 * shape.vocab_size * shape.hidden_size * is_full
+    scoring = (body + _kept_bytes(profile, shape, tokens) - _reading_bytes(profile, shape) * tokens) // row
+    fitting = min((body - own) // row, scoring, MOST_HEAD_ROWS)
     return min(places, max(1, MAX_LOGITS // shape.vocab_size, fitting))
 
 
