@@ -220,10 +220,12 @@ def _taken_by(profile: Profile, engine: str) -> Changes:
 def _updates(profile: Profile) -> Iterator[Changes]:
     """Settings of the update, each needing less memory than the one before."""
     yield {}
+    recomputed: Changes = {"model.gradient_checkpointing": True}
+    if profile.model.keep_gib:
+        recomputed |= {"model.keep_gib": 0.0}
     sizes = [profile.optimizer.micro_batch_size]
     while sizes[-1] > 1:
         sizes.append(-(-sizes[-1] // 2))
-    recomputed = {"model.gradient_checkpointing": True}
     sequence = profile.sampling.max_prompt_tokens + profile.sampling.max_completion_tokens
     for size in sizes:
         yield recomputed | {"optimizer.micro_batch_size": size}

@@ -230,6 +230,18 @@ def _kept_bytes(profile: Profile, shape: Shape, tokens: int) -> int:
     return (min(ON_CARD, layers) if profile.model.offload_inputs else layers) * saved * tokens
 
 
+def kept_tokens(profile: Profile, shape: Shape) -> int:
+    """Tokens of all the layers together whose activations model.keep_gib holds."""
+    return int(profile.model.keep_gib * GIB) // _saved_bytes(profile, shape)
+
+
+def graph_tokens(profile: Profile, shape: Shape, room: int) -> int:
+    """Tokens of the largest training pass whose graphs hold at most `room` bytes: what a pass takes but its head."""
+    fixed = 2 * _dequantised(profile, shape) + int(profile.model.keep_gib * GIB)
+    inputs = _itemsize(profile) * shape.hidden_size * shape.num_hidden_layers
+    return max(0, int(room / FRAGMENTATION) - fixed) // (_block_bytes(profile, shape) + inputs)
+
+
 def offloaded_bytes(profile: Profile, shape: Shape) -> int:
     """Inputs of layers that wait in host memory during a pass."""
     if not profile.model.offload_inputs:
@@ -328,6 +340,9 @@ def training(profile: Profile, shape: Shape, work: Work) -> dict[str, int]:
         "gradients": 4 * shape.parameters * is_full // profile.run.ranks,
         "block inputs" if profile.model.gradient_checkpointing else "all blocks": kept,
         "block or head": max(head_and_its_gradient, body_and_its_gradient),
+        "kept layers": min(
+            int(profile.model.keep_gib * GIB), _saved_bytes(profile, shape) * shape.num_hidden_layers * work.tokens
+        ),
         "mask": _mask(work),
     } | _exchange(profile, shape)
 

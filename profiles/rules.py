@@ -156,6 +156,14 @@ def inputs_are_kept_alone(p: Profile) -> Finding | None:
     return Finding(("model.offload_inputs", "model.gradient_checkpointing", "run.worker"), what)
 
 
+def layers_are_kept_beside_recomputed_ones(p: Profile) -> Finding | None:
+    has_own = p.adapter.rank > 0 and p.adapter.implementation == "own"
+    if not p.model.keep_gib or (p.model.gradient_checkpointing and has_own):
+        return None
+    what = 'needs gradient_checkpointing, without which all layers are kept, and an adapter with implementation = "own"'
+    return Finding(("model.keep_gib", "model.gradient_checkpointing", "adapter.rank", "adapter.implementation"), what)
+
+
 def overlap_has_a_worker(p: Profile) -> Finding | None:
     if p.run.overlap == 0 or p.run.worker in ("grpo", "azr", "fake"):
         return None
@@ -432,6 +440,7 @@ RULES = (
     solve_batch_is_used,
     the_built_in_model_has_its_own_style,
     inputs_are_kept_alone,
+    layers_are_kept_beside_recomputed_ones,
     overlap_has_a_worker,
     overlap_has_one_engine,
     sampler_is_a_second_device,

@@ -124,6 +124,8 @@ class Model(Section, frozen=True):
     """Recompute a layer's activations in the backward pass: a third slower, memory of one layer instead of all."""
     offload_inputs: Annotated[bool, FREE] = False
     """With `gradient_checkpointing`: the layers' inputs wait in host memory for the backward pass. For long rows."""
+    keep_gib: Annotated[float, Meta(ge=0), FREE] = 0.0
+    """With `gradient_checkpointing` and an adapter: memory for layers that are kept, not recomputed. Faster updates."""
 
 
 class Adapter(Section, frozen=True):

@@ -122,6 +122,14 @@ def test_long_rows_that_fit_in_no_other_way_leave_their_layers_inputs_in_host_me
     assert nearest(mine, shape, kept.device) == {}
 
 
+def test_memory_for_kept_layers_is_given_up_before_anything_else_of_the_update() -> None:
+    shape, mine = SHAPES["r1-qwen-1.5b"], profile("grpo-1.5b-8gb", model__keep_gib=2.0)
+    kept, without = (plan_of(one, shape, None).demand for one in (mine, with_values(mine, {"model.keep_gib": 0.0})))
+    assert kept.phases["train"] - without.phases["train"] == 2 << 30
+    assert nearest(mine, shape, without.device)["model.keep_gib"] == 0.0  # type: ignore[index]
+    assert nearest(mine, shape, kept.device) == {}
+
+
 def test_nothing_fits_a_card_that_does_not_hold_the_weights() -> None:
     assert nearest(profile("azr-3b-qlora-8gb"), SHAPES["qwen2.5-3b"], usable(2)) is None
 

@@ -124,6 +124,7 @@ OPTIMIZER = own().optimizer
         pytest.param(own(optimizer=replace(OPTIMIZER, offload=True)), own(), id="moments in host memory"),
         pytest.param(own(), own(model=replace(own().model, gradient_checkpointing=False)), id="recomputation"),
         pytest.param(own(model=replace(own().model, offload_inputs=True)), own(), id="layers' inputs in host memory"),
+        pytest.param(own(), own(model=replace(own().model, keep_gib=0.5)), id="no kept layers"),
         pytest.param(own(), own(optimizer=replace(OPTIMIZER, micro_batch_size=8)), id="smaller micro-batches"),
         pytest.param(own(adapter=Adapter(rank=16)), own(), id="an adapter"),
         pytest.param(

@@ -61,6 +61,19 @@ BASE: Knobs = {"model.prompt_style": "azr", "model.path": "models/base"}
         ),
         *(
             pytest.param(
+                "layers_are_kept_beside_recomputed_ones",
+                {"model.keep_gib": 1.0, "adapter.rank": 8, "model.gradient_checkpointing": True} | wrong,
+                {"model.keep_gib": 1.0, "adapter.rank": 8, "model.gradient_checkpointing": True},
+                id=f"kept layers: {name}",
+            )
+            for name, wrong in (
+                ("all are", {"model.gradient_checkpointing": False}),
+                ("no adapter", {"adapter.rank": 0}),
+                ("peft's", {"adapter.implementation": "peft"}),
+            )
+        ),
+        *(
+            pytest.param(
                 rule, {"run.overlap": 1, **wrong}, {"run.overlap": 1, **right}, id=f"overlap of self-play: {rule}"
             )
             for rule, wrong, right in (

@@ -276,6 +276,15 @@ def room_beside_trainer(profile: Profile, shape: Shape, usable_bytes: int) -> in
     return max(0, int(SPARE * usable_bytes - trainer - GRAPH_BYTES))
 
 
+def room_for_graphs(profile: Profile, shape: Shape, usable_bytes: int) -> int:
+    """Bytes that graphs of training passes may hold: of that room, what an engine does not keep. (pure)"""
+    room = room_beside_trainer(profile, shape, usable_bytes)
+    if profile.run.sampler_device or profile.run.overlap:  # the engine has another card, or is part of the plan
+        return room
+    cache = demand_of(profile, shape).parts["rollout"].get("cache", 0)
+    return room - cache if cache <= room else room
+
+
 Measured = Callable[[str], AbstractContextManager[None]]
 """Wraps a named part of the work: `Memory.phase`."""
 

@@ -8,6 +8,8 @@ the same length, so results are the same either way.
 from __future__ import annotations
 
 import logging
+import math
+import sys
 import threading
 import time
 import weakref
@@ -21,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from workers.models.fast_layers import Given, fast_layers
-from workers.models.fast_stack import Learnt, Plain, Stack
+from workers.models.fast_stack import Learnt, Plain, Stack, Sums, Tape
 from workers.models.fused_layers import stream_dtype
 from workers.models.lora import LoraLinear
 
@@ -38,15 +40,24 @@ WAITING = 1.3
 """A pass is launch-bound if its GPU time is below this multiple of the CPU time for launching it."""
 
 
-def enable(model: Any, *, with_graphs: bool, offloads_inputs: bool = False) -> None:
+def enable(
+    model: Any,
+    *,
+    with_graphs: bool,
+    offloads_inputs: bool = False,
+    kept_tokens: int = 0,
+    most_tokens: int = sys.maxsize,
+) -> None:
     """Run passes of `model` through a stack if its layers allow. Call it once the model is on its device.
 
-    offloads_inputs: the inputs of layers wait in host memory, but for passes that are graphs: those are short."""
+    offloads_inputs: the inputs of layers wait in host memory, but for passes that are graphs: those are short.
+    kept_tokens: of `Stack`. most_tokens: of a pass that may become a graph, which holds the memory of that pass."""
     if (layers := fast_layers(model)) is not None:
-        stack = Stack(layers)
-        is_captured = with_graphs and model.device.type == "cuda"
+        stack = Stack(layers, kept_tokens)
         plain = Plain(stack, offloads_inputs=offloads_inputs)
-        model.fast_runner = Captured(plain, model, Recorder(model.device), measured) if is_captured else plain
+        model.fast_runner = plain
+        if with_graphs and model.device.type == "cuda":
+            model.fast_runner = Captured(plain, model, Recorder(model.device), measured, most_tokens)
 
 
 def may_capture(model: Any) -> bool:
@@ -98,20 +109,24 @@ class Captured:
         model: nn.Module,
         record: Callable[[Callable[[], Any]], Replay],
         measured: Callable[[Callable[[], Any]], tuple[bool, Any]],
+        most_tokens: int = sys.maxsize,
     ) -> None:
         """record: captures what a function launches as a graph. measured: calls a function and returns whether it was
-        launch-bound, and its result."""
+        launch-bound, and its result. most_tokens: as for `enable`."""
         self.plain, self.stack, self._record, self._measured = plain, plain.stack, record, measured
+        self._most_tokens = most_tokens
         self.may_capture = True
         self._adapted = [module for module in model.modules() if isinstance(module, LoraLinear)]
         self._count: dict[tuple[int, ...], int] = {}
         self._is_waiting: dict[tuple[int, ...], bool] = {}
+        """Whether passes of a shape are launch-bound."""
+        self._waiting_tokens = 0
+        """Those of the largest shape that is."""
         self._graphs: OrderedDict[tuple[int, ...], Graphs] = OrderedDict()
         """Ordered by last use, the most recent last."""
         self._passes = 0
-        self._addresses: tuple[int, ...] = ()
-        self._flat = torch.empty(0)
-        """Gradients of all matrices end to end. Every graph writes its gradients here."""
+        self._sums: Sums | None = None
+        """To which the graphs add."""
         self._open: Callable[[], Any] = lambda: None
         """The pass whose gradient is still to come. Another graph would overwrite its buffers."""
 
@@ -120,11 +135,11 @@ class Captured:
         self._graphs.clear()
         self._is_waiting.clear()
         self._count.clear()
-        self._addresses, self._flat = (), torch.empty(0)
+        self._waiting_tokens = 0
 
     @property
     def held_bytes(self) -> int:
-        each = [self._flat, *(one for graphs in self._graphs.values() for one in graphs.buffers)]
+        each = [one for graphs in self._graphs.values() for one in graphs.buffers]
         return sum(one.numel() * one.element_size() for one in each)
 
     def score(self, given: Given, hidden: Tensor) -> Tensor:
@@ -138,15 +153,13 @@ class Captured:
             learnt, out = self._launched(*padded(given, hidden))
             return lambda grad: learnt(grown(grad, out.shape[1])), out[:, :length]
 
-        def backward(grad: Tensor) -> Sequence[Tensor]:
+        def backward(grad: Tensor) -> Sequence[Tensor | None]:
             self._open = lambda: None
             graphs.end[:, length:] = 0
             graphs.end[:, :length].copy_(grad)
-            graphs.backward()
-            # Copied because it becomes the parameters' gradient, to which the next pass adds.
-            return split(self._flat.clone(), self.stack.matrices())
+            return sums.added(graphs.backward)
 
-        out = self._replayed(graphs, given, hidden)
+        out, sums = self._replayed(graphs, given, hidden), self.stack.sums()
         self._open = weakref.ref(backward)
         return backward, out
 
@@ -159,23 +172,32 @@ class Captured:
         """Run without a graph. The second pass of a shape is timed; the first still compiles and tunes kernels."""
         key = key_of(hidden)
         self._count[key] = self._count.get(key, 0) + 1
-        if self._count[key] != 2:
+        if self._count[key] != 2 or key in self._is_waiting:
             return self.plain.learn(given, hidden)
         self._is_waiting[key], found = self._measured(lambda: self.plain.learn(given, hidden))
+        if self._is_waiting[key]:
+            self._waiting_tokens = max(self._waiting_tokens, math.prod(key))
         learnt: tuple[Learnt, Tensor] = found
         return learnt
 
+    def _waits(self, key: tuple[int, ...]) -> bool:
+        """Whether passes of this shape are known to be launch-bound. One with fewer tokens than another that is need
+        not be timed, but its kernels must have been compiled."""
+        if key not in self._is_waiting and key in self._count and math.prod(key) <= self._waiting_tokens:
+            self._is_waiting[key] = True
+        return self._is_waiting.get(key, False)
+
     def _found(self, given: Given, hidden: Tensor) -> Graphs | None:
         """The graphs for this pass's shape, or None to launch its kernels one by one."""
-        key, matrices = key_of(hidden), self.stack.matrices()
+        key = key_of(hidden)
         self._passes += 1
         # Passes without the adapter are rare, so they get no graphs.
-        if not self.may_capture or not matrices or not self._is_waiting.get(key) or self._open() is not None:
+        is_fit = self.may_capture and math.prod(key) <= self._most_tokens and bool(self.stack.matrices())
+        if not is_fit or not self._waits(key) or self._open() is not None:
             return None
-        addresses = tuple(matrix.data_ptr() for matrix in matrices)
-        if addresses != self._addresses:
+        if (sums := self.stack.sums()) is not self._sums:
             self._graphs.clear()
-            self._addresses, self._flat = addresses, matrices[0].new_empty(sum(one.numel() for one in matrices))
+            self._sums = sums
         if key not in self._graphs:
             if not self._is_room():
                 return None
@@ -204,16 +226,15 @@ class Captured:
             return self._with_buffers(*padded(given, hidden))
 
     def _with_buffers(self, given: Given, hidden: Tensor) -> Graphs:
-        end, inputs = torch.zeros_like(hidden, dtype=stream_dtype(hidden.dtype)), list[Tensor]()
-        parts = split(self._flat, self.stack.matrices())
+        end = torch.zeros_like(hidden, dtype=stream_dtype(hidden.dtype))
+        parts, tapes = self.stack.sums().parts, list[Tape]()
 
         def forward() -> None:
-            inputs.clear()
-            end.copy_(self.stack.forward(given, hidden, inputs))
+            tapes[:] = [Tape(list[Tensor]())]
+            end.copy_(self.stack.forward(given, hidden, tapes[0]))
 
         def backward() -> None:
-            for into, one in zip(parts, self.stack.backward(end, given, inputs), strict=True):
-                into.copy_(one)
+            torch._foreach_add_(parts, self.stack.backward(end, given, tapes.pop()))
 
         return Graphs(given, hidden, end, forward=self._recorded(forward), backward=self._recorded(backward))
 
@@ -273,12 +294,6 @@ def fill(buffers: Given, into: Tensor, given: Given, hidden: Tensor) -> None:
         buffers.angles[name][:, :, :length].copy_(one)
     if buffers.growth is not None and given.growth is not None:
         buffers.growth[:, :length].copy_(given.growth)
-
-
-def split(flat: Tensor, matrices: Sequence[Tensor]) -> list[Tensor]:
-    """Views of `flat` in the shapes of `matrices`."""
-    parts = torch.split(flat, [one.numel() for one in matrices])
-    return [part.view(one.shape) for part, one in zip(parts, matrices, strict=True)]
 
 
 # --- on a GPU ------------------------------------------------------------------------------------------------------

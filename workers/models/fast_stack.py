@@ -6,6 +6,7 @@ It takes the place of the model's own pass, with gradient checkpointing, where a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
@@ -28,8 +29,9 @@ class Inputs(Protocol):
     def pop(self) -> Tensor: ...
 
 
-Learnt = Callable[[Tensor], Sequence[Tensor]]
-"""Maps the gradient of a pass's result to the gradients of `Stack.matrices`. Call it once at most."""
+Learnt = Callable[[Tensor], Sequence[Tensor | None]]
+"""Gets the gradient of a pass's result, and adds the gradients of `Stack.matrices` to their `grad`. Returns those that
+autograd is to add instead: hooks on the matrices wait for it. Call it once at most."""
 
 
 class Runner(Protocol):
@@ -104,41 +106,119 @@ def given_of(model: Any, architecture: Architecture, like: Tensor, positions: Te
     return Given(segments, angles, 1 + growing.query_growth * torch.log(1 + torch.floor(positions / first)))
 
 
+@dataclass(frozen=True)
+class Ran:
+    """A layer that ran with gradients. wanted: the stand-ins for its matrices, then its input, if the layer has one
+    below that learns."""
+
+    wanted: list[Tensor]
+    out: Tensor
+
+
 class Stack:
     """The layers, run in order."""
 
-    def __init__(self, layers: Sequence[LeanLayer]) -> None:
-        self._layers = list(layers)
+    def __init__(self, layers: Sequence[LeanLayer], kept_tokens: int = 0) -> None:
+        """kept_tokens: a pass keeps the activations of its last layers, as many as have this many tokens together; the
+        others it computes again for the gradient. It depends on nothing else, so equal passes give equal bits."""
+        self._layers, self._kept_tokens = list(layers), kept_tokens
+        self._sums: Sums | None = None
 
     def matrices(self) -> list[nn.Parameter]:
         """The trained matrices, layer by layer; empty while the adapter is disabled."""
         return [matrix for layer in self._layers for matrix in layer.matrices()]
 
-    def forward(self, given: Given, hidden: Tensor, inputs: Inputs | None = None, keep: Keep | None = None) -> Tensor:
-        """[R, T, H] to [R, T, H]. inputs: collects each layer's input for `backward`, rounded to the dtype of `hidden`.
-        That rounding affects only the gradient of the layer itself."""
+    def sums(self) -> Sums:
+        """Where the gradients of `matrices` add up: the same until these move."""
+        matrices = self.matrices()
+        addresses = tuple(matrix.data_ptr() for matrix in matrices)
+        if self._sums is None or self._sums.addresses != addresses:
+            self._sums = Sums(matrices, addresses)
+        return self._sums
+
+    def forward(self, given: Given, hidden: Tensor, tape: Tape | None = None, keep: Keep | None = None) -> Tensor:
+        """[R, T, H] to [R, T, H]. tape: collects for `backward` what ran with gradients, and before these the other
+        layers' inputs, rounded to the dtype of `hidden`. That rounding affects only the gradient of the layer
+        itself."""
         stream = hidden.to(stream_dtype(hidden.dtype))
+        kept = 0 if tape is None else self._kept_tokens // (hidden.shape[0] * hidden.shape[1])
         for number, layer in enumerate(self._layers):
-            if inputs is not None:
-                inputs.append(stream.to(hidden.dtype))
+            if tape is not None and number >= len(self._layers) - kept:
+                tape.ran.append(self._run(number, given, stream))
+                stream = tape.ran[-1].out.detach()
+                continue
+            if tape is not None:
+                tape.inputs.append(stream.to(hidden.dtype))
             stream = layer.run(given, stream) if keep is None else layer.run(given, stream, keep=partial(keep, number))
         return stream
 
-    def backward(self, grad: Tensor, given: Given, inputs: Inputs) -> list[Tensor]:
-        """Gradients of `matrices`, given the gradient of the result. Empties `inputs`."""
+    def _run(self, number: int, given: Given, hidden: Tensor) -> Ran:
+        layer = self._layers[number]
+        with torch.enable_grad():
+            # Not the parameters: autograd ties those to the stream that first used them, which a graph forbids.
+            leaves = [matrix.detach().requires_grad_() for matrix in layer.matrices()]
+            hidden = hidden.detach().requires_grad_(number > 0)  # nothing below layer 0 learns
+            return Ran([*leaves, hidden] if number else leaves, layer.run(given, hidden, leaves))
+
+    def backward(self, grad: Tensor, given: Given, tape: Tape) -> list[Tensor]:
+        """Gradients of `matrices`, given the gradient of the result. Empties `tape`."""
         found: list[list[Tensor]] = []
         for number in reversed(range(len(self._layers))):
-            layer = self._layers[number]
-            with torch.enable_grad():
-                # Not the parameters: autograd ties those to the stream that first used them, which a graph forbids.
-                leaves = [matrix.detach().requires_grad_() for matrix in layer.matrices()]
-                hidden = inputs.pop().detach().to(grad.dtype).requires_grad_(number > 0)  # nothing below layer 0 learns
-                wanted = [*leaves, hidden] if number else leaves
-                each = list(torch.autograd.grad(layer.run(given, hidden, leaves), wanted, grad))
+            ran = tape.ran.pop() if tape.ran else self._run(number, given, tape.inputs.pop().to(grad.dtype))
+            each = list(torch.autograd.grad(ran.out, ran.wanted, grad))
+            del ran  # with what it kept
             if number:
                 grad = each.pop()
             found.append(each)
         return [one for each in reversed(found) for one in each]
+
+
+@dataclass
+class Tape:
+    """What a pass leaves for its gradient."""
+
+    inputs: Inputs
+    ran: list[Ran] = field(default_factory=list)
+
+
+class Sums:
+    """The gradients of several passes, end to end in one buffer, of which the `grad` of each matrix is a view.
+
+    Autograd would add to each of some 400 matrices by itself.
+    """
+
+    def __init__(self, matrices: Sequence[nn.Parameter], addresses: tuple[int, ...]) -> None:
+        self._matrices, self.addresses = matrices, addresses
+        self.flat = matrices[0].detach().new_zeros(sum(one.numel() for one in matrices))
+        self.parts = [
+            part.view(one.shape)
+            for part, one in zip(torch.split(self.flat, [one.numel() for one in matrices]), matrices, strict=True)
+        ]
+
+    def added(self, add: Callable[[], object]) -> Sequence[Tensor | None]:
+        """Calls `add`, which adds a pass's gradients to `parts`. Returns what `Learnt` does."""
+        if any(matrix._post_accumulate_grad_hooks for matrix in self._matrices):
+            self.flat.zero_()
+            add()
+            return [part.clone() for part in self.parts]
+        self._take_over()
+        add()
+        return [None] * len(self._matrices)
+
+    def _take_over(self) -> None:
+        """Make `parts` the gradients, with the values that these have now."""
+        now = [matrix.grad for matrix in self._matrices]
+        is_first = all(one is None for one in now)
+        if is_first:
+            self.flat.zero_()
+        for matrix, part, one in zip(self._matrices, self.parts, now, strict=True):
+            if one is part:
+                continue
+            if one is not None:
+                part.copy_(one)
+            elif not is_first:
+                part.zero_()
+            matrix.grad = part
 
 
 class Plain:
@@ -152,9 +232,14 @@ class Plain:
         return self.stack.forward(given, hidden)
 
     def learn(self, given: Given, hidden: Tensor) -> tuple[Learnt, Tensor]:
-        inputs: Inputs = HostInputs(hidden.device) if self._offloads else list[Tensor]()
-        out = self.stack.forward(given, hidden, inputs)
-        return lambda grad: self.stack.backward(grad, given, inputs), out
+        tape = Tape(HostInputs(hidden.device) if self._offloads else list[Tensor]())
+        out = self.stack.forward(given, hidden, tape)
+
+        def backward(grad: Tensor) -> Sequence[Tensor | None]:
+            found, sums = self.stack.backward(grad, given, tape), self.stack.sums()
+            return sums.added(lambda: torch._foreach_add_(sums.parts, found))
+
+        return backward, out
 
 
 class _Pass(torch.autograd.Function):

@@ -12,8 +12,12 @@ import torch
 from msgspec.structs import replace
 
 from profiles.errors import ExitCode, LonghaulError
+from profiles.footprint import graph_tokens, kept_tokens
 from profiles.schema import Profile
+from profiles.shapes import shape_of
 from state.registry import Stateful
+from workers.memory.cap import usable_bytes
+from workers.memory.phases import room_for_graphs
 from workers.models import adapters, attention, fast_graphs, fused_layers, load, plain, proof, recompute
 from workers.models.identity import base_sha256
 from workers.models.torch_setup import device_of
@@ -53,10 +57,17 @@ def open_policy(profile: Profile, head: Path | None, device: torch.device) -> Po
     if profile.model.gradient_checkpointing:
         recompute.enable(policy.model, offloads_inputs=profile.model.offload_inputs)
     if profile.model.gradient_checkpointing and not is_plain:
+        shape = shape_of(policy.model.config.to_dict())
+        most = 0
+        if device.type == "cuda":
+            room = room_for_graphs(profile, shape, usable_bytes(policy.model.device))
+            most = graph_tokens(profile, shape, room)
         fast_graphs.enable(
             policy.model,
             with_graphs=profile.optimizer.cuda_graphs,
             offloads_inputs=profile.model.offload_inputs,
+            kept_tokens=kept_tokens(profile, shape),
+            most_tokens=most,
         )
     return policy
 

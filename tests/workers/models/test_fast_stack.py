@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -17,13 +18,16 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from profiles.footprint import GIB, Work, training
+from profiles.schema import Model, Profile
+from profiles.shapes import ARCHITECTURES, shape_of
 from tests.workers.models.test_adapters import pack_of
 from tests.workers.models.test_fast_layers import ATTENTION, MLP, OWN, model_of
 from workers.memory.phases import CudaGauge
 from workers.models import adapters, fast_graphs
 from workers.models.fast_graphs import Captured
-from workers.models.fast_layers import Given
-from workers.models.fast_stack import Plain
+from workers.models.fast_layers import Given, LeanLayer
+from workers.models.fast_stack import Plain, Stack
 from workers.models.log_probs import score
 from workers.models.lora import LoraLinear
 
@@ -67,9 +71,9 @@ def test_a_graph_is_captured_on_a_stream_of_its_own_device(monkeypatch: pytest.M
     assert [device for device, _ in streams] == devices and streams[0] is streams[2]
 
 
-def captured(model: Any, *, is_waiting: bool = True) -> tuple[Captured, Recorder]:
+def captured(model: Any, *, is_waiting: bool = True, most_tokens: int = sys.maxsize) -> tuple[Captured, Recorder]:
     record = Recorder()
-    runner = Captured(Plain(model.fast_runner.stack), model, record, lambda work: (is_waiting, work()))
+    runner = Captured(Plain(model.fast_runner.stack), model, record, lambda work: (is_waiting, work()), most_tokens)
     model.fast_runner = runner
     return runner, record
 
@@ -133,6 +137,52 @@ def test_nothing_but_the_layers_inputs_stays_for_the_gradient() -> None:
     assert not made.alive
 
 
+class Runs:
+    """How often each layer of a model has run."""
+
+    def __init__(self, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.counts = [0] * len(model.model.layers)
+        run = LeanLayer.run
+
+        def counted(layer: Any, *args: Any, **kwargs: Any) -> Tensor:
+            self.counts[list(model.model.layers).index(layer.layer)] += 1
+            return run(layer, *args, **kwargs)
+
+        monkeypatch.setattr(LeanLayer, "run", counted)
+
+
+def test_layers_that_fit_the_memory_for_them_are_not_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last ones of a pass, whose activations go first."""
+    model, expected = double(), learned(double(recomputed=False))
+    layers, tokens = len(model.model.layers), pack_of(model).ids.numel()
+    runs = Runs(model, monkeypatch)
+    for kept in range(layers + 1):
+        model.fast_runner = Plain(Stack(model.fast_runner.stack._layers, kept * tokens + tokens - 1))
+        runs.counts[:] = [0] * layers
+        assert_same(learned(model), expected)
+        assert runs.counts == [2] * (layers - kept) + [1] * kept
+
+
+def test_a_profile_says_how_much_memory_kept_layers_get() -> None:
+    shape = shape_of(ARCHITECTURES["qwen2-tiny"])
+    tokens = model_of(ALL, recomputed=True, keep_gib=0.5).fast_runner.stack._kept_tokens
+    knobs = Profile(name="x", model=Model(keep_gib=0.5, gradient_checkpointing=True), adapter=ALL)
+    each = training(knobs, shape, Work(1, 1, 1, 1, tokens=1, width=1, places=1, head_rows=1))["kept layers"]
+    assert 0.5 * GIB - each < tokens * each / shape.num_hidden_layers <= 0.5 * GIB
+
+
+def test_graphs_keep_the_layers_that_launched_passes_keep(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, expected = double(), learned(double(recomputed=False))
+    model.fast_runner = Plain(Stack(model.fast_runner.stack._layers, fast_graphs.ROUND))
+    _, record = captured(model)
+    runs = Runs(model, monkeypatch)
+    for _ in range(4):
+        runs.counts[:] = [0] * len(runs.counts)
+        assert_same(learned(model), expected)
+        assert runs.counts[-1] == 1 and set(runs.counts[:-1]) == {2}
+    assert record.replayed == 4
+
+
 def test_from_the_third_pass_of_a_shape_on_graphs_give_it_too() -> None:
     model, expected = double(), learned(double(recomputed=False))
     _, record = captured(model)
@@ -147,6 +197,27 @@ def test_where_the_gpu_is_what_takes_time_there_are_no_graphs() -> None:
     for _ in range(4):
         assert_same(learned(model), expected)
     assert record.made == 0
+
+
+def test_a_pass_whose_graphs_would_take_more_memory_than_there_is_for_them_has_none() -> None:
+    model, expected = double(), learned(double(recomputed=False))
+    tokens = fast_graphs.ROUND * len(pack_of(model).ids)
+    for most, made in ((tokens - 1, 0), (tokens, 2)):
+        _, record = captured(model, most_tokens=most)
+        for _ in range(4):
+            assert_same(learned(model), expected)
+        assert record.made == made
+
+
+def test_a_shape_with_fewer_tokens_than_one_that_has_graphs_gets_them_at_its_second_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fast_graphs, "ROUND", 4)
+    model, plain = double(), double(recomputed=False)
+    _, record = captured(model)
+    for count, made in ((6, 0), (6, 0), (4, 0), (4, 2), (8, 2), (8, 2), (8, 4)):
+        assert_same(learned(model, count), learned(plain, count))
+        assert record.made == made
 
 
 def test_what_is_scored_by_graphs_is_what_is_learnt_from() -> None:
@@ -186,6 +257,53 @@ def test_gradients_of_several_passes_add_up() -> None:
         score(model, pack_of(model), 0.7).log_probs.sum().backward()
     for name, one in adapters.adapter_of(model).items():
         torch.testing.assert_close(one.grad, 3 * expected[name], rtol=1e-6, atol=1e-6)
+
+
+def test_gradients_add_up_in_one_buffer() -> None:
+    """A launch for each matrix would take longer than the sum."""
+    model = double()
+    learned(model)
+    sums, gradients = model.fast_runner.stack.sums(), [one.grad for one in adapters.adapter_of(model).values()]
+    (kept,) = {one.untyped_storage().data_ptr() for one in gradients}  # type: ignore[union-attr]
+    assert kept == sums.flat.data_ptr()
+
+
+@pytest.mark.parametrize("is_captured", [False, True], ids=["launched", "captured"])
+def test_a_pass_adds_to_gradients_that_something_else_has_made(is_captured: bool) -> None:
+    model, expected = double(), learned(double(recomputed=False))
+    if is_captured:
+        captured(model)
+    for _ in range(3):
+        learned(model)
+    names = adapters.adapter_of(model)
+    for number, one in enumerate(names.values()):
+        one.grad = None if number % 2 else torch.ones_like(one)
+    score(model, pack_of(model), 0.7).log_probs.sum().backward()
+    for number, (name, one) in enumerate(names.items()):
+        torch.testing.assert_close(one.grad, expected[name] + 1 - number % 2, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("is_captured", [False, True], ids=["launched", "captured"])
+def test_hooks_get_the_gradient_of_each_pass(is_captured: bool) -> None:
+    """By them an optimiser in host memory takes it."""
+    model, expected = double(), learned(double(recomputed=False))
+    if is_captured:
+        captured(model)
+    taken: dict[str, list[Tensor]] = {}
+    for name, one in adapters.adapter_of(model).items():
+
+        def take(parameter: Tensor, name: str = name) -> None:
+            assert parameter.grad is not None
+            taken.setdefault(name, []).append(parameter.grad)
+            parameter.grad = None
+
+        one.register_post_accumulate_grad_hook(take)
+    for _ in range(4):
+        score(model, pack_of(model), 0.7).log_probs.sum().backward()
+    for name, each in taken.items():
+        assert len(each) == 4
+        for one in each:
+            torch.testing.assert_close(one, expected[name], rtol=1e-6, atol=1e-6)
 
 
 def test_passes_of_other_shapes_have_graphs_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,11 +431,15 @@ def test_where_a_graph_cannot_be_made_kernels_are_launched(
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @pytest.mark.parametrize("quantization", ["none", "nf4"])
-def test_on_a_gpu_replays_give_what_launches_gave(quantization: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("layers", [0, 1, 100], ids=lambda layers: f"{layers} kept at most")
+def test_on_a_gpu_replays_give_what_launches_gave(
+    layers: int, quantization: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Bit for bit, as a run that is resumed launches what the unbroken one replays; and unpadded rows nearly that."""
     model = model_of(ALL, recomputed=True, quantization=quantization, device="cuda", dtype="bfloat16")
     runner = model.fast_runner
     assert isinstance(runner, Captured)
+    runner.stack._kept_tokens = layers * fast_graphs.ROUND * len(pack_of(model).ids)
     monkeypatch.setattr(runner, "_measured", lambda work: (True, work()))
     stepper, now = torch.optim.AdamW(adapters.adapter_of(model).values(), lr=1e-3), list[int]()
     for step in range(6):
