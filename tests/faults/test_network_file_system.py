@@ -88,7 +88,8 @@ def test_it_is_seen_as_a_network_file_system_and_locks_of_one_mount_do_not_reach
     one, two, disk = hosts
     assert is_network(one.root) and is_network(two.root) and not is_network(disk.root)
     (disk.root / "lock").touch()
-    held = subprocess.Popen(["flock", one.root / "lock", "sleep", "60"])
+    # Without a fork: a killed `flock` would leave its child with the open file, and so the mount busy.
+    held = subprocess.Popen(["flock", "--no-fork", one.root / "lock", "sleep", "60"])
     try:
         until = time.monotonic() + PATIENCE_S
         while subprocess.run(["flock", "-n", one.root / "lock", "true"], check=False).returncode == 0:
