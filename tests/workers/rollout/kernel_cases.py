@@ -6,6 +6,7 @@ read pairs of 16 bits, are PyTorch's. Only for processes in which TRITON_INTERPR
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,8 +23,8 @@ from workers.rollout.engine import Sampling
 from workers.rollout.graph import kernels, triton_step
 from workers.rollout.graph.pages import PAGE
 from workers.rollout.graph.state import Shape, State
-from workers.rollout.graph.step import TorchOperations, decode_step
-from workers.rollout.graph.step_weights import Gate, Projection, Weights
+from workers.rollout.graph.step import TorchOperations, activated, decode_step
+from workers.rollout.graph.step_weights import Adapters, Gate, Layer, Projection, Weights
 
 ROWS, LENGTH = 3, 128
 
@@ -48,8 +49,19 @@ class Operations(triton_step.TritonOperations):
         halves = zip(x.data.chunk(2, 1), torch.cat(weights).chunk(2, 1), strict=True)
         return triton_step.Parts(torch.stack([linear(*each) for each in halves]), 2, projection.ends[-1])
 
+    def added_by_gate_up(self, rows: int, layer: Layer) -> Adapters | None:
+        return layer.gate_up.adapters if layer.gate.has_gate and layer.gate_up.bias is None else None
+
     def gate_up(self, x: triton_step.Inputs, projection: Projection, gate: Gate) -> triton_step.Inputs:
-        return self.activated(x, projection, gate)
+        """With the adapters' part that the kernel of the norm has computed, as the CUDA product adds it."""
+        adapters = projection.adapters
+        if x.inner is None or adapters is None:
+            return self.activated(x, projection, gate)
+        products = self.project(x, replace(projection, adapters=None)).data.sum(0)
+        inner = x.inner[:, : adapters.rank], x.inner[:, -adapters.rank :]
+        pairs = zip(products.chunk(2, 1), inner, adapters.b.chunk(2, 1), strict=True)
+        first, up = (product + part @ b for product, part, b in pairs)
+        return triton_step.Inputs(activated(first, gate) * up, x.rows)
 
 
 def operations() -> Operations:

@@ -217,8 +217,8 @@ def test_row_48_every_operation_of_a_layer_is_plain_pytorch_s(shape: str, nf4: b
             for kind in (torch.float32, torch.bfloat16):  # the last is gone on with
                 found = reference.project(a, layer.out), ops.project(b, layer.out)
                 each = Sum(eps, kind, torch.bfloat16)
-                residual, c = reference.add_norm(start, found[0], layer.out, layer.before_mlp, each)
-                other, d = ops.add_norm(start, found[1], layer.out, layer.before_mlp, each)
+                residual, c = reference.add_norm(start, found[0], layer.out, layer.before_mlp, each, mlp=layer)
+                other, d = ops.add_norm(start, found[1], layer.out, layer.before_mlp, each, mlp=layer)
                 assert other.dtype == residual.dtype == kind
                 assert apart(other, residual) < TOLERANCE
             a, b = c, d

@@ -21,12 +21,14 @@ from workers.rollout.graph.cuts import (
     many_cut_of,
     tiles_of,
 )
-from workers.rollout.graph.step_weights import Gate, Projection
+from workers.rollout.graph.step_weights import Adapters, Gate, Layer, Projection
 from workers.rollout.graph.triton_step import Inputs, Parts, TritonOperations, is_one_launch, pair, three
 
 SOURCE = Path(__file__).with_name("matmul.cu")
 MAX_SPLITS, MANY_SPLITS = 8, 12
 """Most splits of K that were measured. The kernels that add the parts accept any number."""
+MOST_RANK = 64
+"""Of adapters that `gate_up` adds: `MOST_RANK` in matmul.cu."""
 MANY_WARPS = {True: 8, False: 12}
 """Most warps in a block of `project_many`, for bfloat16 and for NF4: `__launch_bounds__` in matmul.cu."""
 KINDS = {"silu": 0, "gelu_pytorch_tanh": 1}
@@ -97,9 +99,15 @@ class CudaOperations(TritonOperations):
         )
         return Parts(out, cut.splits, columns)
 
+    def added_by_gate_up(self, rows: int, layer: Layer) -> Adapters | None:
+        adapters, gate = layer.gate_up.adapters, layer.gate
+        is_fit = gate.has_gate and gate.name in KINDS and layer.gate_up.bias is None and tiles_of(rows) < MANY_TILES
+        return adapters if is_fit and adapters is not None and adapters.rank <= MOST_RANK else None
+
     def gate_up(self, x: Inputs, projection: Projection, gate: Gate) -> Inputs:
-        rows, tiles = x.rows, tiles_of(x.rows)
-        if not is_one_launch(projection, gate) or tiles >= MANY_TILES:
+        rows, tiles, adapters = x.rows, tiles_of(x.rows), projection.adapters
+        is_one = is_one_launch(projection, gate) if adapters is None else x.inner is not None
+        if not is_one or tiles >= MANY_TILES:
             return self.activated(x, projection, gate)
         first, up = pair(projection)
         columns, inputs = first.shape
@@ -119,10 +127,14 @@ class CudaOperations(TritonOperations):
             first.data,
             up.data,
             *scales,
+            self.or_nothing(x.inner),
+            self.nothing if adapters is None else adapters.b,
             out.data,
             rows,
             inputs,
             columns,
+            0 if adapters is None else adapters.a.shape[0],
+            0 if adapters is None else adapters.rank,
         )
         return out
 

@@ -14,6 +14,9 @@ import triton
 import triton.language as tl
 from triton.language.extra import cuda
 
+INNER = 16
+"""Columns of x A^T that one program computes."""
+INNER_COLUMNS = tl.constexpr(INNER)
 BELOW_ONE = tl.constexpr(1 - 2**-23)
 """A factor that makes a float32 smaller by one or two roundings."""
 
@@ -79,14 +82,18 @@ def add_norm(
     after,
     factor,
     norm,
+    lora_a,
     out,
     out_residual,
+    inner,
     num_rows,
     H,
     R,
+    INNERS,
     eps,
     added_scale,
     lora_scale,
+    inner_scale,
     SPLITS: tl.constexpr,
     RANK: tl.constexpr,
     HAS_BIAS: tl.constexpr,
@@ -95,13 +102,18 @@ def add_norm(
     HAS_FACTOR: tl.constexpr,
     HAS_NORM: tl.constexpr,
     PLUS_ONE: tl.constexpr,
+    HAS_INNER: tl.constexpr,
     BLOCK: tl.constexpr,
     FRAGMENTS: tl.constexpr,
     CHAINED: tl.constexpr,
 ):
     """residual + projection (no projection if SPLITS is 0), [M, H] in float32 or bfloat16, and its RMS norm, or itself
-    without a norm, in bfloat16. The projection may be normed and scaled before, the sum scaled after."""
-    row = tl.program_id(0)
+    without a norm, in bfloat16. The projection may be normed and scaled before, the sum scaled after.
+
+    HAS_INNER: also inner_scale times the product of what is written to `out` with lora_a, [INNERS, H], transposed. Each
+    program of a row computes all of its sums and norm, and a part of that product; the first one writes the others.
+    """
+    row, tile = tl.program_id(0), tl.program_id(1)
     columns = tl.arange(0, BLOCK)
     inside = columns < H
     if HAS_NORM:
@@ -112,6 +124,10 @@ def add_norm(
         of_added = tl.load(after + columns, mask=inside, other=0.0).to(tl.float32)
         if PLUS_ONE:
             of_added += 1.0
+    if HAS_INNER:
+        ranks = tile * INNER_COLUMNS + tl.arange(0, INNER_COLUMNS)
+        is_there = (ranks < INNERS)[:, None] & inside[None, :]
+        matrix = tl.load(lora_a + ranks[:, None] * H + columns[None, :], mask=is_there, other=0.0).to(tl.float32)
     _begin(CHAINED)
     hidden = tl.load(residual + row * H + columns, mask=inside, other=0.0).to(tl.float32)
     if SPLITS > 0:
@@ -130,13 +146,16 @@ def add_norm(
             hidden = (hidden + added.to(tl.bfloat16).to(tl.float32)).to(tl.bfloat16).to(tl.float32)
             if HAS_FACTOR:
                 hidden = (hidden * tl.load(factor).to(tl.float32)).to(tl.bfloat16).to(tl.float32)
-        tl.store(out_residual + row * H + columns, hidden.to(out_residual.dtype.element_ty), mask=inside)
+        is_mine = inside & (tile == 0)
+        tl.store(out_residual + row * H + columns, hidden.to(out_residual.dtype.element_ty), mask=is_mine)
+    found = hidden
     if HAS_NORM:
-        variance = tl.sum(hidden * hidden, 0) / H
-        normed = hidden * tl.rsqrt(variance + eps)
-        tl.store(out + _place(row, columns, H, FRAGMENTS), (normed * weight).to(tl.bfloat16), mask=inside)
-    else:
-        tl.store(out + _place(row, columns, H, FRAGMENTS), hidden.to(tl.bfloat16), mask=inside)
+        found = hidden * tl.rsqrt(tl.sum(hidden * hidden, 0) / H + eps) * weight
+    found = found.to(tl.bfloat16)
+    tl.store(out + _place(row, columns, H, FRAGMENTS), found, mask=inside & (tile == 0))
+    if HAS_INNER:
+        product = tl.sum(matrix * found.to(tl.float32)[None, :], 1) * inner_scale
+        tl.store(inner + row * INNERS + ranks, product, mask=ranks < INNERS)
 
 
 @triton.jit

@@ -223,21 +223,34 @@ __device__ __forceinline__ float activation(float g) {
     return g / (1.0f + __expf(-1.5957691216057308f * (g + 0.044715f * g * g * g)));
 }
 
-// activation(x Wg^T) * (x Wu^T) in bfloat16, laid out as the next product's x.
+const int MOST_RANK = 64;
+
+__device__ __forceinline__ float widened(u16 value) { return __uint_as_float((u32)value << 16); }
+
+// activation(x Wg^T) * (x Wu^T) in bfloat16, laid out as the next product's x. With adapters of a rank that is not 0, inner is
+// their scaled x A^T, [M, R], of which the last `rank` columns belong to up, and lora_b their B, [rank, 2 N].
 template <int NT, bool DENSE, int KIND>
 __global__ void __launch_bounds__(384) gate_up(const uint4* x, const void* gate, const void* up, const float* gate_scales,
-                                               const float* up_scales, u16* out, int M, int K, int N) {
+                                               const float* up_scales, const float* inner, const u16* lora_b, u16* out, int M,
+                                               int K, int N, int R, int rank) {
     extern __shared__ float shared[];
+    __shared__ u16 own_b[2][MOST_RANK][16];
     float acc[2][NT][4] = {};
     int first = blockIdx.x * 16, m0 = blockIdx.y * 8 * NT;
+    for (int at = threadIdx.x; at < 2 * 16 * rank; at += blockDim.x) {  // seen by all after `reduce`
+        int n = at % 16, r = at / 16 % rank, side = at / (16 * rank);
+        own_b[side][r][n] = lora_b[(long)r * 2 * N + side * N + first + n];
+    }
     Rows rows[2] = {{gate, gate_scales, first, N}, {up, up_scales, first, N}};
     accumulate<2, NT, DENSE>(acc, rows, x, m0 >> 3, M, K, 0, K);
     reduce<2, NT>(acc, shared);
     for (int at = threadIdx.x; at < 16 * 8 * NT; at += blockDim.x) {
         int n = at % 16, m = at / 16;
         if (m0 + m >= M) continue;
-        float g = rounded(shared[n * 8 * NT + m]), u = rounded(shared[(16 + n) * 8 * NT + m]);
-        float found = rounded(activation<KIND>(g)) * u;
+        float g = shared[n * 8 * NT + m], u = shared[(16 + n) * 8 * NT + m];
+        const float* t = inner + (long)(m0 + m) * R;
+        for (int r = 0; r < rank; r++) g += t[r] * widened(own_b[0][r][n]), u += t[R - rank + r] * widened(own_b[1][r][n]);
+        float found = rounded(activation<KIND>(rounded(g))) * rounded(u);
         out[place(m0 + m, first + n, N)] = (u16)(pack(found, found) & 0xffff);
     }
 }

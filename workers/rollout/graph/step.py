@@ -37,10 +37,11 @@ class Operations(Protocol):
         norm: Tensor | None,
         how: Sum,
         *,
+        mlp: Layer | None = None,
         is_last: bool = False,
     ) -> tuple[Tensor, Inputs]:
-        """(residual + projection in the dtype of the stream, its RMS norm, or itself if `norm` is None). is_last: the
-        output head follows, not a projection."""
+        """(residual + projection in the dtype of the stream, its RMS norm, or itself if `norm` is None). mlp: the layer
+        whose gate and up read the norm; is_last: the output head follows, not a projection."""
 
     def project(self, x: Inputs, projection: Projection) -> Parts: ...
 
@@ -76,7 +77,7 @@ def decode_step(weights: Weights, state: State, ropes: Mapping[str, Tensor], row
         qkv = ops.project(x, layer.qkv)
         mixed = ops.attention(qkv, layer.qkv, state, number, rope, layer, weights.plain)
         parts, before = ops.project(mixed, layer.out), layer.out
-        residual, x = ops.add_norm(residual, parts, before, layer.before_mlp, layer.of_attention)
+        residual, x = ops.add_norm(residual, parts, before, layer.before_mlp, layer.of_attention, mlp=layer)
         parts, before = ops.project(ops.gate_up(x, layer.gate_up, layer.gate), layer.down), layer.down
         how = layer.of_mlp
     _, x = ops.add_norm(residual, parts, before, weights.norm, how, is_last=True)
@@ -114,6 +115,7 @@ class TorchOperations:
         norm: Tensor | None,
         how: Sum,
         *,
+        mlp: Layer | None = None,
         is_last: bool = False,
     ) -> tuple[Tensor, Tensor]:
         residual = residual.to(how.stream)

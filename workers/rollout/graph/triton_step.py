@@ -1,4 +1,5 @@
-"""The operations of a decode step as Triton kernels: nine launches per layer, all capturable in a CUDA graph."""
+"""The operations of a decode step as Triton kernels, all capturable in a CUDA graph: nine launches per layer, or eight
+where gate and up need one."""
 
 from __future__ import annotations
 
@@ -24,10 +25,14 @@ VOCABULARY_TILE = 4096
 
 @dataclass
 class Inputs:
-    """x of a projection, in the layout that its kernel reads."""
+    """x of a projection, in the layout that its kernel reads.
+
+    inner: scale * x A^T of the projection's adapters, float32 [M, R], where its kernel adds their B itself.
+    """
 
     data: Tensor
     rows: int
+    inner: Tensor | None = None
 
 
 @dataclass
@@ -66,6 +71,7 @@ class TritonOperations:
         norm: Tensor | None,
         how: Sum,
         *,
+        mlp: Layer | None = None,
         is_last: bool = False,
     ) -> tuple[Tensor, Any]:
         rows, hidden = residual.shape
@@ -73,7 +79,10 @@ class TritonOperations:
         out = torch.empty(rows, hidden, dtype=self.dtype, device=residual.device) if is_last else x.data
         new = torch.empty_like(residual, dtype=how.stream) if parts is not None else residual
         a, b, rank, scale = self._adapters(projection)
-        kernels.add_norm[(rows,)](
+        added = None if mlp is None else self.added_by_gate_up(rows, mlp)
+        if added is not None:
+            x.inner = torch.empty(rows, added.a.shape[0], device=residual.device)
+        kernels.add_norm[(rows, 1 if added is None else triton.cdiv(added.a.shape[0], kernels.INNER))](
             residual,
             self.nothing if parts is None else parts.data,
             self._bias(projection),
@@ -81,14 +90,18 @@ class TritonOperations:
             self.or_nothing(how.after),
             self.or_nothing(how.factor),
             self.or_nothing(norm),
+            self.nothing if added is None else added.a,
             out,
             new,
+            self.or_nothing(x.inner),
             rows,
             hidden,
             0 if a is None else a.shape[0],
+            0 if added is None else added.a.shape[0],
             how.eps,
             how.scale,
             scale,
+            0.0 if added is None else added.scale,
             SPLITS=0 if parts is None else parts.splits,
             RANK=rank,
             HAS_BIAS=projection is not None and projection.bias is not None,
@@ -97,12 +110,17 @@ class TritonOperations:
             HAS_FACTOR=how.factor is not None,
             HAS_NORM=norm is not None,
             PLUS_ONE=how.plus_one,
+            HAS_INNER=added is not None,
             BLOCK=triton.next_power_of_2(hidden),
             FRAGMENTS=self.fragments and not is_last,
             num_warps=8,
             **self.chain,
         )
         return new, out if is_last else x
+
+    def added_by_gate_up(self, rows: int, layer: Layer) -> Adapters | None:
+        """The adapters whose B `gate_up` adds to a layer's products itself, given `Inputs.inner`."""
+        return None
 
     def inputs(self, rows: int, columns: int, device: torch.device) -> Inputs:
         """An empty x for a projection."""
@@ -291,7 +309,8 @@ class TritonOperations:
         return query
 
     def activated(self, x: Inputs, projection: Projection, gate: Gate) -> Inputs:
-        """`gate_up` in two launches: for layers with adapters or biases, or if its sums do not fit one launch."""
+        """`gate_up` in two launches: for layers with biases, for adapters without `Inputs.inner`, or if its sums do not
+        fit one launch."""
         columns, block = projection.ends[-1] // (2 if gate.has_gate else 1), 512
         parts = self.project(x, projection)
         a, b, rank, scale = self._adapters(projection)
