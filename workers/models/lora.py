@@ -11,6 +11,7 @@ import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from typing import Any
 
 import torch
@@ -22,6 +23,8 @@ from profiles.schema import Adapter as Knobs
 from workers.rng import derive
 
 ADAPTER = "default"
+_changes = count(1)
+"""Numbers for changes of matrices that no counter records."""
 
 
 def scale_of(knobs: Knobs) -> float:
@@ -102,7 +105,7 @@ class LoraLinear(nn.Module):
 
     def forget_copies(self) -> None:
         """Drop the cast copies after a change that no counter records."""
-        self._unseen += 1
+        self._unseen = next(_changes)  # a new number, even if another thread does the same now
 
     def cast(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Both matrices in `dtype`. A change yields a new pair and leaves the old one intact: two threads may
