@@ -16,7 +16,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from workers.models.fast_layers import Given, fast_layers
 from workers.models.fast_stack import Learnt, Plain, Stack, Sums, Tape
 from workers.models.fused_layers import stream_dtype
-from workers.models.lora import LoraLinear
+from workers.models.lora import LoraLinear, adapted_in
 
 log = logging.getLogger("worker")
 
@@ -116,7 +116,7 @@ class Captured:
         self.plain, self.stack, self._record, self._measured = plain, plain.stack, record, measured
         self._most_tokens = most_tokens
         self.may_capture = True
-        self._adapted = [module for module in model.modules() if isinstance(module, LoraLinear)]
+        self._adapted = adapted_in(model)
         self._count: dict[tuple[int, ...], int] = {}
         self._is_waiting: dict[tuple[int, ...], bool] = {}
         """Whether passes of a shape are launch-bound."""
@@ -199,7 +199,7 @@ class Captured:
             self._graphs.clear()
             self._sums = sums
         if key not in self._graphs:
-            if not self._is_room():
+            if not has_room(self._graphs, self._passes):
                 return None
             try:
                 self._graphs[key] = self._captured(given, hidden)
@@ -211,16 +211,6 @@ class Captured:
         self._graphs[key].used = self._passes
         return self._graphs[key]
 
-    def _is_room(self) -> bool:
-        """Whether one more shape may have graphs; drops the least recently used shape if it has been idle long
-        enough."""
-        if len(self._graphs) < MOST_GRAPHS:
-            return True
-        oldest = next(iter(self._graphs))
-        if is_unused := self._passes - self._graphs[oldest].used >= UNUSED:
-            del self._graphs[oldest]
-        return is_unused
-
     def _captured(self, given: Given, hidden: Tensor) -> Graphs:
         with torch.inference_mode(False), torch.no_grad():
             return self._with_buffers(*padded(given, hidden))
@@ -228,6 +218,7 @@ class Captured:
     def _with_buffers(self, given: Given, hidden: Tensor) -> Graphs:
         end = torch.zeros_like(hidden, dtype=stream_dtype(hidden.dtype))
         parts, tapes = self.stack.sums().parts, list[Tape]()
+        record = partial(recorded, self._record, self._adapted)
 
         def forward() -> None:
             tapes[:] = [Tape(list[Tensor]())]
@@ -236,27 +227,50 @@ class Captured:
         def backward() -> None:
             torch._foreach_add_(parts, self.stack.backward(end, given, tapes.pop()))
 
-        return Graphs(given, hidden, end, forward=self._recorded(forward), backward=self._recorded(backward))
+        return Graphs(given, hidden, end, forward=record(forward), backward=record(backward))
 
-    def _recorded(self, work: Callable[[], None]) -> Replay:
-        """Capture `work`. The cast copies of parameters are dropped before, because the graph must cast them itself:
-        they change with each update. They are dropped again after, because capturing executes nothing, so copies made
-        then hold no values."""
-        self._forget_copies()
-        try:
-            return self._record(work)
-        finally:
-            self._forget_copies()
 
-    def _forget_copies(self) -> None:
-        for module in self._adapted:
+def has_room(graphs: OrderedDict[tuple[int, ...], Any], passes: int) -> bool:
+    """Whether one more shape may have graphs; drops the least recently used shape if it has been idle long enough.
+
+    graphs: by shape, ordered by last use, each with `used`, the number of the pass that used it last. passes: how many
+    there have been so far."""
+    if len(graphs) < MOST_GRAPHS:
+        return True
+    oldest = next(iter(graphs))
+    is_unused: bool = passes - graphs[oldest].used >= UNUSED
+    if is_unused:
+        del graphs[oldest]
+    return is_unused
+
+
+def recorded(
+    record: Callable[[Callable[[], Any]], Replay], adapted: Sequence[LoraLinear], work: Callable[[], None]
+) -> Replay:
+    """Capture `work`. The cast copies of the adapters' matrices are dropped before, because the graph must cast them
+    itself: they change with each update. They are dropped again after, because capturing executes nothing, so copies
+    made then hold no values."""
+
+    def forget_copies() -> None:
+        for module in adapted:
             module.forget_copies()
+
+    forget_copies()
+    try:
+        return record(work)
+    finally:
+        forget_copies()
 
 
 def key_of(hidden: Tensor) -> tuple[int, ...]:
     """Number of rows, and row length rounded up to `ROUND`. (pure)"""
     rows, length = hidden.shape[:2]
-    return rows, -(-length // ROUND) * ROUND
+    return rows, rounded(length)
+
+
+def rounded(length: int) -> int:
+    """A row's length in a pass. (pure)"""
+    return -(-length // ROUND) * ROUND
 
 
 def padded(given: Given, hidden: Tensor) -> tuple[Given, Tensor]:
@@ -313,15 +327,16 @@ def capture_stream(device: torch.device) -> Any:
 class Recorder:
     """Captures CUDA graphs that share one memory pool. They may, because they never run at the same time."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, device: torch.device, stream: Any = None) -> None:
+        """stream: on which it captures; None: `capture_stream`."""
+        self._device, self._stream = device, stream
         self._made: weakref.WeakSet[torch.cuda.CUDAGraph] = weakref.WeakSet()
 
     def __call__(self, work: Callable[[], Any]) -> Replay:
         graph = torch.cuda.CUDAGraph()
         pool = next((other.pool() for other in self._made), None)  # of a live graph: a pool dies with its last graph
         # Only this thread: others may allocate meanwhile, and the backward pass runs in a thread of autograd's.
-        stream = capture_stream(self._device)
+        stream = self._stream or capture_stream(self._device)
         with CAPTURING, torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
             work()
         self._made.add(graph)

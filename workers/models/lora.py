@@ -122,6 +122,11 @@ class LoraLinear(nn.Module):
         return kept[1], kept[2]
 
 
+def adapted_in(model: nn.Module) -> list[LoraLinear]:
+    """The layers of a model that have an adapter."""
+    return [module for module in model.modules() if isinstance(module, LoraLinear)]
+
+
 class _AddProduct(torch.autograd.Function):
     """base + scale * (x A^T) B^T, with gradients for the float32 matrices from products in the dtype of x."""
 
