@@ -105,7 +105,8 @@ def read_alone(args: argparse.Namespace, engine: Any, new: Sequence[Sequence[int
         with torch.inference_mode():
             if isinstance(engine, NativeEngine):
                 return engine._read_prompts([Request(tuple(one), 0) for one in new], max(map(len, new)), 1)
-            return read_prompts(engine._decoder, engine._state, [(*one, 0) for one in new], range(len(new)), {})
+            prompts = [(*one, 0) for one in new]
+            return read_prompts(engine._decoder, engine._state, engine._passes, prompts, range(len(new)), {})
 
     return min(timed(args, once)[1] for _ in range(3))
 

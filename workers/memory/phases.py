@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from profiles.errors import ExitCode, LonghaulError
-from profiles.footprint import BESIDE, FRAGMENTATION, GIB, GRAPH_BYTES, Demand, demand_of
+from profiles.footprint import BESIDE, FRAGMENTATION, GIB, GRAPH_BYTES, READ_BYTES, Demand, demand_of
 from profiles.schema import Profile
 from profiles.shapes import Shape, shape_of
 from workers.failures import is_out_of_memory, mark_phase
@@ -277,12 +277,30 @@ def room_beside_trainer(profile: Profile, shape: Shape, usable_bytes: int) -> in
 
 
 def room_for_graphs(profile: Profile, shape: Shape, usable_bytes: int) -> int:
-    """Bytes that graphs of training passes may hold: of that room, what an engine does not keep. (pure)"""
+    """Bytes that graphs of training passes may hold: of that room, what an engine and its graphs do not keep. (pure)"""
     room = room_beside_trainer(profile, shape, usable_bytes)
+    if not profile.run.sampler_device:
+        room = max(0, room - min(READ_BYTES, room_for_prompt_graphs(profile, shape, usable_bytes)))
     if profile.run.sampler_device or profile.run.overlap:  # the engine has another card, or is part of the plan
         return room
     cache = demand_of(profile, shape).parts["rollout"].get("cache", 0)
     return room - cache if cache <= room else room
+
+
+def room_for_prompt_graphs(profile: Profile, shape: Shape, usable_bytes: int) -> int:
+    """Bytes that graphs of passes over prompts may hold beside all that is planned and a cache that stays. (pure)
+
+    Not those of the plan: a pass of another shape, which is launched, takes them again.
+    """
+    demand = demand_of(profile, shape)
+    kept = demand.parts["rollout"].get("cache", 0) + GRAPH_BYTES
+    planned = []
+    for name, size in demand.phases.items():
+        if name == "rollout" or not profile.run.sampler_device:  # a second card holds nothing but what draws
+            is_without = name in ("score", "train") and not profile.run.overlap
+            planned.append(FRAGMENTATION * (size + (kept if is_without else 0)) + demand.beside.get(name, 0))
+    room = SPARE * usable_bytes - max(planned)
+    return max(0, int(room / FRAGMENTATION) - demand.parts["rollout"].get("dequantised", 0))
 
 
 Measured = Callable[[str], AbstractContextManager[None]]

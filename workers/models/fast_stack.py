@@ -5,7 +5,7 @@ It takes the place of the model's own pass, with gradient checkpointing, where a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -69,18 +69,22 @@ Keep = Callable[[int, Tensor, Tensor], None]
 """Gets the number of a layer, and its keys and values, [R, key heads, T, D], as a cache holds them."""
 
 
-def read(model: Any, ids: Tensor, positions: Tensor, segments: Tensor, keep: Keep) -> bool:
-    """Pass ids through all layers for the sake of their keys and values. False: `model` has no stack.
+def has_stack(model: Any) -> bool:
+    """Whether `read` can read prompts with `model`."""
+    return getattr(model, "fast_runner", None) is not None
 
-    ids, positions: [R, T]; segments: [R, 1, T, 2]."""
-    runner: Runner | None = getattr(model, "fast_runner", None)
-    if runner is None:
-        return False
-    architecture = described(model)
+
+def read(model: Any, ids: Tensor, angles: Mapping[str, Tensor], keep: Keep) -> None:
+    """Pass rows that begin at the first position through all layers for the sake of their keys and values.
+
+    ids: [R, T]; angles: of all T positions, as in `Given`. Raises AttributeError without `has_stack`."""
+    architecture, stack = described(model), model.fast_runner.stack
     assert architecture is not None
-    hidden = embedded(model, architecture, ids)
-    runner.stack.forward(given_of(model, architecture, hidden, positions, segments), hidden, keep=keep)
-    return True
+    positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+    # All tokens of one segment: each sees those up to its own place.
+    segments = torch.zeros(*ids.shape, 2, dtype=torch.int32, device=ids.device)[:, None]
+    given = _given(architecture, angles, positions, segments)
+    stack.forward(given, embedded(model, architecture, ids), keep=keep)
 
 
 def embedded(model: Any, architecture: Architecture, ids: Tensor) -> Tensor:
@@ -94,12 +98,17 @@ def embedded(model: Any, architecture: Architecture, ids: Tensor) -> Tensor:
 def given_of(model: Any, architecture: Architecture, like: Tensor, positions: Tensor, segments: Tensor) -> Given:
     """What the layers share in a pass over tokens at `positions`, [R, T]. like: in the dtype of the model; segments:
     [R, 1, T, 2], to which positions are added if a layer has a window."""
+    names = dict.fromkeys(layer.rope_name for layer in architecture.layers if layer.rope is not None)
+    rotary = model.model.rotary_emb
+    angles = {name: torch.stack(rotary(like, positions, *([name] if name else []))) for name in names}
+    return _given(architecture, angles, positions, segments)
+
+
+def _given(architecture: Architecture, angles: Mapping[str, Tensor], positions: Tensor, segments: Tensor) -> Given:
     if architecture.window is not None and segments.shape[-1] == 2:
         segments = torch.cat((segments, positions[:, None, :, None].to(segments.dtype)), dim=-1)
-    ropes = {layer.rope_name: layer.rope for layer in architecture.layers if layer.rope is not None}
-    rotary = model.model.rotary_emb
-    angles = {name: torch.stack(rotary(like, positions, *([name] if name else []))) for name in ropes}
-    growing = next((rope for rope in ropes.values() if rope.query_growth), None)
+    ropes = (layer.rope for layer in architecture.layers)
+    growing = next((rope for rope in ropes if rope is not None and rope.query_growth), None)
     if growing is None:
         return Given(segments, angles)
     first = growing.scaling["original_max_position_embeddings"]

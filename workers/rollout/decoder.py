@@ -102,9 +102,13 @@ class Decoder:
         return torch.cat(parts, dim=2)[:, 0].contiguous()
 
     def readable_tokens(self) -> int:
-        """Tokens whose activations in one layer are about READ_BYTES."""
+        """Tokens of one pass over prompts."""
+        return max(1, self.tokens_within(READ_BYTES))
+
+    def tokens_within(self, size: int) -> int:
+        """Tokens whose activations in one layer are about `size` bytes."""
         a_token = self.dtype.itemsize * (4 * self._shape.intermediate_size + 6 * self._shape.hidden_size)
-        return max(1, READ_BYTES // a_token)
+        return size // a_token
 
     def run_layers(self, ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """The model's own modules around `attend`. ids: [B, T]; positions: [B or 1, T]; returns [B, T, hidden]."""
@@ -176,11 +180,14 @@ def _grown(query: Tensor, rope: Rope, positions: Tensor) -> Tensor:
     return query * factor[:, None, :, None].to(query.dtype)
 
 
-def parts(prompts: Sequence[tuple[int, ...]], tokens: int) -> list[list[tuple[int, ...]]]:
-    """The prompts in portions of at most `tokens` tokens each, counting padding; at least one prompt each. (pure)"""
+def parts(
+    prompts: Sequence[tuple[int, ...]], tokens: int, padded: Callable[[int], int] = int
+) -> list[list[tuple[int, ...]]]:
+    """The prompts in portions of at most `tokens` tokens each, counting padding; at least one prompt each. padded: the
+    length of rows, for that of the longest prompt. (pure)"""
     found: list[list[tuple[int, ...]]] = []
     for prompt in sorted(prompts, key=len):
-        if not found or (len(found[-1]) + 1) * len(prompt) > tokens:
+        if not found or (len(found[-1]) + 1) * padded(len(prompt)) > tokens:
             found.append([])
         found[-1].append(prompt)
     return found

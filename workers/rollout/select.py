@@ -20,7 +20,7 @@ from profiles.passes import is_corrected
 from profiles.schema import Profile
 from profiles.shapes import shape_of
 from workers.memory.cap import share_of_cap, usable_bytes
-from workers.memory.phases import room_beside_trainer
+from workers.memory.phases import room_beside_trainer, room_for_prompt_graphs
 from workers.models.load import Tokenizer
 from workers.models.plain import reason_of
 from workers.rollout.conversation import by_rounds, renumbered
@@ -340,13 +340,14 @@ def native_engine(model: Any, decode: Decode | None, profile: Profile | None = N
         if not (reason := reason_against(model)):
             if profile is None:
                 return GraphEngine(model, decode)
-            room = _room(model, profile)
+            shape = shape_of(model.config.to_dict())
             return GraphEngine(
                 model,
                 decode,
-                keep_bytes=room,
+                keep_bytes=_room(model, profile),
                 overcommit=profile.sampling.overcommit,
                 guesses=profile.sampling.prompt_lookup_tokens,
+                prompt_graph_bytes=room_for_prompt_graphs(profile, shape, usable_bytes(model.device)),
             )
         log.warning("decoding without CUDA graphs: %s", reason)
     # Shares change the number of threads of the whole process, on which the rounding of an update beside them depends.

@@ -9,7 +9,7 @@ import torch
 from msgspec.structs import replace
 
 from profiles.errors import ExitCode, LonghaulError
-from profiles.footprint import GIB, demand_of
+from profiles.footprint import GIB, GRAPH_BYTES, demand_of
 from profiles.load import load_profile
 from profiles.shapes import ARCHITECTURES, shape_of
 from workers.failures import phase_of
@@ -209,6 +209,24 @@ def test_a_cache_stays_beside_the_trainer_where_the_plan_leaves_room_for_it(
     profile = load_profile(name).profile
     room = phases.room_beside_trainer(profile, shape_of(ARCHITECTURES[shape]), int(usable_gib * GIB))
     assert (cache_gib * GIB <= room) is stays
+
+
+@pytest.mark.parametrize("where", ["one after another", "overlap", "sampler"])
+@pytest.mark.parametrize("usable_gib", [6.0, 10.8, 23.0])
+def test_graphs_over_prompts_fit_beside_what_is_planned_and_a_cache_that_stays(where: str, usable_gib: float) -> None:
+    found = load_profile("azr-3b-qlora").profile
+    run = replace(found.run, overlap=int(where != "one after another"))
+    profile = replace(found, run=replace(run, sampler_device="cuda:1" if where == "sampler" else ""))
+    shape = shape_of(ARCHITECTURES["qwen2.5-3b"])
+    room = phases.room_for_prompt_graphs(profile, shape, int(usable_gib * GIB))
+    demand = demand_of(profile, shape)
+    kept = demand.parts["rollout"]["cache"] + GRAPH_BYTES if where == "one after another" else 0
+    held = [demand.phases["rollout"]]
+    if where != "sampler":
+        held += [demand.phases["train"] + kept, demand.phases["load"]]
+    graphs = room + demand.parts["rollout"]["dequantised"]
+    left = phases.SPARE * usable_gib * GIB - phases.FRAGMENTATION * (max(held) + graphs)
+    assert (left < 0) if room == 0 else abs(left) < 2**20
 
 
 def test_a_cache_that_is_planned_beside_the_trainer_is_not_expected_twice() -> None:

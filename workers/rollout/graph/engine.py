@@ -43,7 +43,8 @@ from workers.rollout.graph import cuda
 from workers.rollout.graph.capture import Steps
 from workers.rollout.graph.lookup import Guessing
 from workers.rollout.graph.pages import PAGE, Pages, pages_of, shared_pages
-from workers.rollout.graph.prompts import read_behind, read_prompts
+from workers.rollout.graph.prompt_graphs import Passes
+from workers.rollout.graph.prompts import passes_over, read_behind, read_prompts
 from workers.rollout.graph.state import MAX_STOPS, Shape, State
 from workers.rollout.graph.step import Operations, TorchOperations
 from workers.rollout.graph.step_weights import Weights
@@ -134,17 +135,18 @@ class GraphEngine:
         keep_bytes: int = sys.maxsize,
         overcommit: float = 1.0,
         guesses: int = 0,
+        prompt_graph_bytes: int = sys.maxsize,
     ) -> None:
         """max_rows: rows of full length that the cache holds. keep_bytes: a cache of up to this size, with its graphs,
         stays while the trainer works. After a larger one, no cache stays. overcommit: slots for each of `max_rows`;
         above 1 the cache is paged. guesses: tokens that a step reads behind a row's last one, while few rows decode and
-        it pays; above 0 the cache is paged too. Raises EngineUnavailable, with the reason, for an unsupported model or
-        GPU.
+        it pays; above 0 the cache is paged too. prompt_graph_bytes: what graphs of passes over prompts may hold, beside
+        a cache that stays. Raises EngineUnavailable, with the reason, for an unsupported model or GPU.
         """
         if reason := reason_against(model):
             raise EngineUnavailable(reason)
         self.model, self.decode, self._max_rows, self._keep_bytes = model, decode, max_rows, keep_bytes
-        self._overcommit, self._guesses = overcommit, guesses
+        self._overcommit, self._guesses, self._prompt_graph_bytes = overcommit, guesses, prompt_graph_bytes
         self._decoder = Decoder(model)
         self._stop_ids = sorted(stop_ids_of(model))
         with on_device(model.device):  # another may be the current one: the engine's is not always the trainer's
@@ -152,6 +154,8 @@ class GraphEngine:
         self._weights: Weights | None = None
         self._state: State | None = None
         self._steps: Steps | None = None
+        self._passes: Passes | None = None
+        """Over prompts. Their graphs are valid as long as those of the steps."""
         self._addresses: tuple[int, ...] = ()
         self.set_back_rows = 0
         """How often a row had to wait for pages and was read again."""
@@ -282,16 +286,20 @@ class GraphEngine:
         self._weights.refresh()
         addresses = self._weights.addresses()
         if addresses != self._addresses:
-            self._weights, self._steps = Weights(self.model), None
+            self._weights, self._steps, self._passes = Weights(self.model), None, None
             self._weights.refresh()
             self._addresses = addresses
         if self._decoder.grow_rope(needed.cache_length):
-            self._steps = None
+            self._steps = self._passes = None
         if self._state is None or not self._state.shape.holds(needed) or self._most_rows < self._state.shape.slots:
-            self._steps = self._state = None  # first, so that both are never there at one time
+            self._steps = self._passes = self._state = None  # first, so that both are never there at one time
             self._state = State(needed, self._weights.caches, self._decoder.dtype, self.model.device)
         if self._steps is None:
             self._steps = Steps(self._weights, self._state, self._decoder.ropes, self._operations, self._guesses)
+        if self._passes is None:
+            # A cache that does not stay takes its graphs with it before they have paid for being captured.
+            stays = self.cache_bytes <= self._keep_bytes
+            self._passes = passes_over(self._decoder, self._state, self._prompt_graph_bytes if stays else 0)
         return self._state, self._steps
 
     def _admit(self, work: _Work, state: State) -> None:
@@ -314,7 +322,8 @@ class GraphEngine:
         ids = [work.ids(number) for number in numbers]
         rows = {slot: _Row(number) for slot, number in zip(slots, numbers, strict=True)}
         read, shared, copies = self._take_pages(work, rows, state)
-        read_prompts(self._decoder, state, [ids[slot - begin] for slot in read], read, shared)
+        assert self._passes is not None
+        read_prompts(self._decoder, state, self._passes, [ids[slot - begin] for slot in read], read, shared)
         state.copy_pages(copies)
         uniforms = draw_uniforms([work.requests[number].seed for number in numbers], work.sampling.max_new_tokens)
         state.begin(
@@ -476,7 +485,7 @@ class GraphEngine:
         return sum(one.nbytes for one in (*self._state.keys, *self._state.values)) if self._state else 0
 
     def close(self) -> None:
-        self._steps = self._state = self._weights = None
+        self._steps = self._passes = self._state = self._weights = None
         self._addresses = ()
 
 

@@ -1,28 +1,43 @@
 """Reads prompts, and what follows in a conversation, into slots of the static cache.
 
-Prompts are read by the trainer's written-out layers where it has some, which wait less for the processor; else by the
-model's own modules, as what follows in a conversation always is.
+Prompts are read by the trainer's written-out layers where it has some, which wait less for the processor and may
+become graphs; else by the model's own modules, as what follows in a conversation always is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from workers.models.fast_stack import read
+from workers.models.fast_graphs import rounded
+from workers.models.fast_stack import has_stack, read
 from workers.models.fused_layers import ROUNDED
 from workers.rollout.decoder import Attend, Decoder, parts
+from workers.rollout.graph.prompt_graphs import Passes
 from workers.rollout.graph.state import State
 
 Prompt = tuple[int, ...]
+HEAD = 3
+"""What stands before the ids in a row: its slot, the first of its tokens that the slot keeps, its length."""
+
+
+def passes_over(decoder: Decoder, state: State, graph_bytes: int) -> Passes:
+    """The passes of `read_prompts` into this cache. graph_bytes: what those that become graphs may hold."""
+    return Passes(decoder.model, partial(_read_rows, decoder, state), decoder.tokens_within(graph_bytes))
 
 
 def read_prompts(
-    decoder: Decoder, state: State, prompts: Sequence[Prompt], slots: Sequence[int], shared: Mapping[int, int]
+    decoder: Decoder,
+    state: State,
+    passes: Passes,
+    prompts: Sequence[Prompt],
+    slots: Sequence[int],
+    shared: Mapping[int, int],
 ) -> None:
     """Keys and values of each prompt's tokens except the last, which the first decode step reads like any other
     token. Equal prompts are read once. shared: how many tokens at the begin of a slot other rows have read."""
@@ -30,38 +45,32 @@ def read_prompts(
     for prompt, slot in zip(prompts, slots, strict=True):
         if len(prompt) > 1:
             slots_of.setdefault(prompt[:-1], []).append(slot)
-    for part in parts(list(slots_of), decoder.readable_tokens()):
-        _read_part(decoder, state, part, [slots_of[prompt] for prompt in part], shared)
+    length_of = rounded if has_stack(decoder.model) else int
+    for part in parts(list(slots_of), decoder.readable_tokens(), length_of):
+        length = length_of(max(map(len, part)))
+        # Padded on the right. Under a causal mask no token sees the padding.
+        rows = [
+            [slots_of[one][0], shared.get(slots_of[one][0], 0), len(one), *one, *[0] * (length - len(one))]
+            for one in part
+        ]
+        passes(torch.tensor(rows))
+        _copy_to_others(state, {prompt: slots_of[prompt] for prompt in part}, shared)
 
 
-def _read_part(
-    decoder: Decoder,
-    state: State,
-    prompts: Sequence[Prompt],
-    slots: Sequence[Sequence[int]],
-    shared: Mapping[int, int],
-) -> None:
-    device, longest = decoder.model.device, max(map(len, prompts))
-    # Padded on the right. Under a causal mask no token sees the padding, and a decode step overwrites a position before
-    # reading it.
-    ids = torch.tensor([list(prompt) + [0] * (longest - len(prompt)) for prompt in prompts], device=device)
-    positions = torch.arange(longest, device=device)[None]
-    rows = torch.tensor([slot for each in slots for slot in each], device=device)
-    which = torch.tensor([number for number, each in enumerate(slots) for _ in each], device=device)
-    kept = _kept(state, prompts, slots, shared, rows)
+def _read_rows(decoder: Decoder, state: State, rows: Tensor) -> None:
+    """One pass over prompts. rows: [R, HEAD + T], on the device."""
+    slots, firsts, lengths, ids = rows[:, :1], rows[:, 1:2], rows[:, 2:HEAD], rows[:, HEAD:]
+    pages, places = state.at(*_kept(slots, firsts, lengths, ids.shape[1]))
 
     def keep(number: int, key: Tensor, value: Tensor) -> None:
-        if kept is None:
-            state.keys[number][rows, :, :longest], state.values[number][rows, :, :longest] = key[which], value[which]
-        else:
-            of_rows, places = kept
-            state.write(number, of_rows, places, key.transpose(1, 2)[which], value.transpose(1, 2)[which])
+        state.put(number, pages, places, key, value)
 
-    # All tokens of one segment: each sees those up to its own place.
-    segments = torch.zeros(*ids.shape, 2, dtype=torch.int32, device=device)[:, None]
-    if read(decoder.model, ids, positions.expand_as(ids), segments, keep):
+    if has_stack(decoder.model):
+        angles = {name: table[:, None, : ids.shape[1]] for name, table in decoder.ropes.items()}
+        read(decoder.model, ids, angles, keep)
         return
-    mixed = _over_whole_rows(decoder, positions, segments)
+    positions = torch.arange(ids.shape[1], device=ids.device)[None]
+    mixed = _over_whole_rows(decoder, positions, len(ids))
 
     def attend(number: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         keep(number, key, value)
@@ -70,13 +79,38 @@ def _read_part(
     decoder.run_layers(ids, positions, attend)
 
 
-def _over_whole_rows(decoder: Decoder, positions: Tensor, segments: Tensor) -> Attend:
-    """Attention of rows that begin at the first position, each token to those before it. positions: [1, T]; segments:
-    [R, 1, T, 2], all of one."""
+def _kept(slots: Tensor, firsts: Tensor, lengths: Tensor, longest: int) -> tuple[Tensor, Tensor]:
+    """Slots, and which of their places the tokens of each row go to, [R, longest] each. All given: [R, 1].
+
+    Padding and what others have read go to the place of the last token, which the first decode step overwrites before
+    it is read.
+    """
+    places = torch.arange(longest, device=slots.device)
+    kept = torch.where((places >= firsts) & (places < lengths), places, lengths)
+    return slots.expand_as(kept).contiguous(), kept
+
+
+def _copy_to_others(state: State, slots_of: Mapping[Prompt, Sequence[int]], shared: Mapping[int, int]) -> None:
+    """Copy what the first slot of each prompt holds to the others. Their number varies, so a graph cannot do it."""
+    copies = [
+        (slots[0], slot, shared.get(slot, 0), len(prompt)) for prompt, slots in slots_of.items() for slot in slots[1:]
+    ]
+    if not copies:
+        return
+    sources, targets, firsts, lengths = torch.tensor(copies, device=state.tokens.device).T
+    longest = max(length for *_, length in copies)
+    pages, places = state.at(*_kept(targets[:, None], firsts[:, None], lengths[:, None], longest))
+    for layer in range(len(state.keys)):
+        state.put(layer, pages, places, *state.read(layer, sources, longest))
+
+
+def _over_whole_rows(decoder: Decoder, positions: Tensor, rows: int) -> Attend:
+    """Attention of rows that begin at the first position, each token to those before it. positions: [1, T]."""
     one, longest = decoder.architecture, positions.shape[1]
     if decoder.model.device.type == "cuda" and decoder.dtype in ROUNDED and decoder.has_attention_kernels:
         from workers.models.attention_kernels import Attention
 
+        segments = torch.zeros(rows, 1, longest, 2, dtype=torch.int32, device=positions.device)
         # With positions behind, of which a window reads those near a token.
         near = torch.cat((segments, positions.int()[..., None].expand(len(segments), 1, -1, 1)), dim=-1)
         apply: Any = Attention.apply
@@ -100,23 +134,6 @@ def _over_whole_rows(decoder: Decoder, positions: Tensor, segments: Tensor) -> A
         return scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=is_grouped)
 
     return by_torch
-
-
-def _kept(
-    state: State, prompts: Sequence[Prompt], slots: Sequence[Sequence[int]], shared: Mapping[int, int], rows: Tensor
-) -> tuple[Tensor, Tensor] | None:
-    """(slots, [R, 1]; which of its tokens each of them keeps, [R, T]). None: all, as the cache is not paged.
-
-    Padding and what others have read go to the place of the last token, which the first decode step overwrites before
-    it is read.
-    """
-    if state.table is None:
-        return None
-    device, places = rows.device, torch.arange(max(map(len, prompts)), device=rows.device)
-    lengths = torch.tensor([len(prompt) for prompt, each in zip(prompts, slots, strict=True) for _ in each])
-    firsts = torch.tensor([shared.get(slot, 0) for each in slots for slot in each])
-    lengths, firsts = lengths.to(device)[:, None], firsts.to(device)[:, None]
-    return rows[:, None], torch.where((places >= firsts) & (places < lengths), places, lengths)
 
 
 def read_behind(

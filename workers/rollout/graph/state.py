@@ -130,12 +130,27 @@ class State:
         for cache in (*self.keys, *self.values):
             cache[target] = cache[source]
 
+    def at(self, slots: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """The first and third index into `keys` and `values` of these places of these slots, int64, [...] each."""
+        if self.table is None:
+            return slots, positions
+        return self.table[slots, positions // PAGE].long(), positions % PAGE
+
     def write(self, layer: int, slots: Tensor, positions: Tensor, keys: Tensor, values: Tensor) -> None:
         """Store keys and values, [..., key heads, head_dim], at these places of these slots, [...] each."""
-        pages, places = slots, positions
-        if self.table is not None:
-            pages, places = self.table[slots, positions // PAGE].long(), positions % PAGE
+        pages, places = self.at(slots, positions)
         self.keys[layer][pages, :, places], self.values[layer][pages, :, places] = keys, values
+
+    def put(self, layer: int, pages: Tensor, places: Tensor, key: Tensor, value: Tensor) -> None:
+        """Store key and value, [R, key heads, T, head_dim], where `at` says, [R, T] each. Of tokens that go to one
+        place, any may stay there."""
+        keys, values = self.keys[layer], self.values[layer]
+        if keys.is_cuda:
+            from workers.rollout.graph.prompt_kernels import put
+
+            put(keys, values, pages, places, key, value)
+        else:
+            keys[pages, :, places], values[pages, :, places] = key.transpose(1, 2), value.transpose(1, 2)
 
     def read(self, layer: int, slots: Tensor, length: int) -> tuple[Tensor, Tensor]:
         """Keys and values of the first `length` places of these slots, [R, key heads, length, head_dim]."""
