@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from profiles.errors import ExitCode, LonghaulError
-from profiles.footprint import BESIDE, FRAGMENTATION, GIB, GRAPH_BYTES, READ_BYTES, Demand, demand_of
+from profiles.footprint import BESIDE, FRAGMENTATION, GIB, GRAPH_BYTES, Demand, demand_of
 from profiles.schema import Profile
 from profiles.shapes import Shape, shape_of
 from workers.failures import is_out_of_memory, mark_phase
@@ -278,13 +278,12 @@ def room_beside_trainer(profile: Profile, shape: Shape, usable_bytes: int) -> in
 
 def room_for_graphs(profile: Profile, shape: Shape, usable_bytes: int) -> int:
     """Bytes that graphs of training passes may hold: of that room, what an engine and its graphs do not keep. (pure)"""
-    room = room_beside_trainer(profile, shape, usable_bytes)
-    if not profile.run.sampler_device:
-        room = max(0, room - min(READ_BYTES, room_for_prompt_graphs(profile, shape, usable_bytes)))
-    if profile.run.sampler_device or profile.run.overlap:  # the engine has another card, or is part of the plan
+    room, rollout = room_beside_trainer(profile, shape, usable_bytes), demand_of(profile, shape).parts["rollout"]
+    if profile.run.sampler_device:  # the engine has another card
         return room
-    cache = demand_of(profile, shape).parts["rollout"].get("cache", 0)
-    return room - cache if cache <= room else room
+    prompts = min(rollout.get("prompts", 0), room_for_prompt_graphs(profile, shape, usable_bytes))
+    cache = 0 if profile.run.overlap else rollout.get("cache", 0)  # with overlap it is part of the plan
+    return max(0, room - prompts - (cache if cache <= room else 0))
 
 
 def room_for_prompt_graphs(profile: Profile, shape: Shape, usable_bytes: int) -> int:

@@ -9,7 +9,7 @@ import torch
 from msgspec.structs import replace
 
 from profiles.errors import ExitCode, LonghaulError
-from profiles.footprint import GIB, GRAPH_BYTES, demand_of
+from profiles.footprint import GIB, GRAPH_BYTES, demand_of, graph_tokens, work_of
 from profiles.load import load_profile
 from profiles.shapes import ARCHITECTURES, shape_of
 from workers.failures import phase_of
@@ -209,6 +209,29 @@ def test_a_cache_stays_beside_the_trainer_where_the_plan_leaves_room_for_it(
     profile = load_profile(name).profile
     room = phases.room_beside_trainer(profile, shape_of(ARCHITECTURES[shape]), int(usable_gib * GIB))
     assert (cache_gib * GIB <= room) is stays
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "usable_gib", "is_largest_captured"),
+    [
+        ("azr-3b-qlora-8gb", "qwen2.5-3b", 6.4, False),
+        ("azr-qwen3-4b-12gb", "qwen3-4b", 10.6, False),
+        ("azr-qwen3-4b-12gb", "qwen3-4b", 20.0, True),
+        ("grpo-1.5b-8gb", "r1-qwen-1.5b", 6.4, False),
+        ("grpo-1.5b-8gb", "r1-qwen-1.5b", 14.0, True),
+    ],
+)
+def test_graphs_of_training_passes_fit_beside_the_plan_and_what_an_engine_keeps(
+    name: str, shape: str, usable_gib: float, is_largest_captured: bool
+) -> None:
+    profile, sizes, usable = load_profile(name).profile, shape_of(ARCHITECTURES[shape]), int(usable_gib * GIB)
+    room = phases.room_for_graphs(profile, sizes, usable)
+    demand = demand_of(profile, sizes)
+    beside = phases.room_beside_trainer(profile, sizes, usable)
+    cache = demand.parts["rollout"]["cache"]
+    prompts = min(phases.room_for_prompt_graphs(profile, sizes, usable), demand.parts["rollout"]["prompts"])
+    assert 0 <= room <= beside - prompts - (cache if cache <= beside else 0)
+    assert (graph_tokens(profile, sizes, room) >= work_of(profile, sizes).tokens) is is_largest_captured
 
 
 @pytest.mark.parametrize("where", ["one after another", "overlap", "sampler"])
