@@ -48,7 +48,7 @@ OF_POWER = {
         '            crash_point("ckpt.before_rename")\n',
     ),
     "files of a checkpoint are not synced": Mutant(
-        "state/checkpoint.py", "        durable.fsync_file(path)\n        folders.update", "        folders.update"
+        "state/checkpoint.py", "        durable.fsync_file(path)\n        return FileEntry", "        return FileEntry"
     ),
     "the name of a checkpoint is not synced": Mutant(
         "state/durable.py",

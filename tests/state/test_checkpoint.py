@@ -2,6 +2,7 @@ import errno
 import os
 import shutil
 import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import ExitCode, LonghaulError
+from state import durable
 from state.checkpoint import (
     MANIFEST,
     Damaged,
@@ -160,6 +162,40 @@ def test_a_disk_that_fills_inside_a_writer_that_hides_the_error_is_a_full_disk(r
         save(run, write=write)
     assert error.value.exit_code == ExitCode.DISK
     assert not list(run.checkpoints.iterdir())
+
+
+def test_files_become_durable_at_one_time(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    both, really = threading.Barrier(2), durable.fsync_file
+
+    def fsync_file(path: Path) -> None:
+        both.wait(timeout=20)
+        really(path)
+
+    monkeypatch.setattr(durable, "fsync_file", fsync_file)
+    saved = save(run)
+    assert sorted(saved.manifest.files) == ["tokenizer/vocab.json", "weights.bin"]
+    assert verify(saved.directory, deep=True) == saved.manifest
+
+
+def test_the_first_file_that_cannot_become_durable_is_named_once_no_thread_writes_any_more(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second, num_over = threading.Event(), [0]
+
+    def fsync_file(path: Path) -> None:
+        if path.name == "vocab.json":
+            second.wait(timeout=20)
+        second.set()
+        num_over[0] += 1
+        raise OSError(errno.EIO, os.strerror(errno.EIO), path.name)
+
+    monkeypatch.setattr(durable, "fsync_file", fsync_file)
+    with pytest.raises(LonghaulError) as failure:
+        save(run)
+    cause = failure.value.__cause__.__cause__ if failure.value.__cause__ is not None else None
+    assert failure.value.exit_code == ExitCode.DISK
+    assert isinstance(cause, OSError) and cause.filename == "vocab.json"
+    assert num_over == [2] and list(run.checkpoints.iterdir()) == []
 
 
 def test_a_bug_in_a_writer_comes_out_as_it_is_and_leaves_nothing(run: RunDir) -> None:

@@ -49,9 +49,8 @@ def test_a_checkpoint_is_durable_from_the_inside_out(tmp_path: Path, trace: Trac
     durable.make_dir(run.checkpoints)
     trace.calls.clear()
     save(run, step=2)
-    assert trace.calls == [
-        "fsync vocab.json",
-        "fsync weights.bin",
+    assert sorted(trace.calls[:2]) == ["fsync vocab.json", "fsync weights.bin"]  # at one time
+    assert trace.calls[2:] == [
         "fsync tokenizer",
         "write MANIFEST.json",
         "fsync MANIFEST.json",

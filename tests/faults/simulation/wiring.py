@@ -21,7 +21,7 @@ from orchestrator.display.screen import Screen
 from orchestrator.report import page
 from orchestrator.signals import SIGNALS
 from profiles.launchers import LAUNCHERS
-from state import crash, durable, lock
+from state import checkpoint, crash, durable, lock
 from state.history import CheckpointFacts
 from state.layout import RunDir
 from tests.faults.simulation.processes import THE, Machine, SimulatedServer
@@ -169,6 +169,7 @@ def wired(machine: Machine, log: io.StringIO, on_commit: Callable[[sqlite3.Conne
         (full_disk, "say", say),
         (live_facts.LiveFacts, "_measure_memory", lambda facts, active, now: None),
         (saving, "LOOK_EVERY_S", 1.0),
+        (checkpoint, "side_by_side", lambda work, items: list(map(work, items))),  # a thread has no faults
         (loop, "STOPPED_BY_SIGNAL_S", 60.0),
         (loop, "wait_for_any", wait),
         (loop, "Server", SimulatedServer),
