@@ -56,9 +56,9 @@ class Active:
 
 @dataclass(frozen=True)
 class Prepared:
-    """An attempt that was started ahead: while a cycle trains, its worker loads the model; while that cycle is
-    validated, it trains as far as the first checkpoint. No row tells of it, and nothing that it did counts, unless the
-    attempt is started."""
+    """An attempt that was started ahead: while a cycle trains, its worker loads the model; after that, until the cycle
+    is validated, it trains and saves nothing. No row tells of it, and nothing that it did counts, unless the attempt is
+    started."""
 
     worker: Worker
     action: Train
@@ -180,15 +180,14 @@ class WorkerPool:
         return self.prepared if self.prepared is not None and self.prepared.waits_for_head else None
 
     def prepare(self, prepared: Prepared, now: float) -> None:
-        """Let the worker begin its attempt: load the model, or also train as far as the first checkpoint."""
+        """Let the worker begin its attempt: load the model, or also train without a checkpoint."""
         self.prepared = prepared
         message = "load" if prepared.waits_for_head else "prepare"
         self.assign(prepared.worker, prepared.spec, prepared.directory, now, message)
         prepared.worker.watch = replace(prepared.worker.watch, is_held=True)
 
     def name_head(self, spec: WorkerSpec) -> None:
-        """Let the worker that loads ahead train, as far as the first checkpoint. spec: its own, with its head, as it is
-        on disk."""
+        """Let the worker that loads ahead train, without a checkpoint. spec: its own, with its head, as on disk."""
         assert self.loading is not None
         self.prepared = replace(self.loading, spec=spec, waits_for_head=False)
         self.prepared.worker.send(Message(type="prepare", path=str(self.prepared.directory.spec), step=spec.first_step))

@@ -42,14 +42,14 @@ def pid_of(master: Master, what: str) -> int:
 
 
 def held(run: Scene) -> tuple[Master, int, int]:
-    """A master, the process of its validation, which stands still, and that of cycle 1, which waits before step 3's
-    checkpoint."""
+    """A master, the process of its validation, which stands still, and that of cycle 1, which has done all of its steps
+    and waits before the last one's checkpoint. The one of step 3 is not made."""
     master = run.start(VALIDATION_STANDS_STILL)
     validation = master.wait_for(lambda: pid_of(master, "cycle 0: validate attempt 1"))
     ahead = master.wait_for(lambda: pid_of(master, "cycle 1: begun ahead"))
     log = run.run.attempt(1, 1).events
     master.wait_until_stopped(validation)
-    master.wait_for(lambda: log.exists() and log.read_text().count('"type":"step"') == 3)
+    master.wait_for(lambda: log.exists() and log.read_text().count('"type":"step"') == 4)
     return master, validation, ahead
 
 
@@ -102,6 +102,23 @@ def test_a_validation_that_is_killed_is_repeated_without_a_worker_beside_it(apar
         master, validation, ahead = held(run)
         os.kill(validation, signal.SIGKILL)
         wait_until_gone(master, ahead)
+def test_a_checkpoint_that_is_due_beside_a_validation_is_made_after_its_result_and_no_step_waits_for_it(
+    tmp_path: Path,
+) -> None:
+    with scene(tmp_path / "run", **{**SLOW, "run__max_cycles": 1, "run__steps_per_cycle": 12}) as run:
+        master = run.start(VALIDATION_STANDS_STILL)
+        validation = master.wait_for(lambda: pid_of(master, "cycle 0: validate attempt 1"))
+        log = run.run.attempt(1, 1).events
+        master.wait_until_stopped(validation)
+        master.wait_for(lambda: log.exists() and log.read_text().count('"type":"step"') >= 4)
+        assert run.head_step() == 0
+        go_on(master, validation)
+        first, *others = [step for (step,) in run.rows("SELECT step FROM checkpoints WHERE cycle=1 ORDER BY step")]
+        assert 4 <= first < 12 and others == [step for step in (6, 9, 12) if step > first]
+        assert [state for state, _, _ in run.attempts()] == ["succeeded"]
+        check_invariants(run)
+
+
         assert master.end() == 0, master.text()
         assert [state for state, _, _ in run.attempts("validate", 0)] == ["failed", "succeeded"]
         check_invariants(run, apart)

@@ -125,6 +125,9 @@ def test_a_cursor_resumes_where_it_was(tmp_path: Path) -> None:
         pytest.param(3, 3, True, False, id="asked for, but this step is saved"),
         pytest.param(19, 15, False, True, id="the last step of the cycle"),
         pytest.param(0, -1, False, True, id="the seed"),
+        pytest.param(7, 4, False, True, id="the fifth step could not be saved"),
+        pytest.param(8, 7, False, False, id="it was saved late"),
+        pytest.param(10, 7, False, True, id="every fifth step, whatever was saved late"),
     ],
 )
 def test_when_a_checkpoint_is_due(step: int, saved: int, asked: bool, due: bool) -> None:

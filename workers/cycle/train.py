@@ -425,17 +425,20 @@ class Cycle:
             self.requests.may_save.wait()
 
     def edge(self) -> None:
-        """Between two steps: save if due or requested, and answer all requests with that checkpoint."""
-        step = self.progress.step
+        """Between two steps: save if due or requested, and answer all requests with that checkpoint.
+
+        What is due beside the validation of the head is saved at the first edge after its result: to wait for that here
+        would leave the device idle."""
+        step, last = self.progress.step, self.spec.end_step - 1
         asked = self.requests.checkpoints_wanted()
         due = checkpoint_is_due(
             step,
             saved=self.saver.step,
-            last=self.spec.end_step - 1,
+            last=last,
             every=self.attempt.profile.run.checkpoint_every,
             asked=bool(asked) or self.requests.stop.is_set(),
         )
-        if due:
+        if due and (step == last or self.requests.may_save.is_set()):
             self.save(step)
         self.saver.answer(asked)
 
@@ -469,10 +472,11 @@ def resident_bytes() -> dict[str, float]:
 
 
 def checkpoint_is_due(step: int, *, saved: int, last: int, every: int, asked: bool) -> bool:
-    """Whether to write a checkpoint after `step`. saved: step of the newest one, -1 if none. (pure)
+    """Whether to write a checkpoint after `step`: if a multiple of `every` has passed since `saved`, which is the step
+    of the newest one, -1 if none. (pure)
 
     A checkpoint of this very step answers every request; writing the same state twice has no use.
     """
     if step == saved:
         return False
-    return asked or step == last or step % every == 0
+    return asked or step == last or step // every > saved // every
