@@ -72,7 +72,8 @@ class Attempts:
         if isinstance(action, Train):
             self.name_head(action, history)
         ahead = None
-        if self.pool.loading is None:  # else it is for the cycle that follows this validation
+        is_for_next = isinstance(action, Validate) and not action.is_asked  # the cycle that follows this validation
+        if not is_for_next and self.pool.loading is None:
             ahead = self.pool.take_prepared(lambda one: self.is_as_prepared(one, action, history))
         action, role = ahead.action if ahead is not None else self.numbered(action), role_of(action)
         if isinstance(action, Train):

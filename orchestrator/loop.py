@@ -126,8 +126,8 @@ class Master:
         self.waited = ""  # token of the failure behind the current or last wait
         self.cancelled = ""
         """The job that someone cancelled, in words. The master then stops: only a user may start another."""
-        self.prepared_beside = ""
-        """Token of the validation beside which a worker was last started ahead: once for each."""
+        self.prepared_beside = -1
+        """Cycle at whose end a worker was last started ahead for the next one: once for each."""
         self.loaded_beside = ""
         """Token of the training beside which a worker last loaded ahead: once for each."""
         self.next_backup_at = -math.inf
@@ -363,6 +363,22 @@ class Master:
                 continue
             if self.attempts.hear(active, messages, self.clock.utc()):
                 self.history = self.reader.history()
+            if isinstance(active.action, Train) and any(message.type == "freed" for message in messages):
+                self.hand_over(active.action, now)
+
+    def hand_over(self, action: Train, now: float) -> None:
+        """A cycle's worker has reported its result and holds no memory of a device: the one that has loaded begins the
+        next cycle, while the process of the first ends. Whatever its exit code says, its last checkpoint is the head.
+        """
+        is_done = self.history.step == action.end_step - 1
+        if self.pool.loading is not None and is_done and self.history.paused_at is None:
+            self.begin_ahead(action.cycle, now)
+
+    def begin_ahead(self, cycle: int, now: float) -> None:
+        """Let the cycle that is expected after `cycle` begin before that is validated."""
+        self.prepared_beside = cycle
+        if (following := expected_after(self.history, self.profile)) is not None:
+            self.attempts.prepare(following, self.history, now)
 
     def reap(self, now: float) -> None:
         pool, active = self.pool, self.pool.active
@@ -469,15 +485,14 @@ class Master:
         """Start the workers that come next. With validation.overlap one validates a cycle, and another begins the next
         one meanwhile. followers: how many are of use; without memory to spare, one."""
         pool, token = self.pool, active.worker.token
+        is_ready = bool(pool.standbys) and pool.standbys[0].watch.ready
         if not self.profile.validation.overlap or (isinstance(active.action, Validate) and active.action.is_asked):
             is_short = len(pool.standbys) < followers
             pool.warm_up(now, wanted=followers if is_short and may_wait_besides() else 1)
         elif isinstance(active.action, Train):
             self.load_ahead(active.action, token, now)
-        elif self.prepared_beside != token and (pool.loading or (pool.standbys and pool.standbys[0].watch.ready)):
-            self.prepared_beside = token
-            if (following := expected_after(self.history, self.profile)) is not None:
-                self.attempts.prepare(following, self.history, now)
+        elif self.prepared_beside != active.action.cycle and (pool.loading or is_ready):
+            self.begin_ahead(active.action.cycle, now)
         elif pool.prepared is None:
             pool.warm_up(now)
 

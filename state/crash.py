@@ -69,6 +69,7 @@ POINTS = frozenset(
         "worker.after_update",
         "worker.validating",
         "worker.after_done",
+        "worker.leaving",
         # state.evaluations and workers/evaluate
         "evaluate.before_commit",
         "evaluate.answers_written",

@@ -32,6 +32,7 @@ from workers.contract import (
 )
 from workers.control import Control, SocketLink
 from workers.mailbox import FENCE_S, Mailbox, claim, ended_before, from_newest_checkpoint
+from workers.memory.release import free_for_next
 from workers.runtime import SpecError, carry_out, read_spec
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ def warmed_up(control: Control) -> Sandbox | None:
 
 def dismiss(control: Control, sandbox: Sandbox | None) -> None:
     control.close()
+    crash_point("worker.leaving")
     if sandbox is not None:
         sandbox.close()
 
@@ -115,6 +117,7 @@ def work(spec: WorkerSpec, control: Control, sandbox: Sandbox | None, restart: i
     )
     job = kinds.worker_kind_named(spec.profile.run.worker).job(spec, sandbox)
     code = carry_out(spec, control, job, restart)
+    free_for_next(spec, control, code)
     crash_point("worker.after_done")
     log.info("cycle %d attempt %d ended with %d", spec.cycle, spec.attempt, code)
     return code

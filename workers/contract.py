@@ -82,7 +82,8 @@ class Message(Struct, omit_defaults=True):
     same, but no step before a `prepare`, whose spec.json differs in its head alone), `checkpoint`, `pause` (after the
     step, until `resume`), `resume`, `stop` (after the step), `abort` (now).
     From it: `ready`, `started`, `heartbeat` (step, stage), `checkpointed` (path, step, digest),
-    `event_hint`, `done`, `unsupported`.
+    `event_hint`, `done`, `freed` (after `done`: it holds no memory of a device, so the next one may train while this
+    process ends), `unsupported`.
     `attempt` is the token that the process was started with: a message with another one is counted and dropped.
     """
 

@@ -23,6 +23,8 @@ KNOBS = {"run__max_cycles": 2, "run__steps_per_cycle": 4, "run__checkpoint_every
 OVERLAP = {"validation__overlap": 1, **KNOBS}
 VALIDATION_STANDS_STILL = "worker.validating:1:stop"
 TRAINING_STANDS_STILL = "worker.after_update:3:stop"
+ENDING_STANDS_STILL = "worker.leaving:3:stop"
+"""Of the workers whose every word is sent: those of cycle 0 come first."""
 SLOW = {"fake__step_s": 0.3, **OVERLAP}
 """The master is told of a finished step before the next one stands still."""
 
@@ -53,14 +55,28 @@ def held(run: Scene) -> tuple[Master, int, int]:
     return master, validation, ahead
 
 
-def loading(run: Scene, **knobs: Any) -> tuple[Master, int, int]:
-    """A master, the process of cycle 1's training, which stands still in step 3, and that which has loaded for cycle
-    2."""
-    master = run.start(TRAINING_STANDS_STILL, env={"LONGHAUL_CRASHPOINT_LOG": str(run.root / "hits")}, **knobs)
+def loading(run: Scene, still: str = TRAINING_STANDS_STILL, **knobs: Any) -> tuple[Master, int, int]:
+    """A master, the process of cycle 1's training, which stands still at that point, and that which has loaded for
+    cycle 2."""
+    master = run.start(still, env={"LONGHAUL_CRASHPOINT_LOG": str(run.root / "hits")}, **knobs)
     ahead = master.wait_for(lambda: pid_of(master, "cycle 2: loads ahead"))
     training = master.wait_for(lambda: pid_of(master, "cycle 1: train attempt 1"))
     master.wait_until_stopped(training)
     master.wait_for(lambda: "worker.loaded" in (run.root / "hits").read_text())
+    return master, training, ahead
+
+
+def ending_beside(run: Scene) -> tuple[Master, int, int]:
+    """A master, the process of cycle 1's training, which has reported its result and does not end, and that of cycle 2,
+    which has begun to train."""
+    master = run.start(ENDING_STANDS_STILL)
+    training = master.wait_for(lambda: pid_of(master, "cycle 1: train attempt 1"))
+    ahead = master.wait_for(lambda: pid_of(master, "cycle 2: begun ahead"))
+    master.wait_until_stopped(training)
+    log = run.run.attempt(2, 1).events
+    master.wait_for(lambda: log.exists() and log.read_text().count('"type":"step"') == 2)
+    assert run.rows("SELECT state FROM attempts WHERE cycle=1 AND role='train'") == [("running",)]
+    assert run.rows("SELECT 1 FROM attempts WHERE cycle=1 AND role='validate' OR cycle=2") == []
     return master, training, ahead
 
 
@@ -86,22 +102,6 @@ def test_the_next_cycle_trains_beside_a_validation_and_nothing_of_it_counts_befo
         check_invariants(run, apart)
 
 
-def test_a_worker_that_was_started_ahead_and_is_killed_costs_nothing_but_time(apart: Ending, tmp_path: Path) -> None:
-    with scene(tmp_path / "run", **OVERLAP) as run:
-        master, validation, ahead = held(run)
-        os.kill(ahead, signal.SIGKILL)
-        master.wait_for_line("the worker that was started ahead ended")
-        assert not run.run.attempt(1, 1).path.exists()
-        go_on(master, validation)
-        assert [state for state, _, _ in run.attempts()] == ["succeeded"]
-        check_invariants(run, apart)
-
-
-def test_a_validation_that_is_killed_is_repeated_without_a_worker_beside_it(apart: Ending, tmp_path: Path) -> None:
-    with scene(tmp_path / "run", **OVERLAP) as run:
-        master, validation, ahead = held(run)
-        os.kill(validation, signal.SIGKILL)
-        wait_until_gone(master, ahead)
 def test_a_checkpoint_that_is_due_beside_a_validation_is_made_after_its_result_and_no_step_waits_for_it(
     tmp_path: Path,
 ) -> None:
@@ -119,6 +119,22 @@ def test_a_checkpoint_that_is_due_beside_a_validation_is_made_after_its_result_a
         check_invariants(run)
 
 
+def test_a_worker_that_was_started_ahead_and_is_killed_costs_nothing_but_time(apart: Ending, tmp_path: Path) -> None:
+    with scene(tmp_path / "run", **OVERLAP) as run:
+        master, validation, ahead = held(run)
+        os.kill(ahead, signal.SIGKILL)
+        master.wait_for_line("the worker that was started ahead ended")
+        assert not run.run.attempt(1, 1).path.exists()
+        go_on(master, validation)
+        assert [state for state, _, _ in run.attempts()] == ["succeeded"]
+        check_invariants(run, apart)
+
+
+def test_a_validation_that_is_killed_is_repeated_without_a_worker_beside_it(apart: Ending, tmp_path: Path) -> None:
+    with scene(tmp_path / "run", **OVERLAP) as run:
+        master, validation, ahead = held(run)
+        os.kill(validation, signal.SIGKILL)
+        wait_until_gone(master, ahead)
         assert master.end() == 0, master.text()
         assert [state for state, _, _ in run.attempts("validate", 0)] == ["failed", "succeeded"]
         check_invariants(run, apart)
@@ -201,6 +217,79 @@ def test_the_worker_of_the_next_cycle_loads_beside_training_and_trains_once_its_
         check_invariants(run, apart)
 
 
+def test_the_next_cycle_trains_while_the_process_of_the_one_before_ends_and_its_validation_waits_for_that_end(
+    apart: Ending, tmp_path: Path
+) -> None:
+    with scene(tmp_path / "run", **SLOW) as run:
+        master, training, ahead = ending_beside(run)
+        go_on(master, training)
+        text = master.text()
+        assert text.count("cycle 2: begun ahead") == 1 and pid_of(master, "cycle 2: train attempt 1") == ahead
+        assert text.index("cycle 1: train attempt 1 succeeded") < text.index("cycle 1: validate attempt 1 of")
+        assert [state for state, _, _ in run.attempts()] == ["succeeded"]
+        check_invariants(run, apart)
+
+
+def test_a_process_that_is_killed_while_it_ends_has_done_its_cycle(apart: Ending, tmp_path: Path) -> None:
+    with scene(tmp_path / "run", **SLOW) as run:
+        master, training, ahead = ending_beside(run)
+        os.kill(training, signal.SIGKILL)
+        wait_until_gone(master, ahead)
+        assert master.end() == 0, master.text()
+        assert [state for state, _, _ in run.attempts()] == ["succeeded"]
+        assert run.rows("SELECT exit_code FROM attempts WHERE cycle=1 AND role='train'") == [(-signal.SIGKILL,)]
+        check_invariants(run, apart)
+
+
+def test_a_worker_that_is_killed_beside_a_process_that_ends_begins_no_second_time_before_the_result(
+    apart: Ending, tmp_path: Path
+) -> None:
+    with scene(tmp_path / "run", **SLOW) as run:
+        master, training, ahead = ending_beside(run)
+        os.kill(ahead, signal.SIGKILL)
+        master.wait_for_line("the worker that was started ahead ended")
+        go_on(master, training)
+        assert master.text().count("cycle 2: begun ahead") == 1
+        check_invariants(run, apart)
+
+
+def test_a_master_that_is_killed_while_a_process_ends_takes_up_the_next_cycle(apart: Ending, tmp_path: Path) -> None:
+    with scene(tmp_path / "run", **SLOW) as run:
+        master, training, _ = ending_beside(run)
+        master.kill()
+        os.kill(training, signal.SIGCONT)
+        run.wait_until_nobody_is_left()
+        assert run.head_step() == 4
+        run.finish()
+        check_invariants(run, apart)
+
+
+def test_a_stop_while_a_process_ends_ends_the_next_cycle_too(apart: Ending, tmp_path: Path) -> None:
+    with scene(tmp_path / "run", **SLOW) as run:
+        master, training, ahead = ending_beside(run)
+        master.signal(signal.SIGINT)
+        wait_until_gone(master, ahead)
+        go_on(master, training)
+        run.wait_until_nobody_is_left()
+        assert run.head_step() == 4
+        run.finish()
+        check_invariants(run, apart)
+
+
+def test_a_paused_run_does_not_begin_the_next_cycle_while_a_process_ends(apart: Ending, tmp_path: Path) -> None:
+    with scene(tmp_path / "run", **SLOW) as run:
+        master, training, _ = loading(run, "worker.after_update:4:stop")
+        with ThreadPoolExecutor(1) as beside:
+            pause = beside.submit(run.ask, "pause")
+            master.wait_for(lambda: run.rows("SELECT 1 FROM requests WHERE kind='pause'"))
+            os.kill(training, signal.SIGCONT)
+            assert pause.result().returncode == 0
+        assert "cycle 2: begun ahead" not in master.text()
+        assert run.ask("resume").returncode == 0
+        assert master.end() == 0, master.text()
+        check_invariants(run, apart)
+
+
 def test_a_worker_that_has_loaded_takes_a_cycle_that_follows_without_a_validation(tmp_path: Path) -> None:
     knobs = {**SLOW, "validation__every": 2}
     with scene(tmp_path / "apart", **{**knobs, "validation__overlap": 0}) as run:
@@ -278,7 +367,7 @@ def test_a_cycle_whose_problems_end_early_is_not_followed_by_the_worker_that_has
         check_invariants(run)
 
 
-@pytest.mark.parametrize("point", ["worker.loaded", "ahead.named"])
+@pytest.mark.parametrize("point", ["worker.loaded", "ahead.named", "worker.leaving"])
 def test_a_kill_when_a_worker_has_loaded_and_when_it_is_told_its_head_changes_nothing(
     point: str, apart: Ending, tmp_path: Path
 ) -> None:
