@@ -6,6 +6,7 @@ read pairs of 16 bits, are PyTorch's. Only for processes in which TRITON_INTERPR
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +27,11 @@ from workers.rollout.graph.state import Shape, State
 from workers.rollout.graph.step import TorchOperations, activated, decode_step
 from workers.rollout.graph.step_weights import Adapters, Gate, Layer, Projection, Weights
 
-ROWS, LENGTH = 3, 128
+ROWS, LENGTH = 3, 256
+POSITIONS = {"spread": (3, 40, 77), "at the edges of blocks": (0, 63, 64), "long": (255, 128, 191)}
+"""Of each row's token."""
+PROCESSORS = {"one portion": 1, "two portions": 4, "four portions": 16}
+"""With which the keys of a row are in so many portions."""
 
 
 class Single:
@@ -64,10 +69,11 @@ class Operations(triton_step.TritonOperations):
         return triton_step.Inputs(activated(first, gate) * up, x.rows)
 
 
-def operations() -> Operations:
+def operations(processors: int = 4) -> Operations:
     language: Any = Single()
     kernels.tl, kernels.language = language, triton.language  # type: ignore[attr-defined]  # the latter for Triton
-    triton_step.processors_of = lambda _: 4  # type: ignore[assignment]
+    triton_step.processors_of = lambda _: processors  # type: ignore[assignment]
+    triton_step.VOCABULARY_TILE = 64  # of 269 tokens
     triton_step.can_chain = lambda _: False
     return Operations(torch.device("cpu"))
 
@@ -86,7 +92,7 @@ def model_for(name: str) -> Any:
     return model
 
 
-def state_of(weights: Weights, *, is_paged: bool) -> State:
+def state_of(weights: Weights, *, is_paged: bool, positions: Sequence[int] = POSITIONS["spread"]) -> State:
     draws = torch.Generator().manual_seed(0)
     pages = ROWS * LENGTH // PAGE if is_paged else 0
     state = State(Shape(ROWS, LENGTH, 8, pages), weights.caches, torch.float32, "cpu")
@@ -96,27 +102,49 @@ def state_of(weights: Weights, *, is_paged: bool) -> State:
         cache.normal_(generator=draws)
     state.set_sampling(Sampling(max_new_tokens=8, temperature=0.8, ignore_stop=True), [])
     slots = torch.arange(ROWS)
-    state.begin(slots, slots + 11, slots * 37 % 100 + 3, torch.rand(ROWS, 8, generator=draws))
+    state.begin(slots, slots + 11, torch.tensor(positions), torch.rand(ROWS, 8, generator=draws))
     return state
 
 
-def differences(name: str, *, is_paged: bool) -> list[float]:
-    """Of logits, keys, values and log-probs, after a step of either."""
+def steps_of(name: str, ops: Sequence[Any], **how: Any) -> Iterator[tuple[State, Tensor]]:
+    """What a step of each leaves, and its logits. how: of `state_of`."""
     model = model_for(name)
     weights, decoder = Weights(model), Decoder(model)
     weights.refresh()
     decoder.grow_rope(LENGTH)
-    states, logits = [state_of(weights, is_paged=is_paged) for _ in range(2)], list[Tensor]()
-    for ops, state in zip((TorchOperations(), operations()), states, strict=True):
-        draw = ops.draw
+    for each in ops:
+        state, logits, draw = state_of(weights, **how), list[Tensor](), each.draw
 
-        def kept(found: Tensor, state: State, *shaping: Any, draw: Any = draw) -> None:
+        def kept(found: Tensor, *others: Any, draw: Any = draw, logits: list[Tensor] = logits) -> None:
             logits.append(found)
-            draw(found, state, *shaping)
+            draw(found, *others)
 
-        ops.draw = kept  # type: ignore[method-assign]
-        decode_step(weights, state, decoder.ropes, ROWS, ops)
-    mine, theirs = states
-    pairs = [logits, *zip(mine.keys, theirs.keys, strict=True), *zip(mine.values, theirs.values, strict=True)]
+        each.draw = kept
+        decode_step(weights, state, decoder.ropes, ROWS, each)
+        each.draw = draw
+        yield state, logits[0]
+
+
+def differences(name: str, *, is_paged: bool) -> list[float]:
+    """Of logits, keys, values and log-probs, after a step of either."""
+    (mine, a), (theirs, b) = steps_of(name, (TorchOperations(), operations()), is_paged=is_paged)
+    pairs = [(a, b), *zip(mine.keys, theirs.keys, strict=True), *zip(mine.values, theirs.values, strict=True)]
     pairs.append((mine.out_log_probs, theirs.out_log_probs))
     return [float(((b - a).norm() / a.norm()).detach()) for a, b in pairs]
+
+
+def are_forms_alike(name: str, *, is_paged: bool, positions: Sequence[int], processors: int) -> bool:
+    """Whether attention in one launch and in two leave the same bits, and no counter that is not zero; and both what
+    PyTorch leaves, nearly."""
+    ops, found = operations(processors), []
+    steps = steps_of(name, (ops, ops, TorchOperations()), is_paged=is_paged, positions=positions)
+    for is_one in (True, False):
+        triton_step.is_one_attention_launch = lambda *, has_lanes, is_one=is_one: is_one
+        found.append(next(steps))
+    _, right = next(steps)
+    (state, logits), (other, others) = found
+    pairs = [(logits, others), (state.out_ids, other.out_ids), (state.out_log_probs, other.out_log_probs)]
+    pairs += [*zip(state.keys, other.keys, strict=True), *zip(state.values, other.values, strict=True)]
+    is_near = float((logits - right).norm() / right.norm()) < 1e-5
+    are_zero = not any(one.arrivals.any() for one in (state, other))
+    return is_near and are_zero and all(torch.equal(a, b) for a, b in pairs)

@@ -27,16 +27,19 @@ from workers.models import attention, lora
 from workers.rollout.engine import EngineUnavailable, Request, Rollout, Sampling, choose, draw_uniforms
 from workers.rollout.graph.cuts import (
     GATE_RESIDENT,
+    KEY_BLOCK,
     MANY_TILES,
     MAX_WARPS,
     RESIDENT,
     cut_of,
+    is_one_attention_launch,
     key_splits,
     launch_for,
     many_cut_of,
     tiles_of,
 )
 from workers.rollout.graph.engine import CHECK_EVERY, GraphEngine, bucket_of, in_turn
+from workers.rollout.graph.lookup import Lanes
 from workers.rollout.graph.state import Shape, State
 from workers.rollout.graph.step import TorchOperations
 from workers.rollout.native import NativeEngine
@@ -181,6 +184,31 @@ def test_in_tritons_interpreter_the_kernels_of_a_step_do_what_pytorch_does() -> 
              "ministral3, window, beyond the original context", "apertus, llama 3 rope, biases"]  # fmt: skip
     environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-c", KERNELS, *names]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
+    if "only 0-dimensional arrays can be converted" in done.stderr and "interpreter.py" in done.stderr:
+        pytest.skip("the interpreter of this Triton does not know this numpy: since 2.4 an array of one is no scalar")
+    assert done.stdout == "same\n", done.stderr
+
+
+FORMS = """
+import sys
+from tests.workers.rollout.kernel_cases import POSITIONS, PROCESSORS, are_forms_alike
+
+for number, name in enumerate(sys.argv[1:]):
+    positions, processors = list(POSITIONS.values())[number % 3], list(PROCESSORS.values())[number // 3 % 3]
+    case = name, positions, processors
+    assert are_forms_alike(name, is_paged=number % 2 > 0, positions=positions, processors=processors), case
+sys.stdout.write("same\\n")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+def test_in_tritons_interpreter_attention_in_one_launch_leaves_the_bits_of_two() -> None:
+    names = ["qwen2", "qwen3", "gemma3_text, two ropes, cap", "gemma4_text", "glm4", "olmo3, two ropes",
+             "ministral3, window, beyond the original context", "phi3, partial", "mistral, window"]  # fmt: skip
+    environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-c", FORMS, *names]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
     if "only 0-dimensional arrays can be converted" in done.stderr and "interpreter.py" in done.stderr:
         pytest.skip("the interpreter of this Triton does not know this numpy: since 2.4 an array of one is no scalar")
@@ -469,5 +497,20 @@ def test_triton_s_splits_are_whole_pieces(columns: int, inputs: int, processors:
 
 
 @given(st.integers(1, 512), st.integers(1, 9000), st.integers(1, 200))
-def test_keys_are_split_by_a_power_of_two(pairs: int, length: int, processors: int) -> None:
-    assert key_splits(pairs, length, processors) in (2, 4, 8, 16)
+def test_keys_are_split_by_a_power_of_two_but_no_finer_than_blocks_nor_for_nothing(
+    pairs: int, length: int, processors: int
+) -> None:
+    splits = key_splits(pairs, length, processors)
+    assert splits in (1, 2, 4, 8, 16)
+    assert splits == 1 or splits * KEY_BLOCK <= length
+    assert (splits == 1) == (pairs >= 2 * processors or length < 2 * KEY_BLOCK)
+    assert splits == 1 or splits == 2 or pairs * splits <= 2 * processors
+
+
+def test_attention_is_one_launch_unless_rows_read_keys_that_others_write_in_the_step() -> None:
+    shape = Shape(slots=3, cache_length=128, room=8, pages=6, has_context=True)
+    state = State(shape, [(2, 16), (4, 16)], torch.float32, "cpu")
+    lanes = Lanes(state, 3)
+    assert is_one_attention_launch(has_lanes=state.has_lanes)
+    assert not is_one_attention_launch(has_lanes=lanes.has_lanes)
+    assert [len(state.arrivals), len(lanes.arrivals)] == [3 * 4, 3 * 3 * 4]  # a counter for each head of keys

@@ -287,6 +287,33 @@ def test_captured_steps_of_a_family_draw_what_plain_transformers_would(nf4: bool
         assert float(off.max()) < 0.5
 
 
+@pytest.mark.parametrize("rows", [1, 8, 64])
+@pytest.mark.parametrize("name", ["qwen3-1.7b", "gemma3-1b", "olmo2-1b", "glm4", "heads of 72, one key head"])
+@torch.inference_mode()
+def test_captured_steps_with_attention_in_one_launch_leave_the_bits_of_those_in_two(name: str, rows: int) -> None:
+    """Two hundred in a row, so that a read before its write would show."""
+    from workers.rollout.graph import triton_step
+    from workers.rollout.graph.capture import Steps
+
+    model, steps = other_model(name, nf4=False, has_adapters=True, layers=4), 200
+    weights, decoder = Weights(model), Decoder(model)
+    weights.refresh()
+    decoder.grow_rope(512)
+    for ops in kinds():
+        found = []
+        for is_one in (True, False):
+            state = state_of(weights, rows, length=512, room=steps)
+            state.set_sampling(Sampling(max_new_tokens=steps, temperature=0.8, ignore_stop=True), [])
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(triton_step, "is_one_attention_launch", lambda *, has_lanes, is_one=is_one: is_one)
+                step = Steps(weights, state, decoder.ropes, ops)(rows)
+            for _ in range(steps):
+                step()
+            assert not state.arrivals.any()
+            found.append([state.out_ids, state.out_log_probs, state.out_entropies, *state.keys, *state.values])
+        assert all(torch.equal(one, two) for one, two in zip(*found, strict=True))
+
+
 @torch.inference_mode()
 def test_a_window_saves_the_time_of_the_keys_before_it() -> None:
     from workers.rollout.graph.capture import Steps
@@ -332,14 +359,16 @@ def test_a_product_with_a_one_is_the_weight_that_the_trainer_computes_with(rows:
             assert torch.equal(found, expected[:, [at % inputs for at in range(first, first + rows)]].T)
 
 
-def state_of(weights: Weights, rows: int, dtype: torch.dtype = torch.bfloat16) -> State:
+def state_of(
+    weights: Weights, rows: int, dtype: torch.dtype = torch.bfloat16, length: int = 256, room: int = 8
+) -> State:
     generator = torch.Generator("cuda").manual_seed(rows)
-    state = State(Shape(rows, 256, 8), weights.caches, dtype, torch.device("cuda", 0))
+    state = State(Shape(rows, length, room), weights.caches, dtype, torch.device("cuda", 0))
     for cache in (*state.keys, *state.values):
         cache.copy_(torch.randn(cache.shape, generator=generator, device="cuda").bfloat16())
     state.set_sampling(Sampling(max_new_tokens=8, temperature=0.8), [7])
     places = torch.arange(rows, device="cuda")
-    uniforms = torch.rand(rows, 8, generator=generator, device="cuda")
+    uniforms = torch.rand(rows, room, generator=generator, device="cuda")
     state.begin(places, places + 11, places * 37 % 200, uniforms)
     return state
 

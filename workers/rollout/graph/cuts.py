@@ -134,7 +134,21 @@ def blocks_of(rows: int) -> tuple[int, int]:
 
 
 def key_splits(pairs: int, length: int, processors: int) -> int:
-    """How many portions to split the keys into so that every multiprocessor has work: a power of two, 2 to 16."""
-    wanted = max(2, 2 * processors // pairs)
-    useful = max(2, length // KEY_BLOCK)
-    return min(16, 1 << (wanted.bit_length() - 1), 1 << (useful - 1).bit_length())
+    """How many portions to split the keys into so that every multiprocessor has work: a power of two up to 16.
+
+    pairs: of a row and a head of keys. Where they are two for each multiprocessor, or all keys are one block, there is
+    one portion, and nothing to combine.
+    """
+    wanted = 1 if pairs >= 2 * processors else max(2, 2 * processors // pairs)
+    useful = max(1, length // KEY_BLOCK)
+    return min(16, 1 << (wanted.bit_length() - 1), 1 << (useful.bit_length() - 1))
+
+
+def is_one_attention_launch(*, has_lanes: bool) -> bool:
+    """Whether the kernel that attends to the keys also makes the queries and the new keys and values.
+
+    Each portion of a row's keys then makes the same queries. That is little for any number of rows, as `key_splits`
+    takes fewer portions for more of them. has_lanes: rows read the keys that others write in the same step, so all must
+    be written before.
+    """
+    return not has_lanes

@@ -43,6 +43,16 @@ def _place(row, columns, K, FRAGMENTS: tl.constexpr):
 
 
 @triton.jit
+def _sum_of(parts, row, columns, inside, num_rows, width, SPLITS: tl.constexpr):
+    """Sum of a projection's parts, float32 in the shape of `columns`, which may be one. Move `parts` by what is no
+    constant of one column, so that loads of several share an address."""
+    total = 0.0
+    for split in tl.static_range(SPLITS):  # unrolled, so that loads do not wait for each other
+        total += tl.load(parts + (split * num_rows + row) * width + columns, mask=inside, other=0.0)
+    return total
+
+
+@triton.jit
 def _whole(
     parts,
     row,
@@ -59,15 +69,11 @@ def _whole(
     RANK: tl.constexpr,
 ):
     """Sum of a projection's parts with its adapter, float32. columns: below N; segment: the matrix they belong to."""
-    total = tl.zeros((columns.shape[0],), tl.float32)
-    for split in tl.static_range(SPLITS):  # unrolled, so that loads do not wait for each other
-        total += tl.load(parts + (split * num_rows + row) * width + columns, mask=inside, other=0.0)
+    total = _sum_of(parts, row, columns, inside, num_rows, width, SPLITS)
     if RANK > 0:
         added = tl.zeros((columns.shape[0],), tl.float32)
         for rank in tl.static_range(RANK):
-            t = 0.0
-            for split in tl.static_range(SPLITS):
-                t += tl.load(parts + (split * num_rows + row) * width + N + segment * RANK + rank)
+            t = _sum_of(parts + N + segment * RANK, row, rank, True, num_rows, width, SPLITS)
             added += t * tl.load(lora_b + rank * N + columns, mask=inside, other=0.0).to(tl.float32)
         total += added * lora_scale
     return total
@@ -266,18 +272,139 @@ def _place_of(row, key_head, position, table, cache_length, KEY_HEADS: tl.conste
 
 
 @triton.jit
-def _norm_weight(q_norm, k_norm, head, lanes, inside, HEADS: tl.constexpr, IS_WHOLE: tl.constexpr, DIM, PLUS_ONE):
-    """The norm's weights of a head of queries or keys."""
-    at, of_keys = lanes, lanes
-    if IS_WHOLE:
-        at, of_keys = head * DIM + lanes, (head - HEADS) * DIM + lanes
-    if head < HEADS:
-        weight = tl.load(q_norm + at, mask=inside, other=0.0).to(tl.float32)
-    else:
-        weight = tl.load(k_norm + of_keys, mask=inside, other=0.0).to(tl.float32)
-    if PLUS_ONE:
-        weight += 1.0
-    return weight
+def _turns(
+    rope,
+    position,
+    rope_length,
+    WIDTH: tl.constexpr,
+    ROTATED: tl.constexpr,
+    HAS_ROPE: tl.constexpr,
+    INTERLEAVED: tl.constexpr,
+):
+    """How a head's lanes are rotated, [WIDTH] each: what a lane is multiplied by, what its partner is, and which lane
+    that is. Only the first ROTATED lanes are rotated; without a rope all three are unused."""
+    lanes = tl.arange(0, WIDTH)
+    cos, sin, partner = lanes.to(tl.float32), lanes.to(tl.float32), lanes
+    if HAS_ROPE:
+        half: tl.constexpr = ROTATED // 2
+        is_first, pair = lanes < half, lanes % half
+        partner = tl.where(is_first, lanes + half, lanes - half)
+        if INTERLEAVED:
+            is_first, pair, partner = lanes % 2 == 0, lanes // 2, lanes ^ 1
+        is_rotated = lanes < ROTATED
+        partner = tl.where(is_rotated, partner, lanes)
+        cos = tl.load(rope + position * ROTATED + pair, mask=is_rotated, other=1.0).to(tl.float32)
+        sin = tl.load(rope + (rope_length + position) * ROTATED + pair, mask=is_rotated, other=0.0).to(tl.float32)
+        sin = tl.where(is_first, -sin, sin)
+    return cos, sin, partner
+
+
+@triton.jit
+def _norm_weights(
+    q_norm,
+    k_norm,
+    key_head,
+    HEADS: tl.constexpr,
+    KEY_HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    MEMBERS: tl.constexpr,
+    NORM: tl.constexpr,
+    PLUS_ONE: tl.constexpr,
+):
+    """Of what `_group_of` norms, [MEMBERS, WIDTH] or a shape that broadcasts to it; without a norm unused."""
+    group: tl.constexpr = HEADS // KEY_HEADS
+    members, lanes = tl.arange(0, MEMBERS)[:, None], tl.arange(0, WIDTH)[None, :]
+    found = lanes.to(tl.float32)
+    if NORM != "":
+        of_query, of_key = lanes, lanes
+        if NORM == "whole":
+            of_query, of_key = (key_head * group + members) * DIM + lanes, key_head * DIM + lanes
+        q = tl.load(q_norm + of_query, mask=(lanes < DIM) & (of_query < HEADS * DIM), other=0.0)
+        k = tl.load(k_norm + of_key, mask=lanes < DIM, other=0.0)
+        found = tl.where(members < group, q.to(tl.float32), k.to(tl.float32))
+        if PLUS_ONE:
+            found += 1.0
+    return found
+
+
+@triton.jit
+def _group_of(
+    parts,
+    bias,
+    lora_b,
+    factors,
+    row,
+    key_head,
+    position,
+    has_new,
+    cos,
+    sin,
+    partner,
+    of_norms,
+    num_rows,
+    N,
+    R,
+    lora_scale,
+    eps,
+    growth,
+    original,
+    HEADS: tl.constexpr,
+    KEY_HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    MEMBERS: tl.constexpr,
+    HAS_ROPE: tl.constexpr,
+    NORM: tl.constexpr,
+    HAS_VALUE_NORM: tl.constexpr,
+    VALUES_ARE_KEYS: tl.constexpr,
+    FUSED: tl.constexpr,
+    GROWS: tl.constexpr,
+    SPLITS: tl.constexpr,
+    RANK: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+):
+    """What a row's token has for one head of keys, [MEMBERS, WIDTH] in bfloat16: the queries of this head, normed and
+    rotated, then its key, normed and rotated, then its value; the last two only if `has_new`, or else zeros."""
+    group: tl.constexpr = HEADS // KEY_HEADS
+    of_values: tl.constexpr = 0 if VALUES_ARE_KEYS else 1
+    members, lanes = tl.arange(0, MEMBERS)[:, None], tl.arange(0, WIDTH)[None, :]
+    is_query, is_key, is_value = members < group, members == group, members == group + 1
+    of_new = HEADS + key_head + tl.where(is_value, of_values * KEY_HEADS, 0)
+    columns = tl.where(is_query, key_head * group + members, of_new) * DIM + lanes
+    inside = (is_query | ((is_key | is_value) & has_new)) & (lanes < DIM)
+    x = _sum_of(parts, row, columns, inside, num_rows, N + R, SPLITS)
+    if RANK > 0:
+        added = tl.zeros((MEMBERS, WIDTH), tl.float32)
+        for rank in tl.static_range(RANK):
+            t = _sum_of(parts + N, row, rank, True, num_rows, N + R, SPLITS)
+            if not FUSED:
+                of_key = _sum_of(parts + N, row, RANK + rank, has_new, num_rows, N + R, SPLITS)
+                of_value = of_key
+                if not VALUES_ARE_KEYS:
+                    of_value = _sum_of(parts + N, row, 2 * RANK + rank, has_new, num_rows, N + R, SPLITS)
+                t = tl.where(is_query, t, tl.where(is_value, of_value, of_key))
+            added += t * tl.load(lora_b + rank * N + columns, mask=inside, other=0.0).to(tl.float32)
+        x += added * lora_scale
+    if HAS_BIAS:
+        x += tl.load(bias + columns, mask=inside, other=0.0).to(tl.float32)
+    x = x.to(tl.bfloat16).to(tl.float32)
+    value = x
+    if (NORM == "head") or HAS_VALUE_NORM:
+        shrink = tl.rsqrt(tl.sum(x * x, 1) / DIM + eps)[:, None]
+    if HAS_VALUE_NORM:
+        value *= shrink
+    if NORM != "":
+        if NORM == "whole":
+            shrink = tl.load(factors + row * 2 + tl.where(is_query, 0, 1))
+        x = (x * (shrink * of_norms)).to(tl.bfloat16).to(tl.float32)
+    if HAS_ROPE:
+        partners = tl.gather(x, tl.broadcast_to(partner[None, :], x.shape), 1)
+        # Written out, so that every kernel rounds alike: the compiler may fuse either product with the sum.
+        x = tl.fma(x, tl.broadcast_to(cos[None, :], x.shape), partners * sin[None, :])
+    if GROWS:
+        x = tl.where(is_query, x * (1.0 + growth * tl.log(1.0 + tl.floor(position.to(tl.float32) / original))), x)
+    return tl.where(is_value, value, x).to(tl.bfloat16)
 
 
 @triton.jit
@@ -306,9 +433,9 @@ def rope_write(
     HEADS: tl.constexpr,
     KEY_HEADS: tl.constexpr,
     DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    MEMBERS: tl.constexpr,
     ROTATED: tl.constexpr,
-    HALF: tl.constexpr,
-    REST: tl.constexpr,
     HAS_ROPE: tl.constexpr,
     INTERLEAVED: tl.constexpr,
     NORM: tl.constexpr,
@@ -323,87 +450,55 @@ def rope_write(
     HAS_BIAS: tl.constexpr,
     CHAINED: tl.constexpr,
 ):
-    """Norms and rotates queries, [M, HEADS, DIM]; writes normed and rotated keys, and values, into the caches [slots,
-    KEY_HEADS, T, DIM], or if PAGE is not 0 [pages, KEY_HEADS, PAGE, DIM]. table: the pages of each slot.
-
-    The first ROTATED dimensions of a head are rotated, in two parts of at most HALF lanes; the rest, at most REST
-    lanes, is not. NORM: "", "head" or "whole", whose factors `whole_norms` made. FUSED: one matrix computes all.
-    """
-    row, head = tl.program_id(0), tl.program_id(1)
-    half: tl.constexpr = ROTATED // 2
-    lanes = tl.arange(0, HALF)
-    inside = lanes < half
-    low, high = lanes, half + lanes  # in the head
-    if INTERLEAVED:
-        low, high = 2 * lanes, 2 * lanes + 1
-    base = head * DIM
-    if VALUES_ARE_KEYS:
-        base = tl.where(head < HEADS + KEY_HEADS, head, head - KEY_HEADS) * DIM
-    segment = 0
-    if not FUSED:
-        segment = tl.where(head < HEADS, 0, tl.where(head < HEADS + KEY_HEADS, 1, 2))
-        if VALUES_ARE_KEYS:
-            segment = tl.where(head < HEADS, 0, 1)
-    width = N + R
+    """Norms and rotates queries, [M, HEADS, DIM]; writes normed and rotated keys, and values, into the caches. For
+    steps in which `attend` cannot do so itself; with its arguments."""
+    row, key_head = tl.program_id(0), tl.program_id(1)
+    group: tl.constexpr = HEADS // KEY_HEADS
     position = tl.load(positions + row)
-    if HAS_ROPE:
-        cos = tl.load(rope + position * ROTATED + lanes, mask=inside, other=0.0).to(tl.float32)
-        sin = tl.load(rope + (rope_length + position) * ROTATED + lanes, mask=inside, other=0.0).to(tl.float32)
+    cos, sin, partner = _turns(rope, position, rope_length, WIDTH, ROTATED, HAS_ROPE, INTERLEAVED)
+    of_norms = _norm_weights(q_norm, k_norm, key_head, HEADS, KEY_HEADS, DIM, WIDTH, MEMBERS, NORM, PLUS_ONE)
     _begin(CHAINED)
-    first = _whole(parts, row, base + low, inside, num_rows, width, N, R, lora_b, lora_scale, segment, SPLITS, RANK)
-    second = _whole(parts, row, base + high, inside, num_rows, width, N, R, lora_b, lora_scale, segment, SPLITS, RANK)
-    if HAS_BIAS:
-        first += tl.load(bias + base + low, mask=inside, other=0.0).to(tl.float32)
-        second += tl.load(bias + base + high, mask=inside, other=0.0).to(tl.float32)
-    first, second = first.to(tl.bfloat16).to(tl.float32), second.to(tl.bfloat16).to(tl.float32)
-    if REST > 0:
-        behind = ROTATED + tl.arange(0, REST)
-        is_behind = behind < DIM
-        rest = _whole(
-            parts, row, base + behind, is_behind, num_rows, width, N, R, lora_b, lora_scale, segment, SPLITS, RANK
-        )
-        if HAS_BIAS:
-            rest += tl.load(bias + base + behind, mask=is_behind, other=0.0).to(tl.float32)
-        rest = rest.to(tl.bfloat16).to(tl.float32)
-    if (NORM == "head") or HAS_VALUE_NORM:
-        squares = tl.sum(first * first, 0) + tl.sum(second * second, 0)
-        if REST > 0:
-            squares += tl.sum(rest * rest, 0)
-        shrink = tl.rsqrt(squares / DIM + eps)
-    IS_WHOLE: tl.constexpr = NORM == "whole"
-    if NORM != "":  # noqa: SIM102  # a constant, by which the rest is not compiled
-        if head < HEADS + KEY_HEADS:
-            if IS_WHOLE:
-                shrink = tl.load(factors + row * 2 + tl.where(head < HEADS, 0, 1))
-            first *= shrink * _norm_weight(q_norm, k_norm, head, low, inside, HEADS, IS_WHOLE, DIM, PLUS_ONE)
-            second *= shrink * _norm_weight(q_norm, k_norm, head, high, inside, HEADS, IS_WHOLE, DIM, PLUS_ONE)
-            first, second = first.to(tl.bfloat16).to(tl.float32), second.to(tl.bfloat16).to(tl.float32)
-            if REST > 0:
-                rest *= shrink * _norm_weight(q_norm, k_norm, head, behind, is_behind, HEADS, IS_WHOLE, DIM, PLUS_ONE)
-    if HAS_VALUE_NORM:  # noqa: SIM102
-        if head >= HEADS + KEY_HEADS:
-            first, second = first * shrink, second * shrink
-            if REST > 0:
-                rest *= shrink
-    if HAS_ROPE:  # noqa: SIM102
-        if head < HEADS + KEY_HEADS:
-            first, second = first * cos - second * sin, second * cos + first * sin
-    if GROWS:  # noqa: SIM102
-        if head < HEADS:
-            factor = 1.0 + growth * tl.log(1.0 + tl.floor(position.to(tl.float32) / original))
-            first, second = first * factor, second * factor
-            if REST > 0:
-                rest *= factor
-    if head < HEADS:
-        place = query + (row * HEADS + head) * DIM
-    elif head < HEADS + KEY_HEADS:
-        place = keys + _place_of(row, head - HEADS, position, table, cache_length, KEY_HEADS, PAGE) * DIM
-    else:
-        place = values + _place_of(row, head - HEADS - KEY_HEADS, position, table, cache_length, KEY_HEADS, PAGE) * DIM
-    tl.store(place + low, first.to(tl.bfloat16), mask=inside)
-    tl.store(place + high, second.to(tl.bfloat16), mask=inside)
-    if REST > 0:
-        tl.store(place + behind, rest.to(tl.bfloat16), mask=is_behind)
+    x = _group_of(
+        parts,
+        bias,
+        lora_b,
+        factors,
+        row,
+        key_head,
+        position,
+        True,
+        cos,
+        sin,
+        partner,
+        of_norms,
+        num_rows,
+        N,
+        R,
+        lora_scale,
+        eps,
+        growth,
+        original,
+        HEADS,
+        KEY_HEADS,
+        DIM,
+        WIDTH,
+        MEMBERS,
+        HAS_ROPE,
+        NORM,
+        HAS_VALUE_NORM,
+        VALUES_ARE_KEYS,
+        FUSED,
+        GROWS,
+        SPLITS,
+        RANK,
+        HAS_BIAS,
+    )
+    members, lanes = tl.arange(0, MEMBERS)[:, None], tl.arange(0, WIDTH)[None, :]
+    at = (row * HEADS + key_head * group + members) * DIM + lanes
+    tl.store(query + at, x, mask=(members < group) & (lanes < DIM))
+    place = _place_of(row, key_head, position, table, cache_length, KEY_HEADS, PAGE) * DIM + lanes + members * 0
+    tl.store(keys + place, x, mask=(members == group) & (lanes < DIM))
+    tl.store(values + place, x, mask=(members == group + 1) & (lanes < DIM))
 
 
 @triton.jit
@@ -413,63 +508,172 @@ def _capped(x, cap):
 
 
 @triton.jit
+def _is_last_of(arrivals, number, COUNT: tl.constexpr):
+    """Whether this program is the last of COUNT to come here. Then it sees, past L1 (`.cg`), what the others stored
+    before, and the counter, [number] of `arrivals`, is zero again, as every launch finds it."""
+    tl.debug_barrier()  # one thread counts for all, so all must have stored
+    is_last = tl.atomic_add(arrivals + number, 1, sem="acq_rel", scope="gpu") == COUNT - 1
+    if is_last:
+        tl.store(arrivals + number, 0)
+    return is_last
+
+
+@triton.jit
 def attend(
+    parts,
+    bias,
+    lora_b,
+    rope,
+    positions,
+    q_norm,
+    k_norm,
+    factors,
     query,
     keys,
     values,
     table,
-    positions,
     tops,
     sums,
     mixed,
+    arrivals,
+    out,
+    num_rows,
+    N,
+    R,
+    rope_length,
+    cache_length,
+    lora_scale,
+    eps,
+    growth,
+    original,
     scale,
     cap,
-    cache_length,
     HEADS: tl.constexpr,
     KEY_HEADS: tl.constexpr,
     DIM: tl.constexpr,
     WIDTH: tl.constexpr,
+    MEMBERS: tl.constexpr,
     GROUP: tl.constexpr,
+    ROTATED: tl.constexpr,
+    HAS_ROPE: tl.constexpr,
+    INTERLEAVED: tl.constexpr,
+    NORM: tl.constexpr,
+    PLUS_ONE: tl.constexpr,
+    HAS_VALUE_NORM: tl.constexpr,
+    VALUES_ARE_KEYS: tl.constexpr,
+    FUSED: tl.constexpr,
+    GROWS: tl.constexpr,
     WINDOW: tl.constexpr,
     HAS_CAP: tl.constexpr,
-    SPLITS: tl.constexpr,
+    PORTIONS: tl.constexpr,
     BLOCK: tl.constexpr,
     PAGE: tl.constexpr,
+    SPLITS: tl.constexpr,
+    RANK: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    FRAGMENTS: tl.constexpr,
+    ROTATES: tl.constexpr,
     CHAINED: tl.constexpr,
 ):
-    """Attention of one token per row over the keys up to its position, or the last WINDOW of them; each split handles
-    its portion of them. WIDTH: lanes of a head, of which DIM are there. PAGE: as for `rope_write`, a multiple of BLOCK.
+    """Attention of one token per row over the keys up to its position, or the last WINDOW of them, [M, HEADS * DIM] in
+    bfloat16. parts: of the projection to queries, keys and values, in SPLITS. keys, values: caches [slots, KEY_HEADS,
+    T, DIM], or if PAGE is not 0 [pages, KEY_HEADS, PAGE, DIM], with PAGE a multiple of BLOCK; table: the pages of each
+    slot.
+
+    Each program handles one of PORTIONS of a row's keys for one of KEY_HEADS, and the last of them to end combines
+    them, always in the same order. arrivals: [M * KEY_HEADS], zeros.
+
+    ROTATES: every program norms and rotates its queries itself, and the one whose portion ends with the row's own
+    token makes its key and value, and writes them into the caches: none reads there what this launch writes. Otherwise
+    `rope_write` has done so, and `query` is [M, HEADS, DIM].
+
+    WIDTH: lanes of a head, of which the first DIM are there, and the first ROTATED are rotated. MEMBERS: the heads of
+    queries for a head of keys and two more, as a power of two; GROUP: the same, but as many as the tensor cores need.
+    NORM: "", "head" or "whole", whose factors `whole_norms` made. FUSED: one matrix computes all.
     """
-    row, key_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    row, key_head, portion = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     group: tl.constexpr = HEADS // KEY_HEADS
-    members = tl.arange(0, GROUP)
-    dims = tl.arange(0, WIDTH)
-    heads = key_head * group + members
-    real = members < group
-    length = tl.load(positions + row) + 1
-    _begin(CHAINED)
-    is_query, is_dim = real[:, None], dims < DIM
-    if DIM != WIDTH:
-        is_query = is_query & is_dim[None, :]
-    q = tl.load(query + (row * HEADS + heads[:, None]) * DIM + dims[None, :], mask=is_query, other=0.0)
+    lanes = tl.arange(0, WIDTH)
+    is_lane = lanes < DIM
+    position = tl.load(positions + row)
     first = 0
     if WINDOW > 0:
-        first = tl.maximum(length - WINDOW, 0)
-    portion = tl.cdiv(tl.cdiv(length - first, SPLITS), BLOCK) * BLOCK
-    begin = first + split * portion
-    end = tl.minimum(begin + portion, length)
+        first = tl.maximum(position + 1 - WINDOW, 0)
+    size = tl.cdiv(tl.cdiv(position + 1 - first, PORTIONS), BLOCK) * BLOCK
+    begin = first + portion * size
+    end = tl.minimum(begin + size, position)
+    has_new = (begin <= position) & (position < begin + size)
+    members = tl.arange(0, MEMBERS)[:, None]
+    is_query, is_new_key, is_new_value = members < group, members == group, members == group + 1
+    of_query = (row * HEADS + key_head * group + members) * DIM + lanes[None, :]
+    of_new = _place_of(row, key_head, position, table, cache_length, KEY_HEADS, PAGE) * DIM + lanes[None, :]
+    of_new += members * 0
+    if ROTATES:
+        cos, sin, partner = _turns(rope, position, rope_length, WIDTH, ROTATED, HAS_ROPE, INTERLEAVED)
+        of_norms = _norm_weights(q_norm, k_norm, key_head, HEADS, KEY_HEADS, DIM, WIDTH, MEMBERS, NORM, PLUS_ONE)
+    _begin(CHAINED)
+    if ROTATES:
+        x = _group_of(
+            parts,
+            bias,
+            lora_b,
+            factors,
+            row,
+            key_head,
+            position,
+            has_new,
+            cos,
+            sin,
+            partner,
+            of_norms,
+            num_rows,
+            N,
+            R,
+            lora_scale,
+            eps,
+            growth,
+            original,
+            HEADS,
+            KEY_HEADS,
+            DIM,
+            WIDTH,
+            MEMBERS,
+            HAS_ROPE,
+            NORM,
+            HAS_VALUE_NORM,
+            VALUES_ARE_KEYS,
+            FUSED,
+            GROWS,
+            SPLITS,
+            RANK,
+            HAS_BIAS,
+        )
+        tl.store(keys + of_new, x, mask=is_new_key & is_lane[None, :] & has_new)
+        tl.store(values + of_new, x, mask=is_new_value & is_lane[None, :] & has_new)
+    else:
+        x = tl.load(query + of_query, mask=is_query & is_lane[None, :], other=0.0)
+        key = tl.load(keys + of_new, mask=is_new_key & is_lane[None, :] & has_new, other=0.0)
+        value = tl.load(values + of_new, mask=is_new_value & is_lane[None, :] & has_new, other=0.0)
+        x = tl.where(is_new_key, key, tl.where(is_new_value, value, x))
+    # All members again and again: only the first of them, the queries, have results that are stored.
+    q = tl.reshape(tl.broadcast_to(x[None, :, :], (GROUP // MEMBERS, MEMBERS, WIDTH)), (GROUP, WIDTH))
+    # The sums begin with the row's own token. Tensor cores add in one order, whatever layout x came in.
+    own = tl.dot(q, tl.trans(q)) * scale
+    if HAS_CAP:
+        own = _capped(own, cap)
+    of_new_key = (tl.arange(0, GROUP) == group)[None, :]
+    top = tl.where(has_new, tl.sum(tl.where(of_new_key, own, 0.0), 1), -1e30)
+    total = tl.zeros((GROUP,), tl.float32) + tl.where(has_new, 1.0, 0.0)
+    acc = tl.zeros((GROUP, WIDTH), tl.float32) + tl.sum(tl.where(is_new_value, x, 0.0).to(tl.float32), 0)[None, :]
     base = (row * KEY_HEADS + key_head).to(tl.int64) * cache_length * DIM
     if PAGE > 0:
         base = base * 0
-    top = tl.full((GROUP,), -1e30, tl.float32)
-    total = tl.zeros((GROUP,), tl.float32)
-    acc = tl.zeros((GROUP, WIDTH), tl.float32)
     for at in range(begin, end, BLOCK):
         places = at + tl.arange(0, BLOCK)
         inside = places < end
         is_key, is_value = inside[None, :], inside[:, None]
         if DIM != WIDTH:
-            is_key, is_value = is_key & is_dim[:, None], is_value & is_dim[None, :]
+            is_key, is_value = is_key & is_lane[:, None], is_value & is_lane[None, :]
         if PAGE == 0:
             offset = places * DIM
         elif WINDOW == 0:
@@ -478,7 +682,7 @@ def attend(
         else:  # windows begin anywhere, so a block may lie in two pages
             page = tl.load(table + row * (cache_length // PAGE) + places // PAGE, mask=inside, other=0)
             offset = ((page * KEY_HEADS + key_head).to(tl.int64) * PAGE + places % PAGE) * DIM
-        k = tl.load(keys + base + offset[None, :] + dims[:, None], mask=is_key, other=0.0)
+        k = tl.load(keys + base + offset[None, :] + lanes[:, None], mask=is_key, other=0.0)
         scores = tl.dot(q, k) * scale
         if HAS_CAP:
             scores = _capped(scores, cap)
@@ -487,40 +691,61 @@ def attend(
         shrink = tl.exp(top - above)
         weights = tl.where(inside[None, :], tl.exp(scores - above[:, None]), 0.0)
         total = total * shrink + tl.sum(weights, 1)
-        v = tl.load(values + base + offset[:, None] + dims[None, :], mask=is_value, other=0.0)
+        v = tl.load(values + base + offset[:, None] + lanes[None, :], mask=is_value, other=0.0)
         acc = acc * shrink[:, None] + tl.dot(weights.to(tl.bfloat16), v)
         top = above
-    place = (row * HEADS + heads) * SPLITS + split
-    tl.store(tops + place, top, mask=real)
-    tl.store(sums + place, total, mask=real)
-    tl.store(mixed + place[:, None] * DIM + dims[None, :], acc, mask=is_query)
+    of_group = key_head * group + tl.arange(0, GROUP)
+    is_real = tl.arange(0, GROUP) < group
+    is_real_lane = is_real[:, None] & is_lane[None, :]
+    if PORTIONS == 1:
+        columns = of_group[:, None] * DIM + lanes[None, :]
+        found = (acc / total[:, None]).to(tl.bfloat16)
+        tl.store(out + _place(row, columns, HEADS * DIM, FRAGMENTS), found, mask=is_real_lane)
+    else:
+        place = (row * HEADS + of_group) * PORTIONS + portion
+        tl.store(tops + place, top, mask=is_real)
+        tl.store(sums + place, total, mask=is_real)
+        tl.store(mixed + place[:, None] * DIM + lanes[None, :], acc, mask=is_real_lane)
+        if _is_last_of(arrivals, row * KEY_HEADS + key_head, PORTIONS):
+            _combine(tops, sums, mixed, out, row, key_head, HEADS, KEY_HEADS, DIM, WIDTH, MEMBERS, PORTIONS, FRAGMENTS)
 
 
 @triton.jit
-def combine(
+def _combine(
     tops,
     sums,
     mixed,
     out,
+    row,
+    key_head,
     HEADS: tl.constexpr,
+    KEY_HEADS: tl.constexpr,
     DIM: tl.constexpr,
     WIDTH: tl.constexpr,
-    SPLITS: tl.constexpr,
+    MEMBERS: tl.constexpr,
+    PORTIONS: tl.constexpr,
     FRAGMENTS: tl.constexpr,
-    CHAINED: tl.constexpr,
 ):
-    """Combines the splits of each (row, head), [M, HEADS * DIM] in bfloat16."""
-    _begin(CHAINED)
-    place = tl.program_id(0)
-    splits, dims = tl.arange(0, SPLITS), tl.arange(0, WIDTH)
-    inside = dims < DIM
-    top = tl.load(tops + place * SPLITS + splits)
-    shrink = tl.exp(top - tl.max(top, 0))
-    total = tl.sum(tl.load(sums + place * SPLITS + splits) * shrink, 0)
-    acc = tl.load(mixed + (place * SPLITS + splits[:, None]) * DIM + dims[None, :], mask=inside[None, :], other=0.0)
-    found = tl.sum(acc * shrink[:, None], 0) / total
-    columns = place % HEADS * DIM + dims
-    tl.store(out + _place(place // HEADS, columns, HEADS * DIM, FRAGMENTS), found.to(tl.bfloat16), mask=inside)
+    """Combines the portions of a head of keys of a row."""
+    group: tl.constexpr = HEADS // KEY_HEADS
+    members, lanes = tl.arange(0, MEMBERS), tl.arange(0, WIDTH)
+    heads, is_head = key_head * group + members, members < group
+    inside = is_head[:, None] & (lanes < DIM)[None, :]
+    place = (row * HEADS + heads) * PORTIONS
+    best = tl.full(heads.shape, -1e30, tl.float32)
+    total = tl.zeros(heads.shape, tl.float32)
+    acc = tl.zeros(inside.shape, tl.float32)
+    for portion in tl.static_range(PORTIONS):  # unrolled, so that loads do not wait for each other
+        best = tl.maximum(best, tl.load(tops + place + portion, mask=is_head, other=0.0, cache_modifier=".cg"))
+    for portion in tl.static_range(PORTIONS):
+        at = place + portion
+        shrink = tl.exp(tl.load(tops + at, mask=is_head, other=0.0, cache_modifier=".cg") - best)
+        total += tl.load(sums + at, mask=is_head, other=1.0, cache_modifier=".cg") * shrink
+        one = tl.load(mixed + at[:, None] * DIM + lanes[None, :], mask=inside, other=0.0, cache_modifier=".cg")
+        acc += one * shrink[:, None]
+    columns = heads[:, None] * DIM + lanes[None, :]
+    found = (acc / total[:, None]).to(tl.bfloat16)
+    tl.store(out + _place(row, columns, HEADS * DIM, FRAGMENTS), found, mask=inside)
 
 
 @triton.jit
@@ -534,41 +759,94 @@ def _shaped(z, scale, cap, HAS_SCALE: tl.constexpr, HAS_CAP: tl.constexpr):
 
 
 @triton.jit
-def vocabulary_tiles(
+def draw(
     logits,
     temperature,
     tops,
     sums,
     inner,
     arg,
+    arrivals,
+    uniforms,
+    limit,
+    greedy,
+    stop_ids,
+    tokens,
+    positions,
+    counts,
+    active,
+    out_ids,
+    out_log_probs,
+    out_entropies,
     V,
     STRIDE,
-    NUM_TILES,
+    room,
     scale,
     cap,
     HAS_SCALE: tl.constexpr,
     HAS_CAP: tl.constexpr,
+    NUM_TILES: tl.constexpr,
+    TILES: tl.constexpr,
     TILE: tl.constexpr,
+    STOPS: tl.constexpr,
 ):
-    """For a tile of a row's logits: maximum, sum of exp(z - max), that sum weighted by z, and index of the maximum."""
+    """Draws each active row's next token, stores it, makes it the next input, and checks whether it ends the row.
+
+    Each program handles a tile of a row's logits: maximum, sum of exp(z - max), that sum weighted by z, and index of
+    the maximum. The last of them to end draws. arrivals: [M], zeros. TILES: a power of two, at least NUM_TILES.
+    """
     row, tile = tl.program_id(0), tl.program_id(1)
-    columns = tile * TILE + tl.arange(0, TILE)
-    inside = columns < V
-    z = tl.load(logits + row.to(tl.int64) * STRIDE + columns, mask=inside, other=0.0).to(tl.float32)
-    z = tl.where(inside, _shaped(z, scale, cap, HAS_SCALE, HAS_CAP) / tl.load(temperature), -1e30)
-    top = tl.max(z, 0)
-    exp = tl.where(inside, tl.exp(z - top), 0.0)
-    place = row * NUM_TILES + tile
-    tl.store(tops + place, top)
-    tl.store(sums + place, tl.sum(exp, 0))
-    tl.store(inner + place, tl.sum(exp * z, 0))
-    tl.store(arg + place, tile * TILE + tl.argmax(z, 0))
+    if tl.load(active + row) != 0:  # only the last program of the row changes it
+        line = logits + row.to(tl.int64) * STRIDE
+        heat = tl.load(temperature)
+        columns = tile * TILE + tl.arange(0, TILE)
+        inside = columns < V
+        z = tl.load(line + columns, mask=inside, other=0.0).to(tl.float32)
+        z = tl.where(inside, _shaped(z, scale, cap, HAS_SCALE, HAS_CAP) / heat, -1e30)
+        top = tl.max(z, 0)
+        exp = tl.where(inside, tl.exp(z - top), 0.0)
+        base = row * NUM_TILES
+        tl.store(tops + base + tile, top)
+        tl.store(sums + base + tile, tl.sum(exp, 0))
+        tl.store(inner + base + tile, tl.sum(exp * z, 0))
+        tl.store(arg + base + tile, tile * TILE + tl.argmax(z, 0))
+        if _is_last_of(arrivals, row, NUM_TILES):
+            _draw_of_tiles(
+                line,
+                heat,
+                tops + base,
+                sums + base,
+                inner + base,
+                arg + base,
+                uniforms,
+                limit,
+                greedy,
+                stop_ids,
+                tokens,
+                positions,
+                counts,
+                active,
+                out_ids,
+                out_log_probs,
+                out_entropies,
+                row,
+                V,
+                room,
+                scale,
+                cap,
+                HAS_SCALE,
+                HAS_CAP,
+                NUM_TILES,
+                TILES,
+                TILE,
+                STOPS,
+            )
 
 
 @triton.jit
-def draw(
-    logits,
-    temperature,
+def _draw_of_tiles(
+    line,
+    heat,
     tops,
     sums,
     inner,
@@ -584,62 +862,56 @@ def draw(
     out_ids,
     out_log_probs,
     out_entropies,
+    row,
     V,
-    STRIDE,
-    NUM_TILES,
     room,
     scale,
     cap,
     HAS_SCALE: tl.constexpr,
     HAS_CAP: tl.constexpr,
+    NUM_TILES: tl.constexpr,
     TILES: tl.constexpr,
     TILE: tl.constexpr,
     STOPS: tl.constexpr,
 ):
-    """Draws each active row's next token, stores it, makes it the next input, and checks whether it ends the row."""
-    row = tl.program_id(0)
-    if tl.load(active + row) != 0:
-        numbers = tl.arange(0, TILES)
-        known = numbers < NUM_TILES
-        base = row * NUM_TILES
-        top = tl.load(tops + base + numbers, mask=known, other=-1e30)
-        best = tl.max(top, 0)
-        shrink = tl.exp(top - best)
-        mass = tl.load(sums + base + numbers, mask=known, other=0.0) * shrink
-        total = tl.sum(mass, 0)
-        lse = best + tl.log(total)
-        entropy = lse - tl.sum(tl.load(inner + base + numbers, mask=known, other=0.0) * shrink, 0) / total
-        count = tl.load(counts + row)
-        uniform = tl.load(uniforms + row * room + count)
-        passed = tl.cumsum(mass, 0) / total
-        # A sum in another order may round below the uniform number; a token without probability mass is never chosen.
-        uniform = tl.minimum(uniform, tl.max(passed, 0) * BELOW_ONE)
-        tile = tl.minimum(tl.sum(((passed <= uniform) & known).to(tl.int32), 0), NUM_TILES - 1)
-        before = tl.sum(tl.where(numbers < tile, mass, 0.0), 0) / total
-        columns = tile * TILE + tl.arange(0, TILE)
-        inside = columns < V
-        line = logits + row.to(tl.int64) * STRIDE
-        heat = tl.load(temperature)
-        z = (
-            _shaped(tl.load(line + columns, mask=inside, other=0.0).to(tl.float32), scale, cap, HAS_SCALE, HAS_CAP)
-            / heat
-        )
-        p = tl.where(inside, tl.exp(z - lse), 0.0)
-        reached = before + tl.cumsum(p, 0)
-        below = (reached <= tl.minimum(uniform, tl.max(reached, 0) * BELOW_ONE)) & inside
-        token = tl.minimum(tile * TILE + tl.minimum(tl.sum(below.to(tl.int32), 0), TILE - 1), V - 1)
-        if tl.load(greedy) != 0:
-            first = tl.min(tl.where(known & (top == best), numbers, TILES), 0)
-            # With NaN everywhere there is no maximum, so take any token; its log-prob is NaN.
-            token = tl.minimum(tl.load(arg + base + tl.minimum(first, NUM_TILES - 1)), V - 1)
-        log_prob = _shaped(tl.load(line + token).to(tl.float32), scale, cap, HAS_SCALE, HAS_CAP) / heat - lse
-        place = row * room + count
-        tl.store(out_ids + place, token)
-        tl.store(out_log_probs + place, log_prob)
-        tl.store(out_entropies + place, entropy)
-        tl.store(tokens + row, token)
-        tl.store(counts + row, count + 1)
-        tl.store(positions + row, tl.load(positions + row) + 1)
-        stops = tl.load(stop_ids + tl.arange(0, STOPS))
-        is_last = (tl.sum((stops == token).to(tl.int32), 0) > 0) | (count + 1 >= tl.load(limit))
-        tl.store(active + row, tl.where(is_last, 0, 1))
+    """A row's draw, from what its tiles found."""
+    numbers = tl.arange(0, TILES)
+    known = numbers < NUM_TILES
+    top = tl.load(tops + numbers, mask=known, other=-1e30, cache_modifier=".cg")
+    best = tl.max(top, 0)
+    shrink = tl.exp(top - best)
+    mass = tl.load(sums + numbers, mask=known, other=0.0, cache_modifier=".cg") * shrink
+    total = tl.sum(mass, 0)
+    lse = best + tl.log(total)
+    weighted = tl.load(inner + numbers, mask=known, other=0.0, cache_modifier=".cg") * shrink
+    entropy = lse - tl.sum(weighted, 0) / total
+    count = tl.load(counts + row)
+    uniform = tl.load(uniforms + row * room + count)
+    passed = tl.cumsum(mass, 0) / total
+    # A sum in another order may round below the uniform number; a token without probability mass is never chosen.
+    uniform = tl.minimum(uniform, tl.max(passed, 0) * BELOW_ONE)
+    tile = tl.minimum(tl.sum(((passed <= uniform) & known).to(tl.int32), 0), NUM_TILES - 1)
+    before = tl.sum(tl.where(numbers < tile, mass, 0.0), 0) / total
+    columns = tile * TILE + tl.arange(0, TILE)
+    inside = columns < V
+    z = _shaped(tl.load(line + columns, mask=inside, other=0.0).to(tl.float32), scale, cap, HAS_SCALE, HAS_CAP) / heat
+    p = tl.where(inside, tl.exp(z - lse), 0.0)
+    reached = before + tl.cumsum(p, 0)
+    below = (reached <= tl.minimum(uniform, tl.max(reached, 0) * BELOW_ONE)) & inside
+    token = tl.minimum(tile * TILE + tl.minimum(tl.sum(below.to(tl.int32), 0), TILE - 1), V - 1)
+    if tl.load(greedy) != 0:
+        first = tl.min(tl.where(known & (top == best), numbers, TILES), 0)
+        # With NaN everywhere there is no maximum, so take any token; its log-prob is NaN.
+        found = tl.load(arg + tl.minimum(first, NUM_TILES - 1), cache_modifier=".cg")
+        token = tl.minimum(found, V - 1)
+    log_prob = _shaped(tl.load(line + token).to(tl.float32), scale, cap, HAS_SCALE, HAS_CAP) / heat - lse
+    place = row * room + count
+    tl.store(out_ids + place, token)
+    tl.store(out_log_probs + place, log_prob)
+    tl.store(out_entropies + place, entropy)
+    tl.store(tokens + row, token)
+    tl.store(counts + row, count + 1)
+    tl.store(positions + row, tl.load(positions + row) + 1)
+    stops = tl.load(stop_ids + tl.arange(0, STOPS))
+    is_last = (tl.sum((stops == token).to(tl.int32), 0) > 0) | (count + 1 >= tl.load(limit))
+    tl.store(active + row, tl.where(is_last, 0, 1))

@@ -47,7 +47,9 @@ class Guessing:
 
 class Lanes(State):
     """The lanes of all slots: row r has those from r * count on. Caches and sampling are those of `state`, whose cache
-    is paged; what a lane draws waits here until `accept`."""
+    is paged; what a lane draws waits here until `accept`. A lane reads the keys of its row's lanes before it."""
+
+    has_lanes = True
 
     def __init__(self, state: State, count: int) -> None:
         """count: lanes of a row, one more than its guesses."""
@@ -56,6 +58,7 @@ class Lanes(State):
         self.count = count
         self.shape = Shape(lanes, state.shape.cache_length, 1, state.shape.pages)
         self.keys, self.values = state.keys, state.values
+        self.arrivals = torch.zeros(len(state.arrivals) * count, dtype=torch.int32, device=device)
         self.temperature, self.greedy = state.temperature, state.greedy
         # A lane never ends by itself: `accept` knows which of its row's lanes count.
         self.stop_ids, self.limit = torch.full_like(state.stop_ids, -1), torch.full_like(state.limit, 1 << 30)

@@ -42,6 +42,9 @@ class State:
     """All on the device. keys, values: per layer [slots, key heads, cache_length, head_dim], or if the cache is paged
     [1 + pages, key heads, PAGE, head_dim]."""
 
+    has_lanes = False
+    """Whether rows of a step read keys and values that other rows write in it."""
+
     def __init__(self, shape: Shape, caches: Sequence[tuple[int, int]], dtype: torch.dtype, device: Any) -> None:
         """caches: key heads and head_dim of each layer."""
         self.shape = shape
@@ -58,6 +61,10 @@ class State:
         """The pages of each slot, in order of its tokens; 0 where it has none. None: the cache is not paged."""
         self.context = per_slot(torch.int32, shape.cache_length) if shape.has_context else None
         """The row's tokens by their place, up to `positions`; later ones are old."""
+        most_heads = max((heads for heads, _ in caches), default=1)
+        self.arrivals = per_slot(torch.int32, most_heads).flatten()
+        """By which the programs of a kernel know which of them is the last for a row, or for one of its heads of keys.
+        Zeros before and after each kernel."""
         self.tokens, self.positions, self.counts, self.active = (per_slot() for _ in range(4))
         self.out_ids = per_slot(torch.int32, shape.room)
         self.out_log_probs, self.out_entropies, self.uniforms = (per_slot(torch.float32, shape.room) for _ in range(3))

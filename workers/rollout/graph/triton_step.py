@@ -1,5 +1,5 @@
-"""The operations of a decode step as Triton kernels, all capturable in a CUDA graph: nine launches per layer, or eight
-where gate and up need one."""
+"""The operations of a decode step as Triton kernels, all capturable in a CUDA graph: eight launches per layer with
+adapters, seven where one computes gate and up."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from workers.models.nf4 import levels
 from workers.rollout.graph import kernels, lookup_kernels, product_kernels
 from workers.rollout.graph.cuda import can_chain
-from workers.rollout.graph.cuts import KEY_BLOCK, blocks_of, key_splits, launch_for
+from workers.rollout.graph.cuts import KEY_BLOCK, blocks_of, is_one_attention_launch, key_splits, launch_for
 from workers.rollout.graph.lookup import Lanes
 from workers.rollout.graph.pages import PAGE
 from workers.rollout.graph.state import State
@@ -177,100 +177,24 @@ class TritonOperations:
         self, parts: Parts, projection: Projection, state: State, layer: int, rope: Tensor | None, one: Layer, how: Sum
     ) -> Inputs:
         rows, heads, device = parts.data.shape[1], one.heads, parts.data.device
-        query = self._rotated(parts, projection, state, layer, rope, heads, how)
-        length, width = state.shape.cache_length, lanes_of(heads.width)
-        seen = min(length, heads.window) if heads.window else length
-        splits = key_splits(rows * heads.keys, seen, self.processors)
-        tops, sums = torch.empty(2, rows * heads.queries * splits, device=device)
-        mixed = torch.empty(rows * heads.queries * splits, heads.width, device=device)
-        out = self.inputs(rows, heads.queries * heads.width, device)
-        kernels.attend[(rows, heads.keys, splits)](
-            query,
-            state.keys[layer],
-            state.values[layer],
-            self.or_nothing(state.table),
-            state.positions,
-            tops,
-            sums,
-            mixed,
-            heads.scale,
-            heads.cap,
-            length,
-            HEADS=heads.queries,
-            KEY_HEADS=heads.keys,
-            DIM=heads.width,
-            WIDTH=width,
-            GROUP=max(16, triton.next_power_of_2(heads.queries // heads.keys)),
-            WINDOW=heads.window if heads.window < length else 0,
-            HAS_CAP=heads.cap != 0.0,
-            SPLITS=splits,
-            BLOCK=KEY_BLOCK if width <= 256 else KEY_BLOCK // 2,
-            PAGE=0 if state.table is None else PAGE,
-            num_warps=4,
-            **({} if width <= 128 else {"num_stages": 2}),
-            **self.chain,
-        )
-        kernels.combine[(rows * heads.queries,)](
-            tops,
-            sums,
-            mixed,
-            out.data,
-            HEADS=heads.queries,
-            DIM=heads.width,
-            WIDTH=width,
-            SPLITS=splits,
-            FRAGMENTS=self.fragments,
-            num_warps=2,
-            **self.chain,
-        )
-        return out
-
-    def _rotated(
-        self,
-        parts: Parts,
-        projection: Projection,
-        state: State,
-        layer: int,
-        rope: Tensor | None,
-        heads: Heads,
-        how: Sum,
-    ) -> Tensor:
-        """Normed and rotated queries, [M, heads, width] in bfloat16; writes keys and values into the caches."""
-        rows, dim = parts.data.shape[1], heads.width
-        query = torch.empty(rows, heads.queries, dim, dtype=self.dtype, device=parts.data.device)
+        queries, dim, length, width = heads.queries, heads.width, state.shape.cache_length, lanes_of(heads.width)
+        members = int(triton.next_power_of_2(queries // heads.keys + 2))
         a, b, rank, scale = self._adapters(projection)
         extra = 0 if a is None else a.shape[0]
-        common: dict[str, Any] = {
+        growth, original = heads.growth
+        of_parts: dict[str, Any] = {
             "SPLITS": parts.splits,
             "RANK": rank,
             "HAS_BIAS": projection.bias is not None,
             "FUSED": len(projection.matrices) == 1,
             **self.chain,
         }
-        factors = self.nothing
-        if heads.norm == "whole":
-            factors, widths = torch.empty(rows, 2, device=query.device), (heads.queries * dim, heads.keys * dim)
-            kernels.whole_norms[(rows, 2)](
-                parts.data,
-                self._bias(projection),
-                b,
-                factors,
-                rows,
-                parts.columns,
-                extra,
-                *widths,
-                scale,
-                how.eps,
-                BLOCK=triton.next_power_of_2(max(widths)),
-                num_warps=8,
-                **common,
-            )
-        rotated = dim if rope is None else rope.shape[2]
-        growth, original = heads.growth
-        kernels.rope_write[(rows, heads.queries + 2 * heads.keys)](
-            parts.data,
-            self._bias(projection),
-            b,
+        found = parts.data, self._bias(projection), b
+        factors = self._whole_norms(found, heads, (rows, parts.columns, extra), scale, how.eps, of_parts)
+        is_one = is_one_attention_launch(has_lanes=state.has_lanes)
+        query = self.nothing if is_one else torch.empty(rows, queries, dim, dtype=self.dtype, device=device)
+        before = (
+            *found,
             self.or_nothing(rope),
             state.positions,
             self.or_nothing(heads.of_queries),
@@ -280,33 +204,77 @@ class TritonOperations:
             state.keys[layer],
             state.values[layer],
             self.or_nothing(state.table),
-            rows,
-            parts.columns,
-            extra,
-            0 if rope is None else rope.shape[1],
-            state.shape.cache_length,
-            scale,
-            how.eps,
-            growth,
-            original,
-            HEADS=heads.queries,
-            KEY_HEADS=heads.keys,
-            DIM=dim,
-            ROTATED=rotated,
-            HALF=triton.next_power_of_2(rotated // 2),
-            REST=0 if rotated == dim else triton.next_power_of_2(dim - rotated),
-            HAS_ROPE=rope is not None,
-            INTERLEAVED=heads.rope is not None and heads.rope.is_interleaved,
-            NORM=heads.norm,
-            PLUS_ONE=how.plus_one,
-            HAS_VALUE_NORM=heads.has_value_norm,
-            VALUES_ARE_KEYS=heads.values_are_keys,
-            GROWS=growth != 0.0,
-            PAGE=0 if state.table is None else PAGE,
-            num_warps=1,
+        )
+        sizes = rows, parts.columns, extra, 0 if rope is None else rope.shape[1], length
+        numbers = scale, how.eps, growth, original
+        common: dict[str, Any] = {
+            "HEADS": queries,
+            "KEY_HEADS": heads.keys,
+            "DIM": dim,
+            "WIDTH": width,
+            "MEMBERS": members,
+            "ROTATED": dim if rope is None else rope.shape[2],
+            "HAS_ROPE": rope is not None,
+            "INTERLEAVED": heads.rope is not None and heads.rope.is_interleaved,
+            "NORM": heads.norm,
+            "PLUS_ONE": how.plus_one,
+            "HAS_VALUE_NORM": heads.has_value_norm,
+            "VALUES_ARE_KEYS": heads.values_are_keys,
+            "GROWS": growth != 0.0,
+            "PAGE": 0 if state.table is None else PAGE,
+            "num_warps": 4,
+            **of_parts,
+        }
+        if not is_one:
+            kernels.rope_write[(rows, heads.keys)](*before, *sizes, *numbers, **common)
+        portions = key_splits(rows * heads.keys, min(length, heads.window or length), self.processors)
+        tops, sums = torch.empty(2, rows * queries * portions, device=device)
+        mixed = torch.empty(rows * queries * portions, dim, device=device)
+        out = self.inputs(rows, queries * dim, device)
+        kernels.attend[(rows, heads.keys, portions)](
+            *before,
+            tops,
+            sums,
+            mixed,
+            state.arrivals,
+            out.data,
+            *sizes,
+            *numbers,
+            heads.scale,
+            heads.cap,
+            GROUP=max(16, members),
+            WINDOW=heads.window if heads.window < length else 0,
+            HAS_CAP=heads.cap != 0.0,
+            PORTIONS=portions,
+            BLOCK=KEY_BLOCK if width <= 256 else KEY_BLOCK // 2,
+            FRAGMENTS=self.fragments,
+            ROTATES=is_one,
+            **({} if width <= 128 else {"num_stages": 2}),
             **common,
         )
-        return query
+        return out
+
+    def _whole_norms(
+        self,
+        parts: tuple[Tensor, Tensor, Tensor],
+        heads: Heads,
+        sizes: tuple[int, int, int],
+        scale: float,
+        eps: float,
+        how: dict[str, Any],
+    ) -> Tensor:
+        """What a norm over all heads multiplies queries and keys by, [M, 2]; anything if there is none.
+
+        parts: with bias and adapters; sizes: M, columns, and those of adapters; how: named arguments of the kernel.
+        """
+        if heads.norm != "whole":
+            return self.nothing
+        rows, widths = sizes[0], (heads.queries * heads.width, heads.keys * heads.width)
+        factors = torch.empty(rows, 2, device=parts[0].device)
+        kernels.whole_norms[(rows, 2)](
+            *parts, factors, *sizes, *widths, scale, eps, BLOCK=triton.next_power_of_2(max(widths)), num_warps=8, **how
+        )
+        return factors
 
     def activated(self, x: Inputs, projection: Projection, gate: Gate) -> Inputs:
         """`gate_up` in two launches: for layers with biases, for adapters without `Inputs.inner`, or if its sums do not
@@ -373,28 +341,14 @@ class TritonOperations:
         tiles = triton.cdiv(vocabulary, VOCABULARY_TILE)
         tops, sums, inner = torch.empty(3, rows * tiles, device=logits.device)
         arg = torch.empty(rows * tiles, dtype=torch.int32, device=logits.device)
-        shaping = {"HAS_SCALE": scale != 1.0, "HAS_CAP": cap is not None, "TILE": VOCABULARY_TILE, "num_warps": 8}
-        kernels.vocabulary_tiles[(rows, tiles)](
+        kernels.draw[(rows, tiles)](
             logits,
             state.temperature,
             tops,
             sums,
             inner,
             arg,
-            vocabulary,
-            logits.stride(0),
-            tiles,
-            scale,
-            cap or 0.0,
-            **shaping,
-        )
-        kernels.draw[(rows,)](
-            logits,
-            state.temperature,
-            tops,
-            sums,
-            inner,
-            arg,
+            state.arrivals,
             state.uniforms,
             state.limit,
             state.greedy,
@@ -408,13 +362,16 @@ class TritonOperations:
             state.out_entropies,
             vocabulary,
             logits.stride(0),
-            tiles,
             state.shape.room,
             scale,
             cap or 0.0,
+            HAS_SCALE=scale != 1.0,
+            HAS_CAP=cap is not None,
+            NUM_TILES=tiles,
             TILES=max(2, triton.next_power_of_2(tiles)),
+            TILE=VOCABULARY_TILE,
             STOPS=len(state.stop_ids),
-            **shaping,
+            num_warps=8,
         )
 
     def guess(self, lanes: Lanes, state: State, rows: int) -> None:
