@@ -110,6 +110,11 @@ def usable_bytes(device: torch.device) -> int:
     return int(share * torch.cuda.get_device_properties(device).total_memory)
 
 
+def limits_of(device: torch.device) -> tuple[int, int]:
+    """`usable_bytes`, and the bytes of the whole card."""
+    return usable_bytes(device), int(torch.cuda.get_device_properties(device).total_memory)
+
+
 def context_bytes(in_use: int, foreign: int, reserved: int) -> int:
     """What this process's driver context and kernels hold on a card with `in_use` bytes taken. (pure)"""
     return min(MOST_CONTEXT, max(0, in_use - foreign - reserved))

@@ -266,40 +266,50 @@ def expected_of(demand: Demand) -> dict[str, int]:
     return {phase: held - demand.parts[phase].get(f"{BESIDE}cache", 0) for phase, held in demand.phases.items()}
 
 
-def room_beside_trainer(profile: Profile, shape: Shape, usable_bytes: int) -> int:
-    """Bytes that an engine may keep while the trainer works: `usable_bytes` minus the plan's. (pure)"""
-    demand = demand_of(profile, shape)
-    phases = demand.phases
-    trainer = max(
-        FRAGMENTATION * phases[name] + demand.beside.get(name, 0) for name in ("score", "train") if name in phases
-    )
-    return max(0, int(SPARE * usable_bytes - trainer - GRAPH_BYTES))
+def room_beside_trainer(profile: Profile, shape: Shape, usable_bytes: int, card_bytes: int = 0) -> int:
+    """Bytes that an engine may keep while the trainer works: what the plan leaves. (pure)
+
+    usable_bytes: of this process; card_bytes: of the whole card, which other processes of the run use too, 0 for as
+    many.
+    """
+    demand, limits = demand_of(profile, shape), (usable_bytes, card_bytes)
+    of_trainer = [name for name in ("score", "train") if name in demand.phases]
+    left = min(_left(limits, demand.phases[name], demand.beside.get(name, 0)) for name in of_trainer)
+    return max(0, int(left - GRAPH_BYTES))
 
 
-def room_for_graphs(profile: Profile, shape: Shape, usable_bytes: int) -> int:
+def room_for_graphs(profile: Profile, shape: Shape, usable_bytes: int, card_bytes: int = 0) -> int:
     """Bytes that graphs of training passes may hold: of that room, what an engine and its graphs do not keep. (pure)"""
-    room, rollout = room_beside_trainer(profile, shape, usable_bytes), demand_of(profile, shape).parts["rollout"]
+    limits, rollout = (usable_bytes, card_bytes), demand_of(profile, shape).parts["rollout"]
+    room = room_beside_trainer(profile, shape, *limits)
     if profile.run.sampler_device:  # the engine has another card
         return room
-    prompts = min(rollout.get("prompts", 0), room_for_prompt_graphs(profile, shape, usable_bytes))
+    prompts = min(rollout.get("prompts", 0), room_for_prompt_graphs(profile, shape, *limits))
     cache = 0 if profile.run.overlap else rollout.get("cache", 0)  # with overlap it is part of the plan
     return max(0, room - prompts - (cache if cache <= room else 0))
 
 
-def room_for_prompt_graphs(profile: Profile, shape: Shape, usable_bytes: int) -> int:
+def room_for_prompt_graphs(profile: Profile, shape: Shape, usable_bytes: int, card_bytes: int = 0) -> int:
     """Bytes that graphs of passes over prompts may hold beside all that is planned and a cache that stays. (pure)
 
     Not those of the plan: a pass of another shape, which is launched, takes them again.
     """
     demand = demand_of(profile, shape)
     kept = demand.parts["rollout"].get("cache", 0) + GRAPH_BYTES
-    planned = []
+    left = []
     for name, size in demand.phases.items():
         if name == "rollout" or not profile.run.sampler_device:  # a second card holds nothing but what draws
             is_without = name in ("score", "train") and not profile.run.overlap
-            planned.append(FRAGMENTATION * (size + (kept if is_without else 0)) + demand.beside.get(name, 0))
-    room = SPARE * usable_bytes - max(planned)
-    return max(0, int(room / FRAGMENTATION) - demand.parts["rollout"].get("dequantised", 0))
+            held = size + (kept if is_without else 0)
+            left.append(_left((usable_bytes, card_bytes), held, demand.beside.get(name, 0)))
+    return max(0, int(min(left) / FRAGMENTATION) - demand.parts["rollout"].get("dequantised", 0))
+
+
+def _left(limits: tuple[int, int], allocated: int, beside: int) -> float:
+    """Bytes of nine tenths of this process's memory, and of the card's, beside what the plan allocates. beside: what
+    other processes of the run take of the card. Where this process has a cap of its own, they do not count for it."""
+    usable, card = limits
+    return min(SPARE * usable, SPARE * (card or usable) - beside) - FRAGMENTATION * allocated
 
 
 Measured = Callable[[str], AbstractContextManager[None]]

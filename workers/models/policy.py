@@ -16,7 +16,7 @@ from profiles.footprint import graph_tokens, kept_tokens
 from profiles.schema import Profile
 from profiles.shapes import shape_of
 from state.registry import Stateful
-from workers.memory.cap import usable_bytes
+from workers.memory.cap import limits_of
 from workers.memory.phases import room_for_graphs
 from workers.models import adapters, attention, fast_graphs, fused_layers, load, plain, proof, recompute
 from workers.models.identity import base_sha256
@@ -60,7 +60,7 @@ def open_policy(profile: Profile, head: Path | None, device: torch.device) -> Po
         shape = shape_of(policy.model.config.to_dict())
         most = 0
         if device.type == "cuda":
-            room = room_for_graphs(profile, shape, usable_bytes(policy.model.device))
+            room = room_for_graphs(profile, shape, *limits_of(policy.model.device))
             most = graph_tokens(profile, shape, room)
         fast_graphs.enable(
             policy.model,

@@ -19,7 +19,7 @@ from profiles.errors import ExitCode, LonghaulError
 from profiles.passes import is_corrected
 from profiles.schema import Profile
 from profiles.shapes import shape_of
-from workers.memory.cap import share_of_cap, usable_bytes
+from workers.memory.cap import limits_of, share_of_cap
 from workers.memory.phases import room_beside_trainer, room_for_prompt_graphs
 from workers.models.load import Tokenizer
 from workers.models.plain import reason_of
@@ -328,7 +328,7 @@ def _room(model: Any, profile: Profile) -> int:
     """Bytes that an engine may keep while the trainer works."""
     if profile.run.overlap:
         return sys.maxsize  # the trainer works beside it
-    return room_beside_trainer(profile, shape_of(model.config.to_dict()), usable_bytes(model.device))
+    return room_beside_trainer(profile, shape_of(model.config.to_dict()), *limits_of(model.device))
 
 
 def native_engine(model: Any, decode: Decode | None, profile: Profile | None = None) -> RolloutEngine:
@@ -347,7 +347,7 @@ def native_engine(model: Any, decode: Decode | None, profile: Profile | None = N
                 keep_bytes=_room(model, profile),
                 overcommit=profile.sampling.overcommit,
                 guesses=profile.sampling.prompt_lookup_tokens,
-                prompt_graph_bytes=room_for_prompt_graphs(profile, shape, usable_bytes(model.device)),
+                prompt_graph_bytes=room_for_prompt_graphs(profile, shape, *limits_of(model.device)),
             )
         log.warning("decoding without CUDA graphs: %s", reason)
     # Shares change the number of threads of the whole process, on which the rounding of an update beside them depends.

@@ -234,6 +234,15 @@ def test_graphs_of_training_passes_fit_beside_the_plan_and_what_an_engine_keeps(
     assert (graph_tokens(profile, sizes, room) >= work_of(profile, sizes).tokens) is is_largest_captured
 
 
+def test_what_another_process_takes_of_the_card_does_not_count_for_one_with_a_cap_of_its_own() -> None:
+    found, shape = load_profile("grpo-1.5b-8gb").profile, shape_of(ARCHITECTURES["r1-qwen-1.5b"])
+    profile = replace(found, validation=replace(found.validation, overlap=1))
+    for room_of in (phases.room_beside_trainer, phases.room_for_prompt_graphs):
+        alone = room_of(found, shape, 7 * GIB)
+        assert room_of(profile, shape, 7 * GIB, 140 * GIB) == alone > room_of(profile, shape, 7 * GIB, 8 * GIB)
+        assert room_of(profile, shape, 7 * GIB) == room_of(profile, shape, 7 * GIB, 7 * GIB)
+
+
 @pytest.mark.parametrize("where", ["one after another", "overlap", "sampler"])
 @pytest.mark.parametrize("usable_gib", [6.0, 10.8, 23.0])
 def test_graphs_over_prompts_fit_beside_what_is_planned_and_a_cache_that_stays(where: str, usable_gib: float) -> None:
