@@ -140,10 +140,12 @@ OTHERS: dict[str, tuple[str, tuple[int, int, int, int, int], dict[str, Any]]] = 
 
 def other_model(name: str, *, nf4: bool, has_adapters: bool, layers: int = 2) -> Any:
     kind, (hidden, inner, heads, key_heads, dim), changes = OTHERS[name]
+    of_each = {field: changes[field] * (layers // 2) for field in ("layer_types", "no_rope_layers") if field in changes}
     config = CONFIG_MAPPING[kind](**{
         "vocab_size": 5000, "num_hidden_layers": layers, "hidden_size": hidden, "intermediate_size": inner,
         "num_attention_heads": heads, "num_key_value_heads": key_heads, "head_dim": dim, "tie_word_embeddings": True,
         "eos_token_id": 1, "pad_token_id": 0, "bos_token_id": None, "max_position_embeddings": 1024, **changes,
+        **of_each,
     })  # fmt: skip
     torch.manual_seed(0)
     make: Any = AutoModelForCausalLM.from_config
