@@ -90,6 +90,9 @@ class Operations(triton_step.TritonOperations):
 
     fragments = True
 
+    def added_by_gate_up(self, rows: int, layer: Layer) -> Adapters | None:
+        return layer.gate_up.adapters if rows <= 16 else None
+
     def project(self, x: triton_step.Inputs, projection: Projection) -> triton_step.Parts:
         extra = 0 if projection.adapters is None else len(projection.adapters.a)
         columns = projection.ends[-1]
@@ -159,6 +162,6 @@ def compile_layer(case: Case) -> None:
     _, x = ops.add_norm(residual, None, None, norm, how)
     rope = torch.empty(2, 1024, case.rotated, dtype=torch.bfloat16) if case.rotated else None
     mixed = ops.attention(ops.project(x, qkv), qkv, state, 0, rope, layer, how)
-    _, x = ops.add_norm(residual, ops.project(mixed, out), out, norm, how)
+    _, x = ops.add_norm(residual, ops.project(mixed, out), out, norm, how, mlp=layer)
     ops.activated(x, projection(case.hidden, 2048, 2048), layer.gate)
     ops.draw(torch.empty(rows, VOCABULARY, dtype=torch.bfloat16), state)
