@@ -71,7 +71,7 @@ MEASURED = (
     Row("H200", "grpo-1.5b-8gb", "r1-qwen-1.5b", _grpo(128, 4, 4, 2176), 0.97, A_STEP),
     Row("H200", "grpo-1.5b-8gb", "r1-qwen-1.5b", _grpo(512, 8, 2, 1536), 1.10, A_STEP),
     Row("H200", "grpo-1.5b-8gb", "r1-qwen-1.5b", _grpo(128, 64, 8, 4224), 2.13, A_STEP),
-    Row("H200", "azr-0.5b", "qwen2.5-0.5b", {}, 41.0, SELF_PLAY),
+    Row("H200", "azr-0.5b", "qwen2.5-0.5b", {}, 36.0, SELF_PLAY),
     Row("H200", "azr-3b-qlora", "qwen2.5-3b", {}, 105.0, SELF_PLAY),
     Row("H100", "grpo-1.5b-8gb", "r1-qwen-1.5b", _grpo(128, 8, 4, 2176), 1.12, A_STEP),
     Row("H100", "grpo-1.5b-8gb", "r1-qwen-1.5b", _grpo(128, 64, 4, 2176), 3.32, A_STEP),
