@@ -10,7 +10,8 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -42,6 +43,7 @@ log = logging.getLogger("worker")
 TIS_CAP = 2.0
 """Cap of a token's weight if the profile leaves the cap to the engine."""
 
+Value = TypeVar("Value")
 Warn = Callable[[str], None]
 Start = Callable[[], RolloutEngine]
 
@@ -93,23 +95,29 @@ class Portions:
             chosen = waiting if self.engine.has_queue else waiting[: self._max_rows]
             if isinstance(self.engine, GraphEngine):
                 self.engine.set_rows(self._max_rows)
-            try:
-                rollouts = self._drawn([requests[number] for number in chosen], sampling, _once(on_end, chosen, told))
-            except EngineUnavailable as error:
-                if not isinstance(self._engine, Fallback):
-                    raise
-                reason = str(error)
-            else:
-                found.update(zip(chosen, rollouts, strict=True))
-                if on_end is not None:
-                    for number in set(chosen) - told:
-                        on_end(number, found[number])
-                waiting = waiting[len(chosen) :]
+            asked, tell = [requests[number] for number in chosen], _once(on_end, chosen, told)
+            rollouts = self._tried(partial(self._drawn, asked, sampling, tell))
+            if rollouts is None:
                 continue
-            # Outside the handler: its traceback keeps alive the memory that the next engine needs.
-            self._engine.replace(reason)
-            self._on_change(self.engine)
+            found.update(zip(chosen, rollouts, strict=True))
+            if on_end is not None:
+                for number in set(chosen) - told:
+                    on_end(number, found[number])
+            waiting = waiting[len(chosen) :]
         return [found[number] for number in range(len(requests))]
+
+    def _tried(self, work: Callable[[], Value]) -> Value | None:
+        """The result of `work`; None if the engine failed in it, and another one has taken its place."""
+        try:
+            return work()
+        except EngineUnavailable as error:
+            if not isinstance(self._engine, Fallback):
+                raise
+            reason = str(error)
+        # Outside the handler: its traceback keeps alive the memory that the next engine needs.
+        self._engine.replace(reason)
+        self._on_change(self.engine)
+        return None
 
     def rehearse(self, requests: Sequence[Request], sampling: Sampling) -> None:
         """Take the memory that `generate` would. The engine `native` on a GPU needs no more than its first tokens for
@@ -121,22 +129,18 @@ class Portions:
         """Allocate the cache for these requests, as `rehearse` does, if the engine is one that keeps a cache."""
         self._takes(lambda engine: engine.reserve(requests, sampling))
 
-    def _takes(self, take: Callable[[GraphEngine], None]) -> bool:
+    def _takes(self, take: Callable[[Any], None]) -> bool:
         """Whether the engine is `native` on a GPU, and has taken memory by `take`. If it fails, another one replaces
         it."""
-        if isinstance(self.engine, GraphEngine):
-            self.engine.set_rows(self._max_rows)
-            try:
-                take(self.engine)
-                return True
-            except EngineUnavailable as error:
-                if not isinstance(self._engine, Fallback):
-                    raise
-                reason = str(error)
-            # Outside the handler: its traceback keeps alive the memory that the next engine needs.
-            self._engine.replace(reason)
-            self._on_change(self.engine)
-        return False
+        if not isinstance(self.engine, GraphEngine):
+            return False
+        self.engine.set_rows(self._max_rows)
+
+        def took() -> bool:
+            take(self.engine)  # not by a name of this frame, which would keep a failed one alive
+            return True
+
+        return self._tried(took) is not None
 
     def converse(
         self, requests: Sequence[Request], sampling: Sampling, respond: Respond, on_end: OnEnd | None = None
