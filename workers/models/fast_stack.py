@@ -20,6 +20,9 @@ from workers.models.fused_layers import stream_dtype
 from workers.models.host_inputs import HostInputs
 from workers.models.plain import described
 
+ALIGNED = 64
+"""Numbers by which the gradients of two matrices are at least apart."""
+
 
 class Inputs(Protocol):
     """A stack of the layers' inputs."""
@@ -198,11 +201,11 @@ class Sums:
 
     def __init__(self, matrices: Sequence[nn.Parameter], addresses: tuple[int, ...]) -> None:
         self._matrices, self.addresses = matrices, addresses
-        self.flat = matrices[0].detach().new_zeros(sum(one.numel() for one in matrices))
-        self.parts = [
-            part.view(one.shape)
-            for part, one in zip(torch.split(self.flat, [one.numel() for one in matrices]), matrices, strict=True)
-        ]
+        # Each begins where a kernel of an optimiser may expect it: those of some libraries read 16 bytes at a time.
+        rooms = [-(-one.numel() // ALIGNED) * ALIGNED for one in matrices]
+        self.flat = matrices[0].detach().new_zeros(sum(rooms))
+        pairs = zip(torch.split(self.flat, rooms), matrices, strict=True)
+        self.parts = [part[: one.numel()].view(one.shape) for part, one in pairs]
 
     def added(self, add: Callable[[], object]) -> Sequence[Tensor | None]:
         """Calls `add`, which adds a pass's gradients to `parts`. Returns what `Learnt` does."""

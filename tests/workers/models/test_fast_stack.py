@@ -27,7 +27,7 @@ from workers.memory.phases import CudaGauge
 from workers.models import adapters, fast_graphs
 from workers.models.fast_graphs import Captured
 from workers.models.fast_layers import Given, LeanLayer
-from workers.models.fast_stack import Plain, Stack
+from workers.models.fast_stack import ALIGNED, Plain, Stack
 from workers.models.log_probs import score
 from workers.models.lora import LoraLinear
 
@@ -266,6 +266,7 @@ def test_gradients_add_up_in_one_buffer() -> None:
     sums, gradients = model.fast_runner.stack.sums(), [one.grad for one in adapters.adapter_of(model).values()]
     (kept,) = {one.untyped_storage().data_ptr() for one in gradients}  # type: ignore[union-attr]
     assert kept == sums.flat.data_ptr()
+    assert all(one.storage_offset() % ALIGNED == 0 for one in gradients)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("is_captured", [False, True], ids=["launched", "captured"])
