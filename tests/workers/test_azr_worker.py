@@ -20,6 +20,7 @@ from profiles.schema import Azr, Data, Model, Optimizer, Profile, Run, Sampling
 from state.registry import Registry
 from tests.profiles.variants import with_variants
 from tests.workers import harness as h
+from tests.workers.torch_settings import torch_as_it_was
 from workers.azr.trainer import AzrTrainer
 from workers.contract import CheckpointRef, Outcome, Result, WorkerSpec
 from workers.control import Control
@@ -42,11 +43,9 @@ def sandbox() -> Iterator[Sandbox]:
 
 @pytest.fixture(scope="module", autouse=True)
 def leave_torch_as_it_was() -> Iterator[None]:
-    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    yield
-    torch.set_num_threads(threads)
+    with torch_as_it_was():
+        yield
     torch.autograd.set_detect_anomaly(False)
-    torch.use_deterministic_algorithms(deterministic)
 
 
 def forget_everything() -> None:

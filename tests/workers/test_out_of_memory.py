@@ -19,6 +19,7 @@ from profiles.schema import Azr, Optimizer, Sampling
 from tests.profiles.variants import with_variants
 from tests.rounding import adamw_bound, bound, passes
 from tests.workers import harness as h
+from tests.workers.torch_settings import torch_as_it_was
 from workers.azr.trainer import AzrTrainer
 from workers.contract import CheckpointRef, WorkerSpec
 from workers.control import Control
@@ -56,10 +57,8 @@ def sandbox() -> Iterator[Sandbox]:
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
-    threads, is_exact = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    yield
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(is_exact)
+    with torch_as_it_was():
+        yield
 
 
 @pytest.fixture(scope="module")

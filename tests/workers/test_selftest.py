@@ -14,6 +14,7 @@ import torch
 
 from profiles.load import load_profile, resolved_json
 from profiles.schema import Adapter, Model, Optimizer, Profile
+from tests.workers.torch_settings import torch_as_it_was
 from workers import selftest
 from workers.azr.update import PolicyUpdate
 
@@ -23,11 +24,9 @@ PLAIN = Profile(name="p", model=Model(path="m"), adapter=Adapter(rank=8, impleme
 
 
 @pytest.fixture(autouse=True)
-def torch_as_it_was() -> Iterator[None]:
-    threads, is_exact = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    yield
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(is_exact)
+def leave_torch_as_it_was() -> Iterator[None]:
+    with torch_as_it_was():
+        yield
 
 
 def test_a_process_tries_all_of_them_and_takes_a_step_in_four_bits() -> None:

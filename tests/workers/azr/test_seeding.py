@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from profiles.changes import diff, refusal
 from profiles.errors import ExitCode, LonghaulError
@@ -19,6 +18,7 @@ from tests.profiles.variants import with_variants
 from tests.workers import harness as h
 from tests.workers.azr.small import Scripted, azr_profile, scripted_tools, triplet, write_model
 from tests.workers.azr.test_steps import INDUCTION, kind_of
+from tests.workers.torch_settings import torch_as_it_was
 from workers.azr.buffers import Buffers
 from workers.azr.proposing import check_lengths
 from workers.azr.rows import Collected, Row
@@ -168,12 +168,8 @@ def test_a_worker_that_is_killed_between_two_batches_keeps_the_first(tmp_path: P
 
 
 def do(spec: WorkerSpec, sandbox: Sandbox) -> Result:
-    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    try:
+    with torch_as_it_was():
         carry_out(spec, Control(None, spec.token), lambda attempt: train(attempt, AzrTrainer(attempt, sandbox)))
-    finally:
-        torch.set_num_threads(threads)
-        torch.use_deterministic_algorithms(deterministic)
     return h.result_of(spec)
 
 

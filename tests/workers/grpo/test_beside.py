@@ -26,6 +26,7 @@ from tests.workers.grpo.test_grpo_worker import (
     trained,
 )
 from tests.workers.grpo.test_segments import collected, log_probs_of, model_before
+from tests.workers.torch_settings import torch_as_it_was
 from workers.contract import CheckpointRef, Outcome, Result
 from workers.cycle.ahead import Ahead
 from workers.grpo.rows import Collected
@@ -56,12 +57,10 @@ def coins(problems: Path, **run: Any) -> Profile:
 @pytest.fixture(scope="module")
 def overlapped(tmp_path_factory: pytest.TempPathFactory, problems: Path) -> Iterator[Path]:
     """One cycle with a checkpoint after each step."""
-    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    root = tmp_path_factory.mktemp("beside") / "run"
-    trained(root, coins(problems), STEPS)
-    yield root
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(deterministic)
+    with torch_as_it_was():
+        root = tmp_path_factory.mktemp("beside") / "run"
+        trained(root, coins(problems), STEPS)
+        yield root
 
 
 def seeded(root: Path, profile: Profile) -> CheckpointRef:

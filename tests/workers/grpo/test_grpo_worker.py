@@ -18,6 +18,7 @@ from tests.profiles.variants import with_variants
 from tests.workers import harness as h
 from tests.workers.grpo.small import sums, write_problems
 from tests.workers.test_azr_worker import checkpoint_of, forget_everything
+from tests.workers.torch_settings import torch_as_it_was
 from workers.contract import CheckpointRef, Outcome, Result, WorkerSpec
 from workers.control import Control
 from workers.cycle.train import train
@@ -33,10 +34,8 @@ OF_TIME = ("seconds", "tokens_per_s", "rss_bytes", "vram", "memory/")
 
 @pytest.fixture(autouse=True)
 def leave_torch_as_it_was() -> Iterator[None]:
-    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    yield
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(deterministic)
+    with torch_as_it_was():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -26,6 +26,7 @@ from tests.workers.grpo.test_grpo_worker import (
     trained,
 )
 from tests.workers.grpo.test_segments import collected
+from tests.workers.torch_settings import torch_as_it_was
 from workers.contract import CheckpointRef, Outcome
 from workers.cycle.ahead import Ahead
 from workers.grpo.update import GroupUpdate
@@ -48,12 +49,10 @@ def problems(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def sampled(tmp_path_factory: pytest.TempPathFactory, problems: Path) -> Iterator[Path]:
     """All weights are trained, with two updates a step and a checkpoint after each step."""
-    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    root = tmp_path_factory.mktemp("sampler") / "run"
-    trained(root, apart(coins(problems)), STEPS)
-    yield root
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(deterministic)
+    with torch_as_it_was():
+        root = tmp_path_factory.mktemp("sampler") / "run"
+        trained(root, apart(coins(problems)), STEPS)
+        yield root
 
 
 def digests(root: Path) -> list[str]:

@@ -32,6 +32,7 @@ from tests.workers.grpo.test_grpo_worker import (
     plain_profile,
     trained,
 )
+from tests.workers.torch_settings import torch_as_it_was
 from workers.contract import Outcome
 from workers.grpo.prepare import corrected
 from workers.grpo.rows import Collected, Part, Row
@@ -59,12 +60,10 @@ def problems(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def stepwise(tmp_path_factory: pytest.TempPathFactory, problems: Path) -> Iterator[Path]:
     """A run with a checkpoint after each step, each step in an attempt of its own."""
-    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    root = tmp_path_factory.mktemp("segments") / "run"
-    trained(root, profile_of(problems), *range(1, STEPS + 1))
-    yield root
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(deterministic)
+    with torch_as_it_was():
+        root = tmp_path_factory.mktemp("segments") / "run"
+        trained(root, profile_of(problems), *range(1, STEPS + 1))
+        yield root
 
 
 def collected(root: Path, step: int) -> Collected:

@@ -19,6 +19,7 @@ from profiles.schema import Adapter, Azr, Model, Optimizer, Profile
 from state.registry import Registry
 from tests.workers import harness as h
 from tests.workers.test_azr_worker import checkpoint_of, do
+from tests.workers.torch_settings import torch_as_it_was
 from workers.azr.kind import job
 from workers.contract import Outcome
 from workers.control import Control
@@ -57,10 +58,8 @@ def sandbox() -> Iterator[Sandbox]:
 
 @pytest.fixture(scope="module", autouse=True)
 def leave_torch_as_it_was() -> Iterator[None]:
-    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    yield
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(deterministic)
+    with torch_as_it_was():
+        yield
 
 
 @pytest.fixture(scope="module", params=list(KINDS))

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from safetensors import safe_open
 
 from profiles.__main__ import PROFILE_PAGES
@@ -19,6 +18,7 @@ from profiles.schema import Profile
 from tests import REPOSITORY
 from tests.workers import harness as h
 from tests.workers.test_azr_worker import checkpoint_of, do
+from tests.workers.torch_settings import torch_as_it_was
 from workers.azr.kind import job
 from workers.contract import Outcome
 from workers.control import Control
@@ -46,10 +46,8 @@ def sandbox() -> Iterator[Sandbox]:
 
 @pytest.fixture(autouse=True)
 def leave_torch_as_it_was() -> Iterator[None]:
-    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    yield
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(deterministic)
+    with torch_as_it_was():
+        yield
 
 
 def twin_of(name: str) -> Profile:

@@ -21,6 +21,7 @@ from tests.workers.grpo.test_grpo_worker import problems as problems  # a fixtur
 from tests.workers.grpo.test_grpo_worker import profile_of as grpo_profile
 from tests.workers.grpo.test_grpo_worker import trained
 from tests.workers.models.test_families import BOUND, OWN, REQUESTS, UNSAMPLED, WINDOW, gradient_of, opened, profile_of
+from tests.workers.torch_settings import torch_as_it_was
 from workers.export.job import export
 from workers.line_contract import ExportSpec
 from workers.models import packing, plain
@@ -49,11 +50,9 @@ def some(*chosen: str) -> list[Any]:
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(deterministic)
+    with torch_as_it_was():
+        torch.set_num_threads(1)
+        yield
 
 
 def adapted(name: str, directory: Path, rank: int = 4, **model: Any) -> tuple[Any, Any]:

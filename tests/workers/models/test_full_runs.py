@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from profiles.schema import Model, Optimizer
 from tests.workers import harness as h
 from tests.workers.test_azr_worker import checkpoint_of, do
+from tests.workers.torch_settings import torch_as_it_was
 from workers.sandbox import Limits, Sandbox
 
 
@@ -24,10 +25,8 @@ def sandbox() -> Iterator[Sandbox]:
 
 @pytest.fixture(autouse=True)
 def leave_torch_as_it_was() -> Iterator[None]:
-    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    yield
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(deterministic)
+    with torch_as_it_was():
+        yield
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 import pytest
-import torch
 
 from profiles.errors import ExitCode, LonghaulError
 from profiles.grpo import Reward
@@ -19,6 +18,7 @@ from tests.workers import harness as h
 from tests.workers.grpo.small import sums, write_problems
 from tests.workers.grpo.test_grpo_worker import plain_profile, trained
 from tests.workers.test_azr_worker import checkpoint_of, forget_everything
+from tests.workers.torch_settings import torch_as_it_was
 from workers.contract import CheckpointRef, Outcome, Result
 from workers.control import Control
 from workers.cycle.validate import mean_over_tasks
@@ -48,10 +48,8 @@ TODAY = {"n", "correct", "accuracy", "low", "high", "sampled_accuracy", "worked_
 
 @pytest.fixture(autouse=True)
 def leave_torch_as_it_was() -> Iterator[None]:
-    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    yield
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(deterministic)
+    with torch_as_it_was():
+        yield
 
 
 class Place:
