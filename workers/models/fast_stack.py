@@ -1,4 +1,5 @@
-"""All decoder layers of a model as one autograd node. For the gradient it keeps only the layers' inputs.
+"""All decoder layers of a model as one autograd node. For the gradient it keeps the layers' inputs, and of the last
+layers all that they computed, if there is memory for that.
 
 It takes the place of the model's own pass, with gradient checkpointing, where all layers are fast (`fast_layers.py`).
 """
@@ -46,7 +47,7 @@ class Runner(Protocol):
         """Embeddings, [R, T, H], to the residual stream, [R, T, H] in its `stream_dtype`; without gradient."""
 
     def learn(self, given: Given, hidden: Tensor) -> tuple[Learnt, Tensor]:
-        """The same result, with a function that returns the gradients."""
+        """The same result, with a function that adds the gradients."""
 
 
 def hidden_of(model: Any, ids: Tensor, positions: Tensor, segments: Tensor) -> Tensor | None:
