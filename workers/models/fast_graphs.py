@@ -153,13 +153,16 @@ class Captured:
             learnt, out = self._launched(*padded(given, hidden))
             return lambda grad: learnt(grown(grad, out.shape[1])), out[:, :length]
 
+        sums = self._sums
+        assert sums is not None
+
         def backward(grad: Tensor) -> Sequence[Tensor | None]:
             self._open = lambda: None
             graphs.end[:, length:] = 0
             graphs.end[:, :length].copy_(grad)
             return sums.added(graphs.backward)
 
-        out, sums = self._replayed(graphs, given, hidden), self.stack.sums()
+        out = self._replayed(graphs, given, hidden)
         self._open = weakref.ref(backward)
         return backward, out
 
@@ -191,10 +194,9 @@ class Captured:
         """The graphs for this pass's shape, or None to launch its kernels one by one."""
         key = key_of(hidden)
         self._passes += 1
-        # Passes without the adapter are rare, so they get no graphs.
-        is_fit = self.may_capture and math.prod(key) <= self._most_tokens and bool(self.stack.matrices())
-        if not is_fit or not self._waits(key) or self._open() is not None:
-            return None
+        is_fit = self.may_capture and math.prod(key) <= self._most_tokens and self._waits(key)
+        if not is_fit or self._open() is not None or not self.stack.matrices():
+            return None  # passes without the adapter are rare, so they get no graphs
         if (sums := self.stack.sums()) is not self._sums:
             self._graphs.clear()
             self._sums = sums
