@@ -17,6 +17,7 @@ from torch import Tensor
 
 from workers.models import fast_graphs
 from workers.models.fast_graphs import Recorder, Replay, has_room, recorded
+from workers.models.host_copies import sent
 from workers.models.lora import adapted_in
 from workers.rollout.graph.capture import warming_stream
 
@@ -61,13 +62,11 @@ class Passes:
     def __call__(self, rows: Tensor) -> None:
         """rows: [R, N] on the host. Passes of one shape are alike."""
         self._passes += 1
-        if self._model.device.type == "cuda":
-            rows = rows.pin_memory()  # or the copy would wait until the pass before is over
-        if (graph := self._found(rows)) is not None:
-            graph.rows.copy_(rows, non_blocking=True)
+        key, there = tuple(rows.shape), sent(rows, self._model.device)
+        if (graph := self._found(there)) is not None:
+            graph.rows.copy_(there)
             graph.replay()
             return
-        key, there = tuple(rows.shape), rows.to(self._model.device, non_blocking=True)
         # The first pass of all is not measured: it compiles kernels.
         if self._passes > 1 and key not in self._is_waiting and self._may_capture(rows):
             self._is_waiting[key], _ = self._measured(lambda: self._work(there))
@@ -104,5 +103,5 @@ class Passes:
 
     def _captured(self, rows: Tensor) -> Graph:
         assert self._record is not None
-        buffer = rows.to(self._model.device, copy=True)
+        buffer = rows.clone()
         return Graph(buffer, recorded(self._record, self._adapted, partial(self._work, buffer)))

@@ -263,7 +263,7 @@ class TritonOperations:
         eps: float,
         how: dict[str, Any],
     ) -> Tensor:
-        """What a norm over all heads multiplies queries and keys by, [M, 2]; anything if there is none.
+        """Factors of the norm over all heads, [M, 2] for queries and keys. Without such a norm the result is unused.
 
         parts: with bias and adapters; sizes: M, columns, and those of adapters; how: named arguments of the kernel.
         """
