@@ -264,18 +264,6 @@ def test_a_master_that_is_killed_while_a_process_ends_takes_up_the_next_cycle(ap
         check_invariants(run, apart)
 
 
-def test_a_stop_while_a_process_ends_ends_the_next_cycle_too(apart: Ending, tmp_path: Path) -> None:
-    with scene(tmp_path / "run", **SLOW) as run:
-        master, training, ahead = ending_beside(run)
-        master.signal(signal.SIGINT)
-        wait_until_gone(master, ahead)
-        go_on(master, training)
-        run.wait_until_nobody_is_left()
-        assert run.head_step() == 4
-        run.finish()
-        check_invariants(run, apart)
-
-
 def test_a_paused_run_does_not_begin_the_next_cycle_while_a_process_ends(apart: Ending, tmp_path: Path) -> None:
     with scene(tmp_path / "run", **SLOW) as run:
         master, training, _ = loading(run, "worker.after_update:4:stop")
@@ -338,14 +326,17 @@ def test_a_master_that_is_killed_beside_a_worker_that_has_loaded_takes_up_the_cy
         check_invariants(run, apart)
 
 
-def test_a_stop_ends_a_worker_that_has_loaded(apart: Ending, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("begun", "head"), [(loading, 3), (ending_beside, 4)], ids=["loaded", "training beside a process that ends"]
+)
+def test_a_stop_ends_a_worker_that_was_started_ahead(apart: Ending, tmp_path: Path, begun: Any, head: int) -> None:
     with scene(tmp_path / "run", **SLOW) as run:
-        master, training, ahead = loading(run)
+        master, training, ahead = begun(run)
         master.signal(signal.SIGINT)
         wait_until_gone(master, ahead)
         go_on(master, training)
         run.wait_until_nobody_is_left()
-        assert run.head_step() == 3
+        assert run.head_step() == head
         run.finish()
         check_invariants(run, apart)
 
