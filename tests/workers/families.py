@@ -211,6 +211,8 @@ def model_of(name: str, seed: int = 0) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = make(config_of(name), dtype=torch.float32)
+        if getattr(model.config, "attn_logit_softcapping", None):
+            model.set_attn_implementation("eager")  # older transformers choose a kernel that drops it
         with torch.no_grad():
             for parameter in model.parameters():
                 if parameter.ndim == 1:  # norms, biases, time steps

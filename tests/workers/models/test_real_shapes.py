@@ -280,6 +280,8 @@ def test_an_export_is_what_plain_transformers_and_peft_read(directory: Path, tmp
 @pytest.mark.parametrize("how", HOW)
 def test_a_run_in_parts_ends_in_the_same_bytes(how: str, directory: Path, tmp_path: Path) -> None:
     knobs: dict[str, Any] = HOW[how].get("model", {})
+    if "adapter" not in HOW[how] and not directory.name.startswith(SHAPES[0]):
+        pytest.skip("its five checkpoints would be of 14 bytes a weight")
     profile = Profile(
         name="test",
         run=Run(worker="grpo", checkpoint_every=100),
